@@ -1,0 +1,80 @@
+"""The value that travels on an edge, as the code sees it (the wire form is `Chunk` in proto)."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+Tensor = npt.NDArray[Any]
+Tensors = Mapping[str, Tensor]
+
+
+class FinishReason(enum.Enum):
+    """Why a segment's output ended; mirrors `antiphon.v1.FinishReason`."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+
+
+class Delivery(enum.Enum):
+    """How an edge's output is handed over; mirrors `antiphon.v1.Delivery`."""
+
+    STREAM = "stream"
+    WHOLE = "whole"
+
+
+class SegmentKey(NamedTuple):
+    """Names one turn of one session."""
+
+    session_id: str
+    segment: int
+
+
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """One piece of one edge of one segment.
+
+    `position` is the index within the segment of the first token, row, frame or
+    sample carried. `finish_reason` is set exactly when `segment_finished` is.
+    Tensors must not be written to after the chunk was made.
+    """
+
+    session_id: str
+    edge: str
+    segment: int = 0
+    attempt: int = 0
+    sequence: int = 0
+    position: int = 0
+    tensors: Tensors = field(default_factory=dict)
+    segment_finished: bool = False
+    finished: bool = False
+    finish_reason: FinishReason | None = None
+    prime: bool = False
+
+    @property
+    def key(self) -> SegmentKey:
+        """The segment that the chunk belongs to."""
+        return SegmentKey(self.session_id, self.segment)
+
+    @property
+    def size_bytes(self) -> int:
+        """Bytes of tensor data."""
+        return sum(tensor.nbytes for tensor in self.tensors.values())
+
+
+def concatenate(pieces: list[Tensors]) -> dict[str, Tensor]:
+    """Join the tensors of consecutive pieces of an edge, name by name, along axis 0."""
+    parts: dict[str, list[Tensor]] = {}
+    for piece in pieces:
+        for name, tensor in piece.items():
+            parts.setdefault(name, []).append(tensor)
+    return {
+        name: tensors[0] if len(tensors) == 1 else np.concatenate(tensors)
+        for name, tensors in parts.items()
+    }

@@ -1,0 +1,92 @@
+"""The one YAML schema of a deployment: what the launcher, every process and the chart read.
+
+Unknown keys and values out of range are errors at start, never silent defaults.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import msgspec
+
+from antiphon.errors import InvalidArgument
+
+Positive = Annotated[int, msgspec.Meta(ge=1)]
+Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Bytes = Annotated[int, msgspec.Meta(ge=1)]
+DeliveryName = Literal["stream", "whole"]
+
+
+class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One stage: where it listens, what it runs on, what it allows."""
+
+    # gRPC targets at which the gateway finds the replicas; the launcher fills them in.
+    addresses: tuple[str, ...] = ()
+    listen: str = "127.0.0.1:0"
+    engine: str = "torch"
+    device: str = "cpu"
+    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    # torch intra-op threads; 0 leaves torch's choice.
+    threads: Annotated[int, msgspec.Meta(ge=0)] = 1
+    # Segments open at a time.
+    slots: Positive = 16
+    # Most positions of a segment; 0 takes the checkpoint's.
+    context_limit: Annotated[int, msgspec.Meta(ge=0)] = 0
+    # Longest wait for an awaited input, and for a chunk's session to be opened.
+    stall_timeout_s: Seconds = 30.0
+    hold_timeout_s: Seconds = 10.0
+    # Bounds on chunks held for sessions that are not open yet, and on output
+    # that waits for a slow reader, per session.
+    hold_bytes: Bytes = 64 << 20
+    outbox_bytes: Bytes = 64 << 20
+
+
+class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The gateway's two doors and its bounds."""
+
+    http_listen: str = "127.0.0.1:8000"
+    grpc_listen: str = "127.0.0.1:0"
+    # Requests in flight; more are refused with 429.
+    max_calls: Positive = 64
+    # Whole request, and longest silence of all stages within one.
+    request_timeout_s: Seconds = 600.0
+    idle_timeout_s: Seconds = 60.0
+    max_body_bytes: Bytes = 64 << 20
+    # How often a stage that is down is tried again.
+    reconnect_s: Seconds = 1.0
+
+
+class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A model, its stages by role, and the gateway.
+
+    `model` is the checkpoint directory, `model_name` what clients ask for (empty:
+    the directory's name), `pipeline` a name or empty (found from the checkpoint).
+    """
+
+    model: str = ""
+    model_name: str = ""
+    pipeline: str = ""
+    stages: dict[str, StageConfig] = {}
+    gateway: GatewayConfig = GatewayConfig()
+    # Overrides of the pipeline's delivery, by edge.
+    delivery: dict[str, DeliveryName] = {}
+
+    def stage(self, role: str) -> StageConfig:
+        """The stage's configuration; the defaults when the file has none."""
+        return self.stages.get(role, StageConfig())
+
+
+def load_deployment(path: Path) -> Deployment:
+    """Read and check a deployment file. Raises `InvalidArgument` naming the key."""
+    try:
+        return msgspec.yaml.decode(path.read_bytes(), type=Deployment)
+    except OSError as error:
+        raise InvalidArgument(f"{path}: {error.strerror}") from error
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise InvalidArgument(f"{path}: {error}") from error
+
+
+def dump_deployment(deployment: Deployment) -> bytes:
+    """The deployment as YAML."""
+    return msgspec.yaml.encode(deployment)

@@ -1,0 +1,137 @@
+"""The one tree of errors that antiphon raises, whatever the protocol.
+
+Every error has a code that says what a caller can do about it, a sentence for a
+person, and where it applies: the request field, the stage or the edge.
+"""
+
+from __future__ import annotations
+
+import enum
+from typing import ClassVar
+
+
+class ErrorCode(enum.Enum):
+    """What kind of failure it is; mirrors `antiphon.v1.ErrorCode`."""
+
+    INVALID_ARGUMENT = "invalid_argument"
+    NOT_FOUND = "not_found"
+    NOT_IMPLEMENTED = "not_implemented"
+    RESOURCE_EXHAUSTED = "resource_exhausted"
+    FAILED_PRECONDITION = "failed_precondition"
+    UNAVAILABLE = "unavailable"
+    DEADLINE_EXCEEDED = "deadline_exceeded"
+    CANCELLED = "cancelled"
+    INTERNAL = "internal"
+    DATA_LOSS = "data_loss"
+
+
+RETRYABLE = frozenset({ErrorCode.RESOURCE_EXHAUSTED, ErrorCode.UNAVAILABLE})
+
+
+class AntiphonError(Exception):
+    """Root of all errors. Raise one of the subclasses.
+
+    `field` is the dotted path of the offending request field, `stage` the role
+    of the failing stage, `edge` the edge that was awaited or broken; each is
+    empty where it does not apply.
+    """
+
+    code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        field: str = "",
+        stage: str = "",
+        edge: str = "",
+        retry_after_s: float = 0.0,
+    ) -> None:
+        super().__init__(message)
+        self.message = message
+        self.field = field
+        self.stage = stage
+        self.edge = edge
+        self.retry_after_s = retry_after_s
+
+    @property
+    def retryable(self) -> bool:
+        """Whether the same request may succeed later."""
+        return self.code in RETRYABLE
+
+
+class InvalidArgument(AntiphonError):
+    """The request is wrong; repeating it will not help."""
+
+    code = ErrorCode.INVALID_ARGUMENT
+
+
+class NotFound(AntiphonError):
+    """The named model, voice or session does not exist."""
+
+    code = ErrorCode.NOT_FOUND
+
+
+class NotImplementedYet(AntiphonError):
+    """The contract allows it; this version does not do it yet."""
+
+    code = ErrorCode.NOT_IMPLEMENTED
+
+
+class ResourceExhausted(AntiphonError):
+    """No slot is free, or a bound was reached."""
+
+    code = ErrorCode.RESOURCE_EXHAUSTED
+
+
+class FailedPrecondition(AntiphonError):
+    """Stages that do not fit together, or a message in the wrong state."""
+
+    code = ErrorCode.FAILED_PRECONDITION
+
+
+class Unavailable(AntiphonError):
+    """A stage or a link is down."""
+
+    code = ErrorCode.UNAVAILABLE
+
+
+class DeadlineExceeded(AntiphonError):
+    """A deadline passed, or an awaited edge stalled."""
+
+    code = ErrorCode.DEADLINE_EXCEEDED
+
+
+class Cancelled(AntiphonError):
+    """The caller ended it."""
+
+    code = ErrorCode.CANCELLED
+
+
+class Internal(AntiphonError):
+    """A fault of antiphon or of a model."""
+
+    code = ErrorCode.INTERNAL
+
+
+class DataLoss(AntiphonError):
+    """Chunks were lost, reordered or malformed."""
+
+    code = ErrorCode.DATA_LOSS
+
+
+ERROR_BY_CODE: dict[ErrorCode, type[AntiphonError]] = {
+    kind.code: kind
+    for kind in (
+        InvalidArgument,
+        NotFound,
+        NotImplementedYet,
+        ResourceExhausted,
+        FailedPrecondition,
+        Unavailable,
+        DeadlineExceeded,
+        Cancelled,
+        Internal,
+        DataLoss,
+    )
+}

@@ -1,0 +1,1 @@
+"""Model families, one file each: the only place where two stages share model knowledge."""

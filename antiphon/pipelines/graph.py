@@ -1,0 +1,135 @@
+"""What a model family declares: its stages, the edges between them, and how to recognise it.
+
+A declaration is a frozen value named `PIPELINE` in one module of this package;
+the stages' code is found by convention in `services.<role>.<pipeline name>`,
+which has a function `load`. Nothing else lists architectures.
+"""
+
+from __future__ import annotations
+
+import importlib
+import json
+import pkgutil
+from dataclasses import dataclass, field
+from functools import cached_property
+from pathlib import Path
+
+from antiphon.chunk import Delivery
+from antiphon.errors import FailedPrecondition, NotFound
+
+CLIENT = ""
+"""The producer or consumer of an edge when it is the client and not a stage."""
+
+VARIES = -1
+
+
+@dataclass(frozen=True, slots=True)
+class TensorSpec:
+    """A named tensor of an edge; `VARIES` in `shape` differs from chunk to chunk.
+
+    `dtype` is numpy's name or "bfloat16"; empty when the checkpoint decides.
+    """
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+    optional: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPolicy:
+    """Frames per chunk: `first`, then each of `ramp`, then `steady` for ever."""
+
+    first: int
+    ramp: tuple[int, ...]
+    steady: int
+
+
+@dataclass(frozen=True, slots=True)
+class Edge:
+    """A named output of one stage (or of the client) that others consume.
+
+    `unit` is what positions count. `counted_by` names the tensor whose length
+    along axis 0 is the number of positions. `grouped` edges follow the segment's
+    chunk policy, others send what is there.
+    """
+
+    name: str
+    producer: str
+    consumers: tuple[str, ...]
+    unit: str
+    tensors: tuple[TensorSpec, ...]
+    counted_by: str
+    delivery: Delivery = Delivery.STREAM
+    grouped: bool = False
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """A model family. `architectures` are values of the checkpoint's `config.json`."""
+
+    name: str
+    architectures: tuple[str, ...]
+    roles: tuple[str, ...]
+    edges: tuple[Edge, ...]
+    chunk_policy: ChunkPolicy = field(default=ChunkPolicy(first=1, ramp=(2, 4, 8), steady=12))
+
+    @cached_property
+    def _by_name(self) -> dict[str, Edge]:
+        return {edge.name: edge for edge in self.edges}
+
+    def edge(self, name: str) -> Edge:
+        """The edge of that name. Raises `NotFound`."""
+        try:
+            return self._by_name[name]
+        except KeyError:
+            known = ", ".join(self._by_name)
+            raise NotFound(f"pipeline {self.name} has no edge {name!r}; it has {known}") from None
+
+    def inputs(self, role: str) -> tuple[Edge, ...]:
+        """The edges that a stage consumes."""
+        return tuple(edge for edge in self.edges if role in edge.consumers)
+
+    def outputs(self, role: str) -> tuple[Edge, ...]:
+        """The edges that a stage produces."""
+        return tuple(edge for edge in self.edges if edge.producer == role)
+
+
+def all_pipelines() -> dict[str, Pipeline]:
+    """Every declaration in this package, by name."""
+    package = importlib.import_module("antiphon.pipelines")
+    found: dict[str, Pipeline] = {}
+    for entry in pkgutil.iter_modules(package.__path__):
+        module = importlib.import_module(f"antiphon.pipelines.{entry.name}")
+        pipeline = getattr(module, "PIPELINE", None)
+        if isinstance(pipeline, Pipeline):
+            found[pipeline.name] = pipeline
+    return found
+
+
+def pipeline_named(name: str) -> Pipeline:
+    """The declaration of that name. Raises `NotFound` listing the known ones."""
+    pipelines = all_pipelines()
+    if name not in pipelines:
+        raise NotFound(f"no pipeline {name!r}; known: {', '.join(sorted(pipelines))}")
+    return pipelines[name]
+
+
+def pipeline_of(model_dir: Path) -> Pipeline:
+    """The pipeline that serves a checkpoint directory.
+
+    Raises `NotFound` without a `config.json`, `FailedPrecondition` when no
+    pipeline knows its architecture.
+    """
+    config_path = model_dir / "config.json"
+    if not config_path.is_file():
+        raise NotFound(f"no checkpoint in {model_dir}: {config_path.name} is missing")
+    architectures = json.loads(config_path.read_text()).get("architectures") or []
+    pipelines = all_pipelines()
+    for pipeline in pipelines.values():
+        if set(pipeline.architectures) & set(architectures):
+            return pipeline
+    known = sorted(name for each in pipelines.values() for name in each.architectures)
+    raise FailedPrecondition(
+        f"{model_dir}: no pipeline serves the architectures {architectures}; known: {known}"
+    )

@@ -1,0 +1,176 @@
+"""Qwen3-Omni-MoE: thinker -> talker -> code2wav.
+
+What two of its stages must agree on and nothing else: the edges, the special
+ids, and which prompt positions the talker reads. Reference:
+`transformers.Qwen3OmniMoeForConditionalGeneration.generate` (5.19).
+
+The talker needs the thinker's word embedding at text positions, which is a table
+look-up by id, and hidden rows only at audio, image and video positions of user
+turns. So `prompt` carries all ids at once and rows as prefill makes them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from antiphon.chunk import Delivery
+from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, TensorSpec
+
+THINKER, TALKER, CODE2WAV = "thinker", "talker", "code2wav"
+
+PIPELINE = Pipeline(
+    name="qwen3_omni",
+    architectures=("Qwen3OmniMoeForConditionalGeneration",),
+    roles=(THINKER, TALKER, CODE2WAV),
+    edges=(
+        # What the client says: see antiphon/conversation.py. One chunk carries
+        # `messages` (JSON) and, as `audio.0`, `audio.1`, ..., the recordings.
+        Edge(
+            "input",
+            CLIENT,
+            (THINKER,),
+            "message",
+            (TensorSpec("messages", "uint8", (VARIES,)),),
+            counted_by="messages",
+        ),
+        Edge(
+            "text",
+            THINKER,
+            (CLIENT,),
+            "token",
+            (TensorSpec("ids", "int32", (VARIES,)), TensorSpec("utf8", "uint8", (VARIES,))),
+            counted_by="ids",
+        ),
+        # First chunk: all prompt ids. Later chunks: `rows[i]` is the tapped
+        # hidden state at prompt position `row_positions[i]`; together they cover
+        # `talker_row_positions(ids)` in ascending order.
+        Edge(
+            "prompt",
+            THINKER,
+            (TALKER,),
+            "prompt token",
+            (
+                TensorSpec("ids", "int32", (VARIES,), optional=True),
+                TensorSpec("rows", "", (VARIES, VARIES), optional=True),
+                TensorSpec("row_positions", "int32", (VARIES,), optional=True),
+            ),
+            counted_by="ids",
+        ),
+        # Reply ids that are to be spoken: never a stop id, never the token that
+        # a length limit ended on.
+        Edge(
+            "tokens",
+            THINKER,
+            (TALKER,),
+            "token",
+            (TensorSpec("ids", "int32", (VARIES,)),),
+            counted_by="ids",
+        ),
+        Edge(
+            "codes",
+            TALKER,
+            (CODE2WAV,),
+            "codec frame",
+            (TensorSpec("codes", "uint16", (VARIES, VARIES)),),
+            counted_by="codes",
+            grouped=True,
+        ),
+        # The samples with the frames that they were decoded from.
+        Edge(
+            "audio",
+            CODE2WAV,
+            (CLIENT,),
+            "sample",
+            (
+                TensorSpec("samples", "float32", (VARIES,)),
+                TensorSpec("codes", "uint16", (VARIES, VARIES)),
+            ),
+            counted_by="samples",
+            delivery=Delivery.STREAM,
+        ),
+    ),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class SpecialIds:
+    """Ids of the thinker's vocabulary that shape a prompt, read from `config.json`."""
+
+    im_start: int
+    im_end: int
+    user: int
+    assistant: int
+    tts_pad: int
+    tts_bos: int
+    tts_eos: int
+    audio: int
+    image: int
+    video: int
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> SpecialIds:
+        """Read the ids of a checkpoint's `config.json`. Raises `FailedPrecondition`."""
+        thinker = config.get("thinker_config", {})
+        try:
+            return cls(
+                im_start=config["im_start_token_id"],
+                im_end=config["im_end_token_id"],
+                user=config["user_token_id"],
+                assistant=config["assistant_token_id"],
+                tts_pad=config["tts_pad_token_id"],
+                tts_bos=config["tts_bos_token_id"],
+                tts_eos=config["tts_eos_token_id"],
+                audio=thinker["audio_token_id"],
+                image=thinker["image_token_id"],
+                video=thinker["video_token_id"],
+            )
+        except KeyError as missing:
+            raise FailedPrecondition(f"config.json: {missing.args[0]} is missing") from None
+
+
+def read_config(model_dir: Path) -> dict[str, Any]:
+    """The checkpoint's `config.json`."""
+    config: dict[str, Any] = json.loads((model_dir / "config.json").read_text())
+    return config
+
+
+def user_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArray[np.intp]:
+    """Prompt positions of all user segments, ascending.
+
+    A segment runs from one im_start up to, not including, the next; the id after
+    im_start is its role. Positions before the first im_start belong to nothing.
+    """
+    starts = np.flatnonzero(ids == special.im_start)
+    ends = np.append(starts[1:], len(ids))
+    pieces = [
+        np.arange(start, end)
+        for start, end in zip(starts, ends, strict=True)
+        if start + 1 < len(ids) and ids[start + 1] == special.user
+    ]
+    return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.intp)
+
+
+def is_multimodal(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArray[np.bool_]:
+    """Which ids stand for audio, image or video features."""
+    return np.isin(ids, (special.audio, special.image, special.video))
+
+
+def talker_row_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArray[np.intp]:
+    """Prompt positions whose hidden row the talker needs, ascending."""
+    positions = user_positions(ids, special)
+    return positions[is_multimodal(ids[positions], special)]
+
+
+def assistant_start(ids: npt.NDArray[np.int32], special: SpecialIds) -> int:
+    """Position of the last assistant header's im_start. Raises `FailedPrecondition`."""
+    heads = np.flatnonzero((ids[:-1] == special.im_start) & (ids[1:] == special.assistant))
+    if not len(heads):
+        raise FailedPrecondition("the prompt has no assistant header; check the chat template")
+    return int(heads[-1])

@@ -1,0 +1,138 @@
+"""What a model must offer to run as a stage.
+
+An engine is single-threaded: the runtime calls it from one engine thread, never
+from the I/O loop, and hands it only chunks that are in order and exactly once.
+It owns the accelerator memory of its segments and nothing else: no sockets, no
+clocks, no sessions.
+
+The life of a segment: `admit` (no accelerator memory yet), any number of
+`accept`, `step` while `awaited_edge` is None, `release` exactly once. After
+`release` the key is forgotten; the same key is never admitted again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from antiphon.chunk import FinishReason, SegmentKey, Tensors
+from antiphon.errors import AntiphonError
+from antiphon.sampling import Sampling
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentSettings:
+    """What belongs to a turn, as far as one stage needs it.
+
+    `outputs` are the output edges of this stage that go somewhere; an engine
+    may skip the work behind any other.
+    """
+
+    voice: str
+    sampling: Sampling
+    outputs: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class InputChunk:
+    """A chunk of an input edge: in order, exactly once, of an admitted segment."""
+
+    edge: str
+    position: int
+    tensors: Tensors
+    segment_finished: bool = False
+    finish_reason: FinishReason | None = None
+    prime: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Emitted:
+    """Output of a segment on one edge. `position` is that of its first element.
+
+    Each output edge in `SegmentSettings.outputs` must end with exactly one
+    `Emitted` that has a `finish_reason`; that one may carry no tensors.
+    """
+
+    key: SegmentKey
+    edge: str
+    position: int
+    tensors: Tensors = field(default_factory=dict)
+    finish_reason: FinishReason | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Completed:
+    """All output edges of the segment have ended; the runtime will release it."""
+
+    key: SegmentKey
+    finish_reason: FinishReason
+    input_positions: int
+    output_positions: int
+    input_audio_positions: int = 0
+    input_cached_positions: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The segment cannot go on; others are not affected. The runtime will release it."""
+
+    key: SegmentKey
+    error: AntiphonError
+
+
+EngineEvent = Emitted | Completed | Failed
+
+
+class Engine(Protocol):
+    """A model that advances many segments."""
+
+    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
+        """Take a segment in. Raises `AntiphonError` to refuse it."""
+
+    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
+        """Store input; must be cheap. Raises `AntiphonError` if the chunk is unusable."""
+
+    def awaited_edge(self, key: SegmentKey) -> str | None:
+        """The input edge that the segment waits for; None when it can step."""
+
+    def step(self) -> Sequence[EngineEvent]:
+        """Advance every segment that can, by one step. Called only when one can.
+
+        A fault of one segment is a `Failed` event; an exception means that the
+        engine's state is unknown, and fails every segment.
+        """
+
+    def release(self, key: SegmentKey) -> None:
+        """Free everything that the segment holds, at any moment of its life."""
+
+
+@dataclass(frozen=True, slots=True)
+class StageFacts:
+    """What a loaded model tells about itself; the rest of `Describe` is the runtime's.
+
+    Rates in Hz, limits in positions, audio length in seconds; 0 or empty where
+    a thing does not apply.
+    """
+
+    model: str
+    checkpoint_fingerprint: str
+    engine: str
+    default_sampling: Sampling
+    voices: tuple[str, ...] = ()
+    sample_rate_hz: int = 0
+    samples_per_frame: int = 0
+    code_groups: int = 0
+    code_entries: int = 0
+    context_limit: int = 0
+    input_kinds: tuple[str, ...] = ()
+    input_sample_rate_hz: int = 0
+    max_input_audio_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class LoadedStage:
+    """What a stage's `load` hands to the runtime."""
+
+    engine: Engine
+    facts: StageFacts
