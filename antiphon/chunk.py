@@ -2,38 +2,17 @@
 
 from __future__ import annotations
 
-import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from antiphon.segment import FinishReason, SegmentKey
+
 Tensor = npt.NDArray[Any]
 Tensors = Mapping[str, Tensor]
-
-
-class FinishReason(enum.Enum):
-    """Why a segment's output ended; mirrors `antiphon.v1.FinishReason`."""
-
-    STOP = "stop"
-    LENGTH = "length"
-    CANCELLED = "cancelled"
-
-
-class Delivery(enum.Enum):
-    """How an edge's output is handed over; mirrors `antiphon.v1.Delivery`."""
-
-    STREAM = "stream"
-    WHOLE = "whole"
-
-
-class SegmentKey(NamedTuple):
-    """Names one turn of one session."""
-
-    session_id: str
-    segment: int
 
 
 @dataclass(frozen=True, slots=True)

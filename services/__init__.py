@@ -1,0 +1,1 @@
+"""The stages, one folder each. They never import each other."""

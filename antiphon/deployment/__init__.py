@@ -1,0 +1,1 @@
+"""Deployments: the YAML schema and the local launcher."""

@@ -14,8 +14,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from antiphon.chunk import Delivery
 from antiphon.errors import FailedPrecondition, NotFound
+from antiphon.segment import Delivery
 
 CLIENT = ""
 """The producer or consumer of an edge when it is the client and not a stage."""

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.chunk import Delivery
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, TensorSpec
+from antiphon.segment import Delivery
 
 THINKER, TALKER, CODE2WAV = "thinker", "talker", "code2wav"
 

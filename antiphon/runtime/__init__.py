@@ -1,0 +1,1 @@
+"""The stage runtime: sessions, scheduling of the engine, links, the gRPC server."""

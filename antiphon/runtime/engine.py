@@ -16,9 +16,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from antiphon.chunk import FinishReason, SegmentKey, Tensors
+from antiphon.chunk import Tensors
 from antiphon.errors import AntiphonError
 from antiphon.sampling import Sampling
+from antiphon.segment import FinishReason, SegmentKey
 
 
 @dataclass(frozen=True, slots=True)

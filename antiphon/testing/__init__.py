@@ -1,0 +1,1 @@
+"""Public test kit: tiny checkpoints, the Hugging Face reference, fakes and drivers."""

@@ -1,0 +1,1 @@
+"""The wire form: tensor blobs, proto conversion, gRPC status."""

@@ -1,0 +1,28 @@
+"""A turn of a session and how its output is handed over; free of dependencies."""
+
+from __future__ import annotations
+
+import enum
+from typing import NamedTuple
+
+
+class FinishReason(enum.Enum):
+    """Why a segment's output ended; mirrors `antiphon.v1.FinishReason`."""
+
+    STOP = "stop"
+    LENGTH = "length"
+    CANCELLED = "cancelled"
+
+
+class Delivery(enum.Enum):
+    """How an edge's output is handed over; mirrors `antiphon.v1.Delivery`."""
+
+    STREAM = "stream"
+    WHOLE = "whole"
+
+
+class SegmentKey(NamedTuple):
+    """Names one turn of one session."""
+
+    session_id: str
+    segment: int

@@ -1,0 +1,101 @@
+"""Drives an engine without a runtime around it: for the tests of engines."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from antiphon.chunk import Tensor, concatenate
+from antiphon.runtime.engine import (
+    Completed,
+    Emitted,
+    Engine,
+    Failed,
+    InputChunk,
+    SegmentSettings,
+)
+from antiphon.segment import FinishReason, SegmentKey
+
+MAX_STEPS = 100_000
+
+
+@dataclass(slots=True)
+class SegmentOutput:
+    """What one segment produced: every event in order, and how it ended."""
+
+    emitted: list[Emitted] = field(default_factory=list)
+    completed: Completed | None = None
+    failed: Failed | None = None
+
+    def tensors(self, edge: str) -> dict[str, Tensor]:
+        """All tensors of an edge, joined along axis 0."""
+        return concatenate([each.tensors for each in self.emitted if each.edge == edge])
+
+    def finish_reason(self, edge: str) -> FinishReason | None:
+        """The edge's finish reason; raises if it ended more than once."""
+        reasons = [
+            each.finish_reason
+            for each in self.emitted
+            if each.edge == edge and each.finish_reason is not None
+        ]
+        if len(reasons) > 1:
+            raise AssertionError(f"{edge} ended {len(reasons)} times")
+        return reasons[0] if reasons else None
+
+
+def advance(
+    engine: Engine, outputs: Mapping[SegmentKey, SegmentOutput], *, steps: int = MAX_STEPS
+) -> None:
+    """Step until every segment waits for input or has ended; release the ended ones."""
+    for _ in range(steps):
+        live = [key for key, out in outputs.items() if not (out.completed or out.failed)]
+        if not any(engine.awaited_edge(key) is None for key in live):
+            return
+        for event in engine.step():
+            output = outputs[event.key]
+            match event:
+                case Emitted():
+                    output.emitted.append(event)
+                case Completed():
+                    output.completed = event
+                    engine.release(event.key)
+                case Failed():
+                    output.failed = event
+                    engine.release(event.key)
+    if steps == MAX_STEPS:
+        raise AssertionError(f"the engine did not come to rest in {MAX_STEPS} steps")
+
+
+def run_segments(
+    engine: Engine,
+    segments: Mapping[SegmentKey, tuple[SegmentSettings, Sequence[InputChunk]]],
+) -> dict[SegmentKey, SegmentOutput]:
+    """Admit all segments, then feed their chunks round robin, advancing after each."""
+    outputs = {key: SegmentOutput() for key in segments}
+    for key, (settings, _) in segments.items():
+        engine.admit(key, settings)
+    queues: list[tuple[SegmentKey, Iterable[InputChunk]]] = [
+        (key, iter(chunks)) for key, (_, chunks) in segments.items()
+    ]
+    while queues:
+        left = []
+        for key, chunks in queues:
+            chunk = next(iter(chunks), None)
+            if chunk is None:
+                continue
+            if not (outputs[key].completed or outputs[key].failed):
+                engine.accept(key, chunk)
+            left.append((key, chunks))
+        queues = left
+        advance(engine, outputs)
+    return outputs
+
+
+def run_segment(
+    engine: Engine,
+    settings: SegmentSettings,
+    chunks: Sequence[InputChunk],
+    key: SegmentKey = SegmentKey("test", 0),  # noqa: B008 - immutable
+) -> SegmentOutput:
+    """Run one segment to its end."""
+    return run_segments(engine, {key: (settings, chunks)})[key]

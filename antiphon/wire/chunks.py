@@ -1,0 +1,73 @@
+"""Chunks <-> proto messages.
+
+Reading checks what the proto types cannot: flags that contradict each other, a
+payload whose size lies. A malformed chunk is a `DataLoss`.
+"""
+
+from __future__ import annotations
+
+from antiphon.chunk import Chunk
+from antiphon.errors import DataLoss
+from antiphon.v1 import chunk_pb2
+from antiphon.wire import blob
+from antiphon.wire.convert import finish_reason_from_proto, finish_reason_to_proto
+
+
+def chunk_to_proto(chunk: Chunk) -> chunk_pb2.Chunk:
+    """The chunk with its tensors inline."""
+    proto = chunk_pb2.Chunk(
+        session_id=chunk.session_id,
+        edge=chunk.edge,
+        segment=chunk.segment,
+        attempt=chunk.attempt,
+        sequence=chunk.sequence,
+        position=chunk.position,
+        segment_finished=chunk.segment_finished,
+        finished=chunk.finished,
+        finish_reason=finish_reason_to_proto(chunk.finish_reason),
+        prime=chunk.prime,
+    )
+    if chunk.tensors:
+        data = blob.encode(chunk.tensors)
+        proto.payload.inline = data
+        proto.payload.size_bytes = len(data)
+    return proto
+
+
+def chunk_from_proto(proto: chunk_pb2.Chunk) -> Chunk:
+    """The chunk, its tensors as read-only views. Raises `DataLoss`."""
+    reason = finish_reason_from_proto(proto.finish_reason)
+    if proto.segment_finished != (reason is not None):
+        raise DataLoss(
+            f"{proto.edge}: segment_finished and finish_reason contradict each other",
+            edge=proto.edge,
+        )
+    return Chunk(
+        session_id=proto.session_id,
+        edge=proto.edge,
+        segment=proto.segment,
+        attempt=proto.attempt,
+        sequence=proto.sequence,
+        position=proto.position,
+        tensors=blob.decode(_inline_bytes(proto)),
+        segment_finished=proto.segment_finished,
+        finished=proto.finished,
+        finish_reason=reason,
+        prime=proto.prime,
+    )
+
+
+def _inline_bytes(proto: chunk_pb2.Chunk) -> bytes:
+    """The payload's bytes; b"" without one."""
+    if not proto.HasField("payload"):
+        return b""
+    location = proto.payload.WhichOneof("location")
+    if location != "inline":
+        raise DataLoss(f"{proto.edge}: a payload in {location} was not agreed on", edge=proto.edge)
+    data = proto.payload.inline
+    if len(data) != proto.payload.size_bytes:
+        raise DataLoss(
+            f"{proto.edge}: payload of {len(data)} bytes says it has {proto.payload.size_bytes}",
+            edge=proto.edge,
+        )
+    return data

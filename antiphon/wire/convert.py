@@ -1,0 +1,134 @@
+"""Settings and errors <-> proto messages. Chunks are in chunks.py, which needs numpy.
+
+Reading checks what the proto types cannot, such as ranges, and raises
+`InvalidArgument` naming the field.
+"""
+
+from __future__ import annotations
+
+from antiphon.errors import (
+    ERROR_BY_CODE,
+    AntiphonError,
+    ErrorCode,
+    Internal,
+    InvalidArgument,
+    NotImplementedYet,
+)
+from antiphon.pipelines.graph import ChunkPolicy
+from antiphon.sampling import SamplingRequest
+from antiphon.segment import Delivery, FinishReason
+from antiphon.v1 import chunk_pb2, session_pb2
+
+MAX_FRAMES_PER_CHUNK = 1 << 16
+MAX_RAMP = 64
+
+_FINISH_TO_PROTO = {
+    FinishReason.STOP: chunk_pb2.FINISH_REASON_STOP,
+    FinishReason.LENGTH: chunk_pb2.FINISH_REASON_LENGTH,
+    FinishReason.CANCELLED: chunk_pb2.FINISH_REASON_CANCELLED,
+}
+_FINISH_FROM_PROTO = {proto: value for value, proto in _FINISH_TO_PROTO.items()}
+_DELIVERY_TO_PROTO = {
+    Delivery.STREAM: session_pb2.DELIVERY_STREAM,
+    Delivery.WHOLE: session_pb2.DELIVERY_WHOLE,
+}
+_DELIVERY_FROM_PROTO = {proto: value for value, proto in _DELIVERY_TO_PROTO.items()}
+_CODE_TO_PROTO = {
+    code: session_pb2.ErrorCode.Value(f"ERROR_CODE_{code.name}") for code in ErrorCode
+}
+_CODE_FROM_PROTO = {proto: code for code, proto in _CODE_TO_PROTO.items()}
+
+
+def finish_reason_to_proto(reason: FinishReason | None) -> chunk_pb2.FinishReason.ValueType:
+    """The proto enum; unspecified for None."""
+    return chunk_pb2.FINISH_REASON_UNSPECIFIED if reason is None else _FINISH_TO_PROTO[reason]
+
+
+def finish_reason_from_proto(proto: chunk_pb2.FinishReason.ValueType) -> FinishReason | None:
+    """The value; None for unspecified or unknown."""
+    return _FINISH_FROM_PROTO.get(proto)
+
+
+def delivery_to_proto(delivery: Delivery) -> session_pb2.Delivery.ValueType:
+    """The proto enum."""
+    return _DELIVERY_TO_PROTO[delivery]
+
+
+def delivery_from_proto(proto: session_pb2.Delivery.ValueType) -> Delivery | None:
+    """The value; None when unspecified. Raises `InvalidArgument` for an unknown number."""
+    if proto == session_pb2.DELIVERY_UNSPECIFIED:
+        return None
+    if proto not in _DELIVERY_FROM_PROTO:
+        raise InvalidArgument(f"delivery: {proto} is not a delivery", field="delivery")
+    return _DELIVERY_FROM_PROTO[proto]
+
+
+def error_to_proto(error: AntiphonError) -> session_pb2.SessionError:
+    """The error as a message."""
+    return session_pb2.SessionError(
+        code=_CODE_TO_PROTO[error.code],
+        message=error.message,
+        field=error.field,
+        stage=error.stage,
+        edge=error.edge,
+        retry_after_s=error.retry_after_s,
+    )
+
+
+def error_from_proto(proto: session_pb2.SessionError) -> AntiphonError:
+    """The error as an exception; an unknown code is `Internal`."""
+    code = _CODE_FROM_PROTO.get(proto.code)
+    kind = Internal if code is None else ERROR_BY_CODE[code]
+    return kind(
+        proto.message,
+        field=proto.field,
+        stage=proto.stage,
+        edge=proto.edge,
+        retry_after_s=proto.retry_after_s,
+    )
+
+
+def sampling_to_proto(request: SamplingRequest) -> session_pb2.Sampling:
+    """The request; what is None stays absent."""
+    proto = session_pb2.Sampling(stop=request.stop)
+    for name in ("temperature", "top_k", "top_p", "repetition_penalty", "seed", "max_tokens"):
+        value = getattr(request, name)
+        if value is not None:
+            setattr(proto, name, value)
+    return proto
+
+
+def sampling_from_proto(proto: session_pb2.Sampling, *, field: str = "sampling") -> SamplingRequest:
+    """The request. Raises `InvalidArgument` whose `field` starts with the given path."""
+
+    given = {each.name: value for each, value in proto.ListFields() if each.name != "stop"}
+    try:
+        return SamplingRequest(**given, stop=tuple(proto.stop))
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{field}.{error.message}", field=f"{field}.{error.field}") from None
+
+
+def policy_to_proto(policy: ChunkPolicy) -> session_pb2.ChunkPolicy:
+    """The policy as a message."""
+    return session_pb2.ChunkPolicy(first=policy.first, ramp=policy.ramp, steady=policy.steady)
+
+
+def policy_from_proto(proto: session_pb2.ChunkPolicy) -> ChunkPolicy:
+    """The policy. Raises `InvalidArgument` unless every size is in range."""
+    policy = ChunkPolicy(first=proto.first, ramp=tuple(proto.ramp), steady=proto.steady)
+    sizes = (policy.first, *policy.ramp, policy.steady)
+    if len(policy.ramp) > MAX_RAMP or not all(1 <= size <= MAX_FRAMES_PER_CHUNK for size in sizes):
+        raise InvalidArgument(
+            f"chunk_policy: first, steady and at most {MAX_RAMP} ramp sizes, "
+            f"each from 1 to {MAX_FRAMES_PER_CHUNK} frames",
+            field="chunk_policy",
+        )
+    return policy
+
+
+def refuse_resume(segment_open: session_pb2.SegmentOpen) -> None:
+    """Raise `NotImplementedYet` for a segment that resumes elsewhere."""
+    if segment_open.HasField("history"):
+        raise NotImplementedYet(
+            "history: resuming a segment is not implemented yet", field="history"
+        )

@@ -1,0 +1,55 @@
+"""Errors <-> gRPC status: the typed error rides in the trailing metadata.
+
+A peer that does not know antiphon still sees a fitting status code and the
+sentence; a peer that does gets back the same exception type with all its fields.
+"""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import grpc
+
+from antiphon.errors import ERROR_BY_CODE, AntiphonError, ErrorCode, Internal
+from antiphon.v1 import session_pb2
+from antiphon.wire.convert import error_from_proto, error_to_proto
+
+ERROR_METADATA_KEY = "antiphon-error-bin"
+
+_STATUS = {
+    ErrorCode.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
+    ErrorCode.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
+    ErrorCode.NOT_IMPLEMENTED: grpc.StatusCode.UNIMPLEMENTED,
+    ErrorCode.RESOURCE_EXHAUSTED: grpc.StatusCode.RESOURCE_EXHAUSTED,
+    ErrorCode.FAILED_PRECONDITION: grpc.StatusCode.FAILED_PRECONDITION,
+    ErrorCode.UNAVAILABLE: grpc.StatusCode.UNAVAILABLE,
+    ErrorCode.DEADLINE_EXCEEDED: grpc.StatusCode.DEADLINE_EXCEEDED,
+    ErrorCode.CANCELLED: grpc.StatusCode.CANCELLED,
+    ErrorCode.INTERNAL: grpc.StatusCode.INTERNAL,
+    ErrorCode.DATA_LOSS: grpc.StatusCode.DATA_LOSS,
+}
+_CODE = {status: code for code, status in _STATUS.items()}
+
+
+def error_from_rpc(failure: grpc.RpcError, *, stage: str = "") -> AntiphonError:
+    """The typed error behind a failed call.
+
+    `stage` is filled in where the error does not name one. The caller raises it
+    `from` the RPC error, which so stays its cause.
+    """
+    if not isinstance(failure, grpc.Call | grpc.aio.AioRpcError):
+        return Internal(str(failure), stage=stage)
+    for key, value in failure.trailing_metadata() or ():
+        if key == ERROR_METADATA_KEY and isinstance(value, bytes):
+            error = error_from_proto(session_pb2.SessionError.FromString(value))
+            error.stage = error.stage or stage
+            return error
+    code = _CODE.get(failure.code())
+    kind = Internal if code is None else ERROR_BY_CODE[code]
+    return kind(failure.details() or failure.code().name.lower(), stage=stage)
+
+
+async def abort(context: grpc.aio.ServicerContext, error: AntiphonError) -> NoReturn:  # type: ignore[type-arg]
+    """End the call with the error's status and its typed form in the trailing metadata."""
+    metadata = ((ERROR_METADATA_KEY, error_to_proto(error).SerializeToString()),)
+    await context.abort(_STATUS[error.code], error.message, metadata)
