@@ -1,0 +1,1 @@
+"""The client SDK. Use it as `antiphon.Client` and `antiphon.AsyncClient`."""

@@ -1,1 +1,1 @@
-"""Deployments: the YAML schema and the local launcher."""
+"""A deployment: its schema, and the launcher that runs one on this machine."""

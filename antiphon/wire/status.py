@@ -6,7 +6,7 @@ sentence; a peer that does gets back the same exception type with all its fields
 
 from __future__ import annotations
 
-from typing import NoReturn
+from typing import Any, NoReturn
 
 import grpc
 
@@ -49,7 +49,7 @@ def error_from_rpc(failure: grpc.RpcError, *, stage: str = "") -> AntiphonError:
     return kind(failure.details() or failure.code().name.lower(), stage=stage)
 
 
-async def abort(context: grpc.aio.ServicerContext, error: AntiphonError) -> NoReturn:  # type: ignore[type-arg]
+async def abort(context: grpc.aio.ServicerContext[Any, Any], error: AntiphonError) -> NoReturn:
     """End the call with the error's status and its typed form in the trailing metadata."""
     metadata = ((ERROR_METADATA_KEY, error_to_proto(error).SerializeToString()),)
     await context.abort(_STATUS[error.code], error.message, metadata)

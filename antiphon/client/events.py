@@ -1,0 +1,150 @@
+"""What a client receives, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from antiphon.errors import DataLoss
+from antiphon.segment import FinishReason
+from antiphon.v1 import session_pb2, speech_pb2
+from antiphon.wire.convert import finish_reason_from_proto
+
+
+@dataclass(frozen=True, slots=True)
+class ModelInfo:
+    """One model of a server. `sample_rate_hz` is that of produced audio."""
+
+    name: str
+    voices: tuple[str, ...]
+    sample_rate_hz: int
+    input_kinds: tuple[str, ...]
+    output_kinds: tuple[str, ...]
+    context_limit: int
+
+
+@dataclass(frozen=True, slots=True)
+class ServerInfo:
+    """What a server serves; `features` names its optional abilities."""
+
+    version: str
+    models: tuple[ModelInfo, ...]
+    features: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """More text, whole characters only. `token_ids` only with `include_ids`."""
+
+    text: str
+    token_ids: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class AudioDelta:
+    """More audio: 16-bit little-endian mono samples, from index `first_sample` on.
+
+    With `include_ids` also `float32` (little-endian samples as decoded) and
+    `codes` (uint16 little-endian codec frames, frame major), for example
+    `numpy.frombuffer(delta.codes, "<u2").reshape(-1, 16)`.
+    """
+
+    pcm16: bytes
+    first_sample: int
+    float32: bytes = b""
+    codes: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a request cost: tokens, and codec frames of audio."""
+
+    prompt_tokens: int = 0
+    prompt_audio_tokens: int = 0
+    prompt_cached_tokens: int = 0
+    completion_tokens: int = 0
+    completion_audio_frames: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class StageReport:
+    """What a request cost on one stage.
+
+    Times are seconds since the stage opened the segment; 0 when the thing did
+    not happen. `busy_s` is the engine's time on it.
+    """
+
+    input_positions: int
+    output_positions: int
+    first_input_s: float
+    first_output_s: float
+    last_output_s: float
+    busy_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event. `reports` has one entry per stage that took part, by role."""
+
+    finish_reason: FinishReason
+    usage: Usage
+    reports: Mapping[str, StageReport]
+
+
+Event = TextDelta | AudioDelta | Finished
+
+
+def server_info_from_proto(proto: speech_pb2.GetServerInfoResponse) -> ServerInfo:
+    """The value of a `GetServerInfo` answer."""
+    models = tuple(
+        ModelInfo(
+            name=model.name,
+            voices=tuple(model.voices),
+            sample_rate_hz=model.sample_rate_hz,
+            input_kinds=tuple(model.input_kinds),
+            output_kinds=tuple(model.output_kinds),
+            context_limit=model.context_limit,
+        )
+        for model in proto.models
+    )
+    return ServerInfo(proto.version, models, tuple(proto.features))
+
+
+def text_from_proto(proto: speech_pb2.TextDelta) -> TextDelta:
+    """The value of a text event."""
+    return TextDelta(proto.text, tuple(proto.token_ids))
+
+
+def audio_from_proto(proto: speech_pb2.AudioDelta) -> AudioDelta:
+    """The value of an audio event."""
+    return AudioDelta(proto.pcm16, proto.first_sample, proto.float32, proto.codes)
+
+
+def finished_from_proto(proto: speech_pb2.GenerateFinished) -> Finished:
+    """The value of the last event. Raises `DataLoss` for a reason that this version lacks."""
+    reason = finish_reason_from_proto(proto.finish_reason)
+    if reason is None:
+        raise DataLoss(f"the server ended for an unknown reason ({proto.finish_reason})")
+    usage = proto.usage
+    return Finished(
+        finish_reason=reason,
+        usage=Usage(
+            prompt_tokens=usage.prompt_tokens,
+            prompt_audio_tokens=usage.prompt_audio_tokens,
+            prompt_cached_tokens=usage.prompt_cached_tokens,
+            completion_tokens=usage.completion_tokens,
+            completion_audio_frames=usage.completion_audio_frames,
+        ),
+        reports={role: _report_from_proto(report) for role, report in proto.reports.items()},
+    )
+
+
+def _report_from_proto(proto: session_pb2.SegmentReport) -> StageReport:
+    return StageReport(
+        input_positions=proto.input_positions,
+        output_positions=proto.output_positions,
+        first_input_s=proto.first_input_s,
+        first_output_s=proto.first_output_s,
+        last_output_s=proto.last_output_s,
+        busy_s=proto.busy_s,
+    )

@@ -1,0 +1,148 @@
+"""A stream of events, understood: what may come, what it means, what it adds up to.
+
+No I/O here; the sync and the async client read the stream and ask this.
+"""
+
+from __future__ import annotations
+
+import wave
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+
+from antiphon.client.events import (
+    AudioDelta,
+    Event,
+    Finished,
+    StageReport,
+    TextDelta,
+    Usage,
+    audio_from_proto,
+    finished_from_proto,
+    text_from_proto,
+)
+from antiphon.errors import DataLoss, FailedPrecondition
+from antiphon.segment import FinishReason
+from antiphon.v1 import speech_pb2
+from antiphon.wire.convert import error_from_proto
+
+_BYTES_PER_SAMPLE = 2
+
+
+@dataclass(frozen=True, slots=True)
+class Reply:
+    """A whole answer. `pcm16` is 16-bit little-endian mono, empty without audio."""
+
+    text: str
+    pcm16: bytes
+    sample_rate_hz: int
+    finish_reason: FinishReason
+    usage: Usage
+    reports: dict[str, StageReport]
+
+    @property
+    def audio_s(self) -> float:
+        """Length of the audio, seconds."""
+        if not self.pcm16:
+            return 0.0
+        return len(self.pcm16) / (_BYTES_PER_SAMPLE * self.sample_rate_hz)
+
+    def save_wav(self, path: str | Path) -> Path:
+        """Write the audio as a WAV file; returns its path.
+
+        Raises `FailedPrecondition` when the answer has no audio, `OSError` when
+        the file cannot be written.
+        """
+        if not self.pcm16:
+            raise FailedPrecondition("the answer has no audio to save")
+        with wave.open(str(path), "wb") as file:
+            file.setnchannels(1)
+            file.setsampwidth(_BYTES_PER_SAMPLE)
+            file.setframerate(self.sample_rate_hz)
+            file.writeframes(self.pcm16)
+        return Path(path)
+
+
+class EventReader:
+    """Reads one answer's messages in order; knows where in the answer it is."""
+
+    def __init__(self) -> None:
+        self.session_id = ""
+        self.model = ""
+        self.sample_rate_hz = 0
+        self.yielded = False
+        self._finished = False
+        self._samples = 0
+
+    def read(self, message: speech_pb2.GenerateResponse) -> Event | None:
+        """The event that a message carries; None for one that only sets the scene.
+
+        Raises the error that the message carries, and `DataLoss` for a message
+        out of order.
+        """
+        kind = message.WhichOneof("event")
+        if kind == "error":
+            raise error_from_proto(message.error)
+        if self._finished:
+            raise DataLoss("the server sent more after the end of the answer")
+        if kind == "started":
+            self._read_started(message.started)
+            return None
+        if kind is None:
+            return None
+        event = self._read_event(message)
+        self.yielded = True
+        return event
+
+    def check_ended(self) -> None:
+        """Raise `DataLoss` if the stream ended before the answer did."""
+        if not self._finished:
+            raise DataLoss("the stream ended before the answer did")
+
+    def check_untouched(self) -> None:
+        """Raise `FailedPrecondition` if events were taken already."""
+        if self.yielded:
+            raise FailedPrecondition("collect() reads the whole answer; events were taken already")
+
+    def reply(self, events: Iterable[Event]) -> Reply:
+        """The answer that all events of a stream add up to."""
+        text, audio, finished = [], [], None
+        for event in events:
+            match event:
+                case TextDelta():
+                    text.append(event.text)
+                case AudioDelta():
+                    audio.append(event.pcm16)
+                case Finished():
+                    finished = event
+        if finished is None:
+            raise DataLoss("the stream ended before the answer did")
+        return Reply(
+            text="".join(text),
+            pcm16=b"".join(audio),
+            sample_rate_hz=self.sample_rate_hz,
+            finish_reason=finished.finish_reason,
+            usage=finished.usage,
+            reports=dict(finished.reports),
+        )
+
+    def _read_started(self, started: speech_pb2.GenerateStarted) -> None:
+        self.session_id = started.session_id
+        self.model = started.model
+        self.sample_rate_hz = started.sample_rate_hz
+
+    def _read_event(self, message: speech_pb2.GenerateResponse) -> Event:
+        if message.HasField("text"):
+            return text_from_proto(message.text)
+        if message.HasField("audio"):
+            return self._read_audio(audio_from_proto(message.audio))
+        finished = finished_from_proto(message.finished)
+        self._finished = True
+        return finished
+
+    def _read_audio(self, delta: AudioDelta) -> AudioDelta:
+        """The delta, if it follows on the last one: a gap would be heard as a click."""
+        if delta.first_sample != self._samples:
+            raise DataLoss(f"audio: expected sample {self._samples}, got {delta.first_sample}")
+        self._samples += len(delta.pcm16) // _BYTES_PER_SAMPLE
+        return delta

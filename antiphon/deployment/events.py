@@ -1,0 +1,61 @@
+"""What a launcher tells while it works."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import Callable
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """The service has a process."""
+
+    service: str
+    pid: int
+
+
+@dataclass(frozen=True, slots=True)
+class Listening:
+    """The service can be reached, and loads."""
+
+    service: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Loaded:
+    """The service is ready to serve, this many seconds after its start."""
+
+    service: str
+    seconds: float
+
+
+@dataclass(frozen=True, slots=True)
+class Exited:
+    """The service's process has ended; `status` as `subprocess` gives it."""
+
+    service: str
+    status: int
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """A line that the service printed."""
+
+    service: str
+    line: str
+
+
+LaunchEvent = Started | Listening | Loaded | Exited | Output
+Report = Callable[[LaunchEvent], None]
+
+
+def describe_status(status: int) -> str:
+    """An exit status in words."""
+    if status >= 0:
+        return f"exited with status {status}"
+    try:
+        return f"was killed by {signal.Signals(-status).name}"
+    except ValueError:
+        return f"was killed by signal {-status}"

@@ -1,0 +1,91 @@
+"""From what a person wrote to what is started: overrides, roles, absolute paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+import antiphon
+from antiphon.deployment.schema import Deployment
+from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.pipelines.graph import Pipeline, pipeline_named, pipeline_of
+
+GATEWAY = "gateway"
+
+
+def with_overrides(deployment: Deployment, overrides: Iterable[str]) -> Deployment:
+    """The deployment with each `role.key=value` in place of what it says.
+
+    Raises `InvalidArgument` for another form, an unknown key or a wrong value.
+    """
+    content = msgspec.to_builtins(deployment)
+    for override in overrides:
+        path, equals, value = override.partition("=")
+        role, dot, key = path.partition(".")
+        if not (role and dot and key and equals):
+            raise InvalidArgument(f"--stage {override}: must look like thinker.slots=4")
+        content["stages"].setdefault(role, {})[key] = value
+    return _checked(content)
+
+
+def with_gateway(deployment: Deployment, changes: Mapping[str, str]) -> Deployment:
+    """The deployment with these settings of the gateway."""
+    content = msgspec.to_builtins(deployment)
+    content["gateway"] |= changes
+    return _checked(content)
+
+
+def with_addresses(deployment: Deployment, addresses: Mapping[str, str]) -> Deployment:
+    """The deployment with the address of each of these stages filled in."""
+    stages = dict(deployment.stages)
+    for role, address in addresses.items():
+        stages[role] = msgspec.structs.replace(deployment.stage(role), addresses=(address,))
+    return msgspec.structs.replace(deployment, stages=stages)
+
+
+def resolve(deployment: Deployment) -> tuple[Deployment, Pipeline]:
+    """The deployment with an absolute model path, and the pipeline that it runs.
+
+    Raises `InvalidArgument` without a model or for a stage that the pipeline does
+    not have, and what `pipeline_of` raises.
+    """
+    if not deployment.model:
+        raise InvalidArgument("no model: give a checkpoint directory", field="model")
+    model = Path(deployment.model).expanduser().resolve()
+    named = deployment.pipeline
+    pipeline = pipeline_named(named) if named else pipeline_of(model)
+    unknown = sorted(set(deployment.stages) - set(pipeline.roles))
+    if unknown:
+        raise InvalidArgument(
+            f"stages: {pipeline.name} has no {', '.join(unknown)}; "
+            f"it has {', '.join(pipeline.roles)}",
+            field=f"stages.{unknown[0]}",
+        )
+    return msgspec.structs.replace(deployment, model=str(model)), pipeline
+
+
+def application_root() -> Path:
+    """The directory that holds `services` and `gateway`.
+
+    They are deployed, not installed: the working directory is tried first, then
+    the checkout that this package lies in. Raises `FailedPrecondition`.
+    """
+    candidates = [Path.cwd(), *(Path(path).parent for path in antiphon.__path__)]
+    for root in candidates:
+        if all((root / name).is_dir() for name in ("services", GATEWAY)):
+            return root
+    tried = " or ".join(str(root) for root in dict.fromkeys(candidates))
+    raise FailedPrecondition(
+        f"the packages `services` and `{GATEWAY}` are not in {tried}; run from a checkout"
+    )
+
+
+def _checked(content: dict[str, Any]) -> Deployment:
+    """The content as a deployment; text becomes a number where the schema wants one."""
+    try:
+        return msgspec.convert(content, Deployment, strict=False)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(str(error)) from error

@@ -1,0 +1,91 @@
+"""Who this process is, and the answer to `Describe`."""
+
+from __future__ import annotations
+
+import socket
+import uuid
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from antiphon.pipelines.graph import Edge, Pipeline
+from antiphon.runtime.engine import StageFacts
+from antiphon.sampling import MAX_STOP_BYTES, MAX_STOPS
+from antiphon.v1 import stage_pb2
+from antiphon.version import VERSION
+from antiphon.wire.convert import delivery_to_proto
+
+_HOST_BOOT = Path("/proc/sys/kernel/random/boot_id")
+
+
+def host_id() -> str:
+    """Identifies the host and its boot: processes with equal ids share memory, if allowed."""
+    boot = _HOST_BOOT.read_text().strip() if _HOST_BOOT.exists() else ""
+    return f"{socket.gethostname()}/{boot}"
+
+
+@dataclass(frozen=True, slots=True)
+class StageIdentity:
+    """Everything that `Describe` tells."""
+
+    pipeline: Pipeline
+    role: str
+    facts: StageFacts
+    slots: int
+    model_name: str = ""
+    host_id: str = field(default_factory=host_id)
+    boot_id: str = field(default_factory=lambda: uuid.uuid4().hex)
+
+
+def describe(identity: StageIdentity) -> stage_pb2.DescribeResponse:
+    """The answer to `Describe`."""
+    facts, pipeline, role = identity.facts, identity.pipeline, identity.role
+    return stage_pb2.DescribeResponse(
+        model=identity.model_name or facts.model,
+        checkpoint_fingerprint=facts.checkpoint_fingerprint,
+        pipeline=pipeline.name,
+        role=role,
+        inputs=_edges(pipeline.inputs(role)),
+        outputs=_edges(pipeline.outputs(role)),
+        voices=facts.voices,
+        sample_rate_hz=facts.sample_rate_hz,
+        samples_per_frame=facts.samples_per_frame,
+        context_limit=facts.context_limit,
+        input_kinds=facts.input_kinds,
+        input_sample_rate_hz=facts.input_sample_rate_hz,
+        slots=identity.slots,
+        engine=facts.engine,
+        transports=["grpc"],
+        host_id=identity.host_id,
+        boot_id=identity.boot_id,
+        version=VERSION,
+        code_groups=facts.code_groups,
+        code_entries=facts.code_entries,
+        pipeline_edges=[
+            stage_pb2.PipelineEdge(name=edge.name, producer=edge.producer, consumer=consumer)
+            for edge in pipeline.edges
+            for consumer in edge.consumers
+        ],
+        max_stop_bytes=MAX_STOP_BYTES,
+        max_stops=MAX_STOPS,
+        max_input_audio_s=facts.max_input_audio_s,
+    )
+
+
+def _edges(edges: Iterable[Edge]) -> list[stage_pb2.EdgeDescription]:
+    return [
+        stage_pb2.EdgeDescription(
+            name=edge.name,
+            tensors=[
+                stage_pb2.TensorDescription(
+                    name=tensor.name,
+                    dtype=tensor.dtype,
+                    shape=tensor.shape,
+                    optional=tensor.optional,
+                )
+                for tensor in edge.tensors
+            ],
+            default_delivery=delivery_to_proto(edge.delivery),
+        )
+        for edge in edges
+    ]

@@ -1,0 +1,113 @@
+"""Order and exactly-once for the input edges of one session, and chunks that came too early.
+
+Within one attempt the sequence number decides: the expected one is delivered, an
+older one is a duplicate and dropped, a later one means that a chunk was lost.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict, deque
+from dataclasses import dataclass
+
+from antiphon.chunk import Chunk
+from antiphon.errors import DataLoss, ResourceExhausted
+
+
+@dataclass(frozen=True, slots=True)
+class Arrival:
+    """A chunk and the link it came on; "" is the session's own stream."""
+
+    chunk: Chunk
+    link_id: str
+
+
+class Inbox:
+    """Sequence numbers of one session's input edges."""
+
+    def __init__(self, attempt: int) -> None:
+        self._attempt = attempt
+        self._next: dict[str, int] = {}
+
+    def admits(self, chunk: Chunk) -> bool:
+        """Whether the chunk is the next of its edge; False for a duplicate.
+
+        Raises `DataLoss` for a gap and for another attempt.
+        """
+        if chunk.attempt != self._attempt:
+            raise DataLoss(
+                f"{chunk.edge}: chunk of attempt {chunk.attempt}, this is {self._attempt}",
+                edge=chunk.edge,
+            )
+        expected = self._next.get(chunk.edge, 0)
+        if chunk.sequence > expected:
+            raise DataLoss(
+                f"{chunk.edge}: chunk {chunk.sequence} came, {expected} was expected",
+                edge=chunk.edge,
+            )
+        if chunk.sequence < expected:
+            return False
+        self._next[chunk.edge] = expected + 1
+        return True
+
+
+class Holding:
+    """Chunks that came before their session was opened, bounded in bytes and seconds.
+
+    Also remembers the ids of closed sessions, so that late chunks are refused at
+    once instead of being held; the memory is bounded and outlives the hold time.
+    """
+
+    def __init__(self, *, limit_bytes: int, timeout_s: float, remembered: int = 65536) -> None:
+        self._limit_bytes = limit_bytes
+        self._timeout_s = timeout_s
+        self._remembered = remembered
+        self._held: OrderedDict[str, deque[Arrival]] = OrderedDict()
+        self._since: dict[str, float] = {}
+        self._closed: OrderedDict[str, None] = OrderedDict()
+        self.held_bytes = 0
+
+    def is_closed(self, session_id: str) -> bool:
+        """Whether the session was here and has ended."""
+        return session_id in self._closed
+
+    def hold(self, arrival: Arrival, now: float) -> None:
+        """Keep a chunk until its session opens. Raises `ResourceExhausted` when full."""
+        chunk = arrival.chunk
+        if self.held_bytes + chunk.size_bytes > self._limit_bytes:
+            raise ResourceExhausted(
+                f"{chunk.edge}: chunks for unopened sessions fill {self._limit_bytes} bytes",
+                edge=chunk.edge,
+            )
+        self._held.setdefault(chunk.session_id, deque()).append(arrival)
+        self._since.setdefault(chunk.session_id, now)
+        self.held_bytes += chunk.size_bytes
+
+    def take(self, session_id: str) -> tuple[Arrival, ...]:
+        """The chunks held for a session that opens now, in order of arrival."""
+        arrivals = tuple(self._held.pop(session_id, ()))
+        self._since.pop(session_id, None)
+        self.held_bytes -= sum(arrival.chunk.size_bytes for arrival in arrivals)
+        return arrivals
+
+    def close(self, session_id: str) -> None:
+        """Remember that a session has ended; drop what is held for it."""
+        self.take(session_id)
+        self._closed[session_id] = None
+        if len(self._closed) > self._remembered:
+            self._closed.popitem(last=False)
+
+    def expired(self, now: float) -> tuple[tuple[str, tuple[Arrival, ...]], ...]:
+        """Sessions that were not opened in time, with their chunks; they count as closed now."""
+        late = [
+            session_id
+            for session_id, since in self._since.items()
+            if now >= since + self._timeout_s
+        ]
+        gone = tuple((session_id, self.take(session_id)) for session_id in late)
+        for session_id in late:
+            self.close(session_id)
+        return gone
+
+    def next_expiry(self) -> float | None:
+        """When `expired` will next have something."""
+        return min(self._since.values()) + self._timeout_s if self._since else None

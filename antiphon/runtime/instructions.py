@@ -1,0 +1,101 @@
+"""What the session table wants done. It decides; the stage's shell carries out."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from antiphon.chunk import Chunk
+from antiphon.errors import AntiphonError
+from antiphon.runtime.engine import InputChunk, SegmentSettings
+from antiphon.segment import FinishReason, SegmentKey
+
+
+@dataclass(frozen=True, slots=True)
+class Destination:
+    """Where an output edge goes: a stage's address, or "" for the session's own stream."""
+
+    address: str = ""
+
+    @property
+    def is_reply(self) -> bool:
+        """Whether it is the RunSession stream."""
+        return not self.address
+
+
+@dataclass(frozen=True, slots=True)
+class Admit:
+    """Engine: take a segment in."""
+
+    key: SegmentKey
+    settings: SegmentSettings
+
+
+@dataclass(frozen=True, slots=True)
+class Feed:
+    """Engine: input of an admitted segment."""
+
+    key: SegmentKey
+    chunk: InputChunk
+
+
+@dataclass(frozen=True, slots=True)
+class Release:
+    """Engine: free a segment."""
+
+    key: SegmentKey
+
+
+@dataclass(frozen=True, slots=True)
+class Send:
+    """Ports: send a chunk to a destination."""
+
+    destination: Destination
+    chunk: Chunk
+
+
+@dataclass(frozen=True, slots=True)
+class Opened:
+    """Stream: the session is registered."""
+
+    session_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """Stream: a segment has ended. Times in seconds since the segment was opened."""
+
+    key: SegmentKey
+    finish_reason: FinishReason
+    input_positions: int
+    input_audio_positions: int
+    input_cached_positions: int
+    output_positions: int
+    first_input_s: float
+    first_output_s: float
+    last_output_s: float
+    busy_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class End:
+    """Stream: the session is over; an error is its last message."""
+
+    session_id: str
+    error: AntiphonError | None
+
+
+@dataclass(frozen=True, slots=True)
+class Refuse:
+    """Link: chunks of this session are not wanted."""
+
+    link_id: str
+    session_id: str
+    edge: str
+    attempt: int
+    error: AntiphonError
+
+
+EngineCommand = Admit | Feed | Release
+Instruction = EngineCommand | Send | Opened | Report | End | Refuse
+Instructions = Sequence[Instruction]

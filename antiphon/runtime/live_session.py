@@ -1,0 +1,254 @@
+"""One session on a stage: its turn, its order of chunks, its clocks.
+
+Methods take facts and return instructions; a fault is raised as an
+`AntiphonError`, and the session table ends the session with it. Nothing here
+ends a session by itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Iterator
+
+from antiphon.chunk import Chunk
+from antiphon.errors import (
+    AntiphonError,
+    DataLoss,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    ResourceExhausted,
+)
+from antiphon.pipelines.graph import CLIENT, Edge
+from antiphon.runtime.engine import Completed, Emitted, InputChunk, SegmentSettings
+from antiphon.runtime.inbox import Arrival, Inbox
+from antiphon.runtime.instructions import Admit, Destination, Feed, Instruction, Release, Send
+from antiphon.runtime.outlet import Outlet, Piece
+from antiphon.runtime.plan import SegmentRequest, SessionRequest, StagePlan
+from antiphon.runtime.segment import Segment
+from antiphon.runtime.session import Event, State, follow
+from antiphon.segment import FinishReason, SegmentKey
+
+
+class LiveSession:
+    """A session that has not ended."""
+
+    def __init__(self, request: SessionRequest, plan: StagePlan) -> None:
+        unknown = sorted(set(request.routes) - set(plan.outputs))
+        if unknown:
+            raise InvalidArgument(
+                f"routes: {plan.role} has no output {', '.join(unknown)}", field="routes"
+            )
+        self.session_id = request.session_id
+        self.state = State.REGISTERED
+        self.segment: Segment | None = None
+        self.client_done = False
+        self._plan = plan
+        self._routes = request.routes
+        self._attempt = request.attempt
+        self._stall_timeout_s = request.stall_timeout_s or plan.limits.stall_timeout_s
+        self._inbox = Inbox(request.attempt)
+        self._next_segment = 0
+        self._early: deque[Chunk] = deque()
+        self._early_bytes = 0
+        self._sequences: dict[str, int] = {}
+        self._links: dict[str, str] = {}
+
+    def become(self, event: Event) -> None:
+        """Follow the state table."""
+        self.state = follow(self.state, event)
+
+    # -- turns -----------------------------------------------------------------------
+
+    def open_segment(self, request: SegmentRequest, now: float) -> list[Instruction]:
+        """Start a turn; what came early for it is delivered at once."""
+        if request.segment != self._next_segment:
+            raise FailedPrecondition(
+                f"segment {request.segment} was opened, {self._next_segment} is next"
+            )
+        self.become(Event.SEGMENT_OPENED)
+        self._next_segment += 1
+        live = self._live_outputs(request)
+        key = SegmentKey(self.session_id, request.segment)
+        deadline = now + request.deadline_s if request.deadline_s else None
+        outlets = {edge.name: self._outlet(edge, request) for edge in live}
+        inputs = set(self._plan.inputs)
+        self.segment = Segment(key, outlets, inputs, now=now, deadline=deadline)
+        settings = SegmentSettings(
+            request.voice,
+            self._plan.sampling.with_request(request.sampling),
+            frozenset(outlets),
+        )
+        early, self._early, self._early_bytes = self._early, deque(), 0
+        return [Admit(key, settings), *(each for chunk in early for each in self._sort(chunk, now))]
+
+    def input_finished(self, segment: int, now: float) -> list[Instruction]:
+        """The client sends no more: its edges that are still open end here."""
+        if self.segment is None or self.segment.key.segment != segment:
+            return []
+        return [
+            self._feed(
+                self.segment,
+                InputChunk(name, 0, {}, segment_finished=True, finish_reason=FinishReason.STOP),
+                now,
+            )
+            for name in sorted(self.segment.open_inputs)
+            if self._plan.inputs[name].producer == CLIENT
+        ]
+
+    def park(self) -> list[Instruction]:
+        """End the open turn and give back its slot and memory; the session stays."""
+        if self.segment is None:
+            return []
+        key, self.segment = self.segment.key, None
+        self.become(Event.SEGMENT_ENDED)
+        return [Release(key)]
+
+    def _live_outputs(self, request: SegmentRequest) -> list[Edge]:
+        """Output edges that have a destination; those to the client also must be wanted."""
+        return [
+            edge
+            for name, edge in self._plan.outputs.items()
+            if self._routes.get(name) and (edge.consumers != (CLIENT,) or name in request.outputs)
+        ]
+
+    def _outlet(self, edge: Edge, request: SegmentRequest) -> Outlet:
+        delivery = request.delivery.get(edge.name) or self._plan.delivery[edge.name]
+        return Outlet(edge, delivery, request.policy or self._plan.policy)
+
+    # -- input -------------------------------------------------------------------------
+
+    def chunk_arrived(self, arrival: Arrival, now: float) -> list[Instruction]:
+        """Deliver a chunk to its turn, keep it for a later one, or drop it as late."""
+        chunk = arrival.chunk
+        if chunk.edge not in self._plan.inputs:
+            raise InvalidArgument(
+                f"{chunk.edge}: not an input of {self._plan.role}", edge=chunk.edge, field="edge"
+            )
+        if not self._inbox.admits(chunk):
+            return []
+        if arrival.link_id:
+            self._links[chunk.edge] = arrival.link_id
+        return self._sort(chunk, now)
+
+    def awaits_link(self, link_id: str) -> str | None:
+        """An open input edge that came over this link; None when there is none."""
+        if self.segment is None:
+            return None
+        carried = (edge for edge, link in self._links.items() if link == link_id)
+        return next((edge for edge in carried if edge in self.segment.open_inputs), None)
+
+    def _sort(self, chunk: Chunk, now: float) -> list[Instruction]:
+        current = self.segment.key.segment if self.segment else self._next_segment
+        if chunk.segment < current:
+            return []
+        if self.segment is None or chunk.segment > current:
+            self._keep(chunk)
+            return []
+        if chunk.edge not in self.segment.open_inputs:
+            raise DataLoss(f"{chunk.edge}: a chunk came after the edge's end", edge=chunk.edge)
+        piece = InputChunk(
+            chunk.edge,
+            chunk.position,
+            chunk.tensors,
+            segment_finished=chunk.segment_finished,
+            finish_reason=chunk.finish_reason,
+            prime=chunk.prime,
+        )
+        return [self._feed(self.segment, piece, now)]
+
+    def _keep(self, chunk: Chunk) -> None:
+        """Hold a chunk of a turn that is not open yet."""
+        self._early_bytes += chunk.size_bytes
+        if self._early_bytes > self._plan.limits.hold_bytes:
+            raise ResourceExhausted(
+                f"{chunk.edge}: chunks of later segments fill {self._plan.limits.hold_bytes} bytes",
+                edge=chunk.edge,
+            )
+        self._early.append(chunk)
+
+    def _feed(self, segment: Segment, chunk: InputChunk, now: float) -> Feed:
+        segment.note_input(now)
+        if chunk.segment_finished:
+            segment.open_inputs.discard(chunk.edge)
+        return Feed(segment.key, chunk)
+
+    # -- output ------------------------------------------------------------------------
+
+    def emit(self, event: Emitted, now: float) -> list[Instruction]:
+        """Send what an emission makes due to every destination of its edge."""
+        if self.segment is None:
+            return []
+        return [
+            Send(destination, self._address(event.edge, piece))
+            for piece in self.segment.push(event, now)
+            for destination in self._routes[event.edge]
+        ]
+
+    def complete(self, event: Completed) -> list[Instruction]:
+        """Report the turn and park. Raises `Internal` if an output edge has not ended."""
+        if self.segment is None:
+            return []
+        if unfinished := self.segment.unfinished_outputs():
+            raise Internal(f"{self._plan.role}: completed before the end of {unfinished[0]}")
+        return [self.segment.report(event), *self.park()]
+
+    def note_awaited(self, edge: str | None, now: float) -> None:
+        """The engine says what the turn waits for; None when it can step."""
+        if self.segment is not None:
+            self.segment.note_awaited(edge, now)
+            self.become(Event.STEPPABLE if edge is None else Event.INPUT_AWAITED)
+
+    def sends_to(self, address: str) -> bool:
+        """Whether an output that has not ended goes to this stage."""
+        if self.segment is None:
+            return False
+        target = Destination(address)
+        return any(target in self._routes[edge] for edge in self.segment.unfinished_outputs())
+
+    def _address(self, edge: str, piece: Piece) -> Chunk:
+        sequence = self._sequences.get(edge, 0)
+        self._sequences[edge] = sequence + 1
+        ends = piece.finish_reason is not None
+        return Chunk(
+            self.session_id,
+            edge,
+            segment=self._next_segment - 1,
+            attempt=self._attempt,
+            sequence=sequence,
+            position=piece.position,
+            tensors=piece.tensors,
+            segment_finished=ends,
+            finished=ends and self.client_done,
+            finish_reason=piece.finish_reason,
+        )
+
+    # -- clocks ------------------------------------------------------------------------
+
+    def deadlines(self) -> Iterator[float]:
+        """Moments at which `lateness` may find something."""
+        if self.segment is None:
+            return
+        if self.segment.deadline is not None:
+            yield self.segment.deadline
+        if self.state is State.WAITING:
+            yield self.segment.waiting_since + self._stall_timeout_s
+
+    def lateness(self, now: float) -> AntiphonError | None:
+        """The error of a passed deadline or a stalled input."""
+        if self.segment is None:
+            return None
+        if self.segment.deadline is not None and now >= self.segment.deadline:
+            return DeadlineExceeded(
+                f"{self._plan.role}: the segment's deadline passed", stage=self._plan.role
+            )
+        stalled = now >= self.segment.waiting_since + self._stall_timeout_s
+        if self.state is not State.WAITING or not stalled:
+            return None
+        edge = self.segment.awaited or next(iter(sorted(self.segment.open_inputs)), "")
+        return DeadlineExceeded(
+            f"{self._plan.role}: waited {self._stall_timeout_s:g} s for {edge}",
+            stage=self._plan.role,
+            edge=edge,
+        )

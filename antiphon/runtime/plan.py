@@ -1,0 +1,77 @@
+"""What a stage knows before any session comes, and what a request brings: plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from antiphon.pipelines.graph import ChunkPolicy, Edge, Pipeline
+from antiphon.runtime.instructions import Destination
+from antiphon.sampling import Sampling, SamplingRequest
+from antiphon.segment import Delivery
+
+
+@dataclass(frozen=True, slots=True)
+class StageLimits:
+    """Bounds of a stage: open segments, seconds, bytes."""
+
+    slots: int
+    stall_timeout_s: float
+    hold_timeout_s: float
+    hold_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class StagePlan:
+    """A stage's part of its pipeline, with its defaults and bounds."""
+
+    role: str
+    inputs: Mapping[str, Edge]
+    outputs: Mapping[str, Edge]
+    delivery: Mapping[str, Delivery]
+    policy: ChunkPolicy
+    sampling: Sampling
+    limits: StageLimits
+
+    @classmethod
+    def of(
+        cls,
+        pipeline: Pipeline,
+        role: str,
+        sampling: Sampling,
+        limits: StageLimits,
+        delivery: Mapping[str, Delivery] | None = None,
+    ) -> StagePlan:
+        """The plan of one role; `delivery` overrides the pipeline's, by edge."""
+        return cls(
+            role=role,
+            inputs={edge.name: edge for edge in pipeline.inputs(role)},
+            outputs={edge.name: edge for edge in pipeline.outputs(role)},
+            delivery={edge.name: edge.delivery for edge in pipeline.edges} | dict(delivery or {}),
+            policy=pipeline.chunk_policy,
+            sampling=sampling,
+            limits=limits,
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class SessionRequest:
+    """What opens a session on this stage. `stall_timeout_s` 0 takes the stage's."""
+
+    session_id: str
+    attempt: int
+    routes: Mapping[str, tuple[Destination, ...]]
+    stall_timeout_s: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRequest:
+    """What opens a turn, as far as this stage is concerned. `deadline_s` 0 is none."""
+
+    segment: int
+    sampling: SamplingRequest
+    voice: str
+    outputs: frozenset[str]
+    delivery: Mapping[str, Delivery]
+    policy: ChunkPolicy | None = None
+    deadline_s: float = 0.0

@@ -1,0 +1,202 @@
+"""A stage process from its command line to its exit.
+
+The port is bound and announced before the model (and torch) is loaded, so that a
+launcher can start the gateway meanwhile; health says SERVING when sessions can run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import grpc
+import msgspec
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from antiphon.deployment.schema import Deployment, StageConfig, load_deployment
+from antiphon.errors import AntiphonError, InvalidArgument
+from antiphon.pipelines.graph import Pipeline, pipeline_named, pipeline_of
+from antiphon.runtime.description import StageIdentity
+from antiphon.runtime.engine import LoadedStage
+from antiphon.runtime.plan import StageLimits, StagePlan
+from antiphon.runtime.servicer import StageServicer
+from antiphon.runtime.stage import Stage
+from antiphon.segment import Delivery
+from antiphon.transport.channel import SERVER_OPTIONS
+from antiphon.transport.link import LinkIdentity
+from antiphon.v1 import stage_pb2, stage_pb2_grpc
+
+Load = Callable[[Pipeline, Path, StageConfig], LoadedStage]
+"""Loads a stage's model; runs on a thread of its own, may take minutes."""
+
+# A busy engine thread holds the interpreter for this long before the I/O loop runs;
+# the default of 5 ms would be added to every message.
+SWITCH_INTERVAL_S = 100e-6
+DRAIN_S = 10.0
+STOP_GRACE_S = 2.0
+SERVICE_NAME = stage_pb2.DESCRIPTOR.services_by_name["StageService"].full_name
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class StageOptions:
+    """The command line of a stage process, checked."""
+
+    role: str
+    deployment: Deployment
+    config: StageConfig
+    model_dir: Path
+    pipeline: Pipeline
+    announce_fd: int | None
+
+
+def main(role: str, load: Load, argv: Sequence[str] | None = None) -> int:
+    """Run a stage until it is told to stop; the process's exit status."""
+    arguments = _parser(role).parse_args(argv)
+    logging.basicConfig(
+        level=arguments.log_level.upper(),
+        format="%(asctime)s %(levelname)s %(name)s: %(message)s",
+        stream=sys.stderr,
+    )
+    try:
+        options = _options(role, arguments)
+        return asyncio.run(_serve(options, load))
+    except AntiphonError as error:
+        print(f"{role}: {error.message}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser(role: str) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog=f"python -m services.{role}", description=f"Serves the {role} stage over gRPC."
+    )
+    parser.add_argument("--config", type=Path, help="deployment file (YAML)")
+    parser.add_argument("--model", type=Path, help="checkpoint directory; overrides the file's")
+    parser.add_argument("--listen", help="address to listen on, host:port; port 0 picks one")
+    parser.add_argument(
+        "--announce-fd", type=int, help="file descriptor to write `listening` and `ready` lines to"
+    )
+    parser.add_argument("--log-level", default="info", choices=("debug", "info", "warning"))
+    return parser
+
+
+def _options(role: str, arguments: argparse.Namespace) -> StageOptions:
+    """Everything that can be wrong with the configuration is found here."""
+    deployment = load_deployment(arguments.config) if arguments.config else Deployment()
+    model = arguments.model or (Path(deployment.model) if deployment.model else None)
+    if model is None:
+        raise InvalidArgument("no model: give --model DIR, or `model` in the deployment file")
+    pipeline = pipeline_named(deployment.pipeline) if deployment.pipeline else pipeline_of(model)
+    if role not in pipeline.roles:
+        raise InvalidArgument(f"pipeline {pipeline.name} has no {role}: {list(pipeline.roles)}")
+    unknown = sorted(set(deployment.delivery) - {edge.name for edge in pipeline.edges})
+    if unknown:
+        raise InvalidArgument(f"delivery: pipeline {pipeline.name} has no edge {unknown}")
+    config = deployment.stage(role)
+    if arguments.listen:
+        config = msgspec.structs.replace(config, listen=arguments.listen)
+    return StageOptions(role, deployment, config, model, pipeline, arguments.announce_fd)
+
+
+async def _serve(options: StageOptions, load: Load) -> int:
+    """Bind, announce, load, serve until a signal, drain, stop."""
+    started = time.perf_counter()
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    servicer, healthiness = StageServicer(), health.aio.HealthServicer()
+    stage_pb2_grpc.add_StageServiceServicer_to_server(servicer, server)
+    health_pb2_grpc.add_HealthServicer_to_server(healthiness, server)
+    names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
+    reflection.enable_server_reflection(names, server)
+    await _set_health(healthiness, serving=False)
+    port = server.add_insecure_port(options.config.listen)
+    address = f"{options.config.listen.rpartition(':')[0]}:{port}"
+    await server.start()
+    _announce(options.announce_fd, {"event": "listening", "address": address})
+    stop = _stop_on_signals()
+    stage: Stage | None = None
+    try:
+        loaded = await _load_or_stop(options, load, stop)
+        if loaded is None:
+            return 0
+        stage = _start_stage(options, loaded, servicer)
+        await _set_health(healthiness, serving=True)
+        seconds = time.perf_counter() - started
+        _announce(options.announce_fd, {"event": "ready", "seconds": round(seconds, 3)})
+        log.info(
+            "%s serves %s on %s after %.1f s", options.role, options.model_dir, address, seconds
+        )
+        await stop.wait()
+        await _set_health(healthiness, serving=False)
+        if not await stage.drain(DRAIN_S):
+            log.warning("%d sessions did not end in %g s", stage.table.session_count, DRAIN_S)
+    finally:
+        if stage is not None:
+            await stage.close()
+        await server.stop(STOP_GRACE_S)
+    return 0
+
+
+async def _load_or_stop(
+    options: StageOptions, load: Load, stop: asyncio.Event
+) -> LoadedStage | None:
+    """The loaded model; None when the process was told to stop meanwhile."""
+    loading = asyncio.create_task(
+        asyncio.to_thread(load, options.pipeline, options.model_dir, options.config)
+    )
+    stopping = asyncio.create_task(stop.wait())
+    await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)
+    stopping.cancel()
+    return await loading if loading.done() else None
+
+
+def _start_stage(options: StageOptions, loaded: LoadedStage, servicer: StageServicer) -> Stage:
+    """Put the loaded model behind the servicer."""
+    config = options.config
+    name = options.deployment.model_name
+    facts = replace(loaded.facts, model=name) if name else loaded.facts
+    identity = StageIdentity(options.pipeline, options.role, facts, config.slots)
+    limits = StageLimits(
+        config.slots, config.stall_timeout_s, config.hold_timeout_s, config.hold_bytes
+    )
+    delivery = {edge: Delivery(value) for edge, value in options.deployment.delivery.items()}
+    plan = StagePlan.of(options.pipeline, options.role, facts.default_sampling, limits, delivery)
+    link_identity = LinkIdentity(identity.host_id, identity.boot_id, options.role)
+    stage = Stage(loaded, plan, link_identity, outbox_bytes=config.outbox_bytes)
+    stage.start()
+    servicer.serve(stage, identity)
+    return stage
+
+
+async def _set_health(servicer: health.aio.HealthServicer, *, serving: bool) -> None:
+    response = health_pb2.HealthCheckResponse
+    status = response.SERVING if serving else response.NOT_SERVING
+    await servicer.set("", status)
+    await servicer.set(SERVICE_NAME, status)
+
+
+def _stop_on_signals() -> asyncio.Event:
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    return stop
+
+
+def _announce(fd: int | None, line: dict[str, object]) -> None:
+    """Tell the launcher, if there is one."""
+    if fd is not None:
+        os.write(fd, json.dumps(line).encode() + b"\n")

@@ -1,0 +1,267 @@
+"""`StageService` over a `Stage`: proto in, values through, proto out."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterable, AsyncIterator
+
+import grpc
+
+from antiphon.chunk import Chunk
+from antiphon.errors import (
+    AntiphonError,
+    FailedPrecondition,
+    InvalidArgument,
+    NotImplementedYet,
+    Unavailable,
+)
+from antiphon.runtime.description import StageIdentity, describe
+from antiphon.runtime.instructions import Destination, End, Opened, Refuse, Report
+from antiphon.runtime.plan import SegmentRequest, SessionRequest
+from antiphon.runtime.stage import Reply, Stage
+from antiphon.segment import Delivery
+from antiphon.v1 import session_pb2, stage_pb2, stage_pb2_grpc
+from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
+from antiphon.wire.convert import (
+    delivery_from_proto,
+    error_to_proto,
+    finish_reason_to_proto,
+    policy_from_proto,
+    refuse_resume,
+    sampling_from_proto,
+)
+from antiphon.wire.status import abort
+
+SessionContext = grpc.aio.ServicerContext[session_pb2.SessionRequest, session_pb2.SessionResponse]
+LinkContext = grpc.aio.ServicerContext[stage_pb2.LinkRequest, stage_pb2.LinkResponse]
+
+
+_LOADING = Unavailable("the model is still loading", retry_after_s=1.0)
+
+
+class StageServicer(stage_pb2_grpc.StageServiceServicer):
+    """The gRPC face of a stage. Until `serve` it answers that the model is loading."""
+
+    def __init__(self) -> None:
+        self._stage: Stage | None = None
+        self._identity: StageIdentity | None = None
+
+    def serve(self, stage: Stage, identity: StageIdentity) -> None:
+        """The model is loaded: take sessions."""
+        self._stage, self._identity = stage, identity
+
+    async def Describe(
+        self,
+        request: stage_pb2.DescribeRequest,
+        context: grpc.aio.ServicerContext[stage_pb2.DescribeRequest, stage_pb2.DescribeResponse],
+    ) -> stage_pb2.DescribeResponse:
+        """What this stage is."""
+        if self._stage is None or self._identity is None:
+            await abort(context, _LOADING)
+        return describe(self._identity)
+
+    # Handlers write through the context: a cancelled call then cancels this coroutine
+    # itself, whereas an abandoned generator would free its session whenever it is collected.
+    async def RunSession(  # type: ignore[override]
+        self, requests: AsyncIterable[session_pb2.SessionRequest], context: SessionContext
+    ) -> None:
+        """One session; everything is freed when this ends, however it ends."""
+        if self._stage is None or self._identity is None:
+            await abort(context, _LOADING)
+        stage, identity = self._stage, self._identity
+        incoming = aiter(requests)
+        try:
+            request = _session_request(await anext(incoming, None), identity)
+            outbox = stage.open(request)
+        except AntiphonError as error:
+            error.stage = error.stage or identity.role
+            await context.write(session_pb2.SessionResponse(error=error_to_proto(error)))
+            return
+        reader = asyncio.create_task(_read(stage, identity.role, request.session_id, incoming))
+        try:
+            async for reply in outbox:
+                if (response := _response(reply, identity)) is not None:
+                    await context.write(response)
+        finally:
+            stage.stream_lost(request.session_id)
+            reader.cancel()
+            await asyncio.wait([reader])
+
+    async def Link(  # type: ignore[override]
+        self, requests: AsyncIterable[stage_pb2.LinkRequest], context: LinkContext
+    ) -> None:
+        """Chunks from an upstream process, for many sessions."""
+        if self._stage is None or self._identity is None:
+            await abort(context, _LOADING)
+        stage = self._stage
+        incoming = aiter(requests)
+        hello = await anext(incoming, None)
+        if hello is None or not hello.HasField("hello"):
+            await abort(context, InvalidArgument("link: the first message must be `hello`"))
+        link_id = uuid.uuid4().hex
+        outbox = stage.link_opened(link_id)
+        accept = stage_pb2.LinkAccept(transport="grpc", boot_id=self._identity.boot_id)
+        await context.write(stage_pb2.LinkResponse(accept=accept))
+        reader = asyncio.create_task(_receive(stage, link_id, incoming))
+        reader.add_done_callback(lambda _: outbox.end())
+        try:
+            async for refuse in outbox:
+                await context.write(_refusal(refuse))
+        finally:
+            stage.link_lost(link_id)
+            reader.cancel()
+            await asyncio.wait([reader])
+        if not reader.cancelled() and isinstance(error := reader.exception(), AntiphonError):
+            await abort(context, error)
+
+
+async def _read(
+    stage: Stage,
+    role: str,
+    session_id: str,
+    incoming: AsyncIterator[session_pb2.SessionRequest],
+) -> None:
+    """Act on a session's requests until its client has no more."""
+    try:
+        async for request in incoming:
+            _act(stage, role, session_id, request)
+    except AntiphonError as error:
+        stage.fail(session_id, error)
+    else:
+        stage.client_done(session_id)
+
+
+def _act(stage: Stage, role: str, session_id: str, request: session_pb2.SessionRequest) -> None:
+    match request.WhichOneof("message"):
+        case "segment_open":
+            stage.open_segment(session_id, _segment_request(request.segment_open, role))
+        case "chunk":
+            chunk = chunk_from_proto(request.chunk)
+            if chunk.session_id != session_id:
+                raise InvalidArgument(
+                    "chunk.session_id: not this stream's session", field="chunk.session_id"
+                )
+            stage.chunk_arrived(chunk, "")
+        case "input_finished":
+            stage.input_finished(session_id, request.input_finished.segment)
+        case "cancel_segment":
+            stage.cancel_segment(session_id, request.cancel_segment.segment)
+        case "reroute":
+            raise NotImplementedYet("reroute: not implemented yet", field="reroute")
+        case "open":
+            raise FailedPrecondition("open: the session is open already", field="open")
+        case _:
+            raise InvalidArgument("a session request without a message")
+
+
+async def _receive(
+    stage: Stage, link_id: str, incoming: AsyncIterator[stage_pb2.LinkRequest]
+) -> None:
+    """Take a link's batches until the producer has no more."""
+    async for request in incoming:
+        if request.WhichOneof("message") != "batch":
+            raise NotImplementedYet("link: only inline batches were agreed on")
+        for proto in request.batch.chunks:
+            try:
+                chunk = chunk_from_proto(proto)
+            except AntiphonError as error:
+                stage.fail(proto.session_id, error)
+            else:
+                stage.chunk_arrived(chunk, link_id)
+
+
+def _session_request(
+    first: session_pb2.SessionRequest | None, identity: StageIdentity
+) -> SessionRequest:
+    """The checked `open` of a stream."""
+    if first is None or not first.HasField("open"):
+        raise InvalidArgument("the first message of a session must be `open`", field="open")
+    request = first.open
+    if not request.session_id:
+        raise InvalidArgument("open.session_id: must not be empty", field="open.session_id")
+    if request.attempt:
+        raise NotImplementedYet(
+            "open.attempt: moving a session is not implemented yet", field="open.attempt"
+        )
+    expected = {
+        "pipeline": identity.pipeline.name,
+        "checkpoint_fingerprint": identity.facts.checkpoint_fingerprint,
+    }
+    for name, here in expected.items():
+        asked = getattr(request, name)
+        if asked and asked != here:
+            raise FailedPrecondition(
+                f"open.{name}: {asked} was asked for, this stage has {here}", field=f"open.{name}"
+            )
+    return SessionRequest(
+        session_id=request.session_id,
+        attempt=request.attempt,
+        routes={
+            route.edge: tuple(Destination(each.stage.address) for each in route.destinations)
+            for route in request.routes
+        },
+        stall_timeout_s=request.limits.stall_timeout_s,
+    )
+
+
+def _segment_request(request: session_pb2.SegmentOpen, role: str) -> SegmentRequest:
+    """The checked part of `segment_open` that concerns this stage."""
+    refuse_resume(request)
+    delivery: dict[str, Delivery] = {
+        edge: value
+        for edge, proto in request.delivery.items()
+        if (value := delivery_from_proto(proto)) is not None
+    }
+    return SegmentRequest(
+        segment=request.segment,
+        sampling=sampling_from_proto(request.sampling[role], field=f"sampling.{role}"),
+        voice=request.voice,
+        outputs=frozenset(request.outputs),
+        delivery=delivery,
+        policy=policy_from_proto(request.chunk_policy)
+        if request.HasField("chunk_policy")
+        else None,
+        deadline_s=request.deadline_s,
+    )
+
+
+def _response(reply: Reply, identity: StageIdentity) -> session_pb2.SessionResponse | None:
+    match reply:
+        case Opened():
+            opened = session_pb2.SessionOpened(boot_id=identity.boot_id)
+            return session_pb2.SessionResponse(opened=opened)
+        case Chunk():
+            return session_pb2.SessionResponse(chunk=chunk_to_proto(reply))
+        case Report():
+            return session_pb2.SessionResponse(report=_report(reply))
+        case End(_, error):
+            if error is None:
+                return None
+            return session_pb2.SessionResponse(error=error_to_proto(error))
+
+
+def _report(report: Report) -> session_pb2.SegmentReport:
+    return session_pb2.SegmentReport(
+        segment=report.key.segment,
+        finish_reason=finish_reason_to_proto(report.finish_reason),
+        input_positions=report.input_positions,
+        input_audio_positions=report.input_audio_positions,
+        input_cached_positions=report.input_cached_positions,
+        output_positions=report.output_positions,
+        first_input_s=report.first_input_s,
+        first_output_s=report.first_output_s,
+        last_output_s=report.last_output_s,
+        busy_s=report.busy_s,
+    )
+
+
+def _refusal(refuse: Refuse) -> stage_pb2.LinkResponse:
+    return stage_pb2.LinkResponse(
+        refusal=stage_pb2.LinkRefusal(
+            session_id=refuse.session_id,
+            edge=refuse.edge,
+            attempt=refuse.attempt,
+            error=error_to_proto(refuse.error),
+        )
+    )

@@ -1,0 +1,274 @@
+"""The sole owner of a stage's sessions: facts in, instructions out.
+
+The table is pure: the time is an argument, and what it wants done it returns.
+Laws it keeps:
+
+* Every session leaves through `_end`, once: it releases the open segment, tells
+  the session's stream, and remembers the id so that late chunks are refused.
+* A chunk reaches the engine in order, exactly once, and only for an admitted
+  segment. Chunks of a later segment wait, bounded; chunks of an earlier one are
+  dropped; chunks of an unknown session are held, bounded, then refused.
+* The stall clock runs only while an open segment waits for input, and names the
+  edge that it waited for.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+
+from antiphon.errors import (
+    AntiphonError,
+    Cancelled,
+    DeadlineExceeded,
+    FailedPrecondition,
+    ResourceExhausted,
+    Unavailable,
+)
+from antiphon.runtime.engine import Completed, Emitted, EngineEvent, Failed
+from antiphon.runtime.inbox import Arrival, Holding
+from antiphon.runtime.instructions import End, Instruction, Opened, Refuse
+from antiphon.runtime.live_session import LiveSession
+from antiphon.runtime.plan import SegmentRequest, SessionRequest, StagePlan
+from antiphon.runtime.session import OPEN, Event, State
+from antiphon.segment import SegmentKey
+
+
+class SessionTable:
+    """All sessions of one stage."""
+
+    def __init__(self, plan: StagePlan) -> None:
+        self._plan = plan
+        self._sessions: dict[str, LiveSession] = {}
+        self._holding = Holding(
+            limit_bytes=plan.limits.hold_bytes, timeout_s=plan.limits.hold_timeout_s
+        )
+
+    # -- what the client says ----------------------------------------------------------
+
+    def open(self, request: SessionRequest, now: float) -> list[Instruction]:
+        """Register a session and deliver what was held for it.
+
+        Raises `FailedPrecondition` for an id that was used before, and
+        `InvalidArgument` for a route from an edge that the stage does not have.
+        """
+        session_id = request.session_id
+        if session_id in self._sessions or self._holding.is_closed(session_id):
+            raise FailedPrecondition(f"session {session_id} was opened before")
+        self._sessions[session_id] = LiveSession(request, self._plan)
+        done: list[Instruction] = [Opened(session_id)]
+        for arrival in self._holding.take(session_id):
+            done += self.chunk_arrived(arrival, now)
+        return done
+
+    def open_segment(
+        self, session_id: str, request: SegmentRequest, now: float
+    ) -> list[Instruction]:
+        """Open a turn in a free slot."""
+
+        def act(session: LiveSession) -> list[Instruction]:
+            if self.open_segments >= self._plan.limits.slots:
+                raise ResourceExhausted(
+                    f"{self._plan.role}: all {self._plan.limits.slots} slots are taken",
+                    retry_after_s=1.0,
+                )
+            return session.open_segment(request, now)
+
+        return self._on(session_id, act)
+
+    def input_finished(self, session_id: str, segment: int, now: float) -> list[Instruction]:
+        """The client sends no more input for the turn."""
+        return self._on(session_id, lambda session: session.input_finished(segment, now))
+
+    def cancel_segment(self, session_id: str, segment: int) -> list[Instruction]:
+        """End a turn at once; the session stays and may open another."""
+
+        def act(session: LiveSession) -> list[Instruction]:
+            is_open = session.segment is not None and session.segment.key.segment == segment
+            return [*session.park(), *self._end_if_done(session)] if is_open else []
+
+        return self._on(session_id, act)
+
+    def client_done(self, session_id: str) -> list[Instruction]:
+        """The client has closed its side: the session ends after its open segment."""
+
+        def act(session: LiveSession) -> list[Instruction]:
+            session.client_done = True
+            return self._end_if_done(session)
+
+        return self._on(session_id, act)
+
+    def stream_lost(self, session_id: str) -> list[Instruction]:
+        """The session's stream is gone: the client cancelled, or died."""
+        session = self._sessions.get(session_id)
+        return self._end(session, Event.STREAM_LOST, None) if session else []
+
+    def fail(self, session_id: str, error: AntiphonError) -> list[Instruction]:
+        """End a session with an error that was found elsewhere."""
+        session = self._sessions.get(session_id)
+        return self._end(session, Event.FAULT, error) if session else []
+
+    # -- what links bring ----------------------------------------------------------------
+
+    def chunk_arrived(self, arrival: Arrival, now: float) -> list[Instruction]:
+        """A chunk came, on a link or on the session's own stream."""
+        session_id = arrival.chunk.session_id
+        if session_id in self._sessions:
+            return self._on(session_id, lambda session: session.chunk_arrived(arrival, now))
+        if self._holding.is_closed(session_id):
+            return [_refusal(arrival, Cancelled(f"session {session_id} has ended"))]
+        try:
+            self._holding.hold(arrival, now)
+        except ResourceExhausted as error:
+            return [_refusal(arrival, error)]
+        return []
+
+    def link_lost(self, link_id: str) -> list[Instruction]:
+        """An upstream process is gone: sessions that still need its edges fail."""
+        done: list[Instruction] = []
+        for session in list(self._sessions.values()):
+            edge = session.awaits_link(link_id)
+            if edge is not None:
+                producer = self._plan.inputs[edge].producer
+                error = Unavailable(
+                    f"{self._plan.role}: the link from {producer} was lost while {edge} was open",
+                    stage=producer,
+                    edge=edge,
+                )
+                done += self._end(session, Event.FAULT, error)
+        return done
+
+    def destination_lost(self, address: str, error: AntiphonError) -> list[Instruction]:
+        """A downstream process cannot be reached: sessions that send to it fail."""
+        done: list[Instruction] = []
+        for session in list(self._sessions.values()):
+            if session.sends_to(address):
+                done += self._end(session, Event.FAULT, error)
+        return done
+
+    # -- what the engine says --------------------------------------------------------------
+
+    def engine_stepped(
+        self,
+        events: Iterable[EngineEvent],
+        awaited: Mapping[SegmentKey, str | None],
+        busy_s: Mapping[SegmentKey, float],
+        now: float,
+    ) -> list[Instruction]:
+        """Results of a step, and what each touched segment waits for now."""
+        done: list[Instruction] = []
+        for key, seconds in busy_s.items():
+            if (session := self._with_segment(key)) and session.segment:
+                session.segment.note_busy(seconds)
+        for event in events:
+            if (session := self._with_segment(event.key)) is not None:
+                done += self._take(session, event, now)
+        for key, edge in awaited.items():
+            if (session := self._with_segment(key)) is not None:
+                session.note_awaited(edge, now)
+        return done
+
+    def engine_lost(self, error: AntiphonError) -> list[Instruction]:
+        """The engine's state is unknown: every session fails."""
+        return [
+            instruction
+            for session in list(self._sessions.values())
+            for instruction in self._end(session, Event.FAULT, error)
+        ]
+
+    # -- time --------------------------------------------------------------------------------
+
+    def next_deadline(self) -> float | None:
+        """When `tick` will next have something to do; None: not until something happens."""
+        moments = [moment for each in self._sessions.values() for moment in each.deadlines()]
+        expiry = self._holding.next_expiry()
+        return min(moments if expiry is None else [*moments, expiry], default=None)
+
+    def tick(self, now: float) -> list[Instruction]:
+        """Fail what is late: deadlines, stalls, chunks whose session was never opened."""
+        done: list[Instruction] = []
+        for session in list(self._sessions.values()):
+            if (error := session.lateness(now)) is not None:
+                done += self._end(session, Event.FAULT, error)
+        for session_id, arrivals in self._holding.expired(now):
+            late = DeadlineExceeded(
+                f"{self._plan.role}: session {session_id} was not opened within "
+                f"{self._plan.limits.hold_timeout_s:g} s of its first chunk"
+            )
+            done.append(_refusal(arrivals[0], late))
+        return done
+
+    # -- observation ---------------------------------------------------------------------------
+
+    @property
+    def open_segments(self) -> int:
+        """Slots in use."""
+        return sum(session.segment is not None for session in self._sessions.values())
+
+    @property
+    def session_count(self) -> int:
+        """Sessions that have not ended."""
+        return len(self._sessions)
+
+    @property
+    def held_bytes(self) -> int:
+        """Bytes of chunks that wait for their session to be opened."""
+        return self._holding.held_bytes
+
+    def state(self, session_id: str) -> State | None:
+        """Where a session stands; None when it is not here."""
+        session = self._sessions.get(session_id)
+        return session.state if session else None
+
+    # -- inside ----------------------------------------------------------------------------------
+
+    def _on(
+        self, session_id: str, act: Callable[[LiveSession], list[Instruction]]
+    ) -> list[Instruction]:
+        """Act on a session if it is here; a fault ends it."""
+        session = self._sessions.get(session_id)
+        if session is None:
+            return []
+        try:
+            return act(session)
+        except AntiphonError as error:
+            return self._end(session, Event.FAULT, error)
+
+    def _take(self, session: LiveSession, event: EngineEvent, now: float) -> list[Instruction]:
+        try:
+            match event:
+                case Emitted():
+                    return session.emit(event, now)
+                case Completed():
+                    return [*session.complete(event), *self._end_if_done(session)]
+                case Failed():
+                    raise event.error
+        except AntiphonError as error:
+            return self._end(session, Event.FAULT, error)
+
+    def _with_segment(self, key: SegmentKey) -> LiveSession | None:
+        """The session whose open segment has this key."""
+        session = self._sessions.get(key.session_id)
+        is_open = session is not None and session.segment is not None and session.segment.key == key
+        return session if is_open else None
+
+    def _end_if_done(self, session: LiveSession) -> list[Instruction]:
+        if not session.client_done or session.state in OPEN:
+            return []
+        return self._end(session, Event.CLIENT_DONE, None)
+
+    def _end(
+        self, session: LiveSession, event: Event, error: AntiphonError | None
+    ) -> list[Instruction]:
+        """The one way out."""
+        if error is not None:
+            error.stage = error.stage or self._plan.role
+        done = session.park()
+        session.become(event)
+        del self._sessions[session.session_id]
+        self._holding.close(session.session_id)
+        return [*done, End(session.session_id, error)]
+
+
+def _refusal(arrival: Arrival, error: AntiphonError) -> Refuse:
+    chunk = arrival.chunk
+    return Refuse(arrival.link_id, chunk.session_id, chunk.edge, chunk.attempt, error)

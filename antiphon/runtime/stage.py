@@ -1,0 +1,225 @@
+"""A running stage: the shell around the session table.
+
+A chunk's way through here: a link or stream brings it (`chunk_arrived`), the table
+orders it and says `Feed`, the engine thread steps and posts a batch, the table
+says `Send`, and the chunk leaves on a link or on the session's stream. Everything
+in this class happens on the event loop; only the engine runs elsewhere.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterable
+
+from antiphon.chunk import Chunk
+from antiphon.errors import AntiphonError, Unavailable
+from antiphon.runtime.engine import LoadedStage
+from antiphon.runtime.engine_thread import EngineBatch, EngineThread
+from antiphon.runtime.inbox import Arrival
+from antiphon.runtime.instructions import (
+    Admit,
+    End,
+    Feed,
+    Instruction,
+    Opened,
+    Refuse,
+    Release,
+    Report,
+    Send,
+)
+from antiphon.runtime.outbox import Outbox
+from antiphon.runtime.plan import SegmentRequest, SessionRequest, StagePlan
+from antiphon.runtime.session_table import SessionTable
+from antiphon.segment import SegmentKey
+from antiphon.transport.link import LinkEvents, LinkIdentity, LinkPool
+
+Reply = Opened | Chunk | Report | End
+"""What a session's own stream is told; `End` is the last."""
+
+
+class Stage:
+    """Runs one engine for many sessions. Construct it on the event loop."""
+
+    def __init__(
+        self, loaded: LoadedStage, plan: StagePlan, identity: LinkIdentity, *, outbox_bytes: int
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._table = SessionTable(plan)
+        self._outbox_bytes = outbox_bytes
+        self._replies: dict[str, Outbox[Reply]] = {}
+        self._incoming: dict[str, Outbox[Refuse]] = {}
+        self._links = LinkPool(
+            identity, LinkEvents(self._refused, self._destination_lost), limit_bytes=outbox_bytes
+        )
+        self._engine = EngineThread(loaded.engine, self._post)
+        self._timer: asyncio.TimerHandle | None = None
+        self._idle = asyncio.Event()
+        self._idle.set()
+        self._accepting = True
+
+    @property
+    def table(self) -> SessionTable:
+        """The sessions, for observation."""
+        return self._table
+
+    def start(self) -> None:
+        """Start the engine's thread."""
+        self._engine.start()
+
+    async def drain(self, timeout_s: float) -> bool:
+        """Refuse new sessions and wait until the running ones end; False on timeout."""
+        self._accepting = False
+        try:
+            async with asyncio.timeout(timeout_s):
+                await self._idle.wait()
+        except TimeoutError:
+            return False
+        return True
+
+    async def close(self) -> None:
+        """End every session with an error, close the links, stop the engine."""
+        self._apply(self._table.engine_lost(Unavailable("the stage shuts down")))
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._links.close()
+        self._engine.stop()
+        await asyncio.to_thread(self._engine.join, 10.0)
+
+    # -- what streams say ------------------------------------------------------------------
+
+    def open(self, request: SessionRequest) -> Outbox[Reply]:
+        """Register a session; the outbox is its stream's output.
+
+        Raises `AntiphonError` when it is refused.
+        """
+        if not self._accepting:
+            raise Unavailable("the stage drains and takes no new sessions", retry_after_s=1.0)
+        outbox: Outbox[Reply] = Outbox(self._outbox_bytes)
+        opened = self._table.open(request, self._loop.time())
+        self._replies[request.session_id] = outbox
+        self._idle.clear()
+        self._apply(opened)
+        return outbox
+
+    def open_segment(self, session_id: str, request: SegmentRequest) -> None:
+        """Open a turn; a refusal ends the session."""
+        self._apply(self._table.open_segment(session_id, request, self._loop.time()))
+
+    def input_finished(self, session_id: str, segment: int) -> None:
+        """The client sends no more input for the turn."""
+        self._apply(self._table.input_finished(session_id, segment, self._loop.time()))
+
+    def cancel_segment(self, session_id: str, segment: int) -> None:
+        """End a turn and park the session."""
+        self._apply(self._table.cancel_segment(session_id, segment))
+
+    def client_done(self, session_id: str) -> None:
+        """The client has closed its side."""
+        self._apply(self._table.client_done(session_id))
+
+    def stream_lost(self, session_id: str) -> None:
+        """The session's stream is gone; frees everything. Harmless after the end."""
+        self._apply(self._table.stream_lost(session_id))
+
+    def fail(self, session_id: str, error: AntiphonError) -> None:
+        """End a session with an error that its stream found."""
+        self._apply(self._table.fail(session_id, error))
+
+    # -- what links say --------------------------------------------------------------------
+
+    def link_opened(self, link_id: str) -> Outbox[Refuse]:
+        """An upstream process links; the outbox is what goes back to it."""
+        outbox: Outbox[Refuse] = Outbox(self._outbox_bytes)
+        self._incoming[link_id] = outbox
+        return outbox
+
+    def chunk_arrived(self, chunk: Chunk, link_id: str) -> None:
+        """A chunk came; "" is the session's own stream."""
+        self._apply(self._table.chunk_arrived(Arrival(chunk, link_id), self._loop.time()))
+
+    def link_lost(self, link_id: str) -> None:
+        """An upstream process is gone."""
+        self._incoming.pop(link_id, None)
+        self._apply(self._table.link_lost(link_id))
+
+    def _refused(self, session_id: str, error: AntiphonError) -> None:
+        self._apply(self._table.fail(session_id, error))
+
+    def _destination_lost(self, address: str, error: AntiphonError) -> None:
+        self._apply(self._table.destination_lost(address, error))
+
+    # -- what the engine says --------------------------------------------------------------
+
+    def _post(self, batch: EngineBatch) -> None:
+        """On the engine's thread: hand a batch to the loop."""
+        self._loop.call_soon_threadsafe(self._engine_stepped, batch)
+
+    def _engine_stepped(self, batch: EngineBatch) -> None:
+        now = self._loop.time()
+        done = self._table.engine_stepped(batch.events, batch.awaited, batch.busy_s, now)
+        if batch.error is not None:
+            done += self._table.engine_lost(batch.error)
+        self._apply(done)
+        self._engine.batch_taken()
+
+    # -- carrying out ------------------------------------------------------------------------
+
+    def _apply(self, instructions: Iterable[Instruction]) -> None:
+        for instruction in instructions:
+            try:
+                self._carry_out(instruction)
+            except AntiphonError as error:
+                self._apply(self._table.fail(_session_of(instruction), error))
+        self._set_timer()
+
+    def _carry_out(self, instruction: Instruction) -> None:
+        match instruction:
+            case Admit() | Feed() | Release():
+                self._engine.submit(instruction)
+            case Send(destination, chunk) if destination.is_reply:
+                self._reply(chunk.session_id, chunk, chunk.size_bytes)
+            case Send(destination, chunk):
+                self._links.send_nowait(destination.address, chunk)
+            case Opened(session_id):
+                self._reply(session_id, instruction)
+            case Report(key):
+                self._reply(key.session_id, instruction)
+            case Refuse(link_id):
+                if (outbox := self._incoming.get(link_id)) is not None:
+                    outbox.put_nowait(instruction)
+            case End(session_id):
+                self._end(session_id, instruction)
+
+    def _reply(self, session_id: str, reply: Reply, size_bytes: int = 0) -> None:
+        if (outbox := self._replies.get(session_id)) is not None:
+            outbox.put_nowait(reply, size_bytes)
+
+    def _end(self, session_id: str, end: End) -> None:
+        outbox = self._replies.pop(session_id, None)
+        if outbox is not None:
+            outbox.put_nowait(end)
+            outbox.end()
+        if not self._replies:
+            self._idle.set()
+
+    def _set_timer(self) -> None:
+        """Wake up at the table's next deadline."""
+        if self._timer is not None:
+            self._timer.cancel()
+        deadline = self._table.next_deadline()
+        self._timer = None if deadline is None else self._loop.call_at(deadline, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        self._apply(self._table.tick(self._loop.time()))
+
+
+def _session_of(instruction: Instruction) -> str:
+    """The session that an instruction is about."""
+    match instruction:
+        case Send(_, chunk):
+            return chunk.session_id
+        case Admit(key) | Feed(key) | Release(key) | Report(key):
+            return SegmentKey(*key).session_id
+        case Opened(session_id) | End(session_id) | Refuse(_, session_id):
+            return session_id

@@ -1,0 +1,116 @@
+"""A model-free engine for the code2wav role: the runtime's tests run on it.
+
+Each codec frame becomes `SAMPLES_PER_FRAME` samples whose value is its first code.
+Frames with the code `POISON` fail their segment, `EXPLOSION` the whole engine.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from antiphon.chunk import Tensor
+from antiphon.errors import Internal
+from antiphon.runtime.engine import (
+    Completed,
+    Emitted,
+    EngineEvent,
+    Failed,
+    InputChunk,
+    LoadedStage,
+    SegmentSettings,
+    StageFacts,
+)
+from antiphon.sampling import Sampling
+from antiphon.segment import FinishReason, SegmentKey
+
+SAMPLES_PER_FRAME = 4
+GROUPS = 2
+POISON = 13
+EXPLOSION = 666
+
+NEUTRAL_SAMPLING = Sampling(
+    temperature=0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1
+)
+FACTS = StageFacts(
+    model="fake",
+    checkpoint_fingerprint="fake-checkpoint",
+    engine="fake",
+    default_sampling=NEUTRAL_SAMPLING,
+    sample_rate_hz=50,
+    samples_per_frame=SAMPLES_PER_FRAME,
+    code_groups=GROUPS,
+    code_entries=1024,
+)
+
+
+@dataclass(slots=True)
+class _Segment:
+    frames: list[Tensor] = field(default_factory=list)
+    finish_reason: FinishReason | None = None
+    decoded: int = 0
+
+
+class FakeEngine:
+    """Decodes frames by repeating a number. `gate` cleared: steps block until it is set."""
+
+    def __init__(self) -> None:
+        self.segments: dict[SegmentKey, _Segment] = {}
+        self.released: list[SegmentKey] = []
+        self.gate = threading.Event()
+        self.gate.set()
+
+    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
+        """Take a segment in."""
+        self.segments[key] = _Segment()
+
+    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
+        """Store frames."""
+        segment = self.segments[key]
+        if chunk.tensors:
+            segment.frames.append(chunk.tensors["codes"])
+        segment.finish_reason = chunk.finish_reason
+
+    def awaited_edge(self, key: SegmentKey) -> str | None:
+        """`codes` while there is nothing to decode and no end."""
+        segment = self.segments[key]
+        return None if segment.frames or segment.finish_reason else "codes"
+
+    def step(self) -> Sequence[EngineEvent]:
+        """Decode what every segment has."""
+        self.gate.wait()
+        ready = [key for key in self.segments if self.awaited_edge(key) is None]
+        return [event for key in ready for event in self._decode(key)]
+
+    def release(self, key: SegmentKey) -> None:
+        """Forget a segment."""
+        del self.segments[key]
+        self.released.append(key)
+
+    def _decode(self, key: SegmentKey) -> list[EngineEvent]:
+        segment = self.segments[key]
+        frames, segment.frames = segment.frames, []
+        codes = np.concatenate(frames) if frames else np.empty((0, GROUPS), np.uint16)
+        if EXPLOSION in codes:
+            raise RuntimeError("the fake engine exploded")
+        if POISON in codes:
+            segment.finish_reason = None
+            return [Failed(key, Internal("a poisoned frame"))]
+        samples = np.repeat(codes[:, 0].astype(np.float32), SAMPLES_PER_FRAME)
+        position = segment.decoded * SAMPLES_PER_FRAME
+        segment.decoded += len(codes)
+        tensors = {"samples": samples, "codes": codes} if len(codes) else {}
+        reason, segment.finish_reason = segment.finish_reason, None
+        events: list[EngineEvent] = [Emitted(key, "audio", position, tensors, reason)]
+        if reason is not None:
+            total = segment.decoded * SAMPLES_PER_FRAME
+            events.append(Completed(key, reason, segment.decoded, total))
+        return events
+
+
+def load_fake() -> LoadedStage:
+    """A fake code2wav stage, as a stage's `load` returns it."""
+    return LoadedStage(FakeEngine(), FACTS)

@@ -1,0 +1,10 @@
+"""The version of antiphon, as installed."""
+
+from __future__ import annotations
+
+from importlib.metadata import PackageNotFoundError, version
+
+try:
+    VERSION = version("antiphon")
+except PackageNotFoundError:  # run from a source tree that is not installed
+    VERSION = "0+source"

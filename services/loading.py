@@ -1,0 +1,41 @@
+"""Finds a stage's code for a pipeline: `services.<role>.<pipeline name>.load`.
+
+The import happens on the first load, after the port is bound: it brings torch in.
+"""
+
+from __future__ import annotations
+
+import importlib
+from pathlib import Path
+from typing import cast
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import NotFound
+from antiphon.pipelines.graph import Pipeline
+from antiphon.runtime.engine import LoadedStage
+from antiphon.runtime.server import Load
+
+
+def load_role(package: str) -> Load:
+    """A loader for the stages in `package`, one module per pipeline."""
+
+    def load(pipeline: Pipeline, model_dir: Path, config: StageConfig) -> LoadedStage:
+        _set_threads(config.threads)
+        name = f"{package}.{pipeline.name}"
+        try:
+            module = importlib.import_module(name)
+        except ModuleNotFoundError as error:
+            if error.name != name:
+                raise
+            raise NotFound(f"{package} has no code for the pipeline {pipeline.name}") from error
+        return cast("LoadedStage", module.load(model_dir, config))
+
+    return load
+
+
+def _set_threads(threads: int) -> None:
+    """Bound torch's intra-op threads, so that stages on one host share its cores."""
+    if threads:
+        import torch
+
+        torch.set_num_threads(threads)

@@ -1,0 +1,11 @@
+"""Runs the talker stage: `python -m services.talker --help`."""
+
+from __future__ import annotations
+
+import sys
+
+from antiphon.runtime.server import main
+from services.loading import load_role
+
+if __name__ == "__main__":
+    sys.exit(main("talker", load_role("services.talker")))

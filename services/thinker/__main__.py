@@ -1,0 +1,11 @@
+"""Runs the thinker stage: `python -m services.thinker --help`."""
+
+from __future__ import annotations
+
+import sys
+
+from antiphon.runtime.server import main
+from services.loading import load_role
+
+if __name__ == "__main__":
+    sys.exit(main("thinker", load_role("services.thinker")))
