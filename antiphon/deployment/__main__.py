@@ -26,13 +26,13 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(sys.stdout)
     try:
         launcher = Launcher(_deployment(options), report=console)
-        return asyncio.run(_up(launcher, console))
+        return asyncio.run(up(launcher, console))
     except AntiphonError as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
 
 
-async def _up(launcher: Launcher, console: Console) -> int:
+async def up(launcher: Launcher, console: Console) -> int:
     """Run until a signal asks to stop (0) or the gateway ends (1)."""
     stopping = _StopOnSignal(launcher, console)
     try:

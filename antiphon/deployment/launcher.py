@@ -72,6 +72,7 @@ class Launcher:
         self._startup_timeout_s = startup_timeout_s
         self._stop_timeout_s = stop_timeout_s
         self._processes: dict[str, ServiceProcess] = {}
+        self._one_ended = asyncio.Event()
         self._watches: set[asyncio.Task[None]] = set()
         self._files = contextlib.ExitStack()
 
@@ -112,20 +113,19 @@ class Launcher:
 
     async def _start_unless_one_ends(self) -> Running:
         """Start all, but give up when a process ends or time does."""
-        loop = asyncio.get_running_loop()
-        self._first_end: asyncio.Future[ServiceProcess] = loop.create_future()
         start = asyncio.create_task(self._start())
+        end = asyncio.create_task(self._one_ended.wait())
         try:
             await asyncio.wait(
-                {start, self._first_end},
-                timeout=self._startup_timeout_s,
-                return_when=asyncio.FIRST_COMPLETED,
+                (start, end), timeout=self._startup_timeout_s, return_when=asyncio.FIRST_COMPLETED
             )
         finally:
             start.cancel()
-        if self._first_end.done():
-            raise _ended_early(self._first_end.result())
-        if not start.done():
+            end.cancel()
+            await asyncio.gather(start, end, return_exceptions=True)
+        if self._one_ended.is_set():
+            raise self._ended_early()
+        if start.cancelled():
             raise self._too_slow()
         return start.result()
 
@@ -162,8 +162,16 @@ class Launcher:
     async def _watch(self, process: ServiceProcess) -> None:
         """Report the end of a process when it comes."""
         await process.report_exit()
-        if not self._first_end.done():
-            self._first_end.set_result(process)
+        self._one_ended.set()
+
+    def _ended_early(self) -> Unavailable:
+        process = next(each for each in self._processes.values() if each.exited.done())
+        said = "".join(f"\n  {line}" for line in process.tail)
+        status = describe_status(process.exited.result())
+        return Unavailable(
+            f"{process.name} {status} before everything was ready; it said:{said or ' nothing'}",
+            stage=process.name,
+        )
 
     def _too_slow(self) -> DeadlineExceeded:
         waiting = [name for name, each in self._processes.items() if not each.ready.done()]
@@ -171,15 +179,6 @@ class Launcher:
             f"not ready after {self._startup_timeout_s:g} s: {', '.join(waiting)}",
             stage=waiting[0] if waiting else "",
         )
-
-
-def _ended_early(process: ServiceProcess) -> Unavailable:
-    said = "".join(f"\n  {line}" for line in process.tail)
-    status = describe_status(process.exited.result())
-    return Unavailable(
-        f"{process.name} {status} before everything was ready; it said:{said or ' nothing'}",
-        stage=process.name,
-    )
 
 
 def _write(path: Path, deployment: Deployment) -> str:

@@ -101,7 +101,11 @@ class ServiceProcess(asyncio.SubprocessProtocol):
             raise
         finally:
             os.close(sink_fd)
-        await loop.connect_read_pipe(lambda: _AnnouncePipe(service), source)
+        try:
+            await loop.connect_read_pipe(lambda: _AnnouncePipe(service), source)
+        except BaseException:
+            service.kill()
+            raise
         report(Started(name, service.pid))
         return service
 
@@ -163,7 +167,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """The process runs."""
         self._transport = cast(asyncio.SubprocessTransport, transport)
-        self._pid = cast(int, self._transport.get_pid())
+        self._pid = self._transport.get_pid()
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """It printed something."""

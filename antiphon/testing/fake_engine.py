@@ -6,6 +6,7 @@ Frames with the code `POISON` fail their segment, `EXPLOSION` the whole engine.
 
 from __future__ import annotations
 
+import queue
 import threading
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -29,7 +30,7 @@ from antiphon.segment import FinishReason, SegmentKey
 
 SAMPLES_PER_FRAME = 4
 GROUPS = 2
-POISON = 13
+POISON = 613
 EXPLOSION = 666
 
 NEUTRAL_SAMPLING = Sampling(
@@ -55,11 +56,16 @@ class _Segment:
 
 
 class FakeEngine:
-    """Decodes frames by repeating a number. `gate` cleared: steps block until it is set."""
+    """Decodes frames by repeating a number.
+
+    `gate` cleared: steps block until it is set. `stepped` and `released` tell tests
+    what happened on the engine's thread.
+    """
 
     def __init__(self) -> None:
         self.segments: dict[SegmentKey, _Segment] = {}
-        self.released: list[SegmentKey] = []
+        self.released: queue.Queue[SegmentKey] = queue.Queue(1024)
+        self.stepped: queue.Queue[int] = queue.Queue(1024)
         self.gate = threading.Event()
         self.gate.set()
 
@@ -83,12 +89,14 @@ class FakeEngine:
         """Decode what every segment has."""
         self.gate.wait()
         ready = [key for key in self.segments if self.awaited_edge(key) is None]
-        return [event for key in ready for event in self._decode(key)]
+        events = [event for key in ready for event in self._decode(key)]
+        self.stepped.put_nowait(len(events))
+        return events
 
     def release(self, key: SegmentKey) -> None:
         """Forget a segment."""
         del self.segments[key]
-        self.released.append(key)
+        self.released.put_nowait(key)
 
     def _decode(self, key: SegmentKey) -> list[EngineEvent]:
         segment = self.segments[key]

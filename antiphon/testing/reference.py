@@ -1,0 +1,327 @@
+"""What Hugging Face answers to one case, greedily and in fp32: the truth to equal.
+
+Two correct implementations differ by rounding, so a case proves something only if no
+greedy choice in it was close. `ReferenceOutput.min_margin` is the narrowest choice of
+the run; a case below `MIN_MARGIN` should be replaced, never a tolerance loosened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import math
+import warnings
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import (
+    AutoTokenizer,
+    LogitsProcessor,
+    LogitsProcessorList,
+    Qwen3OmniMoeForConditionalGeneration,
+    WhisperFeatureExtractor,
+)
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
+    Qwen3OmniMoeTalkerTextTopKRouter,
+    Qwen3OmniMoeThinkerTextTopKRouter,
+)
+from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
+    Qwen3OmniMoeProcessor,
+    Qwen3OmniMoeProcessorKwargs,
+    _get_feat_extract_output_lengths,
+)
+
+from antiphon.conversation import AudioPart, Conversation, Message, TextPart
+from antiphon.segment import FinishReason
+
+MIN_MARGIN = 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One request. Recordings are at 16 kHz; token limits count the stop id."""
+
+    conversation: Conversation
+    voice: str = "ethan"
+    thinker_max_tokens: int = 60
+    talker_max_tokens: int = 60
+    audio: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Margins:
+    """The narrowest greedy choices of a run; infinite where none was made.
+
+    The first three are gaps between the two highest logits (after repetition penalty
+    and suppression); `router` is the gap between the last expert chosen and the first
+    one left out, over all layers and positions of thinker and talker.
+    """
+
+    thinker: float
+    talker: float
+    predictor: float
+    router: float
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceOutput:
+    """What the reference produced for one case.
+
+    `prompt_ids` int32 [P]; `text_ids` int32 [N], with the stop id if one was drawn;
+    `codes` int32 [T, groups]; `waveform` float32 [1920 * T - 555] from one forward
+    over all codes. Without audio the last two are empty and `audio_finish` is None.
+    """
+
+    prompt_ids: npt.NDArray[np.int32]
+    text_ids: npt.NDArray[np.int32]
+    text_finish: FinishReason
+    codes: npt.NDArray[np.int32]
+    waveform: npt.NDArray[np.float32]
+    audio_finish: FinishReason | None
+    margins: Margins
+
+    @property
+    def min_margin(self) -> float:
+        """The narrowest choice of the whole run."""
+        margins = self.margins
+        return min(margins.thinker, margins.talker, margins.predictor, margins.router)
+
+
+def conversation(
+    *messages: tuple[str, str | npt.NDArray[np.float32] | list[Any]],
+) -> Conversation:
+    """Shorthand: (role, content) pairs; content is text, a recording, or a list of them."""
+    built: list[Message] = []
+    recordings: list[npt.NDArray[np.float32]] = []
+    for role, content in messages:
+        parts: list[TextPart | AudioPart] = []
+        for piece in content if isinstance(content, list) else [content]:
+            if isinstance(piece, str):
+                parts.append(TextPart(piece))
+            else:
+                parts.append(AudioPart(len(recordings)))
+                recordings.append(piece)
+        built.append(Message(role, tuple(parts)))  # type: ignore[arg-type]
+    return Conversation(tuple(built), tuple(recordings))
+
+
+class Reference:
+    """`Qwen3OmniMoeForConditionalGeneration` of one checkpoint, with an ear on its choices."""
+
+    def __init__(self, directory: Path, device: str = "cpu") -> None:
+        self.model = Qwen3OmniMoeForConditionalGeneration.from_pretrained(
+            directory, dtype=torch.float32
+        )
+        self.model.to(device).eval()
+        self.tokenizer = AutoTokenizer.from_pretrained(directory)
+        self.feature_extractor = WhisperFeatureExtractor.from_pretrained(directory)
+        self.merge_size: int = self.model.config.thinker_config.vision_config.spatial_merge_size
+
+    def run(self, case: Case) -> ReferenceOutput:
+        """Generate once, greedily.
+
+        What Hugging Face raises goes through: `RuntimeError` for a reply of one token,
+        for speech that ends at its first draw and for a prompt without a user message
+        (or `IndexError`), `NotImplementedError` for an unknown voice.
+        """
+        inputs = self.inputs(case.conversation)
+        narrowest = _Narrowest()
+        with (
+            warnings.catch_warnings(),
+            narrowest.listen(self.model),
+            _capture_codes(self.model) as captured,
+        ):
+            # True and wanted: the talker's prompt has no ids that could be repeated.
+            warnings.filterwarnings("ignore", message="Passing `repetition_penalty`")
+            sequences = self.model.generate(
+                **inputs,
+                return_audio=case.audio,
+                speaker=case.voice,
+                thinker_do_sample=False,
+                thinker_max_new_tokens=case.thinker_max_tokens,
+                thinker_eos_token_id=self.model.config.im_end_token_id,
+                thinker_logits_processor=LogitsProcessorList([narrowest.thinker]),
+                talker_do_sample=False,
+                talker_max_new_tokens=case.talker_max_tokens,
+                talker_logits_processor=LogitsProcessorList([narrowest.talker]),
+            )
+        ids = (sequences[0] if case.audio else sequences)[0].cpu().numpy().astype(np.int32)
+        prompt_length = inputs["input_ids"].shape[1]
+        codes = captured[0] if case.audio else None
+        return ReferenceOutput(
+            prompt_ids=ids[:prompt_length],
+            text_ids=ids[prompt_length:],
+            text_finish=_finish(ids[-1], self.model.config.im_end_token_id),
+            codes=_to_frames(codes, self.model.config.talker_config.num_code_groups),
+            waveform=self._decode(codes),
+            audio_finish=None if codes is None else self._audio_finish(narrowest.talker),
+            margins=narrowest.margins(),
+        )
+
+    def inputs(self, conversation: Conversation) -> dict[str, torch.Tensor]:
+        """The keyword arguments for `generate`, as `Qwen3OmniMoeProcessor` makes them.
+
+        That processor cannot be built without torchvision, so its own expansion of
+        placeholders is called on a stand-in, with its own default settings.
+        """
+        messages = [
+            {"role": message.role, "content": [_to_template(part) for part in message.parts]}
+            for message in conversation.messages
+        ]
+        text = self.tokenizer.apply_chat_template(
+            messages, tokenize=False, add_generation_prompt=True
+        )
+        features = self._features(list(conversation.recordings))
+        expanded = self._expand(text, features.get("feature_attention_mask"))
+        tokens = self.tokenizer(expanded, padding=False, return_tensors="pt")
+        device = self.model.device
+        return {name: each.to(device) for name, each in ({**tokens} | features).items()}
+
+    def _features(self, recordings: list[npt.NDArray[np.float32]]) -> dict[str, torch.Tensor]:
+        """`input_features` [recordings, mel bins, frames] and their mask."""
+        if not recordings:
+            return {}
+        settings = dict(Qwen3OmniMoeProcessorKwargs._defaults["audio_kwargs"])
+        settings.pop("n_window")
+        features = self.feature_extractor(recordings, return_tensors="pt", **settings)
+        return {
+            "input_features": features["input_features"],
+            "feature_attention_mask": features["attention_mask"],
+        }
+
+    def _expand(self, text: str, mask: torch.Tensor | None) -> list[str]:
+        """The prompt with one audio placeholder for each audio position."""
+        defaults = Qwen3OmniMoeProcessorKwargs._defaults
+        n_window = defaults["audio_kwargs"]["n_window"]
+        lengths = [] if mask is None else _get_feat_extract_output_lengths(mask.sum(-1), n_window)
+        merge = SimpleNamespace(merge_size=self.merge_size)
+        stand_in = SimpleNamespace(
+            image_processor=merge,
+            video_processor=merge,
+            audio_token=self.tokenizer.audio_token,
+            image_token=self.tokenizer.image_token,
+            video_token=self.tokenizer.video_token,
+        )
+        video = defaults["videos_kwargs"]
+        expanded: list[str] = Qwen3OmniMoeProcessor.replace_multimodal_special_tokens(
+            stand_in,
+            [text],
+            iter(lengths),
+            iter([]),
+            iter([]),
+            video_second_per_grid=iter([]),
+            use_audio_in_video=video["use_audio_in_video"],
+            position_id_per_seconds=video["position_id_per_seconds"],
+            seconds_per_chunk=video["seconds_per_chunk"],
+        )
+        return expanded
+
+    @torch.no_grad()
+    def _decode(self, codes: torch.Tensor | None) -> npt.NDArray[np.float32]:
+        """The waveform of codes [1, groups, T], by one forward."""
+        if codes is None:
+            return np.empty(0, dtype=np.float32)
+        waveform: npt.NDArray[np.float32] = self.model.code2wav(codes).flatten().cpu().numpy()
+        return waveform
+
+    def _audio_finish(self, talker: _LogitGap) -> FinishReason:
+        """Why the talker ended; its last draw has no frame either way."""
+        return _finish(talker.last_drawn, self.model.config.talker_config.codec_eos_token_id)
+
+
+class _LogitGap(LogitsProcessor):  # type: ignore[misc, unused-ignore]
+    """Records the narrowest gap and the last draw; runs after all other processors."""
+
+    def __init__(self) -> None:
+        self.smallest = math.inf
+        self.last_drawn = -1
+
+    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
+        self.record(scores)
+        return scores
+
+    def record(self, scores: torch.Tensor) -> None:
+        """Take note of scores [1, vocabulary]."""
+        top = scores[0].topk(2)
+        self.smallest = min(self.smallest, float(top.values[0] - top.values[1]))
+        self.last_drawn = int(top.indices[0])
+
+
+@dataclass(slots=True)
+class _Narrowest:
+    """Collects the margins of one run."""
+
+    thinker: _LogitGap = field(default_factory=_LogitGap)
+    talker: _LogitGap = field(default_factory=_LogitGap)
+    predictor: _LogitGap = field(default_factory=_LogitGap)
+    router: float = math.inf
+
+    @contextlib.contextmanager
+    def listen(self, model: Qwen3OmniMoeForConditionalGeneration) -> Iterator[None]:
+        """Hook the routers and the code predictor, which takes no processors from outside."""
+
+        def on_predictor(_module: object, _inputs: object, output: Any) -> None:
+            self.predictor.record(output.logits[:, -1])
+
+        routers = (Qwen3OmniMoeThinkerTextTopKRouter, Qwen3OmniMoeTalkerTextTopKRouter)
+        with contextlib.ExitStack() as stack:
+            for module in model.modules():
+                if isinstance(module, routers):
+                    stack.callback(module.register_forward_hook(self._on_router).remove)
+            predictor = model.talker.code_predictor
+            stack.callback(predictor.register_forward_hook(on_predictor).remove)
+            yield
+
+    def _on_router(self, router: Any, _inputs: object, output: tuple[torch.Tensor, ...]) -> None:
+        """`output[0]` holds the router logits [positions, experts]."""
+        top = output[0].topk(router.top_k + 1, dim=-1).values
+        self.router = min(self.router, float((top[:, -2] - top[:, -1]).min()))
+
+    def margins(self) -> Margins:
+        """What was seen."""
+        return Margins(
+            self.thinker.smallest, self.talker.smallest, self.predictor.smallest, self.router
+        )
+
+
+@contextlib.contextmanager
+def _capture_codes(
+    model: Qwen3OmniMoeForConditionalGeneration,
+) -> Iterator[list[torch.Tensor]]:
+    """Catch what `generate` hands to `code2wav.chunked_decode`, codes [1, groups, T].
+
+    The chunked decode itself is skipped: it drops samples at every block's end.
+    """
+    captured: list[torch.Tensor] = []
+
+    def chunked_decode(codes: torch.Tensor, **_settings: int) -> torch.Tensor:
+        captured.append(codes)
+        return torch.zeros(1, 1, 0)
+
+    model.code2wav.chunked_decode = chunked_decode
+    try:
+        yield captured
+    finally:
+        del model.code2wav.chunked_decode
+
+
+def _to_template(part: TextPart | AudioPart) -> dict[str, str]:
+    """A message part as chat templates take it."""
+    return {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": "audio"}
+
+
+def _to_frames(codes: torch.Tensor | None, groups: int) -> npt.NDArray[np.int32]:
+    """Codes [1, groups, T] as int32 [T, groups]."""
+    if codes is None:
+        return np.empty((0, groups), dtype=np.int32)
+    return np.ascontiguousarray(codes[0].T.cpu().numpy().astype(np.int32))
+
+
+def _finish(last: int, stop: int) -> FinishReason:
+    """`STOP` if the last id is the stop id."""
+    return FinishReason.STOP if last == stop else FinishReason.LENGTH

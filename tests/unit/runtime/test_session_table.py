@@ -1,0 +1,339 @@
+"""The table alone: facts in, instructions out, the time an argument."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from antiphon.chunk import Chunk
+from antiphon.errors import (
+    DataLoss,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    ResourceExhausted,
+    Unavailable,
+)
+from antiphon.pipelines.qwen3_omni import PIPELINE
+from antiphon.runtime.engine import Completed, Emitted, Failed
+from antiphon.runtime.inbox import Arrival
+from antiphon.runtime.instructions import (
+    Admit,
+    Destination,
+    End,
+    Feed,
+    Instruction,
+    Opened,
+    Refuse,
+    Release,
+    Report,
+    Send,
+)
+from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
+from antiphon.runtime.session import State
+from antiphon.runtime.session_table import SessionTable
+from antiphon.sampling import SamplingRequest
+from antiphon.segment import Delivery, FinishReason, SegmentKey
+from antiphon.testing.fake_engine import NEUTRAL_SAMPLING
+
+LIMITS = StageLimits(slots=2, stall_timeout_s=30.0, hold_timeout_s=5.0, hold_bytes=1000)
+KEY = SegmentKey("s", 0)
+AUDIO = {"audio": (Destination(),)}
+
+
+def table(limits: StageLimits = LIMITS, role: str = "code2wav") -> SessionTable:
+    return SessionTable(StagePlan.of(PIPELINE, role, NEUTRAL_SAMPLING, limits))
+
+
+def segment(number: int = 0, **changes: object) -> SegmentRequest:
+    request = SegmentRequest(number, SamplingRequest(), "", frozenset({"audio"}), {})
+    return replace(request, **changes)  # type: ignore[arg-type]
+
+
+def chunk(sequence: int = 0, *, number: int = 0, frames: int = 1, end: bool = False) -> Arrival:
+    codes = np.zeros((frames, 2), np.uint16)
+    return Arrival(
+        Chunk(
+            "s",
+            "codes",
+            segment=number,
+            sequence=sequence,
+            tensors={"codes": codes} if frames else {},
+            segment_finished=end,
+            finish_reason=FinishReason.STOP if end else None,
+        ),
+        "link",
+    )
+
+
+def opened(limits: StageLimits = LIMITS, **changes: object) -> SessionTable:
+    sessions = table(limits)
+    sessions.open(SessionRequest("s", 0, AUDIO), 0.0)
+    sessions.open_segment("s", segment(**changes), 0.0)
+    return sessions
+
+
+def kinds(instructions: list[Instruction]) -> list[type[Instruction]]:
+    return [type(each) for each in instructions]
+
+
+def end_error(instructions: list[Instruction]) -> Exception | None:
+    ends = [each for each in instructions if isinstance(each, End)]
+    assert len(ends) == 1
+    return ends[0].error
+
+
+def stepped(
+    sessions: SessionTable, *events: object, awaited: Mapping[SegmentKey, str | None] | None = None
+) -> list[Instruction]:
+    return sessions.engine_stepped(events, awaited or {}, {}, 1.0)  # type: ignore[arg-type]
+
+
+def test_open_delivers_held_chunks_when_they_came_first() -> None:
+    sessions = table()
+    assert sessions.chunk_arrived(chunk(0), 0.0) == []
+    assert sessions.chunk_arrived(chunk(1, end=True), 0.0) == []
+    assert sessions.held_bytes > 0
+    assert kinds(sessions.open(SessionRequest("s", 0, AUDIO), 1.0)) == [Opened]
+    done = sessions.open_segment("s", segment(), 1.0)
+    assert kinds(done) == [Admit, Feed, Feed]
+    assert sessions.held_bytes == 0
+
+
+def test_held_chunks_are_refused_when_the_session_never_opens() -> None:
+    sessions = table()
+    sessions.chunk_arrived(chunk(0), 0.0)
+    assert sessions.next_deadline() == 5.0
+    assert sessions.tick(4.9) == []
+    (refusal,) = sessions.tick(5.0)
+    assert isinstance(refusal, Refuse)
+    assert isinstance(refusal.error, DeadlineExceeded)
+    assert isinstance(sessions.chunk_arrived(chunk(1), 6.0)[0], Refuse)
+    with pytest.raises(FailedPrecondition, match="before"):
+        sessions.open(SessionRequest("s", 0, AUDIO), 7.0)
+
+
+def test_held_chunks_are_refused_when_they_fill_the_bound() -> None:
+    sessions = table()
+    sessions.chunk_arrived(chunk(0, frames=200), 0.0)
+    (refusal,) = sessions.chunk_arrived(chunk(1, frames=200), 0.0)
+    assert isinstance(refusal, Refuse)
+    assert isinstance(refusal.error, ResourceExhausted)
+
+
+def test_chunk_is_delivered_once_when_it_comes_twice() -> None:
+    sessions = opened()
+    assert kinds(sessions.chunk_arrived(chunk(0), 0.0)) == [Feed]
+    assert sessions.chunk_arrived(chunk(0), 0.0) == []
+    assert kinds(sessions.chunk_arrived(chunk(1), 0.0)) == [Feed]
+
+
+def test_session_fails_when_a_chunk_is_missing() -> None:
+    sessions = opened()
+    done = sessions.chunk_arrived(chunk(1), 0.0)
+    assert kinds(done) == [Release, End]
+    assert isinstance(end_error(done), DataLoss)
+    assert sessions.session_count == 0
+
+
+def test_session_fails_when_a_chunk_follows_the_edges_end() -> None:
+    sessions = opened()
+    sessions.chunk_arrived(chunk(0, end=True), 0.0)
+    assert isinstance(end_error(sessions.chunk_arrived(chunk(1), 0.0)), DataLoss)
+
+
+def test_session_fails_when_the_edge_is_not_an_input() -> None:
+    sessions = opened()
+    wrong = Arrival(replace(chunk(0).chunk, edge="tokens"), "link")
+    error = end_error(sessions.chunk_arrived(wrong, 0.0))
+    assert isinstance(error, InvalidArgument)
+    assert error.edge == "tokens"
+
+
+def test_stall_names_the_awaited_edge_when_nothing_comes() -> None:
+    sessions = opened()
+    stepped(sessions, awaited={KEY: "codes"})
+    assert sessions.next_deadline() == 31.0
+    assert sessions.tick(30.9) == []
+    error = end_error(sessions.tick(31.0))
+    assert isinstance(error, DeadlineExceeded)
+    assert error.edge == "codes"
+    assert "codes" in error.message
+
+
+def test_stall_clock_stands_while_the_engine_can_step_or_the_session_is_parked() -> None:
+    sessions = opened()
+    stepped(sessions, awaited={KEY: None})
+    assert sessions.next_deadline() is None
+    assert sessions.tick(1e6) == []
+    sessions.cancel_segment("s", 0)
+    assert sessions.state("s") is State.PARKED
+    assert sessions.tick(1e9) == []
+
+
+def test_stall_clock_starts_again_when_input_comes() -> None:
+    sessions = opened()
+    stepped(sessions, awaited={KEY: "codes"})
+    sessions.chunk_arrived(chunk(0), 20.0)
+    assert sessions.tick(40.0) == []
+    assert end_error(sessions.tick(50.0)) is not None
+
+
+def test_segment_fails_when_its_deadline_passes() -> None:
+    sessions = opened(deadline_s=2.0)
+    stepped(sessions, awaited={KEY: None})
+    assert isinstance(end_error(sessions.tick(2.0)), DeadlineExceeded)
+
+
+def test_output_is_numbered_and_parked_when_the_segment_completes() -> None:
+    sessions = opened()
+    tensors = {"samples": np.zeros(8, np.float32), "codes": np.zeros((2, 2), np.uint16)}
+    done = stepped(
+        sessions,
+        Emitted(KEY, "audio", 0, tensors),
+        Emitted(KEY, "audio", 8, {}, FinishReason.LENGTH),
+        Completed(KEY, FinishReason.LENGTH, 2, 8),
+    )
+    assert kinds(done) == [Send, Send, Report, Release]
+    sent = [each.chunk for each in done if isinstance(each, Send)]
+    assert [(each.sequence, each.position, each.segment_finished) for each in sent] == [
+        (0, 0, False),
+        (1, 8, True),
+    ]
+    assert sent[1].finish_reason is FinishReason.LENGTH
+    assert sessions.state("s") is State.PARKED
+    assert sessions.open_segments == 0
+
+
+def test_completed_before_the_last_edge_ended_is_an_internal_error() -> None:
+    sessions = opened()
+    assert isinstance(
+        end_error(stepped(sessions, Completed(KEY, FinishReason.STOP, 0, 0))), Internal
+    )
+
+
+def test_next_segment_takes_its_early_chunks_and_drops_late_ones() -> None:
+    sessions = opened()
+    sessions.chunk_arrived(chunk(0, end=True), 0.0)
+    assert sessions.chunk_arrived(chunk(1, number=1), 0.0) == []
+    stepped(
+        sessions,
+        Emitted(KEY, "audio", 0, {}, FinishReason.STOP),
+        Completed(KEY, FinishReason.STOP, 1, 0),
+    )
+    assert kinds(sessions.open_segment("s", segment(1), 2.0)) == [Admit, Feed]
+    assert sessions.chunk_arrived(chunk(2, number=0), 2.0) == []
+    assert kinds(sessions.chunk_arrived(chunk(3, number=1), 2.0)) == [Feed]
+
+
+def test_early_chunks_fail_the_session_when_they_fill_the_bound() -> None:
+    sessions = opened()
+    sessions.chunk_arrived(chunk(0, number=1, frames=200), 0.0)
+    error = end_error(sessions.chunk_arrived(chunk(1, number=1, frames=200), 0.0))
+    assert isinstance(error, ResourceExhausted)
+
+
+def test_segment_is_refused_when_it_is_not_the_next_or_one_is_open() -> None:
+    sessions = opened()
+    assert isinstance(end_error(sessions.open_segment("s", segment(2), 0.0)), FailedPrecondition)
+    sessions = opened()
+    assert isinstance(end_error(sessions.open_segment("s", segment(1), 0.0)), FailedPrecondition)
+
+
+def test_segment_is_refused_when_all_slots_are_taken() -> None:
+    sessions = table()
+    for name in ("a", "b", "c"):
+        sessions.open(SessionRequest(name, 0, AUDIO), 0.0)
+    assert kinds(sessions.open_segment("a", segment(), 0.0)) == [Admit]
+    assert kinds(sessions.open_segment("b", segment(), 0.0)) == [Admit]
+    error = end_error(sessions.open_segment("c", segment(), 0.0))
+    assert isinstance(error, ResourceExhausted)
+    assert error.retryable
+    sessions.cancel_segment("a", 0)
+    sessions.open(SessionRequest("d", 0, AUDIO), 0.0)
+    assert kinds(sessions.open_segment("d", segment(), 0.0)) == [Admit]
+
+
+def test_stream_lost_releases_and_remembers_at_any_moment() -> None:
+    for prepare in (lambda t: None, lambda t: t.open_segment("s", segment(), 0.0)):
+        sessions = table()
+        sessions.open(SessionRequest("s", 0, AUDIO), 0.0)
+        prepare(sessions)
+        done = sessions.stream_lost("s")
+        assert kinds(done)[-1] is End
+        assert end_error(done) is None
+        assert sessions.session_count == sessions.open_segments == 0
+        assert sessions.stream_lost("s") == []
+        assert isinstance(sessions.chunk_arrived(chunk(0), 0.0)[0], Refuse)
+
+
+def test_session_finishes_after_its_segment_when_the_client_is_done() -> None:
+    sessions = opened()
+    assert sessions.client_done("s") == []
+    done = stepped(
+        sessions,
+        Emitted(KEY, "audio", 0, {}, FinishReason.STOP),
+        Completed(KEY, FinishReason.STOP, 0, 0),
+    )
+    assert kinds(done) == [Send, Report, Release, End]
+    assert isinstance(done[0], Send)
+    assert done[0].chunk.finished
+
+
+def test_failed_event_ends_only_its_session() -> None:
+    sessions = table()
+    for name in ("a", "b"):
+        sessions.open(SessionRequest(name, 0, AUDIO), 0.0)
+        sessions.open_segment(name, segment(), 0.0)
+    error = Internal("broken")
+    assert end_error(stepped(sessions, Failed(SegmentKey("a", 0), error))) is error
+    assert error.stage == "code2wav"
+    assert sessions.state("b") is State.WAITING
+
+
+def test_link_lost_fails_only_sessions_that_still_need_it() -> None:
+    sessions = opened()
+    sessions.chunk_arrived(chunk(0), 0.0)
+    assert sessions.link_lost("other") == []
+    error = end_error(sessions.link_lost("link"))
+    assert isinstance(error, Unavailable)
+    assert error.edge == "codes"
+    sessions = opened()
+    sessions.chunk_arrived(chunk(0, end=True), 0.0)
+    assert sessions.link_lost("link") == []
+
+
+def test_destination_lost_fails_sessions_that_send_there() -> None:
+    sessions = SessionTable(StagePlan.of(PIPELINE, "talker", NEUTRAL_SAMPLING, LIMITS))
+    for name, address in (("a", "here:1"), ("b", "there:2")):
+        sessions.open(SessionRequest(name, 0, {"codes": (Destination(address),)}), 0.0)
+        sessions.open_segment(name, segment(), 0.0)
+    assert end_error(sessions.destination_lost("here:1", Unavailable("gone"))) is not None
+    assert sessions.state("a") is None
+    assert sessions.state("b") is State.WAITING
+
+
+def test_whole_delivery_is_taken_from_the_segment() -> None:
+    sessions = SessionTable(StagePlan.of(PIPELINE, "talker", NEUTRAL_SAMPLING, LIMITS))
+    sessions.open(SessionRequest("s", 0, {"codes": (Destination("x:1"),)}), 0.0)
+    sessions.open_segment("s", segment(delivery={"codes": Delivery.WHOLE}), 0.0)
+    frame = {"codes": np.zeros((1, 2), np.uint16)}
+    assert stepped(sessions, Emitted(KEY, "codes", 0, frame)) == []
+    done = stepped(sessions, Emitted(KEY, "codes", 1, frame, FinishReason.STOP))
+    assert kinds(done) == [Send]
+    assert isinstance(done[0], Send)
+    assert len(done[0].chunk.tensors["codes"]) == 2
+
+
+def test_unwanted_client_edge_goes_nowhere() -> None:
+    sessions = opened(outputs=frozenset({"text"}))
+    assert stepped(sessions, Emitted(KEY, "audio", 0, {}, FinishReason.STOP)) == []
+
+
+def test_open_raises_when_a_route_names_no_output() -> None:
+    with pytest.raises(InvalidArgument, match="text"):
+        table().open(SessionRequest("s", 0, {"text": (Destination(),)}), 0.0)
