@@ -64,9 +64,12 @@ def from_tensors(tensors: Tensors) -> Conversation:
         raise InvalidArgument("input: the tensor `messages` is missing", field="messages")
     try:
         messages = _decoder.decode(tensors["messages"].tobytes())
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"messages: {error}", field="messages") from error
-    recordings = tuple(tensors[f"audio.{index}"] for index in range(len(tensors) - 1))
+    names = [f"audio.{index}" for index in range(len(tensors) - 1)]
+    if missing := [name for name in names if name not in tensors]:
+        raise InvalidArgument(f"input: the tensor {missing[0]} is missing", field="messages")
+    recordings = tuple(tensors[name] for name in names)
     _check(messages, recordings)
     return Conversation(messages, recordings)
 

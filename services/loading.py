@@ -20,7 +20,7 @@ def load_role(package: str) -> Load:
     """A loader for the stages in `package`, one module per pipeline."""
 
     def load(pipeline: Pipeline, model_dir: Path, config: StageConfig) -> LoadedStage:
-        _set_threads(config.threads)
+        _prepare_torch(config)
         name = f"{package}.{pipeline.name}"
         try:
             module = importlib.import_module(name)
@@ -33,9 +33,18 @@ def load_role(package: str) -> Load:
     return load
 
 
-def _set_threads(threads: int) -> None:
-    """Bound torch's intra-op threads, so that stages on one host share its cores."""
-    if threads:
-        import torch
+def _prepare_torch(config: StageConfig) -> None:
+    """Process-wide settings, before the first model.
 
-        torch.set_num_threads(threads)
+    Threads are bounded so that stages on one host share its cores. In float32 the
+    reference's digits are wanted, so convolutions must not round to TF32.
+    """
+    import torch
+    from transformers.utils import logging
+
+    logging.set_verbosity_error()
+    if config.threads:
+        torch.set_num_threads(config.threads)
+    if config.dtype == "float32":
+        torch.backends.cudnn.allow_tf32 = False
+        torch.backends.cuda.matmul.allow_tf32 = False

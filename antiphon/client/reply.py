@@ -26,7 +26,8 @@ from antiphon.segment import FinishReason
 from antiphon.v1 import speech_pb2
 from antiphon.wire.convert import error_from_proto
 
-_BYTES_PER_SAMPLE = 2
+ENDED_EARLY = "the stream ended before the answer did"
+BYTES_PER_SAMPLE = 2
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +46,7 @@ class Reply:
         """Length of the audio, seconds."""
         if not self.pcm16:
             return 0.0
-        return len(self.pcm16) / (_BYTES_PER_SAMPLE * self.sample_rate_hz)
+        return len(self.pcm16) / (BYTES_PER_SAMPLE * self.sample_rate_hz)
 
     def save_wav(self, path: str | Path) -> Path:
         """Write the audio as a WAV file; returns its path.
@@ -57,10 +58,33 @@ class Reply:
             raise FailedPrecondition("the answer has no audio to save")
         with wave.open(str(path), "wb") as file:
             file.setnchannels(1)
-            file.setsampwidth(_BYTES_PER_SAMPLE)
+            file.setsampwidth(BYTES_PER_SAMPLE)
             file.setframerate(self.sample_rate_hz)
             file.writeframes(self.pcm16)
         return Path(path)
+
+
+def join_events(events: Iterable[Event], sample_rate_hz: int) -> Reply:
+    """The answer that all events of a stream add up to. Raises `DataLoss` without an end."""
+    text, audio, finished = [], [], None
+    for event in events:
+        match event:
+            case TextDelta():
+                text.append(event.text)
+            case AudioDelta():
+                audio.append(event.pcm16)
+            case Finished():
+                finished = event
+    if finished is None:
+        raise DataLoss(ENDED_EARLY)
+    return Reply(
+        text="".join(text),
+        pcm16=b"".join(audio),
+        sample_rate_hz=sample_rate_hz,
+        finish_reason=finished.finish_reason,
+        usage=finished.usage,
+        reports=dict(finished.reports),
+    )
 
 
 class EventReader:
@@ -97,34 +121,12 @@ class EventReader:
     def check_ended(self) -> None:
         """Raise `DataLoss` if the stream ended before the answer did."""
         if not self._finished:
-            raise DataLoss("the stream ended before the answer did")
+            raise DataLoss(ENDED_EARLY)
 
     def check_untouched(self) -> None:
         """Raise `FailedPrecondition` if events were taken already."""
         if self.yielded:
             raise FailedPrecondition("collect() reads the whole answer; events were taken already")
-
-    def reply(self, events: Iterable[Event]) -> Reply:
-        """The answer that all events of a stream add up to."""
-        text, audio, finished = [], [], None
-        for event in events:
-            match event:
-                case TextDelta():
-                    text.append(event.text)
-                case AudioDelta():
-                    audio.append(event.pcm16)
-                case Finished():
-                    finished = event
-        if finished is None:
-            raise DataLoss("the stream ended before the answer did")
-        return Reply(
-            text="".join(text),
-            pcm16=b"".join(audio),
-            sample_rate_hz=self.sample_rate_hz,
-            finish_reason=finished.finish_reason,
-            usage=finished.usage,
-            reports=dict(finished.reports),
-        )
 
     def _read_started(self, started: speech_pb2.GenerateStarted) -> None:
         self.session_id = started.session_id
@@ -144,5 +146,5 @@ class EventReader:
         """The delta, if it follows on the last one: a gap would be heard as a click."""
         if delta.first_sample != self._samples:
             raise DataLoss(f"audio: expected sample {self._samples}, got {delta.first_sample}")
-        self._samples += len(delta.pcm16) // _BYTES_PER_SAMPLE
+        self._samples += len(delta.pcm16) // BYTES_PER_SAMPLE
         return delta

@@ -10,7 +10,7 @@ import grpc
 
 from antiphon.client.channel import CHANNEL_OPTIONS, check_open, closed_by_caller
 from antiphon.client.events import Event, ServerInfo, server_info_from_proto
-from antiphon.client.reply import EventReader, Reply
+from antiphon.client.reply import EventReader, Reply, join_events
 from antiphon.client.request import (
     DEFAULT_TIMEOUT_S,
     GenerateOptions,
@@ -77,7 +77,8 @@ class Generation(Iterator[Event]):
         """Read to the end; the whole answer. Instead of iterating, not after it."""
         self._reader.check_untouched()
         with self:
-            return self._reader.reply(self)
+            events = list(self)
+        return join_events(events, self.sample_rate_hz)
 
     def __next__(self) -> Event:
         """The next event; waits for it, at most to the call's deadline."""

@@ -23,7 +23,7 @@ from antiphon.deployment.schema import Deployment, dump_deployment
 from antiphon.errors import DeadlineExceeded, Unavailable
 
 STARTUP_TIMEOUT_S = 900.0
-STOP_TIMEOUT_S = 10.0
+STOP_TIMEOUT_S = 15.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,7 +83,7 @@ def load_deployment(path: Path) -> Deployment:
         return msgspec.yaml.decode(path.read_bytes(), type=Deployment)
     except OSError as error:
         raise InvalidArgument(f"{path}: {error.strerror}") from error
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{path}: {error}") from error
 
 

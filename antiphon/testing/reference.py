@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -40,6 +40,12 @@ from antiphon.conversation import AudioPart, Conversation, Message, TextPart
 from antiphon.segment import FinishReason
 
 MIN_MARGIN = 1e-4
+
+# transformers types neither its `from_pretrained` nor the parts of its configurations.
+_MODEL: Any = Qwen3OmniMoeForConditionalGeneration
+_PROCESSOR: Any = Qwen3OmniMoeProcessor
+_DEFAULTS: dict[str, Any] = cast(Any, Qwen3OmniMoeProcessorKwargs)._defaults
+_audio_positions: Any = _get_feat_extract_output_lengths
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,11 +120,9 @@ class Reference:
     """`Qwen3OmniMoeForConditionalGeneration` of one checkpoint, with an ear on its choices."""
 
     def __init__(self, directory: Path, device: str = "cpu") -> None:
-        self.model = Qwen3OmniMoeForConditionalGeneration.from_pretrained(
-            directory, dtype=torch.float32
-        )
+        self.model: Any = _MODEL.from_pretrained(directory, dtype=torch.float32)
         self.model.to(device).eval()
-        self.tokenizer = AutoTokenizer.from_pretrained(directory)
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(directory)
         self.feature_extractor = WhisperFeatureExtractor.from_pretrained(directory)
         self.merge_size: int = self.model.config.thinker_config.vision_config.spatial_merge_size
 
@@ -186,7 +190,7 @@ class Reference:
         """`input_features` [recordings, mel bins, frames] and their mask."""
         if not recordings:
             return {}
-        settings = dict(Qwen3OmniMoeProcessorKwargs._defaults["audio_kwargs"])
+        settings = dict(_DEFAULTS["audio_kwargs"])
         settings.pop("n_window")
         features = self.feature_extractor(recordings, return_tensors="pt", **settings)
         return {
@@ -196,9 +200,8 @@ class Reference:
 
     def _expand(self, text: str, mask: torch.Tensor | None) -> list[str]:
         """The prompt with one audio placeholder for each audio position."""
-        defaults = Qwen3OmniMoeProcessorKwargs._defaults
-        n_window = defaults["audio_kwargs"]["n_window"]
-        lengths = [] if mask is None else _get_feat_extract_output_lengths(mask.sum(-1), n_window)
+        n_window = _DEFAULTS["audio_kwargs"]["n_window"]
+        lengths = [] if mask is None else _audio_positions(mask.sum(-1), n_window)
         merge = SimpleNamespace(merge_size=self.merge_size)
         stand_in = SimpleNamespace(
             image_processor=merge,
@@ -207,8 +210,8 @@ class Reference:
             image_token=self.tokenizer.image_token,
             video_token=self.tokenizer.video_token,
         )
-        video = defaults["videos_kwargs"]
-        expanded: list[str] = Qwen3OmniMoeProcessor.replace_multimodal_special_tokens(
+        video = _DEFAULTS["videos_kwargs"]
+        expanded: list[str] = _PROCESSOR.replace_multimodal_special_tokens(
             stand_in,
             [text],
             iter(lengths),
@@ -262,7 +265,7 @@ class _Narrowest:
     router: float = math.inf
 
     @contextlib.contextmanager
-    def listen(self, model: Qwen3OmniMoeForConditionalGeneration) -> Iterator[None]:
+    def listen(self, model: torch.nn.Module) -> Iterator[None]:
         """Hook the routers and the code predictor, which takes no processors from outside."""
 
         def on_predictor(_module: object, _inputs: object, output: Any) -> None:
@@ -273,7 +276,7 @@ class _Narrowest:
             for module in model.modules():
                 if isinstance(module, routers):
                     stack.callback(module.register_forward_hook(self._on_router).remove)
-            predictor = model.talker.code_predictor
+            predictor = model.get_submodule("talker.code_predictor")
             stack.callback(predictor.register_forward_hook(on_predictor).remove)
             yield
 
@@ -290,9 +293,7 @@ class _Narrowest:
 
 
 @contextlib.contextmanager
-def _capture_codes(
-    model: Qwen3OmniMoeForConditionalGeneration,
-) -> Iterator[list[torch.Tensor]]:
+def _capture_codes(model: Any) -> Iterator[list[torch.Tensor]]:
     """Catch what `generate` hands to `code2wav.chunked_decode`, codes [1, groups, T].
 
     The chunked decode itself is skipped: it drops samples at every block's end.

@@ -41,7 +41,7 @@ def build_tiny_checkpoint(directory: Path, shape: TinyShape = SMALL, seed: int =
     write_preprocessor(directory)
     model = Qwen3OmniMoeForConditionalGeneration(make_config(shape, vocabulary))
     fill_weights(model, vocabulary.spoken(raw_bytes=shape.raw_bytes), seed)
-    model.generation_config = GenerationConfig(
+    model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
         eos_token_id=vocabulary.ids["<|im_end|>"], pad_token_id=vocabulary.ids["<|endoftext|>"]
     )
     model.save_pretrained(directory, max_shard_size=MAX_SHARD_BYTES)

@@ -46,22 +46,19 @@ NAMED_TOKENS = {
     "vision_eos_token": "<|vision_end|>",
 }
 
-# Role names come first: their merges must win, because a role is one token.
-WORDS = (
-    "assistant",
-    "system",
-    "user",
-    *(
-        " the| of| and| to| in| is| you| that| it| he| was| for| on| are| with| as| his| they| at"
-        "| be| this| have| from| or| one| had| by| word| but| not| what| all| were| we| when| your"
-        "| can| said| there| use| an| each| which| she| do| how| their| if| will| up| other| about"
-        "| out| many| then| them| these| so| some| her| would| make| like| him| into| time| has"
-        "| look| two| more| write| go| see| number| no| way| could| people| my| than| first| water"
-        "| been| call| who| oil| its| now| find| long| down| day| did| get| come| made| may| part"
-        "|Hello|How|What|The|You|Yes|No|ing|ed| audio| voice| speak| sound| hear| say| weather"
-        "| é| ü|你|好|。|，|é|ñ|😀"
-    ).split("|"),
+# `|` separates; most words carry the space before them, as in any byte-level BPE.
+COMMON_WORDS = (
+    " the| of| and| to| in| is| you| that| it| he| was| for| on| are| with| as| his| they| at"
+    "| be| this| have| from| or| one| had| by| word| but| not| what| all| were| we| when| your"
+    "| can| said| there| use| an| each| which| she| do| how| their| if| will| up| other| about"
+    "| out| many| then| them| these| so| some| her| would| make| like| him| into| time| has"
+    "| look| two| more| write| go| see| number| no| way| could| people| my| than| first| water"
+    "| been| call| who| oil| its| now| find| long| down| day| did| get| come| made| may| part"
+    "|Hello|How|What|The|You|Yes|No|ing|ed| audio| voice| speak| sound| hear| say| weather"
+    "| é| ü|你|好|。|\uff0c|é|ñ|😀"
 )
+# Role names come first: their merges must win, because a role is one token.
+WORDS = ("assistant", "system", "user", *COMMON_WORDS.split("|"))
 
 CHAT_TEMPLATE = """\
 {%- for message in messages -%}
@@ -123,7 +120,8 @@ def write_tokenizer(directory: Path) -> TinyVocabulary:
     vocab, merges = _vocabulary()
     tokenizer = Qwen2Tokenizer(
         vocab=vocab,
-        merges=merges,
+        merges=merges,  # type: ignore[arg-type]  # pairs, as tokenizer.json holds them
+        add_prefix_space=False,
         eos_token="<|im_end|>",
         pad_token="<|endoftext|>",
         model_max_length=32768,
@@ -143,9 +141,10 @@ def write_preprocessor(directory: Path) -> None:
     """Write `preprocessor_config.json`: 128 mel bins at 16 kHz, and the image settings."""
     from transformers import WhisperFeatureExtractor
 
-    WhisperFeatureExtractor(
+    extractor = WhisperFeatureExtractor(  # type: ignore[no-untyped-call]
         feature_size=128, sampling_rate=16000, chunk_length=300, return_attention_mask=True
-    ).save_pretrained(directory)
+    )
+    extractor.save_pretrained(directory)
     image = {
         "image_processor_type": "Qwen2VLImageProcessor",
         "processor_class": "Qwen3OmniMoeProcessor",

@@ -9,10 +9,11 @@ its name, so adding a layer leaves the other weights as they were.
 
 from __future__ import annotations
 
+import math
 import re
 import zlib
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -81,7 +82,7 @@ def _draw(name: str, like: torch.Tensor, stride: int | None, seed: int) -> torch
         if re.search(pattern, name):
             return std * noise
     gain = next(gain for pattern, gain in GAINS if re.search(pattern, name))
-    return gain / _inputs(name, like, stride) ** 0.5 * noise
+    return noise * (gain / math.sqrt(_inputs(name, like, stride)))
 
 
 def _inputs(name: str, like: torch.Tensor, stride: int | None) -> int:
@@ -101,7 +102,8 @@ def _shape_endings(model: Qwen3OmniMoeForConditionalGeneration, spoken: Sequence
     ends before its text, as the row leans towards the padding that follows the text. A
     zero row has logit 0, which is never the highest among hundreds.
     """
-    config, thinker, talker = model.config, model.thinker, model.talker
+    config: Any = model.config
+    thinker, talker = model.thinker, model.talker
     words, head = thinker.model.embed_tokens.weight, thinker.lm_head.weight
     end = THINKER_END_GAIN * head[config.im_end_token_id]
     silent = torch.ones(len(head), dtype=torch.bool)
@@ -119,4 +121,4 @@ def _shape_endings(model: Qwen3OmniMoeForConditionalGeneration, spoken: Sequence
 def _lean(direction: torch.Tensor, shift: float) -> torch.Tensor:
     """What to add to a row of a head, so that its logit rises by `shift` if the final
     hidden state is all `direction`."""
-    return direction * (shift / len(direction) ** 0.5 / direction.norm())
+    return direction * (shift / math.sqrt(len(direction)) / float(direction.norm()))

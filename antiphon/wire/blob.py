@@ -124,7 +124,7 @@ def _read_header(view: memoryview) -> tuple[_Entry, ...]:
         raise DataLoss(f"blob: header of {header_bytes} bytes does not fit")
     try:
         entries = _decoder.decode(view[_PREFIX.size : _PREFIX.size + header_bytes])
-    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DataLoss(f"blob: header is malformed: {error}") from error
     if len(entries) > MAX_TENSORS:
         raise DataLoss(f"blob: {len(entries)} tensors, at most {MAX_TENSORS} are allowed")

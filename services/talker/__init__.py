@@ -1,0 +1,1 @@
+"""The talker stage: prompt rows and reply ids in, codec frames out."""

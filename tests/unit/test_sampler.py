@@ -77,15 +77,16 @@ def test_ties_are_all_kept_when_the_last_of_top_k_has_equals() -> None:
 
 def test_choice_equals_hugging_face_when_greedy() -> None:
     sampling = make_sampling(temperature=0.0)
-    plain = 0
+    plain = 0  # cases in which the penalty changed nothing
     for index in range(200):
         torch.manual_seed(index)
         logits = torch.randn(VOCABULARY)
-        history, suppressed = logits.topk(5).indices[1:], logits.topk(1).indices
+        best = logits.topk(3).indices
+        suppressed, history = best[:1], best[1:2]
         expected = int(hf_scores(logits, sampling, history, suppressed).argmax())
         assert choose(logits, sampling, step=0, history=history, suppressed=suppressed) == expected
-        plain += expected == int(logits.topk(2).indices[1])
-    assert plain < 200  # the penalty decided some of them
+        plain += expected == int(best[1])
+    assert 0 < plain < 200
 
 
 def test_draws_follow_the_probabilities_when_many_are_made() -> None:
@@ -134,8 +135,8 @@ def test_uniform_is_even_and_uncorrelated_when_keys_are_neighbours() -> None:
 
 def test_uniform_has_known_values_when_published() -> None:
     # Changing these changes what every seed of every client sounds like.
-    assert uniform(0, 0, 0) == 0.6537157389870546
-    assert uniform(7, 1, 2) == 0.6537157389870546
+    assert uniform(0, 0, 0) == 0.6524484863740321
+    assert uniform(7, 1, 2) == 0.902735270840761
 
 
 @pytest.mark.parametrize("temperature", [0.0, 1.0])

@@ -1,0 +1,88 @@
+# Everything that is done with this repository. `make` lists the targets.
+#
+# PYTHON chooses the interpreter that the virtual environments are made of (3.11 or
+# later). On Linux the index's torch is a CUDA build; for a smaller CPU build:
+#   make setup PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+
+PYTHON ?= python3
+PORT ?= 8000
+OUT ?= out
+ARGS ?=
+
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+PROTO_VENV := .venv-proto
+PROTO_INSTALLED := $(PROTO_VENV)/.installed
+
+TORCH := torch==2.13.0
+# Stubs of this generator import on every protobuf runtime from 5.29 on.
+PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0
+
+export PIP_DISABLE_PIP_VERSION_CHECK := 1
+export PIP_EXTRA_INDEX_URL
+ifndef PIP_EXTRA_INDEX_URL
+unexport PIP_EXTRA_INDEX_URL
+endif
+
+.DEFAULT_GOAL := help
+.PHONY: help setup demo up test check format proto proto-check clean distclean
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+setup: $(INSTALLED) ## make .venv with everything in it (again when pyproject.toml changes)
+
+$(INSTALLED): pyproject.toml
+	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
+	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(BIN)/python -m pip install --quiet "$(TORCH)"
+	$(BIN)/python -m pip install --quiet --editable ".[stage,gateway]" --group dev
+	touch $@
+
+demo: setup ## start everything, ask it three things, save the audio in OUT (out); MODEL=DIR
+	$(BIN)/python -m antiphon.demo --out "$(OUT)" $(if $(MODEL),--model "$(MODEL)") $(ARGS)
+
+up: setup ## serve a checkpoint on this machine: MODEL=DIR [PORT=8000] [ARGS="--stage ..."]
+	@test -n "$(MODEL)" || { echo "make up: say which checkpoint, MODEL=DIR" >&2; exit 2; }
+	$(BIN)/python -m antiphon.deployment up --model "$(MODEL)" --port "$(PORT)" $(ARGS)
+
+test: setup ## run the tests; ARGS go to pytest
+	$(BIN)/python -m pytest $(ARGS)
+
+check: setup proto-check ## format, lint, types, import contracts, generated code
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+format: setup ## format the code and fix what lint can fix
+	$(BIN)/ruff check --fix-only --quiet .
+	$(BIN)/ruff format .
+
+# $(call protoc,DIRECTORY): generate antiphon/v1 into a directory.
+protoc = $(PROTO_VENV)/bin/python -m grpc_tools.protoc -Iproto \
+	--plugin=protoc-gen-mypy_grpc=$(PROTO_VENV)/bin/protoc-gen-mypy_grpc \
+	--python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) --mypy_grpc_out=$(1) \
+	proto/antiphon/v1/*.proto
+
+proto: $(PROTO_INSTALLED) ## generate antiphon/v1 from proto/
+	$(call protoc,.)
+
+proto-check: $(PROTO_INSTALLED) ## fail if antiphon/v1 is not what proto/ generates
+	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(call protoc,"$$fresh") && \
+	diff -r --exclude=__init__.py --exclude=__pycache__ "$$fresh/antiphon/v1" antiphon/v1 || \
+	{ echo "antiphon/v1 differs from proto/: run make proto" >&2; exit 1; }
+
+$(PROTO_INSTALLED): Makefile
+	test -x $(PROTO_VENV)/bin/python || $(PYTHON) -m venv $(PROTO_VENV)
+	$(PROTO_VENV)/bin/python -m pip install --quiet $(PROTO_TOOLS)
+	touch $@
+
+clean: ## remove caches and outputs
+	rm -rf out build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis \
+		.import_linter_cache
+	find . -name __pycache__ -not -path "./.venv*" -prune -exec rm -rf {} +
+
+distclean: clean ## remove the virtual environments too
+	rm -rf $(VENV) $(PROTO_VENV)

@@ -1,0 +1,68 @@
+"""`python -m gateway --config deployment.yaml`."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import time
+
+import uvloop
+
+from antiphon.errors import AntiphonError
+from gateway.config import Options, read_options
+from gateway.server import Gateway
+
+log = logging.getLogger("gateway")
+
+
+def main() -> int:
+    """Serve until SIGTERM or SIGINT. Returns the exit status."""
+    try:
+        options = read_options()
+        logging.basicConfig(
+            level=options.log_level.upper(),
+            format="%(asctime)s %(levelname)s %(name)s %(message)s",
+        )
+        with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+            runner.run(_serve(options))
+    except AntiphonError as error:
+        print(f"gateway: {error.message}", file=sys.stderr)
+        return 2
+    return 0
+
+
+async def _serve(options: Options) -> None:
+    """Serve until told to stop, then shut down in order."""
+    stop = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop.set)
+    began = time.monotonic()
+    async with Gateway(options.deployment) as gateway:
+        log.info("listening: http %s, grpc %s", gateway.http_address, gateway.grpc_address)
+        addresses = {"http": gateway.http_address, "grpc": gateway.grpc_address}
+        _announce(options, {"event": "listening", **addresses})
+        ready = asyncio.create_task(gateway.wait_ready())
+        stopped = asyncio.create_task(stop.wait())
+        await asyncio.wait((ready, stopped), return_when=asyncio.FIRST_COMPLETED)
+        if ready.done():
+            seconds = round(time.monotonic() - began, 3)
+            log.info("ready after %s s", seconds)
+            _announce(options, {"event": "ready", "seconds": seconds})
+        ready.cancel()
+        await stopped
+        log.info("shutting down")
+
+
+def _announce(options: Options, event: dict[str, object]) -> None:
+    """Tell the process that started this one."""
+    if options.announce_fd is not None:
+        os.write(options.announce_fd, json.dumps(event).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    sys.exit(main())

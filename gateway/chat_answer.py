@@ -1,0 +1,183 @@
+"""Events of a call to OpenAI's chat responses: whole, or as the chunks of a stream."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+from msgspec import UNSET
+
+from antiphon.segment import FinishReason
+from gateway.audio_out import Base64Stream, to_base64, to_pcm16, wav_file
+from gateway.chat_schema import (
+    AnswerMessage,
+    AudioAnswer,
+    Choice,
+    Completion,
+    CompletionDetails,
+    Delta,
+    PromptDetails,
+    UsageAnswer,
+)
+from gateway.events import AudioDelta, Event, Finished, Started, TextDelta, Usage
+
+DONE = b"data: [DONE]\n\n"
+
+_REASONS = {
+    FinishReason.STOP: "stop",
+    FinishReason.LENGTH: "length",
+    FinishReason.CANCELLED: "stop",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerHead:
+    """What all parts of an answer share. `created` is a Unix time in seconds.
+
+    `audio_id` is empty when no audio is wanted. Audio is not kept for later
+    turns, so it expires when it is made.
+    """
+
+    id: str
+    model: str
+    created: int
+    audio_id: str
+    audio_format: str
+    include_usage: bool
+
+
+class WholeAnswer:
+    """Collects the events of a call into one response."""
+
+    def __init__(self, head: AnswerHead) -> None:
+        self._head = head
+        self._text: list[str] = []
+        self._pcm16: list[bytes] = []
+        self._sample_rate_hz = 0
+        self._choice = Choice()
+        self._usage: UsageAnswer | None = None
+
+    def add(self, event: Event) -> None:
+        """Take an event."""
+        match event:
+            case Started():
+                self._sample_rate_hz = event.sample_rate_hz
+            case TextDelta():
+                self._text.append(event.text)
+            case AudioDelta():
+                self._pcm16.append(to_pcm16(event.samples))
+            case Finished():
+                self._usage = _usage(event.usage)
+                self._choice = Choice(
+                    message=self._message(), finish_reason=_REASONS[event.finish_reason]
+                )
+
+    def body(self) -> bytes:
+        """The response, once `Finished` was taken."""
+        completion = Completion(
+            id=self._head.id,
+            object="chat.completion",
+            created=self._head.created,
+            model=self._head.model,
+            choices=(self._choice,),
+            usage=self._usage,
+        )
+        return msgspec.json.encode(completion)
+
+    def _message(self) -> AnswerMessage:
+        text = "".join(self._text)
+        if not self._head.audio_id:
+            return AnswerMessage(content=text)
+        audio = b"".join(self._pcm16)
+        if self._head.audio_format == "wav":
+            audio = wav_file(audio, self._sample_rate_hz)
+        answer = AudioAnswer(
+            id=self._head.audio_id,
+            data=to_base64(audio),
+            expires_at=self._head.created,
+            transcript=text,
+        )
+        return AnswerMessage(content=None, audio=answer)
+
+
+class StreamAnswer:
+    """Turns each event into server-sent events."""
+
+    def __init__(self, head: AnswerHead) -> None:
+        self._head = head
+        self._base64 = Base64Stream()
+
+    def add(self, event: Event) -> bytes:
+        """What to send for an event; b"" when there is nothing yet."""
+        match event:
+            case Started():
+                return self._opening()
+            case TextDelta():
+                return self._text(event.text)
+            case AudioDelta():
+                return self._audio(self._base64.add(to_pcm16(event.samples)))
+            case Finished():
+                return self._closing(event)
+
+    def _opening(self) -> bytes:
+        if not self._head.audio_id:
+            return self._delta(Delta(role="assistant", content=""))
+        audio = AudioAnswer(id=self._head.audio_id, transcript="")
+        return self._delta(Delta(role="assistant", audio=audio))
+
+    def _text(self, text: str) -> bytes:
+        if not text:
+            return b""
+        if not self._head.audio_id:
+            return self._delta(Delta(content=text))
+        return self._delta(Delta(audio=AudioAnswer(transcript=text)))
+
+    def _audio(self, data: str) -> bytes:
+        return self._delta(Delta(audio=AudioAnswer(data=data))) if data else b""
+
+    def _closing(self, finished: Finished) -> bytes:
+        """The rest of the audio, why it ended, when the audio expires, the usage, the end."""
+        parts = [self._audio(self._base64.flush())]
+        parts.append(self._delta(Delta(), _REASONS[finished.finish_reason]))
+        if self._head.audio_id:
+            expiry = AudioAnswer(expires_at=self._head.created)
+            parts.append(self._delta(Delta(audio=expiry)))
+        if self._head.include_usage:
+            parts.append(self._chunk((), _usage(finished.usage)))
+        return b"".join((*parts, DONE))
+
+    def _delta(self, delta: Delta, finish_reason: str | None = None) -> bytes:
+        return self._chunk((Choice(delta=delta, finish_reason=finish_reason),), None)
+
+    def _chunk(self, choices: tuple[Choice, ...], usage: UsageAnswer | None) -> bytes:
+        chunk = Completion(
+            id=self._head.id,
+            object="chat.completion.chunk",
+            created=self._head.created,
+            model=self._head.model,
+            choices=choices,
+            usage=usage if self._head.include_usage else UNSET,
+        )
+        return server_sent(msgspec.json.encode(chunk))
+
+
+def server_sent(data: bytes) -> bytes:
+    """One server-sent event."""
+    return b"data: " + data + b"\n\n"
+
+
+def _usage(usage: Usage) -> UsageAnswer:
+    completion_tokens = usage.completion_tokens + usage.completion_audio_frames
+    return UsageAnswer(
+        prompt_tokens=usage.prompt_tokens,
+        completion_tokens=completion_tokens,
+        total_tokens=usage.prompt_tokens + completion_tokens,
+        prompt_tokens_details=PromptDetails(
+            audio_tokens=usage.prompt_audio_tokens,
+            text_tokens=usage.prompt_tokens - usage.prompt_audio_tokens,
+            cached_tokens=usage.prompt_cached_tokens,
+        ),
+        completion_tokens_details=CompletionDetails(
+            audio_tokens=usage.completion_audio_frames, text_tokens=usage.completion_tokens
+        ),
+    )

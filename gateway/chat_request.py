@@ -1,0 +1,217 @@
+"""An OpenAI chat request to a SpeechRequest: every check that needs no stage."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from typing import Any
+
+import msgspec
+
+from antiphon.conversation import Message
+from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.pipelines.graph import ChunkPolicy
+from antiphon.sampling import SamplingRequest
+from antiphon.segment import Delivery
+from antiphon.v1 import session_pb2
+from antiphon.wire.convert import policy_from_proto
+from gateway import chat_schema
+from gateway.audio_in import Recording
+from gateway.chat_messages import invalid, read_messages
+from gateway.chat_schema import ChatRequest
+from gateway.request import AUDIO, TEXT
+
+TALKER = "talker"
+"""Role that the request's `talker` field speaks of."""
+
+# Fields of OpenAI's that are not supported, with the values that ask for nothing.
+ACCEPTED: Mapping[str, tuple[Any, ...]] = {
+    "n": (1,),
+    "frequency_penalty": (0,),
+    "presence_penalty": (0,),
+    "logit_bias": ({},),
+    "logprobs": (False,),
+    "top_logprobs": (0,),
+    "response_format": ({"type": "text"},),
+    "tools": ([],),
+    "tool_choice": ("none", "auto"),
+    "functions": ([],),
+    "function_call": ("none", "auto"),
+    "prediction": (),
+    "web_search_options": (),
+    "moderation": (),
+    "reasoning_effort": ("none",),
+    "verbosity": ("medium",),
+    "service_tier": ("auto", "default"),
+    "store": (False,),
+}
+_FORMATS = ("wav", "pcm16")
+_LATER_FORMATS = ("aac", "mp3", "flac", "opus")
+_PATH = re.compile(r" - at `\$\.?(?P<path>.*)`$")
+_UNKNOWN = re.compile(r"unknown field `(?P<name>.*)`$")
+_MISSING = re.compile(r"missing required field `(?P<name>.*)`$")
+
+_decoder = msgspec.json.Decoder(ChatRequest)
+
+
+@dataclass(frozen=True, slots=True)
+class ChatOrder:
+    """What a chat request asks for, checked as far as no stage is needed."""
+
+    model: str
+    messages: tuple[Message, ...]
+    recordings: tuple[Recording, ...]
+    outputs: frozenset[str]
+    voice: str
+    audio_format: str
+    stream: bool
+    include_usage: bool
+    sampling: SamplingRequest
+    talker: SamplingRequest
+    delivery: Delivery | None
+    chunk_policy: ChunkPolicy | None
+
+    @property
+    def wants_audio(self) -> bool:
+        """Whether the answer is to be spoken."""
+        return AUDIO in self.outputs
+
+
+def read_chat(body: bytes) -> ChatOrder:
+    """Read a request body. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
+    chat = _parse(body)
+    _refuse_unsupported(chat)
+    if not chat.model:
+        raise invalid("model", "is empty")
+    outputs = _outputs(chat)
+    messages, recordings = read_messages(chat.messages)
+    if chat.stream_options is not None and not chat.stream:
+        raise invalid("stream_options", "goes only with stream: true")
+    return ChatOrder(
+        model=chat.model,
+        messages=messages,
+        recordings=recordings,
+        outputs=outputs,
+        voice=_voice(chat),
+        audio_format=_audio_format(chat, outputs),
+        stream=bool(chat.stream),
+        include_usage=bool(chat.stream_options and chat.stream_options.include_usage),
+        sampling=_sampling(chat),
+        talker=_talker(chat),
+        delivery=None if chat.delivery is None else Delivery(chat.delivery),
+        chunk_policy=_chunk_policy(chat),
+    )
+
+
+def _parse(body: bytes) -> ChatRequest:
+    try:
+        return _decoder.decode(body)
+    except msgspec.ValidationError as error:
+        text = str(error)
+        found = _PATH.search(text)
+        path = found["path"] if found else ""
+        text = _PATH.sub("", text)
+        inner = _UNKNOWN.search(text) or _MISSING.search(text)
+        field = ".".join(part for part in (path, inner["name"] if inner else "") if part)
+        raise InvalidArgument(f"{field}: {text}" if field else text, field=field) from error
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"the body is not JSON: {error}") from error
+
+
+def _refuse_unsupported(chat: ChatRequest) -> None:
+    """Raise for a field that asks for something that is not there."""
+    for name, harmless in ACCEPTED.items():
+        value = getattr(chat, name)
+        if value is not None and not any(_same(value, each) for each in harmless):
+            raise NotImplementedYet(f"{name}: is not supported", field=name)
+
+
+def _same(value: object, other: object) -> bool:
+    """Equal, where true and 1 are different things."""
+    return value == other and isinstance(value, bool) == isinstance(other, bool)
+
+
+def _outputs(chat: ChatRequest) -> frozenset[str]:
+    modalities = chat.modalities if chat.modalities is not None else (TEXT,)
+    if unknown := [each for each in modalities if each not in (TEXT, AUDIO)]:
+        raise invalid("modalities", f"{unknown[0]!r} is none; there are 'text' and 'audio'")
+    if TEXT not in modalities:
+        raise invalid("modalities", "must be ['text'] or ['text', 'audio']")
+    if AUDIO in modalities and chat.audio is None:
+        raise invalid("audio", "is required when modalities has 'audio'")
+    if AUDIO not in modalities and chat.audio is not None:
+        raise invalid("audio", "goes only with modalities ['text', 'audio']")
+    return frozenset(modalities)
+
+
+def _voice(chat: ChatRequest) -> str:
+    if chat.audio is None:
+        return ""
+    voice = chat.audio.voice if isinstance(chat.audio.voice, str) else chat.audio.voice.id
+    if not voice:
+        raise invalid("audio.voice", "is empty")
+    return voice
+
+
+def _audio_format(chat: ChatRequest, outputs: frozenset[str]) -> str:
+    if chat.audio is None or AUDIO not in outputs:
+        return ""
+    name = chat.audio.format
+    if name in _LATER_FORMATS:
+        raise NotImplementedYet(
+            f"audio.format: {name!r} is not supported yet; there are: {', '.join(_FORMATS)}",
+            field="audio.format",
+        )
+    if name not in _FORMATS:
+        raise invalid("audio.format", f"no format {name!r}; there are: {', '.join(_FORMATS)}")
+    if chat.stream and name != "pcm16":
+        raise invalid("audio.format", "must be 'pcm16' with stream: true")
+    return name
+
+
+def _sampling(chat: ChatRequest) -> SamplingRequest:
+    name, limit = _max_tokens(chat)
+    stop = (chat.stop,) if isinstance(chat.stop, str) else chat.stop or ()
+    try:
+        return SamplingRequest(
+            temperature=chat.temperature,
+            top_p=chat.top_p,
+            seed=chat.seed,
+            max_tokens=limit,
+            stop=stop,
+        )
+    except InvalidArgument as error:
+        if error.field == "max_tokens":
+            raise invalid(name, error.message.partition(": ")[2]) from None
+        raise
+
+
+def _max_tokens(chat: ChatRequest) -> tuple[str, int | None]:
+    """The limit and the name of the field that sets it."""
+    old, new = chat.max_tokens, chat.max_completion_tokens
+    if old is not None and new is not None and old != new:
+        raise invalid("max_tokens", "differs from max_completion_tokens; give one of them")
+    return ("max_tokens", old) if new is None else ("max_completion_tokens", new)
+
+
+def _talker(chat: ChatRequest) -> SamplingRequest:
+    """What `talker` says."""
+    options = chat.talker or chat_schema.TalkerOptions()
+    names = {each.name for each in fields(SamplingRequest)} - {"stop"}
+    given = {name: getattr(options, name) for name in names}
+    try:
+        return SamplingRequest(**given)
+    except InvalidArgument as error:
+        raise InvalidArgument(f"talker.{error.message}", field=f"talker.{error.field}") from None
+
+
+def _chunk_policy(chat: ChatRequest) -> ChunkPolicy | None:
+    if chat.chunk_policy is None:
+        return None
+    given = chat.chunk_policy
+    try:
+        proto = session_pb2.ChunkPolicy(first=given.first, ramp=given.ramp, steady=given.steady)
+    except ValueError as error:
+        raise invalid("chunk_policy", str(error)) from error
+    return policy_from_proto(proto)

@@ -1,0 +1,227 @@
+"""OpenAI's chat completion messages, as far as they are read or written here.
+
+A request may carry every field that OpenAI knows; which values are taken is
+decided in chat_request.py. `talker`, `delivery` and `chunk_policy` are additions.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+
+class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
+    """Words."""
+
+    text: str
+
+
+class InputAudio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A recording as base64."""
+
+    data: str
+    format: str
+
+
+class AudioPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="input_audio"):
+    """A recording."""
+
+    input_audio: InputAudio
+
+
+class ImagePart(msgspec.Struct, frozen=True, tag="image_url"):
+    """Known, not supported yet."""
+
+
+class VideoPart(msgspec.Struct, frozen=True, tag="video_url"):
+    """Known, not supported yet."""
+
+
+class AudioUrlPart(msgspec.Struct, frozen=True, tag="audio_url"):
+    """Known, not supported yet."""
+
+
+class FilePart(msgspec.Struct, frozen=True, tag="file"):
+    """Known, not supported yet."""
+
+
+class RefusalPart(msgspec.Struct, frozen=True, tag="refusal"):
+    """Known, not supported yet."""
+
+
+Part = TextPart | AudioPart | ImagePart | VideoPart | AudioUrlPart | FilePart | RefusalPart
+
+
+class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """One message. `name` is ignored."""
+
+    role: Literal["system", "developer", "user", "assistant", "tool", "function"]
+    content: str | tuple[Part, ...] | None = None
+    name: str | None = None
+    audio: Any = None
+    refusal: Any = None
+    tool_calls: Any = None
+    tool_call_id: Any = None
+    function_call: Any = None
+
+
+class VoiceId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A voice by id."""
+
+    id: str
+
+
+class AudioOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """What kind of audio the client wants."""
+
+    voice: str | VoiceId
+    format: str
+
+
+class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """`include_obfuscation` is ignored."""
+
+    include_usage: bool | None = None
+    include_obfuscation: bool | None = None
+
+
+class TalkerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Sampling of the stage that speaks; an addition to OpenAI's fields."""
+
+    temperature: float | None = None
+    top_k: int | None = None
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    max_tokens: int | None = None
+
+
+class ChunkPolicyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Codec frames per audio chunk; an addition to OpenAI's fields."""
+
+    first: int
+    ramp: tuple[int, ...]
+    steady: int
+
+
+class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """The body of `POST /v1/chat/completions`."""
+
+    model: str
+    messages: tuple[ChatMessage, ...]
+    modalities: tuple[str, ...] | None = None
+    audio: AudioOutput | None = None
+    stream: bool | None = None
+    stream_options: StreamOptions | None = None
+    max_tokens: int | None = None
+    max_completion_tokens: int | None = None
+    stop: str | tuple[str, ...] | None = None
+    seed: int | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    # Additions.
+    talker: TalkerOptions | None = None
+    delivery: Literal["stream", "whole"] | None = None
+    chunk_policy: ChunkPolicyOptions | None = None
+    # Accepted with harmless values only: see chat_request.ACCEPTED.
+    n: Any = None
+    frequency_penalty: Any = None
+    presence_penalty: Any = None
+    logit_bias: Any = None
+    logprobs: Any = None
+    top_logprobs: Any = None
+    response_format: Any = None
+    tools: Any = None
+    tool_choice: Any = None
+    functions: Any = None
+    function_call: Any = None
+    prediction: Any = None
+    web_search_options: Any = None
+    moderation: Any = None
+    reasoning_effort: Any = None
+    verbosity: Any = None
+    service_tier: Any = None
+    store: Any = None
+    # Accepted and ignored whatever they say.
+    user: Any = None
+    metadata: Any = None
+    parallel_tool_calls: Any = None
+    prompt_cache_key: Any = None
+    prompt_cache_options: Any = None
+    prompt_cache_retention: Any = None
+    safety_identifier: Any = None
+
+
+class AudioAnswer(msgspec.Struct, frozen=True):
+    """`message.audio`, or a piece of it in `delta.audio`."""
+
+    id: str | UnsetType = UNSET
+    data: str | UnsetType = UNSET
+    expires_at: int | UnsetType = UNSET
+    transcript: str | UnsetType = UNSET
+
+
+class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
+    """The assistant's message."""
+
+    role: str = "assistant"
+    content: str | None
+    refusal: None = None
+    audio: AudioAnswer | UnsetType = UNSET
+
+
+class Delta(msgspec.Struct, frozen=True, kw_only=True):
+    """A piece of the assistant's message."""
+
+    role: str | UnsetType = UNSET
+    content: str | UnsetType = UNSET
+    audio: AudioAnswer | UnsetType = UNSET
+
+
+class Choice(msgspec.Struct, frozen=True, kw_only=True):
+    """The one answer; `message` in a whole response, `delta` in a stream."""
+
+    index: int = 0
+    message: AnswerMessage | UnsetType = UNSET
+    delta: Delta | UnsetType = UNSET
+    logprobs: None = None
+    finish_reason: str | None = None
+
+
+class PromptDetails(msgspec.Struct, frozen=True):
+    """Of the prompt tokens."""
+
+    audio_tokens: int
+    text_tokens: int
+    cached_tokens: int
+
+
+class CompletionDetails(msgspec.Struct, frozen=True):
+    """Of the completion tokens; an audio token is a codec frame."""
+
+    audio_tokens: int
+    text_tokens: int
+    reasoning_tokens: int = 0
+
+
+class UsageAnswer(msgspec.Struct, frozen=True):
+    """What the request cost."""
+
+    prompt_tokens: int
+    completion_tokens: int
+    total_tokens: int
+    prompt_tokens_details: PromptDetails
+    completion_tokens_details: CompletionDetails
+
+
+class Completion(msgspec.Struct, frozen=True, kw_only=True):
+    """A whole response, or one chunk of a stream."""
+
+    id: str
+    object: Literal["chat.completion", "chat.completion.chunk"]
+    created: int
+    model: str
+    choices: tuple[Choice, ...]
+    usage: UsageAnswer | UnsetType | None = UNSET

@@ -1,0 +1,67 @@
+"""What the gateway is started with: its command line and the deployment's file."""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from antiphon.deployment.schema import Deployment, load_deployment
+from antiphon.errors import InvalidArgument
+from antiphon.segment import Delivery
+
+LOG_LEVELS = ("debug", "info", "warning", "error")
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """The command line, with the deployment already read."""
+
+    deployment: Deployment
+    announce_fd: int | None
+    log_level: str
+
+
+def read_options(arguments: Sequence[str] | None = None) -> Options:
+    """Read the command line. Raises `InvalidArgument` for a wrong deployment."""
+    parsed = _parser().parse_args(arguments)
+    deployment = load_deployment(parsed.config)
+    gateway = deployment.gateway
+    given = {
+        name: getattr(parsed, name)
+        for name in ("http_listen", "grpc_listen")
+        if getattr(parsed, name)
+    }
+    gateway = msgspec.structs.replace(gateway, **given)
+    deployment = msgspec.structs.replace(deployment, gateway=gateway)
+    return Options(deployment, parsed.announce_fd, parsed.log_level)
+
+
+def delivery_of(deployment: Deployment) -> dict[str, Delivery]:
+    """The deployment's delivery, by edge."""
+    return {edge: Delivery(name) for edge, name in deployment.delivery.items()}
+
+
+def host_and_port(address: str, *, field: str) -> tuple[str, int]:
+    """The parts of "host:port" (IPv6 in brackets). Raises `InvalidArgument`."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise InvalidArgument(f"{field}: {address!r} is not host:port", field=field)
+    return host.strip("[]"), int(port)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m gateway", description="The OpenAI-compatible and gRPC door to the stages."
+    )
+    parser.add_argument("--config", type=Path, required=True, help="deployment file (YAML)")
+    parser.add_argument("--http-listen", metavar="HOST:PORT", help="overrides gateway.http_listen")
+    parser.add_argument("--grpc-listen", metavar="HOST:PORT", help="overrides gateway.grpc_listen")
+    parser.add_argument(
+        "--announce-fd", type=int, metavar="N", help="write events as JSON lines to this descriptor"
+    )
+    parser.add_argument("--log-level", choices=LOG_LEVELS, default="info")
+    return parser

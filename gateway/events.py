@@ -1,0 +1,65 @@
+"""What a call yields, whatever the protocol: Started, deltas in order, Finished."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from antiphon.chunk import Tensor
+from antiphon.segment import FinishReason
+from antiphon.v1 import session_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """All stages hold the session and the first output is there.
+
+    `sample_rate_hz` is 0 when no audio was asked for.
+    """
+
+    session_id: str
+    model: str
+    sample_rate_hz: int
+
+
+@dataclass(frozen=True, slots=True)
+class TextDelta:
+    """Whole characters and the ids (int32) that they were made of."""
+
+    text: str
+    ids: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class AudioDelta:
+    """Mono float32 samples and the uint16 codec frames [frames, groups] behind them.
+
+    `first_sample` is the index of the first sample within the answer.
+    """
+
+    samples: Tensor
+    codes: Tensor
+    first_sample: int
+
+
+@dataclass(frozen=True, slots=True)
+class Usage:
+    """What a call cost: tokens, and codec frames of audio."""
+
+    prompt_tokens: int
+    prompt_audio_tokens: int
+    prompt_cached_tokens: int
+    completion_tokens: int
+    completion_audio_frames: int
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The last event. `reports` has one entry per stage that sent one, by role."""
+
+    finish_reason: FinishReason
+    usage: Usage
+    reports: Mapping[str, session_pb2.SegmentReport]
+
+
+Event = Started | TextDelta | AudioDelta | Finished

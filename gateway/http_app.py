@@ -1,0 +1,123 @@
+"""The HTTP door: routes, and what every request goes through."""
+
+from __future__ import annotations
+
+import logging
+import uuid
+
+import msgspec
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import AntiphonError, Internal, InvalidArgument, NotFound
+from gateway.chat_http import ChatCompletions
+from gateway.health import health_report
+from gateway.http_errors import error_response
+from gateway.journal import Entry, Journal
+from gateway.metrics import CONTENT_TYPE, Metrics
+from gateway.speech import Speech
+
+log = logging.getLogger("gateway.http")
+
+QUIET_PATHS = frozenset({"/health", "/metrics"})
+"""Asked every few seconds by machines; neither logged nor counted."""
+
+
+class EveryRequest:
+    """Gives each request an id and a journal entry, and turns errors into responses."""
+
+    def __init__(self, app: ASGIApp, journal: Journal) -> None:
+        self._app = app
+        self._journal = journal
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass one request on."""
+        if scope["type"] != "http" or scope["path"] in QUIET_PATHS:
+            await self._app(scope, receive, send)
+            return
+        request_id = f"req_{uuid.uuid4().hex}"
+        name = f"{scope['method']} {scope['path']}"
+        with self._journal.entry("http", name, request_id) as entry:
+            scope.setdefault("state", {})["entry"] = entry
+
+            async def send_marked(message: Message) -> None:
+                if message["type"] == "http.response.start":
+                    entry.status = str(message["status"])
+                    marks = [(b"x-request-id", request_id.encode())]
+                    message = {**message, "headers": [*message["headers"], *marks]}
+                await send(message)
+
+            try:
+                await self._app(scope, receive, send_marked)
+            except AntiphonError as error:
+                await _answer_error(error, entry, scope, receive, send_marked)
+            except Exception:
+                log.exception("request %s broke", request_id)
+                mistake = Internal("the gateway made a mistake; its log has more")
+                await _answer_error(mistake, entry, scope, receive, send_marked)
+
+
+def http_app(speech: Speech, metrics: Metrics, journal: Journal, config: GatewayConfig) -> ASGIApp:
+    """The whole application."""
+
+    async def models(request: Request) -> Response:
+        listed = {"object": "list", "data": [_model(speech.stages.model_name())]}
+        return Response(msgspec.json.encode(listed), media_type="application/json")
+
+    async def model(request: Request) -> Response:
+        speech.check_model(request.path_params["name"])
+        described = msgspec.json.encode(_model(speech.stages.model_name()))
+        return Response(described, media_type="application/json")
+
+    async def health(request: Request) -> Response:
+        report = health_report(speech.stages)
+        body = msgspec.json.encode(report)
+        return Response(body, 200 if report.ready else 503, media_type="application/json")
+
+    async def show_metrics(request: Request) -> Response:
+        for stage in speech.stages:
+            metrics.stage_ready.labels(stage.role).set(stage.ready)
+        return Response(metrics.expose(), headers={"content-type": CONTENT_TYPE})
+
+    chat = ChatCompletions(
+        speech, max_body_bytes=config.max_body_bytes, send_timeout_s=config.idle_timeout_s
+    )
+    return Starlette(
+        routes=[
+            Route("/v1/chat/completions", chat, methods=["POST"]),
+            Route("/v1/models", models),
+            Route("/v1/models/{name:path}", model),
+            Route("/health", health),
+            Route("/metrics", show_metrics),
+        ],
+        middleware=[Middleware(EveryRequest, journal=journal)],
+        exception_handlers={HTTPException: _routing_error},
+    )
+
+
+async def _answer_error(
+    error: AntiphonError, entry: Entry, scope: Scope, receive: Receive, send: Send
+) -> None:
+    """Send an error if no response has started; otherwise the connection breaks off."""
+    entry.fail(error)
+    if not entry.status:
+        await error_response(error)(scope, receive, send)
+
+
+async def _routing_error(request: Request, error: Exception) -> Response:
+    """404 and 405 in OpenAI's shape."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    where = f"{request.method} {request.url.path}"
+    kind = NotFound if status == 404 else InvalidArgument
+    return error_response(kind(f"there is no {where}"), status)
+
+
+def _model(name: str) -> dict[str, object]:
+    """OpenAI's model object."""
+    return {"id": name, "object": "model", "created": 0, "owned_by": "antiphon"}

@@ -1,0 +1,114 @@
+"""One log line and one set of metrics per request, without what was said in it."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from antiphon.errors import AntiphonError
+from gateway.events import AudioDelta, Event, Finished, Started, TextDelta, Usage
+from gateway.metrics import Metrics
+
+log = logging.getLogger("gateway.requests")
+
+
+class Entry:
+    """One request as it unfolds. Times are those of the journal's clock."""
+
+    def __init__(self, api: str, name: str, request_id: str, clock: Callable[[], float]) -> None:
+        self.api = api
+        self.name = name
+        self.request_id = request_id
+        self.status = ""
+        self.error: AntiphonError | None = None
+        self.session_id = ""
+        self.usage: Usage | None = None
+        self.audio_s = 0.0
+        self.first_text_s = self.first_audio_s = 0.0
+        self._sample_rate_hz = 0
+        self._clock = clock
+        self._start = clock()
+
+    @property
+    def elapsed_s(self) -> float:
+        """Seconds since the request came."""
+        return self._clock() - self._start
+
+    def note(self, event: Event) -> None:
+        """Take note of an event that goes to the client."""
+        match event:
+            case Started():
+                self.session_id = event.session_id
+                self._sample_rate_hz = event.sample_rate_hz
+            case TextDelta():
+                self.first_text_s = self.first_text_s or self.elapsed_s
+            case AudioDelta():
+                if len(event.samples):
+                    self.first_audio_s = self.first_audio_s or self.elapsed_s
+                    self.audio_s += len(event.samples) / self._sample_rate_hz
+            case Finished():
+                self.usage = event.usage
+
+    def fail(self, error: AntiphonError) -> None:
+        """The request ends with an error; the first one counts."""
+        self.error = self.error or error
+
+
+class Journal:
+    """Writes down every request when it is over."""
+
+    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+        self._metrics = metrics
+        self._clock = clock
+
+    @contextmanager
+    def entry(self, api: str, name: str, request_id: str) -> Iterator[Entry]:
+        """An entry that is written down at the end of the context."""
+        entry = Entry(api, name, request_id, self._clock)
+        try:
+            yield entry
+        finally:
+            self._count(entry)
+            log.info("%s", msgspec.json.encode(_line(entry)).decode())
+
+    def _count(self, entry: Entry) -> None:
+        metrics, api = self._metrics, entry.api
+        metrics.requests.labels(api, entry.status).inc()
+        if entry.error is not None:
+            metrics.errors.labels(entry.error.code.value, entry.error.stage).inc()
+        if entry.first_text_s:
+            metrics.ttft.labels(api).observe(entry.first_text_s)
+        if entry.first_audio_s:
+            metrics.ttfa.labels(api).observe(entry.first_audio_s)
+        if entry.audio_s:
+            metrics.audio_seconds.labels(api).inc(entry.audio_s)
+            if entry.usage is not None:
+                metrics.rtf.labels(api).observe(entry.elapsed_s / entry.audio_s)
+
+
+def _line(entry: Entry) -> dict[str, object]:
+    """What the log says of a request."""
+    line: dict[str, object] = {
+        "api": entry.api,
+        "request": entry.name,
+        "id": entry.request_id,
+        "session": entry.session_id,
+        "status": entry.status,
+        "seconds": round(entry.elapsed_s, 4),
+        "ttft_s": round(entry.first_text_s, 4),
+        "ttfa_s": round(entry.first_audio_s, 4),
+        "audio_s": round(entry.audio_s, 3),
+    }
+    if entry.usage is not None:
+        line["prompt_tokens"] = entry.usage.prompt_tokens
+        line["completion_tokens"] = entry.usage.completion_tokens
+        line["audio_frames"] = entry.usage.completion_audio_frames
+    if entry.error is not None:
+        line["error"] = entry.error.code.value
+        line["stage"] = entry.error.stage
+        line["field"] = entry.error.field
+    return line

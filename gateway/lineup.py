@@ -1,0 +1,144 @@
+"""Which stages a call needs, and where each of their output edges goes. Pure.
+
+Everything follows from the graph that the stages describe: an edge without a
+producer comes from the client, one without a consumer goes to it. The stages
+needed are those from which a wanted client edge can be reached.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from antiphon.errors import FailedPrecondition, InvalidArgument, NotImplementedYet
+from antiphon.pipelines.graph import CLIENT
+from antiphon.v1 import session_pb2, stage_pb2
+
+Edges = Sequence[stage_pb2.PipelineEdge]
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A stage that takes part in a call."""
+
+    role: str
+    address: str
+    description: stage_pb2.DescribeResponse
+
+
+@dataclass(frozen=True, slots=True)
+class Lineup:
+    """The stages of one call, upstream first, with the graph between them."""
+
+    members: tuple[Member, ...]
+    edges: tuple[stage_pb2.PipelineEdge, ...]
+    outputs: frozenset[str]
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles that take part, upstream first."""
+        return tuple(member.role for member in self.members)
+
+    @property
+    def input_edge(self) -> stage_pb2.PipelineEdge:
+        """The edge that carries the client's input."""
+        return next(edge for edge in self.edges if edge.producer == CLIENT)
+
+    @property
+    def input_member(self) -> Member:
+        """The stage that the client's input goes to."""
+        return self.member(self.input_edge.consumer)
+
+    def member(self, role: str) -> Member:
+        """The stage of that role."""
+        return next(member for member in self.members if member.role == role)
+
+    def producer(self, output: str) -> Member:
+        """The stage that makes an edge to the client."""
+        return self.member(
+            next(e.producer for e in self.edges if e.name == output and e.consumer == CLIENT)
+        )
+
+    @property
+    def sample_rate_hz(self) -> int:
+        """Of produced audio; 0 when none is wanted."""
+        return max((member.description.sample_rate_hz for member in self.members), default=0)
+
+    @property
+    def voices(self) -> tuple[str, ...]:
+        """The voices that the call can choose from."""
+        return next((tuple(m.description.voices) for m in self.members if m.description.voices), ())
+
+    def choose_voice(self, name: str, *, field: str) -> str:
+        """The voice of that name in lower case, the first for "". Raises `InvalidArgument`."""
+        voices = self.voices
+        if not name and voices:
+            return voices[0]
+        if name.lower() not in voices:
+            known = ", ".join(voices) or "none"
+            raise InvalidArgument(f"{field}: no voice {name!r}; there are: {known}", field=field)
+        return name.lower()
+
+    def routes(self, role: str) -> tuple[session_pb2.Route, ...]:
+        """Where each output edge of a stage goes in this call."""
+        found: dict[str, list[session_pb2.Destination]] = {}
+        for edge in self.edges:
+            if edge.producer != role:
+                continue
+            if edge.consumer == CLIENT and edge.name in self.outputs:
+                reply = session_pb2.Destination(reply=session_pb2.ReplyTarget())
+                found.setdefault(edge.name, []).append(reply)
+            elif edge.consumer in self.roles:
+                found.setdefault(edge.name, []).append(_to_stage(self.member(edge.consumer)))
+        return tuple(
+            session_pb2.Route(edge=name, destinations=destinations)
+            for name, destinations in found.items()
+        )
+
+    def stage_edges(self) -> tuple[str, ...]:
+        """Names of the edges that stages of this call produce."""
+        return tuple(dict.fromkeys(edge.name for edge in self.edges if edge.producer in self.roles))
+
+
+def roles_for(edges: Edges, outputs: Iterable[str]) -> tuple[str, ...]:
+    """The roles that making `outputs` for the client needs, upstream first.
+
+    Raises `NotImplementedYet` when the pipeline has no such edge to the client.
+    """
+    wanted = []
+    for output in sorted(outputs):
+        makers = [e.producer for e in edges if e.name == output and e.consumer == CLIENT]
+        if not makers:
+            raise NotImplementedYet(f"this model makes no {output}", field="modalities")
+        wanted.extend(makers)
+    found: list[str] = []
+    for role in wanted:
+        _collect(edges, role, found, frozenset())
+    return tuple(found)
+
+
+def check_agreement(descriptions: Mapping[str, stage_pb2.DescribeResponse]) -> None:
+    """Raise `FailedPrecondition` unless all stages are of one pipeline and checkpoint."""
+    for name in ("pipeline", "checkpoint_fingerprint"):
+        values = {role: getattr(each, name) for role, each in descriptions.items()}
+        if len(set(values.values())) > 1:
+            told = ", ".join(f"{role} has {value!r}" for role, value in values.items())
+            raise FailedPrecondition(f"the stages do not fit together: {name} differs: {told}")
+
+
+def _collect(edges: Edges, role: str, found: list[str], above: frozenset[str]) -> None:
+    """Append a role after everything that it consumes from."""
+    if role in found:
+        return
+    if role in above:
+        raise FailedPrecondition(f"the pipeline's edges form a circle at {role}")
+    for edge in edges:
+        if edge.consumer == role and edge.producer != CLIENT:
+            _collect(edges, edge.producer, found, above | {role})
+    found.append(role)
+
+
+def _to_stage(member: Member) -> session_pb2.Destination:
+    return session_pb2.Destination(
+        stage=session_pb2.StageTarget(address=member.address, boot_id=member.description.boot_id)
+    )

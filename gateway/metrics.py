@@ -1,0 +1,42 @@
+"""What the gateway counts, in a registry of its own."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+PREFIX = "antiphon_gateway_"
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+
+_SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0, 3.0, 5.0, 10.0, 30.0)
+_RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0, 1.2, 1.5, 2.0, 5.0, 20.0)
+
+
+class Metrics:
+    """All series of the gateway. `api` is "http" or "grpc"."""
+
+    def __init__(self, *, in_flight: Callable[[], float]) -> None:
+        self.registry = CollectorRegistry()
+        self.requests = self._counter("requests", "Requests by outcome", ("api", "status"))
+        self.errors = self._counter("errors", "Errors by code and stage", ("code", "stage"))
+        self.audio_seconds = self._counter("audio_seconds", "Seconds of audio sent", ("api",))
+        self.ttft = self._histogram("ttft_seconds", "Request to first text", _SECONDS)
+        self.ttfa = self._histogram("ttfa_seconds", "Request to first audio", _SECONDS)
+        self.rtf = self._histogram("rtf_ratio", "Request time by audio time", _RATIOS)
+        self.stage_ready = Gauge(
+            f"{PREFIX}stage_ready", "1 when the stage is ready", ("stage",), registry=self.registry
+        )
+        Gauge(f"{PREFIX}in_flight", "Requests being answered", registry=self.registry).set_function(
+            in_flight
+        )
+
+    def expose(self) -> bytes:
+        """All series in the text format of Prometheus."""
+        return generate_latest(self.registry)
+
+    def _counter(self, name: str, text: str, labels: tuple[str, ...]) -> Counter:
+        return Counter(f"{PREFIX}{name}", text, labels, registry=self.registry)
+
+    def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
+        return Histogram(f"{PREFIX}{name}", text, ("api",), buckets=buckets, registry=self.registry)

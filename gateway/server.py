@@ -1,0 +1,158 @@
+"""The running gateway: stages, calls and both doors, on one event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import socket
+from collections.abc import Iterator
+from types import TracebackType
+
+import grpc
+import uvicorn
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection
+
+from antiphon.deployment.schema import Deployment
+from antiphon.errors import Unavailable
+from antiphon.transport.channel import SERVER_OPTIONS
+from antiphon.v1 import speech_pb2, speech_pb2_grpc
+from gateway.calls import Calls
+from gateway.config import delivery_of, host_and_port
+from gateway.http_app import http_app
+from gateway.journal import Journal
+from gateway.metrics import Metrics
+from gateway.speech import Speech
+from gateway.speech_grpc import SpeechServicer
+from gateway.stages import Stages
+
+CLOSE_GRACE_S = 2.0
+"""How long running calls may go on after the gateway was told to stop."""
+
+_SERVICE = speech_pb2.DESCRIPTOR.services_by_name["SpeechService"].full_name
+
+
+class HttpServer(uvicorn.Server):
+    """uvicorn's server, with the signals left to the process."""
+
+    @contextlib.contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """Take no signals."""
+        yield
+
+
+class Gateway:
+    """Serves from entering to leaving the context. `http_address`, `grpc_address`: "host:port".
+
+    Leaving refuses new requests, lets running ones finish for `grace_s`, then ends
+    them. Raises `InvalidArgument` for a wrong address, `Unavailable` when one is taken.
+    """
+
+    def __init__(self, deployment: Deployment, *, grace_s: float = CLOSE_GRACE_S) -> None:
+        config = deployment.gateway
+        self._grace_s = grace_s
+        self._grpc_listen = config.grpc_listen
+        self.stages = Stages(deployment)
+        self.calls = Calls(self.stages, config, delivery_of(deployment))
+        self.metrics = Metrics(in_flight=lambda: self.calls.in_flight)
+        journal = Journal(self.metrics)
+        speech = Speech(self.stages, self.calls)
+        self._servicer = SpeechServicer(speech, journal, send_timeout_s=config.idle_timeout_s)
+        self._grpc = grpc.aio.server(options=_server_options(config.max_body_bytes))
+        self._health = health.aio.HealthServicer()
+        host_and_port(config.grpc_listen, field="gateway.grpc_listen")
+        self._http_listen = host_and_port(config.http_listen, field="gateway.http_listen")
+        self._http = HttpServer(
+            uvicorn.Config(
+                http_app(speech, self.metrics, journal, config),
+                http="httptools",
+                ws="none",
+                lifespan="off",
+                log_config=None,
+                access_log=False,
+                server_header=False,
+                timeout_graceful_shutdown=1,
+            )
+        )
+        self._tasks: list[asyncio.Task[None]] = []
+        self.http_address = self.grpc_address = ""
+
+    async def __aenter__(self) -> Gateway:
+        listener = _listen(*self._http_listen)
+        self.http_address = "{}:{}".format(*listener.getsockname()[:2])
+        try:
+            await self._start_grpc()
+        except BaseException:
+            listener.close()
+            raise
+        await self.stages.__aenter__()
+        self._tasks = [
+            asyncio.create_task(self._http.serve(sockets=[listener])),
+            asyncio.create_task(self._tell_health()),
+        ]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        serving, telling = self._tasks
+        telling.cancel()
+        await asyncio.gather(telling, return_exceptions=True)
+        await self._health.enter_graceful_shutdown()
+        await self.calls.close(self._grace_s)
+        self._http.should_exit = True
+        await self._grpc.stop(grace=0.1)
+        await serving
+        await self.stages.__aexit__(kind, error, trace)
+
+    async def wait_ready(self) -> None:
+        """Return when all stages are described, serving and fit together."""
+        await self.stages.wait_ready()
+
+    async def _start_grpc(self) -> None:
+        speech_pb2_grpc.add_SpeechServiceServicer_to_server(self._servicer, self._grpc)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
+        names = (_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        reflection.enable_server_reflection(names, self._grpc)
+        host, _ = host_and_port(self._grpc_listen, field="gateway.grpc_listen")
+        try:
+            port = self._grpc.add_insecure_port(self._grpc_listen)
+        except RuntimeError as error:
+            raise Unavailable(
+                f"gateway.grpc_listen: cannot listen on {self._grpc_listen}"
+            ) from error
+        self.grpc_address = f"{host}:{port}"
+        await self._set_health(serving=False)
+        await self._grpc.start()
+
+    async def _tell_health(self) -> None:
+        """Keep the health service true to the stages, for ever."""
+        async for ready in self.stages.readiness():
+            await self._set_health(serving=ready)
+
+    async def _set_health(self, *, serving: bool) -> None:
+        response = health_pb2.HealthCheckResponse
+        status = response.SERVING if serving else response.NOT_SERVING
+        for name in ("", _SERVICE):
+            await self._health.set(name, status)
+
+
+def _listen(host: str, port: int) -> socket.socket:
+    """A listening TCP socket. Raises `Unavailable` when the address is taken."""
+    try:
+        return socket.create_server(
+            (host, port),
+            family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+            backlog=1024,
+        )
+    except OSError as error:
+        raise Unavailable(f"gateway.http_listen: {host}:{port}: {error.strerror}") from error
+
+
+def _server_options(max_body_bytes: int) -> list[tuple[str, int]]:
+    options = dict(SERVER_OPTIONS)
+    options["grpc.max_receive_message_length"] = max_body_bytes
+    return list(options.items())

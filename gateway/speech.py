@@ -1,0 +1,100 @@
+"""From what a client asked for to a running call, the same for every protocol."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+
+from antiphon.chunk import Tensor
+from antiphon.conversation import Conversation, Message
+from antiphon.errors import NotFound
+from antiphon.pipelines.graph import ChunkPolicy
+from antiphon.sampling import SamplingRequest
+from antiphon.segment import Delivery
+from antiphon.v1 import stage_pb2
+from gateway.audio_in import Recording, decode_recordings
+from gateway.call import Call
+from gateway.calls import Calls
+from gateway.request import AUDIO, SpeechRequest
+from gateway.stages import Stages
+
+INPUT_STAGE = ""
+"""Stands in `Order.sampling` for the stage that reads the client's input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """A request whose recordings are not decoded and whose voice is not checked yet.
+
+    `model` may be empty: the only one. `voice_field` names the voice in errors.
+    """
+
+    model: str
+    messages: tuple[Message, ...]
+    recordings: tuple[Recording, ...]
+    outputs: frozenset[str]
+    voice: str
+    voice_field: str
+    sampling: Mapping[str, SamplingRequest]
+    delivery: Delivery | None
+    chunk_policy: ChunkPolicy | None
+    timeout_s: float = math.inf
+
+
+class Speech:
+    """Answers orders with calls."""
+
+    def __init__(self, stages: Stages, calls: Calls) -> None:
+        self.stages = stages
+        self._calls = calls
+
+    @asynccontextmanager
+    async def answer(self, order: Order) -> AsyncIterator[Call]:
+        """The running call that answers an order, counted in for as long as it is open.
+
+        Raises `NotFound` for another model, `ResourceExhausted` when there are too
+        many requests, `Unavailable` when a stage is down, `InvalidArgument` for a
+        voice or a recording that will not do.
+        """
+        with self._calls.admit():
+            self.check_model(order.model)
+            lineup = self.stages.line_up(order.outputs)
+            voice = ""
+            if AUDIO in order.outputs:
+                voice = lineup.choose_voice(order.voice, field=order.voice_field)
+            reader = lineup.input_member
+            recordings = await _decode(order.recordings, reader.description)
+            request = SpeechRequest(
+                conversation=Conversation(order.messages, recordings),
+                outputs=order.outputs,
+                voice=voice,
+                sampling={role or reader.role: each for role, each in order.sampling.items()},
+                delivery=order.delivery,
+                chunk_policy=order.chunk_policy,
+                timeout_s=order.timeout_s,
+            )
+            async with self._calls.run(request, lineup) as call:
+                yield call
+
+    def check_model(self, name: str) -> None:
+        """Raise `NotFound` unless the name is empty or the served model's."""
+        served = self.stages.model_name()
+        if name not in ("", served):
+            raise NotFound(f"no model {name!r}; there is: {served}", field="model")
+
+
+async def _decode(
+    recordings: tuple[Recording, ...], reader: stage_pb2.DescribeResponse
+) -> tuple[Tensor, ...]:
+    """The recordings as the reading stage wants them, decoded off the event loop."""
+    if not recordings:
+        return ()
+    return await asyncio.to_thread(
+        decode_recordings,
+        recordings,
+        rate_hz=reader.input_sample_rate_hz,
+        max_s=reader.max_input_audio_s,
+    )

@@ -1,0 +1,125 @@
+"""`antiphon.v1.SpeechService`: the door of the client SDK."""
+
+from __future__ import annotations
+
+import logging
+import math
+import uuid
+from typing import Any
+
+import grpc
+
+from antiphon.errors import AntiphonError, Internal, NotImplementedYet
+from antiphon.v1 import speech_pb2, speech_pb2_grpc
+from antiphon.wire.convert import error_to_proto
+from antiphon.wire.status import abort
+from gateway.journal import Entry, Journal
+from gateway.request import AUDIO, TEXT
+from gateway.sending import ClientStalled, send_in_time
+from gateway.speech import Speech
+from gateway.speech_order import read_generate, write_event
+from gateway.stages import Stages
+
+log = logging.getLogger("gateway.grpc")
+
+FEATURES = ("generate",)
+REQUEST_ID_KEY = "x-request-id"
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class SpeechServicer(speech_pb2_grpc.SpeechServiceServicer):
+    """The service over the same calls as HTTP.
+
+    An error before the first event is the call's gRPC status; a later one is the
+    last event.
+    """
+
+    def __init__(self, speech: Speech, journal: Journal, *, send_timeout_s: float) -> None:
+        self._speech = speech
+        self._journal = journal
+        self._send_timeout_s = send_timeout_s
+
+    async def GetServerInfo(
+        self, request: speech_pb2.GetServerInfoRequest, context: Context
+    ) -> speech_pb2.GetServerInfoResponse:
+        """What is served now; no model while no stage has told of one."""
+        return server_info(self._speech.stages)
+
+    # The stubs know iterators only; grpc.aio also takes methods that write to the context.
+    async def Generate(  # type: ignore[override]
+        self, request: speech_pb2.GenerateRequest, context: Context
+    ) -> None:
+        """Answer once. Cancelling frees every stage."""
+        request_id = f"req_{uuid.uuid4().hex}"
+        with self._journal.entry("grpc", "Generate", request_id) as entry:
+            await context.send_initial_metadata(((REQUEST_ID_KEY, request_id),))
+            entry.status = grpc.StatusCode.CANCELLED.name
+            try:
+                await self._answer(request, context, entry)
+                entry.status = grpc.StatusCode.OK.name
+            except AntiphonError as error:
+                await _end_with(error, context, entry)
+            except Exception:
+                log.exception("request %s broke", request_id)
+                mistake = Internal("the gateway made a mistake; its log has more")
+                await _end_with(mistake, context, entry)
+
+    async def Converse(  # type: ignore[override]
+        self, request_iterator: object, context: Context
+    ) -> None:
+        """Not there yet."""
+        await abort(context, NotImplementedYet("Converse is not implemented yet"))
+
+    async def _answer(
+        self, request: speech_pb2.GenerateRequest, context: Context, entry: Entry
+    ) -> None:
+        left_s = context.time_remaining()
+        order = read_generate(request, math.inf if left_s is None else left_s)
+        async with self._speech.answer(order) as call:
+            try:
+                async for event in call:
+                    entry.note(event)
+                    message = write_event(event, include_ids=request.include_ids)
+                    await self._write(context, message)
+            except ClientStalled:
+                raise
+            except AntiphonError as error:
+                if not entry.session_id:
+                    raise
+                entry.fail(error)
+                last = speech_pb2.GenerateResponse(error=error_to_proto(error))
+                await self._write(context, last)
+
+    async def _write(self, context: Context, message: speech_pb2.GenerateResponse) -> None:
+        await send_in_time(context.write(message), self._send_timeout_s)
+
+
+def server_info(stages: Stages) -> speech_pb2.GetServerInfoResponse:
+    """What the stages that are up can do together."""
+    info = speech_pb2.GetServerInfoResponse(
+        version=importlib.metadata.version("antiphon"), features=FEATURES
+    )
+    for outputs in (frozenset({TEXT, AUDIO}), frozenset({TEXT})):
+        try:
+            lineup = stages.line_up(outputs)
+        except AntiphonError:
+            continue
+        reader = lineup.input_member.description
+        info.models.add(
+            name=stages.model_name(),
+            voices=lineup.voices,
+            sample_rate_hz=lineup.sample_rate_hz,
+            input_kinds=reader.input_kinds,
+            output_kinds=sorted(outputs, reverse=True),
+            context_limit=reader.context_limit,
+        )
+        break
+    return info
+
+
+async def _end_with(error: AntiphonError, context: Context, entry: Entry) -> None:
+    """End a call with the status of an error."""
+    entry.fail(error)
+    entry.status = error.code.name
+    await abort(context, error)

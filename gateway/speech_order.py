@@ -1,0 +1,130 @@
+"""A `GenerateRequest` to an order, and events to `GenerateResponse` messages. Pure."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from antiphon.conversation import AudioPart, Message, TextPart
+from antiphon.errors import InvalidArgument
+from antiphon.v1 import speech_pb2
+from antiphon.wire.convert import (
+    delivery_from_proto,
+    finish_reason_to_proto,
+    policy_from_proto,
+    sampling_from_proto,
+)
+from gateway.audio_in import Recording
+from gateway.audio_out import to_pcm16
+from gateway.events import AudioDelta, Event, Finished, Started, TextDelta
+from gateway.request import AUDIO, TEXT
+from gateway.speech import Order
+
+
+def read_generate(request: speech_pb2.GenerateRequest, timeout_s: float) -> Order:
+    """The order in a request. Raises `InvalidArgument` with the field."""
+    outputs = frozenset(request.modalities or (TEXT, AUDIO))
+    if TEXT not in outputs or outputs - {TEXT, AUDIO}:
+        raise InvalidArgument(
+            "modalities: must be ['text'], ['text', 'audio'] or empty", field="modalities"
+        )
+    messages, recordings = _read_messages(request)
+    return Order(
+        model=request.model,
+        messages=messages,
+        recordings=recordings,
+        outputs=outputs,
+        voice=request.voice,
+        voice_field="voice",
+        sampling={
+            role: sampling_from_proto(settings, field=f"sampling.{role}")
+            for role, settings in request.sampling.items()
+        },
+        delivery=delivery_from_proto(request.delivery),
+        chunk_policy=(
+            policy_from_proto(request.chunk_policy) if request.HasField("chunk_policy") else None
+        ),
+        timeout_s=timeout_s,
+    )
+
+
+def write_event(event: Event, *, include_ids: bool) -> speech_pb2.GenerateResponse:
+    """The message that carries an event."""
+    match event:
+        case Started():
+            started = speech_pb2.GenerateStarted(
+                session_id=event.session_id,
+                model=event.model,
+                sample_rate_hz=event.sample_rate_hz,
+            )
+            return speech_pb2.GenerateResponse(started=started)
+        case TextDelta():
+            ids = event.ids.tolist() if include_ids else ()
+            text = speech_pb2.TextDelta(text=event.text, token_ids=ids)
+            return speech_pb2.GenerateResponse(text=text)
+        case AudioDelta():
+            return speech_pb2.GenerateResponse(audio=_write_audio(event, include_ids))
+        case Finished():
+            return speech_pb2.GenerateResponse(finished=_write_finished(event))
+
+
+def _write_audio(event: AudioDelta, include_ids: bool) -> speech_pb2.AudioDelta:
+    audio = speech_pb2.AudioDelta(pcm16=to_pcm16(event.samples), first_sample=event.first_sample)
+    if include_ids:
+        audio.float32 = np.asarray(event.samples, dtype="<f4").tobytes()
+        audio.codes = np.asarray(event.codes, dtype="<u2").tobytes()
+    return audio
+
+
+def _write_finished(event: Finished) -> speech_pb2.GenerateFinished:
+    usage = speech_pb2.Usage(
+        prompt_tokens=event.usage.prompt_tokens,
+        prompt_audio_tokens=event.usage.prompt_audio_tokens,
+        prompt_cached_tokens=event.usage.prompt_cached_tokens,
+        completion_tokens=event.usage.completion_tokens,
+        completion_audio_frames=event.usage.completion_audio_frames,
+    )
+    return speech_pb2.GenerateFinished(
+        finish_reason=finish_reason_to_proto(event.finish_reason),
+        usage=usage,
+        reports=event.reports,
+    )
+
+
+def _read_messages(
+    request: speech_pb2.GenerateRequest,
+) -> tuple[tuple[Message, ...], tuple[Recording, ...]]:
+    """The messages, and the recordings that their parts refer to by index."""
+    if not request.messages:
+        raise InvalidArgument("messages: is empty", field="messages")
+    recordings: list[Recording] = []
+    messages = []
+    for index, message in enumerate(request.messages):
+        path = f"messages[{index}]"
+        if message.role not in ("system", "user", "assistant"):
+            raise InvalidArgument(
+                f"{path}.role: must be system, user or assistant, is {message.role!r}",
+                field=f"{path}.role",
+            )
+        if not message.parts:
+            raise InvalidArgument(f"{path}.parts: is empty", field=f"{path}.parts")
+        parts = tuple(
+            _read_part(part, message.role, f"{path}.parts[{place}]", recordings)
+            for place, part in enumerate(message.parts)
+        )
+        messages.append(Message(message.role, parts))  # type: ignore[arg-type]
+    return tuple(messages), tuple(recordings)
+
+
+def _read_part(
+    part: speech_pb2.Part, role: str, path: str, recordings: list[Recording]
+) -> TextPart | AudioPart:
+    match part.WhichOneof("content"):
+        case "text":
+            return TextPart(part.text)
+        case "audio" if role == "user":
+            recordings.append(Recording(f"{path}.audio.wav", part.audio.wav))
+            return AudioPart(len(recordings) - 1)
+        case "audio":
+            raise InvalidArgument(f"{path}: audio goes only into user messages", field=path)
+        case _:
+            raise InvalidArgument(f"{path}: is empty", field=path)

@@ -1,0 +1,69 @@
+"""One RunSession stream: a call's hold on one stage."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+
+import grpc
+
+from antiphon.errors import AntiphonError, Unavailable
+from antiphon.v1 import session_pb2
+from antiphon.wire.status import ERROR_METADATA_KEY, error_from_rpc
+from gateway.stages import Stage
+
+Rpc = grpc.aio.StreamStreamCall[session_pb2.SessionRequest, session_pb2.SessionResponse]
+
+
+class StageStream:
+    """A session on one stage, open from construction; ends with `half_close` or `cancel`."""
+
+    def __init__(self, stage: Stage, messages: Sequence[session_pb2.SessionRequest]) -> None:
+        self.role = stage.role
+        self.address = stage.address
+        self._half_closed = asyncio.Event()
+        self._cancelled = False
+        self._rpc: Rpc = stage.stub.RunSession(self._requests(messages))
+
+    def half_close(self) -> None:
+        """Say that no more is coming; the stage then ends the stream."""
+        self._half_closed.set()
+
+    def cancel(self) -> None:
+        """End the stream at once; the stage frees everything. May be repeated."""
+        self._cancelled = True
+        self._rpc.cancel()
+
+    async def responses(self) -> AsyncIterator[session_pb2.SessionResponse]:
+        """What the stage sends, until it ends the stream or `cancel` was called.
+
+        Raises the typed error of a broken stream; `Unavailable` when the stage is lost.
+        """
+        try:
+            async for response in self._rpc:
+                yield response
+        except grpc.aio.AioRpcError as failure:
+            raise self._error(failure) from failure
+        except asyncio.CancelledError:
+            # grpc.aio raises this as well when the *stage* ended the call as cancelled.
+            if self._cancelled or not self._rpc.done():
+                raise
+            raise self._lost("it cancelled the session") from None
+
+    async def _requests(
+        self, messages: Sequence[session_pb2.SessionRequest]
+    ) -> AsyncIterator[session_pb2.SessionRequest]:
+        for message in messages:
+            yield message
+        await self._half_closed.wait()
+
+    def _error(self, failure: grpc.aio.AioRpcError) -> AntiphonError:
+        typed = any(key == ERROR_METADATA_KEY for key, _ in failure.trailing_metadata() or ())
+        if failure.code() == grpc.StatusCode.UNAVAILABLE and not typed:
+            return self._lost(failure.details() or "the connection broke")
+        return error_from_rpc(failure, stage=self.role)
+
+    def _lost(self, why: str) -> Unavailable:
+        return Unavailable(
+            f"the stage {self.role} at {self.address} was lost: {why}", stage=self.role
+        )

@@ -1,0 +1,246 @@
+"""The stages that the gateway knows: one channel each, watched for as long as it runs.
+
+A stage is `ready` from the moment that its health service says SERVING and it has
+described itself, until its watch stream breaks or says otherwise. A request finds
+out at once: nobody waits for a stage that is down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from types import TracebackType
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from antiphon.deployment.schema import Deployment
+from antiphon.errors import AntiphonError, FailedPrecondition, InvalidArgument, Unavailable
+from antiphon.pipelines.graph import CLIENT
+from antiphon.transport.channel import CHANNEL_OPTIONS
+from antiphon.v1 import stage_pb2
+from antiphon.wire.stubs import stage_stub
+from gateway.lineup import Edges, Lineup, Member, check_agreement, roles_for
+
+log = logging.getLogger("gateway.stages")
+
+DESCRIBE_TIMEOUT_S = 5.0
+Serving = health_pb2.HealthCheckResponse.ServingStatus
+
+
+class Stage:
+    """One stage process and what is known of it. `changed` is called on every change."""
+
+    def __init__(
+        self, role: str, address: str, *, reconnect_s: float, changed: Callable[[], None]
+    ) -> None:
+        self.role = role
+        self.address = address
+        self.description: stage_pb2.DescribeResponse | None = None
+        self.reason = "not reached yet"
+        self._reconnect_s = reconnect_s
+        self._changed = changed
+        self.channel = grpc.aio.insecure_channel(address, options=_channel_options(reconnect_s))
+        self.stub = stage_stub(self.channel)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it serves and has described itself."""
+        return self.description is not None
+
+    def require(self) -> stage_pb2.DescribeResponse:
+        """Its description. Raises `Unavailable` when it is down."""
+        if self.description is None:
+            raise Unavailable(
+                f"the stage {self.role} at {self.address} is down: {self.reason}", stage=self.role
+            )
+        return self.description
+
+    async def watch(self) -> None:
+        """Keep `description` true, for ever. Cancelling leaves the channel open."""
+        reached = True
+        while True:
+            try:
+                await self._follow_health(wait_for_ready=not reached)
+                self._fall("it ended its health stream")
+            except grpc.aio.AioRpcError as failure:
+                self._fall(failure.details() or failure.code().name.lower())
+            except AntiphonError as error:
+                self._fall(error.message)
+            reached = self.channel.get_state() == grpc.ChannelConnectivity.READY
+            if reached:
+                await asyncio.sleep(self._reconnect_s)
+
+    async def _follow_health(self, *, wait_for_ready: bool) -> None:
+        """Follow the health stream until it ends. Raises what breaks it."""
+        watch = self.channel.unary_stream(
+            "/grpc.health.v1.Health/Watch",
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
+        request = health_pb2.HealthCheckRequest()
+        async for response in watch(request, wait_for_ready=wait_for_ready):
+            if response.status == health_pb2.HealthCheckResponse.SERVING:
+                self._rise(await self._describe())
+            else:
+                self._fall(f"it is {Serving.Name(response.status)}")
+
+    async def _describe(self) -> stage_pb2.DescribeResponse:
+        description = await self.stub.Describe(
+            stage_pb2.DescribeRequest(), timeout=DESCRIBE_TIMEOUT_S
+        )
+        if description.role != self.role:
+            raise FailedPrecondition(f"a {description.role!r} answers there, not a {self.role!r}")
+        return description
+
+    def _rise(self, description: stage_pb2.DescribeResponse) -> None:
+        log.info("stage %s at %s is ready", self.role, self.address)
+        self.description, self.reason = description, ""
+        self._changed()
+
+    def _fall(self, reason: str) -> None:
+        if reason != self.reason:
+            log.warning("stage %s at %s is down: %s", self.role, self.address, reason)
+        self.description, self.reason = None, reason
+        self._changed()
+
+
+class Stages:
+    """All stages of the deployment. Use as an async context manager.
+
+    Raises `InvalidArgument` unless every stage has exactly one address.
+    """
+
+    def __init__(self, deployment: Deployment) -> None:
+        self._deployment = deployment
+        self._by_role = {role: self._stage(role) for role in deployment.stages}
+        if not self._by_role:
+            raise InvalidArgument("stages: the deployment names none", field="stages")
+        self._watchers: list[asyncio.Task[None]] = []
+        self._change = asyncio.Event()
+
+    async def __aenter__(self) -> Stages:
+        self._watchers = [asyncio.create_task(stage.watch()) for stage in self]
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for watcher in self._watchers:
+            watcher.cancel()
+        await asyncio.gather(*self._watchers, return_exceptions=True)
+        await asyncio.gather(*(stage.channel.close() for stage in self))
+
+    def __iter__(self) -> Iterator[Stage]:
+        return iter(self._by_role.values())
+
+    def __getitem__(self, role: str) -> Stage:
+        return self._by_role[role]
+
+    @property
+    def descriptions(self) -> Mapping[str, stage_pb2.DescribeResponse]:
+        """What the stages that are up tell, by role."""
+        return {s.role: s.description for s in self if s.description is not None}
+
+    async def wait_ready(self) -> None:
+        """Return when all stages are ready and fit together."""
+        while self.fault() is not None:
+            await self._wait_changed()
+
+    async def readiness(self) -> AsyncIterator[bool]:
+        """Whether all stages are ready and fit together: now, and whenever it changes."""
+        while True:
+            ready = self.fault() is None
+            yield ready
+            while ready == (self.fault() is None):
+                await self._wait_changed()
+
+    def fault(self) -> AntiphonError | None:
+        """Why not every request could be served now; None when all is well."""
+        try:
+            for stage in self:
+                stage.require()
+            check_agreement(self.descriptions)
+            self._check_roles()
+        except AntiphonError as error:
+            return error
+        return None
+
+    def model_name(self) -> str:
+        """What clients ask for. Raises `Unavailable` while nobody has told."""
+        if self._deployment.model_name:
+            return self._deployment.model_name
+        return next(iter(self._described().values())).model
+
+    def edges(self) -> Edges:
+        """The pipeline's graph. Raises `Unavailable` while nobody has told."""
+        return next(iter(self._described().values())).pipeline_edges
+
+    def line_up(self, outputs: frozenset[str]) -> Lineup:
+        """The stages that make these outputs for a client.
+
+        Raises `Unavailable` when one of them is down, `FailedPrecondition` when
+        they do not fit together.
+        """
+        edges = self.edges()
+        members = []
+        for role in roles_for(edges, outputs):
+            if role not in self._by_role:
+                raise FailedPrecondition(f"the deployment has no stage {role}", stage=role)
+            stage = self._by_role[role]
+            members.append(Member(role, stage.address, stage.require()))
+        check_agreement({member.role: member.description for member in members})
+        return Lineup(tuple(members), tuple(edges), outputs)
+
+    def _described(self) -> Mapping[str, stage_pb2.DescribeResponse]:
+        descriptions = self.descriptions
+        if not descriptions:
+            next(iter(self)).require()
+        return descriptions
+
+    def _stage(self, role: str) -> Stage:
+        addresses = self._deployment.stage(role).addresses
+        if len(addresses) != 1:
+            raise InvalidArgument(
+                f"stages.{role}.addresses: exactly one is needed, got {len(addresses)}",
+                field=f"stages.{role}.addresses",
+            )
+        return Stage(
+            role,
+            addresses[0],
+            reconnect_s=self._deployment.gateway.reconnect_s,
+            changed=self._on_change,
+        )
+
+    def _check_roles(self) -> None:
+        """Raise `FailedPrecondition` unless graph and deployment name the same things."""
+        edges = self.edges()
+        roles = {r for e in edges for r in (e.producer, e.consumer) if r != CLIENT}
+        if roles != set(self._by_role):
+            raise FailedPrecondition(
+                f"the pipeline has the stages {sorted(roles)}, "
+                f"the deployment {sorted(self._by_role)}"
+            )
+        unknown = set(self._deployment.delivery) - {edge.name for edge in edges}
+        if unknown:
+            raise FailedPrecondition(f"delivery: the pipeline has no edge {sorted(unknown)}")
+
+    async def _wait_changed(self) -> None:
+        """Return after the next change of any stage."""
+        await self._change.wait()
+
+    def _on_change(self) -> None:
+        """Wake who waits for a change, and wait for the next one."""
+        self._change.set()
+        self._change = asyncio.Event()
+
+
+def _channel_options(reconnect_s: float) -> list[tuple[str, int]]:
+    """The common options, with the deployment's pause between attempts to connect."""
+    options = dict(CHANNEL_OPTIONS)
+    options["grpc.max_reconnect_backoff_ms"] = max(100, round(reconnect_s * 1000))
+    return list(options.items())

@@ -1,0 +1,35 @@
+{{/* Ports on which the containers listen, and the Services with them. */}}
+{{- define "antiphon.stagePort" -}}50051{{- end -}}
+{{- define "antiphon.httpPort" -}}8000{{- end -}}
+{{- define "antiphon.grpcPort" -}}50050{{- end -}}
+
+{{/* deployment.yaml, as every process reads it. */}}
+{{- define "antiphon.deployment" -}}
+{{- $root := . -}}
+{{- $stages := dict -}}
+{{- range $role := keys .Values.stages | sortAlpha -}}
+{{- $stage := include "antiphon.stage" (dict "root" $root "role" $role) | fromYaml -}}
+{{- $config := dict -}}
+{{- if eq $stage.accelerator.type "cpu" -}}
+{{- $_ := set $config "device" "cpu" -}}
+{{- else -}}
+{{- $_ := merge $config (dict "device" "cuda" "dtype" "bfloat16") -}}
+{{- end -}}
+{{- $config = mergeOverwrite $config $stage.config -}}
+{{- $name := include "antiphon.componentName" (dict "root" $root "component" $role) -}}
+{{- $_ := set $config "addresses" (list (printf "dns:///%s:%s" $name (include "antiphon.stagePort" $root))) -}}
+{{- $_ := set $config "listen" (printf "0.0.0.0:%s" (include "antiphon.stagePort" $root)) -}}
+{{- $_ := set $stages $role $config -}}
+{{- end -}}
+{{- $gateway := deepCopy .Values.gateway.config -}}
+{{- $_ := set $gateway "http_listen" (printf "0.0.0.0:%s" (include "antiphon.httpPort" $root)) -}}
+{{- $_ := set $gateway "grpc_listen" (printf "0.0.0.0:%s" (include "antiphon.grpcPort" $root)) -}}
+{{- dict
+  "model" (include "antiphon.modelPath" $root)
+  "model_name" .Values.model.name
+  "pipeline" .Values.model.pipeline
+  "delivery" .Values.delivery
+  "stages" $stages
+  "gateway" $gateway
+| toYaml -}}
+{{- end -}}

@@ -1,0 +1,76 @@
+"""Loads code2wav of Qwen3-Omni."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import cast
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from transformers import Qwen3OmniMoeConfig
+from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
+    Qwen3OmniMoeCode2WavConfig,
+)
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
+
+from antiphon.checkpoint import fingerprint, load_submodule
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.qwen3_omni import read_config
+from antiphon.runtime.engine import LoadedStage, StageFacts
+from antiphon.sampling import Sampling
+from services.code2wav.engine import Code2WavEngine
+from services.code2wav.stream import StreamDecoder
+
+# Not in the checkpoint: the model card and its examples write 24 kHz files.
+SAMPLE_RATE_HZ = 24_000
+
+CODE_DTYPE_ENTRIES = 1 << 16
+
+
+def load(model_dir: Path, config: StageConfig) -> LoadedStage:
+    """The stage, ready to run. Raises `FailedPrecondition` for what it cannot run."""
+    if config.engine != "torch":
+        raise FailedPrecondition(f"code2wav has the engine torch, not {config.engine!r}")
+    module = load_submodule(
+        Qwen3OmniMoeCode2Wav,
+        _read_config(model_dir),
+        "code2wav.",
+        model_dir,
+        dtype=getattr(torch, config.dtype),
+        device=config.device,
+    )
+    decoder = StreamDecoder(module)
+    if decoder.entries > CODE_DTYPE_ENTRIES:
+        raise FailedPrecondition(f"codes travel as uint16; the codebooks have {decoder.entries}")
+    context_limit = config.context_limit or module.config.max_position_embeddings
+    facts = _facts(model_dir, decoder, context_limit)
+    return LoadedStage(Code2WavEngine(decoder, context_limit), facts)
+
+
+def _read_config(model_dir: Path) -> Qwen3OmniMoeCode2WavConfig:
+    """The decoder's part of `config.json`."""
+    try:
+        whole = Qwen3OmniMoeConfig.from_dict(read_config(model_dir))
+    except (OSError, ValueError, StrictDataclassError) as error:
+        raise FailedPrecondition(f"{model_dir}: cannot use its config.json: {error}") from error
+    if not whole.enable_audio_output:
+        raise FailedPrecondition(f"{model_dir}: this checkpoint makes no audio")
+    return cast(Qwen3OmniMoeCode2WavConfig, whole.code2wav_config)
+
+
+def _facts(model_dir: Path, decoder: StreamDecoder, context_limit: int) -> StageFacts:
+    """What the stage tells about itself."""
+    # The stage draws nothing: settings without effect.
+    nothing = Sampling(0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1)
+    return StageFacts(
+        model=model_dir.name,
+        checkpoint_fingerprint=fingerprint(model_dir),
+        engine="torch",
+        default_sampling=nothing,
+        sample_rate_hz=SAMPLE_RATE_HZ,
+        samples_per_frame=decoder.samples_per_frame,
+        code_groups=decoder.groups,
+        code_entries=decoder.entries,
+        context_limit=context_limit,
+    )

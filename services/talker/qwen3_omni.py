@@ -1,0 +1,79 @@
+"""Loads the talker of a Qwen3-Omni checkpoint."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeConfig
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
+    Qwen3OmniMoeTalkerForConditionalGeneration,
+)
+
+from antiphon.checkpoint import fingerprint, load_submodule, read_tensor
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import InvalidArgument
+from antiphon.pipelines.qwen3_omni import SpecialIds, read_config
+from antiphon.runtime.engine import LoadedStage, StageFacts
+from antiphon.sampling import Sampling
+from services.talker.engine import TalkerEngine
+from services.talker.model import Talker
+
+ENGINE = "torch"
+WORD_TABLE = "thinker.model.embed_tokens.weight"
+
+# Defaults of the keywords `talker_*` of `Qwen3OmniMoeForConditionalGeneration.generate`.
+DEFAULT_SAMPLING = Sampling(
+    temperature=0.9, top_k=50, top_p=1.0, repetition_penalty=1.05, seed=0, max_tokens=4096
+)
+
+
+@torch.inference_mode()
+def load(model_dir: Path, config: StageConfig) -> LoadedStage:
+    """Load the talker and the thinker's word table; no other weights are read.
+
+    Raises `InvalidArgument` for settings that it has no place for, and
+    `FailedPrecondition` when the checkpoint does not fit together.
+    """
+    if config.engine != ENGINE:
+        raise InvalidArgument(f"engine: the talker has {ENGINE!r}, not {config.engine!r}")
+    whole: Any = Qwen3OmniMoeConfig.from_pretrained(model_dir)
+    limit = _context_limit(whole.talker_config.text_config.max_position_embeddings, config)
+    module = load_submodule(
+        Qwen3OmniMoeTalkerForConditionalGeneration,
+        whole.talker_config,
+        "talker.",
+        model_dir,
+        dtype=getattr(torch, config.dtype),
+        device=torch.device(config.device),
+    )
+    code_entries = int(whole.code2wav_config.codebook_size)
+    model = Talker(
+        module,
+        read_tensor(model_dir, WORD_TABLE),
+        SpecialIds.from_config(read_config(model_dir)),
+        code_entries=code_entries,
+        context_limit=limit,
+    )
+    facts = StageFacts(
+        model=model_dir.name,
+        checkpoint_fingerprint=fingerprint(model_dir),
+        engine=ENGINE,
+        default_sampling=DEFAULT_SAMPLING,
+        voices=model.rows.voices,
+        code_groups=model.groups,
+        code_entries=code_entries,
+        context_limit=limit,
+    )
+    return LoadedStage(TalkerEngine(model, limit), facts)
+
+
+def _context_limit(positions: int, config: StageConfig) -> int:
+    """Positions of a segment: the setting, or the checkpoint's."""
+    if config.context_limit > positions:
+        raise InvalidArgument(
+            f"context_limit: {config.context_limit} is over the checkpoint's {positions}",
+            field="context_limit",
+        )
+    return config.context_limit or positions

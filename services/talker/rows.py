@@ -1,0 +1,92 @@
+"""The talker's input rows: tables that turn ids, hidden rows and codes into them.
+
+A text row is `text_projection(thinker embedding)`: a function of the id alone, so
+the projected table is computed once at load. Mirrors `_get_talker_user_parts` and
+`_get_talker_assistant_parts`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from antiphon.chunk import Tensor as Array
+from services.talker.transcript import HEADER_ROWS, Transcript
+
+PROJECTED_AT_ONCE = 4096
+
+
+class RowTable:
+    """Rows for one checkpoint. `talker` is HF's talker for conditional generation.
+
+    `embeddings` [V, thinker hidden], of any dtype and device, is the thinker's table.
+    """
+
+    def __init__(self, talker: Any, embeddings: Tensor) -> None:
+        config = talker.config
+        self._project = talker.hidden_projection
+        self._codes: Tensor = talker.model.codec_embedding.weight
+        self._text = _project_table(talker.text_projection, embeddings, like=self._codes)
+        self._codec_side = {
+            voice: self._codes[
+                [
+                    config.codec_nothink_id,
+                    config.codec_think_bos_id,
+                    config.codec_think_eos_id,
+                    speaker,
+                    config.codec_pad_id,
+                    config.codec_bos_id,
+                ]
+            ]
+            for voice, speaker in _voices(config).items()
+        }
+        self.voices = tuple(self._codec_side)
+        self.vocabulary = len(self._text)
+        self.hidden_row_width = int(config.thinker_hidden_size)
+
+    def prompt(self, transcript: Transcript, start: int, stop: int, voice: str) -> Tensor:
+        """Rows `start` to `stop` [n, hidden] of the prompt, which must be ready."""
+        ids = torch.from_numpy(transcript.prompt_text(start, stop))
+        rows = self._text[ids.to(self._text.device)]
+        where, hidden = transcript.hidden_rows(start, stop)
+        if hidden is not None:
+            taken = _as_tensor(hidden).to(self._text.device, self._text.dtype)
+            rows[torch.from_numpy(where).to(self._text.device)] = self._project(taken)
+        first = transcript.user_rows + HEADER_ROWS
+        if stop > first:
+            begin = max(start, first)
+            rows[begin - start :] += self._codec_side[voice][begin - first : stop - first]
+        return rows
+
+    def text(self, token: int) -> Tensor:
+        """[1, hidden]: the row of a text id."""
+        return self._text[token, None]
+
+    def code(self, code: int) -> Tensor:
+        """[1, hidden]: the talker's embedding of a first code."""
+        return self._codes[code, None]
+
+
+def _voices(config: Any) -> Mapping[str, int]:
+    """Speaker ids by lower-case name; the first is the default."""
+    return {name.lower(): speaker for name, speaker in (config.speaker_id or {}).items()}
+
+
+def _project_table(projection: Any, embeddings: Tensor, like: Tensor) -> Tensor:
+    """`projection` of every row, a slice at a time: the middle width is large."""
+    table = like.new_empty(len(embeddings), like.shape[1])
+    for start in range(0, len(embeddings), PROJECTED_AT_ONCE):
+        part = embeddings[start : start + PROJECTED_AT_ONCE].to(like.device, like.dtype)
+        table[start : start + len(part)] = projection(part)
+    return table
+
+
+def _as_tensor(rows: Array) -> Tensor:
+    """The array as a tensor; torch does not know numpy's bfloat16."""
+    if rows.dtype.name == "bfloat16":
+        return torch.from_numpy(rows.view(np.int16)).view(torch.bfloat16)
+    return torch.from_numpy(rows)

@@ -1,0 +1,223 @@
+"""What has arrived of one segment's input, and what the talker may compute from it.
+
+The talker's prompt is all user turns of the thinker's prompt and then nine rows
+about the answer. With A the ids from the last assistant header on (the prompt's
+tail and then the reply), the text side of those nine is
+
+    A[0]  A[1]  A[2]  tts_pad x 4  tts_bos  A[3]
+
+and each later step adds one row: A[4], A[5], ... then one tts_eos, then tts_pad.
+Laws: a row exists only when everything in it has arrived, and tts_eos and tts_pad
+only when `tokens` has ended, so that a late token is never spoken as silence.
+Mirrors `Qwen3OmniMoeForConditionalGeneration.generate` and its
+`_get_talker_assistant_parts`. No torch here.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from antiphon.chunk import Tensor, Tensors
+from antiphon.errors import DataLoss, InvalidArgument, NotImplementedYet
+from antiphon.pipelines.qwen3_omni import (
+    SpecialIds,
+    assistant_start,
+    is_multimodal,
+    user_positions,
+)
+from antiphon.runtime.engine import InputChunk
+
+PROMPT, TOKENS = "prompt", "tokens"
+HEADER_ROWS = 3
+ANSWER_ROWS = 9
+FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
+
+
+class Transcript:
+    """One segment's prompt and reply, as far as they have come.
+
+    `vocabulary` bounds the ids; `row_width` is the width of hidden rows.
+    """
+
+    def __init__(self, special: SpecialIds, vocabulary: int, row_width: int) -> None:
+        self._special = special
+        self._vocabulary = vocabulary
+        self._row_width = row_width
+        self._user_ids: npt.NDArray[np.int32] | None = None
+        self._heard = np.empty(0, np.intp)  # which user rows are hidden rows, ascending
+        self._heard_positions = np.empty(0, np.intp)  # and where they are in the prompt
+        self._rows: list[Tensor] = []
+        self._rows_come = 0
+        self._answer_head: list[int] = []
+        self._reply: list[int] = []
+        self._prompt_finished = False
+        self._tokens_finished = False
+
+    @property
+    def prompt_rows(self) -> int | None:
+        """Length of the talker's prompt; None until the prompt's ids have come."""
+        return None if self._user_ids is None else len(self._user_ids) + ANSWER_ROWS
+
+    @property
+    def user_rows(self) -> int:
+        """How many of the prompt's rows come before the nine of the answer."""
+        return 0 if self._user_ids is None else len(self._user_ids)
+
+    @property
+    def silent(self) -> bool:
+        """Whether it is certain that there is nothing to say."""
+        return (
+            self._tokens_finished
+            and self._user_ids is not None
+            and self._answer_length <= HEADER_ROWS
+        )
+
+    @property
+    def ready_rows(self) -> int:
+        """How many rows of the prompt, from its start, can be computed."""
+        if self._user_ids is None:
+            return 0
+        if self._rows_come < len(self._heard):
+            return int(self._heard[self._rows_come])
+        known = self._answer_length
+        if known < HEADER_ROWS:
+            return self.user_rows + known
+        return self.user_rows + ANSWER_ROWS - (known == HEADER_ROWS)
+
+    @property
+    def next_prompt_edge(self) -> str:
+        """The edge that the first row which is not ready waits for."""
+        complete = self._user_ids is not None and self._rows_come == len(self._heard)
+        return TOKENS if complete else PROMPT
+
+    def prompt_text(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Text ids of ready prompt rows; at hidden rows, the placeholder's id."""
+        assert self._user_ids is not None
+        special = self._special
+        answer = [self._answer(index) for index in range(min(self._answer_length, HEADER_ROWS + 1))]
+        fixed = [special.tts_pad] * 4 + [special.tts_bos]
+        text = answer[:HEADER_ROWS] + fixed + answer[HEADER_ROWS:]
+        users = len(self._user_ids)
+        later = text[max(start - users, 0) : max(stop - users, 0)]
+        return np.concatenate((self._user_ids[start:stop], np.array(later, np.int64)))
+
+    def hidden_rows(self, start: int, stop: int) -> tuple[npt.NDArray[np.intp], Tensor | None]:
+        """Which of the prompt rows are hidden rows, counted from `start`, and those rows.
+
+        The rows are handed over: each range may be asked for once, in order.
+        """
+        first, last = np.searchsorted(self._heard, (start, stop))
+        if first == last:
+            return self._heard[:0], None
+        come = self._rows[0] if len(self._rows) == 1 else np.concatenate(self._rows)
+        count = last - first
+        self._rows = [come[count:]] if len(come) > count else []
+        return self._heard[first:last] - start, come[:count]
+
+    def text(self, step: int) -> int | None:
+        """The text id of decode step `step` (from 0); None when it has not come."""
+        index = HEADER_ROWS + 1 + step
+        if index < self._answer_length:
+            return self._answer(index)
+        if not self._tokens_finished:
+            return None
+        return self._special.tts_eos if index == self._answer_length else self._special.tts_pad
+
+    def accept(self, chunk: InputChunk) -> None:
+        """Take a chunk in. Raises `InvalidArgument`, `NotImplementedYet` or `DataLoss`."""
+        if chunk.prime:
+            raise NotImplementedYet("the talker cannot be primed with input", edge=chunk.edge)
+        if chunk.edge == PROMPT:
+            self._accept_prompt(chunk)
+        elif chunk.edge == TOKENS:
+            self._accept_tokens(chunk)
+        else:
+            raise InvalidArgument(f"the talker has no input {chunk.edge!r}", edge=chunk.edge)
+
+    def _accept_prompt(self, chunk: InputChunk) -> None:
+        if self._prompt_finished:
+            raise DataLoss("prompt: a chunk came after the last", edge=PROMPT)
+        if "ids" in chunk.tensors:
+            self._take_prompt(chunk)
+        if "rows" in chunk.tensors or "row_positions" in chunk.tensors:
+            self._take_rows(chunk.tensors)
+        if chunk.segment_finished:
+            self._prompt_finished = True
+            if self._user_ids is None or self._rows_come < len(self._heard):
+                raise DataLoss(
+                    f"prompt: ended after {self._rows_come} of {len(self._heard)} hidden rows",
+                    edge=PROMPT,
+                )
+
+    def _take_prompt(self, chunk: InputChunk) -> None:
+        ids = self._checked_ids(chunk)
+        if self._user_ids is not None or chunk.position != 0 or not len(ids):
+            raise DataLoss("prompt: all ids come once, in the first chunk", edge=PROMPT)
+        special = self._special
+        if np.isin(ids, (special.image, special.video)).any():
+            raise NotImplementedYet("the talker cannot read images or videos yet", edge=PROMPT)
+        start = assistant_start(ids, special)
+        if is_multimodal(ids[start:], special).any():
+            raise InvalidArgument("prompt: audio after the last assistant header", edge=PROMPT)
+        users = user_positions(ids, special)
+        self._heard = np.flatnonzero(is_multimodal(ids[users], special))
+        self._heard_positions = users[self._heard]
+        self._answer_head = ids[start:].tolist()
+        self._user_ids = ids[users]
+
+    def _take_rows(self, tensors: Tensors) -> None:
+        if self._user_ids is None:
+            raise DataLoss("prompt: rows came before the ids", edge=PROMPT)
+        try:
+            rows, positions = tensors["rows"], tensors["row_positions"]
+        except KeyError as missing:
+            raise DataLoss(f"prompt: {missing.args[0]} is missing", edge=PROMPT) from None
+        if rows.dtype.name not in FLOAT_DTYPES or rows.shape != (len(rows), self._row_width):
+            raise DataLoss(
+                f"prompt: rows are {rows.dtype} {rows.shape}, not floats [n, {self._row_width}]",
+                edge=PROMPT,
+            )
+        end = self._rows_come + len(rows)
+        if not np.array_equal(positions, self._heard_positions[self._rows_come : end]):
+            raise DataLoss(
+                f"prompt: hidden rows {self._rows_come} to {end} have wrong positions", edge=PROMPT
+            )
+        if len(rows):
+            # A copy: the chunk's bytes may belong to a transport.
+            self._rows.append(np.array(rows))
+        self._rows_come = end
+
+    def _accept_tokens(self, chunk: InputChunk) -> None:
+        if self._tokens_finished:
+            raise DataLoss("tokens: a chunk came after the last", edge=TOKENS)
+        if "ids" in chunk.tensors:
+            ids = self._checked_ids(chunk)
+            if len(ids) and chunk.position != len(self._reply):
+                raise DataLoss(
+                    f"tokens: position {chunk.position} came instead of {len(self._reply)}",
+                    edge=TOKENS,
+                )
+            self._reply.extend(ids.tolist())
+        self._tokens_finished = chunk.segment_finished
+
+    def _checked_ids(self, chunk: InputChunk) -> npt.NDArray[np.int32]:
+        ids = chunk.tensors["ids"]
+        if ids.dtype != np.int32 or ids.ndim != 1:
+            raise DataLoss(
+                f"{chunk.edge}: ids are {ids.dtype} {ids.shape}, not int32 [n]", edge=chunk.edge
+            )
+        if len(ids) and not (ids.min() >= 0 and ids.max() < self._vocabulary):
+            raise InvalidArgument(
+                f"{chunk.edge}: an id is outside 0..{self._vocabulary - 1}", edge=chunk.edge
+            )
+        return ids
+
+    @property
+    def _answer_length(self) -> int:
+        return len(self._answer_head) + len(self._reply)
+
+    def _answer(self, index: int) -> int:
+        """A[index]."""
+        head = len(self._answer_head)
+        return self._answer_head[index] if index < head else self._reply[index - head]

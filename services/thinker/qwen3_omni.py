@@ -1,0 +1,100 @@
+"""Loads a Qwen3-Omni checkpoint's thinker: what `services.thinker` serves for this family."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+from transformers import (
+    Qwen3OmniMoeConfig,
+    Qwen3OmniMoeThinkerForConditionalGeneration,
+    WhisperFeatureExtractor,
+)
+
+from antiphon.checkpoint import fingerprint, load_submodule
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import InvalidArgument
+from antiphon.pipelines.qwen3_omni import SpecialIds, read_config
+from antiphon.runtime.engine import LoadedStage, StageFacts
+from antiphon.sampling import Sampling
+from services.thinker.audio import AudioFrontEnd
+from services.thinker.chat import load_chat_tokenizer
+from services.thinker.detokenizer import Vocabulary
+from services.thinker.engine import ThinkerEngine
+from services.thinker.model import ThinkerModel
+from services.thinker.prompt import PromptFactory
+
+ENGINE = "torch"
+MAX_INPUT_AUDIO_S = 1800.0
+DEFAULT_SAMPLING = Sampling(
+    temperature=0.0, top_k=50, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1024
+)
+"""What Hugging Face's `generate` does unless told otherwise: greedy, 1024 tokens."""
+
+
+def load(model_dir: Path, config: StageConfig) -> LoadedStage:
+    """The thinker of a checkpoint directory.
+
+    Raises `InvalidArgument` for an engine or a context limit that it does not have,
+    `FailedPrecondition` for a checkpoint that is not complete.
+    """
+    if config.engine != ENGINE:
+        raise InvalidArgument(
+            f"thinker: no engine {config.engine!r}; known: {ENGINE}", field="engine"
+        )
+    whole: Any = Qwen3OmniMoeConfig.from_pretrained(model_dir, local_files_only=True)
+    prompts = _load_prompts(model_dir, whole, config)
+    module = load_submodule(
+        Qwen3OmniMoeThinkerForConditionalGeneration,
+        whole.thinker_config,
+        "thinker.",
+        model_dir,
+        dtype=getattr(torch, config.dtype),
+        device=torch.device(config.device),
+        skip=("visual",),
+    )
+    model = ThinkerModel(module, tapped_layer=whole.talker_config.accept_hidden_layer)
+    engine = ThinkerEngine(model, prompts, Vocabulary(prompts.chat.tokenizer))
+    return LoadedStage(engine, _facts(model_dir, prompts))
+
+
+def _load_prompts(model_dir: Path, whole: Any, config: StageConfig) -> PromptFactory:
+    """Chat template, tokeniser and audio front end of the directory."""
+    extractor = WhisperFeatureExtractor.from_pretrained(model_dir, local_files_only=True)
+    return PromptFactory(
+        chat=load_chat_tokenizer(model_dir),
+        audio=AudioFrontEnd(
+            extractor,
+            n_window=whole.thinker_config.audio_config.n_window,
+            max_audio_s=MAX_INPUT_AUDIO_S,
+        ),
+        special=SpecialIds.from_config(read_config(model_dir)),
+        context_limit=_context_limit(
+            whole.thinker_config.text_config.max_position_embeddings, config
+        ),
+    )
+
+
+def _context_limit(most: int, config: StageConfig) -> int:
+    """The configured limit, or the checkpoint's, which it may not exceed."""
+    if config.context_limit > most:
+        raise InvalidArgument(
+            f"thinker: context_limit {config.context_limit} is above the checkpoint's {most}",
+            field="context_limit",
+        )
+    return config.context_limit or most
+
+
+def _facts(model_dir: Path, prompts: PromptFactory) -> StageFacts:
+    """What `Describe` says of this thinker."""
+    return StageFacts(
+        model=model_dir.resolve().name,
+        checkpoint_fingerprint=fingerprint(model_dir),
+        engine=ENGINE,
+        default_sampling=DEFAULT_SAMPLING,
+        context_limit=prompts.context_limit,
+        input_kinds=("text", "audio"),
+        input_sample_rate_hz=prompts.audio.sample_rate_hz,
+        max_input_audio_s=MAX_INPUT_AUDIO_S,
+    )

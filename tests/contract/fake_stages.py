@@ -1,0 +1,257 @@
+"""Stages that follow a script: real gRPC servers with a real health service, no model."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import grpc
+import numpy as np
+from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+
+from antiphon.chunk import Chunk, Tensors
+from antiphon.errors import AntiphonError
+from antiphon.segment import FinishReason
+from antiphon.transport.channel import SERVER_OPTIONS
+from antiphon.v1 import session_pb2, stage_pb2, stage_pb2_grpc
+from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
+from antiphon.wire.convert import error_to_proto, finish_reason_to_proto
+
+THINKER, TALKER, CODE2WAV = "thinker", "talker", "code2wav"
+ROLES = (THINKER, TALKER, CODE2WAV)
+EDGES = (
+    ("input", "", THINKER),
+    ("text", THINKER, ""),
+    ("prompt", THINKER, TALKER),
+    ("tokens", THINKER, TALKER),
+    ("codes", TALKER, CODE2WAV),
+    ("audio", CODE2WAV, ""),
+)
+SAMPLE_RATE_HZ = 24_000
+INPUT_RATE_HZ = 16_000
+MAX_INPUT_AUDIO_S = 2.0
+TEXTS = ("Hello", " wörld", "!")
+FRAMES = (1, 2, 3)
+"""Codec frames of each audio chunk of the usual script."""
+
+
+def samples_of(frames: int, start: int) -> np.ndarray[Any, Any]:
+    """Some audio that differs from sample to sample."""
+    positions = np.arange(start, start + frames * 1920 - (555 if not start else 0))
+    return np.sin(positions / 17).astype(np.float32)
+
+
+class Session:
+    """One RunSession stream as a script sees it."""
+
+    def __init__(self, role: str, context: Any) -> None:
+        self.role = role
+        self.opening = session_pb2.SessionOpen()
+        self.segment = session_pb2.SegmentOpen()
+        self.input: Chunk | None = None
+        self.cancelled = asyncio.Event()
+        self.half_closed = asyncio.Event()
+        self._context = context
+        self._sequences: dict[str, int] = {}
+
+    async def opened(self) -> None:
+        message = session_pb2.SessionOpened(boot_id=f"boot-{self.role}")
+        await self._context.write(session_pb2.SessionResponse(opened=message))
+
+    async def chunk(
+        self,
+        edge: str,
+        tensors: Tensors | None = None,
+        *,
+        position: int = 0,
+        finish: FinishReason | None = None,
+        skip: int = 0,
+    ) -> None:
+        """Send a chunk; `skip` leaves a gap in the sequence."""
+        sequence = self._sequences.get(edge, 0) + skip
+        self._sequences[edge] = sequence + 1
+        chunk = Chunk(
+            session_id=self.opening.session_id,
+            edge=edge,
+            sequence=sequence,
+            position=position,
+            tensors=tensors or {},
+            segment_finished=finish is not None,
+            finish_reason=finish,
+        )
+        await self._context.write(session_pb2.SessionResponse(chunk=chunk_to_proto(chunk)))
+
+    async def text(self, text: str, finish: FinishReason | None = None, *, skip: int = 0) -> None:
+        ids = np.arange(len(text), dtype=np.int32)
+        utf8 = np.frombuffer(text.encode(), dtype=np.uint8)
+        await self.chunk("text", {"ids": ids, "utf8": utf8}, finish=finish, skip=skip)
+
+    async def audio(self, frames: int, start: int, finish: FinishReason | None = None) -> int:
+        """Send that many frames from a sample on; returns where the next ones start."""
+        samples = samples_of(frames, start)
+        codes = np.arange(frames * 16, dtype=np.uint16).reshape(frames, 16)
+        tensors = {"samples": samples, "codes": codes}
+        await self.chunk("audio", tensors, position=start, finish=finish)
+        return start + len(samples)
+
+    async def report(self, reason: FinishReason = FinishReason.STOP, **counts: int) -> None:
+        report = session_pb2.SegmentReport(finish_reason=finish_reason_to_proto(reason), **counts)
+        await self._context.write(session_pb2.SessionResponse(report=report))
+
+    async def error(self, error: AntiphonError) -> None:
+        message = session_pb2.SessionResponse(error=error_to_proto(error))
+        await self._context.write(message)
+
+
+Script = Callable[[Session], Awaitable[None]]
+
+
+async def think(session: Session) -> None:
+    """The usual thinker: three pieces of text, 20 prompt tokens of which 7 are audio."""
+    await session.opened()
+    for text in TEXTS:
+        await session.text(text)
+    await session.chunk("text", finish=FinishReason.STOP)
+    await session.report(
+        input_positions=20, input_audio_positions=7, input_cached_positions=4, output_positions=5
+    )
+
+
+async def talk(session: Session) -> None:
+    """The usual talker: says that it has finished."""
+    await session.opened()
+    await session.report(output_positions=sum(FRAMES))
+
+
+async def make_waves(session: Session) -> None:
+    """The usual code2wav: chunks of FRAMES, then a bare finish."""
+    await session.opened()
+    start = 0
+    for frames in FRAMES:
+        start = await session.audio(frames, start)
+    await session.chunk("audio", position=start, finish=FinishReason.STOP)
+    await session.report(input_positions=sum(FRAMES), output_positions=start)
+
+
+USUAL: dict[str, Script] = {THINKER: think, TALKER: talk, CODE2WAV: make_waves}
+
+
+@dataclass
+class FakeStage(stage_pb2_grpc.StageServiceServicer):
+    """One stage process. `description` and `script` may be changed between requests."""
+
+    role: str
+    script: Script
+    description: stage_pb2.DescribeResponse
+    sessions: list[Session] = field(default_factory=list)
+    address: str = "127.0.0.1:0"
+
+    async def start(self) -> None:
+        """Serve, at the address of before if there was one."""
+        self._server = grpc.aio.server(options=SERVER_OPTIONS)
+        self.health = health.aio.HealthServicer()
+        stage_pb2_grpc.add_StageServiceServicer_to_server(self, self._server)
+        health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
+        self.address = f"127.0.0.1:{self._server.add_insecure_port(self.address)}"
+        await self._server.start()
+
+    async def die(self) -> None:
+        """End at once, breaking every stream."""
+        await self._server.stop(0)
+
+    async def set_serving(self, serving: bool) -> None:
+        response = health_pb2.HealthCheckResponse
+        await self.health.set("", response.SERVING if serving else response.NOT_SERVING)
+
+    async def Describe(self, request: object, context: Any) -> stage_pb2.DescribeResponse:
+        return self.description
+
+    async def RunSession(self, request_iterator: AsyncIterator[Any], context: Any) -> None:
+        session = Session(self.role, context)
+        self.sessions.append(session)
+        try:
+            async for request in request_iterator:
+                _take(session, request)
+                if request.HasField("input_finished" if self._reads else "segment_open"):
+                    break
+            await self.script(session)
+            async for _ in request_iterator:
+                raise AssertionError("nothing may follow")
+            session.half_closed.set()
+        except asyncio.CancelledError:
+            session.cancelled.set()
+            raise
+
+    async def Link(self, request_iterator: object, context: Any) -> None:
+        await context.abort(grpc.StatusCode.UNIMPLEMENTED, "there are no links here")
+
+    @property
+    def _reads(self) -> bool:
+        return self.role == THINKER
+
+
+def _take(session: Session, request: session_pb2.SessionRequest) -> None:
+    if request.HasField("open"):
+        session.opening = request.open
+    if request.HasField("segment_open"):
+        session.segment = request.segment_open
+    if request.HasField("chunk"):
+        session.input = chunk_from_proto(request.chunk)
+
+
+def describe(role: str) -> stage_pb2.DescribeResponse:
+    """What a stage of that role tells of itself."""
+    response = stage_pb2.DescribeResponse(
+        model="fake-omni",
+        checkpoint_fingerprint="f00d",
+        pipeline="fake",
+        role=role,
+        boot_id=f"boot-{role}",
+        pipeline_edges=[
+            stage_pb2.PipelineEdge(name=n, producer=p, consumer=c) for n, p, c in EDGES
+        ],
+    )
+    if role == THINKER:
+        response.context_limit = 4096
+        response.input_kinds.extend(("text", "audio"))
+        response.input_sample_rate_hz = INPUT_RATE_HZ
+        response.max_input_audio_s = MAX_INPUT_AUDIO_S
+    if role == TALKER:
+        response.voices.extend(("chelsie", "ethan"))
+    if role == CODE2WAV:
+        response.sample_rate_hz = SAMPLE_RATE_HZ
+        response.samples_per_frame = 1920
+    return response
+
+
+@dataclass
+class FakeStages:
+    """The three stages of the fake pipeline. Use as an async context manager."""
+
+    by_role: dict[str, FakeStage] = field(
+        default_factory=lambda: {r: FakeStage(r, USUAL[r], describe(r)) for r in ROLES}
+    )
+
+    def __getitem__(self, role: str) -> FakeStage:
+        return self.by_role[role]
+
+    async def __aenter__(self) -> FakeStages:
+        for stage in self.by_role.values():
+            await stage.start()
+        return self
+
+    async def __aexit__(self, *unused: object) -> None:
+        for stage in self.by_role.values():
+            await stage.die()
+
+    def reset(self) -> None:
+        """The usual scripts again, and no sessions."""
+        for role, stage in self.by_role.items():
+            stage.script = USUAL[role]
+            stage.sessions.clear()
+
+    def sessions(self, roles: Sequence[str] = ROLES) -> list[Session]:
+        """The latest session of each role."""
+        return [self[role].sessions[-1] for role in roles]

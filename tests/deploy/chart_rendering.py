@@ -1,0 +1,78 @@
+"""Renders the chart without a cluster, through the Helm SDK.
+
+`helm_python.Chart.render` gives text per template and does not parse it; here it
+becomes the objects that a cluster would get.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import helm_python
+import yaml
+
+from antiphon.deployment.schema import Deployment, load_deployment
+
+ROOT = Path(__file__).parents[2]
+CHART = ROOT / "helm" / "antiphon"
+PRESETS = sorted(path.name.removesuffix("-values.yaml") for path in CHART.glob("ci/*.yaml"))
+
+Values = dict[str, Any]
+KubernetesObject = dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Rendered:
+    """The objects of a release, and what is printed after an install."""
+
+    objects: tuple[KubernetesObject, ...]
+    notes: str
+
+    def of_kind(self, kind: str) -> dict[str, KubernetesObject]:
+        """The objects of a kind by name."""
+        return {each["metadata"]["name"]: each for each in self.objects if each["kind"] == kind}
+
+    def pods(self) -> dict[str, KubernetesObject]:
+        """Every pod's spec by the name of the object that has it."""
+        templates = {
+            name: each["spec"]["template"]["spec"]
+            for name, each in self.of_kind("Deployment").items()
+        }
+        return templates | {name: each["spec"] for name, each in self.of_kind("Pod").items()}
+
+    def annotations(self, deployment: str) -> dict[str, str]:
+        """Annotations of a Deployment's pods."""
+        template = self.of_kind("Deployment")[deployment]["spec"]["template"]
+        return cast(dict[str, str], template["metadata"]["annotations"])
+
+    def deployment_file(self) -> Deployment:
+        """The deployment.yaml of the ConfigMap, read as every process reads it."""
+        (config,) = self.of_kind("ConfigMap").values()
+        with tempfile.TemporaryDirectory() as directory:
+            path = Path(directory) / "deployment.yaml"
+            path.write_text(config["data"]["deployment.yaml"])
+            return load_deployment(path)
+
+
+def preset(name: str) -> Values:
+    """The values of one of the chart's ci presets."""
+    return cast(Values, yaml.safe_load((CHART / "ci" / f"{name}-values.yaml").read_text()))
+
+
+def render(
+    values: Values | None = None, *, release: str = "demo", namespace: str = "speech"
+) -> Rendered:
+    """Render the chart. Raises `HelmValuesError` or `HelmRenderError`."""
+    with helm_python.Chart.load(CHART) as chart:
+        texts = chart.render(values or {}, name=release, namespace=namespace)
+    notes = next(texts.pop(path) for path in list(texts) if path.endswith("NOTES.txt"))
+    objects = [each for text in texts.values() for each in yaml.safe_load_all(text) if each]
+    return Rendered(tuple(objects), notes)
+
+
+def containers(pod: KubernetesObject) -> list[KubernetesObject]:
+    """All containers of a pod's spec, those that run first included."""
+    return [*pod.get("initContainers", []), *pod["containers"]]

@@ -1,0 +1,100 @@
+"""The deployment.yaml that the chart writes is the one that every process reads."""
+
+from __future__ import annotations
+
+from pathlib import PurePosixPath
+
+import pytest
+from chart_rendering import PRESETS, ROOT, preset, render
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.pipelines.graph import pipeline_named
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_stages_are_those_of_the_pipeline(name: str) -> None:
+    deployment = render(preset(name)).deployment_file()
+    assert set(deployment.stages) == set(pipeline_named(deployment.pipeline).roles)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_addresses_are_the_headless_services(name: str) -> None:
+    rendered = render(preset(name))
+    services = rendered.of_kind("Service")
+    for role, stage in rendered.deployment_file().stages.items():
+        (address,) = stage.addresses
+        host, port = address.removeprefix("dns:///").split(":")
+        assert host == f"demo-antiphon-{role}"
+        assert [each["port"] for each in services[host]["spec"]["ports"]] == [int(port)]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_processes_listen_on_their_container_ports(name: str) -> None:
+    rendered = render(preset(name))
+    deployment, pods = rendered.deployment_file(), rendered.pods()
+
+    def ports(component: str) -> list[str]:
+        (container,) = pods[f"demo-antiphon-{component}"]["containers"]
+        return [f"0.0.0.0:{port['containerPort']}" for port in container["ports"]]
+
+    for role, stage in deployment.stages.items():
+        assert ports(role) == [stage.listen]
+    assert ports("gateway") == [deployment.gateway.http_listen, deployment.gateway.grpc_listen]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_commands_run_modules_of_this_repository_on_the_mounted_file(name: str) -> None:
+    rendered = render(preset(name))
+    (config,) = rendered.of_kind("ConfigMap")
+    for pod_name, pod in rendered.pods().items():
+        if pod_name.endswith("-smoke"):
+            continue
+        (container,) = pod["containers"]
+        python, flag, module, option, path = container["command"]
+        assert (python, flag, option) == ("python", "-m", "--config")
+        assert (ROOT / module.replace(".", "/") / "__main__.py").is_file(), module
+        mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}
+        volume = mounts[str(PurePosixPath(path).parent)]
+        assert {"name": volume, "configMap": {"name": config}} in pod["volumes"]
+        assert PurePosixPath(path).name in rendered.of_kind("ConfigMap")[config]["data"]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_model_lies_in_the_mounted_volume(name: str) -> None:
+    rendered = render(preset(name))
+    model = PurePosixPath(rendered.deployment_file().model)
+    (container,) = rendered.pods()["demo-antiphon-thinker"]["containers"]
+    mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
+    assert PurePosixPath(mounts["model"]) in (model, *model.parents)
+
+
+def test_device_and_dtype_follow_the_accelerator_unless_set() -> None:
+    stages = {
+        "thinker": {"accelerator": {"type": "nvidia"}},
+        "talker": {"accelerator": {"type": "amd"}, "config": {"dtype": "float32"}},
+    }
+    deployment = render({"stages": stages}).deployment_file()
+    chosen = {role: (each.device, each.dtype) for role, each in deployment.stages.items()}
+    assert chosen == {
+        "thinker": ("cuda", "bfloat16"),
+        "talker": ("cuda", "float32"),
+        "code2wav": ("cpu", "float32"),
+    }
+
+
+def test_settings_arrive_unchanged_when_they_are_large_or_fractional() -> None:
+    deployment = render(
+        {
+            "stageDefaults": {"config": {"hold_bytes": 1 << 33, "stall_timeout_s": 2.5}},
+            "gateway": {"config": {"max_body_bytes": 123456789, "max_calls": 7}},
+            "delivery": {"codes": "whole"},
+            "model": {"name": "true"},
+        }
+    ).deployment_file()
+    assert deployment.stage("talker").hold_bytes == 1 << 33
+    assert deployment.stage("talker").stall_timeout_s == 2.5
+    assert deployment.gateway.max_body_bytes == 123456789
+    assert deployment.gateway.max_calls == 7
+    assert deployment.gateway.request_timeout_s == GatewayConfig().request_timeout_s
+    assert deployment.delivery == {"codes": "whole"}
+    assert deployment.model_name == "true"

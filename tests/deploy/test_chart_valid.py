@@ -1,0 +1,101 @@
+"""Every preset renders objects that Kubernetes knows."""
+
+from __future__ import annotations
+
+import copy
+import json
+from pathlib import Path
+
+import helm_python
+import kubernetes_validate
+import pytest
+from chart_rendering import CHART, PRESETS, preset, render
+from values_schema import product_definitions
+
+# The oldest that Chart.yaml allows, and the newest that has schemas here.
+KUBERNETES_VERSIONS = ("1.30", "1.37")
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_chart_lints_without_findings_when_preset_is_used(name: str) -> None:
+    report = helm_python.lint(CHART, preset(name), strict=True, kube_version="v1.30.0")
+    findings = [each for each in report["messages"] if each["error"] != "icon is recommended"]
+    assert not findings
+    assert not report["errors"]
+
+
+def test_presets_cover_the_ways_to_run() -> None:
+    assert PRESETS == ["default", "kind-cpu", "nvidia"]
+
+
+@pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
+@pytest.mark.parametrize("name", PRESETS)
+def test_objects_fit_the_kubernetes_schema_when_preset_is_used(name: str, version: str) -> None:
+    objects = render(preset(name)).objects
+    assert objects
+    for each in objects:
+        assert kubernetes_validate.validate(each, version, strict=True) == version
+
+
+def test_schema_check_reports_a_misspelt_field() -> None:
+    (first, *_) = render().of_kind("Deployment").values()
+    broken = copy.deepcopy(first)
+    broken["spec"]["template"]["spec"]["containers"][0]["readynessProbe"] = {}
+    with pytest.raises(kubernetes_validate.ValidationError, match="readynessProbe"):
+        kubernetes_validate.validate(broken, KUBERNETES_VERSIONS[0], strict=True)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_objects_are_told_apart_and_belong_to_the_release(name: str) -> None:
+    objects = render(preset(name)).objects
+    keys = [(each["kind"], each["metadata"]["name"]) for each in objects]
+    assert len(keys) == len(set(keys))
+    assert {each["metadata"]["namespace"] for each in objects} == {"speech"}
+    assert {each["metadata"]["labels"]["app.kubernetes.io/instance"] for each in objects} == {
+        "demo"
+    }
+
+
+def test_render_is_the_same_when_repeated() -> None:
+    assert render(preset("nvidia")) == render(preset("nvidia"))
+
+
+def test_templates_ask_no_cluster_and_draw_no_lots() -> None:
+    for path in (CHART / "templates").rglob("*"):
+        if path.is_file():
+            text = path.read_text()
+            for word in ("lookup ", "randAlpha", "randNumeric", "uuidv4", "genCA", "now |"):
+                assert word not in text, f"{path.name}: {word}"
+
+
+def test_values_schema_has_the_config_keys_of_the_deployment_schema() -> None:
+    definitions = json.loads((CHART / "values.schema.json").read_text())["definitions"]
+    wanted = product_definitions()
+    assert {name: definitions[name] for name in wanted} == wanted, (
+        "run `python tests/deploy/values_schema.py`"
+    )
+
+
+def test_package_has_the_schema_and_not_the_presets(tmp_path: Path) -> None:
+    with helm_python.Chart.load(CHART) as chart:
+        archive = chart.save(tmp_path)
+    helm_python.expand(tmp_path, archive)
+    files = {
+        str(path.relative_to(tmp_path / "antiphon")) for path in (tmp_path / "antiphon").rglob("*")
+    }
+    assert {"values.schema.json", "values.yaml", "README.md"} <= files
+    assert not any(path.startswith("ci") for path in files)
+
+
+def test_readme_describes_every_top_level_value() -> None:
+    with helm_python.Chart.load(CHART) as chart:
+        values = chart.values
+    readme = (CHART / "README.md").read_text()
+    missing = [key for key in values if f"`{key}" not in readme]
+    stage = [key for key in values["stageDefaults"] if f"`stageDefaults.{key}" not in readme]
+    gateway = [
+        key
+        for key in values["gateway"]
+        if key not in values["stageDefaults"] and f"`gateway.{key}" not in readme
+    ]
+    assert not missing + stage + gateway

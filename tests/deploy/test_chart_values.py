@@ -1,0 +1,210 @@
+"""What values do to the chart, and what it refuses."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import helm_python
+import pytest
+from chart_rendering import CHART, Values, render
+
+THINKER, TALKER, GATEWAY = (f"demo-antiphon-{role}" for role in ("thinker", "talker", "gateway"))
+STAGE_ENV = [{"name": "HF_HUB_OFFLINE", "value": "1"}]
+
+
+@pytest.mark.parametrize(
+    ("values", "place"),
+    [
+        ({"gatewayy": {}}, "gatewayy"),
+        ({"gateway": {"replica": 2}}, "replica"),
+        ({"stageDefaults": {"gpus": 1}}, "gpus"),
+        ({"stages": {"thinker": {"resorces": {}}}}, "resorces"),
+        ({"stages": {"thinker": {"config": {"slot": 4}}}}, "slot"),
+        ({"stages": {"thinker": {"config": {"listen": "0.0.0.0:1"}}}}, "listen"),
+        ({"gateway": {"config": {"http_listen": "0.0.0.0:1"}}}, "http_listen"),
+        ({"stageDefaults": {"probes": {"liveness": {"grpc": {"port": 1}}}}}, "grpc"),
+        ({"model": {"huggingFaceToken": "x"}}, "huggingFaceToken"),
+    ],
+)
+def test_values_are_refused_when_a_key_is_unknown(values: Values, place: str) -> None:
+    with pytest.raises(helm_python.HelmValuesError, match=f"'{place}' not allowed"):
+        render(values)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"stageDefaults": {"replicas": 2}},
+        {"stageDefaults": {"config": {"slots": 0}}},
+        {"stageDefaults": {"config": {"dtype": "int4"}}},
+        {"stageDefaults": {"accelerator": {"type": "tpu"}}},
+        {"stageDefaults": {"sharedMemory": {"size": "64MB"}}},
+        {"delivery": {"codes": "later"}},
+        {"model": {"source": "download"}},
+        {"model": {"source": "existingClaim", "directory": "../secrets"}},
+        {"stages": {"Thinker": {}}},
+        {"stages": {"thinker.x": {}}},
+        {"gateway": {"service": {"type": "ExternalName"}}},
+    ],
+)
+def test_values_are_refused_when_out_of_range(values: Values) -> None:
+    with pytest.raises(helm_python.HelmValuesError):
+        render(values)
+
+
+@pytest.mark.parametrize(
+    ("values", "reason"),
+    [
+        ({"model": {"source": "existingClaim"}}, "set model.existingClaim"),
+        ({"model": {"existingClaim": "weights"}}, "set model.source to existingClaim"),
+        ({"model": {"source": "hostPath"}}, "set model.hostPath"),
+        ({"model": {"hostPath": "/weights"}}, "set model.source to hostPath"),
+        ({"stages": {"gateway": {}}}, "no stage can be called gateway"),
+        (
+            {"stages": {"talker": {"sharedMemory": {"size": "4Gi"}}}},
+            "stages.talker.sharedMemory.size: 4Gi must be less than resources.limits.memory, 4Gi",
+        ),
+        ({"stageDefaults": {"sharedMemory": {"size": "4295M"}}}, "must be less"),
+        ({"stageDefaults": {"sharedMemory": {"size": "4294967296"}}}, "must be less"),
+        ({"stageDefaults": {"resources": {"limits": {"memory": None}}}}, "must be set"),
+        ({"stages": {"talker": {"config": {"device": "cuda:1"}}}}, "needs accelerator.type"),
+        ({"fullnameOverride": "Speech"}, "cannot begin the name"),
+    ],
+)
+def test_render_fails_with_the_reason_when_values_contradict(values: Values, reason: str) -> None:
+    with pytest.raises(helm_python.HelmRenderError) as failure:
+        render(values)
+    assert reason in str(failure.value)
+
+
+@pytest.mark.parametrize("size", ["3.9Gi", "4294M", "4194303Ki", "4294967295"])
+def test_shared_memory_is_accepted_when_just_below_the_limit(size: str) -> None:
+    assert render({"stageDefaults": {"sharedMemory": {"size": size}}}).objects
+
+
+def test_release_is_refused_when_its_name_cannot_begin_a_service() -> None:
+    with pytest.raises(helm_python.HelmRenderError, match="fullnameOverride"):
+        render(release="1demo")
+    assert render({"fullnameOverride": "demo"}, release="1demo").of_kind("Service")["demo-gateway"]
+
+
+def test_a_fourth_stage_is_one_entry() -> None:
+    rendered = render({"stages": {"voice_coder": {"accelerator": {"type": "nvidia"}}}})
+    name = "demo-antiphon-voice-coder"
+    (stage,) = rendered.pods()[name]["containers"]
+    assert stage["command"][:3] == ["python", "-m", "services.voice_coder"]
+    config = rendered.deployment_file().stage("voice_coder")
+    assert config.addresses == (f"dns:///{name}:50051",)
+    assert rendered.of_kind("Service")[name]["spec"]["clusterIP"] == "None"
+
+
+def test_a_stage_is_left_out_when_it_is_null() -> None:
+    rendered = render({"stages": {"talker": None}})
+    assert TALKER not in rendered.pods()
+    assert set(rendered.deployment_file().stages) == {"thinker", "code2wav"}
+
+
+def test_a_stages_own_values_win_even_when_they_are_zero() -> None:
+    rendered = render(
+        {
+            "stageDefaults": {"config": {"threads": 4, "slots": 3}},
+            "stages": {"thinker": {"replicas": 0, "config": {"threads": 0}}},
+        }
+    )
+    deployment = rendered.deployment_file()
+    assert (deployment.stage("thinker").threads, deployment.stage("thinker").slots) == (0, 3)
+    assert deployment.stage("talker").threads == 4
+    assert rendered.of_kind("Deployment")[THINKER]["spec"]["replicas"] == 0
+
+
+def test_pods_take_placement_environment_and_annotations() -> None:
+    placement: dict[str, Any] = {
+        "nodeSelector": {"pool": "gpu"},
+        "tolerations": [{"key": "gpu", "operator": "Exists"}],
+        "affinity": {"podAffinity": {}},
+        "runtimeClassName": "nvidia",
+        "terminationGracePeriodSeconds": 7,
+    }
+    rendered = render(
+        {
+            "imagePullSecrets": [{"name": "registry"}],
+            "stages": {"thinker": placement | {"env": STAGE_ENV, "podAnnotations": {"a": "b"}}},
+            "gateway": placement,
+        }
+    )
+    for name in (THINKER, GATEWAY):
+        pod = rendered.pods()[name]
+        assert {key: pod[key] for key in placement} == placement
+        assert pod["imagePullSecrets"] == [{"name": "registry"}]
+    assert STAGE_ENV[0] in rendered.pods()[THINKER]["containers"][0]["env"]
+    assert rendered.annotations(THINKER)["a"] == "b"
+    assert "nodeSelector" not in rendered.pods()[TALKER]
+    assert "a" not in rendered.annotations(TALKER)
+
+
+def _replaced(values: Values) -> set[str]:
+    """The Deployments whose pods are replaced by an upgrade from the stock values."""
+    before, after = render(), render(values)
+    return {
+        name.removeprefix("demo-antiphon-")
+        for name in before.of_kind("Deployment")
+        if before.annotations(name) != after.annotations(name)
+    }
+
+
+@pytest.mark.parametrize(
+    ("values", "replaced"),
+    [
+        ({}, set()),
+        ({"gateway": {"config": {"max_calls": 3}}}, {"gateway"}),
+        ({"stages": {"talker": {"config": {"slots": 3}}}}, {"gateway", "talker"}),
+        ({"delivery": {"codes": "whole"}}, {"gateway", "thinker", "talker", "code2wav"}),
+        ({"gateway": {"replicas": 3}}, set()),
+    ],
+)
+def test_upgrade_replaces_the_pods_that_read_what_changed(
+    values: Values, replaced: set[str]
+) -> None:
+    assert _replaced(values) == replaced
+
+
+def test_each_stage_takes_its_own_claim_when_it_has_one() -> None:
+    pods = render(
+        {
+            "model": {"source": "existingClaim", "existingClaim": "shared"},
+            "stages": {"talker": {"modelClaim": "own"}},
+        }
+    ).pods()
+    claims = {
+        name: next(v for v in pods[name]["volumes"] if v["name"] == "model")[
+            "persistentVolumeClaim"
+        ]["claimName"]
+        for name in (THINKER, TALKER)
+    }
+    assert claims == {THINKER: "shared", TALKER: "own"}
+
+
+def test_stages_build_the_tiny_checkpoint_only_when_it_is_the_source() -> None:
+    tiny = render().pods()[THINKER]
+    assert tiny["initContainers"][0]["command"] == [
+        *("python", "-m", "antiphon.testing.tiny_checkpoint", "--force"),
+        render().deployment_file().model,
+    ]
+    claim = render({"model": {"source": "existingClaim", "existingClaim": "weights"}})
+    assert "initContainers" not in claim.pods()[THINKER]
+
+
+def test_notes_warn_of_noise_only_when_the_checkpoint_is_random() -> None:
+    assert "noise" in render().notes
+    claim = {"model": {"source": "existingClaim", "existingClaim": "weights"}}
+    assert "noise" not in render(claim).notes
+
+
+def test_images_are_of_the_charts_application_version_unless_told() -> None:
+    with helm_python.Chart.load(CHART) as chart:
+        version = chart.metadata["appVersion"]
+    rendered = render({"stages": {"talker": {"image": {"tag": "dev"}}}})
+    images = {name: pod["containers"][0]["image"] for name, pod in rendered.pods().items()}
+    assert images[THINKER] == f"antiphon-stage:{version}"
+    assert images[TALKER] == "antiphon-stage:dev"
+    assert images[GATEWAY] == f"antiphon-gateway:{version}"

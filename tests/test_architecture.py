@@ -1,0 +1,161 @@
+"""The repository keeps its shape: imports, sizes, names, versions and generated code agree."""
+
+from __future__ import annotations
+
+import configparser
+import re
+import shutil
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[1]
+PACKAGES = ("antiphon", "gateway", "services")
+GENERATED = ROOT / "antiphon" / "v1"
+PROTOS = sorted((ROOT / "proto").rglob("*.proto"))
+MAX_LINES = 400
+NAMES_WITHOUT_MEANING = {
+    "base", "common", "core", "data", "handler", "handlers", "helper", "helpers",
+    "info", "manager", "managers", "mixin", "mixins", "util", "utils",
+}  # fmt: skip
+
+
+def _sources() -> Iterator[Path]:
+    """Every Python file that people write, tests and benchmarks included."""
+    for folder in (*PACKAGES, "tests", "benchmarks"):
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            if GENERATED not in path.parents:
+                yield path
+
+
+def _lint_imports(root: Path) -> subprocess.CompletedProcess[str]:
+    """Check the import contracts of the packages under `root`."""
+    run = "from importlinter.cli import lint_imports_command; lint_imports_command()"
+    return subprocess.run(
+        [sys.executable, "-c", run, "--no-cache", "--no-logo"],
+        cwd=root,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_imports_keep_all_contracts() -> None:
+    checked = _lint_imports(ROOT)
+    assert checked.returncode == 0, checked.stdout + checked.stderr
+
+
+@pytest.fixture(scope="module")
+def copy_of_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("planted")
+    for package in PACKAGES:
+        shutil.copytree(ROOT / package, root / package)
+    shutil.copy(ROOT / ".importlinter", root)
+    return root
+
+
+def test_contracts_report_planted_imports(copy_of_packages: Path) -> None:
+    planted = {
+        "services/talker/planted.py": "import services.thinker\nimport antiphon.client",
+        "gateway/planted.py": "import torch",
+        "antiphon/client/planted.py": "import numpy",
+        "antiphon/wire/planted.py": "import antiphon.pipelines",
+        "antiphon/runtime/session.py": "import asyncio",
+        "antiphon/errors.py": "import grpc",
+        "antiphon/transport/planted.py": "import antiphon.runtime",
+    }
+    for path, lines in planted.items():
+        with (copy_of_packages / path).open("a") as file:
+            file.write(f"\n{lines}\n")
+    checked = _lint_imports(copy_of_packages)
+    assert checked.returncode == 1, checked.stderr
+    broken = set(re.findall(r"^(.+) BROKEN", checked.stdout, re.MULTILINE))
+    kept = set(re.findall(r"^(.+) KEPT", checked.stdout, re.MULTILINE))
+    assert not kept
+    assert len(broken) == len(_contracts())
+    for path in planted:
+        assert path.removesuffix(".py").replace("/", ".") in checked.stdout
+
+
+def _contracts() -> list[configparser.SectionProxy]:
+    contracts = configparser.ConfigParser()
+    contracts.read(ROOT / ".importlinter")
+    return [contracts[name] for name in contracts.sections() if ":contract:" in name]
+
+
+def test_every_stage_is_kept_apart_from_the_others() -> None:
+    (stages,) = (each["modules"] for each in _contracts() if each["type"] == "independence")
+    folders = {path.parent.name for path in (ROOT / "services").glob("*/__init__.py")}
+    assert set(stages.split()) == {f"services.{name}" for name in folders}
+
+
+def test_every_module_has_a_layer() -> None:
+    (layers,) = (each["layers"] for each in _contracts() if each["type"] == "layers")
+    placed = set(re.findall(r"[\w.]+", layers))
+    modules = {
+        f"antiphon.{path.stem}"
+        for path in (ROOT / "antiphon").iterdir()
+        if (path.suffix == ".py" or (path / "__init__.py").is_file()) and path.stem != "__init__"
+    }
+    assert placed == modules | {"gateway", "services"}
+
+
+def test_files_are_short() -> None:
+    long = {
+        str(path.relative_to(ROOT)): count
+        for path in _sources()
+        if (count := len(path.read_text().splitlines())) > MAX_LINES
+    }
+    assert not long
+
+
+def test_names_of_modules_say_what_is_inside() -> None:
+    paths = [path.relative_to(ROOT) for path in _sources()]
+    assert not [
+        str(path)
+        for path in paths
+        if NAMES_WITHOUT_MEANING & {path.stem.removeprefix("_"), *path.parts[:-1]}
+    ]
+
+
+def test_chart_installs_the_version_of_the_project() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    chart = yaml.safe_load((ROOT / "helm" / "antiphon" / "Chart.yaml").read_text())
+    assert chart["appVersion"] == project["version"]
+    # The chart's own version is the same one, as semantic versioning writes it.
+    assert chart["version"] == re.sub(r"\.(dev|rc)(\d+)$", r"-\1.\2", project["version"])
+
+
+def test_there_are_protos() -> None:
+    assert PROTOS
+
+
+@pytest.mark.parametrize("proto", PROTOS, ids=lambda path: path.stem)
+def test_proto_path_is_package_and_python_path(proto: Path) -> None:
+    place = proto.relative_to(ROOT / "proto")
+    package = ".".join(place.parent.parts)
+    assert f"\npackage {package};\n" in proto.read_text()
+    for suffix in ("_pb2.py", "_pb2.pyi", "_pb2_grpc.py", "_pb2_grpc.pyi"):
+        assert (ROOT / place.with_name(place.stem + suffix)).is_file()
+    generated = (ROOT / place.with_name(f"{place.stem}_pb2.py")).read_text()
+    assert f"\n# source: {place}\n" in generated
+
+
+def test_every_generated_file_has_a_proto() -> None:
+    stems = {re.sub(r"_pb2(_grpc)?$", "", path.stem) for path in GENERATED.glob("*_pb2*.py*")}
+    assert stems == {path.stem for path in PROTOS}
+
+
+def test_generated_code_runs_on_the_oldest_protobuf_and_grpc_allowed() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    oldest = dict(each.split(">=") for each in project["dependencies"] if each.count(">=") == 1)
+    assert oldest["protobuf"].startswith("5.29.")
+    for path in GENERATED.glob("*_pb2.py"):
+        assert "\n# Protobuf Python Version: 5.29.0\n" in path.read_text(), path.name
+    for path in GENERATED.glob("*_pb2_grpc.py"):
+        assert f"GRPC_GENERATED_VERSION = '{oldest['grpcio']}'" in path.read_text(), path.name

@@ -1,0 +1,102 @@
+"""A real SpeechService on a free port, whose answers the test writes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from threading import Event as Flag
+
+import grpc
+
+from antiphon.errors import AntiphonError
+from antiphon.v1 import chunk_pb2, session_pb2, speech_pb2, speech_pb2_grpc
+from antiphon.wire.convert import error_to_proto
+from antiphon.wire.status import ERROR_METADATA_KEY
+
+Responses = Iterator[speech_pb2.GenerateResponse]
+Answer = Callable[[speech_pb2.GenerateRequest, "Speech"], Responses]
+
+
+@dataclass
+class Speech(speech_pb2_grpc.SpeechServiceServicer):
+    """Answers with whatever `answer` yields; remembers what it was asked."""
+
+    answer: Answer
+    requests: list[speech_pb2.GenerateRequest] = field(default_factory=list)
+    cancelled: Flag = field(default_factory=Flag)
+    hang: Flag = field(default_factory=Flag)
+    time_remaining_s: float | None = None
+    address: str = ""
+
+    def GetServerInfo(
+        self, request: speech_pb2.GetServerInfoRequest, context: grpc.ServicerContext
+    ) -> speech_pb2.GetServerInfoResponse:
+        model = speech_pb2.ModelInfo(
+            name="tiny",
+            voices=["ethan"],
+            sample_rate_hz=24000,
+            input_kinds=["text", "audio"],
+            output_kinds=["text", "audio"],
+            context_limit=512,
+        )
+        return speech_pb2.GetServerInfoResponse(
+            version="9.9", models=[model], features=["generate"]
+        )
+
+    def Generate(
+        self, request: speech_pb2.GenerateRequest, context: grpc.ServicerContext
+    ) -> Responses:
+        self.requests.append(request)
+        self.time_remaining_s = context.time_remaining()
+        context.add_callback(self._ended)
+        try:
+            yield from self.answer(request, self)
+        except AntiphonError as error:
+            metadata = ((ERROR_METADATA_KEY, error_to_proto(error).SerializeToString()),)
+            context.set_trailing_metadata(metadata)
+            context.abort(grpc.StatusCode.UNAVAILABLE, error.message)
+
+    def Converse(
+        self, request_iterator: Iterator[speech_pb2.ConverseRequest], context: grpc.ServicerContext
+    ) -> Iterator[speech_pb2.ConverseResponse]:
+        raise NotImplementedError
+
+    def _ended(self) -> None:
+        self.cancelled.set()
+        self.hang.set()
+
+
+def started() -> speech_pb2.GenerateResponse:
+    return speech_pb2.GenerateResponse(
+        started=speech_pb2.GenerateStarted(session_id="s1", model="tiny", sample_rate_hz=24000)
+    )
+
+
+def text(words: str, *ids: int) -> speech_pb2.GenerateResponse:
+    return speech_pb2.GenerateResponse(text=speech_pb2.TextDelta(text=words, token_ids=ids))
+
+
+def audio(first_sample: int, pcm16: bytes) -> speech_pb2.GenerateResponse:
+    return speech_pb2.GenerateResponse(
+        audio=speech_pb2.AudioDelta(first_sample=first_sample, pcm16=pcm16)
+    )
+
+
+def finished() -> speech_pb2.GenerateResponse:
+    return speech_pb2.GenerateResponse(
+        finished=speech_pb2.GenerateFinished(
+            finish_reason=chunk_pb2.FINISH_REASON_LENGTH,
+            usage=speech_pb2.Usage(prompt_tokens=3, completion_tokens=2),
+            reports={"talker": session_pb2.SegmentReport(busy_s=0.5, last_output_s=0.75)},
+        )
+    )
+
+
+def greeting(request: speech_pb2.GenerateRequest, server: Speech) -> Responses:
+    """A whole answer: two pieces of text and two of audio, four samples in all."""
+    yield started()
+    yield text("Hel", 7)
+    yield audio(0, b"\x01\x00\x02\x00")
+    yield text("lo", 8)
+    yield audio(2, b"\x03\x00\x04\x00")
+    yield finished()

@@ -1,0 +1,129 @@
+"""What the client makes of messages and options, and what importing it costs."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import wave
+from pathlib import Path
+
+import pytest
+
+import antiphon
+from antiphon.client.request import generate_request
+from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.v1 import session_pb2
+
+
+def test_request_text_is_one_user_message_when_given_a_str() -> None:
+    request = generate_request("Hi")
+    assert [message.role for message in request.messages] == ["user"]
+    assert request.messages[0].parts[0].text == "Hi"
+    assert list(request.modalities) == ["text", "audio"]
+    assert not request.sampling
+    assert not request.HasField("chunk_policy")
+    assert request.delivery == session_pb2.DELIVERY_UNSPECIFIED
+
+
+def test_request_parts_keep_their_order_when_text_and_audio_mix(tmp_path: Path) -> None:
+    path = tmp_path / "question.wav"
+    path.write_bytes(b"RIFF from a file")
+    request = generate_request(
+        [antiphon.Message.system("Be brief."), antiphon.Message.user(path, "What?", b"RIFF bytes")]
+    )
+    parts = request.messages[1].parts
+    assert [part.WhichOneof("content") for part in parts] == ["audio", "text", "audio"]
+    assert (parts[0].audio.wav, parts[2].audio.wav) == (b"RIFF from a file", b"RIFF bytes")
+
+
+def test_request_names_the_part_when_a_file_is_missing(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match=r"gone\.wav") as caught:
+        generate_request([antiphon.Message.user("Hi", tmp_path / "gone.wav")])
+    assert caught.value.field == "messages[0].parts[1]"
+
+
+def test_request_options_reach_the_message_when_all_are_given() -> None:
+    request = generate_request(
+        "Hi",
+        model="tiny",
+        modalities=("audio",),
+        voice="ethan",
+        temperature=0.0,
+        top_p=0.9,
+        max_tokens=5,
+        stop="END",
+        seed=3,
+        talker=antiphon.SamplingRequest(max_tokens=7),
+        delivery=antiphon.Delivery.WHOLE,
+        chunk_policy=antiphon.ChunkPolicy(first=1, ramp=(2,), steady=4),
+        include_ids=True,
+    )
+    thinker, talker = request.sampling["thinker"], request.sampling["talker"]
+    assert thinker.HasField("temperature")
+    assert (thinker.max_tokens, list(thinker.stop), thinker.seed) == (5, ["END"], 3)
+    assert (talker.max_tokens, talker.seed) == (7, 3)
+    assert not talker.HasField("temperature")
+    assert request.delivery == session_pb2.DELIVERY_WHOLE
+    assert (request.chunk_policy.first, list(request.chunk_policy.ramp)) == (1, [2])
+    assert (request.model, request.voice, list(request.modalities)) == ("tiny", "ethan", ["audio"])
+    assert request.include_ids
+
+
+def test_request_talker_keeps_its_own_seed_when_both_are_given() -> None:
+    request = generate_request("Hi", seed=3, talker=antiphon.SamplingRequest(seed=4))
+    assert (request.sampling["thinker"].seed, request.sampling["talker"].seed) == (3, 4)
+
+
+def test_request_is_refused_when_temperature_is_negative() -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        generate_request("Hi", temperature=-1.0)
+    assert caught.value.field == "temperature"
+
+
+def a_reply(pcm16: bytes) -> antiphon.Reply:
+    return antiphon.Reply("", pcm16, 24000, antiphon.FinishReason.STOP, antiphon.Usage(), {})
+
+
+def test_reply_wav_reads_back_when_saved(tmp_path: Path) -> None:
+    path = a_reply(b"\x01\x00\xff\x7f").save_wav(tmp_path / "reply.wav")
+    with wave.open(str(path)) as file:
+        assert (file.getnchannels(), file.getsampwidth(), file.getframerate()) == (1, 2, 24000)
+        assert file.readframes(10) == b"\x01\x00\xff\x7f"
+
+
+def test_reply_refuses_to_save_when_there_is_no_audio(tmp_path: Path) -> None:
+    with pytest.raises(FailedPrecondition, match="no audio"):
+        a_reply(b"").save_wav(tmp_path / "reply.wav")
+    assert not list(tmp_path.iterdir())
+
+
+def loaded_by(statement: str) -> set[str]:
+    """Top-level packages outside the standard library that a statement loads."""
+    script = f"import json, sys\n{statement}\nprint(json.dumps(list(sys.modules)))"
+    result = subprocess.run(
+        [sys.executable, "-c", script], capture_output=True, text=True, check=True
+    )
+    names = {name.partition(".")[0] for name in json.loads(result.stdout)}
+    return names & {"antiphon", "google", "grpc", "msgspec", "numpy", "torch", "transformers"}
+
+
+def test_package_loads_nothing_when_imported() -> None:
+    assert loaded_by("import antiphon") == {"antiphon"}
+
+
+def test_package_client_needs_only_grpc_when_used() -> None:
+    assert loaded_by("import antiphon; antiphon.Client, antiphon.AsyncClient") == {
+        "antiphon",
+        "google",
+        "grpc",
+    }
+
+
+def test_package_names_all_resolve_when_asked_for() -> None:
+    for name in antiphon.__all__:
+        assert getattr(getattr(antiphon, name), "__name__", name) == name
+    assert set(antiphon.__all__) == set(antiphon._MODULES)
+    assert set(antiphon.__all__) <= set(dir(antiphon))
+    with pytest.raises(AttributeError, match="Nonsense"):
+        antiphon.Nonsense  # noqa: B018

@@ -1,0 +1,109 @@
+"""Overrides, model paths and the place of the services; lines cut from bytes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from fake_services import Checkout
+
+import antiphon
+from antiphon.deployment.lines import MAX_LINE_BYTES, LineBuffer
+from antiphon.deployment.plan import (
+    application_root,
+    resolve,
+    with_addresses,
+    with_gateway,
+    with_overrides,
+)
+from antiphon.deployment.schema import Deployment, StageConfig
+from antiphon.errors import FailedPrecondition, InvalidArgument
+
+
+def test_overrides_take_the_schemas_types_when_written_as_text() -> None:
+    before = Deployment(stages={"talker": StageConfig(threads=3)})
+    after = with_overrides(before, ["talker.slots=4", "thinker.device=cuda:1"])
+    assert after.stage("talker") == StageConfig(threads=3, slots=4)
+    assert after.stage("thinker") == StageConfig(device="cuda:1")
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["talker", "talker.slots", "slots=4", ".slots=4", "talker.=4", "talker.slots=many",
+     "talker.slots=0", "talker.speed=4"],
+)  # fmt: skip
+def test_overrides_are_refused_when_form_key_or_value_is_wrong(override: str) -> None:
+    with pytest.raises(InvalidArgument):
+        with_overrides(Deployment(), [override])
+
+
+def test_gateway_settings_replace_only_what_they_name() -> None:
+    changed = with_gateway(Deployment(), {"http_listen": "0.0.0.0:80"}).gateway
+    assert (changed.http_listen, changed.grpc_listen) == (
+        "0.0.0.0:80",
+        Deployment().gateway.grpc_listen,
+    )
+
+
+def test_addresses_keep_the_rest_of_a_stage_when_filled_in() -> None:
+    before = Deployment(stages={"talker": StageConfig(slots=4)})
+    after = with_addresses(before, {"talker": "h:1"})
+    assert after.stage("talker") == StageConfig(slots=4, addresses=("h:1",))
+
+
+def test_resolve_makes_the_model_path_absolute_when_it_is_relative(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(checkout.root)
+    deployment, pipeline = resolve(Deployment(model="model"))
+    assert deployment.model == str(checkout.model)
+    assert pipeline.name == "qwen3_omni"
+
+
+def test_resolve_refuses_when_a_stage_is_not_in_the_pipeline(checkout: Checkout) -> None:
+    deployment = Deployment(model=str(checkout.model), stages={"tolker": StageConfig()})
+    with pytest.raises(InvalidArgument, match="tolker; it has thinker, talker, code2wav"):
+        resolve(deployment)
+
+
+def test_resolve_refuses_when_there_is_no_model() -> None:
+    with pytest.raises(InvalidArgument, match="no model"):
+        resolve(Deployment())
+
+
+def test_application_root_is_the_working_directory_when_it_has_the_services(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(checkout.root)
+    assert application_root() == checkout.root
+
+
+def test_application_root_is_the_checkout_when_started_elsewhere(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(checkout.model)
+    monkeypatch.setattr(antiphon, "__path__", [str(checkout.root / "antiphon")])
+    assert application_root() == checkout.root
+
+
+def test_application_root_error_names_the_places_when_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(antiphon, "__path__", [str(tmp_path / "lib" / "antiphon")])
+    with pytest.raises(FailedPrecondition, match=f"{tmp_path} or {tmp_path / 'lib'}"):
+        application_root()
+
+
+def test_line_buffer_joins_pieces_and_cuts_at_every_ending() -> None:
+    lines = LineBuffer()
+    assert list(lines.feed(b"one\ntw")) == ["one"]
+    assert list(lines.feed(b"o\r\n\n 50%\r100%\rlas")) == ["two", " 50%", "100%"]
+    assert list(lines.flush()) == ["las"]
+    assert list(lines.flush()) == []
+
+
+def test_line_buffer_gives_a_line_in_parts_when_it_never_ends() -> None:
+    lines = LineBuffer()
+    assert [len(line) for line in lines.feed(b"x" * MAX_LINE_BYTES)] == [MAX_LINE_BYTES]
+    assert list(lines.feed(b"y\n")) == ["y"]

@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from antiphon.conversation import (
+    AudioPart,
+    Conversation,
+    Message,
+    TextPart,
+    from_tensors,
+    to_tensors,
+)
+from antiphon.errors import InvalidArgument
+
+
+def test_conversation_round_trip() -> None:
+    recording = np.linspace(-1, 1, 50, dtype=np.float32)
+    conversation = Conversation(
+        (
+            Message("system", (TextPart("Be brief."),)),
+            Message("user", (TextPart("What is this? é"), AudioPart(0))),
+            Message("assistant", (TextPart("A tone."),)),
+        ),
+        (recording,),
+    )
+    back = from_tensors(to_tensors(conversation))
+    assert back.messages == conversation.messages
+    np.testing.assert_array_equal(back.recordings[0], recording)
+
+
+AUDIO = b'[{"role":"user","parts":[{"type":"audio","index":0}]}]'
+
+
+@pytest.mark.parametrize(
+    ("messages", "audio"),
+    [
+        (b"", {}),
+        (b"\xff\xfe", {}),
+        (b'[{"role":"robot","parts":[]}]', {}),
+        (b'[{"role":"user","parts":[{"type":"video"}]}]', {}),
+        (b'[{"role":"user","parts":[],"mood":"glad"}]', {}),
+        (AUDIO, {}),
+        (AUDIO, {"audio.7": np.ones(3, np.float32)}),
+        (AUDIO, {"audio.0": np.ones(3, np.float64)}),
+        (AUDIO, {"audio.0": np.ones((3, 1), np.float32)}),
+        (AUDIO, {"audio.0": np.empty(0, np.float32)}),
+        (AUDIO, {"audio.0": np.array([np.nan], np.float32)}),
+        (b"[]", {"audio.0": np.ones(3, np.float32)}),
+    ],
+)
+def test_conversation_raises_when_it_is_wrong(
+    messages: bytes, audio: dict[str, np.ndarray]
+) -> None:
+    with pytest.raises(InvalidArgument):
+        from_tensors({"messages": np.frombuffer(messages, np.uint8), **audio})
+
+
+def test_conversation_raises_when_messages_are_missing() -> None:
+    with pytest.raises(InvalidArgument, match="messages"):
+        from_tensors({})

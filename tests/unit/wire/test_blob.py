@@ -1,0 +1,92 @@
+from __future__ import annotations
+
+import ml_dtypes
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as hnp
+
+from antiphon.errors import DataLoss
+from antiphon.wire import blob
+
+DTYPES = [np.dtype(name) for name in ("bool", "uint8", "int8", "uint16", "int16", "uint32", "int32",
+          "uint64", "int64", "float16", "float32", "float64")]  # fmt: skip
+DTYPES.append(np.dtype(ml_dtypes.bfloat16))
+SHAPES = hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
+SAMPLE = blob.encode({"codes": np.arange(32, dtype=np.uint16).reshape(2, 16), "x": np.array(1.5)})
+
+
+@st.composite
+def tensors(draw: st.DrawFn) -> dict[str, np.ndarray]:
+    names = draw(st.lists(st.text(max_size=10), unique=True, max_size=4))
+    found = {}
+    for name in names:
+        dtype, shape = draw(st.sampled_from(DTYPES)), draw(SHAPES)
+        size = int(np.prod(shape)) * dtype.itemsize
+        data = draw(st.binary(min_size=size, max_size=size))
+        found[name] = np.frombuffer(data, dtype=np.uint8).view(dtype).reshape(shape)
+    return found
+
+
+@given(tensors())
+@settings(max_examples=200, deadline=None)
+def test_blob_round_trip_keeps_every_byte_and_aligns(given_tensors: dict[str, np.ndarray]) -> None:
+    encoded = blob.encode(given_tensors)
+    decoded = blob.decode(encoded)
+    assert list(decoded) == list(given_tensors)
+    for name, tensor in given_tensors.items():
+        assert decoded[name].dtype == tensor.dtype
+        assert decoded[name].shape == tensor.shape
+        assert decoded[name].tobytes() == tensor.tobytes()
+
+
+def test_blob_tensors_are_aligned_and_read_only() -> None:
+    buffer = np.frombuffer(SAMPLE, np.uint8)
+    for tensor in blob.decode(SAMPLE).values():
+        offset = tensor.__array_interface__["data"][0] - buffer.__array_interface__["data"][0]
+        assert offset % blob.ALIGNMENT == 0
+        with pytest.raises(ValueError, match="read-only"):
+            tensor[...] = 0
+
+
+def test_blob_takes_tensors_that_are_not_contiguous() -> None:
+    tensor = np.arange(24, dtype=np.float32).reshape(4, 6)[::2, ::3]
+    np.testing.assert_array_equal(blob.decode(blob.encode({"t": tensor}))["t"], tensor)
+
+
+@given(st.binary(max_size=200))
+@settings(max_examples=2000, deadline=None)
+@example(b"ATB1")
+@example(b"ATB1\xff\xff\xff\xff")
+def test_blob_raises_only_data_loss_when_bytes_are_arbitrary(data: bytes) -> None:
+    try:
+        blob.decode(data)
+    except DataLoss:
+        return
+    assert not data
+
+
+@given(st.integers(0, len(SAMPLE) - 1), st.integers(1, 255), st.integers(0, len(SAMPLE)))
+@settings(max_examples=2000, deadline=None)
+def test_blob_raises_only_data_loss_when_a_blob_is_damaged(at: int, flip: int, cut: int) -> None:
+    damaged = bytearray(SAMPLE)
+    damaged[at] ^= flip
+    for data in (bytes(damaged), bytes(damaged[:cut])):
+        try:
+            decoded = blob.decode(data)
+        except DataLoss:
+            continue
+        assert all(tensor.nbytes <= len(data) for tensor in decoded.values())
+
+
+@pytest.mark.parametrize("dtype", ["O", "U3", "datetime64[s]", "complex64"])
+def test_blob_encode_raises_when_the_dtype_has_no_place(dtype: str) -> None:
+    with pytest.raises(ValueError, match="dtype"):
+        blob.encode({"t": np.zeros(1, dtype=dtype)})
+
+
+def test_blob_raises_when_a_tensor_comes_twice() -> None:
+    twice = blob.encode({"aa": np.zeros(1), "ab": np.zeros(1)}).replace(b"ab", b"aa")
+    with pytest.raises(DataLoss, match="twice"):
+        blob.decode(twice)
