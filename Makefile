@@ -20,10 +20,6 @@ TORCH := torch==2.13.0
 PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
-export PIP_EXTRA_INDEX_URL
-ifndef PIP_EXTRA_INDEX_URL
-unexport PIP_EXTRA_INDEX_URL
-endif
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up test check format proto proto-check clean distclean
@@ -36,8 +32,8 @@ setup: $(INSTALLED) ## make .venv with everything in it (again when pyproject.to
 $(INSTALLED): pyproject.toml
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install --quiet "$(TORCH)"
-	$(BIN)/python -m pip install --quiet --editable ".[stage,gateway]" --group dev
+	$(BIN)/python -m pip install "$(TORCH)"
+	$(BIN)/python -m pip install --editable ".[stage,gateway]" --group dev
 	touch $@
 
 demo: setup ## start everything, ask it three things, save the audio in OUT (out); MODEL=DIR
