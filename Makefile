@@ -58,8 +58,9 @@ format: setup ## format the code and fix what lint can fix
 
 # $(call protoc,DIRECTORY): generate antiphon/v1 into a directory.
 protoc = $(PROTO_VENV)/bin/python -m grpc_tools.protoc -Iproto \
+	--plugin=protoc-gen-mypy=$(PROTO_VENV)/bin/protoc-gen-mypy \
 	--plugin=protoc-gen-mypy_grpc=$(PROTO_VENV)/bin/protoc-gen-mypy_grpc \
-	--python_out=$(1) --pyi_out=$(1) --grpc_python_out=$(1) --mypy_grpc_out=$(1) \
+	--python_out=$(1) --mypy_out=$(1) --grpc_python_out=$(1) --mypy_grpc_out=$(1) \
 	proto/antiphon/v1/*.proto
 
 proto: $(PROTO_INSTALLED) ## generate antiphon/v1 from proto/
@@ -67,7 +68,7 @@ proto: $(PROTO_INSTALLED) ## generate antiphon/v1 from proto/
 
 proto-check: $(PROTO_INSTALLED) ## fail if antiphon/v1 is not what proto/ generates
 	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(call protoc,"$$fresh") && \
-	diff -r --exclude=__init__.py --exclude=__pycache__ "$$fresh/antiphon/v1" antiphon/v1 || \
+	diff -rq --exclude=__init__.py --exclude=__pycache__ "$$fresh/antiphon/v1" antiphon/v1 || \
 	{ echo "antiphon/v1 differs from proto/: run make proto" >&2; exit 1; }
 
 $(PROTO_INSTALLED): Makefile

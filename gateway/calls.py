@@ -67,6 +67,10 @@ class Calls:
         finally:
             self._live.discard(call)
 
+    async def wait_idle(self) -> None:
+        """Return when no request is in flight."""
+        await self._idle.wait()
+
     async def close(self, grace_s: float) -> None:
         """Admit nothing more; after `grace_s` end what is left with `Unavailable`."""
         self._closing = True

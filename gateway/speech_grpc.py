@@ -11,6 +11,7 @@ import grpc
 
 from antiphon.errors import AntiphonError, Internal, NotImplementedYet
 from antiphon.v1 import speech_pb2, speech_pb2_grpc
+from antiphon.version import VERSION
 from antiphon.wire.convert import error_to_proto
 from antiphon.wire.status import abort
 from gateway.journal import Entry, Journal
@@ -97,9 +98,7 @@ class SpeechServicer(speech_pb2_grpc.SpeechServiceServicer):
 
 def server_info(stages: Stages) -> speech_pb2.GetServerInfoResponse:
     """What the stages that are up can do together."""
-    info = speech_pb2.GetServerInfoResponse(
-        version=importlib.metadata.version("antiphon"), features=FEATURES
-    )
+    info = speech_pb2.GetServerInfoResponse(version=VERSION, features=FEATURES)
     for outputs in (frozenset({TEXT, AUDIO}), frozenset({TEXT})):
         try:
             lineup = stages.line_up(outputs)

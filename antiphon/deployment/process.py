@@ -106,7 +106,6 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         except BaseException:
             service.kill()
             raise
-        report(Started(name, service.pid))
         return service
 
     @property
@@ -168,6 +167,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         """The process runs."""
         self._transport = cast(asyncio.SubprocessTransport, transport)
         self._pid = self._transport.get_pid()
+        self._report(Started(self.name, self._pid))
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """It printed something."""

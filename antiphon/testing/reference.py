@@ -8,10 +8,9 @@ the run; a case below `MIN_MARGIN` should be replaced, never a tolerance loosene
 from __future__ import annotations
 
 import contextlib
-import math
 import warnings
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, cast
@@ -21,14 +20,9 @@ import numpy.typing as npt
 import torch
 from transformers import (
     AutoTokenizer,
-    LogitsProcessor,
     LogitsProcessorList,
     Qwen3OmniMoeForConditionalGeneration,
     WhisperFeatureExtractor,
-)
-from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
-    Qwen3OmniMoeTalkerTextTopKRouter,
-    Qwen3OmniMoeThinkerTextTopKRouter,
 )
 from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
     Qwen3OmniMoeProcessor,
@@ -38,6 +32,7 @@ from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
 
 from antiphon.conversation import AudioPart, Conversation, Message, TextPart
 from antiphon.segment import FinishReason
+from antiphon.testing.margins import LogitGap, Margins, Narrowest
 
 MIN_MARGIN = 1e-4
 
@@ -57,21 +52,6 @@ class Case:
     thinker_max_tokens: int = 60
     talker_max_tokens: int = 60
     audio: bool = True
-
-
-@dataclass(frozen=True, slots=True)
-class Margins:
-    """The narrowest greedy choices of a run; infinite where none was made.
-
-    The first three are gaps between the two highest logits (after repetition penalty
-    and suppression); `router` is the gap between the last expert chosen and the first
-    one left out, over all layers and positions of thinker and talker.
-    """
-
-    thinker: float
-    talker: float
-    predictor: float
-    router: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -130,11 +110,11 @@ class Reference:
         """Generate once, greedily.
 
         What Hugging Face raises goes through: `RuntimeError` for a reply of one token,
-        for speech that ends at its first draw and for a prompt without a user message
-        (or `IndexError`), `NotImplementedError` for an unknown voice.
+        for speech that ends at its first draw and for a prompt without a user message,
+        `NotImplementedError` for an unknown voice.
         """
         inputs = self.inputs(case.conversation)
-        narrowest = _Narrowest()
+        narrowest = Narrowest()
         with (
             warnings.catch_warnings(),
             narrowest.listen(self.model),
@@ -232,64 +212,9 @@ class Reference:
         waveform: npt.NDArray[np.float32] = self.model.code2wav(codes).flatten().cpu().numpy()
         return waveform
 
-    def _audio_finish(self, talker: _LogitGap) -> FinishReason:
+    def _audio_finish(self, talker: LogitGap) -> FinishReason:
         """Why the talker ended; its last draw has no frame either way."""
         return _finish(talker.last_drawn, self.model.config.talker_config.codec_eos_token_id)
-
-
-class _LogitGap(LogitsProcessor):  # type: ignore[misc, unused-ignore]
-    """Records the narrowest gap and the last draw; runs after all other processors."""
-
-    def __init__(self) -> None:
-        self.smallest = math.inf
-        self.last_drawn = -1
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        self.record(scores)
-        return scores
-
-    def record(self, scores: torch.Tensor) -> None:
-        """Take note of scores [1, vocabulary]."""
-        top = scores[0].topk(2)
-        self.smallest = min(self.smallest, float(top.values[0] - top.values[1]))
-        self.last_drawn = int(top.indices[0])
-
-
-@dataclass(slots=True)
-class _Narrowest:
-    """Collects the margins of one run."""
-
-    thinker: _LogitGap = field(default_factory=_LogitGap)
-    talker: _LogitGap = field(default_factory=_LogitGap)
-    predictor: _LogitGap = field(default_factory=_LogitGap)
-    router: float = math.inf
-
-    @contextlib.contextmanager
-    def listen(self, model: torch.nn.Module) -> Iterator[None]:
-        """Hook the routers and the code predictor, which takes no processors from outside."""
-
-        def on_predictor(_module: object, _inputs: object, output: Any) -> None:
-            self.predictor.record(output.logits[:, -1])
-
-        routers = (Qwen3OmniMoeThinkerTextTopKRouter, Qwen3OmniMoeTalkerTextTopKRouter)
-        with contextlib.ExitStack() as stack:
-            for module in model.modules():
-                if isinstance(module, routers):
-                    stack.callback(module.register_forward_hook(self._on_router).remove)
-            predictor = model.get_submodule("talker.code_predictor")
-            stack.callback(predictor.register_forward_hook(on_predictor).remove)
-            yield
-
-    def _on_router(self, router: Any, _inputs: object, output: tuple[torch.Tensor, ...]) -> None:
-        """`output[0]` holds the router logits [positions, experts]."""
-        top = output[0].topk(router.top_k + 1, dim=-1).values
-        self.router = min(self.router, float((top[:, -2] - top[:, -1]).min()))
-
-    def margins(self) -> Margins:
-        """What was seen."""
-        return Margins(
-            self.thinker.smallest, self.talker.smallest, self.predictor.smallest, self.router
-        )
 
 
 @contextlib.contextmanager

@@ -14,8 +14,10 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from antiphon.checkpoint import INDEX_FILE
 from antiphon.errors import AntiphonError, FailedPrecondition
-from antiphon.testing.tiny_config import OTHER, SMALL, VOICES, TinyShape, make_config
+from antiphon.testing.tiny_config import VOICES, make_config
+from antiphon.testing.tiny_shape import OTHER, SMALL, TinyShape
 from antiphon.testing.tiny_tokenizer import write_preprocessor, write_tokenizer
 
 __all__ = ["OTHER", "SMALL", "VOICES", "TinyShape", "build_tiny_checkpoint"]
@@ -55,16 +57,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     preset, force = PRESETS[given.pop("preset")], given.pop("force")
     try:
         shape = dataclasses.replace(preset, **{k: v for k, v in given.items() if v is not None})
-        if force and directory.is_dir():
-            shutil.rmtree(directory)
+        if force:
+            _remove_checkpoint(directory)
         build_tiny_checkpoint(directory, shape, seed)
     except (AntiphonError, OSError) as error:
-        hint = "; --force replaces it" if isinstance(error, FailedPrecondition) else ""
-        print(f"{parser.prog}: {error}{hint}", file=sys.stderr)
+        print(f"{parser.prog}: {error}", file=sys.stderr)
         return 1
     size = sum(each.stat().st_size for each in directory.iterdir())
     print(f"{directory}: {size / 1e6:.1f} MB, voices {', '.join(VOICES)}")
     return 0
+
+
+def _remove_checkpoint(directory: Path) -> None:
+    """Delete a checkpoint's directory; raises `FailedPrecondition` for any other that is full."""
+    if not directory.is_dir() or not any(directory.iterdir()):
+        return
+    if not (directory / INDEX_FILE).is_file():
+        raise FailedPrecondition(f"{directory}: is no checkpoint, so --force does not delete it")
+    shutil.rmtree(directory)
 
 
 def _make_parser() -> argparse.ArgumentParser:
@@ -76,7 +86,7 @@ def _make_parser() -> argparse.ArgumentParser:
     parser.add_argument("directory", metavar="DIR", help="where to write; must be empty")
     parser.add_argument("--seed", type=int, default=0, help="seed of the weights (default: 0)")
     parser.add_argument("--preset", choices=PRESETS, default="small", help="(default: small)")
-    parser.add_argument("--force", action="store_true", help="delete DIR first if it exists")
+    parser.add_argument("--force", action="store_true", help="replace the checkpoint in DIR")
     sizes = parser.add_argument_group("sizes", "each replaces the preset's")
     for field in dataclasses.fields(TinyShape):
         option = f"--{field.name.replace('_', '-')}"

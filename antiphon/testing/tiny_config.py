@@ -1,148 +1,19 @@
-"""Sizes of a tiny Qwen3-Omni checkpoint, and the `config.json` that follows from them."""
+"""The `config.json` of a tiny Qwen3-Omni checkpoint, from its sizes and vocabulary."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from antiphon.errors import InvalidArgument
+from antiphon.testing.tiny_shape import TinyShape
 from antiphon.testing.tiny_tokenizer import TinyVocabulary
 
 if TYPE_CHECKING:
     from transformers import Qwen3OmniMoeConfig
 
-# Hugging Face never draws the last 1024 ids of the talker's vocabulary but eos.
-CODEC_SPECIALS = 1024
 VOICES = ("chelsie", "ethan", "aiden")
 CODEC_PAD, CODEC_BOS, CODEC_EOS, CODEC_NOTHINK, CODEC_THINK_BOS, CODEC_THINK_EOS = range(6)
 FIRST_VOICE = 16
 VOCABULARY_MULTIPLE = 64
-
-
-@dataclass(frozen=True, slots=True)
-class TinyShape:
-    """Sizes of a tiny checkpoint; the names follow the parts of the model.
-
-    The talker's and the code predictor's hidden size are one (`talker_hidden`), as
-    Hugging Face adds their embeddings. `accept_layer` counts the embedding as 0.
-    Raises `InvalidArgument` for sizes that do not fit together.
-    """
-
-    hidden: int = 64
-    layers: int = 3
-    heads: int = 6
-    kv_heads: int = 2
-    head_dim: int = 16
-    experts: int = 8
-    experts_per_token: int = 2
-    expert_intermediate: int = 32
-    accept_layer: int = 2
-    audio_hidden: int = 32
-    audio_layers: int = 2
-    audio_heads: int = 2
-    vision_hidden: int = 32
-    vision_layers: int = 2
-    vision_heads: int = 2
-    talker_hidden: int = 48
-    talker_layers: int = 2
-    talker_heads: int = 4
-    talker_kv_heads: int = 2
-    talker_head_dim: int = 16
-    talker_experts: int = 6
-    talker_experts_per_token: int = 2
-    talker_expert_intermediate: int = 24
-    talker_norm_topk: bool = True
-    code_groups: int = 4
-    codebook_size: int = 64
-    predictor_layers: int = 2
-    predictor_heads: int = 4
-    predictor_kv_heads: int = 2
-    predictor_head_dim: int = 16
-    decoder_hidden: int = 32
-    decoder_layers: int = 2
-    decoder_heads: int = 2
-    decoder_kv_heads: int = 2
-    decoder_window: int = 72
-    decoder_dim: int = 64
-    raw_bytes: bool = False
-
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if getattr(self, name) < (0 if name in ("raw_bytes", "talker_norm_topk") else 1):
-                raise InvalidArgument(f"{name}: must be at least 1", field=name)
-        for prefix in ("", "talker_", "predictor_", "decoder_"):
-            self._check_divides(f"{prefix}kv_heads", f"{prefix}heads")
-        self._check_divides("decoder_heads", "decoder_hidden", even=True)
-        self._check_divides("audio_heads", "audio_hidden", even=True)
-        self._check_divides("vision_heads", "vision_hidden", even=True)
-        for name in ("head_dim", "talker_head_dim", "predictor_head_dim"):
-            if getattr(self, name) % 2 or getattr(self, name) < 8:
-                raise InvalidArgument(f"{name}: must be even and at least 8", field=name)
-        for part in ("", "talker_"):
-            top_k = f"{part}experts_per_token"
-            if getattr(self, top_k) >= getattr(self, f"{part}experts"):
-                raise InvalidArgument(f"{top_k}: must be below {part}experts", field=top_k)
-        if self.accept_layer >= self.layers:
-            raise InvalidArgument("accept_layer: must be below layers", field="accept_layer")
-        if self.decoder_dim % 16:
-            raise InvalidArgument("decoder_dim: must be a multiple of 16", field="decoder_dim")
-        if self.code_groups < 2:
-            raise InvalidArgument("code_groups: must be at least 2", field="code_groups")
-
-    def _check_divides(self, name: str, whole: str, *, even: bool = False) -> None:
-        """Raise unless `whole` is a multiple of `name` (an even one with `even`)."""
-        size, factor = getattr(self, whole), getattr(self, name)
-        if size % factor or (even and (size // factor) % 2):
-            kind = "an even multiple" if even else "a multiple"
-            raise InvalidArgument(f"{whole}: must be {kind} of {name}", field=whole)
-
-    @property
-    def talker_vocabulary(self) -> int:
-        """Codes first, then the special ids."""
-        return self.codebook_size + CODEC_SPECIALS
-
-    @property
-    def codec_eos(self) -> int:
-        """The talker's id that ends speech."""
-        return self.codebook_size + CODEC_EOS
-
-
-SMALL = TinyShape()
-OTHER = TinyShape(
-    hidden=96,
-    layers=4,
-    heads=4,
-    kv_heads=1,
-    head_dim=32,
-    experts=6,
-    experts_per_token=3,
-    expert_intermediate=40,
-    accept_layer=1,
-    audio_hidden=48,
-    audio_layers=1,
-    audio_heads=3,
-    talker_hidden=64,
-    talker_layers=3,
-    talker_heads=6,
-    talker_kv_heads=3,
-    talker_head_dim=24,
-    talker_experts=8,
-    talker_experts_per_token=3,
-    talker_expert_intermediate=16,
-    talker_norm_topk=False,
-    code_groups=8,
-    codebook_size=96,
-    predictor_layers=1,
-    predictor_heads=3,
-    predictor_kv_heads=1,
-    predictor_head_dim=24,
-    decoder_hidden=48,
-    decoder_layers=3,
-    decoder_heads=4,
-    decoder_window=9,
-    decoder_dim=48,
-    raw_bytes=True,
-)
 
 
 def make_config(shape: TinyShape, vocabulary: TinyVocabulary) -> Qwen3OmniMoeConfig:

@@ -44,7 +44,11 @@ def samples_of(frames: int, start: int) -> np.ndarray[Any, Any]:
 
 
 class Session:
-    """One RunSession stream as a script sees it."""
+    """One RunSession stream as a script sees it.
+
+    `cancelled` is certain for a script that still runs; one that has finished may see
+    a cancelled stream as half-closed, which is how gRPC tells the reader.
+    """
 
     def __init__(self, role: str, context: Any) -> None:
         self.role = role
@@ -53,6 +57,7 @@ class Session:
         self.input: Chunk | None = None
         self.cancelled = asyncio.Event()
         self.half_closed = asyncio.Event()
+        self.ended = asyncio.Event()
         self._context = context
         self._sequences: dict[str, int] = {}
 
@@ -147,6 +152,8 @@ class FakeStage(stage_pb2_grpc.StageServiceServicer):
     description: stage_pb2.DescribeResponse
     sessions: list[Session] = field(default_factory=list)
     address: str = "127.0.0.1:0"
+    # Ends the stream after the script, without waiting for the gateway to half-close.
+    ends_itself: bool = False
 
     async def start(self) -> None:
         """Serve, at the address of before if there was one."""
@@ -177,12 +184,16 @@ class FakeStage(stage_pb2_grpc.StageServiceServicer):
                 if request.HasField("input_finished" if self._reads else "segment_open"):
                     break
             await self.script(session)
+            if self.ends_itself:
+                return
             async for _ in request_iterator:
                 raise AssertionError("nothing may follow")
             session.half_closed.set()
         except asyncio.CancelledError:
             session.cancelled.set()
             raise
+        finally:
+            session.ended.set()
 
     async def Link(self, request_iterator: object, context: Any) -> None:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "there are no links here")
@@ -250,6 +261,8 @@ class FakeStages:
         """The usual scripts again, and no sessions."""
         for role, stage in self.by_role.items():
             stage.script = USUAL[role]
+            stage.ends_itself = False
+            stage.description = describe(role)
             stage.sessions.clear()
 
     def sessions(self, roles: Sequence[str] = ROLES) -> list[Session]:

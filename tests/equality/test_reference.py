@@ -155,18 +155,18 @@ def test_reference_hears_the_recording_when_words_are_equal(reference: Reference
 
 
 @pytest.mark.parametrize(
-    ("case", "error"),
+    ("case", "error", "message"),
     [
-        (Case(SPOKEN.conversation, thinker_max_tokens=1), RuntimeError),
-        (Case(SPOKEN.conversation, talker_max_tokens=1), RuntimeError),
-        (Case(SPOKEN.conversation, voice="nobody"), NotImplementedError),
-        (Case(conversation(("system", "Alone."))), Exception),
+        (Case(SPOKEN.conversation, thinker_max_tokens=1), RuntimeError, "must match the size"),
+        (Case(SPOKEN.conversation, talker_max_tokens=1), RuntimeError, "non-empty TensorList"),
+        (Case(SPOKEN.conversation, voice="nobody"), NotImplementedError, "nobody"),
+        (Case(conversation(("system", "Alone."))), RuntimeError, "must match the size"),
     ],
 )
 def test_reference_raises_what_hugging_face_does_when_it_cannot_speak(
-    reference: Reference, case: Case, error: type[Exception]
+    reference: Reference, case: Case, error: type[Exception], message: str
 ) -> None:
-    with pytest.raises(error):
+    with pytest.raises(error, match=message):
         reference.run(case)
     assert "chunked_decode" not in vars(reference.model.code2wav)
 

@@ -239,9 +239,18 @@ def test_command_builds_the_given_sizes_when_options_are_set(
     assert config["talker_config"]["accept_hidden_layer"] == 1
     assert config["code2wav_config"]["num_quantizers"] == 3
     assert main(command) == 1
-    assert "--force" in capsys.readouterr().err
+    assert "not an empty directory" in capsys.readouterr().err
     assert main([*command, "--force", "--code-groups", "5"]) == 0
     assert read_config(directory)["talker_config"]["num_code_groups"] == 5
+
+
+def test_command_deletes_nothing_when_forced_on_another_directory(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    (tmp_path / "note").write_text("mine")
+    assert main([str(tmp_path), "--force"]) == 1
+    assert "is no checkpoint" in capsys.readouterr().err
+    assert (tmp_path / "note").read_text() == "mine"
 
 
 def test_command_explains_when_sizes_do_not_fit(

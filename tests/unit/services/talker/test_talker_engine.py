@@ -21,7 +21,7 @@ from antiphon.errors import (
 from antiphon.runtime.engine import InputChunk
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
-from services.talker.codebooks import predictor_sampling
+from services.talker.engine import PREFILL_ROWS_PER_STEP
 from services.talker.qwen3_omni import load
 
 KEY = SegmentKey("session", 3)
@@ -134,6 +134,22 @@ def test_others_go_on_when_a_segment_is_released_midway(small: Lab) -> None:
         assert codes_of(small, staying.output).tolist() == expected
 
 
+def test_others_get_a_frame_each_step_when_a_long_prompt_is_read(small: Lab) -> None:
+    turn, long = small.turn(2), small.turn(5, audio=1100)
+    with Driven(small, turn) as speaking, Driven(small, long, SegmentKey("long", 0)) as reading:
+        engine, steps = small.stage.engine, 0
+        for chunk in long.chunks():
+            engine.accept(reading.key, chunk)
+        for chunk in turn.chunks():
+            engine.accept(speaking.key, chunk)
+        while not reading.frames:
+            advance(engine, {KEY: speaking.output, reading.key: reading.output}, steps=1)
+            steps += 1
+        assert steps > 1100 // PREFILL_ROWS_PER_STEP
+        # One step may be spent on the other's rows before its own few are read.
+        assert speaking.frames >= steps - 1
+
+
 def test_sampled_codes_depend_on_the_seed_alone_when_repeated(lab: Lab) -> None:
     turn = lab.turn(5)
 
@@ -149,14 +165,6 @@ def test_sampled_codes_depend_on_the_seed_alone_when_repeated(lab: Lab) -> None:
     assert codes(1) == first
     assert codes(2) != first
     assert first != lab.reference(turn).codes.tolist()
-
-
-def test_code_predictor_samples_as_hugging_face_when_the_talker_does() -> None:
-    drawn = predictor_sampling(replace(SAMPLED, temperature=0.3, top_k=7))
-    assert (drawn.temperature, drawn.top_k, drawn.top_p) == (1.0, 50, 0.8)
-    assert drawn.repetition_penalty == 1.0
-    assert drawn.seed == SAMPLED.seed
-    assert predictor_sampling(GREEDY).greedy
 
 
 def test_voice_is_the_first_when_none_is_asked_for(small: Lab) -> None:
@@ -323,6 +331,13 @@ def test_load_is_refused_when_settings_do_not_fit(small: Lab) -> None:
         load(small.directory, StageConfig(context_limit=1 << 20))
     with pytest.raises(InvalidArgument, match="vllm"):
         load(small.directory, StageConfig(engine="vllm"))
+
+
+def test_frames_come_when_the_model_is_bfloat16(lab: Lab) -> None:
+    stage = load(lab.directory, StageConfig(dtype="bfloat16"))
+    turn = lab.turn(1, audio=4)
+    output = run_segment(stage.engine, turn.settings, turn.chunks())
+    assert len(codes_of(lab, output)) > 0
 
 
 def test_facts_describe_the_checkpoint_when_loaded(lab: Lab) -> None:

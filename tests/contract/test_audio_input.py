@@ -1,0 +1,120 @@
+from __future__ import annotations
+
+import base64
+import io
+from typing import Any
+
+import httpx
+import numpy as np
+import pytest
+import soundfile
+from fake_stages import INPUT_RATE_HZ, MAX_INPUT_AUDIO_S, THINKER
+from gateway_door import Door
+
+from antiphon.conversation import AudioPart, Conversation, from_tensors
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+FIELD = "messages[0].content[1].input_audio.data"
+
+
+def tone(rate_hz: int, seconds: float = 0.1) -> np.ndarray[Any, Any]:
+    return 0.5 * np.sin(2 * np.pi * 440 * np.arange(round(rate_hz * seconds)) / rate_hz)
+
+
+def wav(
+    samples: np.ndarray[Any, Any], rate_hz: int, subtype: str = "PCM_16", format_: str = "WAV"
+) -> bytes:
+    file = io.BytesIO()
+    soundfile.write(file, samples, rate_hz, subtype=subtype, format=format_)
+    return file.getvalue()
+
+
+async def ask(door: Door, *recordings: bytes | str) -> httpx.Response:
+    parts: list[dict[str, Any]] = [{"type": "text", "text": "What is this?"}]
+    for recording in recordings:
+        data = recording if isinstance(recording, str) else base64.b64encode(recording).decode()
+        parts.append({"type": "input_audio", "input_audio": {"data": data, "format": "wav"}})
+    return await door.chat(messages=[{"role": "user", "content": parts}])
+
+
+def heard(door: Door) -> Conversation:
+    """The conversation that came to the thinker."""
+    chunk = door.fakes[THINKER].sessions[-1].input
+    assert chunk is not None
+    return from_tensors(chunk.tensors)
+
+
+@pytest.mark.parametrize("rate_hz", [8_000, 16_000, 22_050, 44_100, 48_000])
+async def test_audio_comes_at_the_thinkers_rate(door: Door, rate_hz: int) -> None:
+    response = await ask(door, wav(tone(rate_hz), rate_hz))
+    assert response.status_code == 200, response.text
+    (recording,) = heard(door).recordings
+    wanted = tone(INPUT_RATE_HZ)
+    assert (recording.dtype, recording.shape) == (np.float32, wanted.shape)
+    middle = slice(200, -200)
+    assert np.abs(recording[middle] - wanted[middle]).max() < 2e-3
+
+
+@pytest.mark.parametrize("subtype", ["PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE"])
+async def test_audio_is_read_at_any_width(door: Door, subtype: str) -> None:
+    response = await ask(door, wav(tone(INPUT_RATE_HZ), INPUT_RATE_HZ, subtype))
+    assert response.status_code == 200, response.text
+    (recording,) = heard(door).recordings
+    assert np.abs(recording - tone(INPUT_RATE_HZ)).max() < 0.01
+
+
+async def test_audio_channels_are_averaged(door: Door) -> None:
+    left = tone(INPUT_RATE_HZ)
+    await ask(door, wav(np.stack([left, np.zeros_like(left)], axis=1), INPUT_RATE_HZ))
+    (recording,) = heard(door).recordings
+    assert np.abs(recording - left / 2).max() < 1e-3
+
+
+async def test_audio_parts_refer_to_their_recordings_in_order(door: Door) -> None:
+    short, long = tone(INPUT_RATE_HZ, 0.01), tone(INPUT_RATE_HZ, 0.02)
+    await ask(door, wav(short, INPUT_RATE_HZ), wav(long, INPUT_RATE_HZ))
+    conversation = heard(door)
+    parts = conversation.messages[0].parts
+    assert [part.index for part in parts if isinstance(part, AudioPart)] == [0, 1]
+    assert [len(each) for each in conversation.recordings] == [len(short), len(long)]
+
+
+BAD: dict[str, bytes | str] = {
+    "not base64": "no base64!",
+    "empty": b"",
+    "no audio": b"RIFFxxxxWAVE",
+    "noise": bytes(range(256)),
+    "not wav": wav(tone(8_000), 8_000, format_="FLAC"),
+    "no samples": wav(np.zeros(0), 8_000),
+    "nan": wav(np.array([0.0, np.nan]), 8_000, "FLOAT"),
+    "infinite": wav(np.array([0.0, np.inf]), 8_000, "DOUBLE"),
+    "rate too low": wav(np.zeros(9), 500),
+    "too long": wav(np.zeros(round((MAX_INPUT_AUDIO_S + 0.1) * 8_000)), 8_000),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+async def test_audio_is_refused_naming_the_field(door: Door, name: str) -> None:
+    response = await ask(door, BAD[name])
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == (FIELD, "invalid_argument")
+    assert FIELD in error["message"]
+    assert not door.fakes[THINKER].sessions
+
+
+async def test_audio_is_refused_when_all_recordings_together_are_too_long(door: Door) -> None:
+    half = wav(np.zeros(round(MAX_INPUT_AUDIO_S * 0.6 * 8_000)), 8_000)
+    response = await ask(door, half, half)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == FIELD.replace("content[1]", "content[2]")
+
+
+async def test_audio_is_not_implemented_when_the_thinker_hears_nothing(door: Door) -> None:
+    door.gateway.stages[THINKER].require().input_sample_rate_hz = 0
+    try:
+        response = await ask(door, wav(tone(8_000), 8_000))
+    finally:
+        door.gateway.stages[THINKER].require().input_sample_rate_hz = INPUT_RATE_HZ
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "not_implemented")

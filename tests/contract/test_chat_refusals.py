@@ -1,0 +1,185 @@
+from __future__ import annotations
+
+import json
+from typing import Any
+
+import openai
+import pytest
+from gateway_door import MESSAGES, MODEL, SPOKEN, Door
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+WAV = {"voice": "ethan", "format": "wav"}
+BOTH = ["text", "audio"]
+
+
+def user(*parts: dict[str, Any]) -> dict[str, Any]:
+    return {"messages": [{"role": "user", "content": list(parts)}]}
+
+
+WRONG: list[tuple[dict[str, Any], str]] = [
+    ({"messages": []}, "messages"),
+    ({"messages": "Hi"}, "messages"),
+    ({"messages": [{"content": "Hi"}]}, "messages[0].role"),
+    ({"messages": [{"role": "robot", "content": "Hi"}]}, "messages[0].role"),
+    ({"messages": [{"role": "user"}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": ""}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": []}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": 5}]}, "messages[0].content"),
+    ({"messages": [*MESSAGES, {"role": "user", "content": None}]}, "messages[1].content"),
+    ({"messages": [{"role": "assistant", "audio": {"id": "a"}}]}, "messages[0].audio"),
+    ({"messages": [{"role": "user", "content": "Hi", "color": 1}]}, "messages[0].color"),
+    (user({"type": "smell"}), "messages[0].content[0].type"),
+    (user({"type": "text"}), "messages[0].content[0].text"),
+    (user({"type": "text", "text": 5}), "messages[0].content[0].text"),
+    (user({"type": "input_audio", "input_audio": {"data": "x"}}),
+     "messages[0].content[0].input_audio.format"),
+    ({"messages": [{"role": "system", "content": [
+        {"type": "input_audio", "input_audio": {"data": "", "format": "wav"}}]}]},
+     "messages[0].content[0]"),
+    ({"model": ""}, "model"),
+    ({"model": 5}, "model"),
+    ({"modalities": []}, "modalities"),
+    ({"modalities": ["audio"], "audio": WAV}, "modalities"),
+    ({"modalities": ["text", "smell"]}, "modalities"),
+    ({"modalities": BOTH}, "audio"),
+    ({"audio": WAV}, "audio"),
+    ({"modalities": BOTH, "audio": {"voice": "ethan"}}, "audio.format"),
+    ({"modalities": BOTH, "audio": {"format": "wav"}}, "audio.voice"),
+    ({"modalities": BOTH, "audio": {"voice": "", "format": "wav"}}, "audio.voice"),
+    ({"modalities": BOTH, "audio": {"voice": "nobody", "format": "wav"}}, "audio.voice"),
+    ({"modalities": BOTH, "audio": {"voice": "ethan", "format": "tape"}}, "audio.format"),
+    ({"modalities": BOTH, "audio": WAV, "stream": True}, "audio.format"),
+    ({"max_tokens": 0}, "max_tokens"),
+    ({"max_completion_tokens": -1}, "max_completion_tokens"),
+    ({"max_tokens": 1, "max_completion_tokens": 2}, "max_tokens"),
+    ({"max_tokens": 1.5}, "max_tokens"),
+    ({"temperature": -1}, "temperature"),
+    ({"temperature": "hot"}, "temperature"),
+    ({"top_p": 0}, "top_p"),
+    ({"seed": -1}, "seed"),
+    ({"stop": ""}, "stop"),
+    ({"stop": ["a", ""]}, "stop"),
+    ({"stop": [str(n) for n in range(17)]}, "stop"),
+    ({"stream": "yes"}, "stream"),
+    ({"stream_options": {"include_usage": True}}, "stream_options"),
+    ({"stream": True, "stream_options": {"color": True}}, "stream_options.color"),
+    ({"talker": {"top_k": -1}}, "talker.top_k"),
+    ({"talker": {"stop": "a"}}, "talker.stop"),
+    ({"delivery": "by post"}, "delivery"),
+    ({"chunk_policy": {"first": 0, "ramp": [], "steady": 1}}, "chunk_policy"),
+    ({"chunk_policy": {"first": -1, "ramp": [], "steady": 1}}, "chunk_policy"),
+    ({"chunk_policy": {"first": 1, "ramp": []}}, "chunk_policy.steady"),
+    ({"colour": "red"}, "colour"),
+]  # fmt: skip
+
+NOT_YET: list[tuple[dict[str, Any], str]] = [
+    ({"n": 2}, "n"),
+    ({"n": True}, "n"),
+    ({"tools": [{"type": "function"}]}, "tools"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"functions": [{"name": "f"}]}, "functions"),
+    ({"function_call": {"name": "f"}}, "function_call"),
+    ({"response_format": {"type": "json_object"}}, "response_format"),
+    ({"logprobs": True}, "logprobs"),
+    ({"top_logprobs": 3}, "top_logprobs"),
+    ({"logit_bias": {"5": 1}}, "logit_bias"),
+    ({"presence_penalty": 0.5}, "presence_penalty"),
+    ({"frequency_penalty": 0.5}, "frequency_penalty"),
+    ({"prediction": {"type": "content", "content": "x"}}, "prediction"),
+    ({"web_search_options": {}}, "web_search_options"),
+    ({"reasoning_effort": "high"}, "reasoning_effort"),
+    ({"verbosity": "low"}, "verbosity"),
+    ({"service_tier": "priority"}, "service_tier"),
+    ({"store": True}, "store"),
+    (user({"type": "image_url", "image_url": {"url": "x"}}), "messages[0].content[0]"),
+    (user({"type": "text", "text": "A"}, {"type": "video_url"}), "messages[0].content[1]"),
+    (user({"type": "file", "file": {}}), "messages[0].content[0]"),
+    (user({"type": "input_audio", "input_audio": {"data": "", "format": "mp3"}}),
+     "messages[0].content[0].input_audio.format"),
+    ({"messages": [{"role": "tool", "content": "5", "tool_call_id": "a"}]}, "messages[0].role"),
+    ({"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]},
+     "messages[0].tool_calls"),
+    ({"modalities": BOTH, "audio": {"voice": "ethan", "format": "mp3"}}, "audio.format"),
+]  # fmt: skip
+
+
+def case_name(value: Any) -> str:
+    return value if isinstance(value, str) else json.dumps(value)[:40]
+
+
+@pytest.mark.parametrize(("fields", "param"), WRONG, ids=case_name)
+async def test_chat_refuses_a_wrong_request_naming_the_field(
+    door: Door, fields: dict[str, Any], param: str
+) -> None:
+    response = await door.chat(**fields)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert (error["type"], error["param"], error["code"]) == (
+        "invalid_request_error", param, "invalid_argument",
+    )  # fmt: skip
+    assert error["message"].startswith(f"{param}")
+    assert response.headers["x-should-retry"] == "false"
+
+
+@pytest.mark.parametrize(("fields", "param"), NOT_YET, ids=case_name)
+async def test_chat_refuses_what_it_cannot_do_yet_naming_the_field(
+    door: Door, fields: dict[str, Any], param: str
+) -> None:
+    response = await door.chat(**fields)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == (param, "not_implemented")
+    assert param in error["message"]
+
+
+async def test_chat_lists_the_voices_when_the_voice_is_unknown(door: Door) -> None:
+    with pytest.raises(openai.BadRequestError, match="chelsie, ethan"):
+        await door.openai.chat.completions.create(
+            model=MODEL,
+            messages=MESSAGES,
+            modalities=["text", "audio"],
+            audio={"voice": "nobody", "format": "wav"},
+        )
+
+
+async def test_chat_is_a_404_when_the_model_is_unknown(door: Door) -> None:
+    with pytest.raises(openai.NotFoundError) as caught:
+        await door.openai.chat.completions.create(model="gpt-9", messages=MESSAGES)
+    assert (caught.value.param, caught.value.code) == ("model", "not_found")
+
+
+@pytest.mark.parametrize("body", [b"", b"{", b'{"model": "\xff"}', b"[]", b"5"])
+async def test_chat_is_a_400_when_the_body_is_not_a_json_object(door: Door, body: bytes) -> None:
+    response = await door.http.post("/v1/chat/completions", content=body)
+    assert response.status_code == 400
+    assert response.json()["error"]["code"] == "invalid_argument"
+
+
+async def test_chat_names_a_missing_model(door: Door) -> None:
+    response = await door.http.post("/v1/chat/completions", json={"messages": MESSAGES})
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "model")
+
+
+@pytest.mark.parametrize("announced", [True, False])
+async def test_chat_is_a_413_when_the_body_is_too_large(door: Door, announced: bool) -> None:
+    async def pieces() -> Any:
+        for _ in range(40):
+            yield b" " * (1 << 16)
+
+    body: Any = b" " * (40 << 16) if announced else pieces()
+    response = await door.http.post("/v1/chat/completions", content=body)
+    assert response.status_code == 413
+    assert response.json()["error"]["type"] == "invalid_request_error"
+
+
+async def test_a_refused_chat_touches_no_stage(door: Door) -> None:
+    await door.chat(modalities=BOTH, audio={"voice": "nobody", "format": "wav"})
+    assert not any(stage.sessions for stage in door.fakes.by_role.values())
+
+
+async def test_stream_is_refused_before_it_starts(door: Door) -> None:
+    response = await door.chat(**{**SPOKEN, "audio": {"voice": "nobody", "format": "pcm16"}},
+                               stream=True)  # fmt: skip
+    assert response.status_code == 400

@@ -1,0 +1,277 @@
+from __future__ import annotations
+
+import asyncio
+import json
+from typing import Any
+
+import grpc
+import httpx
+import openai
+import pytest
+from fake_stages import CODE2WAV, ROLES, TALKER, THINKER, Session, think
+from gateway_door import MESSAGES, MODEL, SPOKEN, Door, open_door
+
+from antiphon.errors import (
+    AntiphonError,
+    Cancelled,
+    DataLoss,
+    DeadlineExceeded,
+    FailedPrecondition,
+    Internal,
+    ResourceExhausted,
+    Unavailable,
+)
+from antiphon.segment import FinishReason
+from antiphon.v1 import session_pb2
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def stall(session: Session) -> None:
+    await session.opened()
+    await asyncio.Event().wait()
+
+
+def refusing(error: AntiphonError) -> Any:
+    async def refuse(session: Session) -> None:
+        await session.opened()
+        await session.error(error)
+
+    return refuse
+
+
+def error_of(response: httpx.Response) -> dict[str, Any]:
+    """The error in a response or at the end of a stream."""
+    text = response.text.rstrip().split("\n\n")[-1].removeprefix("data: ")
+    error: dict[str, Any] = json.loads(text)["error"]
+    return error
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (ResourceExhausted("all slots are taken", retry_after_s=3.0), 429),
+        (FailedPrecondition("another checkpoint"), 503),
+        (DeadlineExceeded("stalled", edge="codes"), 504),
+        (Internal("broke"), 500),
+        (DataLoss("a gap", edge="codes"), 500),
+        (Unavailable("draining"), 503),
+        (Cancelled("gone"), 499),
+    ],
+)
+async def test_chat_has_the_status_of_what_a_stage_says(
+    door: Door, error: AntiphonError, status: int
+) -> None:
+    door.fakes[TALKER].script = refusing(error)
+    response = await door.chat(**SPOKEN)
+    assert response.status_code == status
+    assert error_of(response)["message"] == error.message
+    assert response.headers["x-should-retry"] == str(error.retryable).lower()
+    assert response.headers.get("retry-after") == {429: "3", 503: "1"}.get(
+        status if error.retryable else 0
+    )
+
+
+async def test_chat_cancels_all_stages_when_one_refuses(door: Door) -> None:
+    door.fakes[THINKER].script = door.fakes[CODE2WAV].script = stall
+    door.fakes[TALKER].script = refusing(ResourceExhausted("all slots are taken"))
+    assert (await door.chat(**SPOKEN)).status_code == 429
+    for role in (THINKER, CODE2WAV):
+        await door.fakes[role].sessions[0].cancelled.wait()
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_stream_ends_with_unavailable_naming_the_stage_that_dies(role: str) -> None:
+    begun = asyncio.Event()
+
+    async def begin(session: Session) -> None:
+        await session.opened()
+        await session.text("begun")
+        begun.set()
+        await asyncio.Event().wait()
+
+    async with open_door() as door:
+        for each in ROLES:
+            door.fakes[each].script = stall
+        door.fakes[THINKER].script = begin
+        asking = asyncio.create_task(door.chat(stream=True, **SPOKEN))
+        await begun.wait()
+        await door.fakes[role].die()
+        error = error_of(await asyncio.wait_for(asking, 2))
+        assert error["code"] == "unavailable"
+        assert f"the stage {role} at {door.fakes[role].address} was lost" in error["message"]
+        for other in set(ROLES) - {role}:
+            await door.fakes[other].sessions[0].cancelled.wait()
+        assert await door.metric(
+            f'antiphon_gateway_errors_total{{code="unavailable",stage="{role}"}}'
+        )
+
+
+@pytest.mark.parametrize("way", ["error", "suspended"])
+async def test_the_death_of_a_stage_is_told_and_not_its_neighbours_echo(way: str) -> None:
+    echo = asyncio.Event()
+    echoed = asyncio.Event()
+
+    async def notice(session: Session) -> None:
+        await session.opened()
+        await echo.wait()
+        if way == "error":
+            await session.error(Unavailable("the link was lost", stage=TALKER, edge="codes"))
+        else:
+            lost = session_pb2.SessionSuspended(edge="codes", address="127.0.0.1:1")
+            await session._context.write(session_pb2.SessionResponse(suspended=lost))
+        echoed.set()
+        await asyncio.Event().wait()
+
+    async with open_door() as door:
+        door.fakes[THINKER].script = door.fakes[TALKER].script = stall
+        door.fakes[CODE2WAV].script = notice
+        asking = asyncio.create_task(door.chat(**SPOKEN))
+        echo.set()
+        await echoed.wait()
+        await door.fakes[TALKER].die()
+        response = await asking
+        assert response.status_code == 503
+        assert f"the stage {TALKER} at" in error_of(response)["message"]
+
+
+async def test_an_echo_is_told_when_no_cause_follows(door: Door) -> None:
+    door.fakes[THINKER].script = door.fakes[TALKER].script = stall
+    error = Unavailable("the link was lost", stage=TALKER, edge="codes")
+    door.fakes[CODE2WAV].script = refusing(error)
+    response = await door.chat(**SPOKEN)
+    assert (response.status_code, error_of(response)["message"]) == (503, "the link was lost")
+
+
+async def test_chat_is_refused_at_once_when_a_stage_is_down_and_served_when_it_is_back() -> None:
+    async with open_door() as door:
+        ready = door.gateway.stages.readiness()
+        assert await anext(ready)
+        await door.fakes[TALKER].die()
+        assert not await anext(ready)
+        response = await door.chat(**SPOKEN)
+        assert response.status_code == 503
+        address = door.fakes[TALKER].address
+        assert f"the stage {TALKER} at {address} is down" in error_of(response)["message"]
+        assert not door.fakes[THINKER].sessions
+        assert (await door.chat()).status_code == 200, "text needs no talker"
+        with pytest.raises(openai.InternalServerError):
+            await door.openai.chat.completions.create(model=MODEL, messages=MESSAGES, **SPOKEN)
+        await door.fakes[TALKER].start()
+        assert await anext(ready)
+        assert (await door.chat(**SPOKEN)).status_code == 200
+        await ready.aclose()
+
+
+async def test_chat_is_refused_while_a_stage_is_not_serving(door: Door) -> None:
+    ready = door.gateway.stages.readiness()
+    assert await anext(ready)
+    await door.fakes[THINKER].set_serving(False)
+    assert not await anext(ready)
+    response = await door.chat()
+    await door.fakes[THINKER].set_serving(True)
+    assert await anext(ready)
+    await ready.aclose()
+    assert response.status_code == 503
+    assert "NOT_SERVING" in error_of(response)["message"]
+
+
+@pytest.mark.parametrize("name", ["checkpoint_fingerprint", "pipeline"])
+async def test_chat_is_refused_when_stages_do_not_fit_together(door: Door, name: str) -> None:
+    description = door.gateway.stages[TALKER].require()
+    before = getattr(description, name)
+    setattr(description, name, "other")
+    try:
+        response = await door.chat(**SPOKEN)
+        health = await door.http.get("/health")
+        text_only = await door.chat()
+    finally:
+        setattr(description, name, before)
+    assert response.status_code == 503
+    error = error_of(response)
+    assert error["code"] == "failed_precondition"
+    assert f"{name} differs" in error["message"]
+    assert health.status_code == 503
+    assert f"{name} differs" in health.json()["reason"]
+    assert text_only.status_code == 200
+
+
+async def test_chat_is_a_504_naming_the_stages_that_say_nothing() -> None:
+    async with open_door(idle_timeout_s=0.2) as door:
+        door.fakes[CODE2WAV].script = stall
+        response = await door.chat(**SPOKEN)
+        assert response.status_code == 504
+        error = error_of(response)
+        assert error["code"] == "deadline_exceeded"
+        assert error["message"].endswith(f"not finished: {CODE2WAV}")
+        await door.fakes[CODE2WAV].sessions[0].cancelled.wait()
+
+
+async def test_chat_is_a_504_when_the_request_takes_too_long() -> None:
+    async def drip(session: Session) -> None:
+        await session.opened()
+        while True:
+            await session.report(output_positions=1)
+            await asyncio.sleep(0.02)
+
+    async with open_door(request_timeout_s=0.3) as door:
+        door.fakes[THINKER].script = drip
+        response = await door.chat()
+        assert response.status_code == 504
+        assert "the request's time is over" in error_of(response)["message"]
+        assert 0 < door.fakes[THINKER].sessions[0].segment.deadline_s <= 0.3
+
+
+async def test_chat_is_a_500_when_a_chunk_was_lost(door: Door) -> None:
+    async def skip(session: Session) -> None:
+        await session.opened()
+        await session.text("One")
+        await session.text("three", skip=1)
+
+    door.fakes[THINKER].script = skip
+    response = await door.chat()
+    assert response.status_code == 500
+    assert error_of(response)["code"] == "data_loss"
+
+
+async def test_chat_is_a_500_when_a_stage_ends_before_it_has_finished(door: Door) -> None:
+    async def leave(session: Session) -> None:
+        await session.opened()
+        await session.text("One")
+
+    fake = door.fakes[THINKER]
+    fake.script, fake.ends_itself = leave, True
+    response = await door.chat()
+    assert response.status_code == 500
+    assert "before it had finished text" in error_of(response)["message"]
+
+
+async def test_chat_is_unavailable_when_a_stage_cancels_the_session(door: Door) -> None:
+    async def give_up(session: Session) -> None:
+        await session.opened()
+        await session._context.abort(grpc.StatusCode.CANCELLED, "enough")
+
+    door.fakes[THINKER].script = give_up
+    response = await door.chat()
+    assert response.status_code == 503
+    assert f"the stage {THINKER} at" in error_of(response)["message"]
+
+
+async def test_chat_is_an_error_when_text_is_not_utf8(door: Door) -> None:
+    async def babble(session: Session) -> None:
+        import numpy as np
+
+        await session.opened()
+        tensors = {"ids": np.zeros(1, np.int32), "utf8": np.array([0xFF], np.uint8)}
+        await session.chunk("text", tensors, finish=FinishReason.STOP)
+
+    door.fakes[THINKER].script = babble
+    response = await door.chat()
+    assert (response.status_code, error_of(response)["code"]) == (500, "data_loss")
+
+
+async def test_a_failed_request_leaves_the_next_one_alone(door: Door) -> None:
+    door.fakes[THINKER].script = refusing(Internal("broke"))
+    assert (await door.chat()).status_code == 500
+    door.fakes[THINKER].script = think
+    assert (await door.chat()).status_code == 200

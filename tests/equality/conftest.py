@@ -1,0 +1,84 @@
+"""Checkpoints of two shapes, the reference on each, and the real services on each.
+
+The services run as four processes for the whole suite; requests go through the
+gateway's gRPC door with ids and codec frames included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+
+import antiphon
+from antiphon.deployment.launcher import Launcher, Running
+from antiphon.testing.reference import MIN_MARGIN, Case, Reference, ReferenceOutput
+from antiphon.testing.tiny_checkpoint import OTHER, SMALL, build_tiny_checkpoint
+
+SHAPES = {"small": SMALL, "other": OTHER}
+
+
+@dataclass(slots=True)
+class Truth:
+    """The reference of one checkpoint; every case is run once."""
+
+    reference: Reference
+    outputs: dict[int, ReferenceOutput] = field(default_factory=dict)
+    kept: list[Case] = field(default_factory=list)
+
+    def of(self, case: Case) -> ReferenceOutput:
+        """What Hugging Face answers."""
+        if id(case) not in self.outputs:
+            self.outputs[id(case)] = self.reference.run(case)
+            self.kept.append(case)
+        return self.outputs[id(case)]
+
+    def safe(self, candidates: Sequence[Case], wanted: int) -> list[Case]:
+        """The first `wanted` candidates in which no greedy choice was close.
+
+        The choice looks at the reference alone, before anything is compared.
+        """
+        found: list[Case] = []
+        for case in candidates:
+            if self.of(case).min_margin >= MIN_MARGIN:
+                found.append(case)
+            if len(found) == wanted:
+                return found
+        raise AssertionError(f"only {len(found)} of {len(candidates)} cases have a safe margin")
+
+
+@pytest.fixture(scope="session", params=list(SHAPES))
+def shape(request: pytest.FixtureRequest) -> str:
+    """The name of a checkpoint's shape."""
+    return str(request.param)
+
+
+@pytest.fixture(scope="session")
+def checkpoint(shape: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A checkpoint of the shape."""
+    directory = tmp_path_factory.mktemp("checkpoints") / shape
+    build_tiny_checkpoint(directory, SHAPES[shape])
+    return directory
+
+
+@pytest.fixture(scope="session")
+def truth(checkpoint: Path) -> Truth:
+    """The reference on the checkpoint."""
+    return Truth(Reference(checkpoint))
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def running(checkpoint: Path) -> AsyncIterator[Running]:
+    """All services on the checkpoint."""
+    async with Launcher(checkpoint) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def client(running: Running) -> AsyncIterator[antiphon.AsyncClient]:
+    """A client of the running services."""
+    async with antiphon.AsyncClient(running.grpc_address) as client:
+        yield client

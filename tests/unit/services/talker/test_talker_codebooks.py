@@ -1,0 +1,40 @@
+"""Residual codes: whose logits, which settings and which draws."""
+
+from dataclasses import replace
+
+import pytest
+import torch
+from talker_lab import GREEDY, SAMPLED, Lab
+
+from antiphon.sampler import choose
+from antiphon.sampling import Sampling
+from services.talker.codebooks import CodePredictor, predictor_sampling
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
+def test_frame_equals_draws_from_hugging_faces_logits_when_keyed_by_step_and_group(
+    lab: Lab, sampling: Sampling
+) -> None:
+    module, step, first = lab.model.talker.code_predictor, 5, 3
+    drawn_with = predictor_sampling(sampling)
+    generator = torch.Generator().manual_seed(1)
+    hidden = torch.randn(1, lab.shape.talker_hidden, generator=generator)
+    embedding = lab.model.talker.model.codec_embedding.weight[first, None]
+    with torch.inference_mode():
+        frame = CodePredictor(module).frame(hidden, first, embedding, drawn_with, step)
+        rows = [hidden, embedding]
+        codes = [first]
+        for group in range(1, lab.shape.code_groups):
+            logits = module(inputs_embeds=torch.cat(rows)[None]).logits[0, -1]
+            codes.append(choose(logits, drawn_with, step=step, group=group))
+            rows.append(module.model.codec_embedding[group - 1].weight[codes[-1], None])
+    assert list(frame.codes) == codes
+    torch.testing.assert_close(frame.embedding, torch.stack(rows[1:]).sum(0))
+
+
+def test_code_predictor_samples_as_hugging_face_when_the_talker_does() -> None:
+    drawn_with = predictor_sampling(replace(SAMPLED, temperature=0.3, top_k=7))
+    assert (drawn_with.temperature, drawn_with.top_k, drawn_with.top_p) == (1.0, 50, 0.8)
+    assert drawn_with.repetition_penalty == 1.0
+    assert drawn_with.seed == SAMPLED.seed
+    assert predictor_sampling(GREEDY).greedy
