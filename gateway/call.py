@@ -18,6 +18,7 @@ from types import TracebackType
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import (
     AntiphonError,
+    Cancelled,
     DeadlineExceeded,
     ErrorCode,
     Unavailable,
@@ -182,14 +183,20 @@ class Call:
                 if not self._unopened:
                     self._all_opened.set()
             case "error":
-                error = error_from_proto(response.error)
-                error.stage = error.stage or role
-                self._fail(error, may_echo=error.code in _ECHO_CODES)
+                self._fail_by_word(role, error_from_proto(response.error))
             case "suspended":
                 self._fail(self._suspension(role, response.suspended), may_echo=True)
             case _:
                 await self._all_opened.wait()
                 await self._mailbox.put((role, response))
+
+    def _fail_by_word(self, role: str, error: AntiphonError) -> None:
+        """A stage says that its part failed. Only the client can cancel: else it is a loss."""
+        may_echo = error.code in _ECHO_CODES
+        if isinstance(error, Cancelled):
+            error = Unavailable(f"the stage {role} gave up: {error.message}", edge=error.edge)
+        error.stage = error.stage or role
+        self._fail(error, may_echo=may_echo)
 
     def _suspension(self, role: str, suspended: session_pb2.SessionSuspended) -> AntiphonError:
         """A stage lost its link: the peer is the one to name, if it is one of ours."""

@@ -14,6 +14,8 @@ from gateway.stages import Stage
 
 Rpc = grpc.aio.StreamStreamCall[session_pb2.SessionRequest, session_pb2.SessionResponse]
 
+_LOST = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
+
 
 class StageStream:
     """A session on one stage, open from construction; ends with `half_close` or `cancel`."""
@@ -22,7 +24,6 @@ class StageStream:
         self.role = stage.role
         self.address = stage.address
         self._half_closed = asyncio.Event()
-        self._cancelled = False
         self._rpc: Rpc = stage.stub.RunSession(self._requests(messages))
 
     def half_close(self) -> None:
@@ -31,8 +32,8 @@ class StageStream:
 
     def cancel(self) -> None:
         """End the stream at once; the stage frees everything. May be repeated."""
-        self._cancelled = True
         self._rpc.cancel()
+        self._half_closed.set()  # an RPC that is over already leaves its request iterator waiting
 
     async def responses(self) -> AsyncIterator[session_pb2.SessionResponse]:
         """What the stage sends, until it ends the stream or `cancel` was called.
@@ -44,11 +45,6 @@ class StageStream:
                 yield response
         except grpc.aio.AioRpcError as failure:
             raise self._error(failure) from failure
-        except asyncio.CancelledError:
-            # grpc.aio raises this as well when the *stage* ended the call as cancelled.
-            if self._cancelled or not self._rpc.done():
-                raise
-            raise self._lost("it cancelled the session") from None
 
     async def _requests(
         self, messages: Sequence[session_pb2.SessionRequest]
@@ -59,7 +55,7 @@ class StageStream:
 
     def _error(self, failure: grpc.aio.AioRpcError) -> AntiphonError:
         typed = any(key == ERROR_METADATA_KEY for key, _ in failure.trailing_metadata() or ())
-        if failure.code() == grpc.StatusCode.UNAVAILABLE and not typed:
+        if failure.code() in _LOST and not typed:
             return self._lost(failure.details() or "the connection broke")
         return error_from_rpc(failure, stage=self.role)
 

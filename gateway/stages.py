@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from types import TracebackType
 
 import grpc
@@ -149,15 +149,15 @@ class Stages:
     async def wait_ready(self) -> None:
         """Return when all stages are ready and fit together."""
         while self.fault() is not None:
-            await self._wait_changed()
+            await self.wait_changed()
 
-    async def readiness(self) -> AsyncIterator[bool]:
+    async def readiness(self) -> AsyncGenerator[bool, None]:
         """Whether all stages are ready and fit together: now, and whenever it changes."""
         while True:
             ready = self.fault() is None
             yield ready
             while ready == (self.fault() is None):
-                await self._wait_changed()
+                await self.wait_changed()
 
     def fault(self) -> AntiphonError | None:
         """Why not every request could be served now; None when all is well."""
@@ -229,7 +229,7 @@ class Stages:
         if unknown:
             raise FailedPrecondition(f"delivery: the pipeline has no edge {sorted(unknown)}")
 
-    async def _wait_changed(self) -> None:
+    async def wait_changed(self) -> None:
         """Return after the next change of any stage."""
         await self._change.wait()
 

@@ -42,7 +42,7 @@ def _prepare_torch(config: StageConfig) -> None:
     import torch
     from transformers.utils import logging
 
-    logging.set_verbosity_error()
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     if config.threads:
         torch.set_num_threads(config.threads)
     if config.dtype == "float32":

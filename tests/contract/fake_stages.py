@@ -140,6 +140,12 @@ async def make_waves(session: Session) -> None:
     await session.report(input_positions=sum(FRAMES), output_positions=start)
 
 
+async def stall(session: Session) -> None:
+    """Open the session and say nothing more."""
+    await session.opened()
+    await asyncio.Event().wait()
+
+
 USUAL: dict[str, Script] = {THINKER: think, TALKER: talk, CODE2WAV: make_waves}
 
 

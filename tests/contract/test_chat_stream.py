@@ -9,7 +9,7 @@ import httpx
 import numpy as np
 import openai
 import pytest
-from fake_stages import CODE2WAV, FRAMES, THINKER, Session, samples_of
+from fake_stages import CODE2WAV, FRAMES, TALKER, THINKER, Session, samples_of, stall
 from gateway_door import MESSAGES, MODEL, SPOKEN, Door
 
 from antiphon.errors import Internal, InvalidArgument
@@ -143,6 +143,7 @@ async def test_stream_is_a_400_when_the_thinker_refuses_the_prompt(door: Door) -
         await session.error(InvalidArgument("the prompt is too long", field="messages"))
 
     door.fakes[THINKER].script = refuse
+    door.fakes[TALKER].script = door.fakes[CODE2WAV].script = stall
     response = await door.chat(stream=True, **SPOKEN)
     assert response.status_code == 400
     error = response.json()["error"]

@@ -9,29 +9,23 @@ chunk policy, alone and in company.
 from __future__ import annotations
 
 import asyncio
-import io
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pytest
-import soundfile
-import torch
+from asking import AUDIO_TOLERANCE, RATE, ask, check, decode, groups
 from conftest import Truth
 
 import antiphon
-from antiphon import ChunkPolicy, Delivery, FinishReason, SamplingRequest
-from antiphon.conversation import AudioPart, Conversation
-from antiphon.testing.reference import Case, ReferenceOutput, conversation
+from antiphon import ChunkPolicy, Delivery, FinishReason
+from antiphon.testing.reference import Case, conversation
 
 pytestmark = [
     pytest.mark.equality,
     pytest.mark.processes,
     pytest.mark.asyncio(loop_scope="session"),
 ]
-
-AUDIO_TOLERANCE = 1e-4
-RATE = 16_000
 
 
 def sweep(seconds: float, low: float, high: float) -> npt.NDArray[np.float32]:
@@ -92,98 +86,11 @@ LENGTH_CASES = [
 ]
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What came through the services."""
-
-    text: str
-    ids: list[int]
-    codes: npt.NDArray[np.uint16]
-    samples: npt.NDArray[np.float32]
-    finished: antiphon.Finished
-    audio_deltas: int
-
-
-def messages(case: Conversation) -> list[antiphon.Message]:
-    """The conversation as the SDK takes it; recordings as float WAV, so that no bit is lost."""
-    built = []
-    for message in case.messages:
-        parts: list[str | bytes] = []
-        for part in message.parts:
-            if isinstance(part, AudioPart):
-                file = io.BytesIO()
-                soundfile.write(file, case.recordings[part.index], RATE, "FLOAT", format="WAV")
-                parts.append(file.getvalue())
-            else:
-                parts.append(part.text)
-        built.append(antiphon.Message(message.role, tuple(parts)))
-    return built
-
-
-async def ask(
-    client: antiphon.AsyncClient,
-    case: Case,
-    *,
-    groups: int,
-    delivery: Delivery | None = None,
-    policy: ChunkPolicy | None = None,
-) -> Answer:
-    """Send a case through the services, greedily."""
-    ids: list[int] = []
-    text, codes, samples, deltas = "", b"", b"", 0
-    finished = None
-    generation = client.generate(
-        messages(case.conversation),
-        modalities=("text", "audio") if case.audio else ("text",),
-        voice=case.voice,
-        max_tokens=case.thinker_max_tokens,
-        talker=SamplingRequest(temperature=0.0, max_tokens=case.talker_max_tokens),
-        delivery=delivery,
-        chunk_policy=policy,
-        include_ids=True,
-        timeout_s=120,
-    )
-    async for event in generation:
-        match event:
-            case antiphon.TextDelta():
-                text += event.text
-                ids += event.token_ids
-            case antiphon.AudioDelta():
-                codes += event.codes
-                samples += event.float32
-                deltas += 1
-            case antiphon.Finished():
-                finished = event
-    assert finished is not None
-    return Answer(
-        text,
-        ids,
-        np.frombuffer(codes, "<u2").reshape(-1, groups),
-        np.frombuffer(samples, "<f4"),
-        finished,
-        deltas,
-    )
-
-
-def check(answer: Answer, expected: ReferenceOutput) -> None:
-    """The law."""
-    assert answer.ids == expected.text_ids.tolist()
-    ends = {expected.text_finish, expected.audio_finish}
-    assert answer.finished.finish_reason is (
-        FinishReason.LENGTH if FinishReason.LENGTH in ends else FinishReason.STOP
-    )
-    np.testing.assert_array_equal(answer.codes, expected.codes)
-    assert answer.samples.shape == expected.waveform.shape
-    np.testing.assert_allclose(answer.samples, expected.waveform, rtol=0, atol=AUDIO_TOLERANCE)
-    usage = answer.finished.usage
-    assert usage.prompt_tokens == len(expected.prompt_ids)
-    assert usage.completion_tokens == len(expected.text_ids)
-    assert usage.completion_audio_frames == len(expected.codes)
-
-
-def groups(truth: Truth) -> int:
-    """Code groups of the checkpoint."""
-    return int(truth.reference.model.config.talker_config.num_code_groups)
+MOST_FRAMES = 60
+FRAMES_CASES = [
+    Case(conversation(("user", text)), thinker_max_tokens=200, talker_max_tokens=MOST_FRAMES + 1)
+    for text in ("What one", "number one", "Hello one", "long one", "find one", "find two?")
+]
 
 
 @pytest.mark.parametrize("delivery", [None, Delivery.WHOLE])
@@ -278,13 +185,10 @@ async def test_every_number_of_frames_equals_the_reference(
     A greedy talker that may draw fewer ids says the beginning of the same, so one run
     of the reference is the truth for all lengths.
     """
-    case = next(
-        each
-        for each in truth.safe([replace(one, talker_max_tokens=61) for one in TEXT_CASES], 3)
-        if len(truth.of(each).codes) == 60
-    )
+    spoken = [case for case in FRAMES_CASES if len(truth.of(case).codes) == MOST_FRAMES]
+    (case,) = truth.safe(spoken, 1)
     longest = truth.of(case)
-    for frames in range(61):
+    for frames in range(MOST_FRAMES + 1):
         limited = replace(case, talker_max_tokens=frames + 1)
         answer = await ask(client, limited, groups=groups(truth), delivery=delivery)
         codes = longest.codes[:frames]
@@ -292,13 +196,3 @@ async def test_every_number_of_frames_equals_the_reference(
         expected = decode(truth, codes)
         assert answer.samples.shape == expected.shape
         np.testing.assert_allclose(answer.samples, expected, rtol=0, atol=AUDIO_TOLERANCE)
-
-
-@torch.no_grad()
-def decode(truth: Truth, codes: npt.NDArray[np.int32]) -> npt.NDArray[np.float32]:
-    """The one-shot decode of codes [T, groups]."""
-    if not len(codes):
-        return np.empty(0, np.float32)
-    batch = torch.from_numpy(codes.T.astype(np.int64).copy())[None]
-    waveform: npt.NDArray[np.float32] = truth.reference.model.code2wav(batch).flatten().numpy()
-    return waveform

@@ -1,6 +1,5 @@
 """What the talker waits for, refuses and limits."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from typing import Self
 
@@ -11,12 +10,8 @@ from talker_lab import GREEDY, SAMPLED, Lab, Turn, codes_of
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import (
-    AntiphonError,
-    DataLoss,
-    FailedPrecondition,
     Internal,
     InvalidArgument,
-    NotImplementedYet,
 )
 from antiphon.runtime.engine import InputChunk
 from antiphon.segment import FinishReason, SegmentKey
@@ -25,10 +20,6 @@ from services.talker.engine import PREFILL_ROWS_PER_STEP
 from services.talker.qwen3_omni import load
 
 KEY = SegmentKey("session", 3)
-
-
-def ids(*values: int) -> dict[str, np.ndarray]:
-    return {"ids": np.array(values, np.int32)}
 
 
 class Driven:
@@ -187,109 +178,6 @@ def test_output_is_refused_when_it_is_not_codes(small: Lab) -> None:
     with pytest.raises(InvalidArgument) as caught:
         small.stage.engine.admit(KEY, settings)
     assert caught.value.field == "outputs"
-
-
-def swap_id(name: str) -> Callable[[Turn, Lab], InputChunk]:
-    def make(turn: Turn, lab: Lab) -> InputChunk:
-        prompt = turn.prompt.copy()
-        prompt[-6] = getattr(lab.special, name)
-        return InputChunk("prompt", 0, {"ids": prompt})
-
-    return make
-
-
-BAD_FIRST_CHUNKS: dict[str, tuple[Callable[[Turn, Lab], InputChunk], type[AntiphonError]]] = {
-    "unknown edge": (lambda turn, lab: InputChunk("codes", 0, {}), InvalidArgument),
-    "primed": (lambda turn, lab: InputChunk("tokens", 0, ids(1), prime=True), NotImplementedYet),
-    "image": (swap_id("image"), NotImplementedYet),
-    "video": (swap_id("video"), NotImplementedYet),
-    "rows before ids": (lambda turn, lab: turn.prompt_chunks()[1], DataLoss),
-    "no ids": (lambda turn, lab: InputChunk("prompt", 0, {}, segment_finished=True), DataLoss),
-    "rows missing at the end": (
-        lambda turn, lab: replace(turn.prompt_chunks()[0], segment_finished=True),
-        DataLoss,
-    ),
-    "empty prompt": (lambda turn, lab: InputChunk("prompt", 0, ids()), DataLoss),
-    "prompt not from the start": (
-        lambda turn, lab: replace(turn.prompt_chunks()[0], position=1),
-        DataLoss,
-    ),
-    "no assistant header": (
-        lambda turn, lab: InputChunk("prompt", 0, {"ids": turn.prompt[:-3]}),
-        FailedPrecondition,
-    ),
-    "audio in the answer": (
-        lambda turn, lab: InputChunk(
-            "prompt", 0, {"ids": np.append(turn.prompt, np.int32(lab.special.audio))}
-        ),
-        InvalidArgument,
-    ),
-    "id too large": (lambda turn, lab: InputChunk("tokens", 0, ids(1 << 20)), InvalidArgument),
-    "negative id": (lambda turn, lab: InputChunk("tokens", 0, ids(-1)), InvalidArgument),
-    "wrong dtype": (
-        lambda turn, lab: InputChunk("tokens", 0, {"ids": np.array([1], np.int64)}),
-        DataLoss,
-    ),
-    "wrong rank": (
-        lambda turn, lab: InputChunk("tokens", 0, {"ids": np.array([[1]], np.int32)}),
-        DataLoss,
-    ),
-    "gap in tokens": (lambda turn, lab: InputChunk("tokens", 1, ids(7)), DataLoss),
-}
-
-
-@pytest.mark.parametrize("case", BAD_FIRST_CHUNKS)
-def test_chunk_is_refused_when_it_cannot_be_first(small: Lab, case: str) -> None:
-    make, error = BAD_FIRST_CHUNKS[case]
-    turn = small.turn(1, audio=4)
-    with Driven(small, turn) as driven, pytest.raises(error):
-        driven.feed(make(turn, small))
-
-
-def rows_chunk(turn: Turn, **changes: np.ndarray) -> InputChunk:
-    return InputChunk(
-        "prompt",
-        len(turn.prompt),
-        {"rows": turn.rows, "row_positions": turn.row_positions} | changes,
-    )
-
-
-BAD_ROWS: dict[str, Callable[[Turn], InputChunk]] = {
-    "wrong width": lambda turn: rows_chunk(turn, rows=turn.rows[:, 1:]),
-    "wrong rank": lambda turn: rows_chunk(turn, rows=turn.rows[0]),
-    "no floats": lambda turn: rows_chunk(turn, rows=turn.rows.astype(np.int32)),
-    "wrong positions": lambda turn: rows_chunk(turn, row_positions=turn.row_positions + 1),
-    "too few positions": lambda turn: rows_chunk(turn, row_positions=turn.row_positions[1:]),
-    "too many rows": lambda turn: rows_chunk(
-        turn,
-        rows=np.concatenate((turn.rows, turn.rows)),
-        row_positions=np.concatenate((turn.row_positions, turn.row_positions)),
-    ),
-    "no positions": lambda turn: InputChunk("prompt", 0, {"rows": turn.rows}),
-    "no rows": lambda turn: InputChunk("prompt", 0, {"row_positions": turn.row_positions}),
-    "ids again": lambda turn: turn.prompt_chunks()[0],
-    "ended too early": lambda turn: InputChunk("prompt", 0, {}, segment_finished=True),
-}
-
-
-@pytest.mark.parametrize("case", BAD_ROWS)
-def test_rows_are_refused_when_they_are_not_the_prompts(small: Lab, case: str) -> None:
-    turn = small.turn(1, audio=4)
-    with Driven(small, turn) as driven:
-        driven.feed(turn.prompt_chunks()[0])
-        with pytest.raises(DataLoss):
-            driven.feed(BAD_ROWS[case](turn))
-
-
-@pytest.mark.parametrize("edge", ["prompt", "tokens"])
-def test_chunk_is_refused_when_its_edge_has_ended(small: Lab, edge: str) -> None:
-    turn = small.turn(1, audio=4)
-    chunks = turn.prompt_chunks() if edge == "prompt" else turn.token_chunks()
-    with Driven(small, turn) as driven:
-        for chunk in chunks:
-            driven.feed(chunk)
-        with pytest.raises(DataLoss, match="after the last"):
-            driven.feed(InputChunk(edge, 0, {}))
 
 
 def test_only_the_broken_segment_fails_when_a_row_is_not_a_number(small: Lab) -> None:

@@ -1,0 +1,233 @@
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from fake_stages import ROLES, TALKER, THINKER, FakeStages, Session
+from gateway_door import MESSAGES, MODEL, SPOKEN, Door, deployment_of, open_door
+
+from antiphon.deployment.schema import Deployment, StageConfig, dump_deployment
+from antiphon.errors import InvalidArgument, Unavailable
+from gateway.server import Gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def hang(session: Session) -> None:
+    await session.opened()
+    await session.text("begun")
+    await asyncio.Event().wait()
+
+
+async def test_models_lists_the_served_model(door: Door) -> None:
+    models = await door.openai.models.list()
+    assert [model.id for model in models.data] == [MODEL]
+    assert (await door.openai.models.retrieve(MODEL)).id == MODEL
+    with pytest.raises(openai.NotFoundError):
+        await door.openai.models.retrieve("other")
+
+
+async def test_health_tells_each_stage(door: Door) -> None:
+    response = await door.http.get("/health")
+    assert response.status_code == 200
+    assert response.json() == {
+        "ready": True,
+        "reason": "",
+        "stages": {
+            role: {"address": door.fakes[role].address, "ready": True, "reason": ""}
+            for role in ROLES
+        },
+    }
+
+
+async def test_health_is_a_503_with_the_reason_when_a_stage_is_down() -> None:
+    async with open_door() as door:
+        ready = door.gateway.stages.readiness()
+        assert await anext(ready)
+        await door.fakes[TALKER].die()
+        assert not await anext(ready)
+        await ready.aclose()
+        response = await door.http.get("/health")
+        assert response.status_code == 503
+        stages = response.json()["stages"]
+        assert [stages[role]["ready"] for role in ROLES] == [True, False, True]
+        assert stages[TALKER]["reason"]
+        assert await door.metric(f'antiphon_gateway_stage_ready{{stage="{TALKER}"}}') == 0
+        assert await door.metric(f'antiphon_gateway_stage_ready{{stage="{THINKER}"}}') == 1
+
+
+async def test_health_tells_when_another_role_answers() -> None:
+    async with FakeStages() as fakes:
+        fakes[TALKER].description.role = "drummer"
+        async with Gateway(deployment_of(fakes)) as gateway:
+            ready = gateway.stages.readiness()
+            while "drummer" not in gateway.stages[TALKER].reason:
+                await gateway.stages.wait_changed()
+            assert not await anext(ready)
+            await ready.aclose()
+
+
+async def test_metrics_count_requests_errors_and_audio() -> None:
+    async with open_door() as door:
+        await door.chat(**SPOKEN)
+        await door.chat(model="other")
+        ok = 'antiphon_gateway_requests_total{api="http",status="200"}'
+        wrong = 'antiphon_gateway_requests_total{api="http",status="404"}'
+        assert (await door.metric(ok), await door.metric(wrong)) == (1, 1)
+        error = 'antiphon_gateway_errors_total{code="not_found",stage=""}'
+        assert await door.metric(error) == 1
+        audio_s = await door.metric('antiphon_gateway_audio_seconds_total{api="http"}')
+        assert audio_s == pytest.approx((6 * 1920 - 555) / 24_000)
+        for name in ("ttft_seconds", "ttfa_seconds", "rtf_ratio"):
+            assert await door.metric(f'antiphon_gateway_{name}_count{{api="http"}}') == 1
+        assert await door.metric("antiphon_gateway_in_flight") == 0
+
+
+async def test_requests_beyond_the_limit_are_a_429() -> None:
+    async with open_door(max_calls=1) as door:
+        door.fakes[THINKER].script = hang
+        async with door.http.stream(
+            "POST",
+            "/v1/chat/completions",
+            json={"model": MODEL, "messages": MESSAGES, "stream": True},
+        ) as running:
+            assert running.status_code == 200
+            assert await door.metric("antiphon_gateway_in_flight") == 1
+            refused = await door.chat()
+            assert refused.status_code == 429
+            assert refused.headers["retry-after"] == "1"
+            error = refused.json()["error"]
+            assert (error["type"], error["code"]) == ("rate_limit_error", "resource_exhausted")
+        await door.gateway.calls.wait_idle()
+        door.fakes.reset()
+        assert (await door.chat()).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [("GET", "/v1/nothing", 404), ("GET", "/v1/chat/completions", 405), ("POST", "/health", 405)],
+)
+async def test_unknown_paths_and_methods_are_errors_of_openai(
+    door: Door, method: str, path: str, status: int
+) -> None:
+    response = await door.http.request(method, path)
+    assert response.status_code == status
+    assert path in response.json()["error"]["message"]
+
+
+async def test_every_response_has_its_own_request_id(door: Door) -> None:
+    responses = [await door.chat(), await door.chat(messages=[]), await door.http.get("/nothing")]
+    ids = {response.headers["x-request-id"] for response in responses}
+    assert len(ids) == 3
+
+
+async def test_the_log_has_one_line_per_request_without_what_was_said(
+    door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.clear()
+    response = await door.chat(messages=[{"role": "user", "content": "secret words"}])
+    (record,) = [r for r in caplog.records if r.name == "gateway.requests"]
+    line = json.loads(record.getMessage())
+    assert line["id"] == response.headers["x-request-id"]
+    assert (line["status"], line["prompt_tokens"], line["completion_tokens"]) == ("200", 20, 5)
+    assert line["session"] == door.fakes[THINKER].sessions[0].opening.session_id
+    assert not any("secret" in r.getMessage() or "Hello" in r.getMessage() for r in caplog.records)
+
+
+async def test_running_requests_are_ended_with_unavailable_at_shutdown() -> None:
+    begun = asyncio.Event()
+
+    async def begin(session: Session) -> None:
+        begun.set()
+        await hang(session)
+
+    async with FakeStages() as fakes:
+        fakes[THINKER].script = begin
+        async with Gateway(deployment_of(fakes), grace_s=0.05) as gateway:
+            await gateway.wait_ready()
+            client = httpx.AsyncClient(base_url=f"http://{gateway.http_address}", timeout=10)
+            body = {"model": MODEL, "messages": MESSAGES, "stream": True}
+            asking = asyncio.create_task(client.post("/v1/chat/completions", json=body))
+            await begun.wait()
+        response = await asking
+        await client.aclose()
+        await fakes[THINKER].sessions[0].cancelled.wait()
+    last = response.text.rstrip().split("\n\n")[-1].removeprefix("data: ")
+    assert json.loads(last)["error"]["message"] == "the gateway is shutting down"
+
+
+async def test_gateway_refuses_to_start_when_an_address_is_wrong_or_taken(door: Door) -> None:
+    fakes = door.fakes
+    with pytest.raises(InvalidArgument, match="http_listen"):
+        Gateway(deployment_of(fakes, http_listen="nowhere"))
+    with pytest.raises(InvalidArgument, match="stages"):
+        Gateway(Deployment())
+    with pytest.raises(InvalidArgument, match=r"stages\.talker\.addresses"):
+        Gateway(Deployment(stages={"talker": StageConfig()}))
+    taken = Gateway(deployment_of(fakes, http_listen=door.gateway.http_address))
+    with pytest.raises(Unavailable, match="http_listen"):
+        await taken.__aenter__()
+
+
+@asynccontextmanager
+async def gateway_process(
+    config: Path, *arguments: str
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, asyncio.StreamReader]]:
+    """`python -m gateway` and what it announces."""
+    reading, writing = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gateway", "--config", str(config),
+        "--announce-fd", str(writing), *arguments,
+        pass_fds=(writing,), stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    os.close(writing)
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb")
+    )
+    try:
+        yield process, reader
+    finally:
+        transport.close()
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_process_announces_itself_serves_and_stops_on_a_signal(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    async with FakeStages() as fakes:
+        config = tmp_path / "deployment.yaml"
+        config.write_bytes(dump_deployment(deployment_of(fakes, http_listen="127.0.0.1:1")))
+        arguments = ("--http-listen", "127.0.0.1:0", "--grpc-listen", "127.0.0.1:0")
+        async with gateway_process(config, *arguments) as (process, announced):
+            listening = json.loads(await announced.readline())
+            assert listening["event"] == "listening"
+            ready: Any = json.loads(await announced.readline())
+            assert ready["event"] == "ready"
+            assert ready["seconds"] >= 0
+            async with httpx.AsyncClient(base_url=f"http://{listening['http']}") as client:
+                assert (await client.get("/health")).status_code == 200
+            process.send_signal(number)
+            assert await process.wait() == 0
+
+
+async def test_process_says_what_is_wrong_with_its_deployment(tmp_path: Path) -> None:
+    config = tmp_path / "deployment.yaml"
+    config.write_text("stagez: {}")
+    async with gateway_process(config) as (process, _):
+        _, errors = await process.communicate()
+        assert process.returncode == 2
+        assert b"stagez" in errors
