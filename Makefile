@@ -1,8 +1,8 @@
 # Everything that is done with this repository. `make` lists the targets.
 #
 # PYTHON chooses the interpreter that the virtual environments are made of (3.11 or
-# later). On Linux the index's torch is a CUDA build; for a smaller CPU build:
-#   make setup PIP_EXTRA_INDEX_URL=https://download.pytorch.org/whl/cpu
+# later). pip's own settings apply: where its index has a CPU build of torch, that
+# one is smaller.
 
 PYTHON ?= python3
 PORT ?= 8000

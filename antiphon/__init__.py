@@ -25,16 +25,15 @@ if TYPE_CHECKING:
     from antiphon.client.request import GenerateOptions, Message
     from antiphon.client.sync import Client, Generation
     from antiphon.errors import AntiphonError
-    from antiphon.pipelines.graph import ChunkPolicy
     from antiphon.sampling import SamplingRequest
-    from antiphon.segment import Delivery, FinishReason
+    from antiphon.segment import ChunkPolicy, Delivery, FinishReason
 
 _MODULES = {
     "AntiphonError": "antiphon.errors",
     "AsyncClient": "antiphon.client.aio",
     "AsyncGeneration": "antiphon.client.aio",
     "AudioDelta": "antiphon.client.events",
-    "ChunkPolicy": "antiphon.pipelines.graph",
+    "ChunkPolicy": "antiphon.segment",
     "Client": "antiphon.client.sync",
     "Delivery": "antiphon.segment",
     "Event": "antiphon.client.events",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import enum
+from dataclasses import dataclass
 from typing import NamedTuple
 
 
@@ -26,3 +27,12 @@ class SegmentKey(NamedTuple):
 
     session_id: str
     segment: int
+
+
+@dataclass(frozen=True, slots=True)
+class ChunkPolicy:
+    """Frames per chunk: `first`, then each of `ramp`, then `steady` for ever."""
+
+    first: int
+    ramp: tuple[int, ...]
+    steady: int

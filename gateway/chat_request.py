@@ -11,9 +11,8 @@ import msgspec
 
 from antiphon.conversation import Message
 from antiphon.errors import InvalidArgument, NotImplementedYet
-from antiphon.pipelines.graph import ChunkPolicy
 from antiphon.sampling import SamplingRequest
-from antiphon.segment import Delivery
+from antiphon.segment import ChunkPolicy, Delivery
 from antiphon.v1 import session_pb2
 from antiphon.wire.convert import policy_from_proto
 from gateway import chat_schema

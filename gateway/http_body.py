@@ -44,7 +44,7 @@ async def while_connected(receive: Receive, work: Coroutine[None, None, None]) -
         finished = working.done()
     finally:
         gone.cancel()
-        working.cancel()
+        await working
         await asyncio.gather(working, gone, return_exceptions=True)
     if not finished:
         raise Cancelled("the client went away")

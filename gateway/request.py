@@ -8,9 +8,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from antiphon.conversation import Conversation
-from antiphon.pipelines.graph import ChunkPolicy
 from antiphon.sampling import SamplingRequest
-from antiphon.segment import Delivery
+from antiphon.segment import ChunkPolicy, Delivery
 
 TEXT, AUDIO = "text", "audio"
 """The edges to the client: what a request can ask for."""

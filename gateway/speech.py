@@ -11,9 +11,8 @@ from dataclasses import dataclass
 from antiphon.chunk import Tensor
 from antiphon.conversation import Conversation, Message
 from antiphon.errors import NotFound
-from antiphon.pipelines.graph import ChunkPolicy
 from antiphon.sampling import SamplingRequest
-from antiphon.segment import Delivery
+from antiphon.segment import ChunkPolicy, Delivery
 from antiphon.v1 import stage_pb2
 from gateway.audio_in import Recording, decode_recordings
 from gateway.call import Call

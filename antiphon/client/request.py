@@ -8,9 +8,8 @@ from pathlib import Path
 from typing import Literal, TypedDict
 
 from antiphon.errors import InvalidArgument
-from antiphon.pipelines.graph import ChunkPolicy
 from antiphon.sampling import SamplingRequest
-from antiphon.segment import Delivery
+from antiphon.segment import ChunkPolicy, Delivery
 from antiphon.v1 import session_pb2, speech_pb2
 from antiphon.wire.convert import delivery_to_proto, policy_to_proto, sampling_to_proto
 

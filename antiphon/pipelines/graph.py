@@ -15,7 +15,7 @@ from functools import cached_property
 from pathlib import Path
 
 from antiphon.errors import FailedPrecondition, NotFound
-from antiphon.segment import Delivery
+from antiphon.segment import ChunkPolicy, Delivery
 
 CLIENT = ""
 """The producer or consumer of an edge when it is the client and not a stage."""
@@ -34,15 +34,6 @@ class TensorSpec:
     dtype: str
     shape: tuple[int, ...]
     optional: bool = False
-
-
-@dataclass(frozen=True, slots=True)
-class ChunkPolicy:
-    """Frames per chunk: `first`, then each of `ramp`, then `steady` for ever."""
-
-    first: int
-    ramp: tuple[int, ...]
-    steady: int
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,6 +25,9 @@ from antiphon.segment import Delivery
 
 THINKER, TALKER, CODE2WAV = "thinker", "talker", "code2wav"
 
+DEFAULT_VOICE = "ethan"
+"""The voice when none is asked for, if the checkpoint has it; that of the reference's call."""
+
 PIPELINE = Pipeline(
     name="qwen3_omni",
     architectures=("Qwen3OmniMoeForConditionalGeneration",),

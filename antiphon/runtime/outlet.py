@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 from antiphon.chunk import Tensor, Tensors, concatenate
 from antiphon.errors import Internal
-from antiphon.pipelines.graph import ChunkPolicy, Edge
+from antiphon.pipelines.graph import Edge
 from antiphon.runtime.chunking import due
-from antiphon.segment import Delivery, FinishReason
+from antiphon.segment import ChunkPolicy, Delivery, FinishReason
 
 
 @dataclass(frozen=True, slots=True)

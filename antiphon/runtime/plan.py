@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-from antiphon.pipelines.graph import ChunkPolicy, Edge, Pipeline
+from antiphon.pipelines.graph import Edge, Pipeline
 from antiphon.runtime.instructions import Destination
 from antiphon.sampling import Sampling, SamplingRequest
-from antiphon.segment import Delivery
+from antiphon.segment import ChunkPolicy, Delivery
 
 
 @dataclass(frozen=True, slots=True)

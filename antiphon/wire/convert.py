@@ -14,9 +14,8 @@ from antiphon.errors import (
     InvalidArgument,
     NotImplementedYet,
 )
-from antiphon.pipelines.graph import ChunkPolicy
 from antiphon.sampling import SamplingRequest
-from antiphon.segment import Delivery, FinishReason
+from antiphon.segment import ChunkPolicy, Delivery, FinishReason
 from antiphon.v1 import chunk_pb2, session_pb2
 
 MAX_FRAMES_PER_CHUNK = 1 << 16

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from antiphon.chunk import Tensor as Array
+from antiphon.pipelines.qwen3_omni import DEFAULT_VOICE
 from services.talker.transcript import HEADER_ROWS, Transcript
 
 PROJECTED_AT_ONCE = 4096
@@ -72,8 +73,9 @@ class RowTable:
 
 
 def _voices(config: Any) -> Mapping[str, int]:
-    """Speaker ids by lower-case name; the first is the default."""
-    return {name.lower(): speaker for name, speaker in (config.speaker_id or {}).items()}
+    """Speaker ids by lower-case name, the default first."""
+    voices = {name.lower(): speaker for name, speaker in (config.speaker_id or {}).items()}
+    return dict(sorted(voices.items(), key=lambda voice: voice[0] != DEFAULT_VOICE))
 
 
 def _project_table(projection: Any, embeddings: Tensor, like: Tensor) -> Tensor:

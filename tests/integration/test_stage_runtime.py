@@ -4,27 +4,24 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
 
 import grpc
 import numpy as np
 import pytest
+from stage_session import Request, Session, batch, codes_chunk, linked, opening
 
-from antiphon.chunk import Chunk
 from antiphon.errors import ResourceExhausted
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.instructions import Destination, End
 from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits
 from antiphon.sampling import SamplingRequest
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.segment import SegmentKey
 from antiphon.testing.fake_engine import EXPLOSION, FACTS, POISON, FakeEngine
 from antiphon.testing.stage_harness import LIMITS, RunningStage, running_stage
-from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
-from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
+from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.stubs import stage_stub
 
-Request = session_pb2.SessionRequest
 ErrorCode = session_pb2.ErrorCode
 
 
@@ -39,73 +36,6 @@ def engine() -> Iterator[FakeEngine]:
 async def served(engine: FakeEngine) -> AsyncIterator[RunningStage]:
     async with running_stage(LoadedStage(engine, FACTS), "code2wav") as running:
         yield running
-
-
-def codes_chunk(
-    session_id: str, sequence: int, values: list[int], *, end: bool = False, segment: int = 0
-) -> Chunk:
-    codes = np.array(values, np.uint16).repeat(2).reshape(-1, 2)
-    return Chunk(
-        session_id,
-        "codes",
-        segment=segment,
-        sequence=sequence,
-        tensors={"codes": codes} if values else {},
-        segment_finished=end,
-        finish_reason=FinishReason.STOP if end else None,
-    )
-
-
-def opening(session_id: str, **fields: object) -> list[Request]:
-    reply = session_pb2.Destination(reply=session_pb2.ReplyTarget())
-    route = session_pb2.Route(edge="audio", destinations=[reply])
-    return [
-        Request(open=session_pb2.SessionOpen(session_id=session_id, routes=[route], **fields)),  # type: ignore[arg-type]
-        Request(segment_open=session_pb2.SegmentOpen(segment=0, outputs=["audio"])),
-    ]
-
-
-class Session:
-    """A RunSession stream, by hand."""
-
-    def __init__(self, running: RunningStage, session_id: str) -> None:
-        self.id = session_id
-        self.call = stage_stub(running.channel).RunSession()
-
-    async def send(self, *requests: Request) -> None:
-        for request in requests:
-            await self.call.write(request)
-
-    async def read(self, kind: str) -> session_pb2.SessionResponse:
-        response = await self.call.read()
-        assert isinstance(response, session_pb2.SessionResponse), "the stream has ended"
-        assert response.WhichOneof("message") == kind, response
-        return response
-
-    async def audio(self) -> Chunk:
-        return chunk_from_proto((await self.read("chunk")).chunk)
-
-    async def error(self) -> session_pb2.SessionError:
-        error = (await self.read("error")).error
-        assert await self.call.read() is grpc.aio.EOF
-        return error
-
-
-@asynccontextmanager
-async def linked(running: RunningStage) -> AsyncIterator[grpc.aio.StreamStreamCall[object, object]]:
-    """An upstream stage's link, on a connection of its own."""
-    async with grpc.aio.insecure_channel(running.address, options=CHANNEL_OPTIONS) as channel:
-        call = stage_stub(channel).Link()
-        await call.write(stage_pb2.LinkRequest(hello=stage_pb2.LinkHello(link_id="up")))
-        accept = await call.read()
-        assert isinstance(accept, stage_pb2.LinkResponse)
-        assert accept.accept.transport == "grpc"
-        yield call
-
-
-def batch(*chunks: Chunk) -> stage_pb2.LinkRequest:
-    protos = [chunk_to_proto(chunk) for chunk in chunks]
-    return stage_pb2.LinkRequest(batch=stage_pb2.ChunkBatch(chunks=protos))
 
 
 async def until_released(engine: FakeEngine, running: RunningStage, key: SegmentKey) -> None:

@@ -2,8 +2,8 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.pipelines.graph import ChunkPolicy
 from antiphon.runtime.chunking import due, next_boundary
+from antiphon.segment import ChunkPolicy
 
 POLICIES = [
     ChunkPolicy(first=1, ramp=(2, 4, 8), steady=12),

@@ -12,9 +12,8 @@ from antiphon.errors import (
     Internal,
     InvalidArgument,
 )
-from antiphon.pipelines.graph import ChunkPolicy
 from antiphon.sampling import SamplingRequest
-from antiphon.segment import Delivery, FinishReason
+from antiphon.segment import ChunkPolicy, Delivery, FinishReason
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.convert import (

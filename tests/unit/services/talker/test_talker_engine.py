@@ -168,7 +168,7 @@ def test_voice_is_the_first_when_none_is_asked_for(small: Lab) -> None:
 
 def test_voice_is_refused_when_unknown(small: Lab) -> None:
     settings = replace(small.turn(1).settings, voice="nobody")
-    with pytest.raises(InvalidArgument, match="aiden, chelsie, ethan") as caught:
+    with pytest.raises(InvalidArgument, match="ethan, aiden, chelsie") as caught:
         small.stage.engine.admit(KEY, settings)
     assert caught.value.field == "voice"
 
