@@ -41,11 +41,11 @@ class ChatCompletions:
         entry: Entry = scope["state"]["entry"]
         answer = self._stream if chat.stream else self._whole
 
-        async def work() -> None:
+        async def work(send: Send) -> None:
             async with self._speech.answer(_order(chat)) as call:
                 await answer(chat, call, entry, scope, receive, send)
 
-        await while_connected(receive, work())
+        await while_connected(receive, send, work)
 
     async def _whole(
         self,

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 
-from starlette.types import Receive, Scope
+from starlette.types import Message, Receive, Scope, Send
 
 from antiphon.errors import Cancelled, InvalidArgument
 from gateway.http_errors import BodyTooLarge
@@ -32,19 +32,31 @@ async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
             return b"".join(parts)
 
 
-async def while_connected(receive: Receive, work: Coroutine[None, None, None]) -> None:
-    """Do the work; cancel it when the client goes away, and then raise `Cancelled`.
+async def while_connected(
+    receive: Receive, send: Send, work: Callable[[Send], Coroutine[None, None, None]]
+) -> None:
+    """Do the work, which responds through the `Send` that it is given.
 
-    Cancelling this cancels the work and waits for it.
+    When the client goes away before the response is complete, cancel the work and
+    raise `Cancelled`. Cancelling this cancels the work and waits for it.
     """
-    working = asyncio.create_task(work)
+    responded = False
+
+    async def send_on(message: Message) -> None:
+        nonlocal responded
+        responded = message["type"] == "http.response.body" and not message.get("more_body")
+        await send(message)
+
+    working = asyncio.create_task(work(send_on))
     gone = asyncio.create_task(_wait_disconnected(receive))
     try:
         await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
+        if responded:
+            await asyncio.wait((working,))
         finished = working.done()
     finally:
         gone.cancel()
-        await working
+        working.cancel()
         await asyncio.gather(working, gone, return_exceptions=True)
     if not finished:
         raise Cancelled("the client went away")
@@ -52,6 +64,6 @@ async def while_connected(receive: Receive, work: Coroutine[None, None, None]) -
 
 
 async def _wait_disconnected(receive: Receive) -> None:
-    """Return when the client has closed its connection."""
+    """Return when the client has closed its connection, or has its whole response."""
     while (await receive())["type"] != "http.disconnect":
         pass

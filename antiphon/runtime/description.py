@@ -37,7 +37,9 @@ class StageIdentity:
     boot_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
-def describe(identity: StageIdentity) -> stage_pb2.DescribeResponse:
+def describe(
+    identity: StageIdentity, *, open_sessions: int, open_segments: int
+) -> stage_pb2.DescribeResponse:
     """The answer to `Describe`."""
     facts, pipeline, role = identity.facts, identity.pipeline, identity.role
     return stage_pb2.DescribeResponse(
@@ -69,6 +71,8 @@ def describe(identity: StageIdentity) -> stage_pb2.DescribeResponse:
         max_stop_bytes=MAX_STOP_BYTES,
         max_stops=MAX_STOPS,
         max_input_audio_s=facts.max_input_audio_s,
+        open_sessions=open_sessions,
+        open_segments=open_segments,
     )
 
 

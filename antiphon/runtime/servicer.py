@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import uuid
 from collections.abc import AsyncIterable, AsyncIterator
 
 import grpc
@@ -17,7 +16,8 @@ from antiphon.errors import (
     Unavailable,
 )
 from antiphon.runtime.description import StageIdentity, describe
-from antiphon.runtime.instructions import Destination, End, Opened, Refuse, Report
+from antiphon.runtime.instructions import Destination, End, Opened, Report
+from antiphon.runtime.link_port import LinkContext, receive_link
 from antiphon.runtime.plan import SegmentRequest, SessionRequest
 from antiphon.runtime.stage import Reply, Stage
 from antiphon.segment import Delivery
@@ -34,7 +34,6 @@ from antiphon.wire.convert import (
 from antiphon.wire.status import abort
 
 SessionContext = grpc.aio.ServicerContext[session_pb2.SessionRequest, session_pb2.SessionResponse]
-LinkContext = grpc.aio.ServicerContext[stage_pb2.LinkRequest, stage_pb2.LinkResponse]
 
 
 _LOADING = Unavailable("the model is still loading", retry_after_s=1.0)
@@ -59,7 +58,12 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         """What this stage is."""
         if self._stage is None or self._identity is None:
             await abort(context, _LOADING)
-        return describe(self._identity)
+        table = self._stage.table
+        return describe(
+            self._identity,
+            open_sessions=table.session_count,
+            open_segments=table.open_segments,
+        )
 
     # Handlers write through the context: a cancelled call then cancels this coroutine
     # itself, whereas an abandoned generator would free its session whenever it is collected.
@@ -94,26 +98,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         """Chunks from an upstream process, for many sessions."""
         if self._stage is None or self._identity is None:
             await abort(context, _LOADING)
-        stage = self._stage
-        incoming = aiter(requests)
-        hello = await anext(incoming, None)
-        if hello is None or not hello.HasField("hello"):
-            await abort(context, InvalidArgument("link: the first message must be `hello`"))
-        link_id = uuid.uuid4().hex
-        outbox = stage.link_opened(link_id)
-        accept = stage_pb2.LinkAccept(transport="grpc", boot_id=self._identity.boot_id)
-        await context.write(stage_pb2.LinkResponse(accept=accept))
-        reader = asyncio.create_task(_receive(stage, link_id, incoming))
-        reader.add_done_callback(lambda _: outbox.end())
-        try:
-            async for refuse in outbox:
-                await context.write(_refusal(refuse))
-        finally:
-            stage.link_lost(link_id)
-            reader.cancel()
-            await asyncio.wait([reader])
-        if not reader.cancelled() and isinstance(error := reader.exception(), AntiphonError):
-            await abort(context, error)
+        await receive_link(self._stage, self._identity, requests, context)
 
 
 async def _read(
@@ -153,22 +138,6 @@ def _act(stage: Stage, role: str, session_id: str, request: session_pb2.SessionR
             raise FailedPrecondition("open: the session is open already", field="open")
         case _:
             raise InvalidArgument("a session request without a message")
-
-
-async def _receive(
-    stage: Stage, link_id: str, incoming: AsyncIterator[stage_pb2.LinkRequest]
-) -> None:
-    """Take a link's batches until the producer has no more."""
-    async for request in incoming:
-        if request.WhichOneof("message") != "batch":
-            raise NotImplementedYet("link: only inline batches were agreed on")
-        for proto in request.batch.chunks:
-            try:
-                chunk = chunk_from_proto(proto)
-            except AntiphonError as error:
-                stage.fail(proto.session_id, error)
-            else:
-                stage.chunk_arrived(chunk, link_id)
 
 
 def _session_request(
@@ -253,15 +222,4 @@ def _report(report: Report) -> session_pb2.SegmentReport:
         first_output_s=report.first_output_s,
         last_output_s=report.last_output_s,
         busy_s=report.busy_s,
-    )
-
-
-def _refusal(refuse: Refuse) -> stage_pb2.LinkResponse:
-    return stage_pb2.LinkResponse(
-        refusal=stage_pb2.LinkRefusal(
-            session_id=refuse.session_id,
-            edge=refuse.edge,
-            attempt=refuse.attempt,
-            error=error_to_proto(refuse.error),
-        )
     )

@@ -52,6 +52,8 @@ class DescribeResponse(google.protobuf.message.Message):
     MAX_STOP_BYTES_FIELD_NUMBER: builtins.int
     MAX_STOPS_FIELD_NUMBER: builtins.int
     MAX_INPUT_AUDIO_S_FIELD_NUMBER: builtins.int
+    OPEN_SESSIONS_FIELD_NUMBER: builtins.int
+    OPEN_SEGMENTS_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name that clients ask for, for example "qwen3-omni"."""
     checkpoint_fingerprint: builtins.str
@@ -85,6 +87,9 @@ class DescribeResponse(google.protobuf.message.Message):
     max_stops: builtins.int
     max_input_audio_s: builtins.float
     """Largest audio input of one segment, seconds; 0: none accepted."""
+    open_sessions: builtins.int
+    """Sessions that have not ended, and their open segments, at this moment."""
+    open_segments: builtins.int
     @property
     def inputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EdgeDescription]:
         """Edges that this stage consumes and produces."""
@@ -134,8 +139,10 @@ class DescribeResponse(google.protobuf.message.Message):
         max_stop_bytes: builtins.int = ...,
         max_stops: builtins.int = ...,
         max_input_audio_s: builtins.float = ...,
+        open_sessions: builtins.int = ...,
+        open_segments: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "checkpoint_fingerprint", b"checkpoint_fingerprint", "code_entries", b"code_entries", "code_groups", b"code_groups", "context_limit", b"context_limit", "engine", b"engine", "host_id", b"host_id", "input_kinds", b"input_kinds", "input_sample_rate_hz", b"input_sample_rate_hz", "inputs", b"inputs", "max_input_audio_s", b"max_input_audio_s", "max_stop_bytes", b"max_stop_bytes", "max_stops", b"max_stops", "model", b"model", "outputs", b"outputs", "pipeline", b"pipeline", "pipeline_edges", b"pipeline_edges", "role", b"role", "sample_rate_hz", b"sample_rate_hz", "samples_per_frame", b"samples_per_frame", "slots", b"slots", "transports", b"transports", "version", b"version", "voices", b"voices"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "checkpoint_fingerprint", b"checkpoint_fingerprint", "code_entries", b"code_entries", "code_groups", b"code_groups", "context_limit", b"context_limit", "engine", b"engine", "host_id", b"host_id", "input_kinds", b"input_kinds", "input_sample_rate_hz", b"input_sample_rate_hz", "inputs", b"inputs", "max_input_audio_s", b"max_input_audio_s", "max_stop_bytes", b"max_stop_bytes", "max_stops", b"max_stops", "model", b"model", "open_segments", b"open_segments", "open_sessions", b"open_sessions", "outputs", b"outputs", "pipeline", b"pipeline", "pipeline_edges", b"pipeline_edges", "role", b"role", "sample_rate_hz", b"sample_rate_hz", "samples_per_frame", b"samples_per_frame", "slots", b"slots", "transports", b"transports", "version", b"version", "voices", b"voices"]) -> None: ...
 
 global___DescribeResponse = DescribeResponse
 

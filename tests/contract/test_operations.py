@@ -131,14 +131,20 @@ async def test_every_response_has_its_own_request_id(door: Door) -> None:
     assert len(ids) == 3
 
 
+@pytest.mark.parametrize("stream", [True, False])
 async def test_the_log_has_one_line_per_request_without_what_was_said(
-    door: Door, caplog: pytest.LogCaptureFixture
+    door: Door, caplog: pytest.LogCaptureFixture, stream: bool
 ) -> None:
     caplog.clear()
-    response = await door.chat(messages=[{"role": "user", "content": "secret words"}])
+    response = await door.chat(
+        messages=[{"role": "user", "content": "secret words"}], stream=stream
+    )
+    await door.gateway.calls.wait_idle()
+    await door.http.get("/health")
     (record,) = [r for r in caplog.records if r.name == "gateway.requests"]
     line = json.loads(record.getMessage())
     assert line["id"] == response.headers["x-request-id"]
+    assert "error" not in line
     assert (line["status"], line["prompt_tokens"], line["completion_tokens"]) == ("200", 20, 5)
     assert line["session"] == door.fakes[THINKER].sessions[0].opening.session_id
     assert not any("secret" in r.getMessage() or "Hello" in r.getMessage() for r in caplog.records)

@@ -242,6 +242,37 @@ async def test_chat_is_a_500_when_a_stage_ends_before_it_has_finished(door: Door
     assert "before it had finished text" in error_of(response)["message"]
 
 
+async def test_stream_is_a_429_when_the_talker_refuses_after_the_thinker_has_answered(
+    door: Door,
+) -> None:
+    answered = asyncio.Event()
+
+    async def answer(session: Session) -> None:
+        await think(session)
+        answered.set()
+
+    async def refuse(session: Session) -> None:
+        await answered.wait()
+        await session.error(ResourceExhausted("all slots are taken"))
+
+    door.fakes[THINKER].script, door.fakes[TALKER].script = answer, refuse
+    response = await door.chat(stream=True, **SPOKEN)
+    assert response.status_code == 429
+
+
+async def test_no_task_is_left_when_a_stage_has_ended_the_stream(door: Door) -> None:
+    async def leave(session: Session) -> None:
+        await session.opened()
+
+    fake = door.fakes[THINKER]
+    fake.script, fake.ends_itself = leave, True
+    assert (await door.chat()).status_code == 500
+    await door.gateway.calls.wait_idle()
+    sending = [t for t in asyncio.all_tasks() if "_consume_request" in str(t.get_coro())]
+    _, pending = await asyncio.wait(sending, timeout=1) if sending else ((), ())
+    assert not pending
+
+
 async def test_chat_is_unavailable_when_a_stage_cancels_the_session(door: Door) -> None:
     async def give_up(session: Session) -> None:
         await session.opened()

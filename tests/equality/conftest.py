@@ -15,6 +15,7 @@ import pytest_asyncio
 
 import antiphon
 from antiphon.deployment.launcher import Launcher, Running
+from antiphon.testing.local_deployment import local_deployment
 from antiphon.testing.reference import MIN_MARGIN, Case, Reference, ReferenceOutput
 from antiphon.testing.tiny_checkpoint import OTHER, SMALL, build_tiny_checkpoint
 
@@ -73,7 +74,7 @@ def truth(checkpoint: Path) -> Truth:
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def running(checkpoint: Path) -> AsyncIterator[Running]:
     """All services on the checkpoint."""
-    async with Launcher(checkpoint) as running:
+    async with Launcher(local_deployment(checkpoint)) as running:
         yield running
 
 

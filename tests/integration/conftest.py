@@ -1,0 +1,17 @@
+"""A tiny checkpoint for the tests that run the real services."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from antiphon.testing.tiny_checkpoint import build_tiny_checkpoint
+
+
+@pytest.fixture(scope="session")
+def tiny(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The default tiny checkpoint."""
+    directory = tmp_path_factory.mktemp("tiny") / "tiny"
+    build_tiny_checkpoint(directory)
+    return directory

@@ -1,0 +1,272 @@
+"""The real services as four processes: streaming, cancelling, dying, refusing, leaving."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import grpc
+import httpx
+import numpy as np
+import openai
+import pytest
+import pytest_asyncio
+
+import antiphon
+from antiphon import SamplingRequest
+from antiphon.chunk import Chunk
+from antiphon.deployment.launcher import Launcher, Running
+from antiphon.deployment.schema import StageConfig
+from antiphon.segment import FinishReason
+from antiphon.testing.local_deployment import local_deployment
+from antiphon.transport.channel import CHANNEL_OPTIONS
+from antiphon.v1 import session_pb2, stage_pb2
+from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
+from antiphon.wire.stubs import stage_stub
+
+pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
+
+ROLES = ("thinker", "talker", "code2wav")
+GREEDY = SamplingRequest(temperature=0.0, max_tokens=60)
+# The tiny checkpoint answers this with more than a hundred tokens.
+LONG_ANSWER = "day one"
+LONG_SPEECH = SamplingRequest(temperature=0.0, repetition_penalty=1.2, max_tokens=4000)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(tiny: Path) -> AsyncIterator[Running]:
+    async with Launcher(local_deployment(tiny, thinker=StageConfig(context_limit=512))) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def client(running: Running) -> AsyncIterator[antiphon.AsyncClient]:
+    async with antiphon.AsyncClient(running.grpc_address) as client:
+        yield client
+
+
+async def describe(running: Running, role: str) -> stage_pb2.DescribeResponse:
+    address = running.processes[role].address
+    async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        return await stage_stub(channel).Describe(stage_pb2.DescribeRequest())
+
+
+async def assert_all_free(running: Running, roles: tuple[str, ...] = ROLES) -> None:
+    """Every stage is without sessions soon; it is told by a message, not by this call."""
+    for role in roles:
+        for _ in range(1000):
+            told = await describe(running, role)
+            if not told.open_sessions:
+                break
+            await asyncio.sleep(0.01)
+        assert (told.open_sessions, told.open_segments) == (0, 0), role
+
+
+async def test_audio_leaves_while_the_reply_is_still_open(running: Running) -> None:
+    """Talker and code2wav speak from the first tokens: the test itself is the thinker."""
+    prompt = await _prompt_ids(running)
+    talker = running.processes["talker"].address
+    vocoder = running.processes["code2wav"].address
+    async with (
+        grpc.aio.insecure_channel(talker, options=CHANNEL_OPTIONS) as to_talker,
+        grpc.aio.insecure_channel(vocoder, options=CHANNEL_OPTIONS) as to_vocoder,
+    ):
+        speech, audio = stage_stub(to_talker).RunSession(), stage_stub(to_vocoder).RunSession()
+        for call, edge, target in (
+            (speech, "codes", session_pb2.Destination(stage=_stage(vocoder))),
+            (audio, "audio", session_pb2.Destination(reply=session_pb2.ReplyTarget())),
+        ):
+            route = session_pb2.Route(edge=edge, destinations=[target])
+            opening = session_pb2.SessionOpen(session_id="early", routes=[route])
+            sampling = {"talker": session_pb2.Sampling(temperature=0)}
+            turn = session_pb2.SegmentOpen(outputs=["audio"], sampling=sampling)
+            await call.write(session_pb2.SessionRequest(open=opening))
+            await call.write(session_pb2.SessionRequest(segment_open=turn))
+        ends = {"segment_finished": True, "finish_reason": FinishReason.STOP}
+        await _send(speech, Chunk("early", "prompt", tensors={"ids": prompt}, **ends))
+        await _send(speech, Chunk("early", "tokens", tensors={"ids": prompt[:3]}))
+        first = await _next_chunk(audio)
+        assert len(first.tensors["samples"])
+        assert not first.segment_finished
+        await _send(speech, Chunk("early", "tokens", sequence=1, position=3, **ends))
+        while not (await _next_chunk(audio)).segment_finished:
+            pass
+        speech.cancel()
+        audio.cancel()
+    await assert_all_free(running)
+
+
+async def test_first_audio_comes_before_the_last_text(client: antiphon.AsyncClient) -> None:
+    async with client.generate(LONG_ANSWER, max_tokens=200, talker=GREEDY) as generation:
+        kinds = [type(event) async for event in generation]
+    texts = [index for index, kind in enumerate(kinds) if kind is antiphon.TextDelta]
+    assert len(texts) > 100
+    assert kinds.index(antiphon.AudioDelta) < texts[-1]
+    assert kinds[-1] is antiphon.Finished
+
+
+async def test_text_only_never_touches_talker_and_code2wav(
+    running: Running, client: antiphon.AsyncClient
+) -> None:
+    reply = await client.generate("Hello", modalities=("text",), max_tokens=8).collect()
+    assert reply.text
+    assert set(reply.reports) == {"thinker"}
+
+
+async def test_cancel_at_any_moment_frees_every_stage(
+    running: Running, client: antiphon.AsyncClient
+) -> None:
+    for events in (0, 1, 3, 10, 40):
+        generation = client.generate(LONG_ANSWER, max_tokens=200, talker=LONG_SPEECH)
+        for _ in range(events):
+            await anext(generation)
+        generation.cancel()
+        with pytest.raises(antiphon.AntiphonError):
+            async for _ in generation:
+                pass
+        await assert_all_free(running)
+
+
+async def test_http_client_that_goes_away_frees_every_stage(running: Running) -> None:
+    body = {
+        "model": (await describe(running, "thinker")).model,
+        "messages": [{"role": "user", "content": LONG_ANSWER}],
+        "modalities": ["text", "audio"],
+        "audio": {"voice": "ethan", "format": "pcm16"},
+        "talker": {"temperature": 0, "max_tokens": 4000, "repetition_penalty": 1.2},
+        "stream": True,
+    }
+    async with (
+        httpx.AsyncClient(base_url=running.http_url, timeout=60) as http,
+        http.stream("POST", "/v1/chat/completions", json=body) as response,
+    ):
+        assert response.status_code == 200
+        async for line in response.aiter_lines():
+            if '"data"' in line:
+                break
+    await assert_all_free(running)
+
+
+async def test_prompt_over_the_context_limit_is_refused_with_the_limit(
+    running: Running, client: antiphon.AsyncClient
+) -> None:
+    with pytest.raises(antiphon.AntiphonError, match="512") as caught:
+        await client.generate("word " * 2000).collect()
+    assert caught.value.code.value == "invalid_argument"
+    async with httpx.AsyncClient(base_url=running.http_url, timeout=60) as http:
+        body = {"model": "tiny", "messages": [{"role": "user", "content": "word " * 2000}]}
+        response = await http.post("/v1/chat/completions", json={**body, "stream": True})
+    assert response.status_code == 400
+    assert "512" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_openai_client_gets_text_and_audio(running: Running, stream: bool) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{running.http_url}/v1", api_key="none") as api:
+        (model,) = (await api.models.list()).data
+        request = {
+            "model": model.id,
+            "messages": [{"role": "user", "content": "What is the weather like?"}],
+            "modalities": ["text", "audio"],
+            "extra_body": {"talker": {"temperature": 0, "max_tokens": 30}},
+        }
+        if stream:
+            audio = {"voice": "ethan", "format": "pcm16"}
+            chunks = await api.chat.completions.create(audio=audio, stream=True, **request)
+            deltas = [chunk.choices[0].delta async for chunk in chunks if chunk.choices]
+            spoken = [delta.audio for delta in deltas if getattr(delta, "audio", None)]
+            assert any(each.data for each in spoken)
+            assert any(each.transcript for each in spoken)
+        else:
+            audio = {"voice": "ethan", "format": "wav"}
+            answer = await api.chat.completions.create(audio=audio, **request)
+            assert answer.choices[0].message.audio.transcript
+            assert answer.choices[0].message.audio.data
+
+
+async def test_killed_stage_gives_a_typed_error_and_others_go_on(tiny: Path) -> None:
+    async with (
+        Launcher(local_deployment(tiny)) as running,
+        antiphon.AsyncClient(running.grpc_address) as client,
+    ):
+        speaking = client.generate(LONG_ANSWER, max_tokens=200, talker=LONG_SPEECH)
+        async for event in speaking:
+            if isinstance(event, antiphon.AudioDelta):
+                break
+        writing = client.generate(LONG_ANSWER, modalities=("text",), max_tokens=200)
+        await anext(writing)
+        os.kill(running.processes["talker"].pid, signal.SIGKILL)
+        with pytest.raises(antiphon.AntiphonError) as caught:
+            async for _ in speaking:
+                pass
+        assert caught.value.code.value == "unavailable"
+        assert caught.value.stage == "talker"
+        ends = [event async for event in writing if isinstance(event, antiphon.Finished)]
+        assert len(ends) == 1
+        await assert_all_free(running, ("thinker", "code2wav"))
+        with pytest.raises(antiphon.AntiphonError, match="talker") as refused:
+            await client.generate("Hello").collect()
+        assert refused.value.code.value == "unavailable"
+        assert (await client.generate("Hello", modalities=("text",)).collect()).text
+        async with httpx.AsyncClient(base_url=running.http_url) as http:
+            health = await http.get("/health")
+        assert health.status_code == 503
+        assert "talker" in health.text
+
+
+async def test_nothing_is_left_when_the_services_have_stopped(tiny: Path) -> None:
+    before = set(os.listdir("/dev/shm"))
+    async with Launcher(local_deployment(tiny)) as running:
+        pids = [process.pid for process in running.processes.values()]
+        assert len(pids) == len(ROLES) + 1
+    for pid in pids:
+        with pytest.raises(ProcessLookupError):
+            os.kill(pid, 0)
+    assert set(os.listdir("/dev/shm")) <= before
+
+
+def _stage(address: str) -> session_pb2.StageTarget:
+    return session_pb2.StageTarget(address=address)
+
+
+async def _prompt_ids(running: Running) -> np.ndarray:
+    """The ids that the thinker makes of a question."""
+    address = running.processes["thinker"].address
+    async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        call = stage_stub(channel).RunSession()
+        reply = session_pb2.Destination(reply=session_pb2.ReplyTarget())
+        route = session_pb2.Route(edge="prompt", destinations=[reply])
+        opening = session_pb2.SessionOpen(session_id="ids", routes=[route])
+        await call.write(session_pb2.SessionRequest(open=opening))
+        turn = session_pb2.SegmentOpen(sampling={"thinker": session_pb2.Sampling(max_tokens=1)})
+        await call.write(session_pb2.SessionRequest(segment_open=turn))
+        messages = b'[{"role":"user","parts":[{"type":"text","text":"Hello"}]}]'
+        tensors = {"messages": np.frombuffer(messages, np.uint8)}
+        await _send(call, Chunk("ids", "input", tensors=tensors))
+        finish = session_pb2.InputFinished(segment=0)
+        await call.write(session_pb2.SessionRequest(input_finished=finish))
+        ids: np.ndarray = (await _next_chunk(call)).tensors["ids"]
+        call.cancel()
+        return ids
+
+
+async def _send(
+    call: grpc.aio.StreamStreamCall[session_pb2.SessionRequest, session_pb2.SessionResponse],
+    chunk: Chunk,
+) -> None:
+    await call.write(session_pb2.SessionRequest(chunk=chunk_to_proto(chunk)))
+
+
+async def _next_chunk(
+    call: grpc.aio.StreamStreamCall[session_pb2.SessionRequest, session_pb2.SessionResponse],
+) -> Chunk:
+    """The next chunk; an error or the end of the stream fails the test."""
+    while True:
+        response = await call.read()
+        assert isinstance(response, session_pb2.SessionResponse), "the stream has ended"
+        assert not response.HasField("error"), response.error
+        if response.HasField("chunk"):
+            return chunk_from_proto(response.chunk)
