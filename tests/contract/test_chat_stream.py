@@ -10,7 +10,7 @@ import numpy as np
 import openai
 import pytest
 from fake_stages import CODE2WAV, FRAMES, TALKER, THINKER, Session, samples_of, stall
-from gateway_door import MESSAGES, MODEL, SPOKEN, Door
+from gateway_door import MESSAGES, MODEL, SPOKEN, Door, open_door
 
 from antiphon.errors import Internal, InvalidArgument
 from antiphon.segment import FinishReason
@@ -33,6 +33,12 @@ async def odd_sizes(session: Session) -> None:
         start += count
     await session.chunk("audio", position=start, finish=FinishReason.STOP)
     await session.report()
+
+
+async def pour_without_end(session: Session) -> None:
+    await session.opened()
+    while True:
+        await session.text("x" * 262_144)
 
 
 async def events_of(door: Door, **fields: Any) -> list[Any]:
@@ -225,3 +231,13 @@ async def test_stream_stops_reading_from_the_stages_when_the_client_does_not_rea
             await asyncio.wait_for(all_written.wait(), 1)
     await ended.wait()
     await door.gateway.calls.wait_idle()
+
+
+async def test_stages_are_freed_when_the_client_takes_nothing_for_too_long() -> None:
+    async with open_door(idle_timeout_s=0.2) as door:
+        door.fakes[THINKER].script = pour_without_end
+        body = {"model": MODEL, "messages": MESSAGES, "stream": True}
+        async with door.http.stream("POST", "/v1/chat/completions", json=body) as response:
+            assert response.status_code == 200
+            await door.fakes[THINKER].sessions[0].cancelled.wait()
+            await door.gateway.calls.wait_idle()

@@ -81,6 +81,7 @@ async def test_metrics_count_requests_errors_and_audio() -> None:
     async with open_door() as door:
         await door.chat(**SPOKEN)
         await door.chat(model="other")
+        await door.gateway.calls.wait_idle()
         ok = 'antiphon_gateway_requests_total{api="http",status="200"}'
         wrong = 'antiphon_gateway_requests_total{api="http",status="404"}'
         assert (await door.metric(ok), await door.metric(wrong)) == (1, 1)

@@ -280,6 +280,24 @@ async def test_generate_is_unavailable_when_a_stage_is_down() -> None:
             assert list(info.models[0].output_kinds) == ["text"]
 
 
+async def test_generate_frees_the_stages_when_the_client_takes_nothing_for_too_long() -> None:
+    async def pour(session: Session) -> None:
+        await session.opened()
+        while True:
+            await session.text("x" * 262_144)
+
+    async with (
+        open_door(idle_timeout_s=0.2) as door,
+        grpc.aio.insecure_channel(door.gateway.grpc_address) as channel,
+    ):
+        door.fakes[THINKER].script = pour
+        call = speech_stub(channel).Generate(request(modalities=["text"]))
+        assert (await call.read()).HasField("started")
+        await door.fakes[THINKER].sessions[0].cancelled.wait()
+        await door.gateway.calls.wait_idle()
+        call.cancel()
+
+
 async def test_health_service_follows_the_stages() -> None:
     async with (
         open_door() as door,

@@ -117,9 +117,10 @@ async def test_the_death_of_a_stage_is_told_and_not_its_neighbours_echo(way: str
             lost = session_pb2.SessionSuspended(edge="codes", address="127.0.0.1:1")
             await session._context.write(session_pb2.SessionResponse(suspended=lost))
         echoed.set()
-        await asyncio.Event().wait()
 
     async with open_door() as door:
+        # As a real stage does, it ends its stream after an error.
+        door.fakes[CODE2WAV].ends_itself = way == "error"
         door.fakes[THINKER].script = door.fakes[TALKER].script = stall
         door.fakes[CODE2WAV].script = notice
         asking = asyncio.create_task(door.chat(**SPOKEN))
