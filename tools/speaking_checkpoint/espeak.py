@@ -1,0 +1,65 @@
+"""Speech from espeak-ng, the Debian package of that name."""
+
+from __future__ import annotations
+
+import io
+import shutil
+import subprocess
+
+import numpy as np
+import soundfile
+import soxr
+
+from antiphon.errors import FailedPrecondition
+from tools.speaking_checkpoint.acoustics import RATE, Floats
+
+VOICE = "en-us"
+WORD_SPEED = 165
+SENTENCE_SPEED = 150
+QUIET = 0.012
+
+# How espeak-ng is to read what it would spell or stress differently.
+SPELLING = {
+    "a": "[[@]]",
+    "the": "[[D@2]]",
+    "to": "[[t@5]]",
+    "antiphon": "antifon",
+    "grpc": "gee are pee see",
+    "openai": "open A I",
+    "qwen": "kwen",
+    "wav": "wave",
+    "i": "eye",
+    "cpu": "see pee you",
+    "gpu": "gee pee you",
+    "thinker": "thinker",
+}
+
+
+def speak(text: str, speed: int, amplitude: int = 100) -> Floats:
+    """Samples at 24 kHz, float32 in [-1, 1].
+
+    Raises `FailedPrecondition` where espeak-ng is not installed.
+    """
+    program = shutil.which("espeak-ng")
+    if program is None:
+        raise FailedPrecondition("espeak-ng: is not installed (Debian: apt-get install espeak-ng)")
+    command = [program, "-v", VOICE, "-s", str(speed), "-a", str(amplitude), "--stdout", text]
+    wav = subprocess.run(command, check=True, capture_output=True).stdout
+    samples, rate = soundfile.read(io.BytesIO(_with_length(wav)), dtype="float32")
+    return np.asarray(soxr.resample(samples, rate, RATE), dtype=np.float32)
+
+
+def speak_word(word: str) -> Floats:
+    """One word without the silence around it."""
+    samples = speak(SPELLING.get(word, word), WORD_SPEED)
+    loud = np.flatnonzero(np.abs(samples) > QUIET)
+    if not len(loud):
+        raise FailedPrecondition(f"{word}: espeak-ng says nothing for it")
+    return samples[max(0, loud[0] - 120) : loud[-1] + 240]
+
+
+def _with_length(wav: bytes) -> bytes:
+    """A WAV whose header says its true length; a piped one cannot."""
+    data = wav.index(b"data") + 8
+    size = (len(wav) - data).to_bytes(4, "little")
+    return wav[:4] + (len(wav) - 8).to_bytes(4, "little") + wav[8 : data - 4] + size + wav[data:]
