@@ -46,8 +46,8 @@ def samples_of(frames: int, start: int) -> np.ndarray[Any, Any]:
 class Session:
     """One RunSession stream as a script sees it.
 
-    `cancelled` is certain for a script that still runs; one that has finished may see
-    a cancelled stream as half-closed, which is how gRPC tells the reader.
+    `cancelled` is certain for a script that waits; one that writes gets an error from
+    gRPC, and one that has finished may take a cancelled stream for a half-closed one.
     """
 
     def __init__(self, role: str, context: Any) -> None:

@@ -239,5 +239,5 @@ async def test_stages_are_freed_when_the_client_takes_nothing_for_too_long() -> 
         body = {"model": MODEL, "messages": MESSAGES, "stream": True}
         async with door.http.stream("POST", "/v1/chat/completions", json=body) as response:
             assert response.status_code == 200
-            await door.fakes[THINKER].sessions[0].cancelled.wait()
+            await door.fakes[THINKER].sessions[0].ended.wait()
             await door.gateway.calls.wait_idle()

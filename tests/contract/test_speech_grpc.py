@@ -293,7 +293,7 @@ async def test_generate_frees_the_stages_when_the_client_takes_nothing_for_too_l
         door.fakes[THINKER].script = pour
         call = speech_stub(channel).Generate(request(modalities=["text"]))
         assert (await call.read()).HasField("started")
-        await door.fakes[THINKER].sessions[0].cancelled.wait()
+        await door.fakes[THINKER].sessions[0].ended.wait()
         await door.gateway.calls.wait_idle()
         call.cancel()
 
