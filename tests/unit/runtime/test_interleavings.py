@@ -1,0 +1,154 @@
+"""Random interleavings of everything that can happen to sessions: the table's laws hold."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import numpy as np
+from hypothesis import settings
+from hypothesis import strategies as st
+from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
+
+from antiphon.chunk import Chunk
+from antiphon.errors import AntiphonError, Internal
+from antiphon.pipelines.qwen3_omni import PIPELINE
+from antiphon.runtime.engine import Completed, Emitted, EngineEvent, Failed
+from antiphon.runtime.inbox import Arrival
+from antiphon.runtime.instructions import Admit, Destination, End, Feed, Instruction, Release, Send
+from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
+from antiphon.runtime.session_table import SessionTable
+from antiphon.sampling import SamplingRequest
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon.testing.fake_engine import NEUTRAL_SAMPLING
+
+NAMES = ("a", "b", "c")
+LIMITS = StageLimits(slots=2, stall_timeout_s=5.0, hold_timeout_s=3.0, hold_bytes=64)
+names = st.sampled_from(NAMES)
+
+
+class Table(RuleBasedStateMachine):
+    """Plays client, link, engine and clock at once, and keeps the engine's books."""
+
+    @initialize()
+    def start(self) -> None:
+        self.table = SessionTable(StagePlan.of(PIPELINE, "code2wav", NEUTRAL_SAMPLING, LIMITS))
+        self.now = 0.0
+        self.admitted: set[SegmentKey] = set()
+        self.seen: set[SegmentKey] = set()
+        self.fed: Counter[SegmentKey] = Counter()
+        self.opened: set[str] = set()
+        self.ended: set[str] = set()
+        self.sent: dict[tuple[str, str], int] = {}
+        self.sequence: Counter[str] = Counter()
+
+    def take(self, instructions: list[Instruction]) -> None:
+        for each in instructions:
+            match each:
+                case Admit(key):
+                    assert key not in self.seen, "a key is admitted once"
+                    self.admitted.add(key)
+                    self.seen.add(key)
+                case Feed(key):
+                    assert key in self.admitted, "only admitted segments are fed"
+                    self.fed[key] += 1
+                case Release(key):
+                    assert key in self.admitted, "only admitted segments are released"
+                    self.admitted.remove(key)
+                case Send(_, chunk):
+                    at = (chunk.session_id, chunk.edge)
+                    assert chunk.sequence == self.sent.get(at, 0), "numbers have no gap"
+                    self.sent[at] = chunk.sequence + 1
+                    assert chunk.session_id not in self.ended, "nothing after the end"
+                case End(session_id):
+                    assert session_id not in self.ended, "a session ends once"
+                    self.ended.add(session_id)
+
+    @rule(name=names)
+    def open(self, name: str) -> None:
+        request = SessionRequest(name, 0, {"audio": (Destination(),)})
+        try:
+            self.take(self.table.open(request, self.now))
+            self.opened.add(name)
+        except AntiphonError:
+            assert name in self.opened or self.table.state(name) is None
+
+    @rule(name=names, number=st.integers(0, 2))
+    def open_segment(self, name: str, number: int) -> None:
+        request = SegmentRequest(number, SamplingRequest(), "", frozenset({"audio"}), {})
+        self.take(self.table.open_segment(name, request, self.now))
+
+    @rule(name=names, number=st.integers(0, 2), skip=st.integers(0, 8), end=st.booleans())
+    def chunk(self, name: str, number: int, skip: int, end: bool) -> None:
+        sequence = self.sequence[name] + (1 if skip == 8 else 0)
+        self.sequence[name] += 1
+        chunk = Chunk(
+            name,
+            "codes",
+            segment=number,
+            sequence=sequence,
+            tensors={"codes": np.zeros((1, 2), np.uint16)},
+            segment_finished=end,
+            finish_reason=FinishReason.STOP if end else None,
+        )
+        self.take(self.table.chunk_arrived(Arrival(chunk, "link"), self.now))
+
+    @rule(name=names, number=st.integers(0, 2))
+    def cancel(self, name: str, number: int) -> None:
+        self.take(self.table.cancel_segment(name, number))
+
+    @rule(name=names)
+    def client_done(self, name: str) -> None:
+        self.take(self.table.client_done(name))
+
+    @rule(name=names)
+    def stream_lost(self, name: str) -> None:
+        self.take(self.table.stream_lost(name))
+        assert self.table.state(name) is None
+
+    @rule(seconds=st.floats(0, 4))
+    def pass_time(self, seconds: float) -> None:
+        self.now += seconds
+        self.take(self.table.tick(self.now))
+
+    @rule()
+    def lose_link(self) -> None:
+        self.take(self.table.link_lost("link"))
+
+    @rule(
+        name=names,
+        number=st.integers(0, 2),
+        what=st.sampled_from(["emit", "finish", "fail"]),
+        awaited=st.sampled_from([None, "codes"]),
+    )
+    def engine(self, name: str, number: int, what: str, awaited: str | None) -> None:
+        key = SegmentKey(name, number)
+        events: list[EngineEvent] = []
+        if what == "emit":
+            events = [Emitted(key, "audio", 0, {})]
+        elif what == "finish":
+            events = [
+                Emitted(key, "audio", 0, {}, FinishReason.STOP),
+                Completed(key, FinishReason.STOP, 1, 0),
+            ]
+        else:
+            events = [Failed(key, Internal("broken"))]
+        self.take(self.table.engine_stepped(events, {key: awaited}, {key: 0.1}, self.now))
+
+    @invariant()
+    def books_agree(self) -> None:
+        if not hasattr(self, "table"):
+            return
+        assert self.table.open_segments == len(self.admitted) <= LIMITS.slots
+        assert self.table.held_bytes <= LIMITS.hold_bytes
+        assert {key.session_id for key in self.admitted}.isdisjoint(self.ended)
+        deadline = self.table.next_deadline()
+        assert deadline is None or deadline > self.now - 10
+
+    def teardown(self) -> None:
+        for name in NAMES:
+            self.take(self.table.stream_lost(name))
+        assert not self.admitted
+
+
+TestTable = Table.TestCase
+TestTable.settings = settings(max_examples=150, stateful_step_count=40, deadline=None)
