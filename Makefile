@@ -17,7 +17,7 @@ PROTO_INSTALLED := $(PROTO_VENV)/.installed
 
 TORCH := torch==2.13.0
 # Stubs of this generator import on every protobuf runtime from 5.29 on.
-PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0
+PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0 protobuf==5.29.6 buf-bin==1.75.0
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
@@ -56,6 +56,8 @@ format: setup ## format the code and fix what lint can fix
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 
+IMPORT_STUBS := import antiphon.v1.speech_pb2_grpc, antiphon.v1.stage_pb2_grpc
+
 # $(call protoc,DIRECTORY): generate antiphon/v1 into a directory.
 protoc = $(PROTO_VENV)/bin/python -m grpc_tools.protoc -Iproto \
 	--plugin=protoc-gen-mypy=$(PROTO_VENV)/bin/protoc-gen-mypy \
@@ -66,7 +68,10 @@ protoc = $(PROTO_VENV)/bin/python -m grpc_tools.protoc -Iproto \
 proto: $(PROTO_INSTALLED) ## generate antiphon/v1 from proto/
 	$(call protoc,.)
 
-proto-check: $(PROTO_INSTALLED) ## fail if antiphon/v1 is not what proto/ generates
+# The generator's environment has the oldest protobuf runtime, the other the newest.
+proto-check: $(PROTO_INSTALLED) ## lint proto/; fail if antiphon/v1 is not what it generates
+	cd proto && ../$(PROTO_VENV)/bin/buf lint
+	PYTHONPATH=. $(PROTO_VENV)/bin/python -c "$(IMPORT_STUBS)"
 	@fresh=$$(mktemp -d) && trap 'rm -rf "$$fresh"' EXIT && $(call protoc,"$$fresh") && \
 	diff -rq --exclude=__init__.py --exclude=__pycache__ "$$fresh/antiphon/v1" antiphon/v1 || \
 	{ echo "antiphon/v1 differs from proto/: run make proto" >&2; exit 1; }

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import AsyncIterable, AsyncIterator
 
 import grpc
@@ -35,6 +36,8 @@ from antiphon.wire.status import abort
 
 SessionContext = grpc.aio.ServicerContext[session_pb2.SessionRequest, session_pb2.SessionResponse]
 
+
+log = logging.getLogger(__name__)
 
 _LOADING = Unavailable("the model is still loading", retry_after_s=1.0)
 
@@ -87,6 +90,8 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
             async for reply in outbox:
                 if (response := _response(reply, identity)) is not None:
                     await context.write(response)
+        except grpc.aio.InternalError:
+            log.info("session %s: its client is gone", request.session_id)
         finally:
             stage.stream_lost(request.session_id)
             reader.cancel()
