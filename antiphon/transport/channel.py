@@ -10,6 +10,8 @@ from __future__ import annotations
 KEEPALIVE_TIME_MS = 1000
 KEEPALIVE_TIMEOUT_MS = 1000
 MAX_RECONNECT_BACKOFF_MS = 1000
+# How long one attempt may take; gRPC takes it from the option for the shortest backoff.
+CONNECT_TIMEOUT_MS = 2000
 
 _MESSAGE_OPTIONS: tuple[tuple[str, int], ...] = (
     ("grpc.max_receive_message_length", -1),
@@ -23,7 +25,7 @@ CHANNEL_OPTIONS: tuple[tuple[str, int], ...] = (
     *_MESSAGE_OPTIONS,
     ("grpc.use_local_subchannel_pool", 1),
     ("grpc.initial_reconnect_backoff_ms", 100),
-    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
     ("grpc.max_reconnect_backoff_ms", MAX_RECONNECT_BACKOFF_MS),
 )
 
