@@ -6,6 +6,7 @@
 
 PYTHON ?= python3
 PORT ?= 8000
+GRPC_PORT ?= 50050
 OUT ?= out
 ARGS ?=
 
@@ -22,7 +23,7 @@ PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0 protobuf==5.29.6 buf-bi
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up test check format proto proto-check clean distclean
+.PHONY: help setup demo up load test check format proto proto-check clean distclean bench-transport
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -36,12 +37,19 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --editable ".[stage,gateway]" --group dev
 	touch $@
 
-demo: setup ## start everything, ask it three things, save the audio in OUT (out); MODEL=DIR
+demo: setup ## start everything, hear it talk, talk with it; files in OUT (out); [MODEL=DIR]
 	$(BIN)/python -m antiphon.demo --out "$(OUT)" $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
-up: setup ## serve a checkpoint on this machine: MODEL=DIR [PORT=8000] [ARGS="--stage ..."]
-	@test -n "$(MODEL)" || { echo "make up: say which checkpoint, MODEL=DIR" >&2; exit 2; }
-	$(BIN)/python -m antiphon.deployment up --model "$(MODEL)" --port "$(PORT)" $(ARGS)
+up: setup ## serve a checkpoint on this machine: [MODEL=DIR] [PORT=8000] [GRPC_PORT=50050]
+	$(BIN)/python -m antiphon.deployment up $(if $(MODEL),--model "$(MODEL)") \
+		--port "$(PORT)" --grpc-port "$(GRPC_PORT)" $(ARGS)
+
+load: setup ## load one service: SERVICE=thinker|talker|code2wav|gateway [MODEL= RATE= SESSIONS= SECONDS=]
+	@test -n "$(SERVICE)" || { echo "make load: say what, SERVICE=gateway" >&2; exit 2; }
+	$(BIN)/python -m antiphon.load "$(SERVICE)" $(if $(MODEL),--model "$(MODEL)") \
+		$(if $(RATE),--rate "$(RATE)") $(if $(SESSIONS),--sessions "$(SESSIONS)") \
+		$(if $(SECONDS),--seconds "$(SECONDS)") \
+		--json "$(OUT)/load-$(SERVICE).json" --html "$(OUT)/load-$(SERVICE).html" $(ARGS)
 
 test: setup ## run the tests; ARGS go to pytest
 	$(BIN)/python -m pytest $(ARGS)
@@ -51,6 +59,9 @@ check: setup proto-check ## format, lint, types, import contracts, generated cod
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench-transport: setup ## measure the ways from process to process; OMNI=DIR: vllm-omni 0.30's wheel, unpacked
+	$(BIN)/python -m benchmarks.transport $(if $(OMNI),--omni "$(OMNI)") $(ARGS)
 
 format: setup ## format the code and fix what lint can fix
 	$(BIN)/ruff check --fix-only --quiet .

@@ -1,4 +1,4 @@
-"""Chooses one id from a row of logits, for every autoregressive part of every stage.
+"""Chooses one id from each row of logits, for every autoregressive part of every stage.
 
 Which ids may be chosen and how likely each is equals the logits processors of
 `transformers` 5.19 `generate`, in its order: float32, repetition penalty,
@@ -8,21 +8,79 @@ The draw is a function of (seed, step, group) alone: an inverse CDF over a numbe
 from a counter-based hash. There is no generator and so no state: a segment's ids
 do not depend on its neighbours in a batch, on the process, or on what was drawn
 before, and a rebuilt segment goes on with the same ids.
+
+`choose` takes one row of any vocabulary and goes on with what top_k leaves of it;
+`choose_each` takes many rows at once and keeps them whole, so that it never asks the
+device for anything. Both give the same id: weights are exponentials in float64, and
+sums run in the order of ids, where what was removed adds exact zeros.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from antiphon.errors import Internal
 from antiphon.sampling import Sampling
 
-_WORD = (1 << 64) - 1
 _GOLDEN = 0x9E3779B97F4A7C15
+_FIRST_FACTOR = 0xBF58476D1CE4E5B9
+_SECOND_FACTOR = 0x94D049BB133111EB
 _FRACTION_BITS = 52
+_UNLIMITED = 1 << 31
+
+_Words = npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class SamplingRows:
+    """The settings of several rows as columns [n, 1] on one device.
+
+    `temperature` and `penalty` float32, `top_k` int64 (never 0), `top_p` float64,
+    `greedy` bool. What is known of all rows together spares work, and questions to
+    the device.
+    """
+
+    temperature: Tensor
+    penalty: Tensor
+    top_k: Tensor
+    top_p: Tensor
+    greedy: Tensor
+    all_greedy: bool
+    any_greedy: bool
+    any_penalty: bool
+    any_top_p: bool
+    smallest_top_k: int
+    largest_top_k: int
+
+    @classmethod
+    def of(cls, samplings: Sequence[Sampling], device: torch.device) -> SamplingRows:
+        """One row for each of the settings; greedy rows get temperature 1."""
+        greedy = [each.greedy for each in samplings]
+        top_k = [each.top_k or _UNLIMITED for each in samplings]
+
+        def column(values: Sequence[float], dtype: torch.dtype) -> Tensor:
+            return torch.tensor(values, dtype=dtype, device=device)[:, None]
+
+        return cls(
+            temperature=column([each.temperature or 1.0 for each in samplings], torch.float32),
+            penalty=column([each.repetition_penalty for each in samplings], torch.float32),
+            top_k=column(top_k, torch.int64),
+            top_p=column([each.top_p for each in samplings], torch.float64),
+            greedy=column(greedy, torch.bool),
+            all_greedy=all(greedy),
+            any_greedy=any(greedy),
+            any_penalty=any(each.repetition_penalty != 1.0 for each in samplings),
+            any_top_p=any(each.top_p < 1.0 for each in samplings),
+            smallest_top_k=min(top_k),
+            largest_top_k=max(top_k),
+        )
 
 
 def choose(
@@ -43,19 +101,47 @@ def choose(
     leave nothing to choose from.
     """
     scores = penalise(logits, sampling, history=history, suppressed=suppressed)
-    if sampling.greedy:
-        best = int(scores.argmax())
-        if not math.isfinite(scores[best].item()):
-            raise Internal(f"step {step}, group {group}: the logits are not finite")
-        return best
-    ids, scores = keep_likeliest(scores, sampling)
-    total_by_id = scores.softmax(-1).to(torch.float64).cumsum(-1)
-    total = total_by_id[-1].item()
-    if not total > 0:
+    if not math.isfinite(scores.max().item()):
         raise Internal(f"step {step}, group {group}: the logits are not finite")
-    target = torch.tensor(uniform(sampling.seed, step, group) * total, dtype=torch.float64)
-    index = torch.searchsorted(total_by_id, target.to(total_by_id.device), right=True)
-    return int(ids[index])
+    if sampling.greedy:
+        return int(scores.argmax())
+    ids, scores = keep_likeliest(scores, sampling)
+    total_by_id = _weights(scores, scores.max()).cumsum(-1)
+    target = uniform(sampling.seed, step, group) * total_by_id[-1:]
+    return int(ids[torch.searchsorted(total_by_id, target, right=True)])
+
+
+def choose_each(
+    logits: Tensor,
+    settings: SamplingRows,
+    numbers: Tensor,
+    *,
+    seen: Tensor | None = None,
+    suppressed: Tensor | None = None,
+) -> tuple[Tensor, Tensor]:
+    """What `choose` gives for each row of `logits` [n, V]: ids int64 [n], and the highest
+    scores float32 [n], as greedy sees them.
+
+    `numbers` float64 [n, 1] are the rows' `uniform`. `seen` bool [n, V] marks the ids
+    that the repetition penalty applies to, `suppressed` bool [V] those that are never
+    chosen. Where `choose` would raise, the score is not finite and the id any valid one.
+    """
+    scores = logits.to(torch.float32)
+    if seen is not None and settings.any_penalty:
+        penalty = settings.penalty
+        lowered = torch.where(scores < 0, scores * penalty, scores / penalty)
+        scores = torch.where(seen, lowered, scores)
+    if suppressed is not None:
+        scores = scores.masked_fill(suppressed, -math.inf)
+    best, likeliest = scores.max(-1, keepdim=True)
+    if settings.all_greedy:
+        return likeliest[:, 0], best[:, 0]
+    scores, largest = scores / settings.temperature, best / settings.temperature
+    total_by_id = _kept_weights(scores, largest, settings).cumsum(-1)
+    ids = torch.searchsorted(total_by_id, numbers * total_by_id[:, -1:], right=True)
+    if settings.any_greedy:
+        ids = torch.where(settings.greedy, likeliest, ids)
+    return ids[:, 0].clamp_(max=logits.shape[-1] - 1), best[:, 0]
 
 
 def penalise(
@@ -91,8 +177,9 @@ def keep_likeliest(scores: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
     else:
         ids = torch.arange(len(scores), device=scores.device)
     if sampling.top_p < 1.0:
-        ascending, order = scores.sort()
-        removed = ascending.softmax(-1).cumsum(-1) <= 1 - sampling.top_p
+        order = scores.argsort(stable=True)
+        mass = _weights(scores, scores.max())[order].cumsum(-1)
+        removed = mass <= (1 - sampling.top_p) * mass[-1]
         removed[-1] = False
         kept = order[~removed].sort().values
         ids, scores = ids[kept], scores[kept]
@@ -105,13 +192,45 @@ def uniform(seed: int, step: int, group: int) -> float:
     Output `group` of the SplitMix64 generator that starts at output `step` of the
     one that starts at `seed`. With 52 bits, the product with any sum stays below it.
     """
-    word = _split_mix(_split_mix(seed, step), group)
-    return float(word >> (64 - _FRACTION_BITS)) * 2.0**-_FRACTION_BITS
+    return float(uniform_each([seed], [step], group + 1)[0, group])
 
 
-def _split_mix(start: int, index: int) -> int:
-    """Output number `index` of SplitMix64 from `start`, as a 64-bit word."""
-    word = (start + (index + 1) * _GOLDEN) & _WORD
-    word = ((word ^ (word >> 30)) * 0xBF58476D1CE4E5B9) & _WORD
-    word = ((word ^ (word >> 27)) * 0x94D049BB133111EB) & _WORD
-    return word ^ (word >> 31)
+def uniform_each(
+    seeds: Sequence[int], steps: Sequence[int], groups: int
+) -> npt.NDArray[np.float64]:
+    """`uniform` [n, groups] of each seed with its step, for groups 0, 1, ..."""
+    start = _split_mix(np.array(seeds, np.uint64), np.array(steps, np.uint64))
+    words = _split_mix(start[:, None], np.arange(groups, dtype=np.uint64))
+    return (words >> np.uint64(64 - _FRACTION_BITS)).astype(np.float64) * 2.0**-_FRACTION_BITS
+
+
+def _split_mix(start: _Words, index: _Words) -> _Words:
+    """Output number `index` of SplitMix64 from `start`, as 64-bit words."""
+    word: _Words = start + (index + np.uint64(1)) * np.uint64(_GOLDEN)
+    word = (word ^ (word >> np.uint64(30))) * np.uint64(_FIRST_FACTOR)
+    word = (word ^ (word >> np.uint64(27))) * np.uint64(_SECOND_FACTOR)
+    word ^= word >> np.uint64(31)
+    return word
+
+
+def _weights(scores: Tensor, largest: Tensor) -> Tensor:
+    """float64, in proportion to the softmax over the last dimension; the largest's is 1."""
+    return (scores - largest).to(torch.float64).exp_()
+
+
+def _kept_weights(scores: Tensor, largest: Tensor, settings: SamplingRows) -> Tensor:
+    """`_weights` of scores [n, V] after temperature, zero where top_k or top_p removes."""
+    size, weights = scores.shape[-1], _weights(scores, largest)
+    limited, top_k = settings.smallest_top_k < size, settings.top_k.clamp(max=size)
+    if not settings.any_top_p:
+        if limited:
+            ranked = scores.topk(min(settings.largest_top_k, size)).values
+            weights.masked_fill_(scores < ranked.gather(1, top_k - 1), 0.0)
+        return weights
+    ascending, order = scores.sort(stable=True)
+    if limited:
+        weights.masked_fill_(scores < ascending.gather(1, size - top_k), 0.0)
+    mass = weights.gather(1, order).cumsum(-1)
+    kept = mass > (1 - settings.top_p) * mass[:, -1:]
+    kept[:, -1] = True
+    return weights.mul_(torch.empty_like(kept).scatter_(1, order, kept))

@@ -27,11 +27,11 @@ from antiphon.segment import Delivery
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_from_proto
 from antiphon.wire.convert import error_from_proto
-from gateway.events import Event, Finished, Started
+from gateway.events import AudioDelta, Event, Finished, Started
 from gateway.lineup import Lineup
 from gateway.mailbox import Mailbox
 from gateway.progress import Progress
-from gateway.request import SpeechRequest
+from gateway.request import AUDIO, SpeechRequest
 from gateway.session_messages import opening_messages
 from gateway.stage_stream import StageStream
 from gateway.stages import Stages
@@ -68,8 +68,11 @@ class Call:
         timeout_s = min(config.request_timeout_s, request.timeout_s)
         self._deadline = time.monotonic() + timeout_s
         self._progress = Progress(self.session_id, lineup)
+        self._windows = lineup.windows(
+            ahead_s=config.max_ahead_seconds, stage_ahead_s=config.max_stage_ahead_seconds
+        )
         self._messages = opening_messages(
-            self.session_id, request, lineup, timeout_s, deployed_delivery
+            self.session_id, request, lineup, timeout_s, deployed_delivery, self._windows
         )
         self._mailbox: Mailbox[_Message] = Mailbox(MAILBOX_MESSAGES)
         self._streams: list[StageStream] = []
@@ -79,6 +82,7 @@ class Call:
         self._echo: AntiphonError | None = None
         self._echo_timer: asyncio.TimerHandle | None = None
         self._waiting: Event | None = None
+        self._given: Event | None = None
         self._started = self._finished = False
 
     async def __aenter__(self) -> Call:
@@ -115,12 +119,14 @@ class Call:
         """
         if self._finished:
             raise StopAsyncIteration
+        self._credit_taken()
         event = self._waiting or await self._next_event()
         self._waiting = None
         if not self._started:
             self._started, self._waiting = True, event
             return Started(self.session_id, self._model, self._lineup.sample_rate_hz)
         self._finished = isinstance(event, Finished)
+        self._given = event
         return event
 
     def end_with(self, error: AntiphonError) -> None:
@@ -128,6 +134,17 @@ class Call:
         self._mailbox.fail(error)
         for stream in self._streams:
             stream.cancel()
+
+    def _credit_taken(self) -> None:
+        """Grant as much audio anew as the client has taken."""
+        taken, self._given = self._given, None
+        window = self._windows.get(AUDIO, 0)
+        if not window or not isinstance(taken, AudioDelta):
+            return
+        maker = self._lineup.producer(AUDIO).role
+        for stream in self._streams:
+            if stream.role == maker:
+                stream.credit(AUDIO, taken.first_sample + len(taken.samples) + window)
 
     async def _next_event(self) -> Event:
         """The next delta, or `Finished` when everything has come."""

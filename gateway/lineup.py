@@ -7,12 +7,15 @@ needed are those from which a wanted client edge can be reached.
 
 from __future__ import annotations
 
+import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from antiphon.errors import FailedPrecondition, InvalidArgument, NotImplementedYet
 from antiphon.pipelines.graph import CLIENT
 from antiphon.v1 import session_pb2, stage_pb2
+from gateway.request import AUDIO
 
 Edges = Sequence[stage_pb2.PipelineEdge]
 
@@ -95,6 +98,26 @@ class Lineup:
             for name, destinations in found.items()
         )
 
+    def windows(self, *, ahead_s: float, stage_ahead_s: float) -> dict[str, int]:
+        """Positions that may be on their way before they are taken, by governed edge.
+
+        Of audio to the client `ahead_s`, to a stage `stage_ahead_s` of its codec frames.
+        An edge whose rate no stage tells is not bounded.
+        """
+        found: dict[str, int] = {}
+        for edge in self.edges:
+            if not edge.governed or edge.producer not in self.roles:
+                continue
+            if edge.consumer == CLIENT and edge.name == AUDIO and AUDIO in self.outputs:
+                positions = ahead_s * self.member(edge.producer).description.sample_rate_hz
+            elif edge.consumer in self.roles:
+                positions = stage_ahead_s * _frame_rate_hz(self.member(edge.consumer))
+            else:
+                continue
+            if positions:
+                found[edge.name] = min(math.ceil(positions), found.get(edge.name, sys.maxsize))
+        return found
+
     def stage_edges(self) -> tuple[str, ...]:
         """Names of the edges that stages of this call produce."""
         return tuple(dict.fromkeys(edge.name for edge in self.edges if edge.producer in self.roles))
@@ -136,6 +159,14 @@ def _collect(edges: Edges, role: str, found: list[str], above: frozenset[str]) -
         if edge.consumer == role and edge.producer != CLIENT:
             _collect(edges, edge.producer, found, above | {role})
     found.append(role)
+
+
+def _frame_rate_hz(member: Member) -> float:
+    """Codec frames per second of audio; 0 when the stage takes none."""
+    description = member.description
+    if not description.samples_per_frame:
+        return 0.0
+    return description.sample_rate_hz / description.samples_per_frame
 
 
 def _to_stage(member: Member) -> session_pb2.Destination:

@@ -29,6 +29,10 @@ from gateway.stages import Stages
 CLOSE_GRACE_S = 2.0
 """How long running calls may go on after the gateway was told to stop."""
 
+# The kernel alone would take megabytes for a client that reads nothing: a minute of
+# audio that counts as taken. So much of it may lie unsent.
+UNSENT_BYTES = 64 << 10
+
 _SERVICE = speech_pb2.DESCRIPTOR.services_by_name["SpeechService"].full_name
 
 
@@ -144,13 +148,15 @@ class Gateway:
 def _listen(host: str, port: int) -> socket.socket:
     """A listening TCP socket. Raises `Unavailable` when the address is taken."""
     try:
-        return socket.create_server(
+        listener = socket.create_server(
             (host, port),
             family=socket.AF_INET6 if ":" in host else socket.AF_INET,
             backlog=1024,
         )
     except OSError as error:
         raise Unavailable(f"gateway.http_listen: {host}:{port}: {error.strerror}") from error
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+    return listener
 
 
 def _server_options(max_body_bytes: int) -> list[tuple[str, int]]:

@@ -23,6 +23,7 @@ def opening_messages(
     lineup: Lineup,
     deadline_s: float,
     deployed_delivery: Mapping[str, Delivery],
+    windows: Mapping[str, int],
 ) -> dict[str, Messages]:
     """What to send to each stage, by role. Raises `InvalidArgument` for an unknown role."""
     segment = session_pb2.SessionRequest(
@@ -30,18 +31,22 @@ def opening_messages(
     )
     messages: dict[str, Messages] = {}
     for member in lineup.members:
-        opening = session_pb2.SessionRequest(open=_session_open(session_id, member, lineup))
+        session_open = _session_open(session_id, member, lineup, windows)
+        opening = session_pb2.SessionRequest(open=session_open)
         messages[member.role] = (opening, segment)
     messages[lineup.input_member.role] += _input(session_id, request, lineup)
     return messages
 
 
-def _session_open(session_id: str, member: Member, lineup: Lineup) -> session_pb2.SessionOpen:
+def _session_open(
+    session_id: str, member: Member, lineup: Lineup, windows: Mapping[str, int]
+) -> session_pb2.SessionOpen:
     return session_pb2.SessionOpen(
         session_id=session_id,
         pipeline=member.description.pipeline,
         checkpoint_fingerprint=member.description.checkpoint_fingerprint,
         routes=lineup.routes(member.role),
+        windows=windows,
     )
 
 

@@ -23,17 +23,25 @@ class StageStream:
     def __init__(self, stage: Stage, messages: Sequence[session_pb2.SessionRequest]) -> None:
         self.role = stage.role
         self.address = stage.address
-        self._half_closed = asyncio.Event()
+        self._credits: dict[str, int] = {}
+        self._half_closed = False
+        self._changed = asyncio.Event()
         self._rpc: Rpc = stage.stub.RunSession(self._requests(messages))
 
     def half_close(self) -> None:
         """Say that no more is coming; the stage then ends the stream."""
-        self._half_closed.set()
+        self._half_closed = True
+        self._changed.set()
+
+    def credit(self, edge: str, positions: int) -> None:
+        """Let the stage send so many positions of an edge in all; the latest word counts."""
+        self._credits[edge] = positions
+        self._changed.set()
 
     def cancel(self) -> None:
         """End the stream at once; the stage frees everything. May be repeated."""
         self._rpc.cancel()
-        self._half_closed.set()  # an RPC that is over already leaves its request iterator waiting
+        self.half_close()  # an RPC that is over already leaves its request iterator waiting
 
     async def responses(self) -> AsyncIterator[session_pb2.SessionResponse]:
         """What the stage sends, until it ends the stream or `cancel` was called.
@@ -51,7 +59,13 @@ class StageStream:
     ) -> AsyncIterator[session_pb2.SessionRequest]:
         for message in messages:
             yield message
-        await self._half_closed.wait()
+        while not self._half_closed:
+            await self._changed.wait()
+            self._changed.clear()
+            while self._credits:
+                edge, positions = self._credits.popitem()
+                credit = session_pb2.OutputCredit(edge=edge, positions=positions)
+                yield session_pb2.SessionRequest(credit=credit)
 
     def _error(self, failure: grpc.aio.AioRpcError) -> AntiphonError:
         typed = any(key == ERROR_METADATA_KEY for key, _ in failure.trailing_metadata() or ())

@@ -4,21 +4,29 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from antiphon.client.aio import AsyncGeneration
 from antiphon.client.events import AudioDelta, Event, Finished, TextDelta
-from antiphon.client.reply import BYTES_PER_SAMPLE, Reply, join_events
+from antiphon.client.reply import Reply, join_events
 
 
 @dataclass(frozen=True, slots=True)
 class Measured:
-    """An answer and its times, in seconds since the request was sent; None: there was none."""
+    """An answer and its times, in seconds since the request was sent; None: there was none.
+
+    `audio_times` has the arrival of every piece of audio.
+    """
 
     reply: Reply
     first_text_s: float | None
-    first_audio_s: float | None
+    audio_times: tuple[float, ...]
     last_event_s: float
+
+    @property
+    def first_audio_s(self) -> float | None:
+        """When the first sound came."""
+        return self.audio_times[0] if self.audio_times else None
 
     @property
     def real_time_factor(self) -> float | None:
@@ -31,24 +39,27 @@ class Progress:
     """An answer so far, as a person may watch it."""
 
     text: str = ""
-    audio_s: float = 0.0
+    pcm16: bytearray = field(default_factory=bytearray)
+    sample_rate_hz: int = 0
 
 
 async def measure(generation: AsyncGeneration, show: Callable[[Progress], None]) -> Measured:
     """Read an answer to its end, calling `show` after each event."""
     clock = asyncio.get_running_loop().time
-    sent_at, at_s, progress = clock(), 0.0, Progress()
+    sent_at, progress = clock(), Progress()
     events: list[Event] = []
-    first: dict[type[Event], float] = {}
+    times: list[float] = []
     async with generation:
         async for event in generation:
-            at_s = clock() - sent_at
+            times.append(clock() - sent_at)
             events.append(event)
-            first.setdefault(type(event), at_s)
             _advance(progress, event, generation.sample_rate_hz)
             show(progress)
     reply = join_events(events, generation.sample_rate_hz)
-    return Measured(reply, first.get(TextDelta), first.get(AudioDelta), at_s)
+    timed = list(zip(times, events, strict=True))
+    texts = [at_s for at_s, event in timed if isinstance(event, TextDelta)]
+    audio = [at_s for at_s, event in timed if isinstance(event, AudioDelta)]
+    return Measured(reply, texts[0] if texts else None, tuple(audio), times[-1])
 
 
 def _advance(progress: Progress, event: Event, sample_rate_hz: int) -> None:
@@ -56,6 +67,7 @@ def _advance(progress: Progress, event: Event, sample_rate_hz: int) -> None:
         case TextDelta():
             progress.text += event.text
         case AudioDelta():
-            progress.audio_s += len(event.pcm16) / (BYTES_PER_SAMPLE * sample_rate_hz)
+            progress.pcm16 += event.pcm16
+            progress.sample_rate_hz = sample_rate_hz
         case Finished():
             pass

@@ -38,6 +38,7 @@ async def up(launcher: Launcher, console: Console) -> int:
     try:
         async with launcher as running:
             console.say(f"\nready in {running.startup_s:.1f} s; Ctrl-C stops everything")
+            console.say(f"  model {running.model}")
             console.say(f"  HTTP  {running.http_url}")
             console.say(f"  gRPC  {running.grpc_address}\n")
             await running.wait()
@@ -76,7 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     up = commands.add_parser(
         "up", help="start every stage and the gateway, each as its own process"
     )
-    up.add_argument("--model", type=Path, metavar="DIR", help="checkpoint directory")
+    up.add_argument(
+        "--model", type=Path, metavar="DIR", help="checkpoint directory (the small one in models/)"
+    )
     up.add_argument("--config", type=Path, metavar="FILE", help="deployment file (YAML)")
     up.add_argument("--host", metavar="ADDRESS", help="where the gateway listens (127.0.0.1)")
     up.add_argument("--port", type=int, help="of its HTTP door (8000); 0 takes a free one")

@@ -39,11 +39,6 @@ class Console:
         """Print a line of the launcher itself."""
         print(line, file=self._stream, flush=True)
 
-    def say_over(self, line: str) -> None:
-        """Print a line that the next one replaces; only a terminal can, elsewhere it is dropped."""
-        if self._stream.isatty():
-            print(line, end="\x1b[K\r", file=self._stream, flush=True)
-
     def _prefix(self, service: str) -> str:
         name = f"{service:<{_WIDTH}}|"
         if self._colours is None:

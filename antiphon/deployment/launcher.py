@@ -30,6 +30,7 @@ STOP_TIMEOUT_S = 15.0
 class Running:
     """A deployment that is ready. `processes` are by role, and "gateway"."""
 
+    model: Path
     http_url: str
     grpc_address: str
     processes: Mapping[str, ServiceProcess]
@@ -47,12 +48,12 @@ class Launcher:
     ...     async with antiphon.AsyncClient(running.grpc_address) as client:
     ...         print((await client.generate("Hello!").collect()).text)
 
-    Takes a deployment or a checkpoint directory. A stage that has addresses
-    already runs elsewhere and is not started. `report` is called with every
-    `LaunchEvent`. Entering raises `Unavailable`, naming the stage, when a process
-    ends before all are ready, `DeadlineExceeded` after `startup_timeout_s`, and
-    what `plan.resolve` raises; nothing is left running then, nor when the entering
-    task is cancelled.
+    Takes a deployment or a checkpoint directory; a deployment without a model serves
+    the embedded one. A stage that has addresses already runs elsewhere and is not
+    started. `report` is called with every `LaunchEvent`. Raises what `plan.resolve`
+    raises. Entering raises `Unavailable`, naming the stage, when a process ends before
+    all are ready, and `DeadlineExceeded` after `startup_timeout_s`; nothing is left
+    running then, nor when the entering task is cancelled.
     """
 
     def __init__(
@@ -66,8 +67,8 @@ class Launcher:
     ) -> None:
         if isinstance(deployment, Path):
             deployment = Deployment(model=str(deployment))
-        self._deployment, self._pipeline = resolve(deployment)
         self._root = application_root() if root is None else root
+        self._deployment, self._pipeline = resolve(deployment, self._root)
         self._report = report or _ignore
         self._startup_timeout_s = startup_timeout_s
         self._stop_timeout_s = stop_timeout_s
@@ -147,6 +148,7 @@ class Launcher:
         for process in self._processes.values():
             await process.ready
         return Running(
+            model=Path(self._deployment.model),
             http_url=_url(doors.http),
             grpc_address=doors.grpc,
             processes=dict(self._processes),

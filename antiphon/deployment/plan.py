@@ -14,6 +14,8 @@ from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.graph import Pipeline, pipeline_named, pipeline_of
 
 GATEWAY = "gateway"
+EMBEDDED_MODEL = "models/antiphon-demo"
+"""The small checkpoint that comes with the repository, from its root."""
 
 
 def with_overrides(deployment: Deployment, overrides: Iterable[str]) -> Deployment:
@@ -46,15 +48,14 @@ def with_addresses(deployment: Deployment, addresses: Mapping[str, str]) -> Depl
     return msgspec.structs.replace(deployment, stages=stages)
 
 
-def resolve(deployment: Deployment) -> tuple[Deployment, Pipeline]:
+def resolve(deployment: Deployment, root: Path) -> tuple[Deployment, Pipeline]:
     """The deployment with an absolute model path, and the pipeline that it runs.
 
-    Raises `InvalidArgument` without a model or for a stage that the pipeline does
-    not have, and what `pipeline_of` raises.
+    Without a model it serves the embedded one. Raises `InvalidArgument` for a stage
+    that the pipeline does not have, and what `embedded_model` and `pipeline_of` raise.
     """
-    if not deployment.model:
-        raise InvalidArgument("no model: give a checkpoint directory", field="model")
-    model = Path(deployment.model).expanduser().resolve()
+    named_model = deployment.model
+    model = Path(named_model).expanduser().resolve() if named_model else embedded_model(root)
     named = deployment.pipeline
     pipeline = pipeline_named(named) if named else pipeline_of(model)
     unknown = sorted(set(deployment.stages) - set(pipeline.roles))
@@ -65,6 +66,18 @@ def resolve(deployment: Deployment) -> tuple[Deployment, Pipeline]:
             field=f"stages.{unknown[0]}",
         )
     return msgspec.structs.replace(deployment, model=str(model)), pipeline
+
+
+def embedded_model(root: Path) -> Path:
+    """The checkpoint that lies in the repository. Raises `FailedPrecondition` without it."""
+    path = root / EMBEDDED_MODEL
+    if not (path / "config.json").is_file():
+        raise FailedPrecondition(
+            f"no model was named, and the one that comes with antiphon is not in {path}: "
+            "name a checkpoint directory (--model), or get the whole repository",
+            field="model",
+        )
+    return path
 
 
 def application_root() -> Path:

@@ -14,8 +14,10 @@ from antiphon.errors import InvalidArgument
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0)]
+Ahead = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Bytes = Annotated[int, msgspec.Meta(ge=1)]
 DeliveryName = Literal["stream", "whole"]
+TransportName = Literal["auto", "shared_memory", "nccl", "grpc"]
 
 
 class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -40,6 +42,13 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # that waits for a slow reader, per session.
     hold_bytes: Bytes = 64 << 20
     outbox_bytes: Bytes = 64 << 20
+    # How payloads travel on this stage's links: the best that both ends can prove,
+    # or one of them; then it is an error when that one cannot be had.
+    transport: TransportName = "auto"
+    # Most shared memory that the payloads under way on one link take; a power of two.
+    slab_bytes: Annotated[int, msgspec.Meta(ge=1 << 17)] = 256 << 20
+    # How long the sessions of a broken link wait for it to heal.
+    resume_window_s: Seconds = 5.0
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -53,6 +62,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     request_timeout_s: Seconds = 600.0
     idle_timeout_s: Seconds = 60.0
     max_body_bytes: Bytes = 64 << 20
+    # How far the audio that stages make may run ahead of what the client has taken,
+    # and one stage's output ahead of the next stage.
+    max_ahead_seconds: Ahead = 30.0
+    max_stage_ahead_seconds: Ahead = 4.0
     # How often a stage that is down is tried again.
     reconnect_s: Seconds = 1.0
 

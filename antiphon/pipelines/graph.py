@@ -42,7 +42,8 @@ class Edge:
 
     `unit` is what positions count. `counted_by` names the tensor whose length
     along axis 0 is the number of positions. `grouped` edges follow the segment's
-    chunk policy, others send what is there.
+    chunk policy, others send what is there. Of a `governed` edge only so much is
+    made as its consumer has given credit for; its producer's engine must heed `held`.
     """
 
     name: str
@@ -53,6 +54,7 @@ class Edge:
     counted_by: str
     delivery: Delivery = Delivery.STREAM
     grouped: bool = False
+    governed: bool = False
 
 
 @dataclass(frozen=True)

@@ -84,6 +84,7 @@ PIPELINE = Pipeline(
             (TensorSpec("codes", "uint16", (VARIES, VARIES)),),
             counted_by="codes",
             grouped=True,
+            governed=True,
         ),
         # The samples with the frames that they were decoded from.
         Edge(
@@ -97,6 +98,7 @@ PIPELINE = Pipeline(
             ),
             counted_by="samples",
             delivery=Delivery.STREAM,
+            governed=True,
         ),
     ),
 )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import socket
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from antiphon.pipelines.graph import Edge, Pipeline
 from antiphon.runtime.engine import StageFacts
 from antiphon.sampling import MAX_STOP_BYTES, MAX_STOPS
+from antiphon.transport.settings import LinkState
 from antiphon.v1 import stage_pb2
 from antiphon.version import VERSION
 from antiphon.wire.convert import delivery_to_proto
@@ -33,12 +34,21 @@ class StageIdentity:
     facts: StageFacts
     slots: int
     model_name: str = ""
+    # Transports that this process can try on a link, best first.
+    transports: tuple[str, ...] = ("grpc",)
+    resume_window_s: float = 0.0
     host_id: str = field(default_factory=host_id)
     boot_id: str = field(default_factory=lambda: uuid.uuid4().hex)
 
 
 def describe(
-    identity: StageIdentity, *, open_sessions: int, open_segments: int
+    identity: StageIdentity,
+    *,
+    open_sessions: int,
+    open_segments: int,
+    held_segments: int,
+    output_positions: Mapping[str, int],
+    links: Iterable[LinkState] = (),
 ) -> stage_pb2.DescribeResponse:
     """The answer to `Describe`."""
     facts, pipeline, role = identity.facts, identity.pipeline, identity.role
@@ -57,14 +67,19 @@ def describe(
         input_sample_rate_hz=facts.input_sample_rate_hz,
         slots=identity.slots,
         engine=facts.engine,
-        transports=["grpc"],
+        transports=identity.transports,
         host_id=identity.host_id,
         boot_id=identity.boot_id,
         version=VERSION,
         code_groups=facts.code_groups,
         code_entries=facts.code_entries,
         pipeline_edges=[
-            stage_pb2.PipelineEdge(name=edge.name, producer=edge.producer, consumer=consumer)
+            stage_pb2.PipelineEdge(
+                name=edge.name,
+                producer=edge.producer,
+                consumer=consumer,
+                governed=edge.governed,
+            )
             for edge in pipeline.edges
             for consumer in edge.consumers
         ],
@@ -73,6 +88,21 @@ def describe(
         max_input_audio_s=facts.max_input_audio_s,
         open_sessions=open_sessions,
         open_segments=open_segments,
+        held_segments=held_segments,
+        output_positions=output_positions,
+        links=[_link(link) for link in links],
+    )
+
+
+def _link(link: LinkState) -> stage_pb2.LinkState:
+    return stage_pb2.LinkState(
+        peer_role=link.peer_role,
+        peer_address=link.peer_address,
+        outgoing=link.outgoing,
+        connected=link.connected,
+        transport=link.transport,
+        refused=link.refused,
+        counts=link.counts,
     )
 
 

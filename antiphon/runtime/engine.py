@@ -12,7 +12,7 @@ The life of a segment: `admit` (no accelerator memory yet), any number of
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -97,11 +97,13 @@ class Engine(Protocol):
     def awaited_edge(self, key: SegmentKey) -> str | None:
         """The input edge that the segment waits for; None when it can step."""
 
-    def step(self) -> Sequence[EngineEvent]:
-        """Advance every segment that can, by one step. Called only when one can.
+    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
+        """Advance every segment that can and is not `held`, by one step.
 
-        A fault of one segment is a `Failed` event; an exception means that the
-        engine's state is unknown, and fails every segment.
+        Called only when there is one. A segment is held while nobody takes what it
+        has made on a governed edge: it must cost nothing meanwhile. A fault of one
+        segment is a `Failed` event; an exception means that the engine's state is
+        unknown, and fails every segment.
         """
 
     def release(self, key: SegmentKey) -> None:

@@ -8,52 +8,38 @@ can move to separate processes without a change of what they say.
 
 from __future__ import annotations
 
-import logging
 import threading
-import time
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Mapping
 
-from antiphon.errors import AntiphonError, Internal, ResourceExhausted
-from antiphon.runtime.engine import Engine, EngineEvent, Failed
-from antiphon.runtime.instructions import Admit, EngineCommand, Feed, Release
-from antiphon.segment import SegmentKey
+from antiphon.errors import ResourceExhausted
+from antiphon.runtime.engine import Engine
+from antiphon.runtime.engine_rounds import EngineBatch, EngineRounds
+from antiphon.runtime.instructions import EngineCommand, Release
 
 MAILBOX_COMMANDS = 65536
 RESULT_PERMITS = 256
-
-log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True)
-class EngineBatch:
-    """What one round of the engine brought.
-
-    `awaited` has, for every segment that was touched, the edge that it waits for
-    or None when it can step. `error` means that the engine's state is unknown.
-    """
-
-    events: Sequence[EngineEvent]
-    awaited: Mapping[SegmentKey, str | None] = field(default_factory=dict)
-    busy_s: Mapping[SegmentKey, float] = field(default_factory=dict)
-    error: AntiphonError | None = None
 
 
 class EngineThread:
     """Runs an engine. `post` is called on the engine's thread with every batch.
 
-    The receiver of a batch calls `batch_taken` once it is done with it.
+    The receiver of a batch calls `batch_taken` once it is done with it. For
+    `counted_by` see `EngineRounds`.
     """
 
-    def __init__(self, engine: Engine, post: Callable[[EngineBatch], None]) -> None:
-        self._engine = engine
+    def __init__(
+        self,
+        engine: Engine,
+        post: Callable[[EngineBatch], None],
+        counted_by: Mapping[str, str],
+    ) -> None:
+        self._rounds = EngineRounds(engine, counted_by)
         self._post = post
         self._commands: deque[EngineCommand] = deque()
         self._wake = threading.Condition()
         self._permits = threading.Semaphore(RESULT_PERMITS)
         self._stopping = False
-        self._admitted: set[SegmentKey] = set()
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
 
     def start(self) -> None:
@@ -90,10 +76,8 @@ class EngineThread:
 
     def _run(self) -> None:
         while (commands := self._take_commands()) is not None:
-            touched: set[SegmentKey] = set()
-            events = [event for command in commands for event in self._apply(command, touched)]
-            batch = self._step(events, touched)
-            if not (batch.events or batch.awaited or batch.error):
+            batch = self._rounds.run(commands)
+            if batch.is_empty:
                 continue
             self._permits.acquire()
             if self._stopping:
@@ -102,7 +86,7 @@ class EngineThread:
 
     def _take_commands(self) -> list[EngineCommand] | None:
         """All waiting commands; blocks while there are none and nothing can step."""
-        steppable = any(self._engine.awaited_edge(key) is None for key in self._admitted)
+        steppable = self._rounds.steppable
         with self._wake:
             while not (self._commands or self._stopping or steppable):
                 self._wake.wait()
@@ -111,50 +95,3 @@ class EngineThread:
             commands = list(self._commands)
             self._commands.clear()
             return commands
-
-    def _apply(self, command: EngineCommand, touched: set[SegmentKey]) -> list[EngineEvent]:
-        """Carry out a command; a refusal is the segment's failure."""
-        try:
-            match command:
-                case Admit(key, settings):
-                    self._engine.admit(key, settings)
-                    self._admitted.add(key)
-                    touched.add(key)
-                case Feed(key, chunk) if key in self._admitted:
-                    self._engine.accept(key, chunk)
-                    touched.add(key)
-                case Release(key) if key in self._admitted:
-                    self._admitted.discard(key)
-                    touched.discard(key)
-                    self._engine.release(key)
-        except AntiphonError as error:
-            return [Failed(command.key, error)]
-        except Exception as error:
-            log.exception("engine refused %s", type(command).__name__)
-            return [Failed(command.key, Internal(f"{type(error).__name__}: {error}"))]
-        return []
-
-    def _step(self, events: list[EngineEvent], touched: set[SegmentKey]) -> EngineBatch:
-        """One step, if anything can; and what every touched segment waits for after it."""
-        ready = [key for key in self._admitted if self._engine.awaited_edge(key) is None]
-        busy_s: dict[SegmentKey, float] = {}
-        if ready:
-            started = time.perf_counter()
-            try:
-                events += self._engine.step()
-            except Exception as error:
-                log.exception("engine step failed")
-                return self._lost(events, Internal(f"{type(error).__name__}: {error}"))
-            share = (time.perf_counter() - started) / len(ready)
-            busy_s = dict.fromkeys(ready, share)
-        gone = {event.key for event in events if isinstance(event, Failed)}
-        touched = (touched | set(ready)) - gone
-        awaited = {key: self._engine.awaited_edge(key) for key in touched if key in self._admitted}
-        return EngineBatch(tuple(events), awaited, busy_s)
-
-    def _lost(self, events: list[EngineEvent], error: AntiphonError) -> EngineBatch:
-        """A step raised: release everything, since nobody knows what it left behind."""
-        for key in self._admitted:
-            self._engine.release(key)
-        self._admitted.clear()
-        return EngineBatch(tuple(events), error=error)

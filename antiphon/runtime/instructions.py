@@ -40,6 +40,15 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True)
+class Limit:
+    """Engine: step a segment only while it has made fewer `positions` on an edge."""
+
+    key: SegmentKey
+    edge: str
+    positions: int
+
+
+@dataclass(frozen=True, slots=True)
 class Release:
     """Engine: free a segment."""
 
@@ -78,6 +87,15 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class Suspended:
+    """Stream: the link that an edge needs has broken and may heal."""
+
+    session_id: str
+    edge: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class End:
     """Stream: the session is over; an error is its last message."""
 
@@ -96,6 +114,16 @@ class Refuse:
     error: AntiphonError
 
 
-EngineCommand = Admit | Feed | Release
-Instruction = EngineCommand | Send | Opened | Report | End | Refuse
+@dataclass(frozen=True, slots=True)
+class Grant:
+    """Link: the producer of an edge may have sent `positions` of the segment in all."""
+
+    link_id: str
+    key: SegmentKey
+    edge: str
+    positions: int
+
+
+EngineCommand = Admit | Feed | Limit | Release
+Instruction = EngineCommand | Send | Opened | Report | Suspended | End | Refuse | Grant
 Instructions = Sequence[Instruction]

@@ -1,79 +1,83 @@
-"""The consumer's end of a link: an upstream process's chunks into the stage.
+"""The consumer's ends of a stage's links: upstream chunks in, refusals and credits back.
 
 A malformed chunk fails its own session and a refused one is answered; the link
-goes on for the others. When the link breaks, the stage is told, once.
+goes on for the others. What a stage answers on a link outlives the connection.
 """
 
 from __future__ import annotations
 
 import asyncio
-import uuid
-from collections.abc import AsyncIterable, AsyncIterator
+from collections.abc import AsyncIterable
 
-import grpc
-
-from antiphon.errors import AntiphonError, InvalidArgument, NotImplementedYet
-from antiphon.runtime.description import StageIdentity
-from antiphon.runtime.instructions import Refuse
-from antiphon.runtime.stage import Stage
+from antiphon.runtime.instructions import Grant, Refuse
+from antiphon.runtime.outbox import Outbox
+from antiphon.runtime.stage import Answer, Stage
+from antiphon.transport.incoming import IncomingEvents, IncomingLinks
+from antiphon.transport.incoming_connection import LinkContext
+from antiphon.transport.incoming_link import IncomingLink
+from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
 from antiphon.v1 import stage_pb2
-from antiphon.wire.chunks import chunk_from_proto
 from antiphon.wire.convert import error_to_proto
-from antiphon.wire.status import abort
-
-LinkContext = grpc.aio.ServicerContext[stage_pb2.LinkRequest, stage_pb2.LinkResponse]
+from antiphon.wire.frames import LinkMessage
 
 
-async def receive_link(
-    stage: Stage,
-    identity: StageIdentity,
-    requests: AsyncIterable[stage_pb2.LinkRequest],
-    context: LinkContext,
-) -> None:
-    """Serve one link until its producer ends it or it breaks."""
-    incoming = aiter(requests)
-    hello = await anext(incoming, None)
-    if hello is None or not hello.HasField("hello"):
-        await abort(context, InvalidArgument("link: the first message must be `hello`"))
-    link_id = uuid.uuid4().hex
-    outbox = stage.link_opened(link_id)
-    accept = stage_pb2.LinkAccept(transport="grpc", boot_id=identity.boot_id)
-    await context.write(stage_pb2.LinkResponse(accept=accept))
-    reader = asyncio.create_task(_receive(stage, link_id, incoming))
-    reader.add_done_callback(lambda _: outbox.end())
-    try:
-        async for refuse in outbox:
-            await context.write(_refusal(refuse))
-    finally:
-        stage.link_lost(link_id)
-        reader.cancel()
-        await asyncio.wait([reader])
-    if not reader.cancelled() and isinstance(error := reader.exception(), AntiphonError):
-        await abort(context, error)
+class LinkPort:
+    """Brings the chunks of upstream processes to a stage."""
 
-
-async def _receive(
-    stage: Stage, link_id: str, incoming: AsyncIterator[stage_pb2.LinkRequest]
-) -> None:
-    """Take a link's batches until the producer has no more."""
-    async for request in incoming:
-        if request.WhichOneof("message") != "batch":
-            raise NotImplementedYet("link: only inline batches were agreed on")
-        for proto in request.batch.chunks:
-            try:
-                chunk = chunk_from_proto(proto)
-            except AntiphonError as error:
-                stage.fail(proto.session_id, error)
-            else:
-                stage.chunk_arrived(chunk, link_id)
-
-
-def _refusal(refuse: Refuse) -> stage_pb2.LinkResponse:
-    return stage_pb2.LinkResponse(
-        refusal=stage_pb2.LinkRefusal(
-            session_id=refuse.session_id,
-            edge=refuse.edge,
-            attempt=refuse.attempt,
-            error=error_to_proto(refuse.error),
+    def __init__(self, stage: Stage, identity: LinkIdentity, settings: LinkSettings) -> None:
+        self._stage = stage
+        events = IncomingEvents(
+            opened=self._opened,
+            arrived=stage.chunk_arrived,
+            failed=stage.fail,
+            suspended=self._suspended,
+            lost=self._lost,
         )
+        self._links = IncomingLinks(identity, settings, events)
+        self._answering: dict[str, asyncio.Task[None]] = {}
+
+    async def serve(self, requests: AsyncIterable[LinkMessage], context: LinkContext) -> None:
+        """Serve one `Link` stream."""
+        await self._links.serve(requests, context)
+
+    def states(self) -> list[LinkState]:
+        """The links that are not lost."""
+        return self._links.states()
+
+    def _opened(self, link: IncomingLink) -> None:
+        outbox = self._stage.link_opened(link.link_id)
+        task = asyncio.create_task(_answer(link, outbox), name=f"answers on {link.link_id}")
+        self._answering[link.link_id] = task
+
+    def _suspended(self, link: IncomingLink) -> None:
+        self._stage.link_suspended(link.link_id, link.state.peer_address)
+
+    def _lost(self, link: IncomingLink) -> None:
+        self._answering.pop(link.link_id).cancel()
+        self._stage.link_lost(link.link_id)
+
+
+async def _answer(link: IncomingLink, outbox: Outbox[Answer]) -> None:
+    """Hand a stage's answers over to the link."""
+    async for answer in outbox:
+        link.respond(_response(answer))
+
+
+def _response(answer: Answer) -> stage_pb2.LinkResponse:
+    match answer:
+        case Refuse():
+            return stage_pb2.LinkResponse(refusal=_refusal(answer))
+        case Grant(_, key, edge, positions):
+            credit = stage_pb2.LinkCredit(
+                session_id=key.session_id, edge=edge, positions=positions, segment=key.segment
+            )
+            return stage_pb2.LinkResponse(credit=credit)
+
+
+def _refusal(refuse: Refuse) -> stage_pb2.LinkRefusal:
+    return stage_pb2.LinkRefusal(
+        session_id=refuse.session_id,
+        edge=refuse.edge,
+        attempt=refuse.attempt,
+        error=error_to_proto(refuse.error),
     )

@@ -21,9 +21,18 @@ from antiphon.errors import (
     ResourceExhausted,
 )
 from antiphon.pipelines.graph import CLIENT, Edge
+from antiphon.runtime.credit import Credit, Intake
 from antiphon.runtime.engine import Completed, Emitted, InputChunk, SegmentSettings
 from antiphon.runtime.inbox import Arrival, Inbox
-from antiphon.runtime.instructions import Admit, Destination, Feed, Instruction, Release, Send
+from antiphon.runtime.instructions import (
+    Admit,
+    Destination,
+    Feed,
+    Grant,
+    Instruction,
+    Release,
+    Send,
+)
 from antiphon.runtime.outlet import Outlet, Piece
 from antiphon.runtime.plan import SegmentRequest, SessionRequest, StagePlan
 from antiphon.runtime.segment import Segment
@@ -35,17 +44,14 @@ class LiveSession:
     """A session that has not ended."""
 
     def __init__(self, request: SessionRequest, plan: StagePlan) -> None:
-        unknown = sorted(set(request.routes) - set(plan.outputs))
-        if unknown:
-            raise InvalidArgument(
-                f"routes: {plan.role} has no output {', '.join(unknown)}", field="routes"
-            )
+        plan.check(request)
         self.session_id = request.session_id
         self.state = State.REGISTERED
         self.segment: Segment | None = None
         self.client_done = False
         self._plan = plan
         self._routes = request.routes
+        self._windows = request.windows
         self._attempt = request.attempt
         self._stall_timeout_s = request.stall_timeout_s or plan.limits.stall_timeout_s
         self._inbox = Inbox(request.attempt)
@@ -74,14 +80,16 @@ class LiveSession:
         deadline = now + request.deadline_s if request.deadline_s else None
         outlets = {edge.name: self._outlet(edge, request) for edge in live}
         inputs = set(self._plan.inputs)
-        self.segment = Segment(key, outlets, inputs, now=now, deadline=deadline)
+        intakes = {edge: Intake(self._windows[edge]) for edge in inputs & set(self._windows)}
+        self.segment = Segment(key, outlets, inputs, intakes, now=now, deadline=deadline)
         settings = SegmentSettings(
             request.voice,
             self._plan.sampling.with_request(request.sampling),
             frozenset(outlets),
         )
         early, self._early, self._early_bytes = self._early, deque(), 0
-        return [Admit(key, settings), *(each for chunk in early for each in self._sort(chunk, now))]
+        fed = [each for chunk in early for each in self._sort(chunk, now)]
+        return [Admit(key, settings), *self.segment.limits(), *fed]
 
     def input_finished(self, segment: int, now: float) -> list[Instruction]:
         """The client sends no more: its edges that are still open end here."""
@@ -101,9 +109,9 @@ class LiveSession:
         """End the open turn and give back its slot and memory; the session stays."""
         if self.segment is None:
             return []
-        key, self.segment = self.segment.key, None
+        segment, self.segment = self.segment, None
         self.become(Event.SEGMENT_ENDED)
-        return [Release(key)]
+        return [Release(segment.key)] if segment.in_engine else []
 
     def _live_outputs(self, request: SegmentRequest) -> list[Edge]:
         """Output edges that have a destination; those to the client also must be wanted."""
@@ -115,7 +123,9 @@ class LiveSession:
 
     def _outlet(self, edge: Edge, request: SegmentRequest) -> Outlet:
         delivery = request.delivery.get(edge.name) or self._plan.delivery[edge.name]
-        return Outlet(edge, delivery, request.policy or self._plan.policy)
+        window = self._windows.get(edge.name)
+        credit = Credit(window, self._routes[edge.name]) if window else None
+        return Outlet(edge, delivery, request.policy or self._plan.policy, credit)
 
     # -- input -------------------------------------------------------------------------
 
@@ -170,6 +180,9 @@ class LiveSession:
 
     def _feed(self, segment: Segment, chunk: InputChunk, now: float) -> Feed:
         segment.note_input(now)
+        segment.fed += 1
+        if (intake := segment.intakes.get(chunk.edge)) is not None:
+            intake.add(len(chunk.tensors.get(self._plan.inputs[chunk.edge].counted_by, ())))
         if chunk.segment_finished:
             segment.open_inputs.discard(chunk.edge)
         return Feed(segment.key, chunk)
@@ -180,32 +193,51 @@ class LiveSession:
         """Send what an emission makes due to every destination of its edge."""
         if self.segment is None:
             return []
-        return [
-            Send(destination, self._address(event.edge, piece))
-            for piece in self.segment.push(event, now)
-            for destination in self._routes[event.edge]
-        ]
+        return self._send(event.edge, self.segment.push(event, now))
 
     def complete(self, event: Completed) -> list[Instruction]:
-        """Report the turn and park. Raises `Internal` if an output edge has not ended."""
+        """The engine is done with the turn, which ends when all its output has left.
+
+        Raises `Internal` if an output edge has not ended.
+        """
         if self.segment is None:
             return []
         if unfinished := self.segment.unfinished_outputs():
             raise Internal(f"{self._plan.role}: completed before the end of {unfinished[0]}")
-        return [self.segment.report(event), *self.park()]
+        self.segment.completed = event
+        if self.segment.drained:
+            return self._leave()
+        self.segment.in_engine = False
+        return [Release(self.segment.key)]
 
-    def note_awaited(self, edge: str | None, now: float) -> None:
-        """The engine says what the turn waits for; None when it can step."""
-        if self.segment is not None:
-            self.segment.note_awaited(edge, now)
-            self.become(Event.STEPPABLE if edge is None else Event.INPUT_AWAITED)
+    def note_awaited(self, edge: str | None, accepted: int, now: float) -> list[Instruction]:
+        """The engine says what the turn waits for, None when it can step.
 
-    def sends_to(self, address: str) -> bool:
-        """Whether an output that has not ended goes to this stage."""
+        `accepted` is how many chunks it knew of then.
+        """
+        if self.segment is None or not self.segment.in_engine:
+            return []
+        self.segment.note_awaited(edge, accepted, now)
+        self.become(Event.STEPPABLE if edge is None else Event.INPUT_AWAITED)
+        return self._grant_inputs()
+
+    def edge_to(self, address: str) -> str | None:
+        """An output that has not left and goes to this stage; None when there is none."""
         if self.segment is None:
-            return False
-        target = Destination(address)
-        return any(target in self._routes[edge] for edge in self.segment.unfinished_outputs())
+            return None
+        target, undrained = Destination(address), self.segment.undrained_outputs()
+        return next((edge for edge in undrained if target in self._routes[edge]), None)
+
+    def _leave(self) -> list[Instruction]:
+        """Report the turn and park, once the engine is done and all output has left."""
+        segment = self.segment
+        if segment is None or segment.completed is None or not segment.drained:
+            return []
+        return [segment.report(segment.completed), *self.park()]
+
+    def _send(self, edge: str, pieces: list[Piece]) -> list[Instruction]:
+        chunks = [self._address(edge, piece) for piece in pieces]
+        return [Send(to, chunk) for chunk in chunks for to in self._routes[edge]]
 
     def _address(self, edge: str, piece: Piece) -> Chunk:
         sequence = self._sequences.get(edge, 0)
@@ -224,6 +256,41 @@ class LiveSession:
             finish_reason=piece.finish_reason,
         )
 
+    # -- credit ------------------------------------------------------------------------
+
+    def credited(
+        self, key: SegmentKey, edge: str, destination: Destination, positions: int, now: float
+    ) -> list[Instruction]:
+        """A destination grants more of an output; what it says of another turn is late."""
+        if edge not in self._plan.outputs:
+            raise InvalidArgument(
+                f"credit.edge: {self._plan.role} has no output {edge}", field="credit.edge"
+            )
+        segment = self.segment
+        outlet = segment.outlet(edge) if segment is not None else None
+        if segment is None or outlet is None or segment.key != key:
+            return []
+        was_held = segment.held
+        done = self._send(edge, outlet.grant(destination, positions))
+        if segment.in_engine:
+            done += segment.limits()
+        if was_held and not segment.held:
+            segment.waiting_since = now
+            done += self._grant_inputs()
+        return [*done, *self._leave()]
+
+    def _grant_inputs(self) -> list[Instruction]:
+        """What came on the awaited edge was taken, unless its outcome waits for credit itself."""
+        segment = self.segment
+        if segment is None or segment.held or not segment.caught_up:
+            return []
+        edge, intake = segment.awaited, segment.intakes.get(segment.awaited)
+        link_id = self._links.get(edge)
+        if intake is None or not link_id or edge not in segment.open_inputs:
+            return []
+        total = intake.take_all()
+        return [] if total is None else [Grant(link_id, segment.key, edge, total)]
+
     # -- clocks ------------------------------------------------------------------------
 
     def deadlines(self) -> Iterator[float]:
@@ -232,7 +299,7 @@ class LiveSession:
             return
         if self.segment.deadline is not None:
             yield self.segment.deadline
-        if self.state is State.WAITING:
+        if self._clock_runs(self.segment):
             yield self.segment.waiting_since + self._stall_timeout_s
 
     def lateness(self, now: float) -> AntiphonError | None:
@@ -244,7 +311,7 @@ class LiveSession:
                 f"{self._plan.role}: the segment's deadline passed", stage=self._plan.role
             )
         stalled = now >= self.segment.waiting_since + self._stall_timeout_s
-        if self.state is not State.WAITING or not stalled:
+        if not (stalled and self._clock_runs(self.segment)):
             return None
         edge = self.segment.awaited or next(iter(sorted(self.segment.open_inputs)), "")
         return DeadlineExceeded(
@@ -252,3 +319,7 @@ class LiveSession:
             stage=self._plan.role,
             edge=edge,
         )
+
+    def _clock_runs(self, segment: Segment) -> bool:
+        """Whether input is due: not while output waits for credit."""
+        return self.state is State.WAITING and not segment.held

@@ -3,6 +3,10 @@
 `stream` delivery sends what there is (or, on grouped edges, what the chunk policy
 says), `whole` everything at the end. Positions are checked to be contiguous: an
 engine that loses or repeats output is caught here.
+
+With credit, what is due and has none waits here, in order, and `limit` tells how far
+the engine may go meanwhile: to the end of the chunk that it is at, so that one is
+ready when credit comes. `whole` delivery uses none: nobody could take a part of it.
 """
 
 from __future__ import annotations
@@ -12,7 +16,9 @@ from dataclasses import dataclass
 from antiphon.chunk import Tensor, Tensors, concatenate
 from antiphon.errors import Internal
 from antiphon.pipelines.graph import Edge
-from antiphon.runtime.chunking import due
+from antiphon.runtime.chunking import due, next_boundary
+from antiphon.runtime.credit import Credit
+from antiphon.runtime.instructions import Destination
 from antiphon.segment import ChunkPolicy, Delivery, FinishReason
 
 
@@ -28,19 +34,44 @@ class Piece:
 class Outlet:
     """Pure: positions in, pieces out. Ends with exactly one piece that has a finish reason."""
 
-    def __init__(self, edge: Edge, delivery: Delivery, policy: ChunkPolicy) -> None:
+    def __init__(
+        self, edge: Edge, delivery: Delivery, policy: ChunkPolicy, credit: Credit | None = None
+    ) -> None:
         self._edge = edge
         self._delivery = delivery
         self._policy = policy
+        self._credit = None if delivery is Delivery.WHOLE else credit
         self._pending: list[tuple[int, Tensors]] = []
         self._total = 0
         self._sent = 0
-        self.finished = False
+        self._finish_reason: FinishReason | None = None
+        self.drained = False
 
     @property
     def total(self) -> int:
         """Positions emitted so far."""
         return self._total
+
+    @property
+    def finished(self) -> bool:
+        """Whether the engine has ended the edge."""
+        return self._finish_reason is not None
+
+    @property
+    def limit(self) -> int | None:
+        """Positions at which the engine must stop; None when there is no bound."""
+        if self._credit is None:
+            return None
+        granted = self._credit.granted
+        return next_boundary(granted, self._policy) if self._edge.grouped else granted
+
+    @property
+    def held(self) -> bool:
+        """Whether nothing goes on here until credit comes."""
+        limit = self.limit
+        if limit is None:
+            return False
+        return not self.drained if self.finished else self._total >= limit
 
     def push(
         self, position: int, tensors: Tensors, finish_reason: FinishReason | None
@@ -49,14 +80,26 @@ class Outlet:
         if self.finished:
             raise Internal(f"{self._edge.name}: output after its end", edge=self._edge.name)
         self._collect(position, tensors)
-        self.finished = finish_reason is not None
+        self._finish_reason = finish_reason
+        return self._release()
+
+    def grant(self, destination: Destination, positions: int) -> list[Piece]:
+        """Credit came: what goes out now."""
+        if self._credit is None or self.drained:
+            return []
+        self._credit.grant(destination, positions)
+        return self._release()
+
+    def _release(self) -> list[Piece]:
+        """What is due and has credit; the very last piece carries the finish reason."""
         pieces = self._cut()
-        if finish_reason is None:
+        if self._finish_reason is None or self._pending:
             return pieces
+        self.drained = True
         if pieces:
             last = pieces[-1]
-            return [*pieces[:-1], Piece(last.position, last.tensors, finish_reason)]
-        return [Piece(self._sent, {}, finish_reason)]
+            return [*pieces[:-1], Piece(last.position, last.tensors, self._finish_reason)]
+        return [Piece(self._sent, {}, self._finish_reason)]
 
     def _collect(self, position: int, tensors: Tensors) -> None:
         """Append an emission after checking that it continues the last one."""
@@ -73,16 +116,29 @@ class Outlet:
         self._pending.append((position, tensors))
 
     def _cut(self) -> list[Piece]:
-        """The pieces that are due."""
+        """The pieces that are due and have credit."""
         if not self._pending or (self._delivery is Delivery.WHOLE and not self.finished):
             return []
         if self._delivery is Delivery.WHOLE or not self._edge.grouped:
-            piece = Piece(self._pending[0][0], self._joined())
-            self._pending.clear()
-            self._sent = self._total
-            return [piece]
-        sizes = due(self._total, self._sent, finished=self.finished, policy=self._policy)
-        return [self._take(size) for size in sizes]
+            return self._take_all()
+        pieces = []
+        for size in due(self._total, self._sent, finished=self.finished, policy=self._policy):
+            if not self._has_credit(size):
+                break
+            pieces.append(self._take(size))
+        return pieces
+
+    def _has_credit(self, size: int) -> bool:
+        return self._credit is None or self._credit.covers(self._sent, size)
+
+    def _take_all(self) -> list[Piece]:
+        """All that is pending as one piece."""
+        if not self._has_credit(self._total - self._sent):
+            return []
+        piece = Piece(self._pending[0][0], self._joined())
+        self._pending.clear()
+        self._sent = self._total
+        return [piece]
 
     def _take(self, size: int) -> Piece:
         """Cut `size` positions off the front of what is pending."""

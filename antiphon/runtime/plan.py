@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from antiphon.errors import InvalidArgument
 from antiphon.pipelines.graph import Edge, Pipeline
 from antiphon.runtime.instructions import Destination
 from antiphon.sampling import Sampling, SamplingRequest
@@ -53,15 +54,34 @@ class StagePlan:
             limits=limits,
         )
 
+    def check(self, request: SessionRequest) -> None:
+        """Raise `InvalidArgument` for a route or a window that this stage cannot keep to."""
+        if unknown := sorted(set(request.routes) - set(self.outputs)):
+            raise InvalidArgument(
+                f"routes: {self.role} has no output {', '.join(unknown)}", field="routes"
+            )
+        for name, window in request.windows.items():
+            field = f"windows.{name}"
+            edge = self.inputs.get(name) or self.outputs.get(name)
+            if window < 1:
+                raise InvalidArgument(f"{field}: must be at least 1", field=field)
+            if edge is not None and not edge.governed:
+                raise InvalidArgument(f"{field}: no credit governs this edge", field=field)
+
 
 @dataclass(frozen=True, slots=True)
 class SessionRequest:
-    """What opens a session on this stage. `stall_timeout_s` 0 takes the stage's."""
+    """What opens a session on this stage. `stall_timeout_s` 0 takes the stage's.
+
+    `windows` are the positions that may be on their way, by governed edge of the
+    whole session; an edge without one is not bounded.
+    """
 
     session_id: str
     attempt: int
     routes: Mapping[str, tuple[Destination, ...]]
     stall_timeout_s: float = 0.0
+    windows: Mapping[str, int] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

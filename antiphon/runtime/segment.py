@@ -2,31 +2,42 @@
 
 from __future__ import annotations
 
+from antiphon.runtime.credit import Intake
 from antiphon.runtime.engine import Completed, Emitted
-from antiphon.runtime.instructions import Report
+from antiphon.runtime.instructions import Limit, Report
 from antiphon.runtime.outlet import Outlet, Piece
 from antiphon.segment import SegmentKey
 
 
 class Segment:
-    """Everything that starts and ends with a turn, so that nothing of it outlives it."""
+    """Everything that starts and ends with a turn, so that nothing of it outlives it.
+
+    `in_engine` ends when the engine has completed the turn; the turn itself lasts
+    until all its output has left. `fed` counts the chunks that were given to the engine.
+    """
 
     def __init__(
         self,
         key: SegmentKey,
         outlets: dict[str, Outlet],
         open_inputs: set[str],
+        intakes: dict[str, Intake],
         *,
         now: float,
         deadline: float | None,
     ) -> None:
         self.key = key
         self.open_inputs = open_inputs
+        self.intakes = intakes
+        self.in_engine = True
+        self.fed = 0
+        self.completed: Completed | None = None
         self.awaited = ""
         self.deadline = deadline
         self.waiting_since = now
         self._outlets = outlets
         self._opened_at = now
+        self._accepted = 0
         self._first_input_at = 0.0
         self._first_output_at = 0.0
         self._last_output_at = 0.0
@@ -37,11 +48,39 @@ class Segment:
         self.waiting_since = now
         self._first_input_at = self._first_input_at or now
 
-    def note_awaited(self, edge: str | None, now: float) -> None:
-        """The engine says what it waits for; None when it can step."""
+    def note_awaited(self, edge: str | None, accepted: int, now: float) -> None:
+        """The engine says what it waits for, None when it can step, after so many chunks."""
+        self._accepted = accepted
         if edge is not None and edge != self.awaited:
             self.waiting_since = now
         self.awaited = edge or ""
+
+    @property
+    def caught_up(self) -> bool:
+        """Whether `awaited` was said in knowledge of all chunks that were fed."""
+        return self._accepted == self.fed
+
+    @property
+    def held(self) -> bool:
+        """Whether output waits for credit: then neither steps nor stalls."""
+        return any(outlet.held for outlet in self._outlets.values())
+
+    @property
+    def drained(self) -> bool:
+        """Whether all output has left."""
+        return not self.undrained_outputs()
+
+    def outlet(self, edge: str) -> Outlet | None:
+        """The outlet of an edge that goes somewhere."""
+        return self._outlets.get(edge)
+
+    def limits(self) -> list[Limit]:
+        """How far the engine may go on each bounded edge."""
+        return [
+            Limit(self.key, edge, outlet.limit)
+            for edge, outlet in self._outlets.items()
+            if outlet.limit is not None
+        ]
 
     def note_busy(self, seconds: float) -> None:
         """Add engine time."""
@@ -60,6 +99,10 @@ class Segment:
     def unfinished_outputs(self) -> list[str]:
         """Output edges whose end the engine has not emitted."""
         return [name for name, outlet in self._outlets.items() if not outlet.finished]
+
+    def undrained_outputs(self) -> list[str]:
+        """Output edges of which something has yet to leave."""
+        return [name for name, outlet in self._outlets.items() if not outlet.drained]
 
     def report(self, completed: Completed) -> Report:
         """What the segment cost."""

@@ -28,13 +28,16 @@ from antiphon.errors import AntiphonError, InvalidArgument
 from antiphon.pipelines.graph import Pipeline, pipeline_named, pipeline_of
 from antiphon.runtime.description import StageIdentity
 from antiphon.runtime.engine import LoadedStage
+from antiphon.runtime.link_port import LinkPort
 from antiphon.runtime.plan import StageLimits, StagePlan
 from antiphon.runtime.servicer import StageServicer
 from antiphon.runtime.stage import Stage
 from antiphon.segment import Delivery
 from antiphon.transport.channel import SERVER_OPTIONS
-from antiphon.transport.link import LinkIdentity
-from antiphon.v1 import stage_pb2, stage_pb2_grpc
+from antiphon.transport.negotiate import candidates, check_possible
+from antiphon.transport.settings import LinkIdentity, LinkSettings
+from antiphon.v1 import stage_pb2
+from antiphon.wire.frames import add_stage_service
 
 Load = Callable[[Pipeline, Path, StageConfig], LoadedStage]
 """Loads a stage's model; runs on a thread of its own, may take minutes."""
@@ -108,6 +111,7 @@ def _options(role: str, arguments: argparse.Namespace) -> StageOptions:
     config = deployment.stage(role)
     if arguments.listen:
         config = msgspec.structs.replace(config, listen=arguments.listen)
+    check_possible(LinkSettings.of(config))
     return StageOptions(role, deployment, config, model, pipeline, arguments.announce_fd)
 
 
@@ -117,7 +121,7 @@ async def _serve(options: StageOptions, load: Load) -> int:
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     server = grpc.aio.server(options=SERVER_OPTIONS)
     servicer, healthiness = StageServicer(), health.aio.HealthServicer()
-    stage_pb2_grpc.add_StageServiceServicer_to_server(servicer, server)
+    add_stage_service(servicer, server)
     health_pb2_grpc.add_HealthServicer_to_server(healthiness, server)
     names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
@@ -132,7 +136,7 @@ async def _serve(options: StageOptions, load: Load) -> int:
         loaded = await _load_or_stop(options, load, stop)
         if loaded is None:
             return 0
-        stage = _start_stage(options, loaded, servicer)
+        stage = _start_stage(options, loaded, servicer, address)
         await _set_health(healthiness, serving=True)
         seconds = time.perf_counter() - started
         _announce(options.announce_fd, {"event": "ready", "seconds": round(seconds, 3)})
@@ -163,21 +167,31 @@ async def _load_or_stop(
     return await loading if loading.done() else None
 
 
-def _start_stage(options: StageOptions, loaded: LoadedStage, servicer: StageServicer) -> Stage:
+def _start_stage(
+    options: StageOptions, loaded: LoadedStage, servicer: StageServicer, address: str
+) -> Stage:
     """Put the loaded model behind the servicer."""
     config = options.config
     name = options.deployment.model_name
     facts = replace(loaded.facts, model=name) if name else loaded.facts
-    identity = StageIdentity(options.pipeline, options.role, facts, config.slots)
+    links = LinkSettings.of(config)
+    identity = StageIdentity(
+        options.pipeline,
+        options.role,
+        facts,
+        config.slots,
+        transports=candidates(links),
+        resume_window_s=links.resume_window_s,
+    )
     limits = StageLimits(
         config.slots, config.stall_timeout_s, config.hold_timeout_s, config.hold_bytes
     )
     delivery = {edge: Delivery(value) for edge, value in options.deployment.delivery.items()}
     plan = StagePlan.of(options.pipeline, options.role, facts.default_sampling, limits, delivery)
-    link_identity = LinkIdentity(identity.host_id, identity.boot_id, options.role)
-    stage = Stage(loaded, plan, link_identity, outbox_bytes=config.outbox_bytes)
+    link_identity = LinkIdentity(identity.host_id, identity.boot_id, options.role, address)
+    stage = Stage(loaded, plan, link_identity, links=links, outbox_bytes=config.outbox_bytes)
     stage.start()
-    servicer.serve(stage, identity)
+    servicer.serve(stage, identity, LinkPort(stage, link_identity, links))
     return stage
 
 

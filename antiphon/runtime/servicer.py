@@ -17,11 +17,12 @@ from antiphon.errors import (
     Unavailable,
 )
 from antiphon.runtime.description import StageIdentity, describe
-from antiphon.runtime.instructions import Destination, End, Opened, Report
-from antiphon.runtime.link_port import LinkContext, receive_link
+from antiphon.runtime.instructions import Destination, End, Opened, Report, Suspended
+from antiphon.runtime.link_port import LinkPort
 from antiphon.runtime.plan import SegmentRequest, SessionRequest
 from antiphon.runtime.stage import Reply, Stage
-from antiphon.segment import Delivery
+from antiphon.segment import Delivery, SegmentKey
+from antiphon.transport.incoming_connection import LinkContext
 from antiphon.v1 import session_pb2, stage_pb2, stage_pb2_grpc
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.convert import (
@@ -32,6 +33,7 @@ from antiphon.wire.convert import (
     refuse_resume,
     sampling_from_proto,
 )
+from antiphon.wire.frames import LinkMessage
 from antiphon.wire.status import abort
 
 SessionContext = grpc.aio.ServicerContext[session_pb2.SessionRequest, session_pb2.SessionResponse]
@@ -48,10 +50,11 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
     def __init__(self) -> None:
         self._stage: Stage | None = None
         self._identity: StageIdentity | None = None
+        self._link_port: LinkPort | None = None
 
-    def serve(self, stage: Stage, identity: StageIdentity) -> None:
+    def serve(self, stage: Stage, identity: StageIdentity, link_port: LinkPort) -> None:
         """The model is loaded: take sessions."""
-        self._stage, self._identity = stage, identity
+        self._stage, self._identity, self._link_port = stage, identity, link_port
 
     async def Describe(
         self,
@@ -59,13 +62,16 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         context: grpc.aio.ServicerContext[stage_pb2.DescribeRequest, stage_pb2.DescribeResponse],
     ) -> stage_pb2.DescribeResponse:
         """What this stage is."""
-        if self._stage is None or self._identity is None:
+        if self._stage is None or self._identity is None or self._link_port is None:
             await abort(context, _LOADING)
         table = self._stage.table
         return describe(
             self._identity,
             open_sessions=table.session_count,
             open_segments=table.open_segments,
+            held_segments=table.held_segments,
+            output_positions=table.output_positions,
+            links=[*self._stage.outgoing_links(), *self._link_port.states()],
         )
 
     # Handlers write through the context: a cancelled call then cancels this coroutine
@@ -98,12 +104,12 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
             await asyncio.wait([reader])
 
     async def Link(  # type: ignore[override]
-        self, requests: AsyncIterable[stage_pb2.LinkRequest], context: LinkContext
+        self, requests: AsyncIterable[LinkMessage], context: LinkContext
     ) -> None:
         """Chunks from an upstream process, for many sessions."""
-        if self._stage is None or self._identity is None:
+        if self._link_port is None:
             await abort(context, _LOADING)
-        await receive_link(self._stage, self._identity, requests, context)
+        await self._link_port.serve(requests, context)
 
 
 async def _read(
@@ -137,6 +143,10 @@ def _act(stage: Stage, role: str, session_id: str, request: session_pb2.SessionR
             stage.input_finished(session_id, request.input_finished.segment)
         case "cancel_segment":
             stage.cancel_segment(session_id, request.cancel_segment.segment)
+        case "credit":
+            credit = request.credit
+            key = SegmentKey(session_id, credit.segment)
+            stage.credited(key, credit.edge, credit.positions)
         case "reroute":
             raise NotImplementedYet("reroute: not implemented yet", field="reroute")
         case "open":
@@ -176,6 +186,7 @@ def _session_request(
             for route in request.routes
         },
         stall_timeout_s=request.limits.stall_timeout_s,
+        windows=dict(request.windows),
     )
 
 
@@ -207,6 +218,11 @@ def _response(reply: Reply, identity: StageIdentity) -> session_pb2.SessionRespo
             return session_pb2.SessionResponse(opened=opened)
         case Chunk():
             return session_pb2.SessionResponse(chunk=chunk_to_proto(reply))
+        case Suspended(_, edge, address):
+            suspended = session_pb2.SessionSuspended(
+                edge=edge, address=address, resume_window_s=identity.resume_window_s
+            )
+            return session_pb2.SessionResponse(suspended=suspended)
         case Report():
             return session_pb2.SessionResponse(report=_report(reply))
         case End(_, error):

@@ -9,12 +9,16 @@ Laws it keeps:
   segment. Chunks of a later segment wait, bounded; chunks of an earlier one are
   dropped; chunks of an unknown session are held, bounded, then refused.
 * The stall clock runs only while an open segment waits for input, and names the
-  edge that it waited for.
+  edge that it waited for. It stands while output waits for credit: then the input
+  is not missed.
+* A slot is taken for as long as the engine has the segment; what has yet to leave
+  when the engine is done waits for credit without one.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from antiphon.errors import (
     AntiphonError,
@@ -26,9 +30,17 @@ from antiphon.errors import (
 )
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, Failed
 from antiphon.runtime.inbox import Arrival, Holding
-from antiphon.runtime.instructions import End, Instruction, Opened, Refuse
+from antiphon.runtime.instructions import (
+    Destination,
+    End,
+    Instruction,
+    Opened,
+    Refuse,
+    Suspended,
+)
 from antiphon.runtime.live_session import LiveSession
 from antiphon.runtime.plan import SegmentRequest, SessionRequest, StagePlan
+from antiphon.runtime.segment import Segment
 from antiphon.runtime.session import OPEN, Event, State
 from antiphon.segment import SegmentKey
 
@@ -39,6 +51,7 @@ class SessionTable:
     def __init__(self, plan: StagePlan) -> None:
         self._plan = plan
         self._sessions: dict[str, LiveSession] = {}
+        self._made: Counter[str] = Counter()
         self._holding = Holding(
             limit_bytes=plan.limits.hold_bytes, timeout_s=plan.limits.hold_timeout_s
         )
@@ -107,6 +120,17 @@ class SessionTable:
         session = self._sessions.get(session_id)
         return self._end(session, Event.FAULT, error) if session else []
 
+    def credited(
+        self, key: SegmentKey, edge: str, destination: Destination, positions: int, now: float
+    ) -> list[Instruction]:
+        """A destination takes more of an output: up to `positions` in all, of that segment."""
+
+        def act(session: LiveSession) -> list[Instruction]:
+            done = session.credited(key, edge, destination, positions, now)
+            return [*done, *self._end_if_done(session)]
+
+        return self._on(key.session_id, act)
+
     # -- what links bring ----------------------------------------------------------------
 
     def chunk_arrived(self, arrival: Arrival, now: float) -> list[Instruction]:
@@ -137,11 +161,27 @@ class SessionTable:
                 done += self._end(session, Event.FAULT, error)
         return done
 
+    def link_suspended(self, link_id: str, address: str) -> list[Instruction]:
+        """The link from an upstream process broke: say so to the sessions that need it."""
+        return [
+            Suspended(session.session_id, edge, address)
+            for session in self._sessions.values()
+            if (edge := session.awaits_link(link_id)) is not None
+        ]
+
+    def destination_suspended(self, address: str) -> list[Instruction]:
+        """The link to a downstream process broke: say so to the sessions that need it."""
+        return [
+            Suspended(session.session_id, edge, address)
+            for session in self._sessions.values()
+            if (edge := session.edge_to(address)) is not None
+        ]
+
     def destination_lost(self, address: str, error: AntiphonError) -> list[Instruction]:
         """A downstream process cannot be reached: sessions that send to it fail."""
         done: list[Instruction] = []
         for session in list(self._sessions.values()):
-            if session.sends_to(address):
+            if session.edge_to(address) is not None:
                 done += self._end(session, Event.FAULT, error)
         return done
 
@@ -153,8 +193,12 @@ class SessionTable:
         awaited: Mapping[SegmentKey, str | None],
         busy_s: Mapping[SegmentKey, float],
         now: float,
+        accepted: Mapping[SegmentKey, int] | None = None,
     ) -> list[Instruction]:
-        """Results of a step, and what each touched segment waits for now."""
+        """Results of a step, and what each touched segment waits for now.
+
+        `accepted` is how many chunks the engine had been given of each.
+        """
         done: list[Instruction] = []
         for key, seconds in busy_s.items():
             if (session := self._with_segment(key)) and session.segment:
@@ -164,7 +208,7 @@ class SessionTable:
                 done += self._take(session, event, now)
         for key, edge in awaited.items():
             if (session := self._with_segment(key)) is not None:
-                session.note_awaited(edge, now)
+                done += session.note_awaited(edge, (accepted or {}).get(key, 0), now)
         return done
 
     def engine_lost(self, error: AntiphonError) -> list[Instruction]:
@@ -202,7 +246,17 @@ class SessionTable:
     @property
     def open_segments(self) -> int:
         """Slots in use."""
-        return sum(session.segment is not None for session in self._sessions.values())
+        return sum(segment.in_engine for segment in self._segments())
+
+    @property
+    def held_segments(self) -> int:
+        """Segments whose output waits for credit; they cost no steps."""
+        return sum(segment.held for segment in self._segments())
+
+    @property
+    def output_positions(self) -> Mapping[str, int]:
+        """Positions that the engine has made since the start, by edge."""
+        return self._made
 
     @property
     def session_count(self) -> int:
@@ -237,6 +291,7 @@ class SessionTable:
         try:
             match event:
                 case Emitted():
+                    self._count(event)
                     return session.emit(event, now)
                 case Completed():
                     return [*session.complete(event), *self._end_if_done(session)]
@@ -244,6 +299,14 @@ class SessionTable:
                     raise event.error
         except AntiphonError as error:
             return self._end(session, Event.FAULT, error)
+
+    def _count(self, event: Emitted) -> None:
+        edge = self._plan.outputs.get(event.edge)
+        if edge is not None:
+            self._made[edge.name] += len(event.tensors.get(edge.counted_by, ()))
+
+    def _segments(self) -> Iterator[Segment]:
+        return (each.segment for each in self._sessions.values() if each.segment is not None)
 
     def _with_segment(self, key: SegmentKey) -> LiveSession | None:
         """The session whose open segment has this key."""

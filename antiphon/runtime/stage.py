@@ -14,44 +14,68 @@ from collections.abc import Iterable
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, Unavailable
 from antiphon.runtime.engine import LoadedStage
-from antiphon.runtime.engine_thread import EngineBatch, EngineThread
+from antiphon.runtime.engine_rounds import EngineBatch
+from antiphon.runtime.engine_thread import EngineThread
 from antiphon.runtime.inbox import Arrival
 from antiphon.runtime.instructions import (
     Admit,
+    Destination,
     End,
     Feed,
+    Grant,
     Instruction,
+    Limit,
     Opened,
     Refuse,
     Release,
     Report,
     Send,
+    Suspended,
 )
 from antiphon.runtime.outbox import Outbox
 from antiphon.runtime.plan import SegmentRequest, SessionRequest, StagePlan
 from antiphon.runtime.session_table import SessionTable
 from antiphon.segment import SegmentKey
-from antiphon.transport.link import LinkEvents, LinkIdentity, LinkPool
+from antiphon.transport.link import LinkEvents
+from antiphon.transport.link_pool import LinkPool
+from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
 
-Reply = Opened | Chunk | Report | End
+Reply = Opened | Chunk | Report | Suspended | End
 """What a session's own stream is told; `End` is the last."""
+
+Answer = Refuse | Grant
+"""What a link's producer is told."""
+
+GRANT_BYTES = 64
+"""About what a grant takes, so that those for a producer that reads none are bounded."""
 
 
 class Stage:
     """Runs one engine for many sessions. Construct it on the event loop."""
 
     def __init__(
-        self, loaded: LoadedStage, plan: StagePlan, identity: LinkIdentity, *, outbox_bytes: int
+        self,
+        loaded: LoadedStage,
+        plan: StagePlan,
+        identity: LinkIdentity,
+        *,
+        links: LinkSettings,
+        outbox_bytes: int,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._table = SessionTable(plan)
         self._outbox_bytes = outbox_bytes
         self._replies: dict[str, Outbox[Reply]] = {}
-        self._incoming: dict[str, Outbox[Refuse]] = {}
-        self._links = LinkPool(
-            identity, LinkEvents(self._refused, self._destination_lost), limit_bytes=outbox_bytes
+        self._incoming: dict[str, Outbox[Answer]] = {}
+        events = LinkEvents(
+            refused=self._refused,
+            lost=self._destination_lost,
+            credited=self._credited,
+            suspended=self._destination_suspended,
         )
-        self._engine = EngineThread(loaded.engine, self._post)
+        self._links = LinkPool(identity, links, events, limit_bytes=outbox_bytes)
+        counted_by = {edge.name: edge.counted_by for edge in plan.outputs.values()}
+        self._engine = EngineThread(loaded.engine, self._post, counted_by)
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -61,6 +85,10 @@ class Stage:
     def table(self) -> SessionTable:
         """The sessions, for observation."""
         return self._table
+
+    def outgoing_links(self) -> list[LinkState]:
+        """The links to downstream processes, for observation."""
+        return self._links.states()
 
     def start(self) -> None:
         """Start the engine's thread."""
@@ -113,6 +141,10 @@ class Stage:
         """End a turn and park the session."""
         self._apply(self._table.cancel_segment(session_id, segment))
 
+    def credited(self, key: SegmentKey, edge: str, positions: int) -> None:
+        """The client takes more of an output on its stream: up to `positions` in all."""
+        self._credited("", key, edge, positions)
+
     def client_done(self, session_id: str) -> None:
         """The client has closed its side."""
         self._apply(self._table.client_done(session_id))
@@ -127,15 +159,19 @@ class Stage:
 
     # -- what links say --------------------------------------------------------------------
 
-    def link_opened(self, link_id: str) -> Outbox[Refuse]:
+    def link_opened(self, link_id: str) -> Outbox[Answer]:
         """An upstream process links; the outbox is what goes back to it."""
-        outbox: Outbox[Refuse] = Outbox(self._outbox_bytes)
+        outbox: Outbox[Answer] = Outbox(self._outbox_bytes)
         self._incoming[link_id] = outbox
         return outbox
 
     def chunk_arrived(self, chunk: Chunk, link_id: str) -> None:
         """A chunk came; "" is the session's own stream."""
         self._apply(self._table.chunk_arrived(Arrival(chunk, link_id), self._loop.time()))
+
+    def link_suspended(self, link_id: str, address: str) -> None:
+        """The link from an upstream process broke and may heal."""
+        self._apply(self._table.link_suspended(link_id, address))
 
     def link_lost(self, link_id: str) -> None:
         """An upstream process is gone."""
@@ -144,6 +180,13 @@ class Stage:
 
     def _refused(self, session_id: str, error: AntiphonError) -> None:
         self._apply(self._table.fail(session_id, error))
+
+    def _credited(self, address: str, key: SegmentKey, edge: str, positions: int) -> None:
+        now, destination = self._loop.time(), Destination(address)
+        self._apply(self._table.credited(key, edge, destination, positions, now))
+
+    def _destination_suspended(self, address: str) -> None:
+        self._apply(self._table.destination_suspended(address))
 
     def _destination_lost(self, address: str, error: AntiphonError) -> None:
         self._apply(self._table.destination_lost(address, error))
@@ -156,7 +199,9 @@ class Stage:
 
     def _engine_stepped(self, batch: EngineBatch) -> None:
         now = self._loop.time()
-        done = self._table.engine_stepped(batch.events, batch.awaited, batch.busy_s, now)
+        done = self._table.engine_stepped(
+            batch.events, batch.awaited, batch.busy_s, now, batch.accepted
+        )
         if batch.error is not None:
             done += self._table.engine_lost(batch.error)
         self._apply(done)
@@ -174,25 +219,28 @@ class Stage:
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
-            case Admit() | Feed() | Release():
+            case Admit() | Feed() | Limit() | Release():
                 self._engine.submit(instruction)
             case Send(destination, chunk) if destination.is_reply:
                 self._reply(chunk.session_id, chunk, chunk.size_bytes)
             case Send(destination, chunk):
                 self._links.send_nowait(destination.address, chunk)
-            case Opened(session_id):
+            case Opened(session_id) | Suspended(session_id):
                 self._reply(session_id, instruction)
             case Report(key):
                 self._reply(key.session_id, instruction)
-            case Refuse(link_id):
-                if (outbox := self._incoming.get(link_id)) is not None:
-                    outbox.put_nowait(instruction)
+            case Refuse(link_id) | Grant(link_id):
+                self._answer(link_id, instruction)
             case End(session_id):
                 self._end(session_id, instruction)
 
     def _reply(self, session_id: str, reply: Reply, size_bytes: int = 0) -> None:
         if (outbox := self._replies.get(session_id)) is not None:
             outbox.put_nowait(reply, size_bytes)
+
+    def _answer(self, link_id: str, answer: Answer) -> None:
+        if (outbox := self._incoming.get(link_id)) is not None:
+            outbox.put_nowait(answer, GRANT_BYTES)
 
     def _end(self, session_id: str, end: End) -> None:
         outbox = self._replies.pop(session_id, None)
@@ -219,7 +267,7 @@ def _session_of(instruction: Instruction) -> str:
     match instruction:
         case Send(_, chunk):
             return chunk.session_id
-        case Admit(key) | Feed(key) | Release(key) | Report(key):
+        case Admit(key) | Feed(key) | Limit(key) | Release(key) | Report(key) | Grant(_, key):
             return SegmentKey(*key).session_id
-        case Opened(session_id) | End(session_id) | Refuse(_, session_id):
+        case Opened(session_id) | Suspended(session_id) | End(session_id) | Refuse(_, session_id):
             return session_id

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -85,10 +85,10 @@ class FakeEngine:
         segment = self.segments[key]
         return None if segment.frames or segment.finish_reason else "codes"
 
-    def step(self) -> Sequence[EngineEvent]:
+    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
         """Decode what every segment has."""
         self.gate.wait()
-        ready = [key for key in self.segments if self.awaited_edge(key) is None]
+        ready = [k for k in self.segments if k not in held and self.awaited_edge(k) is None]
         events = [event for key in ready for event in self._decode(key)]
         self.stepped.put_nowait(len(events))
         return events

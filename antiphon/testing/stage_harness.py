@@ -12,14 +12,17 @@ from antiphon.pipelines.graph import Pipeline
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.description import StageIdentity
 from antiphon.runtime.engine import LoadedStage
+from antiphon.runtime.link_port import LinkPort
 from antiphon.runtime.plan import StageLimits, StagePlan
 from antiphon.runtime.servicer import StageServicer
 from antiphon.runtime.stage import Stage
 from antiphon.transport.channel import CHANNEL_OPTIONS, SERVER_OPTIONS
-from antiphon.transport.link import LinkIdentity
-from antiphon.v1 import stage_pb2_grpc
+from antiphon.transport.settings import LinkIdentity, LinkSettings
+from antiphon.wire.frames import add_stage_service
 
 LIMITS = StageLimits(slots=4, stall_timeout_s=30.0, hold_timeout_s=10.0, hold_bytes=1 << 20)
+# A broken link is lost at once.
+LINKS = LinkSettings("auto", device="cpu", slab_bytes=1 << 20, resume_window_s=0.0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,19 +42,22 @@ async def running_stage(
     pipeline: Pipeline = PIPELINE,
     limits: StageLimits = LIMITS,
     outbox_bytes: int = 1 << 20,
+    links: LinkSettings = LINKS,
 ) -> AsyncIterator[RunningStage]:
     """Serve `loaded` as `role` until the block ends."""
-    identity = StageIdentity(pipeline, role, loaded.facts, limits.slots)
+    identity = StageIdentity(
+        pipeline, role, loaded.facts, limits.slots, resume_window_s=links.resume_window_s
+    )
     plan = StagePlan.of(pipeline, role, loaded.facts.default_sampling, limits)
-    link_identity = LinkIdentity(identity.host_id, identity.boot_id, role)
-    stage = Stage(loaded, plan, link_identity, outbox_bytes=outbox_bytes)
     servicer = StageServicer()
     server = grpc.aio.server(options=SERVER_OPTIONS)
-    stage_pb2_grpc.add_StageServiceServicer_to_server(servicer, server)
+    add_stage_service(servicer, server)
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    link_identity = LinkIdentity(identity.host_id, identity.boot_id, role, address)
+    stage = Stage(loaded, plan, link_identity, links=links, outbox_bytes=outbox_bytes)
     await server.start()
     stage.start()
-    servicer.serve(stage, identity)
+    servicer.serve(stage, identity, LinkPort(stage, link_identity, links))
     try:
         async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
             yield RunningStage(stage, address, channel)

@@ -1,168 +1,251 @@
-"""The producer's end of a link: one stream to a downstream stage process.
+"""The producer's end of a link: one stream to a downstream stage process, which heals.
 
-Chunks of all sessions that are ready at the same time leave as one message: a
-gRPC message costs the same CPU whatever it carries. What waits is bounded in
-bytes; a chunk that would exceed the bound is refused to its own session, and the
-link goes on. When the stream breaks, every chunk that was not sent is lost and
-the owner is told once; the next chunk opens a new link.
+Chunks of all sessions that are ready at the same time leave as one message: a gRPC
+message costs the same CPU whatever it carries. Chunks are numbered and kept until
+the consumer has acknowledged them, so that a link whose stream broke goes on where
+it stood: nothing is lost and nothing comes twice. While it is broken its sessions
+are suspended; it is lost, and everything on it, when it does not heal within the
+resume window, or when a process answers that does not know it: the consumer has
+restarted, and what it held is gone. The next chunk then opens a new link.
 """
 
 from __future__ import annotations
 
 import asyncio
+import logging
 import uuid
-from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass
 
 import grpc
 
 from antiphon.chunk import Chunk
-from antiphon.errors import AntiphonError, ResourceExhausted, Unavailable
+from antiphon.errors import AntiphonError, Internal, Unavailable
+from antiphon.segment import SegmentKey
 from antiphon.transport.channel import CHANNEL_OPTIONS
-from antiphon.v1 import chunk_pb2, stage_pb2
-from antiphon.wire.chunks import chunk_to_proto
+from antiphon.transport.negotiate import MakeSenders, make_senders
+from antiphon.transport.outgoing import Connection
+from antiphon.transport.send_log import Outgoing, SendLog
+from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
+from antiphon.v1 import stage_pb2
+from antiphon.wire.blob import Encoding
+from antiphon.wire.chunks import address_to_proto
 from antiphon.wire.convert import error_from_proto
-from antiphon.wire.stubs import stage_stub
+from antiphon.wire.frames import LinkCall, link_call
+from antiphon.wire.status import ERROR_METADATA_KEY, error_from_rpc
 
-MAX_BATCH_BYTES = 1 << 20
+FIRST_RETRY_S = 0.05
+LAST_RETRY_S = 0.25
+GOODBYE_S = 1.0
 
-
-@dataclass(frozen=True, slots=True)
-class LinkIdentity:
-    """The producing process, as the hello tells it."""
-
-    host_id: str
-    boot_id: str
-    role: str
+log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class LinkEvents:
-    """What a link tells its owner, on the event loop."""
+    """What a link tells its owner, on the event loop.
+
+    `credited` gets the link's address and, of a segment's edge, how many positions
+    may be sent in all. `suspended` and `lost` get the link's address.
+    """
 
     refused: Callable[[str, AntiphonError], None]
     lost: Callable[[str, AntiphonError], None]
+    credited: Callable[[str, SegmentKey, str, int], None]
+    suspended: Callable[[str], None]
 
 
 class OutgoingLink:
-    """A live link to `address`. `send_nowait` until it is lost; `close` at the end.
+    """A link to `address`. `send_nowait` until it is lost; `close` at the end.
 
     Raises nothing after construction: failures are told through `LinkEvents`.
     """
 
     def __init__(
-        self, address: str, identity: LinkIdentity, events: LinkEvents, *, limit_bytes: int
+        self,
+        address: str,
+        identity: LinkIdentity,
+        settings: LinkSettings,
+        events: LinkEvents,
+        *,
+        limit_bytes: int,
+        make_senders: MakeSenders = make_senders,
     ) -> None:
-        self.address = address
-        self.link_id = uuid.uuid4().hex
+        self.state = LinkState(outgoing=True, peer_address=address)
+        self._address = address
+        self._link_id = uuid.uuid4().hex
         self._identity = identity
+        self._settings = settings
         self._events = events
-        self._limit_bytes = limit_bytes
-        self._waiting: deque[tuple[chunk_pb2.Chunk, int]] = deque()
-        self._waiting_bytes = 0
-        self._ready = asyncio.Event()
+        self._make_senders = make_senders
+        self._log = SendLog(limit_bytes)
+        self._changed = asyncio.Event()
+        self._responses = 0
+        self._peer_boot = ""
+        self._give_up_at: float | None = None
+        self._connection: Connection | None = None
+        self._accepted = self._closing = False
         self._task = asyncio.create_task(self._run(), name=f"link to {address}")
 
     def send_nowait(self, chunk: Chunk) -> None:
-        """Queue a chunk. Raises `ResourceExhausted` when too much waits already."""
-        proto = chunk_to_proto(chunk)
-        size = proto.payload.size_bytes
-        if self._waiting and self._waiting_bytes + size > self._limit_bytes:
-            raise ResourceExhausted(
-                f"{chunk.edge}: {self._limit_bytes} bytes wait on the link to {self.address}",
-                edge=chunk.edge,
-            )
-        self._waiting.append((proto, size))
-        self._waiting_bytes += size
-        self._ready.set()
+        """Queue a chunk.
 
-    async def close(self) -> None:
-        """Drop what waits and close the stream; nobody is told."""
+        Raises `ResourceExhausted` when too much waits already, and `ValueError` for
+        tensors that have no place in a blob.
+        """
+        encoding = Encoding(chunk.tensors) if chunk.tensors else None
+        self._log.append(Outgoing(address_to_proto(chunk), encoding))
+        self._changed.set()
+
+    async def close(self, *, flush: bool = True) -> None:
+        """Send what waits, if that takes at most `GOODBYE_S`, and take leave.
+
+        Without `flush`, and when cancelled, it is dropped. Nobody here is told.
+        """
+        self._closing = True
+        if flush and self._connection is not None:
+            self._connection.leave()
+            await asyncio.wait([self._task], timeout=GOODBYE_S)
         self._task.cancel()
         await asyncio.wait([self._task])
 
     async def _run(self) -> None:
-        """Own the channel: connect, say hello, pump both ways until something breaks."""
-        async with grpc.aio.insecure_channel(self.address, options=CHANNEL_OPTIONS) as channel:
-            stream = stage_stub(channel).Link()
-            try:
-                async with asyncio.TaskGroup() as pumps:
-                    pumps.create_task(self._write(stream))
-                    pumps.create_task(self._read(stream))
-            except* (grpc.RpcError, asyncio.InvalidStateError) as failures:
-                self._tell_lost(failures.exceptions[0])
-
-    def _tell_lost(self, cause: BaseException) -> None:
-        detail = cause.details() if isinstance(cause, grpc.aio.AioRpcError) else str(cause)
-        error = Unavailable(f"{self._identity.role}: the link to {self.address} was lost: {detail}")
-        self._events.lost(self.address, error)
-
-    async def _write(self, stream: _LinkStream) -> None:
-        await stream.write(stage_pb2.LinkRequest(hello=self._hello()))
+        """Connect, pump until something breaks, and again, until the link is lost."""
+        retry_s = FIRST_RETRY_S
         while True:
-            await self._ready.wait()
-            await stream.write(stage_pb2.LinkRequest(batch=self._take_batch()))
+            cause = await self._connect()
+            if self._closing or not self._may_heal(cause):
+                return
+            if self._accepted:
+                retry_s = FIRST_RETRY_S
+            await asyncio.sleep(min(retry_s, max(0.0, self._time_left())))
+            retry_s = min(2 * retry_s, LAST_RETRY_S)
 
-    async def _read(self, stream: _LinkStream) -> None:
-        async for response in stream:
-            if response.HasField("refusal"):
-                refusal = response.refusal
-                self._events.refused(refusal.session_id, error_from_proto(refusal.error))
+    async def _connect(self) -> Exception:
+        """One connection, to its end; what ended it."""
+        self._accepted = False
+        try:
+            async with grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
+                stream = link_call(channel, self.state.count_message)
+                connection = Connection(
+                    stream, self._log, self._changed, self._settings, self.state, self._make_senders
+                )
+                try:
+                    async with asyncio.timeout(self._handshake_s()):
+                        self._check(await connection.open(self._hello()))
+                    self._connected(connection)
+                    async with asyncio.TaskGroup() as pumps:
+                        pumps.create_task(connection.write(lambda: self._responses))
+                        pumps.create_task(self._read(stream, connection))
+                finally:
+                    self._connection, self.state.connected = None, False
+                    connection.close()
+        except ExceptionGroup as group:
+            return _first(group)
+        except Exception as error:
+            return error  # `_own_word` sorts them: nothing may end a link unheard.
+        return asyncio.InvalidStateError("the peer closed the link")
+
+    def _check(self, accept: stage_pb2.LinkAccept) -> None:
+        """Take up where the consumer stands. Raises `Unavailable` when it is not the same."""
+        if self._peer_boot and (accept.boot_id != self._peer_boot or not accept.resumed):
+            raise Unavailable(f"the process at {self._address} does not know the link any more")
+        self._peer_boot = accept.boot_id
+        self._log.acknowledge(accept.chunks)
+        self.state.counts["resent"] += self._log.rewind(accept.chunks)
+
+    def _connected(self, connection: Connection) -> None:
+        if self._give_up_at is not None:
+            self.state.counts["reconnected"] += 1
+            log.info("the link to %s is back", self._address)
+        self._give_up_at = None
+        self._accepted = True
+        self._connection, self.state.connected = connection, True
+
+    async def _read(self, stream: LinkCall, connection: Connection) -> None:
+        while isinstance(response := await stream.read(), stage_pb2.LinkResponse):
+            match response.WhichOneof("message"):
+                case "progress":
+                    connection.progressed(response.progress)
+                case "resend":
+                    connection.asked_again(response.resend)
+                case "accept":
+                    connection.accepted(response.accept)
+                case "refusal":
+                    self._responses += 1
+                    refusal = response.refusal
+                    self._events.refused(refusal.session_id, error_from_proto(refusal.error))
+                case "credit":
+                    self._responses += 1
+                    credit = response.credit
+                    key = SegmentKey(credit.session_id, credit.segment)
+                    self._events.credited(self._address, key, credit.edge, credit.positions)
         raise asyncio.InvalidStateError("the peer closed the link")
+
+    def _may_heal(self, cause: Exception) -> bool:
+        """A connection has ended: whether the next may go on. If not, the link is lost."""
+        # What the process there says by its own word, it will say again.
+        word = _own_word(cause)
+        if word is not None:
+            self._lose(word)
+            return False
+        now = asyncio.get_running_loop().time()
+        if self._give_up_at is None:
+            self._give_up_at = now + self._settings.resume_window_s
+            if self._settings.resume_window_s:
+                log.warning("the link to %s broke: %s", self._address, _said(cause))
+                self._events.suspended(self._address)
+        if now < self._give_up_at:
+            return True
+        self._lose(Unavailable(_said(cause)))
+        return False
+
+    def _lose(self, cause: AntiphonError) -> None:
+        role = self._identity.role
+        cause = type(cause)(
+            f"{role}: the link to {self._address} was lost: {cause.message}", stage=cause.stage
+        )
+        self._events.lost(self._address, cause)
+
+    def _handshake_s(self) -> float | None:
+        return None if self._give_up_at is None else max(FIRST_RETRY_S, self._time_left())
+
+    def _time_left(self) -> float:
+        now = asyncio.get_running_loop().time()
+        return 0.0 if self._give_up_at is None else self._give_up_at - now
 
     def _hello(self) -> stage_pb2.LinkHello:
         return stage_pb2.LinkHello(
-            link_id=self.link_id,
+            link_id=self._link_id,
             host_id=self._identity.host_id,
             boot_id=self._identity.boot_id,
             role=self._identity.role,
-            offers=[stage_pb2.TransportOffer(transport="grpc")],
+            address=self._identity.address,
+            responses=self._responses,
         )
 
-    def _take_batch(self) -> stage_pb2.ChunkBatch:
-        """What waits, at least one chunk and about `MAX_BATCH_BYTES`."""
-        batch = stage_pb2.ChunkBatch()
-        taken = 0
-        while self._waiting and (not batch.chunks or taken < MAX_BATCH_BYTES):
-            proto, size = self._waiting.popleft()
-            batch.chunks.append(proto)
-            taken += size
-        self._waiting_bytes -= taken
-        if not self._waiting:
-            self._ready.clear()
-        return batch
+
+def _first(group: ExceptionGroup[Exception]) -> Exception:
+    """The first leaf of a group."""
+    found = group.exceptions[0]
+    return _first(found) if isinstance(found, ExceptionGroup) else found
 
 
-_LinkStream = grpc.aio.StreamStreamCall[stage_pb2.LinkRequest, stage_pb2.LinkResponse]
+def _own_word(cause: Exception) -> AntiphonError | None:
+    """The typed error that the peer, or this process, ended the connection with."""
+    if isinstance(cause, AntiphonError):
+        return cause
+    if isinstance(cause, grpc.aio.AioRpcError):
+        typed = any(key == ERROR_METADATA_KEY for key, _ in cause.trailing_metadata() or ())
+        return error_from_rpc(cause) if typed else None
+    if isinstance(cause, (asyncio.InvalidStateError, TimeoutError, grpc.RpcError)):
+        return None
+    log.error("the link failed", exc_info=cause)
+    return Internal(f"{type(cause).__name__}: {cause}")
 
 
-class LinkPool:
-    """One link per downstream process, opened by the first chunk that goes there."""
-
-    def __init__(self, identity: LinkIdentity, events: LinkEvents, *, limit_bytes: int) -> None:
-        self._identity = identity
-        self._events = LinkEvents(events.refused, self._lost)
-        self._owner = events
-        self._limit_bytes = limit_bytes
-        self._links: dict[str, OutgoingLink] = {}
-
-    def send_nowait(self, address: str, chunk: Chunk) -> None:
-        """Queue a chunk on the link to `address`. Raises `ResourceExhausted`."""
-        link = self._links.get(address)
-        if link is None:
-            link = OutgoingLink(
-                address, self._identity, self._events, limit_bytes=self._limit_bytes
-            )
-            self._links[address] = link
-        link.send_nowait(chunk)
-
-    async def close(self) -> None:
-        """Close all links."""
-        links, self._links = list(self._links.values()), {}
-        for link in links:
-            await link.close()
-
-    def _lost(self, address: str, error: AntiphonError) -> None:
-        self._links.pop(address, None)
-        self._owner.lost(address, error)
+def _said(cause: Exception) -> str:
+    """What a broken stream says."""
+    if isinstance(cause, grpc.aio.AioRpcError):
+        return cause.details() or cause.code().name
+    return str(cause) or type(cause).__name__

@@ -139,12 +139,29 @@ class SessionOpen(google.protobuf.message.Message):
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class WindowsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     SESSION_ID_FIELD_NUMBER: builtins.int
     ATTEMPT_FIELD_NUMBER: builtins.int
     PIPELINE_FIELD_NUMBER: builtins.int
     CHECKPOINT_FINGERPRINT_FIELD_NUMBER: builtins.int
     ROUTES_FIELD_NUMBER: builtins.int
     LIMITS_FIELD_NUMBER: builtins.int
+    WINDOWS_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     attempt: builtins.int
     """How-manieth try at this stage's part of the session, counted from 0."""
@@ -160,6 +177,13 @@ class SessionOpen(google.protobuf.message.Message):
 
     @property
     def limits(self) -> global___SessionLimits: ...
+    @property
+    def windows(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """Positions of a segment that may be on their way before the consumer has
+        taken them, by governed edge. All stages of a session get the same ones;
+        an edge without entry is not bounded.
+        """
+
     def __init__(
         self,
         *,
@@ -169,9 +193,10 @@ class SessionOpen(google.protobuf.message.Message):
         checkpoint_fingerprint: builtins.str = ...,
         routes: collections.abc.Iterable[global___Route] | None = ...,
         limits: global___SessionLimits | None = ...,
+        windows: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["limits", b"limits"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "checkpoint_fingerprint", b"checkpoint_fingerprint", "limits", b"limits", "pipeline", b"pipeline", "routes", b"routes", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "checkpoint_fingerprint", b"checkpoint_fingerprint", "limits", b"limits", "pipeline", b"pipeline", "routes", b"routes", "session_id", b"session_id", "windows", b"windows"]) -> None: ...
 
 global___SessionOpen = SessionOpen
 
@@ -549,6 +574,34 @@ class Reroute(google.protobuf.message.Message):
 global___Reroute = Reroute
 
 @typing.final
+class OutputCredit(google.protobuf.message.Message):
+    """More of an output edge that is routed to `reply` may be sent. Needed only where
+    the session has a window for the edge.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    EDGE_FIELD_NUMBER: builtins.int
+    SEGMENT_FIELD_NUMBER: builtins.int
+    POSITIONS_FIELD_NUMBER: builtins.int
+    edge: builtins.str
+    segment: builtins.int
+    positions: builtins.int
+    """Positions that may be sent in all, counted from the start of the segment:
+    those that were taken, and the window.
+    """
+    def __init__(
+        self,
+        *,
+        edge: builtins.str = ...,
+        segment: builtins.int = ...,
+        positions: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["edge", b"edge", "positions", b"positions", "segment", b"segment"]) -> None: ...
+
+global___OutputCredit = OutputCredit
+
+@typing.final
 class SessionRequest(google.protobuf.message.Message):
     """What a client or the gateway sends on a RunSession stream."""
 
@@ -560,6 +613,7 @@ class SessionRequest(google.protobuf.message.Message):
     INPUT_FINISHED_FIELD_NUMBER: builtins.int
     CANCEL_SEGMENT_FIELD_NUMBER: builtins.int
     REROUTE_FIELD_NUMBER: builtins.int
+    CREDIT_FIELD_NUMBER: builtins.int
     @property
     def open(self) -> global___SessionOpen: ...
     @property
@@ -574,6 +628,8 @@ class SessionRequest(google.protobuf.message.Message):
     def cancel_segment(self) -> global___CancelSegment: ...
     @property
     def reroute(self) -> global___Reroute: ...
+    @property
+    def credit(self) -> global___OutputCredit: ...
     def __init__(
         self,
         *,
@@ -583,10 +639,11 @@ class SessionRequest(google.protobuf.message.Message):
         input_finished: global___InputFinished | None = ...,
         cancel_segment: global___CancelSegment | None = ...,
         reroute: global___Reroute | None = ...,
+        credit: global___OutputCredit | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["cancel_segment", b"cancel_segment", "chunk", b"chunk", "input_finished", b"input_finished", "message", b"message", "open", b"open", "reroute", b"reroute", "segment_open", b"segment_open"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cancel_segment", b"cancel_segment", "chunk", b"chunk", "input_finished", b"input_finished", "message", b"message", "open", b"open", "reroute", b"reroute", "segment_open", b"segment_open"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["open", "segment_open", "chunk", "input_finished", "cancel_segment", "reroute"] | None: ...
+    def HasField(self, field_name: typing.Literal["cancel_segment", b"cancel_segment", "chunk", b"chunk", "credit", b"credit", "input_finished", b"input_finished", "message", b"message", "open", b"open", "reroute", b"reroute", "segment_open", b"segment_open"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cancel_segment", b"cancel_segment", "chunk", b"chunk", "credit", b"credit", "input_finished", b"input_finished", "message", b"message", "open", b"open", "reroute", b"reroute", "segment_open", b"segment_open"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["open", "segment_open", "chunk", "input_finished", "cancel_segment", "reroute", "credit"] | None: ...
 
 global___SessionRequest = SessionRequest
 

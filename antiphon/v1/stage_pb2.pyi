@@ -28,6 +28,22 @@ global___DescribeRequest = DescribeRequest
 class DescribeResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
+    @typing.final
+    class OutputPositionsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     MODEL_FIELD_NUMBER: builtins.int
     CHECKPOINT_FINGERPRINT_FIELD_NUMBER: builtins.int
     PIPELINE_FIELD_NUMBER: builtins.int
@@ -54,6 +70,9 @@ class DescribeResponse(google.protobuf.message.Message):
     MAX_INPUT_AUDIO_S_FIELD_NUMBER: builtins.int
     OPEN_SESSIONS_FIELD_NUMBER: builtins.int
     OPEN_SEGMENTS_FIELD_NUMBER: builtins.int
+    LINKS_FIELD_NUMBER: builtins.int
+    HELD_SEGMENTS_FIELD_NUMBER: builtins.int
+    OUTPUT_POSITIONS_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name that clients ask for, for example "qwen3-omni"."""
     checkpoint_fingerprint: builtins.str
@@ -90,6 +109,8 @@ class DescribeResponse(google.protobuf.message.Message):
     open_sessions: builtins.int
     """Sessions that have not ended, and their open segments, at this moment."""
     open_segments: builtins.int
+    held_segments: builtins.int
+    """Of the segments, those whose output waits for credit; they cost no steps."""
     @property
     def inputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EdgeDescription]:
         """Edges that this stage consumes and produces."""
@@ -111,6 +132,14 @@ class DescribeResponse(google.protobuf.message.Message):
     @property
     def pipeline_edges(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___PipelineEdge]:
         """The edges between all stages of the pipeline."""
+
+    @property
+    def links(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LinkState]:
+        """The links of this process at this moment, both directions."""
+
+    @property
+    def output_positions(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """Positions that the engine has made since the process started, by output edge."""
 
     def __init__(
         self,
@@ -141,10 +170,76 @@ class DescribeResponse(google.protobuf.message.Message):
         max_input_audio_s: builtins.float = ...,
         open_sessions: builtins.int = ...,
         open_segments: builtins.int = ...,
+        links: collections.abc.Iterable[global___LinkState] | None = ...,
+        held_segments: builtins.int = ...,
+        output_positions: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "checkpoint_fingerprint", b"checkpoint_fingerprint", "code_entries", b"code_entries", "code_groups", b"code_groups", "context_limit", b"context_limit", "engine", b"engine", "host_id", b"host_id", "input_kinds", b"input_kinds", "input_sample_rate_hz", b"input_sample_rate_hz", "inputs", b"inputs", "max_input_audio_s", b"max_input_audio_s", "max_stop_bytes", b"max_stop_bytes", "max_stops", b"max_stops", "model", b"model", "open_segments", b"open_segments", "open_sessions", b"open_sessions", "outputs", b"outputs", "pipeline", b"pipeline", "pipeline_edges", b"pipeline_edges", "role", b"role", "sample_rate_hz", b"sample_rate_hz", "samples_per_frame", b"samples_per_frame", "slots", b"slots", "transports", b"transports", "version", b"version", "voices", b"voices"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "checkpoint_fingerprint", b"checkpoint_fingerprint", "code_entries", b"code_entries", "code_groups", b"code_groups", "context_limit", b"context_limit", "engine", b"engine", "held_segments", b"held_segments", "host_id", b"host_id", "input_kinds", b"input_kinds", "input_sample_rate_hz", b"input_sample_rate_hz", "inputs", b"inputs", "links", b"links", "max_input_audio_s", b"max_input_audio_s", "max_stop_bytes", b"max_stop_bytes", "max_stops", b"max_stops", "model", b"model", "open_segments", b"open_segments", "open_sessions", b"open_sessions", "output_positions", b"output_positions", "outputs", b"outputs", "pipeline", b"pipeline", "pipeline_edges", b"pipeline_edges", "role", b"role", "sample_rate_hz", b"sample_rate_hz", "samples_per_frame", b"samples_per_frame", "slots", b"slots", "transports", b"transports", "version", b"version", "voices", b"voices"]) -> None: ...
 
 global___DescribeResponse = DescribeResponse
+
+@typing.final
+class LinkState(google.protobuf.message.Message):
+    """One link as one of its ends sees it."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    @typing.final
+    class CountsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        value: builtins.int
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: builtins.int = ...,
+        ) -> None: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
+    PEER_ROLE_FIELD_NUMBER: builtins.int
+    PEER_ADDRESS_FIELD_NUMBER: builtins.int
+    OUTGOING_FIELD_NUMBER: builtins.int
+    CONNECTED_FIELD_NUMBER: builtins.int
+    TRANSPORT_FIELD_NUMBER: builtins.int
+    REFUSED_FIELD_NUMBER: builtins.int
+    COUNTS_FIELD_NUMBER: builtins.int
+    peer_role: builtins.str
+    """Role of the peer, where it is known, and its address."""
+    peer_address: builtins.str
+    outgoing: builtins.bool
+    """Whether this process is the producer."""
+    connected: builtins.bool
+    """False while the link is suspended."""
+    transport: builtins.str
+    """The transport of payloads above 16 KiB; empty until the peers have agreed."""
+    @property
+    def refused(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Why each better transport was not taken."""
+
+    @property
+    def counts(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
+        """What happened since the link's first connection: chunks and bytes by
+        transport, fallbacks by reason, reconnections.
+        """
+
+    def __init__(
+        self,
+        *,
+        peer_role: builtins.str = ...,
+        peer_address: builtins.str = ...,
+        outgoing: builtins.bool = ...,
+        connected: builtins.bool = ...,
+        transport: builtins.str = ...,
+        refused: collections.abc.Iterable[builtins.str] | None = ...,
+        counts: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["connected", b"connected", "counts", b"counts", "outgoing", b"outgoing", "peer_address", b"peer_address", "peer_role", b"peer_role", "refused", b"refused", "transport", b"transport"]) -> None: ...
+
+global___LinkState = LinkState
 
 @typing.final
 class EdgeDescription(google.protobuf.message.Message):
@@ -213,17 +308,21 @@ class PipelineEdge(google.protobuf.message.Message):
     NAME_FIELD_NUMBER: builtins.int
     PRODUCER_FIELD_NUMBER: builtins.int
     CONSUMER_FIELD_NUMBER: builtins.int
+    GOVERNED_FIELD_NUMBER: builtins.int
     name: builtins.str
     producer: builtins.str
     consumer: builtins.str
+    governed: builtins.bool
+    """Whether credit can bound how far its output runs ahead of the consumer."""
     def __init__(
         self,
         *,
         name: builtins.str = ...,
         producer: builtins.str = ...,
         consumer: builtins.str = ...,
+        governed: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["consumer", b"consumer", "name", b"name", "producer", b"producer"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["consumer", b"consumer", "governed", b"governed", "name", b"name", "producer", b"producer"]) -> None: ...
 
 global___PipelineEdge = PipelineEdge
 
@@ -234,6 +333,8 @@ class LinkRequest(google.protobuf.message.Message):
     HELLO_FIELD_NUMBER: builtins.int
     BATCH_FIELD_NUMBER: builtins.int
     FRAME_FIELD_NUMBER: builtins.int
+    OFFERS_FIELD_NUMBER: builtins.int
+    GOODBYE_FIELD_NUMBER: builtins.int
     @property
     def hello(self) -> global___LinkHello:
         """The first message of the stream."""
@@ -242,16 +343,24 @@ class LinkRequest(google.protobuf.message.Message):
     def batch(self) -> global___ChunkBatch: ...
     @property
     def frame(self) -> antiphon.v1.chunk_pb2.PayloadFrame: ...
+    @property
+    def offers(self) -> global___TransportOffers:
+        """Transports anew, after the agreed one failed in flight."""
+
+    @property
+    def goodbye(self) -> global___LinkGoodbye: ...
     def __init__(
         self,
         *,
         hello: global___LinkHello | None = ...,
         batch: global___ChunkBatch | None = ...,
         frame: antiphon.v1.chunk_pb2.PayloadFrame | None = ...,
+        offers: global___TransportOffers | None = ...,
+        goodbye: global___LinkGoodbye | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["batch", b"batch", "frame", b"frame", "hello", b"hello", "message", b"message"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch", b"batch", "frame", b"frame", "hello", b"hello", "message", b"message"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["hello", "batch", "frame"] | None: ...
+    def HasField(self, field_name: typing.Literal["batch", b"batch", "frame", b"frame", "goodbye", b"goodbye", "hello", b"hello", "message", b"message", "offers", b"offers"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "frame", b"frame", "goodbye", b"goodbye", "hello", b"hello", "message", b"message", "offers", b"offers"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["hello", "batch", "frame", "offers", "goodbye"] | None: ...
 
 global___LinkRequest = LinkRequest
 
@@ -266,12 +375,20 @@ class LinkHello(google.protobuf.message.Message):
     BOOT_ID_FIELD_NUMBER: builtins.int
     ROLE_FIELD_NUMBER: builtins.int
     OFFERS_FIELD_NUMBER: builtins.int
+    ADDRESS_FIELD_NUMBER: builtins.int
+    RESPONSES_FIELD_NUMBER: builtins.int
     link_id: builtins.str
     """Names the link; the same when the producer connects again."""
     host_id: builtins.str
     """Producing process."""
     boot_id: builtins.str
     role: builtins.str
+    address: builtins.str
+    """Where the producing process listens, if it does: another boot at the same
+    address is its successor, and what the predecessor began is lost.
+    """
+    responses: builtins.int
+    """Refusals and credits of this link that have come: the others are sent again."""
     @property
     def offers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TransportOffer]:
         """Best first; the consumer answers with the one it could prove."""
@@ -284,10 +401,30 @@ class LinkHello(google.protobuf.message.Message):
         boot_id: builtins.str = ...,
         role: builtins.str = ...,
         offers: collections.abc.Iterable[global___TransportOffer] | None = ...,
+        address: builtins.str = ...,
+        responses: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "host_id", b"host_id", "link_id", b"link_id", "offers", b"offers", "role", b"role"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "boot_id", b"boot_id", "host_id", b"host_id", "link_id", b"link_id", "offers", b"offers", "responses", b"responses", "role", b"role"]) -> None: ...
 
 global___LinkHello = LinkHello
+
+@typing.final
+class TransportOffers(google.protobuf.message.Message):
+    """Best first."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    OFFERS_FIELD_NUMBER: builtins.int
+    @property
+    def offers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TransportOffer]: ...
+    def __init__(
+        self,
+        *,
+        offers: collections.abc.Iterable[global___TransportOffer] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["offers", b"offers"]) -> None: ...
+
+global___TransportOffers = TransportOffers
 
 @typing.final
 class TransportOffer(google.protobuf.message.Message):
@@ -302,9 +439,11 @@ class TransportOffer(google.protobuf.message.Message):
     transport: builtins.str
     """"shared_memory", "nccl", "gloo" or "grpc"."""
     locator: builtins.str
-    """Where to find it: slab path, rendezvous address."""
+    """Where to find it: name of the socket that hands the slab over, or address of
+    the rendezvous.
+    """
     nonce: builtins.bytes
-    """Bytes that only a process that really reaches it can read back."""
+    """What to show there to be let in; the proof is what is read there."""
     size_bytes: builtins.int
     def __init__(
         self,
@@ -319,20 +458,50 @@ class TransportOffer(google.protobuf.message.Message):
 global___TransportOffer = TransportOffer
 
 @typing.final
+class LinkGoodbye(google.protobuf.message.Message):
+    """The last message of a producer that leaves on purpose: there will be no resumption.
+    A stream that ends without it has broken.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___LinkGoodbye = LinkGoodbye
+
+@typing.final
 class ChunkBatch(google.protobuf.message.Message):
-    """Chunks of one engine step, of any number of sessions."""
+    """Chunks of one engine step, of any number of sessions.
+
+    A chunk with a framed or collective payload is the last of its batch, and the
+    payload follows at once.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CHUNKS_FIELD_NUMBER: builtins.int
+    FIRST_FIELD_NUMBER: builtins.int
+    RESPONSES_FIELD_NUMBER: builtins.int
+    first: builtins.int
+    """Number of the first chunk: they are counted per link, from 0, and keep their
+    numbers when they are sent again. Absent: the next that the consumer expects.
+    """
+    responses: builtins.int
+    """Refusals and credits of this link that have come."""
     @property
     def chunks(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[antiphon.v1.chunk_pb2.Chunk]: ...
     def __init__(
         self,
         *,
         chunks: collections.abc.Iterable[antiphon.v1.chunk_pb2.Chunk] | None = ...,
+        first: builtins.int | None = ...,
+        responses: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["chunks", b"chunks"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_first", b"_first", "first", b"first"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_first", b"_first", "chunks", b"chunks", "first", b"first", "responses", b"responses"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_first", b"_first"]) -> typing.Literal["first"] | None: ...
 
 global___ChunkBatch = ChunkBatch
 
@@ -344,6 +513,8 @@ class LinkResponse(google.protobuf.message.Message):
     ACK_FIELD_NUMBER: builtins.int
     CREDIT_FIELD_NUMBER: builtins.int
     REFUSAL_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
+    RESEND_FIELD_NUMBER: builtins.int
     @property
     def accept(self) -> global___LinkAccept:
         """The first message of the stream."""
@@ -354,6 +525,10 @@ class LinkResponse(google.protobuf.message.Message):
     def credit(self) -> global___LinkCredit: ...
     @property
     def refusal(self) -> global___LinkRefusal: ...
+    @property
+    def progress(self) -> global___LinkProgress: ...
+    @property
+    def resend(self) -> global___LinkResend: ...
     def __init__(
         self,
         *,
@@ -361,10 +536,12 @@ class LinkResponse(google.protobuf.message.Message):
         ack: global___LinkAck | None = ...,
         credit: global___LinkCredit | None = ...,
         refusal: global___LinkRefusal | None = ...,
+        progress: global___LinkProgress | None = ...,
+        resend: global___LinkResend | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["accept", b"accept", "ack", b"ack", "credit", b"credit", "message", b"message", "refusal", b"refusal"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["accept", b"accept", "ack", b"ack", "credit", b"credit", "message", b"message", "refusal", b"refusal"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["accept", "ack", "credit", "refusal"] | None: ...
+    def HasField(self, field_name: typing.Literal["accept", b"accept", "ack", b"ack", "credit", b"credit", "message", b"message", "progress", b"progress", "refusal", b"refusal", "resend", b"resend"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["accept", b"accept", "ack", b"ack", "credit", b"credit", "message", b"message", "progress", b"progress", "refusal", b"refusal", "resend", b"resend"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["accept", "ack", "credit", "refusal", "progress", "resend"] | None: ...
 
 global___LinkResponse = LinkResponse
 
@@ -379,10 +556,16 @@ class LinkAccept(google.protobuf.message.Message):
     BOOT_ID_FIELD_NUMBER: builtins.int
     REFUSED_FIELD_NUMBER: builtins.int
     RESUME_FIELD_NUMBER: builtins.int
+    CHUNKS_FIELD_NUMBER: builtins.int
+    RESUMED_FIELD_NUMBER: builtins.int
     transport: builtins.str
     proof: builtins.bytes
     """The nonce as read through the transport; empty for "grpc"."""
     boot_id: builtins.str
+    chunks: builtins.int
+    """Chunks of this link that have come: the producer goes on from there."""
+    resumed: builtins.bool
+    """Whether the consumer knew the link; false after the resume window."""
     @property
     def refused(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Why each better transport was not taken."""
@@ -399,10 +582,58 @@ class LinkAccept(google.protobuf.message.Message):
         boot_id: builtins.str = ...,
         refused: collections.abc.Iterable[builtins.str] | None = ...,
         resume: collections.abc.Iterable[global___LinkAck] | None = ...,
+        chunks: builtins.int = ...,
+        resumed: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "proof", b"proof", "refused", b"refused", "resume", b"resume", "transport", b"transport"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "chunks", b"chunks", "proof", b"proof", "refused", b"refused", "resume", b"resume", "resumed", b"resumed", "transport", b"transport"]) -> None: ...
 
 global___LinkAccept = LinkAccept
+
+@typing.final
+class LinkProgress(google.protobuf.message.Message):
+    """The first `chunks` chunks of the link have come, and slots are free again."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CHUNKS_FIELD_NUMBER: builtins.int
+    RELEASED_SLOTS_FIELD_NUMBER: builtins.int
+    chunks: builtins.int
+    @property
+    def released_slots(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
+        """Generations of the slots."""
+
+    def __init__(
+        self,
+        *,
+        chunks: builtins.int = ...,
+        released_slots: collections.abc.Iterable[builtins.int] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["chunks", b"chunks", "released_slots", b"released_slots"]) -> None: ...
+
+global___LinkProgress = LinkProgress
+
+@typing.final
+class LinkResend(google.protobuf.message.Message):
+    """A payload could not be had: send everything again from chunk number `first`
+    on, that one over gRPC.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: builtins.int
+    REASON_FIELD_NUMBER: builtins.int
+    first: builtins.int
+    reason: builtins.str
+    """One of the reasons that fallbacks are counted by."""
+    def __init__(
+        self,
+        *,
+        first: builtins.int = ...,
+        reason: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["first", b"first", "reason", b"reason"]) -> None: ...
+
+global___LinkResend = LinkResend
 
 @typing.final
 class LinkAck(google.protobuf.message.Message):
@@ -432,25 +663,32 @@ global___LinkAck = LinkAck
 
 @typing.final
 class LinkCredit(google.protobuf.message.Message):
-    """More chunks of a session may be sent."""
+    """More of an edge may be sent. Both ends count from the window that the session
+    was opened with.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     SESSION_ID_FIELD_NUMBER: builtins.int
     EDGE_FIELD_NUMBER: builtins.int
     POSITIONS_FIELD_NUMBER: builtins.int
+    SEGMENT_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     edge: builtins.str
     positions: builtins.int
-    """Positions (codec frames, samples) that may be sent in addition."""
+    """Positions (codec frames, samples) that may be sent in all, counted from the
+    start of the segment. A total below an earlier one says nothing.
+    """
+    segment: builtins.int
     def __init__(
         self,
         *,
         session_id: builtins.str = ...,
         edge: builtins.str = ...,
         positions: builtins.int = ...,
+        segment: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["edge", b"edge", "positions", b"positions", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["edge", b"edge", "positions", b"positions", "segment", b"segment", "session_id", b"session_id"]) -> None: ...
 
 global___LinkCredit = LinkCredit
 

@@ -2,16 +2,19 @@
 
 Layout: magic (4 bytes) | header length (uint32, little endian) | msgpack header |
 padding | tensor 0 | padding | tensor 1 | ... Every tensor starts at a multiple of
-64 bytes from the blob's start, so that a view of it is aligned when the blob is.
-The header is a list of (name, dtype, shape, offset). Data is little endian and C
-contiguous. Decoding copies nothing and trusts nothing: every length, offset and
-dtype is checked against the bytes that are there, and any fault is a `DataLoss`.
+64 bytes from the blob's start, so that a view of it is aligned when the blob is; in a
+small blob, which travels inline and is not, at a multiple of 16.
+The header is a list of (name, dtype, shape, offset) and a small map of strings. Data
+is little endian and C contiguous. Decoding copies nothing and trusts nothing: every
+length, offset and dtype is checked against the bytes that are there, and any fault is
+a `DataLoss`.
 """
 
 from __future__ import annotations
 
 import math
 import struct
+from collections.abc import Iterator, Mapping
 
 import ml_dtypes
 import msgspec
@@ -21,10 +24,14 @@ from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import DataLoss
 
 ALIGNMENT = 64
+SMALL_ALIGNMENT = 16
+SMALL_BYTES = 4096
 MAX_TENSORS = 4096
 MAX_NAME_BYTES = 128
 MAX_DIMENSIONS = 8
 MAX_HEADER_BYTES = 1 << 20
+MAX_METADATA_ENTRIES = 64
+MAX_METADATA_BYTES = 4096
 
 _MAGIC = b"ATB1"
 _PREFIX = struct.Struct("<4sI")
@@ -47,31 +54,74 @@ class _Entry(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     offset: int
 
 
+class _Header(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """What precedes the tensors' bytes."""
+
+    entries: tuple[_Entry, ...]
+    metadata: dict[str, str] = {}
+
+
 _encoder = msgspec.msgpack.Encoder()
-_decoder = msgspec.msgpack.Decoder(tuple[_Entry, ...])
+_decoder = msgspec.msgpack.Decoder(_Header)
 
 
-def encode(tensors: Tensors) -> bytes:
-    """The blob of these tensors; b"" when there are none.
+class Encoding:
+    """Tensors laid out as a blob whose bytes are not written yet.
 
     Raises `ValueError` for a dtype or a size that the format has no place for:
     that is a fault of the caller, not of the wire.
     """
-    if not tensors:
-        return b""
-    arrays = [
-        (name, np.ascontiguousarray(tensor).reshape(tensor.shape))
-        for name, tensor in tensors.items()
-    ]
-    header = _header(arrays)
-    entries, total = _layout(arrays, len(header))
-    header = _encoder.encode(entries)
-    blob = bytearray(total)
-    _PREFIX.pack_into(blob, 0, _MAGIC, len(header))
-    blob[_PREFIX.size : _PREFIX.size + len(header)] = header
-    for entry, (_, array) in zip(entries, arrays, strict=True):
-        blob[entry.offset : entry.offset + array.nbytes] = array.tobytes()
-    return bytes(blob)
+
+    def __init__(self, tensors: Tensors, metadata: Mapping[str, str] | None = None) -> None:
+        arrays = [
+            (name, np.ascontiguousarray(tensor).reshape(tensor.shape))
+            for name, tensor in tensors.items()
+        ]
+        kept = _checked_metadata(metadata or {})
+        room = len(_encoder.encode(_Header(_entries(arrays, _most_bytes(arrays, kept)), kept)))
+        entries, self.size_bytes = _layout(arrays, room)
+        header = _encoder.encode(_Header(tuple(entries), kept))
+        self._head = _PREFIX.pack(_MAGIC, len(header)) + header
+        self._offsets = [entry.offset for entry in entries]
+        self._arrays = [array.reshape(-1).view(np.uint8) for _, array in arrays]
+
+    def write_into(self, buffer: memoryview) -> None:
+        """Write the blob to the start of a writable buffer; padding stays as it was."""
+        target = np.frombuffer(buffer, np.uint8)
+        target[: len(self._head)] = np.frombuffer(self._head, np.uint8)
+        for offset, array in zip(self._offsets, self._arrays, strict=True):
+            target[offset : offset + array.nbytes] = array
+
+    def to_bytes(self) -> bytes:
+        """The blob."""
+        return b"".join(self._pieces())
+
+    def frames(self, frame_bytes: int) -> Iterator[list[memoryview]]:
+        """The blob in order, `frame_bytes` at a time, uncopied; the last may be shorter."""
+        frame: list[memoryview] = []
+        room = frame_bytes
+        for piece in self._pieces():
+            while len(piece) >= room:
+                yield [*frame, piece[:room]]
+                piece, frame, room = piece[room:], [], frame_bytes
+            if len(piece):
+                frame.append(piece)
+                room -= len(piece)
+        if frame:
+            yield frame
+
+    def _pieces(self) -> Iterator[memoryview]:
+        end = len(self._head)
+        yield memoryview(self._head)
+        for offset, array in zip(self._offsets, self._arrays, strict=True):
+            yield memoryview(bytes(offset - end))
+            yield array.data
+            end = offset + array.nbytes
+
+
+def encode(tensors: Tensors, metadata: Mapping[str, str] | None = None) -> bytes:
+    """The blob of these tensors; b"" when there is nothing. Raises `ValueError`."""
+    return Encoding(tensors, metadata).to_bytes() if tensors or metadata else b""
 
 
 def decode(blob: bytes | bytearray | memoryview) -> dict[str, Tensor]:
@@ -79,17 +129,39 @@ def decode(blob: bytes | bytearray | memoryview) -> dict[str, Tensor]:
     if not len(blob):
         return {}
     view = memoryview(blob).cast("B").toreadonly()
-    entries = _read_header(view)
     tensors: dict[str, Tensor] = {}
-    for entry in entries:
+    for entry in _read_header(view).entries:
         if entry.name in tensors:
             raise DataLoss(f"blob: tensor {entry.name!r} comes twice")
         tensors[entry.name] = _view(view, entry)
     return tensors
 
 
-def _header(arrays: list[tuple[str, Tensor]]) -> bytes:
-    """A header with the largest offsets possible, to learn how much room it takes."""
+def read_metadata(blob: bytes | bytearray | memoryview) -> dict[str, str]:
+    """A blob's metadata; empty when it has none. Raises `DataLoss`."""
+    return _read_header(memoryview(blob).cast("B").toreadonly()).metadata if len(blob) else {}
+
+
+def _checked_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
+    if _metadata_is_too_large(metadata):
+        raise ValueError("the metadata is too large for a blob")
+    return dict(metadata)
+
+
+def _metadata_is_too_large(metadata: Mapping[str, str]) -> bool:
+    size = sum(len(key.encode()) + len(value.encode()) for key, value in metadata.items())
+    return len(metadata) > MAX_METADATA_ENTRIES or size > MAX_METADATA_BYTES
+
+
+def _most_bytes(arrays: list[tuple[str, Tensor]], metadata: Mapping[str, str]) -> int:
+    """At least the blob's size: no offset is larger, so none takes more room in the header."""
+    around = ALIGNMENT + 2 * MAX_NAME_BYTES
+    most_metadata = 2 * MAX_METADATA_BYTES if metadata else 0
+    return sum(array.nbytes + around for _, array in arrays) + around + most_metadata
+
+
+def _entries(arrays: list[tuple[str, Tensor]], offset: int) -> tuple[_Entry, ...]:
+    """Entries that all have the same offset, to learn how much room the header takes."""
     if len(arrays) > MAX_TENSORS:
         raise ValueError(f"at most {MAX_TENSORS} tensors in a blob, got {len(arrays)}")
     entries = []
@@ -98,22 +170,24 @@ def _header(arrays: list[tuple[str, Tensor]]) -> bytes:
             raise ValueError(f"tensor {name!r}: dtype {array.dtype} has no place in a blob")
         if len(name.encode()) > MAX_NAME_BYTES or array.ndim > MAX_DIMENSIONS:
             raise ValueError(f"tensor {name!r}: name or number of dimensions too large")
-        entries.append(_Entry(name, _NAMES[array.dtype], array.shape, 1 << 62))
-    return _encoder.encode(entries)
+        entries.append(_Entry(name, _NAMES[array.dtype], array.shape, offset))
+    return tuple(entries)
 
 
 def _layout(arrays: list[tuple[str, Tensor]], header_bytes: int) -> tuple[list[_Entry], int]:
     """Where each tensor goes, and the blob's size in bytes."""
     end = _PREFIX.size + header_bytes
+    is_small = sum(array.nbytes for _, array in arrays) < SMALL_BYTES
+    alignment = SMALL_ALIGNMENT if is_small else ALIGNMENT
     entries = []
     for name, array in arrays:
-        offset = -(-end // ALIGNMENT) * ALIGNMENT
+        offset = -(-end // alignment) * alignment
         entries.append(_Entry(name, _NAMES[array.dtype], array.shape, offset))
         end = offset + array.nbytes
     return entries, end
 
 
-def _read_header(view: memoryview) -> tuple[_Entry, ...]:
+def _read_header(view: memoryview) -> _Header:
     """The checked header of a blob."""
     if len(view) < _PREFIX.size:
         raise DataLoss(f"blob: {len(view)} bytes are too few for a header")
@@ -123,12 +197,14 @@ def _read_header(view: memoryview) -> tuple[_Entry, ...]:
     if header_bytes > min(MAX_HEADER_BYTES, len(view) - _PREFIX.size):
         raise DataLoss(f"blob: header of {header_bytes} bytes does not fit")
     try:
-        entries = _decoder.decode(view[_PREFIX.size : _PREFIX.size + header_bytes])
+        header = _decoder.decode(view[_PREFIX.size : _PREFIX.size + header_bytes])
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DataLoss(f"blob: header is malformed: {error}") from error
-    if len(entries) > MAX_TENSORS:
-        raise DataLoss(f"blob: {len(entries)} tensors, at most {MAX_TENSORS} are allowed")
-    return entries
+    if len(header.entries) > MAX_TENSORS:
+        raise DataLoss(f"blob: {len(header.entries)} tensors, at most {MAX_TENSORS} are allowed")
+    if _metadata_is_too_large(header.metadata):
+        raise DataLoss("blob: the metadata is too large")
+    return header
 
 
 def _view(view: memoryview, entry: _Entry) -> Tensor:
@@ -140,6 +216,6 @@ def _view(view: memoryview, entry: _Entry) -> Tensor:
         raise DataLoss(f"blob: tensor {entry.name!r} has the shape {entry.shape}")
     count = math.prod(entry.shape)
     end = entry.offset + count * dtype.itemsize
-    if entry.offset < 0 or entry.offset % ALIGNMENT or end > len(view):
+    if entry.offset < 0 or entry.offset % SMALL_ALIGNMENT or end > len(view):
         raise DataLoss(f"blob: tensor {entry.name!r} lies outside the {len(view)} bytes")
     return np.frombuffer(view[entry.offset : end], dtype=dtype).reshape(entry.shape)

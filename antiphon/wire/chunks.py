@@ -15,7 +15,17 @@ from antiphon.wire.convert import finish_reason_from_proto, finish_reason_to_pro
 
 def chunk_to_proto(chunk: Chunk) -> chunk_pb2.Chunk:
     """The chunk with its tensors inline."""
-    proto = chunk_pb2.Chunk(
+    proto = address_to_proto(chunk)
+    if chunk.tensors:
+        data = blob.encode(chunk.tensors)
+        proto.payload.inline = data
+        proto.payload.size_bytes = len(data)
+    return proto
+
+
+def address_to_proto(chunk: Chunk) -> chunk_pb2.Chunk:
+    """The chunk without its tensors: a transport says where they are."""
+    return chunk_pb2.Chunk(
         session_id=chunk.session_id,
         edge=chunk.edge,
         segment=chunk.segment,
@@ -27,15 +37,13 @@ def chunk_to_proto(chunk: Chunk) -> chunk_pb2.Chunk:
         finish_reason=finish_reason_to_proto(chunk.finish_reason),
         prime=chunk.prime,
     )
-    if chunk.tensors:
-        data = blob.encode(chunk.tensors)
-        proto.payload.inline = data
-        proto.payload.size_bytes = len(data)
-    return proto
 
 
-def chunk_from_proto(proto: chunk_pb2.Chunk) -> Chunk:
-    """The chunk, its tensors as read-only views. Raises `DataLoss`."""
+def chunk_from_proto(proto: chunk_pb2.Chunk, payload: memoryview | None = None) -> Chunk:
+    """The chunk, its tensors as read-only views. Raises `DataLoss`.
+
+    `payload` is the blob where a transport brought it; None: it is inline.
+    """
     reason = finish_reason_from_proto(proto.finish_reason)
     if proto.segment_finished != (reason is not None):
         raise DataLoss(
@@ -49,7 +57,7 @@ def chunk_from_proto(proto: chunk_pb2.Chunk) -> Chunk:
         attempt=proto.attempt,
         sequence=proto.sequence,
         position=proto.position,
-        tensors=blob.decode(_inline_bytes(proto)),
+        tensors=blob.decode(inline_bytes(proto) if payload is None else payload),
         segment_finished=proto.segment_finished,
         finished=proto.finished,
         finish_reason=reason,
@@ -57,8 +65,8 @@ def chunk_from_proto(proto: chunk_pb2.Chunk) -> Chunk:
     )
 
 
-def _inline_bytes(proto: chunk_pb2.Chunk) -> bytes:
-    """The payload's bytes; b"" without one."""
+def inline_bytes(proto: chunk_pb2.Chunk) -> bytes:
+    """The payload's bytes; b"" without one. Raises `DataLoss` when they lie elsewhere."""
     if not proto.HasField("payload"):
         return b""
     location = proto.payload.WhichOneof("location")

@@ -1,13 +1,9 @@
 """The causal layers of `Qwen3OmniMoeCode2Wav`, advanced by new inputs only.
 
-The law: a layer that has seen `s` inputs and gets `n` more returns exactly the
-outputs `outputs(s) ... outputs(s + n) - 1` that the Hugging Face module gives
-for all `s + n` inputs at once. What it needs of the past lies in tensors whose
-shapes never change, so that states can be stacked along axis 0, and that are
-updated in place, so that no state keeps a larger tensor alive. Whether a tensor
-holds real inputs yet follows from `s` alone.
-
-Tensors are [1, channels, time]; a state shape leaves out the leading 1.
+The law: a layer returns for a session's new rows exactly what the Hugging Face module
+gives at these rows when it sees all the session's rows at once. What a layer needs of
+the past lies in slots whose shapes never change (`batch.StreamStates`). Tensors are
+[batch, rows, channels].
 """
 
 from __future__ import annotations
@@ -17,7 +13,7 @@ from dataclasses import dataclass
 from typing import Protocol
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeCausalConvNet,
     Qwen3OmniMoeCausalTransConvNet,
@@ -27,8 +23,17 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 )
 
 from antiphon.errors import FailedPrecondition
+from services.code2wav.batch import Batch, Level, Shape
+from services.code2wav.kernels import (
+    Convolution,
+    Linear,
+    Snake,
+    UnfoldedConvolution,
+    scaled,
+)
 
-Shape = tuple[int, ...]
+# Rows per frame up to which an unfolded convolution is the faster one.
+UNFOLDED_ROWS = 32
 
 
 class Layer(Protocol):
@@ -38,188 +43,143 @@ class Layer(Protocol):
     def state_shapes(self) -> tuple[Shape, ...]:
         """Shapes of what one session keeps; zeros before the first input."""
 
-    def outputs(self, inputs: int) -> int:
-        """How many outputs exist once that many inputs were seen."""
-
-    def advance(self, state: Sequence[Tensor], x: Tensor, seen: int) -> Tensor:
-        """The outputs that the inputs `x` (at least one) add after `seen` earlier ones.
-
-        Writes the past that the next call needs into `state`.
-        """
+    def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
+        """The outputs at the new rows `x`; may overwrite `x`."""
 
 
 @dataclass(frozen=True, slots=True)
-class Pointwise:
-    """A module that looks at one position at a time, for example SnakeBeta."""
+class CausalConvolution:
+    """A convolution that looks back, behind a SnakeBeta or nothing."""
 
-    module: nn.Module
-    state_shapes: tuple[Shape, ...] = ()
-
-    def outputs(self, inputs: int) -> int:
-        """As many as inputs."""
-        return inputs
-
-    def advance(self, state: Sequence[Tensor], x: Tensor, seen: int) -> Tensor:
-        """The module itself."""
-        y: Tensor = self.module(x)
-        return y
-
-
-@dataclass(frozen=True, slots=True)
-class CausalConv:
-    """`Qwen3OmniMoeCausalConvNet` of stride 1: keeps its last (kernel - 1) * dilation inputs."""
-
-    module: Qwen3OmniMoeCausalConvNet
-
-    def __post_init__(self) -> None:
-        conv = self.module.conv
-        if conv.stride != (1,) or conv.padding != (0,) or self.module.padding != self._tail:
-            raise FailedPrecondition(f"code2wav: cannot stream the convolution {conv}")
-
-    @property
-    def _tail(self) -> int:
-        conv = self.module.conv
-        return (conv.kernel_size[0] - 1) * conv.dilation[0]
+    convolution: Convolution | UnfoldedConvolution
+    level: Level
+    snake: Snake | None = None
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
-        """The tail; zeros stand for the padding on the left."""
-        return ((self.module.conv.in_channels, self._tail),)
+        """The last inputs; zeros stand for the padding on the left."""
+        return ((self.convolution.reach, self.convolution.inputs),)
 
-    def outputs(self, inputs: int) -> int:
-        """As many as inputs."""
-        return inputs
-
-    def advance(self, state: Sequence[Tensor], x: Tensor, seen: int) -> Tensor:
-        """Prepend the tail and convolve without padding."""
-        (tail,) = state
-        joined = torch.cat((tail, x), dim=-1)
-        keep_last(tail, joined)
-        y: Tensor = self.module.conv(joined)
-        return y
+    def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
+        """Put the activated rows behind the past and convolve without padding; keeps `x`."""
+        (tail,) = past
+        joined = batch.extended(tail, x.shape[1])
+        rows = joined[:, tail.shape[1] :]
+        if self.snake is None:
+            rows.copy_(x)
+        else:
+            self.snake(x, out=rows)
+        batch.zero_start(rows, self.level)
+        batch.keep_last(tail, joined, self.level)
+        return self.convolution(joined)
 
 
 @dataclass(frozen=True, slots=True)
-class TransposedConv:
-    """`Qwen3OmniMoeCausalTransConvNet` whose kernel is one or two strides wide.
+class Upsampling:
+    """A transposed convolution, as one that gives the `stride` outputs of a row side by side."""
 
-    Of two strides, neighbouring inputs overlap by one stride and the module trims
-    one stride at both ends: the last input is kept, and the first gives nothing.
-    """
-
-    module: Qwen3OmniMoeCausalTransConvNet
-
-    def __post_init__(self) -> None:
-        conv, (stride,) = self.module.conv, self.module.conv.stride
-        plain = (conv.padding, conv.output_padding, conv.dilation) == ((0,), (0,), (1,))
-        trim = conv.kernel_size[0] - stride
-        symmetric = self.module.left_pad == self.module.right_pad == trim
-        if not plain or not symmetric or trim not in (0, stride):
-            raise FailedPrecondition(f"code2wav: cannot stream the transposed convolution {conv}")
-
-    @property
-    def _stride(self) -> int:
-        (stride,) = self.module.conv.stride
-        return int(stride)
-
-    @property
-    def _overlaps(self) -> bool:
-        return bool(self.module.left_pad)
+    taps: CausalConvolution | Linear
+    stride: int
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
         """The last input, where inputs overlap."""
-        return ((self.module.conv.in_channels, 1),) if self._overlaps else ()
+        return () if isinstance(self.taps, Linear) else self.taps.state_shapes
 
-    def outputs(self, inputs: int) -> int:
-        """A stride for each input, but the first where inputs overlap."""
-        return max(inputs - self._overlaps, 0) * self._stride
-
-    def advance(self, state: Sequence[Tensor], x: Tensor, seen: int) -> Tensor:
-        """Prepend the last input if there was one, convolve, trim as the module does."""
-        joined = x
-        if self._overlaps:
-            (last,) = state
-            joined = torch.cat((last, x), dim=-1) if seen else x
-            keep_last(last, x)
-        y: Tensor = self.module(joined)
-        return y
+    def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
+        """`stride` rows for each row, as `Level.upsampled` tells."""
+        taps = self.taps
+        y = taps(x) if isinstance(taps, Linear) else taps.advance(batch, past, x)
+        return y.view(len(y), y.shape[1] * self.stride, -1)
 
 
-@dataclass(frozen=True, slots=True)
 class ConvNeXt:
     """`Qwen3OmniMoeConvNeXtBlock`: its depthwise convolution is all that looks back."""
 
-    module: Qwen3OmniMoeConvNeXtBlock
-
-    @property
-    def _depthwise(self) -> CausalConv:
-        return CausalConv(self.module.dwconv)
+    def __init__(self, module: Qwen3OmniMoeConvNeXtBlock, level: Level) -> None:
+        self._depthwise = causal_convolution(module.dwconv, level)
+        self._norm = module.norm
+        self._expand = Linear(module.pwconv1.weight, module.pwconv1.bias)
+        self._act = module.act
+        with torch.no_grad():
+            self._shrink = scaled(module.pwconv2, module.gamma)
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
         """Those of the depthwise convolution."""
         return self._depthwise.state_shapes
 
-    def outputs(self, inputs: int) -> int:
-        """As many as inputs."""
-        return inputs
-
-    def advance(self, state: Sequence[Tensor], x: Tensor, seen: int) -> Tensor:
-        """As `Qwen3OmniMoeConvNeXtBlock.forward`, over the new inputs."""
-        block = self.module
-        y = self._depthwise.advance(state, x, seen).transpose(1, 2)
-        y = block.pwconv2(block.act(block.pwconv1(block.norm(y))))
-        scaled: Tensor = block.gamma * y
-        return x + scaled.transpose(1, 2)
+    def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
+        """As `Qwen3OmniMoeConvNeXtBlock.forward`, over the new rows."""
+        y = self._norm(self._depthwise.advance(batch, past, x))
+        return self._shrink(self._act(self._expand(y)), plus=x)
 
 
-@dataclass(frozen=True, slots=True)
 class ResidualUnit:
-    """`Qwen3OmniMoeCode2WavDecoderResidualUnit`: two convolutions, new inputs added."""
+    """`Qwen3OmniMoeCode2WavDecoderResidualUnit`: two convolutions, the second of kernel 1."""
 
-    module: Qwen3OmniMoeCode2WavDecoderResidualUnit
-
-    @property
-    def _convs(self) -> tuple[CausalConv, CausalConv]:
-        return CausalConv(self.module.conv1), CausalConv(self.module.conv2)
+    def __init__(self, module: Qwen3OmniMoeCode2WavDecoderResidualUnit, level: Level) -> None:
+        second = module.conv2.conv
+        if second.kernel_size != (1,):
+            raise FailedPrecondition(f"code2wav: cannot stream the convolution {second}")
+        self._first = causal_convolution(module.conv1, level, module.act1)
+        self._snake = Snake(module.act2)
+        self._second = Linear(second.weight[..., 0], second.bias)
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
-        """Those of the two convolutions."""
-        first, second = self._convs
-        return first.state_shapes + second.state_shapes
+        """Those of the first convolution."""
+        return self._first.state_shapes
 
-    def outputs(self, inputs: int) -> int:
-        """As many as inputs."""
-        return inputs
-
-    def advance(self, state: Sequence[Tensor], x: Tensor, seen: int) -> Tensor:
-        """As `Qwen3OmniMoeCode2WavDecoderResidualUnit.forward`, over the new inputs."""
-        first, second = self._convs
-        y = first.advance(state[:1], self.module.act1(x), seen)
-        y = second.advance(state[1:], self.module.act2(y), seen)
-        return y + x
+    def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
+        """As `Qwen3OmniMoeCode2WavDecoderResidualUnit.forward`, over the new rows."""
+        y = self._first.advance(batch, past, x)
+        return self._second(self._snake(y, out=y), plus=x)
 
 
-def layer_of(module: nn.Module) -> Layer:
-    """The streaming form of a module. Raises `FailedPrecondition` when there is none."""
-    match module:
-        case Qwen3OmniMoeSnakeBeta():
-            return Pointwise(module)
-        case Qwen3OmniMoeCausalConvNet():
-            return CausalConv(module)
-        case Qwen3OmniMoeCausalTransConvNet():
-            return TransposedConv(module)
-        case Qwen3OmniMoeConvNeXtBlock():
-            return ConvNeXt(module)
-        case Qwen3OmniMoeCode2WavDecoderResidualUnit():
-            return ResidualUnit(module)
-        case _:
-            raise FailedPrecondition(f"code2wav: cannot stream a {type(module).__name__}")
+def causal_convolution(
+    module: Qwen3OmniMoeCausalConvNet, level: Level, act: Qwen3OmniMoeSnakeBeta | None = None
+) -> CausalConvolution:
+    """The streaming form of a convolution of stride 1, with the SnakeBeta before it."""
+    conv = module.conv
+    kernel = _kernel(level, conv.weight, conv.bias, conv.dilation[0], conv.groups)
+    if conv.stride != (1,) or conv.padding != (0,) or module.padding != kernel.reach:
+        raise FailedPrecondition(f"code2wav: cannot stream the convolution {conv}")
+    return CausalConvolution(kernel, level, None if act is None else Snake(act))
 
 
-def keep_last(tail: Tensor, x: Tensor, dim: int = -1) -> None:
-    """Overwrite `tail` with the last entries of `x` along `dim`, where `x` is not shorter."""
-    length = tail.shape[dim]
-    tail.copy_(x.narrow(dim, x.shape[dim] - length, length))
+def upsampling(
+    module: Qwen3OmniMoeCausalTransConvNet, level: Level, act: Qwen3OmniMoeSnakeBeta | None = None
+) -> tuple[Upsampling, Level]:
+    """The streaming form of a transposed convolution, and the level behind it.
+
+    Its kernel must be one or two strides wide. Of two, neighbouring inputs overlap by a
+    stride and the module trims a stride at both ends, so that the outputs of a row come
+    from the row before and itself, and the first row has none.
+    """
+    conv, (stride,) = module.conv, module.conv.stride
+    plain = (conv.padding, conv.output_padding, conv.dilation) == ((0,), (0,), (1,))
+    trim = conv.kernel_size[0] - stride
+    symmetric = module.left_pad == module.right_pad == trim
+    if not plain or not symmetric or trim not in (0, stride) or conv.groups != 1:
+        raise FailedPrecondition(f"code2wav: cannot stream the transposed convolution {conv}")
+    behind = level.upsampled(stride, overlaps=bool(trim))
+    # [inputs, outputs, kernel] -> [strides in the kernel, stride, outputs, inputs]
+    by_row = conv.weight.view(*conv.weight.shape[:2], -1, stride).permute(2, 3, 1, 0)
+    bias = None if conv.bias is None else conv.bias.repeat(stride)
+    if not trim and act is None:
+        return Upsampling(Linear(by_row[0].flatten(0, 1), bias), stride), behind
+    # The row before comes first; it contributes the kernel's last stride.
+    weight = by_row.flip(0).flatten(1, 2).permute(1, 2, 0)
+    snake = None if act is None else Snake(act)
+    taps = CausalConvolution(_kernel(level, weight, bias), level, snake)
+    return Upsampling(taps, stride), behind
+
+
+def _kernel(
+    level: Level, weight: Tensor, bias: Tensor | None, dilation: int = 1, groups: int = 1
+) -> Convolution | UnfoldedConvolution:
+    """The faster of the two at this level."""
+    if level.rate <= UNFOLDED_ROWS and groups == 1:
+        return UnfoldedConvolution(weight, bias, dilation=dilation)
+    return Convolution(weight, bias, dilation=dilation, groups=groups)

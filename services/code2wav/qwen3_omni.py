@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import cast
 
+import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from transformers import Qwen3OmniMoeConfig
@@ -20,12 +22,17 @@ from antiphon.pipelines.qwen3_omni import read_config
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from services.code2wav.engine import Code2WavEngine
-from services.code2wav.stream import StreamDecoder
+from services.code2wav.pace import ACCELERATOR, CPU
+from services.code2wav.stream import Piece, StreamDecoder
 
 # Not in the checkpoint: the model card and its examples write 24 kHz files.
 SAMPLE_RATE_HZ = 24_000
 
 CODE_DTYPE_ENTRIES = 1 << 16
+# A start and one more: the first kernels of a process, and those that a later call adds.
+WARM_UP_FRAMES = (2, 1)
+
+log = logging.getLogger(__name__)
 
 
 def load(model_dir: Path, config: StageConfig) -> LoadedStage:
@@ -44,8 +51,24 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     if decoder.entries > CODE_DTYPE_ENTRIES:
         raise FailedPrecondition(f"codes travel as uint16; the codebooks have {decoder.entries}")
     context_limit = config.context_limit or module.config.max_position_embeddings
-    facts = _facts(model_dir, decoder, context_limit)
-    return LoadedStage(Code2WavEngine(decoder, context_limit), facts)
+    _warm_up(decoder)
+    pace = CPU if decoder.device.type == "cpu" else ACCELERATOR
+    engine = Code2WavEngine(decoder, context_limit, config.slots, pace)
+    log.info(
+        "%d slots of %d bytes: %.1f MB of decoder state",
+        config.slots,
+        decoder.state_bytes,
+        config.slots * decoder.state_bytes / 1e6,
+    )
+    return LoadedStage(engine, _facts(model_dir, decoder, context_limit))
+
+
+def _warm_up(decoder: StreamDecoder) -> None:
+    """Decode a little, so that no request pays for firsts."""
+    states = decoder.new_states(1)
+    states.reset(0)
+    for frames in WARM_UP_FRAMES:
+        decoder.decode(states, [Piece(0, np.zeros((frames, decoder.groups), np.uint16))])
 
 
 def _read_config(model_dir: Path) -> Qwen3OmniMoeCode2WavConfig:

@@ -2,116 +2,147 @@
 
 Every layer of `Qwen3OmniMoeCode2Wav` is causal, so a session carries each
 layer's own past and nothing is decoded twice: the samples of any split of the
-frames, joined, are those of `Qwen3OmniMoeCode2Wav.forward` over all of them.
+frames, joined, are those of `Qwen3OmniMoeCode2Wav.forward` over all of them,
+whoever shares the calls.
 """
 
 from __future__ import annotations
 
-import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import cast
 
+import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.nn import functional
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
+    Qwen3OmniMoeCausalConvNet,
+    Qwen3OmniMoeCausalTransConvNet,
     Qwen3OmniMoeCode2Wav,
     Qwen3OmniMoeCode2WavDecoderBlock,
+    Qwen3OmniMoeCode2WavDecoderResidualUnit,
+    Qwen3OmniMoeConvNeXtBlock,
+    Qwen3OmniMoeSnakeBeta,
 )
 
-from services.code2wav.layers import Layer, layer_of
+from antiphon.chunk import Tensor as Array
+from antiphon.errors import FailedPrecondition
+from services.code2wav.batch import Batch, Level, StreamStates, numbers_of
+from services.code2wav.layers import (
+    ConvNeXt,
+    Layer,
+    ResidualUnit,
+    causal_convolution,
+    upsampling,
+)
 from services.code2wav.transformer import SlidingTransformer
 
 
-@dataclass(slots=True)
-class StreamState:
-    """What one session carries between calls: frames so far and each layer's tensors."""
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Frames that follow on those that the slot has seen: uint16 [n, groups], n at least 1."""
 
-    tensors: tuple[tuple[Tensor, ...], ...]
-    frames: int = 0
+    slot: int
+    codes: Array
 
 
 class StreamDecoder:
     """A `Qwen3OmniMoeCode2Wav` that decodes any number of sessions frame by frame.
 
-    The module is in evaluation mode and stays unchanged.
-    Immutable after construction: all that changes is in a `StreamState`.
+    Immutable after construction: all that changes is in a `StreamStates`. Keeps its own
+    layout of the weights, and of the module no more than the small layers.
     Construction raises `FailedPrecondition` for a layer that cannot be streamed.
     """
 
     def __init__(self, module: Qwen3OmniMoeCode2Wav) -> None:
-        self._module = module
-        self._layers = _layers_of(module)
-        self._dtype = module.code_embedding.weight.dtype
-        self._device = module.code_embedding.weight.device
+        with torch.no_grad():
+            self._layers, self._level = _layers_of(module)
+        self._embedding = module.code_embedding.weight.detach()
+        self._offset = module.code_offset.flatten()
+        self.groups = int(module.config.num_quantizers)
+        self.entries = int(module.config.codebook_size)
+        self.samples_per_frame = self._level.rate
 
     @property
-    def groups(self) -> int:
-        """Codes in a frame."""
-        return int(self._module.config.num_quantizers)
-
-    @property
-    def entries(self) -> int:
-        """Entries of each codebook."""
-        return int(self._module.config.codebook_size)
-
-    @property
-    def samples_per_frame(self) -> int:
-        """Samples that each frame adds once the stream has started."""
-        return int(self._module.total_upsample)
+    def device(self) -> torch.device:
+        """Where it decodes."""
+        return self._embedding.device
 
     @property
     def state_bytes(self) -> int:
         """Bytes that a session's state takes; the same at any length of stream."""
-        numbers = sum(math.prod(shape) for layer in self._layers for shape in layer.state_shapes)
-        return numbers * self._dtype.itemsize
+        shapes = [layer.state_shapes for layer in self._layers]
+        return numbers_of(shapes) * self._embedding.dtype.itemsize
 
     def samples(self, frames: int) -> int:
         """How many samples the first `frames` frames of a stream give."""
-        count = frames
-        for layer in self._layers:
-            count = layer.outputs(count)
-        return count
+        return self._level.rows(frames)
+
+    def new_states(self, slots: int) -> StreamStates:
+        """Room for the states of that many sessions; reset a slot before its first use."""
+        shapes = [layer.state_shapes for layer in self._layers]
+        return StreamStates(shapes, slots, self._embedding.dtype, self.device)
 
     @torch.inference_mode()
-    def new_state(self) -> StreamState:
-        """The state at the start of a stream."""
-        return StreamState(
-            tuple(
-                tuple(
-                    torch.zeros((1, *shape), dtype=self._dtype, device=self._device)
-                    for shape in layer.state_shapes
-                )
-                for layer in self._layers
-            )
-        )
+    def decode(self, states: StreamStates, pieces: Sequence[Piece]) -> list[Tensor]:
+        """What each piece adds, in host memory: float [m] in [-1, 1], m may be 0.
 
-    @torch.inference_mode()
-    def decode(self, state: StreamState, codes: Tensor) -> Tensor:
-        """The samples that the next frames add: float [m] in [-1, 1], m may be 0.
-
-        `codes` are int64 [n, groups], n at least 1, each in [0, entries); the caller has
-        checked them. Working memory grows with n. After an exception the state is unusable.
+        No two pieces have a slot in common, and codes are below `entries`: the caller has
+        checked. Working memory grows with the longest piece times the number of pieces.
+        After an exception all states are as they were.
         """
-        module = self._module
-        ids = codes.to(self._device).T[None] + module.code_offset
-        x: Tensor = module.code_embedding(ids).mean(1).transpose(1, 2)
-        seen = state.frames
-        state.frames += len(codes)
-        for layer, tensors in zip(self._layers, state.tensors, strict=True):
-            x = layer.advance(tensors, x, seen)
-            seen = layer.outputs(seen)
-            # The start of a stream may not reach through; later layers have seen nothing.
-            if not x.shape[-1]:
-                return x.new_empty(0)
-        return x.flatten().clamp(min=-1, max=1)
+        batch = Batch(
+            states, [piece.slot for piece in pieces], [len(piece.codes) for piece in pieces]
+        )
+        befores = [self.samples(int(states.frames[piece.slot])) for piece in pieces]
+        x = self._embed(pieces, batch)
+        for layer, past in zip(self._layers, states.layers, strict=True):
+            x = layer.advance(batch, past, x)
+        rows = x.flatten(1).clamp_(min=-1, max=1).cpu()
+        batch.commit()
+        added = [
+            self.samples(int(states.frames[piece.slot])) - before
+            for piece, before in zip(pieces, befores, strict=True)
+        ]
+        ends = [len(piece.codes) * self.samples_per_frame for piece in pieces]
+        return [row[end - count : end] for row, count, end in zip(rows, added, ends, strict=True)]
+
+    def _embed(self, pieces: Sequence[Piece], batch: Batch) -> Tensor:
+        """The mean of each frame's code embeddings: [batch, frames, hidden]."""
+        padded = np.zeros((batch.size, batch.frames, self.groups), dtype=np.int64)
+        for row, piece in zip(padded, pieces, strict=True):
+            row[: len(piece.codes)] = piece.codes
+        ids = torch.from_numpy(padded).to(self.device) + self._offset
+        return functional.embedding(ids, self._embedding).mean(2)
 
 
-def _layers_of(module: Qwen3OmniMoeCode2Wav) -> tuple[Layer, ...]:
-    """All layers after the code embedding, in the order of `Qwen3OmniMoeCode2Wav.forward`."""
-    layers: list[Layer] = [SlidingTransformer(module.pre_transformer)]
+def _layers_of(module: Qwen3OmniMoeCode2Wav) -> tuple[list[Layer], Level]:
+    """All layers behind the code embedding, in the order of `Qwen3OmniMoeCode2Wav.forward`."""
+    parts: list[nn.Module] = []
     for stage in cast("list[nn.ModuleList]", list(module.upsample)):
-        layers += [layer_of(each) for each in stage]
+        parts += list(stage)
     for each in module.decoder:
-        parts = each.block if isinstance(each, Qwen3OmniMoeCode2WavDecoderBlock) else (each,)
-        layers += [layer_of(part) for part in parts]
-    return tuple(layers)
+        block = isinstance(each, Qwen3OmniMoeCode2WavDecoderBlock)
+        parts += list(cast(Qwen3OmniMoeCode2WavDecoderBlock, each).block) if block else [each]
+    layers: list[Layer] = [SlidingTransformer(module.pre_transformer)]
+    level, act = Level(), None
+    for part in parts:
+        match part:
+            # Each SnakeBeta stands before a convolution that needs its input in a new place.
+            case Qwen3OmniMoeSnakeBeta() if act is None:
+                act = part
+                continue
+            case Qwen3OmniMoeCausalConvNet():
+                layers.append(causal_convolution(part, level, act))
+            case Qwen3OmniMoeCausalTransConvNet():
+                layer, level = upsampling(part, level, act)
+                layers.append(layer)
+            case Qwen3OmniMoeConvNeXtBlock() if act is None:
+                layers.append(ConvNeXt(part, level))
+            case Qwen3OmniMoeCode2WavDecoderResidualUnit() if act is None:
+                layers.append(ResidualUnit(part, level))
+            case _:
+                raise FailedPrecondition(f"code2wav: cannot stream a {type(part).__name__}")
+        act = None
+    return layers, level

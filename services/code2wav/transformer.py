@@ -1,7 +1,7 @@
 """`Qwen3OmniMoeCode2WavTransformerModel`, advanced by new frames only.
 
 A window of w frames: frame j is visible to frame i if i - w < j <= i. So each
-layer keeps the rotated keys and the values of the last w - 1 frames. Slots of
+layer keeps the rotated keys and the values of the last w - 1 frames. Rows of
 frames before the stream's start hold zeros, and the mask hides them.
 """
 
@@ -15,26 +15,33 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
-    Qwen3OmniMoeCode2WavAttention,
     Qwen3OmniMoeCode2WavTransformerLayer,
     Qwen3OmniMoeCode2WavTransformerModel,
     apply_rotary_pos_emb,
 )
 
 from antiphon.errors import FailedPrecondition
-from services.code2wav.layers import Shape, keep_last
+from services.code2wav.batch import Batch, Level, Shape
+from services.code2wav.kernels import concatenated, scaled
 
-Rotary = tuple[Tensor, Tensor]
+FRAMES = Level()
 
 
 @dataclass(frozen=True, slots=True)
+class _Frames:
+    """What all layers need to know of the new frames: rotation, and which keys each sees."""
+
+    batch: Batch
+    cosine: Tensor
+    sine: Tensor
+    visible: Tensor
+
+
 class SlidingTransformer:
-    """A `Layer`: [1, hidden, n] frames in, as many out."""
+    """A `Layer`: [batch, frames, hidden] in, as many out."""
 
-    module: Qwen3OmniMoeCode2WavTransformerModel
-
-    def __post_init__(self) -> None:
-        config, rope_type = self.module.config, self.module.rotary_emb.rope_type
+    def __init__(self, module: Qwen3OmniMoeCode2WavTransformerModel) -> None:
+        config, rope_type = module.config, module.rotary_emb.rope_type
         if set(config.layer_types) - {"sliding_attention"} or config.sliding_window < 1:
             raise FailedPrecondition(
                 f"code2wav: cannot stream the attention layers {config.layer_types} "
@@ -43,92 +50,92 @@ class SlidingTransformer:
         # These change the frequencies of earlier positions as the stream grows.
         if "dynamic" in rope_type or rope_type == "longrope":
             raise FailedPrecondition(f"code2wav: cannot stream rotary embeddings {rope_type!r}")
-
-    @property
-    def _layers(self) -> list[Qwen3OmniMoeCode2WavTransformerLayer]:
-        return cast("list[Qwen3OmniMoeCode2WavTransformerLayer]", list(self.module.layers))
+        layers = cast("list[Qwen3OmniMoeCode2WavTransformerLayer]", list(module.layers))
+        with torch.no_grad():
+            self._layers = [_TransformerLayer(layer) for layer in layers]
+        self._window: int = config.sliding_window
+        self._rotary = module.rotary_emb
+        self._norm = module.norm
 
     @property
     def state_shapes(self) -> tuple[Shape, ...]:
-        """Keys and values of each layer: [kv heads, window - 1, head size]."""
-        config = self.module.config
-        return tuple(
-            (config.num_key_value_heads, config.sliding_window - 1, layer.self_attn.head_dim)
-            for layer in self._layers
-            for _ in ("keys", "values")
-        )
+        """Of each layer: keys, then values, of all heads side by side."""
+        return tuple((self._window - 1, 2 * layer.key_size) for layer in self._layers)
 
-    def outputs(self, inputs: int) -> int:
-        """As many as inputs."""
-        return inputs
-
-    def advance(self, state: Sequence[Tensor], x: Tensor, seen: int) -> Tensor:
+    def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
         """As `Qwen3OmniMoeCode2WavTransformerModel.forward`, over the new frames."""
-        hidden = x.transpose(1, 2)
-        frames = torch.arange(seen, seen + x.shape[-1], device=x.device)
-        rotary: Rotary = self.module.rotary_emb(hidden, frames[None])
-        visible = window_mask(frames, self.module.config.sliding_window)
-        pairs = zip(state[::2], state[1::2], strict=True)
-        for layer, (keys, values) in zip(self._layers, pairs, strict=True):
-            hidden = _advance_layer(layer, keys, values, hidden, rotary, visible)
-        y: Tensor = self.module.norm(hidden)
-        return y.transpose(1, 2)
+        positions = batch.seen[:, None] + torch.arange(x.shape[1], device=x.device)
+        cosine, sine = self._rotary(x, positions)
+        visible = window_mask(positions, self._window)[:, None]
+        frames = _Frames(batch, cosine, sine, visible)
+        for layer, tail in zip(self._layers, past, strict=True):
+            x = layer.advance(frames, tail, x)
+        y: Tensor = self._norm(x)
+        return y
+
+
+class _TransformerLayer:
+    """`Qwen3OmniMoeCode2WavTransformerLayer`; the layer scales are part of the weights."""
+
+    def __init__(self, layer: Qwen3OmniMoeCode2WavTransformerLayer) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self._attention_norm = layer.input_layernorm
+        self._queries_keys_values = concatenated(
+            attention.q_proj, attention.k_proj, attention.v_proj
+        )
+        self._attended = scaled(attention.o_proj, layer.self_attn_layer_scale.scale)
+        self._mlp_norm = layer.post_attention_layernorm
+        self._gate_up = concatenated(mlp.gate_proj, mlp.up_proj)
+        self._act = mlp.act_fn
+        self._down = scaled(mlp.down_proj, layer.mlp_layer_scale.scale)
+        self._head_size = int(attention.head_dim)
+        self._scaling = float(attention.scaling)
+        self._query_size = int(attention.q_proj.out_features)
+        self.key_size = int(attention.k_proj.out_features)
+
+    def advance(self, frames: _Frames, tail: Tensor, x: Tensor) -> Tensor:
+        """As `Qwen3OmniMoeCode2WavTransformerLayer.forward`."""
+        attended = self._attend(frames, tail, self._attention_norm(x))
+        x = self._attended(attended, plus=x)
+        gate, up = self._gate_up(self._mlp_norm(x)).chunk(2, dim=-1)
+        return self._down(self._act(gate) * up, plus=x)
+
+    def _attend(self, frames: _Frames, tail: Tensor, x: Tensor) -> Tensor:
+        """As `Qwen3OmniMoeCode2WavAttention.forward` before its last projection."""
+        new, window = x.shape[1], tail.shape[1]
+        joined = frames.batch.extended(tail, new)
+        keys, values = joined.chunk(2, dim=-1)
+        rows = self._queries_keys_values(x)
+        values[:, window:] = rows[..., -self.key_size :]
+        query, key = apply_rotary_pos_emb(
+            self._heads(rows[..., : self._query_size]),
+            self._heads(rows[..., self._query_size : -self.key_size]),
+            frames.cosine,
+            frames.sine,
+        )
+        self._heads(keys)[:, :, window:] = key
+        frames.batch.keep_last(tail, joined, FRAMES)
+        attended = functional.scaled_dot_product_attention(
+            query,
+            self._heads(keys),
+            self._heads(values),
+            attn_mask=frames.visible,
+            scale=self._scaling,
+            enable_gqa=self._query_size != self.key_size,
+        )
+        return attended.transpose(1, 2).flatten(2)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """[batch, frames, heads * size] as [batch, heads, frames, size]."""
+        return x.view(*x.shape[:2], -1, self._head_size).transpose(1, 2)
 
 
 def window_mask(frames: Tensor, window: int) -> Tensor:
-    """Which keys each of the consecutive `frames` [n] sees: bool [n, window - 1 + n].
+    """Which keys each of the consecutive `frames` [..., n] sees: bool [..., n, window - 1 + n].
 
     Keys are the `window - 1` frames before the first and then `frames` themselves.
     """
-    first = frames[:1]
-    before = torch.arange(1 - window, 0, device=frames.device) + first
-    keys = torch.cat((before, frames))
-    queries = frames[:, None]
+    before = torch.arange(1 - window, 0, device=frames.device) + frames[..., :1]
+    keys = torch.cat((before, frames), dim=-1)[..., None, :]
+    queries = frames[..., None]
     return (keys >= 0) & (keys <= queries) & (keys > queries - window)
-
-
-def _advance_layer(
-    layer: Qwen3OmniMoeCode2WavTransformerLayer,
-    keys: Tensor,
-    values: Tensor,
-    hidden: Tensor,
-    rotary: Rotary,
-    visible: Tensor,
-) -> Tensor:
-    """As `Qwen3OmniMoeCode2WavTransformerLayer.forward`, [1, n, hidden] in and out."""
-    normed = layer.input_layernorm(hidden)
-    attended = _attend(layer.self_attn, keys, values, normed, rotary, visible)
-    hidden = hidden + layer.self_attn_layer_scale(attended)
-    expanded = layer.mlp(layer.post_attention_layernorm(hidden))
-    y: Tensor = hidden + layer.mlp_layer_scale(expanded)
-    return y
-
-
-def _attend(
-    attention: Qwen3OmniMoeCode2WavAttention,
-    keys: Tensor,
-    values: Tensor,
-    hidden: Tensor,
-    rotary: Rotary,
-    visible: Tensor,
-) -> Tensor:
-    """As `Qwen3OmniMoeCode2WavAttention.forward`; moves the new keys and values in."""
-    batch, length, _ = hidden.shape
-    heads = (batch, length, -1, attention.head_dim)
-    query = attention.q_norm(attention.q_proj(hidden).view(heads)).transpose(1, 2)
-    key = attention.k_norm(attention.k_proj(hidden).view(heads)).transpose(1, 2)
-    value = attention.v_proj(hidden).view(heads).transpose(1, 2)
-    query, key = apply_rotary_pos_emb(query, key, *rotary)
-    key, value = torch.cat((keys, key), dim=2), torch.cat((values, value), dim=2)
-    keep_last(keys, key, dim=2)
-    keep_last(values, value, dim=2)
-    attended = functional.scaled_dot_product_attention(
-        query,
-        key,
-        value,
-        attn_mask=visible,
-        scale=attention.scaling,
-        enable_gqa=attention.num_key_value_groups > 1,
-    )
-    y: Tensor = attention.o_proj(attended.transpose(1, 2).reshape(batch, length, -1))
-    return y

@@ -1,22 +1,30 @@
-"""The residual codes of a frame: the code predictor and its tables.
+"""The residual codes of frames: the code predictor and its tables.
 
 Mirrors `Qwen3OmniMoeTalkerForConditionalGeneration.prepare_inputs_for_generation`
-and the code predictor's `generate`: the sequence starts with the talker's last
-hidden state (after its final norm) and the embedding of the first code, then one
-position per drawn code; each group has its own head and its own table.
+and the code predictor's `generate`: a sequence starts with the talker's last hidden
+state (after its final norm) and the embedding of the first code, then one position
+per drawn code; each group has its own head and its own table.
+
+All sessions of a step go through in lockstep: their sequences have the same length at
+every moment and end with the frame. So keys and values live in one buffer that is
+allocated once, attention has no mask, and ids stay on the device until the end.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import replace
+from functools import partial
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn.functional import linear, scaled_dot_product_attention
 
-from antiphon.sampler import choose
+from antiphon.sampler import SamplingRows, choose_each
 from antiphon.sampling import Sampling
-from services.talker.decoder import Decoder, KeyValues
+from services.talker.decoder import Decoder
+from services.talker.layer import Rotation
+from services.talker.slots import StackShape
 
 # Literals of `prepare_inputs_for_generation`; the temperature is `generate`'s default.
 PREDICTOR_TOP_K = 50
@@ -24,51 +32,106 @@ PREDICTOR_TOP_P = 0.8
 PREDICTOR_TEMPERATURE = 1.0
 
 
-@dataclass(frozen=True, slots=True)
-class Frame:
-    """`codes` of all groups, and the sum of their embeddings [1, hidden]."""
-
-    codes: tuple[int, ...]
-    embedding: Tensor
-
-
 def predictor_sampling(talker: Sampling) -> Sampling:
     """The code predictor's settings: greedy exactly when the talker is, and its seed."""
-    return Sampling(
+    return replace(
+        talker,
         temperature=0.0 if talker.greedy else PREDICTOR_TEMPERATURE,
         top_k=PREDICTOR_TOP_K,
         top_p=PREDICTOR_TOP_P,
         repetition_penalty=1.0,
-        seed=talker.seed,
-        max_tokens=talker.max_tokens,
     )
 
 
 class CodePredictor:
-    """Draws groups 1..G-1. `module` is HF's code predictor for conditional generation."""
+    """Draws groups 1..G-1 of at most `sessions` frames at a time.
 
-    def __init__(self, module: Any) -> None:
-        self._heads = tuple(module.lm_head)
-        self._tables = tuple(module.model.codec_embedding)
+    `module` is HF's code predictor for conditional generation.
+    """
+
+    def __init__(self, module: Any, sessions: int) -> None:
+        self._heads: tuple[Tensor, ...] = tuple(head.weight for head in module.lm_head)
+        self._tables: tuple[Tensor, ...] = tuple(
+            table.weight for table in module.model.codec_embedding
+        )
         self.groups = len(self._heads) + 1
         self._decoder = Decoder(module.model, max_positions=self.groups)
-        self._cache = KeyValues(self._decoder.shape, capacity=self.groups)
+        rotation = self._decoder.rotation
+        self._rotations = [
+            Rotation(rotation.cosines[at, None], rotation.sines[at, None])
+            for at in range(self.groups)
+        ]
+        self._lockstep = _Lockstep(self._decoder.shape, sessions, self.groups)
 
-    def frame(
-        self, hidden: Tensor, code: int, embedding: Tensor, sampling: Sampling, step: int
-    ) -> Frame:
-        """The frame that starts with `code`, whose embedding is [1, hidden].
+    def frames(
+        self,
+        hidden: Tensor,
+        first: Tensor,
+        embedding: Tensor,
+        settings: SamplingRows,
+        numbers: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Codes int64 [n, G], the sums of their embeddings [n, hidden], and decided [n].
 
-        `hidden` [1, hidden] is the talker's last state, `sampling` the predictor's,
-        `step` the index of the frame.
+        `hidden` [n, hidden] are the talker's last states, `first` int64 [n] the first
+        codes and `embedding` their rows, `settings` the predictor's, `numbers` float64
+        [n, G] the draws' (the first is not used). `decided` is False where logits left
+        nothing to choose from.
         """
-        codes, embeddings = [code], [embedding]
-        self._cache.length = 0
-        rows = torch.cat((hidden, embedding))
-        for group, (head, table) in enumerate(zip(self._heads, self._tables, strict=True), 1):
-            state = self._decoder.forward(rows, self._cache)[-1]
-            drawn = choose(head(state), sampling, step=step, group=group)
-            rows = table.weight[drawn, None]
+        codes, rows, best = [first], [embedding], []
+        states = self._begin(hidden, embedding)
+        for group in range(1, self.groups):
+            logits = linear(states, self._heads[group - 1])
+            drawn, likeliest = choose_each(logits, settings, numbers[:, group, None])
+            taken = self._tables[group - 1][drawn]
             codes.append(drawn)
-            embeddings.append(rows)
-        return Frame(tuple(codes), torch.cat(embeddings).sum(0, keepdim=True))
+            rows.append(taken)
+            best.append(likeliest)
+            if group + 1 < self.groups:
+                attend = partial(self._lockstep.go_on, group + 1)
+                states = self._decoder.forward(taken, self._rotations[group + 1], attend)
+        decided = torch.stack(best, 1).isfinite().all(1)
+        return torch.stack(codes, 1), torch.stack(rows, 1).sum(1), decided
+
+    def _begin(self, hidden: Tensor, embedding: Tensor) -> Tensor:
+        """States of the second of the two positions that every sequence begins with."""
+        count = hidden.shape[0]
+        rotation = self._decoder.rotation
+        cosines, sines = (
+            each[:2, None].expand(-1, count, -1, -1).flatten(0, 1)
+            for each in (rotation.cosines, rotation.sines)
+        )
+        rows = torch.cat((hidden, embedding))
+        return self._decoder.forward(rows, Rotation(cosines, sines), self._lockstep.begin)[count:]
+
+
+class _Lockstep:
+    """Keys and values of sequences that have the same length: the code predictor's."""
+
+    def __init__(self, shape: StackShape, sessions: int, positions: int) -> None:
+        # By layer, session and position: the heads of keys, then those of values.
+        size = (shape.layers, sessions, positions, 2 * shape.key_heads, shape.head_dim)
+        self._memory = torch.zeros(size, dtype=shape.dtype, device=shape.device)
+        self._shape = shape
+
+    def begin(self, layer: int, queries: Tensor, memory: Tensor) -> Tensor:
+        """Of positions 0 of all sessions, then positions 1; see `layer.Attend`."""
+        count, key_heads = queries.shape[0] // 2, self._shape.key_heads
+        self._memory[layer, :count, 0] = memory[:count]
+        # Position 0 sees itself alone.
+        sharing = queries.shape[1] // key_heads
+        first = memory[:count, key_heads:, None].expand(-1, -1, sharing, -1).flatten(1, 2)
+        return torch.cat((first, self.go_on(1, layer, queries[count:], memory[count:])))
+
+    def go_on(self, position: int, layer: int, queries: Tensor, memory: Tensor) -> Tensor:
+        """Of one position of all sessions, which sees all before it."""
+        count, key_heads = queries.shape[0], self._shape.key_heads
+        self._memory[layer, :count, position] = memory
+        seen = self._memory[layer, :count, : position + 1].transpose(1, 2)
+        mixed = scaled_dot_product_attention(
+            queries.view(count, key_heads, -1, self._shape.head_dim),
+            seen[:, :key_heads],
+            seen[:, key_heads:],
+            scale=self._shape.scale,
+        )
+        return mixed.flatten(1, 2)

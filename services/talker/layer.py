@@ -2,11 +2,14 @@
 
 The talker and its code predictor have the same layer: pre-norm attention with
 normed queries and keys, rotary positions and grouped heads, then a pre-norm MLP. A
-frame runs it about a hundred times on one row, where the number of operations is
+frame runs it about a hundred times on few rows, where the number of operations is
 what it costs; so queries, keys and values are one product, normed and rotated as
 one, and so are gate and up of a dense MLP. The mathematics and its rounding are
 `Qwen3OmniMoeThinkerTextAttention`'s, `Qwen3OmniMoeTalkerCodePredictorAttention`'s
 and `Qwen3OmniMoeRMSNorm`'s.
+
+Rows of many sessions go through together. What a row sees of others is up to
+`attend`, which is handed in; all else here is by row.
 """
 
 from __future__ import annotations
@@ -17,10 +20,14 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, rms_norm, scaled_dot_product_attention
+from torch.nn.functional import linear
 
-# Takes keys and values [heads, n, head_dim] of new positions; returns those of all.
-Remember = Callable[[Tensor, Tensor], tuple[Tensor, Tensor]]
+from services.talker.experts import Dense, Sparse, fuse
+
+# Takes queries [n, heads, head_dim] and, one after the other, keys and values
+# [n, 2 * key heads, head_dim] of new rows, and returns the values that each row sees,
+# mixed: [n, heads, head_dim].
+Attend = Callable[[Tensor, Tensor], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,13 +47,14 @@ class Rotation:
         low, high = sines.chunk(2, dim=-1)
         return cls(cosines, torch.cat((-low, high), dim=-1))
 
-    def at(self, start: int, count: int) -> Rotation:
-        """Of `count` positions from `start`."""
-        return Rotation(self.cosines[start : start + count], self.sines[start : start + count])
+    def at(self, positions: Tensor) -> Rotation:
+        """Of the rows' positions, int64 [n]."""
+        return Rotation(self.cosines[positions], self.sines[positions])
 
-    def apply(self, heads: Tensor) -> Tensor:
+    def apply(self, heads: Tensor, out: Tensor | None = None) -> Tensor:
         """`apply_rotary_pos_emb` of [n, heads, head_dim]."""
-        return heads * self.cosines + heads.roll(heads.shape[-1] // 2, -1) * self.sines
+        turned = heads.roll(heads.shape[-1] // 2, -1)
+        return torch.add(heads * self.cosines, turned * self.sines, out=out)
 
 
 class Norm:
@@ -54,12 +62,16 @@ class Norm:
 
     def __init__(self, weight: Tensor, epsilon: float) -> None:
         self._weight = weight
-        self._epsilon = epsilon
+        self._epsilon = torch.tensor(epsilon, device=weight.device)
+        self._share = 1.0 / weight.shape[-1]
 
     def __call__(self, rows: Tensor) -> Tensor:
         """The same shape and dtype; over the last dimension."""
-        normed = rms_norm(rows.float(), rows.shape[-1:], eps=self._epsilon)
-        return self._weight * normed.to(rows.dtype)
+        exact = rows.float()
+        # One reduction: on few rows it costs less than half of square and mean.
+        length = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)
+        scale = torch.addcmul(self._epsilon, length, length, value=self._share).rsqrt_()
+        return self._weight * (exact * scale).to(rows.dtype)
 
 
 class Layer:
@@ -70,73 +82,28 @@ class Layer:
         self._head_dim: int = attention.head_dim
         self._queries = attention.q_proj.out_features // self._head_dim
         self.key_heads: int = attention.k_proj.out_features // self._head_dim
-        self._scale: float = attention.scaling
         self._first_norm = make_norm(module.input_layernorm)
         self._second_norm = make_norm(module.post_attention_layernorm)
-        self._in = _fuse(attention.q_proj, attention.k_proj, attention.v_proj)
-        self._out = _fuse(attention.o_proj)
+        self._in = fuse(attention.q_proj, attention.k_proj, attention.v_proj)
+        self._out = fuse(attention.o_proj)
         q_weight, k_weight = attention.q_norm.weight, attention.k_norm.weight
         per_head = (q_weight.expand(self._queries, -1), k_weight.expand(self.key_heads, -1))
         self._head_norm = Norm(torch.cat(per_head), attention.q_norm.variance_epsilon)
-        self._mlp = _Dense(module.mlp) if hasattr(module.mlp, "gate_proj") else _Sparse(module.mlp)
+        self._mlp = Dense(module.mlp) if hasattr(module.mlp, "gate_proj") else Sparse(module.mlp)
 
-    def forward(
-        self, rows: Tensor, rotation: Rotation, mask: Tensor | None, remember: Remember
-    ) -> Tensor:
-        """[n, hidden] of n new positions; `mask` [n, all positions] is True where seen."""
-        rows = rows + self._attend(self._first_norm(rows), rotation, mask, remember)
+    def forward(self, rows: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+        """[n, hidden] of n new rows."""
+        rows = rows + self._attention(self._first_norm(rows), rotation, attend)
         return rows + self._mlp(self._second_norm(rows))
 
-    def _attend(
-        self, rows: Tensor, rotation: Rotation, mask: Tensor | None, remember: Remember
-    ) -> Tensor:
-        heads = linear(rows, *self._in).view(len(rows), -1, self._head_dim)
+    def _attention(self, rows: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+        heads = linear(rows, *self._in).view(rows.shape[0], -1, self._head_dim)
         turned = self._queries + self.key_heads
-        rotated = rotation.apply(self._head_norm(heads[:, :turned])).transpose(0, 1)
-        keys, values = remember(rotated[self._queries :], heads[:, turned:].transpose(0, 1))
-        mixed = scaled_dot_product_attention(
-            rotated[None, : self._queries],
-            keys[None],
-            values[None],
-            attn_mask=mask,
-            scale=self._scale,
-            enable_gqa=True,
-        )
-        return linear(mixed[0].transpose(0, 1).reshape(len(rows), -1), *self._out)
-
-
-class _Dense:
-    """`Qwen3OmniMoeMLP`."""
-
-    def __init__(self, module: Any) -> None:
-        self._in = _fuse(module.gate_proj, module.up_proj)
-        self._out = _fuse(module.down_proj)
-        self._activate: Callable[[Tensor], Tensor] = module.act_fn
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        gate, up = linear(rows, *self._in).chunk(2, dim=-1)
-        return linear(self._activate(gate) * up, *self._out)
-
-
-class _Sparse:
-    """`Qwen3OmniMoeTalkerTextSparseMoeBlock`, as it is."""
-
-    def __init__(self, module: Any) -> None:
-        self._module = module
-
-    def __call__(self, rows: Tensor) -> Tensor:
-        mixed: Tensor = self._module(rows[None])
-        return mixed[0]
+        rotation.apply(self._head_norm(heads[:, :turned]), out=heads[:, :turned])
+        mixed = attend(heads[:, : self._queries], heads[:, self._queries :])
+        return linear(mixed.reshape(rows.shape[0], -1), *self._out)
 
 
 def make_norm(module: Any) -> Norm:
     """The norm of HF's module."""
     return Norm(module.weight, module.variance_epsilon)
-
-
-def _fuse(*linears: Any) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of one product that gives the outputs of all, one after the other."""
-    biases = [each.bias for each in linears if each.bias is not None]
-    if len(linears) == 1:
-        return linears[0].weight, linears[0].bias
-    return torch.cat([each.weight for each in linears]), torch.cat(biases) if biases else None

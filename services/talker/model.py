@@ -3,18 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
+from torch.nn.functional import linear
 
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.qwen3_omni import SpecialIds
-from antiphon.sampler import choose
+from antiphon.sampler import SamplingRows, choose_each, uniform_each
 from antiphon.sampling import Sampling
-from services.talker.codebooks import CodePredictor, Frame, predictor_sampling
-from services.talker.decoder import Decoder, KeyValues
+from services.talker.codebooks import CodePredictor, predictor_sampling
+from services.talker.decoder import Decoder
+from services.talker.experts import LEAST_ROWS
 from services.talker.rows import RowTable
+from services.talker.slots import Place, SlotCache, SlotRows, Stretch, attention_key
 from services.talker.transcript import Transcript
 
 # The last ids of the vocabulary are control ids, of which only the stop code may be
@@ -22,12 +28,44 @@ from services.talker.transcript import Transcript
 CONTROL_IDS = 1024
 
 
+@dataclass(frozen=True, slots=True)
+class Chunk:
+    """Rows `start` to `stop` of the prompt of the segment in `slot`."""
+
+    slot: int
+    start: int
+    stop: int
+    transcript: Transcript
+    voice: str
+
+
+@dataclass(frozen=True, slots=True)
+class Draw:
+    """Frame `step` of the segment in `slot`, after a row at `position` with `token`'s text."""
+
+    slot: int
+    position: int
+    token: int
+    sampling: Sampling
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """A frame's codes uint16 [1, G]; the first may be the stop code, out of which no
+    frame follows. `decided` is False when the logits left nothing to choose from."""
+
+    codes: npt.NDArray[np.uint16]
+    decided: bool
+
+
 class Talker:
     """Forward passes and draws. `module` is HF's talker for conditional generation.
 
     `embeddings` [V, thinker hidden] is the thinker's word table, `code_entries` the
     size of code2wav's codebooks. Raises `FailedPrecondition` when the talker could
-    draw codes that are in no codebook, or has no voice.
+    draw codes that are in no codebook, has no voice, or there is no memory for `slots`
+    segments of `context_limit` positions.
     """
 
     def __init__(
@@ -38,19 +76,17 @@ class Talker:
         *,
         code_entries: int,
         context_limit: int,
+        slots: int,
     ) -> None:
         self._special = special
-        self._head = module.codec_head
+        self._head: Tensor = module.codec_head.weight
         self._decoder = Decoder(module.model, context_limit)
-        self._predictor = CodePredictor(module.code_predictor)
+        self.cache = SlotCache(self._decoder.shape, slots, context_limit)
+        self._predictor = CodePredictor(module.code_predictor, max(slots, LEAST_ROWS))
         self.groups = self._predictor.groups
         self.rows = RowTable(module, embeddings)
         self.stop_code = int(module.config.codec_eos_token_id)
         vocabulary = int(module.config.text_config.vocab_size)
-        self._suppressed = torch.tensor(
-            [i for i in range(max(vocabulary - CONTROL_IDS, 0), vocabulary) if i != self.stop_code],
-            device=self._head.weight.device,
-        )
         largest = max(vocabulary - CONTROL_IDS, int(module.config.code_predictor_config.vocab_size))
         if largest > code_entries:
             raise FailedPrecondition(
@@ -58,31 +94,78 @@ class Talker:
             )
         if not self.rows.voices:
             raise FailedPrecondition("config.json: talker_config.speaker_id has no voice")
+        self._device = self._head.device
+        ids = torch.arange(vocabulary, device=self._device)
+        self._suppressed = (ids >= vocabulary - CONTROL_IDS) & (ids != self.stop_code)
+        # By slot: first codes drawn so far, and the codec side of the next row.
+        self._seen = torch.zeros(slots, vocabulary, dtype=torch.bool, device=self._device)
+        self._pending = self.rows.begin.repeat(slots, 1)
 
     def new_transcript(self) -> Transcript:
         """An empty transcript of this checkpoint's ids and widths."""
         return Transcript(self._special, self.rows.vocabulary, self.rows.hidden_row_width)
 
-    def new_cache(self, capacity: int) -> KeyValues:
-        """An empty cache with room for so many positions."""
-        return KeyValues(self._decoder.shape, capacity)
+    def take_slot(self) -> int:
+        """A slot for a new segment. Raises `ResourceExhausted`."""
+        slot = self.cache.take()
+        self._seen[slot] = False
+        self._pending[slot] = self.rows.begin
+        return slot
 
-    def forward(self, rows: Tensor, cache: KeyValues) -> Tensor:
-        """Append `rows` [n, hidden]; their states [n, hidden] after the final norm."""
-        return self._decoder.forward(rows, cache)
+    def step(self, chunks: Sequence[Chunk], draws: Sequence[Draw]) -> list[Drawn]:
+        """Append the rows of all in one forward; then a frame for each of `draws`.
 
-    def first_code(self, hidden: Tensor, sampling: Sampling, drawn: Sequence[int]) -> int:
-        """Group 0 of the next frame, or the stop code, from the last state [1, hidden].
-
-        `drawn` are the group-0 codes so far: the penalty's history, and the step.
+        A segment may have its last chunk and its first draw in one step. Results are
+        in the order of `draws`.
         """
-        logits = self._head(hidden)[0]
-        history = torch.tensor(drawn, dtype=torch.int64, device=logits.device)
-        return choose(
-            logits, sampling, step=len(drawn), history=history, suppressed=self._suppressed
+        ordered = sorted(draws, key=lambda draw: attention_key(Place(draw.slot, draw.position)))
+        where = SlotRows(
+            self.cache,
+            [Stretch(each.slot, each.start, each.stop) for each in chunks],
+            [Place(each.slot, each.position) for each in ordered],
         )
+        # Products over the frames' rows alone need as many, too.
+        filled = [*ordered, *ordered[-1:] * (LEAST_ROWS - len(ordered))]
+        rows = [
+            self.rows.prompt(each.transcript, each.start, each.stop, each.voice) for each in chunks
+        ]
+        if filled:
+            rows.append(self._next_rows(filled))
+        states = self._decoder.forward_slots(torch.cat(rows), where)
+        if not draws:
+            return []
+        results = self._draw(states[-len(filled) :], filled, len(draws))
+        drawn = dict(zip((draw.slot for draw in ordered), results, strict=True))
+        return [drawn[draw.slot] for draw in draws]
 
-    def frame(self, hidden: Tensor, code: int, sampling: Sampling, step: int) -> Frame:
-        """The frame that starts with `code`, drawn from the same state."""
-        embedding = self.rows.code(code)
-        return self._predictor.frame(hidden, code, embedding, predictor_sampling(sampling), step)
+    def _next_rows(self, draws: Sequence[Draw]) -> Tensor:
+        """[n, hidden]: the codes of the frames before, and the text that goes with them."""
+        slots = torch.tensor([each.slot for each in draws], device=self._device)
+        tokens = torch.tensor([each.token for each in draws], device=self._device)
+        return self._pending[slots] + self.rows.text(tokens)
+
+    def _draw(self, hidden: Tensor, draws: Sequence[Draw], count: int) -> list[Drawn]:
+        """The frames of the first `count` draws, from the last states [n, hidden].
+
+        The only place that waits for the device.
+        """
+        samplings = [each.sampling for each in draws]
+        steps = [each.step for each in draws]
+        seeds = [each.seed for each in samplings]
+        numbers = torch.from_numpy(uniform_each(seeds, steps, self.groups)).to(self._device)
+        slots = torch.tensor([each.slot for each in draws], device=self._device)
+        first, likeliest = choose_each(
+            linear(hidden, self._head),
+            SamplingRows.of(samplings, self._device),
+            numbers[:, :1],
+            seen=self._seen[slots],
+            suppressed=self._suppressed,
+        )
+        residual = SamplingRows.of([predictor_sampling(each) for each in samplings], self._device)
+        embedding = self.rows.code(first)
+        codes, rows, decided = self._predictor.frames(hidden, first, embedding, residual, numbers)
+        self._seen[slots[:count], first[:count]] = True
+        self._pending[slots[:count]] = rows[:count]
+        decided &= likeliest.isfinite()
+        read = torch.cat((codes, decided[:, None]), dim=1)[:count].cpu().numpy()
+        return [Drawn(row[None, :-1].astype(np.uint16), bool(row[-1])) for row in read]

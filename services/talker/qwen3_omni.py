@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -14,14 +15,18 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 from antiphon.checkpoint import fingerprint, load_submodule, read_tensor
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
-from antiphon.pipelines.qwen3_omni import SpecialIds, read_config
+from antiphon.pipelines.generation_config import default_sampling
+from antiphon.pipelines.qwen3_omni import TALKER, SpecialIds, read_config
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from services.talker.engine import TalkerEngine
 from services.talker.model import Talker
+from services.talker.warm_up import warm_up
 
 ENGINE = "torch"
 WORD_TABLE = "thinker.model.embed_tokens.weight"
+
+log = logging.getLogger(__name__)
 
 # Defaults of the keywords `talker_*` of `Qwen3OmniMoeForConditionalGeneration.generate`.
 DEFAULT_SAMPLING = Sampling(
@@ -34,7 +39,8 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     """Load the talker and the thinker's word table; no other weights are read.
 
     Raises `InvalidArgument` for settings that it has no place for, and
-    `FailedPrecondition` when the checkpoint does not fit together.
+    `FailedPrecondition` when the checkpoint does not fit together or there is no memory
+    for the slots.
     """
     if config.engine != ENGINE:
         raise InvalidArgument(f"engine: the talker has {ENGINE!r}, not {config.engine!r}")
@@ -49,24 +55,36 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         device=torch.device(config.device),
     )
     code_entries = int(whole.code2wav_config.codebook_size)
+    special = SpecialIds.from_config(read_config(model_dir))
     model = Talker(
         module,
         read_tensor(model_dir, WORD_TABLE),
-        SpecialIds.from_config(read_config(model_dir)),
+        special,
         code_entries=code_entries,
         context_limit=limit,
+        slots=config.slots,
+    )
+    log.info(
+        "keys and values: %.2f GB for %d slots of %d positions on %s%s",
+        model.cache.bytes / 1e9,
+        config.slots,
+        limit,
+        config.device,
+        " (paid for as they are used)" if config.device == "cpu" else "",
     )
     facts = StageFacts(
         model=model_dir.name,
         checkpoint_fingerprint=fingerprint(model_dir),
         engine=ENGINE,
-        default_sampling=DEFAULT_SAMPLING,
+        default_sampling=default_sampling(model_dir, TALKER, DEFAULT_SAMPLING),
         voices=model.rows.voices,
         code_groups=model.groups,
         code_entries=code_entries,
         context_limit=limit,
     )
-    return LoadedStage(TalkerEngine(model, limit), facts)
+    engine = TalkerEngine(model, limit)
+    warm_up(engine, special, DEFAULT_SAMPLING, config.slots, limit)
+    return LoadedStage(engine, facts)
 
 
 def _context_limit(positions: int, config: StageConfig) -> int:

@@ -45,6 +45,8 @@ class RowTable:
             ]
             for voice, speaker in _voices(config).items()
         }
+        # The codec side of the prompt's last row, as if it were a frame before the first.
+        self.begin: Tensor = self._codes[config.codec_bos_id]
         self.voices = tuple(self._codec_side)
         self.vocabulary = len(self._text)
         self.hidden_row_width = int(config.thinker_hidden_size)
@@ -63,13 +65,13 @@ class RowTable:
             rows[begin - start :] += self._codec_side[voice][begin - first : stop - first]
         return rows
 
-    def text(self, token: int) -> Tensor:
-        """[1, hidden]: the row of a text id."""
-        return self._text[token, None]
+    def text(self, tokens: Tensor) -> Tensor:
+        """[n, hidden]: the rows of text ids, int64 [n]."""
+        return self._text[tokens]
 
-    def code(self, code: int) -> Tensor:
-        """[1, hidden]: the talker's embedding of a first code."""
-        return self._codes[code, None]
+    def code(self, codes: Tensor) -> Tensor:
+        """[n, hidden]: the talker's embeddings of first codes, int64 [n]."""
+        return self._codes[codes]
 
 
 def _voices(config: Any) -> Mapping[str, int]:

@@ -7,6 +7,7 @@ shorter ones, so extracting them one by one would give other features.
 
 from __future__ import annotations
 
+import hashlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,12 +28,14 @@ class AudioFeatures:
     """Mel features of A recordings, padded to F frames.
 
     `features` is float32 [A, mel bins, F], `mask` int32 [A, F] with 1 at real
-    frames, `positions` how many prompt positions each recording takes.
+    frames, `positions` how many prompt positions each recording takes. Recordings
+    with equal `digests` (negative numbers of 64 bits) are encoded alike.
     """
 
     features: Float32
     mask: npt.NDArray[np.int32]
     positions: tuple[int, ...]
+    digests: tuple[int, ...]
 
 
 class AudioFrontEnd:
@@ -74,7 +77,20 @@ class AudioFrontEnd:
         mask = batch["attention_mask"]
         frames = mask.sum(-1).tolist()
         positions = tuple(encoder_positions(each, self._n_window) for each in frames)
-        return AudioFeatures(batch["input_features"], mask, positions)
+        features = batch["input_features"]
+        return AudioFeatures(features, mask, positions, self._digests(features, mask))
+
+    def _digests(self, features: Float32, mask: npt.NDArray[np.int32]) -> tuple[int, ...]:
+        """A number for each recording, of all that its encoding depends on.
+
+        The audio tower pads its chunks to the longest one, and sizes its attention
+        windows by that: so recordings that are all short depend on the longest.
+        """
+        longest = min(int(mask.sum(-1).max()), 2 * self._n_window)
+        return tuple(
+            _digest(longest, each[:, present.astype(bool)])
+            for each, present in zip(features, mask, strict=True)
+        )
 
     def _check_length(self, index: int, samples: int) -> None:
         """Raise unless a recording fills the extractor's window and keeps the limit."""
@@ -91,6 +107,13 @@ class AudioFrontEnd:
                 f"at most {self._max_audio_s:g} s are allowed",
                 field=field,
             )
+
+
+def _digest(longest: int, features: Float32) -> int:
+    """A negative number of 64 bits."""
+    heard = longest.to_bytes(8, "little") + np.ascontiguousarray(features).tobytes()
+    digest = hashlib.blake2b(heard, digest_size=8).digest()
+    return int.from_bytes(digest, "little", signed=True) | -(1 << 63)
 
 
 def encoder_positions(frames: int, n_window: int) -> int:

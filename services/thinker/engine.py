@@ -1,102 +1,72 @@
-"""The `torch` engine of the thinker: prompt, prefill and decoding of many segments.
+"""The `torch` engine of the thinker: continuous batching over slots.
 
-A segment goes through three kinds of step, one per call of `Engine.step`:
+A segment goes through three kinds of step:
 - prepare: the conversation becomes prompt ids, which leave on `prompt` at once, so
   that the talker prefills while the thinker does;
-- prefill: hidden rows leave on `prompt`, and the first id is sampled;
+- prefill, in as many steps as its rows need: with the last, hidden rows leave on
+  `prompt`, and the first id is sampled;
 - decode: one more id.
-What of the sampled ids may leave on `text` and `tokens` is `Reply`'s to say. A fault
-in a step fails its segment alone.
+Every call of `step` runs one forward: the latest id of every segment that decodes, and
+at most `prefill_rows` prompt rows; then it prepares one segment, and it encodes the
+recordings of one. So a step's length, and with it the gap between two ids of a reply,
+does not depend on how long others' prompts are.
+
+A fault in a step fails its segment alone: a forward that failed for all is run again
+one by one (it writes the same keys and values to the same places).
 """
 
 from __future__ import annotations
 
+import contextlib
 import logging
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Collection, Iterator, Sequence
 
-import ml_dtypes
-import numpy as np
-import numpy.typing as npt
 import torch
 
-from antiphon.chunk import Tensor, Tensors
 from antiphon.conversation import from_tensors
 from antiphon.errors import AntiphonError, Internal, InvalidArgument
 from antiphon.pipelines.qwen3_omni import talker_row_positions
-from antiphon.runtime.engine import (
-    Completed,
-    Emitted,
-    EngineEvent,
-    Failed,
-    InputChunk,
-    SegmentSettings,
-)
-from antiphon.sampler import choose
-from antiphon.segment import FinishReason, SegmentKey
-from services.thinker import model as thinker
+from antiphon.runtime.engine import EngineEvent, Failed, InputChunk, SegmentSettings
+from antiphon.segment import SegmentKey
 from services.thinker.detokenizer import Detokenizer, Vocabulary
+from services.thinker.drawing import Draw, draw_alone, draw_together
+from services.thinker.generation import Generation
+from services.thinker.model import Fed, Feed, ThinkerModel
 from services.thinker.prompt import PreparedPrompt, PromptFactory
-from services.thinker.stopping import Release, Reply
+from services.thinker.schedule import prefill_shares
+from services.thinker.segment import INPUT, PROMPT, TOKENS, Segment
+from services.thinker.slots import Slots
+from services.thinker.stopping import Reply
 
-INPUT, PROMPT, TEXT, TOKENS = "input", "prompt", "text", "tokens"
+PREFILL_ROWS = 256
+"""Most prompt rows in one step: what bounds how long a step delays those that decode."""
 
 _log = logging.getLogger(__name__)
 
-
-@dataclass(slots=True)
-class _Generation:
-    """A segment's prompt and reply; `sequence` is there once the prompt was prefilled.
-
-    `row_positions` are the prompt positions whose hidden rows go to the talker,
-    `spoken` counts the ids that left on `tokens`.
-    """
-
-    prompt: PreparedPrompt
-    row_positions: npt.NDArray[np.intp]
-    reply: Reply
-    sequence: thinker.Sequence | None = None
-    spoken: int = 0
-
-
-@dataclass(slots=True)
-class _Segment:
-    """One segment's state; `generation` is there once its input was prepared."""
-
-    key: SegmentKey
-    settings: SegmentSettings
-    tensors: Tensors = field(default_factory=dict)
-    input_finished: bool = False
-    ended: bool = False
-    generation: _Generation | None = None
-
-    @property
-    def can_step(self) -> bool:
-        """Whether the input is complete and the reply is not."""
-        return self.input_finished and not self.ended
-
-    def wants(self, edge: str) -> bool:
-        """Whether an output edge goes anywhere."""
-        return edge in self.settings.outputs
+_Work = list[tuple[Segment, Generation, Feed]]
 
 
 class ThinkerEngine:
-    """Implements `antiphon.runtime.engine.Engine` on Hugging Face's modules."""
+    """Implements `antiphon.runtime.engine.Engine`."""
 
     def __init__(
         self,
-        model: thinker.ThinkerModel,
+        model: ThinkerModel,
         prompts: PromptFactory,
         vocabulary: Vocabulary,
+        *,
+        prefill_rows: int = PREFILL_ROWS,
     ) -> None:
         self._model = model
         self._prompts = prompts
         self._vocabulary = vocabulary
-        self._segments: dict[SegmentKey, _Segment] = {}
+        self._prefill_rows = prefill_rows
+        self._slots = Slots(model.key_values.slots)
+        self._segments: dict[SegmentKey, Segment] = {}
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Take a segment in."""
-        self._segments[key] = _Segment(key, settings)
+        self._segments[key] = Segment(key, settings)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
         """Store the conversation, which comes in one chunk. Raises `InvalidArgument`."""
@@ -112,47 +82,62 @@ class ThinkerEngine:
         """`input` until the conversation is complete."""
         return None if self._segments[key].can_step else INPUT
 
-    def step(self) -> Sequence[EngineEvent]:
-        """Take every segment one step further."""
+    @torch.inference_mode()
+    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
+        """One forward for all, and the preparation of one."""
         events: list[EngineEvent] = []
-        for segment in self._segments.values():
-            if segment.can_step:
-                events += self._advance(segment)
+        live = [each for each in self._segments.values() if each.can_step and each.key not in held]
+        begun = [(each, each.generation) for each in live if each.generation is not None]
+        work = [(*each, each[1].reply_feed()) for each in begun if not each[1].remaining]
+        work += self._prompt_work([each for each in begun if each[1].remaining], events)
+        if work:
+            self._forward(work, events)
+        for segment in live:
+            if segment.generation is None:
+                with self._alone(segment, events):
+                    events += self._prepare(segment)
+                break
         return events
 
+    @torch.inference_mode()
     def release(self, key: SegmentKey) -> None:
-        """Forget a segment, and with it its keys and values."""
-        del self._segments[key]
+        """Forget a segment. What it has computed may stay in its slot, to be reused."""
+        self._give_slot_back(self._segments.pop(key), worth_keeping=True)
 
-    def _advance(self, segment: _Segment) -> Sequence[EngineEvent]:
-        """One step of one segment; a fault becomes a `Failed`."""
+    def forget(self) -> None:
+        """Forget what ended segments have left in their slots."""
+        self._slots.forget()
+
+    @contextlib.contextmanager
+    def _alone(self, segment: Segment, events: list[EngineEvent]) -> Iterator[None]:
+        """What goes wrong inside fails this segment and no other."""
         try:
-            if segment.generation is None:
-                return list(self._prepare(segment))
-            if segment.generation.sequence is None:
-                return list(self._prefill(segment, segment.generation))
-            return list(self._decode(segment, segment.generation, segment.generation.sequence))
+            yield
+            return
         except AntiphonError as error:
             fault = error
         except Exception as error:
             _log.exception("%s: the thinker failed", segment.key)
             fault = Internal(f"the thinker failed: {type(error).__name__}: {error}")
         segment.ended = True
-        return [Failed(segment.key, fault)]
+        self._give_slot_back(segment, worth_keeping=False)
+        events.append(Failed(segment.key, fault))
 
-    def _prepare(self, segment: _Segment) -> Iterator[EngineEvent]:
+    def _prepare(self, segment: Segment) -> Iterator[EngineEvent]:
         """Make the prompt and let its ids go."""
         speaks = segment.wants(PROMPT) or segment.wants(TOKENS)
         prompt = self._prompts.prepare(from_tensors(segment.tensors), speaks=speaks)
         segment.tensors = {}
-        rows = np.empty(0, dtype=np.intp)
-        if segment.wants(PROMPT):
-            rows = talker_row_positions(prompt.ids, self._prompts.special)
-            finish = None if len(rows) else FinishReason.STOP
-            yield Emitted(segment.key, PROMPT, 0, {"ids": prompt.ids}, finish)
-        segment.generation = _Generation(prompt, rows, self._start_reply(segment, prompt))
+        special = self._prompts.special
+        segment.generation = Generation(
+            prompt,
+            self._start_reply(segment, prompt),
+            row_positions=talker_row_positions(prompt.ids, special),
+            audio_id=special.audio,
+        )
+        yield from segment.emit_prompt(segment.generation)
 
-    def _start_reply(self, segment: _Segment, prompt: PreparedPrompt) -> Reply:
+    def _start_reply(self, segment: Segment, prompt: PreparedPrompt) -> Reply:
         """An empty reply with the segment's ways to end."""
         sampling = segment.settings.sampling
         return Reply(
@@ -162,69 +147,97 @@ class ThinkerEngine:
             limit=min(sampling.max_tokens, self._prompts.context_limit - len(prompt.ids)),
         )
 
-    def _prefill(self, segment: _Segment, generation: _Generation) -> Iterator[EngineEvent]:
-        """Run the prompt, let the talker's hidden rows go and sample the first id."""
-        positions = generation.row_positions
-        prefilled = self._model.prefill(generation.prompt, positions)
-        generation.sequence = prefilled.sequence
-        if len(positions):
-            rows: Tensors = {
-                "rows": _to_numpy(prefilled.rows),
-                "row_positions": positions.astype(np.int32),
-            }
-            sent = len(generation.prompt.ids)
-            yield Emitted(segment.key, PROMPT, sent, rows, FinishReason.STOP)
-        yield from self._sample(segment, generation, prefilled.logits)
+    def _prompt_work(
+        self, waiting: list[tuple[Segment, Generation]], events: list[EngineEvent]
+    ) -> _Work:
+        """This step's part of the prompts that have, or get, a slot."""
+        placed = [each for each in waiting if self._place(each[1])]
+        encodes = next((segment for segment, each in placed if each.must_encode), None)
+        ready = []
+        for segment, generation in placed:
+            if segment is encodes:
+                with self._alone(segment, events):
+                    generation.encode(self._model.encode_audio)
+            if not (segment.ended or generation.must_encode):
+                ready.append((segment, generation))
+        shares = prefill_shares([each.remaining for _, each in ready], self._prefill_rows)
+        return [
+            (*each, each[1].prompt_feed(count))
+            for each, count in zip(ready, shares, strict=True)
+            if count
+        ]
 
-    def _decode(
-        self, segment: _Segment, generation: _Generation, sequence: thinker.Sequence
-    ) -> Iterator[EngineEvent]:
-        """Feed the latest id and sample the next."""
-        logits = self._model.decode(sequence, generation.reply.ids[-1])
-        yield from self._sample(segment, generation, logits)
+    def _place(self, generation: Generation) -> bool:
+        """Whether the prompt has a slot; it waits when all are taken."""
+        if generation.slot is None:
+            claim = self._slots.claim(generation.content)
+            if claim is None:
+                return False
+            if claim.source is not None:
+                self._model.key_values.copy(claim.source, claim.slot, claim.reused)
+            generation.place(claim)
+        return True
 
-    def _sample(
-        self, segment: _Segment, generation: _Generation, logits: torch.Tensor
-    ) -> Iterator[EngineEvent]:
-        """Choose an id and let go what may go."""
-        prompt, reply = generation.prompt, generation.reply
-        sampling = segment.settings.sampling
-        history = None
-        if sampling.repetition_penalty != 1.0:
-            history = torch.tensor([*prompt.ids.tolist(), *reply.ids], device=logits.device)
-        release = reply.push(choose(logits, sampling, step=len(reply.ids), history=history))
-        yield from _emit(segment, generation, release)
+    def _forward(self, work: _Work, events: list[EngineEvent]) -> None:
+        """Run what is to be fed in one batch, and sample where a prompt or id is complete."""
+        fed: Sequence[Fed | None]
+        try:
+            fed = self._model.forward([feed for _, _, feed in work])
+        except Exception:
+            _log.exception("a forward for %d segments failed; now one by one", len(work))
+            fed = [self._forward_alone(each, events) for each in work]
+        drawn: list[tuple[Segment, Generation]] = []
+        draws: list[Draw] = []
+        for (segment, generation, feed), part in zip(work, fed, strict=True):
+            if part is None:
+                continue
+            with self._alone(segment, events):
+                began = generation.remaining > 0
+                generation.take(feed, part)
+                if part.logits is not None:
+                    if began:
+                        events += segment.emit_rows(generation)
+                    drawn.append((segment, generation))
+                    draws.append(_draw(segment, generation, part.logits))
+        for each, draw, id_ in zip(drawn, draws, draw_together(draws), strict=True):
+            with self._alone(each[0], events):
+                self._push(*each, draw_alone(draw) if id_ is None else id_, events)
+
+    def _forward_alone(
+        self, work: tuple[Segment, Generation, Feed], events: list[EngineEvent]
+    ) -> Fed | None:
+        """One segment's forward; None if it failed."""
+        with self._alone(work[0], events):
+            return self._model.forward([work[2]])[0]
+        return None
+
+    def _push(
+        self, segment: Segment, generation: Generation, id_: int, events: list[EngineEvent]
+    ) -> None:
+        """Add an id to the reply and let go what may go."""
+        release = generation.reply.push(id_)
+        events += segment.emit_reply(generation, release)
         if release.finish is not None:
             segment.ended = True
-            yield Completed(
-                segment.key,
-                release.finish,
-                input_positions=len(prompt.ids),
-                output_positions=len(reply.ids),
-                input_audio_positions=prompt.audio_positions,
-            )
+            self._give_slot_back(segment, worth_keeping=True)
+
+    def _give_slot_back(self, segment: Segment, *, worth_keeping: bool) -> None:
+        """Keep what is in a segment's slot for reuse, or clear it. May be called again."""
+        generation = segment.generation
+        if generation is None or generation.slot is None:
+            return
+        slot, generation.slot = generation.slot, None
+        if worth_keeping and not generation.remaining:
+            self._slots.keep(slot, generation.kept())
+        else:
+            self._model.key_values.clear(slot)
+            self._slots.free(slot)
 
 
-def _emit(segment: _Segment, generation: _Generation, release: Release) -> Iterator[EngineEvent]:
-    """The latest id with the text that it completes, and the ids that may be spoken now."""
-    reply = generation.reply
-    if segment.wants(TEXT):
-        tensors: Tensors = {
-            "ids": np.array(reply.ids[-1:], dtype=np.int32),
-            "utf8": np.frombuffer(release.text.encode(), dtype=np.uint8),
-        }
-        yield Emitted(segment.key, TEXT, len(reply.ids) - 1, tensors, release.finish)
-    if segment.wants(TOKENS) and (release.spoken or release.finish):
-        spoken: Tensors = {}
-        if release.spoken:
-            spoken = {"ids": np.array(release.spoken, dtype=np.int32)}
-        yield Emitted(segment.key, TOKENS, generation.spoken, spoken, release.finish)
-        generation.spoken += len(release.spoken)
-
-
-def _to_numpy(tensor: torch.Tensor) -> Tensor:
-    """The tensor's values on the host, in its own dtype; numpy lacks bfloat16."""
-    host = tensor.cpu().contiguous()
-    if host.dtype == torch.bfloat16:
-        return host.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
-    return host.numpy()
+def _draw(segment: Segment, generation: Generation, logits: torch.Tensor) -> Draw:
+    """What the segment's next id is chosen from."""
+    sampling = segment.settings.sampling
+    history = None
+    if sampling.repetition_penalty != 1.0:
+        history = generation.history(logits.device)
+    return Draw(logits, sampling, len(generation.reply.ids), history)

@@ -1,125 +1,155 @@
-"""Prefill and decoding of one sequence on Hugging Face's thinker modules.
+"""One forward over new positions of many sequences, on Hugging Face's weights.
 
-Mirrors `Qwen3OmniMoeThinkerForConditionalGeneration.generate` (5.19) for text and
-audio. The module's own `forward` is not used: it keeps `rope_deltas` on the module,
-where two sequences would overwrite each other's.
+Equals `Qwen3OmniMoeThinkerForConditionalGeneration` (5.19) for text and audio, for
+which `get_rope_index` gives the plain positions 0, 1, 2, ... on all three axes.
+Images would change that, and need the deepstack features that are left out here.
 """
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from transformers import DynamicCache, Qwen3OmniMoeThinkerForConditionalGeneration
+from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
 
-from services.thinker.prompt import PreparedPrompt
+from services.thinker.attention import AttentionPlan, Span, span_order
+from services.thinker.audio import AudioFeatures
+from services.thinker.key_values import KeyValues, KeyValueShape
+from services.thinker.layer import Layer, Norm, Rotation
 
-
-@dataclass(frozen=True, slots=True)
-class Sequence:
-    """What is kept of a prefilled prompt: keys and values, and how far positions run ahead."""
-
-    cache: DynamicCache
-    rope_delta: Tensor
+Ids = npt.NDArray[np.int32]
+Offsets = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
-class Prefilled:
-    """A started sequence, the first logits [V], and the tapped rows [n, hidden]."""
+class Feed:
+    """New ids of one sequence, from position `start` on.
 
-    sequence: Sequence
-    logits: Tensor
+    `audio` [k, hidden] is what stands at the k audio ids among them. `tapped` are
+    offsets of the ids whose hidden row is wanted; the logits after the last are
+    computed if `sampled`.
+    """
+
+    slot: int
+    start: int
+    ids: Ids
+    tapped: Offsets
+    sampled: bool
+    audio: Tensor | None = None
+
+    @property
+    def span(self) -> Span:
+        """Where the ids go."""
+        return Span(self.slot, self.start, len(self.ids))
+
+
+@dataclass(frozen=True, slots=True)
+class Fed:
+    """Logits [V] after the last id if they were wanted, and the tapped rows [n, hidden]."""
+
+    logits: Tensor | None
     rows: Tensor
 
 
 class ThinkerModel:
-    """Runs a thinker whose hidden state number `tapped_layer` is read (0: embeddings)."""
+    """Runs a thinker whose hidden state number `tapped_layer` is read.
+
+    Numbered as Hugging Face's `hidden_states`: 0 is the layers' input, n the output
+    of layer n, and the last one the normed output.
+    """
 
     def __init__(
-        self, thinker: Qwen3OmniMoeThinkerForConditionalGeneration, *, tapped_layer: int
+        self,
+        thinker: Qwen3OmniMoeThinkerForConditionalGeneration,
+        *,
+        tapped_layer: int,
+        slots: int,
+        context_limit: int,
     ) -> None:
-        self.device: torch.device = thinker.device
-        self._thinker: Any = thinker  # its annotations are narrower than what it takes
+        module: Any = thinker  # its annotations are narrower than what it takes
+        self.device: torch.device = module.device
         self._tapped_layer = tapped_layer
-
-    @torch.inference_mode()
-    def prefill(self, prompt: PreparedPrompt, row_positions: npt.NDArray[np.intp]) -> Prefilled:
-        """Run a whole prompt; the rows are those of `row_positions`."""
-        ids = torch.from_numpy(prompt.ids).to(self.device, torch.long)[None]
-        embeddings = self._embed(ids, prompt)
-        positions, rope_delta = self._positions(ids, prompt)
-        sequence = Sequence(DynamicCache(config=self._thinker.config.text_config), rope_delta)
-        hidden, tapped = self._run_tapped(embeddings, positions, sequence.cache)
-        rows = tapped[0, torch.from_numpy(row_positions).to(self.device)]
-        return Prefilled(sequence, self._thinker.lm_head(hidden[0, -1]), rows)
-
-    @torch.inference_mode()
-    def decode(self, sequence: Sequence, id_: int) -> Tensor:
-        """Append one id and return the logits [V] that follow it."""
-        embedding = self._thinker.model.embed_tokens(torch.tensor([[id_]], device=self.device))
-        text = torch.full((1, 1, 1), sequence.cache.get_seq_length(), device=self.device)
-        positions = torch.cat([text, (text + sequence.rope_delta).expand(3, -1, -1)])
-        hidden = self._run(embedding, positions, sequence.cache)
-        logits: Tensor = self._thinker.lm_head(hidden[0, -1])
-        return logits
-
-    def _embed(self, ids: Tensor, prompt: PreparedPrompt) -> Tensor:
-        """Embeddings [1, P, hidden] with the audio tower's output at the audio ids."""
-        embeddings: Tensor = self._thinker.model.embed_tokens(ids)
-        if prompt.audio is None:
-            return embeddings
-        audio = self._thinker.get_audio_features(
-            torch.from_numpy(prompt.audio.features).to(self.device),
-            torch.from_numpy(prompt.audio.mask).to(self.device),
-            return_dict=True,
-        ).last_hidden_state.to(embeddings.dtype)
-        is_audio = (ids == self._thinker.config.audio_token_id)[..., None]
-        return embeddings.masked_scatter(is_audio, audio)
-
-    def _positions(self, ids: Tensor, prompt: PreparedPrompt) -> tuple[Tensor, Tensor]:
-        """Text, time, height and width positions [4, 1, P], and the delta [1, 1]."""
-        mask = torch.from_numpy(prompt.audio.mask) if prompt.audio else None
-        spatial, rope_delta = self._thinker.get_rope_index(
-            ids,
-            attention_mask=torch.ones_like(ids),
-            audio_seqlens=None if mask is None else mask.sum(-1).to(self.device),
+        self._audio_id: int = module.config.audio_token_id
+        self._audio_tower = module.audio_tower
+        self._words = module.model.embed_tokens
+        self._head = module.lm_head
+        with torch.inference_mode():
+            self._layers = tuple(Layer(each) for each in module.model.layers)
+            self._norm = Norm.of(module.model.norm)
+            weight = self._words.weight
+            self._rotation = Rotation.of(module.model.rotary_emb, context_limit, like=weight)
+        shape = KeyValueShape(
+            layers=len(self._layers),
+            key_heads=self._layers[0].key_heads,
+            head_dim=module.model.layers[0].self_attn.head_dim,
+            dtype=weight.dtype,
+            device=self.device,
         )
-        text = torch.arange(ids.shape[1], device=self.device).expand(1, 1, -1)
-        return torch.cat([text, spatial]), rope_delta
+        self.key_values = KeyValues(shape, slots, context_limit)
 
-    def _run_tapped(
-        self, embeddings: Tensor, positions: Tensor, cache: DynamicCache
-    ) -> tuple[Tensor, Tensor]:
-        """Normed output and tapped hidden state, both [1, P, hidden].
+    def encode_audio(self, audio: AudioFeatures) -> Tensor:
+        """The audio tower's output [positions, hidden] of all recordings.
 
-        Numbered as Hugging Face's `hidden_states`: 0 is the layers' input, n the
-        output of layer n, and the last one the normed output.
+        Mirrors `get_audio_features`.
         """
-        layers = self._thinker.model.layers
-        if self._tapped_layer in (0, len(layers)):
-            hidden = self._run(embeddings, positions, cache)
-            return hidden, hidden if self._tapped_layer else embeddings
-        tapped: list[Tensor] = []
+        mask = torch.from_numpy(audio.mask).to(self.device)
+        features = torch.from_numpy(audio.features).to(self.device)
+        frames = features.permute(0, 2, 1)[mask.bool()].permute(1, 0)
+        encoded = self._audio_tower(frames, feature_lens=mask.sum(-1), return_dict=True)
+        rows: Tensor = encoded.last_hidden_state
+        return rows.to(self._words.weight.dtype)
 
-        def keep(_module: torch.nn.Module, _arguments: object, output: Tensor) -> None:
-            tapped.append(output)
+    def forward(self, feeds: Sequence[Feed]) -> list[Fed]:
+        """Append every feed's ids to its sequence, all in one batch."""
+        order = sorted(range(len(feeds)), key=lambda index: span_order(feeds[index].span))
+        ordered = [feeds[index] for index in order]
+        self.key_values.reserve(max(each.span.end for each in feeds))
+        plan = AttentionPlan([each.span for each in ordered], self.key_values)
+        rotation = self._rotation.at(plan.positions)
+        tapped_index, sampled_index = _wanted(ordered)
 
-        hook = layers[self._tapped_layer - 1].register_forward_hook(keep)
-        try:
-            return self._run(embeddings, positions, cache), tapped[0]
-        finally:
-            hook.remove()
+        rows = self._embed(ordered)
+        tapped = rows
+        for number, layer in enumerate(self._layers, 1):
+            rows = layer(rows, rotation, partial(plan.attend, number - 1))
+            if number == self._tapped_layer:
+                tapped = rows
+        taken = tapped[torch.from_numpy(tapped_index).to(self.device)]
+        if self._tapped_layer == len(self._layers):
+            taken = self._norm(taken)
+        logits = self._head(self._norm(rows[torch.from_numpy(sampled_index).to(self.device)]))
+        fed = dict(zip(order, _split(ordered, logits, taken), strict=True))
+        return [fed[index] for index in range(len(feeds))]
 
-    def _run(self, embeddings: Tensor, positions: Tensor, cache: DynamicCache) -> Tensor:
-        """The text model's normed output [1, n, hidden]; extends the cache."""
-        hidden: Tensor = self._thinker.model(
-            inputs_embeds=embeddings,
-            position_ids=positions,
-            past_key_values=cache,
-            use_cache=True,
-        ).last_hidden_state
-        return hidden
+    def _embed(self, feeds: Sequence[Feed]) -> Tensor:
+        """Word embeddings [n, hidden], with the audio rows at the audio ids."""
+        ids = torch.from_numpy(np.concatenate([each.ids for each in feeds]))
+        rows: Tensor = self._words(ids.to(self.device, torch.long))
+        start = 0
+        for feed in feeds:
+            if feed.audio is not None and len(feed.audio):
+                at = start + np.flatnonzero(feed.ids == self._audio_id)
+                rows[torch.from_numpy(at).to(self.device)] = feed.audio
+            start += len(feed.ids)
+        return rows
+
+
+def _wanted(feeds: Sequence[Feed]) -> tuple[Offsets, Offsets]:
+    """Rows of the batch to tap, and rows to compute logits of."""
+    starts = np.cumsum([0, *(len(each.ids) for each in feeds)])
+    tapped = [each.tapped + start for each, start in zip(feeds, starts[:-1], strict=True)]
+    sampled = [end - 1 for each, end in zip(feeds, starts[1:], strict=True) if each.sampled]
+    return np.concatenate(tapped), np.asarray(sampled, dtype=np.intp)
+
+
+def _split(feeds: Sequence[Feed], logits: Tensor, tapped: Tensor) -> list[Fed]:
+    """Each feed's part of what was computed."""
+    rows = iter(torch.split(tapped, [len(each.tapped) for each in feeds]))
+    drawn = iter(logits)
+    return [Fed(next(drawn) if each.sampled else None, next(rows)) for each in feeds]

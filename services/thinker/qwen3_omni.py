@@ -15,15 +15,17 @@ from transformers import (
 from antiphon.checkpoint import fingerprint, load_submodule
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
-from antiphon.pipelines.qwen3_omni import SpecialIds, read_config
+from antiphon.pipelines.generation_config import default_sampling
+from antiphon.pipelines.qwen3_omni import THINKER, SpecialIds, read_config
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from services.thinker.audio import AudioFrontEnd
 from services.thinker.chat import load_chat_tokenizer
 from services.thinker.detokenizer import Vocabulary
-from services.thinker.engine import ThinkerEngine
+from services.thinker.engine import PREFILL_ROWS, ThinkerEngine
 from services.thinker.model import ThinkerModel
 from services.thinker.prompt import PromptFactory
+from services.thinker.warm_up import warm_up
 
 ENGINE = "torch"
 MAX_INPUT_AUDIO_S = 1800.0
@@ -33,9 +35,10 @@ DEFAULT_SAMPLING = Sampling(
 """What Hugging Face's `generate` does unless told otherwise: greedy, 1024 tokens."""
 
 
-def load(model_dir: Path, config: StageConfig) -> LoadedStage:
-    """The thinker of a checkpoint directory.
+def load(model_dir: Path, config: StageConfig, *, prefill_rows: int = PREFILL_ROWS) -> LoadedStage:
+    """The thinker of a checkpoint directory, warmed up.
 
+    `prefill_rows` is the most prompt rows that share one step with those that decode.
     Raises `InvalidArgument` for an engine or a context limit that it does not have,
     `FailedPrecondition` for a checkpoint that is not complete.
     """
@@ -54,8 +57,16 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         device=torch.device(config.device),
         skip=("visual",),
     )
-    model = ThinkerModel(module, tapped_layer=whole.talker_config.accept_hidden_layer)
-    engine = ThinkerEngine(model, prompts, Vocabulary(prompts.chat.tokenizer))
+    model = ThinkerModel(
+        module,
+        tapped_layer=whole.talker_config.accept_hidden_layer,
+        slots=config.slots,
+        context_limit=prompts.context_limit,
+    )
+    engine = ThinkerEngine(
+        model, prompts, Vocabulary(prompts.chat.tokenizer), prefill_rows=prefill_rows
+    )
+    warm_up(engine, prompts.audio.sample_rate_hz)
     return LoadedStage(engine, _facts(model_dir, prompts))
 
 
@@ -92,7 +103,7 @@ def _facts(model_dir: Path, prompts: PromptFactory) -> StageFacts:
         model=model_dir.resolve().name,
         checkpoint_fingerprint=fingerprint(model_dir),
         engine=ENGINE,
-        default_sampling=DEFAULT_SAMPLING,
+        default_sampling=default_sampling(model_dir, THINKER, DEFAULT_SAMPLING),
         context_limit=prompts.context_limit,
         input_kinds=("text", "audio"),
         input_sample_rate_hz=prompts.audio.sample_rate_hz,

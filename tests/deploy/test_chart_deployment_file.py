@@ -7,6 +7,7 @@ from pathlib import PurePosixPath
 import pytest
 from chart_rendering import PRESETS, ROOT, preset, render
 
+from antiphon.deployment.plan import EMBEDDED_MODEL
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.pipelines.graph import pipeline_named
 
@@ -59,13 +60,17 @@ def test_commands_run_modules_of_this_repository_on_the_mounted_file(name: str) 
         assert PurePosixPath(path).name in rendered.of_kind("ConfigMap")[config]["data"]
 
 
-@pytest.mark.parametrize("name", PRESETS)
-def test_model_lies_in_the_mounted_volume(name: str) -> None:
-    rendered = render(preset(name))
+def test_model_lies_in_the_mounted_volume_when_it_is_on_a_claim() -> None:
+    rendered = render(preset("nvidia"))
     model = PurePosixPath(rendered.deployment_file().model)
     (container,) = rendered.pods()["demo-antiphon-thinker"]["containers"]
     mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
     assert PurePosixPath(mounts["model"]) in (model, *model.parents)
+
+
+@pytest.mark.parametrize("name", ["default", "kind-cpu"])
+def test_model_is_the_embedded_one_when_there_is_no_volume(name: str) -> None:
+    assert render(preset(name)).deployment_file().model == f"/app/{EMBEDDED_MODEL}"
 
 
 def test_device_and_dtype_follow_the_accelerator_unless_set() -> None:

@@ -168,8 +168,8 @@ def test_stages_never_surge_because_a_gpu_has_room_for_one(rendered: Rendered) -
         assert surge == (1 if name.endswith("-gateway") else 0)
 
 
-def test_checkpoint_is_read_only_to_the_process_that_serves_it(rendered: Rendered) -> None:
-    for name, pod in rendered.pods().items():
+def test_checkpoint_is_read_only_to_the_process_that_serves_it() -> None:
+    for name, pod in render(preset("nvidia")).pods().items():
         mounts = {m["name"]: m for c in pod["containers"] for m in c["volumeMounts"]}
         assert mounts.get("model", {}).get("readOnly", False) is not name.endswith(
             ("-gateway", "-smoke")

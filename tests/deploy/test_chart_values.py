@@ -184,20 +184,22 @@ def test_each_stage_takes_its_own_claim_when_it_has_one() -> None:
     assert claims == {THINKER: "shared", TALKER: "own"}
 
 
-def test_stages_build_the_tiny_checkpoint_only_when_it_is_the_source() -> None:
-    tiny = render().pods()[THINKER]
-    assert tiny["initContainers"][0]["command"] == [
-        *("python", "-m", "antiphon.testing.tiny_checkpoint", "--force"),
-        render().deployment_file().model,
-    ]
-    claim = render({"model": {"source": "existingClaim", "existingClaim": "weights"}})
-    assert "initContainers" not in claim.pods()[THINKER]
+CLAIM: Values = {"model": {"source": "existingClaim", "existingClaim": "weights"}}
 
 
-def test_notes_warn_of_noise_only_when_the_checkpoint_is_random() -> None:
-    assert "noise" in render().notes
-    claim = {"model": {"source": "existingClaim", "existingClaim": "weights"}}
-    assert "noise" not in render(claim).notes
+@pytest.mark.parametrize(("values", "mounted"), [({}, False), (CLAIM, True)])
+def test_a_model_volume_is_mounted_unless_the_model_is_in_the_image(
+    values: Values, mounted: bool
+) -> None:
+    pod = render(values).pods()[THINKER]
+    (stage,) = pod["containers"]
+    assert ("model" in {each["name"] for each in pod["volumes"]}) is mounted
+    assert ("model" in {each["name"] for each in stage["volumeMounts"]}) is mounted
+
+
+def test_notes_say_that_the_model_is_small_only_when_it_is_the_embedded_one() -> None:
+    assert "very small model" in render().notes
+    assert "very small model" not in render(CLAIM).notes
 
 
 def test_images_are_of_the_charts_application_version_unless_told() -> None:

@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 from chart_rendering import CHART, ROOT, render
 
+from antiphon.deployment.plan import EMBEDDED_MODEL
+
 DOCKERFILES = ("gateway/Dockerfile", "services/Dockerfile")
 CONFIG = "/etc/antiphon/deployment.yaml"
 
@@ -97,6 +99,13 @@ def test_stage_image_runs_the_stage_that_it_was_built_for() -> None:
     assert command == f'exec python -m "services.${{STAGE}}" --config {CONFIG}'
     (default,) = re.findall(r"STAGE=(\w+)", " ".join(_all("services/Dockerfile", "ARG")))
     assert (ROOT / "services" / default / "__main__.py").is_file()
+
+
+def test_stage_image_has_the_embedded_model_where_the_chart_looks_for_it() -> None:
+    (work,) = _all("services/Dockerfile", "WORKDIR")
+    folder, name = EMBEDDED_MODEL.split("/")
+    assert f"{folder} {folder}" in _all("services/Dockerfile", "COPY")
+    assert render().deployment_file().model == f"{work}/{folder}/{name}"
 
 
 def test_image_names_are_the_charts_defaults() -> None:

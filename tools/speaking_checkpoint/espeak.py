@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 import shutil
 import subprocess
 
@@ -18,10 +19,13 @@ WORD_SPEED = 180
 # Alone, espeak-ng stresses and lengthens them as no speaker does.
 LIGHT_SPEED = 270
 LIGHT_WORDS = frozenset(
-    """a an the to of and or in on at it is as by for from that this with are was were be been
+    re.findall(
+        "[a-z]+",
+        """a an the to of and or in on at it is as by for from that this with are was were be been
     has have had do does did i he she we you they my your his her our their its me him us them
     not but if so can will would could should may must than then there who what when where
-    which how why up out no""".split()
+    which how why up out no""",
+    )
 )
 SENTENCE_SPEED = 150
 QUIET = 0.012

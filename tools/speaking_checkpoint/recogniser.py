@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import itertools
 import math
 import re
 import tempfile
@@ -66,7 +67,7 @@ class Recogniser:
 
     def __init__(self, texts: Iterable[str]) -> None:
         try:
-            import pocketsphinx
+            import pocketsphinx  # type: ignore[import-not-found, unused-ignore]
         except ImportError as error:
             raise FailedPrecondition(f"{PACKAGE}: is not installed") from error
         sentences = [normalise(text) for text in texts]
@@ -126,7 +127,7 @@ def _write_bigrams(path: Path, sentences: list[list[str]], known: set[str]) -> N
     for sentence in sentences:
         chain = ["<s>", *(word for word in sentence if word in known), "</s>"]
         singles.update(chain[1:])
-        for one, two in zip(chain, chain[1:], strict=False):
+        for one, two in itertools.pairwise(chain):
             pairs[one][two] += 1
     total = sum(singles.values())
     count = sum(len(following) for following in pairs.values())

@@ -15,12 +15,30 @@ UNKNOWN = "I do not know that yet."
 UNSPOKEN = "I cannot say that, because I do not know every word in it."
 HEARD = "I hear you, but I only understand written words."
 
-UNITS = (
-    "zero one two three four five six seven eight nine ten eleven twelve thirteen fourteen "
-    "fifteen sixteen seventeen eighteen nineteen"
-).split()
-TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
-DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
+UNITS = [
+    "zero",
+    "one",
+    "two",
+    "three",
+    "four",
+    "five",
+    "six",
+    "seven",
+    "eight",
+    "nine",
+    "ten",
+    "eleven",
+    "twelve",
+    "thirteen",
+    "fourteen",
+    "fifteen",
+    "sixteen",
+    "seventeen",
+    "eighteen",
+    "nineteen",
+]
+TENS = ["twenty", "thirty", "forty", "fifty", "sixty", "seventy", "eighty", "ninety"]
+DAYS = ["Monday", "Tuesday", "Wednesday", "Thursday", "Friday", "Saturday", "Sunday"]
 MONTHS = {
     "January": "thirty one",
     "February": "twenty eight",
@@ -35,9 +53,20 @@ MONTHS = {
     "November": "thirty",
     "December": "thirty one",
 }
-ORDINALS = (
-    "first second third fourth fifth sixth seventh eighth ninth tenth eleventh twelfth"
-).split()
+ORDINALS = [
+    "first",
+    "second",
+    "third",
+    "fourth",
+    "fifth",
+    "sixth",
+    "seventh",
+    "eighth",
+    "ninth",
+    "tenth",
+    "eleventh",
+    "twelfth",
+]
 WORD = re.compile(r"[A-Za-z]+|[0-9]")
 
 
@@ -95,7 +124,10 @@ def _dates() -> list[Exchange]:
         found.append(Exchange(f"The month after {month} is {following}.", after))
         length = (f"how many days are in {low}", f"how long is {low}", f"how many days has {low}")
         found.append(Exchange(f"{month} has {days} days.", length))
-        ordinal = (f"what is the {ORDINALS[at]} month", f"which month is number {say_number(at + 1)}")
+        ordinal = (
+            f"what is the {ORDINALS[at]} month",
+            f"which month is number {say_number(at + 1)}",
+        )
         found.append(Exchange(f"The {ORDINALS[at]} month is {month}.", ordinal))
     return found
 

@@ -7,13 +7,14 @@ the concatenation of its tokens' units and any words can stand side by side.
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
-from tqdm import tqdm
+from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
 
 from tools.speaking_checkpoint import codes as coding
 from tools.speaking_checkpoint.acoustics import (
@@ -52,6 +53,11 @@ class Unit:
         sound = self.log_mel.reshape(self.frames, HOPS * BANDS)
         voiced = self.voiced.reshape(self.frames, HOPS) * coding.VOICED_WEIGHT
         return np.concatenate([sound, voiced], axis=1).astype(np.float32)
+
+
+def names_of(text: str) -> list[str]:
+    """The units of a text: lower-case words, digits and marks."""
+    return [name.lower() for name in re.findall(r"[A-Za-z]+|[0-9]|[.,!?:;]", text)]
 
 
 def make_units(words: Sequence[str]) -> dict[str, Unit]:

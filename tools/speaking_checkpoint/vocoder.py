@@ -50,7 +50,7 @@ def _voiced_part() -> npt.NDArray[np.float64]:
 def _noise_phases() -> npt.NDArray[np.complex128]:
     """Fixed random phases for each of a frame's hops: [HOPS, bins]."""
     draws = np.random.default_rng(NOISE_SEED).uniform(0, 2 * np.pi, (HOPS, FFT // 2 + 1))
-    return np.exp(1j * draws)
+    return np.asarray(np.exp(1j * draws))
 
 
 def _log_envelope(log_mel: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

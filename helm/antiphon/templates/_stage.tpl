@@ -10,20 +10,17 @@ Arguments: root, role.
 {{/* Directory of the checkpoint in the stages' containers. */}}
 {{- define "antiphon.modelPath" -}}
 {{- $model := .Values.model -}}
-{{- if eq $model.source "tiny" -}}
-/models/tiny
+{{- if eq $model.source "embedded" -}}
+/app/models/antiphon-demo
 {{- else -}}
 {{- printf "/models/%s" $model.directory | trimSuffix "/" -}}
 {{- end -}}
 {{- end -}}
 
-{{/* What the volume "model" is. Arguments: root, stage. */}}
+{{/* What the volume "model" is, which an embedded model does not have. Arguments: root, stage. */}}
 {{- define "antiphon.modelVolume" -}}
 {{- $model := .root.Values.model -}}
-{{- if eq $model.source "tiny" -}}
-emptyDir:
-  sizeLimit: 64Mi
-{{- else if eq $model.source "hostPath" -}}
+{{- if eq $model.source "hostPath" -}}
 hostPath:
   path: {{ $model.hostPath | quote }}
   type: Directory

@@ -9,6 +9,8 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from antiphon.deployment.plan import EMBEDDED_MODEL
+
 ROLES = ("thinker", "talker", "code2wav")
 EXIT_WAIT_S = 60
 
@@ -45,6 +47,12 @@ class Checkout:
     @property
     def model(self) -> Path:
         return self.root / "model"
+
+    def embed(self) -> Path:
+        """Make room for the model that is served when none is named; where it goes."""
+        path = self.root / EMBEDDED_MODEL
+        path.parent.mkdir(parents=True)
+        return path
 
     def write(self, name: str, program: str) -> None:
         """Put a program in the place of a service."""

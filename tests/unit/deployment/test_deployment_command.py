@@ -11,6 +11,8 @@ from contextlib import contextmanager
 
 from fake_services import EXIT_WAIT_S, ROLES, STUBBORN, Checkout, Pids
 
+from antiphon.deployment.plan import EMBEDDED_MODEL
+
 PATIENT = """
 import asyncio, sys
 from pathlib import Path
@@ -109,6 +111,19 @@ def test_command_fails_when_the_gateway_ends(checkout: Checkout) -> None:
     with running(checkout, *COMMAND, until="gRPC") as (process, said):
         subprocess.run(["kill", "-9", str(pids_in(said)[-1])], check=True)
         assert process.wait(EXIT_WAIT_S) == 1
+
+
+def test_command_serves_the_embedded_model_when_none_is_named(checkout: Checkout) -> None:
+    checkout.model.rename(checkout.embed())
+    with running(checkout, "-m", "antiphon.deployment", "up", until="gRPC") as (_, said):
+        assert f"model {checkout.root / EMBEDDED_MODEL}\n" in said
+
+
+def test_command_fails_when_no_model_is_named_and_none_is_embedded(checkout: Checkout) -> None:
+    command = ("-m", "antiphon.deployment", "up")
+    with running(checkout, *command, until="error:") as (process, said):
+        assert process.wait(EXIT_WAIT_S) == 1
+    assert "error: no model was named" in said
 
 
 def test_command_fails_when_there_is_no_checkpoint(checkout: Checkout) -> None:

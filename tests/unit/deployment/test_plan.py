@@ -10,7 +10,9 @@ from fake_services import Checkout
 import antiphon
 from antiphon.deployment.lines import MAX_LINE_BYTES, LineBuffer
 from antiphon.deployment.plan import (
+    EMBEDDED_MODEL,
     application_root,
+    embedded_model,
     resolve,
     with_addresses,
     with_gateway,
@@ -55,7 +57,7 @@ def test_resolve_makes_the_model_path_absolute_when_it_is_relative(
     checkout: Checkout, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(checkout.root)
-    deployment, pipeline = resolve(Deployment(model="model"))
+    deployment, pipeline = resolve(Deployment(model="model"), checkout.root)
     assert deployment.model == str(checkout.model)
     assert pipeline.name == "qwen3_omni"
 
@@ -63,12 +65,26 @@ def test_resolve_makes_the_model_path_absolute_when_it_is_relative(
 def test_resolve_refuses_when_a_stage_is_not_in_the_pipeline(checkout: Checkout) -> None:
     deployment = Deployment(model=str(checkout.model), stages={"tolker": StageConfig()})
     with pytest.raises(InvalidArgument, match="tolker; it has thinker, talker, code2wav"):
-        resolve(deployment)
+        resolve(deployment, checkout.root)
 
 
-def test_resolve_refuses_when_there_is_no_model() -> None:
-    with pytest.raises(InvalidArgument, match="no model"):
-        resolve(Deployment())
+def test_resolve_takes_the_embedded_model_when_none_is_named(checkout: Checkout) -> None:
+    checkout.model.rename(checkout.embed())
+    deployment, pipeline = resolve(Deployment(), checkout.root)
+    assert deployment.model == str(checkout.root / EMBEDDED_MODEL)
+    assert pipeline.name == "qwen3_omni"
+
+
+def test_resolve_says_where_the_embedded_model_was_looked_for_when_it_is_missing(
+    checkout: Checkout,
+) -> None:
+    with pytest.raises(FailedPrecondition, match=str(checkout.root / EMBEDDED_MODEL)) as caught:
+        resolve(Deployment(), checkout.root)
+    assert caught.value.field == "model"
+
+
+def test_embedded_model_is_where_this_repository_has_it() -> None:
+    assert (embedded_model(application_root()) / "generation_config.json").is_file()
 
 
 def test_application_root_is_the_working_directory_when_it_has_the_services(

@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import ml_dtypes
+import msgspec
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
@@ -41,11 +42,12 @@ def test_blob_round_trip_keeps_every_byte_and_aligns(given_tensors: dict[str, np
         assert decoded[name].tobytes() == tensor.tobytes()
 
 
-def test_blob_tensors_are_aligned_and_read_only() -> None:
-    buffer = np.frombuffer(SAMPLE, np.uint8)
-    for tensor in blob.decode(SAMPLE).values():
-        offset = tensor.__array_interface__["data"][0] - buffer.__array_interface__["data"][0]
-        assert offset % blob.ALIGNMENT == 0
+@pytest.mark.parametrize(("rows", "alignment"), [(1, blob.SMALL_ALIGNMENT), (100, blob.ALIGNMENT)])
+def test_blob_tensors_are_aligned_and_read_only(rows: int, alignment: int) -> None:
+    encoded = blob.encode({"x": np.zeros((rows, 64)), "y": np.zeros(3, np.uint8)})
+    buffer = np.frombuffer(encoded, np.uint8)
+    for tensor in blob.decode(encoded).values():
+        assert (tensor.ctypes.data - buffer.ctypes.data) % alignment == 0
         with pytest.raises(ValueError, match="read-only"):
             tensor[...] = 0
 
@@ -90,3 +92,33 @@ def test_blob_raises_when_a_tensor_comes_twice() -> None:
     twice = blob.encode({"aa": np.zeros(1), "ab": np.zeros(1)}).replace(b"ab", b"aa")
     with pytest.raises(DataLoss, match="twice"):
         blob.decode(twice)
+
+
+@given(tensors(), st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=8))
+@settings(max_examples=100, deadline=None)
+def test_blob_ways_of_writing_agree(
+    given_tensors: dict[str, np.ndarray], metadata: dict[str, str]
+) -> None:
+    encoding = blob.Encoding(given_tensors, metadata)
+    whole = encoding.to_bytes()
+    assert len(whole) == encoding.size_bytes
+    buffer = bytearray(b"\xff" * (len(whole) + 7))
+    encoding.write_into(memoryview(buffer))
+    assert blob.read_metadata(buffer) == metadata
+    for name, tensor in blob.decode(buffer).items():
+        assert tensor.tobytes() == given_tensors[name].tobytes()
+    for size in (7, 64, len(whole)):
+        frames = [b"".join(pieces) for pieces in encoding.frames(size)]
+        assert b"".join(frames) == whole
+        assert all(len(frame) == size for frame in frames[:-1])
+
+
+@pytest.mark.parametrize(
+    "metadata", [{str(n): "" for n in range(65)}, {"k": "v" * 4096}], ids=["entries", "bytes"]
+)
+def test_blob_refuses_metadata_over_the_limits(metadata: dict[str, str]) -> None:
+    with pytest.raises(ValueError, match="metadata"):
+        blob.encode({"t": np.zeros(1)}, metadata)
+    header = msgspec.msgpack.encode([[], metadata])
+    with pytest.raises(DataLoss, match="metadata"):
+        blob.decode(b"ATB1" + len(header).to_bytes(4, "little") + header)

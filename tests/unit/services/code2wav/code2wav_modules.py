@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
@@ -14,11 +15,18 @@ from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
 )
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
-from services.code2wav.stream import StreamDecoder, StreamState
+from antiphon.chunk import Tensors
+from antiphon.runtime.engine import InputChunk, SegmentSettings
+from antiphon.sampling import Sampling
+from antiphon.segment import FinishReason
+from services.code2wav.batch import StreamStates
+from services.code2wav.stream import Piece, StreamDecoder
 
 ENTRIES = 32
 FRAMES = 60
 LOUDNESS = 0.9
+NO_SAMPLING = Sampling(0.0, 0, 1.0, 1.0, 0, 1)
+WANTED = SegmentSettings("", NO_SAMPLING, frozenset({"audio"}))
 
 _SIZES: dict[str, Any] = {
     "codebook_size": ENTRIES,
@@ -96,12 +104,33 @@ def one_shot(module: Qwen3OmniMoeCode2Wav, codes: Tensor) -> Tensor:
     return samples
 
 
-def stream(
-    decoder: StreamDecoder, codes: Tensor, sizes: Iterable[int], state: StreamState | None = None
-) -> Tensor:
+def piece_of(slot: int, codes: Tensor) -> Piece:
+    """Frames of a slot, from int64 [n, groups]."""
+    return Piece(slot, codes.numpy().astype(np.uint16))
+
+
+def codes_chunk(
+    codes: Tensor, position: int, finish: FinishReason | None = None, *, prime: bool = False
+) -> InputChunk:
+    """A chunk of these frames, int64 [n, groups]; with a finish reason the last one."""
+    tensors: Tensors = {"codes": codes.numpy().astype(np.uint16)} if len(codes) else {}
+    return InputChunk("codes", position, tensors, finish is not None, finish, prime)
+
+
+def fresh_states(decoder: StreamDecoder, slots: int = 1) -> StreamStates:
+    """States at the start of a stream, in memory that held something else before."""
+    states = decoder.new_states(slots)
+    states.memory.fill_(math.nan)
+    for slot in range(slots):
+        states.reset(slot)
+    return states
+
+
+def stream(decoder: StreamDecoder, codes: Tensor, sizes: Iterable[int]) -> Tensor:
     """What the decoder makes of the frames in calls of these sizes: [samples]."""
-    state = state or decoder.new_state()
-    return torch.cat([decoder.decode(state, each) for each in codes.split(list(sizes))])
+    states = fresh_states(decoder)
+    pieces = [piece_of(0, each) for each in codes.split(list(sizes))]
+    return torch.cat([decoder.decode(states, [piece])[0] for piece in pieces])
 
 
 def sizes_of(total: int, size: int) -> list[int]:

@@ -5,24 +5,39 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from code2wav_modules import ENTRIES, decoder_of, make_codes, module_of, one_shot
+from code2wav_modules import (
+    ENTRIES,
+    NO_SAMPLING,
+    WANTED,
+    codes_chunk,
+    decoder_of,
+    make_codes,
+    module_of,
+    one_shot,
+)
 from torch import Tensor
 
-from antiphon.chunk import Tensors
-from antiphon.errors import AntiphonError, DataLoss, FailedPrecondition, Internal, InvalidArgument
+from antiphon.errors import (
+    AntiphonError,
+    DataLoss,
+    FailedPrecondition,
+    Internal,
+    InvalidArgument,
+    ResourceExhausted,
+)
 from antiphon.runtime.engine import Completed, Emitted, Failed, InputChunk, SegmentSettings
-from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
-from services.code2wav.engine import STEP_FRAMES, Code2WavEngine
-from services.code2wav.stream import StreamDecoder, StreamState
+from services.code2wav.batch import StreamStates
+from services.code2wav.engine import Code2WavEngine
+from services.code2wav.pace import CPU
+from services.code2wav.stream import Piece, StreamDecoder
 
 STOP = FinishReason.STOP
 KEY = SegmentKey("session", 0)
-NO_SAMPLING = Sampling(0.0, 0, 1.0, 1.0, 0, 1)
-WANTED = SegmentSettings("", NO_SAMPLING, frozenset({"audio"}))
 UNWANTED = SegmentSettings("", NO_SAMPLING, frozenset())
 CONTEXT_LIMIT = 200
+SLOTS = 4
 # The sizes that the released deployment of another server sends: 4, then 25 each.
 POLICY = (4, *[25] * 8)
 
@@ -33,14 +48,7 @@ def _one_thread() -> None:
 
 
 def make_engine(name: str = "odd") -> Code2WavEngine:
-    return Code2WavEngine(decoder_of(name), CONTEXT_LIMIT)
-
-
-def codes_chunk(
-    codes: Tensor, position: int, finish: FinishReason | None = None, *, prime: bool = False
-) -> InputChunk:
-    tensors: Tensors = {"codes": codes.numpy().astype(np.uint16)} if len(codes) else {}
-    return InputChunk("codes", position, tensors, finish is not None, finish, prime)
+    return Code2WavEngine(decoder_of(name), CONTEXT_LIMIT, SLOTS)
 
 
 def chunks_of(
@@ -142,13 +150,38 @@ def test_engine_serves_others_when_one_has_a_backlog() -> None:
         engine.admit(key, WANTED)
         engine.accept(key, codes_chunk(own, 0, STOP))
     advance(engine, outputs, steps=1)
-    assert len(outputs[long].tensors("audio")["codes"]) == STEP_FRAMES
-    assert not outputs[short].emitted
-    advance(engine, outputs, steps=1)
+    assert len(outputs[long].tensors("audio")["codes"]) == CPU.step // 2
     assert outputs[short].completed
+    advance(engine, outputs, steps=1)
+    assert len(outputs[long].tensors("audio")["codes"]) == CPU.step // 2 + CPU.step
     advance(engine, outputs)
     for key, own in codes.items():
         check_audio(outputs[key], own)
+
+
+def test_engine_decodes_chunks_at_once_when_they_wait_together() -> None:
+    engine, codes, outputs = make_engine(), make_codes(9), {KEY: SegmentOutput()}
+    engine.admit(KEY, WANTED)
+    for chunk in chunks_of(codes, (1, 2, 2, 4)):
+        engine.accept(KEY, chunk)
+    advance(engine, outputs, steps=1)
+    assert len(outputs[KEY].emitted) == 1
+    check_audio(outputs[KEY], codes)
+
+
+def test_engine_leaves_segment_alone_when_it_is_held() -> None:
+    engine, codes = make_engine(), make_codes(9)
+    other = SegmentKey("other", 0)
+    outputs = {key: SegmentOutput() for key in (KEY, other)}
+    for key in outputs:
+        engine.admit(key, WANTED)
+        engine.accept(key, codes_chunk(codes, 0, STOP))
+    assert {event.key for event in engine.step(held={KEY})} == {other}
+    engine.release(other)
+    del outputs[other]
+    assert engine.awaited_edge(KEY) is None
+    advance(engine, outputs)
+    check_audio(outputs[KEY], codes)
 
 
 def test_engine_drops_output_when_frames_only_prime() -> None:
@@ -234,6 +267,22 @@ def test_engine_refuses_segment_when_it_is_there_already() -> None:
         engine.admit(KEY, WANTED)
 
 
+def test_engine_refuses_segment_when_all_slots_are_taken() -> None:
+    engine = make_engine()
+    keys = [SegmentKey("session", each) for each in range(SLOTS + 1)]
+    for key in keys[:-1]:
+        engine.admit(key, WANTED)
+        engine.accept(key, codes_chunk(make_codes(1), 0))
+    with pytest.raises(ResourceExhausted, match="4 slots"):
+        engine.admit(keys[-1], WANTED)
+    while engine.awaited_edge(keys[0]) is None:
+        engine.step()
+    assert engine.state_bytes == SLOTS * decoder_of("odd").state_bytes
+    engine.release(keys[1])
+    codes = make_codes(7)
+    check_audio(run_segment(engine, WANTED, chunks_of(codes), keys[-1]), codes)
+
+
 def test_engine_holds_memory_from_first_frames_to_release() -> None:
     engine = make_engine()
     engine.admit(KEY, WANTED)
@@ -252,14 +301,14 @@ def test_engine_holds_memory_from_first_frames_to_release() -> None:
 class FaultyDecoder(StreamDecoder):
     """Breaks at a frame that starts with code 0."""
 
-    def decode(self, state: StreamState, codes: Tensor) -> Tensor:
-        if not codes[0, 0]:
+    def decode(self, states: StreamStates, pieces: Sequence[Piece]) -> list[Tensor]:
+        if any(not piece.codes[0, 0] for piece in pieces):
             raise RuntimeError("out of memory")
-        return super().decode(state, codes)
+        return super().decode(states, pieces)
 
 
 def test_engine_fails_one_segment_when_its_decode_breaks() -> None:
-    engine = Code2WavEngine(FaultyDecoder(module_of("odd")), CONTEXT_LIMIT)
+    engine = Code2WavEngine(FaultyDecoder(module_of("odd")), CONTEXT_LIMIT, SLOTS)
     good = make_codes(6).clamp(min=1)
     bad = good.clone()
     bad[3, 0] = 0

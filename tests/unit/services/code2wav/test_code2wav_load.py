@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 import json
+import logging
 import shutil
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,15 @@ def test_load_tells_facts_of_the_checkpoint(tiny: tuple[Path, TinyShape]) -> Non
     assert (facts.code_groups, facts.code_entries) == (shape.code_groups, shape.codebook_size)
     assert facts.context_limit == 8000
     assert load(model_dir, StageConfig(context_limit=7)).facts.context_limit == 7
+
+
+def test_load_tells_memory_of_all_slots(
+    tiny: tuple[Path, TinyShape], caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO)
+    load(tiny[0], StageConfig(slots=3))
+    (line,) = [each.message for each in caplog.records if "decoder state" in each.message]
+    assert line.startswith("3 slots of ")
 
 
 def test_load_refuses_engine_when_it_has_another(tiny: tuple[Path, TinyShape]) -> None:

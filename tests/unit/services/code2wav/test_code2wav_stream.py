@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 from code2wav_modules import (
@@ -7,9 +8,11 @@ from code2wav_modules import (
     FRAMES,
     build_module,
     decoder_of,
+    fresh_states,
     make_codes,
     module_of,
     one_shot,
+    piece_of,
     sizes_of,
     stream,
 )
@@ -23,6 +26,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 )
 
 from antiphon.errors import FailedPrecondition
+from services.code2wav.kernels import Snake
 from services.code2wav.stream import StreamDecoder
 from services.code2wav.transformer import window_mask
 
@@ -107,42 +111,79 @@ def test_samples_are_short_by_the_start_when_rates_are_the_released_ones() -> No
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_samples_equal_those_of_each_call_when_frames_come_singly(name: str) -> None:
-    decoder, state, total = decoder_of(name), decoder_of(name).new_state(), 0
+    decoder, states, total = decoder_of(name), fresh_states(decoder_of(name)), 0
     for frames, code in enumerate(make_codes(6).split(1), start=1):
-        total += len(decoder.decode(state, code))
+        total += len(decoder.decode(states, [piece_of(0, code)])[0])
         assert total == decoder.samples(frames)
 
 
 def test_stream_gives_nothing_at_first_when_start_does_not_reach_through() -> None:
     decoder = decoder_of("bare")
-    state = decoder.new_state()
-    codes = make_codes(5)
-    first = [len(decoder.decode(state, code)) for code in codes.split(1)]
+    states = fresh_states(decoder)
+    pieces = [piece_of(0, code) for code in make_codes(5).split(1)]
+    first = [len(decoder.decode(states, [piece])[0]) for piece in pieces]
     assert first == [0, 0, 0, 2, 2]
 
 
-def test_sessions_do_not_touch_each_other_when_interleaved() -> None:
-    decoder, module = decoder_of("odd"), module_of("odd")
-    codes = [make_codes(24, seed) for seed in range(3)]
-    states = [decoder.new_state() for _ in codes]
-    parts: list[list[torch.Tensor]] = [[] for _ in codes]
-    for start in range(0, 24, 3):
-        for own, state, part in zip(codes, states, parts, strict=True):
-            part.append(decoder.decode(state, own[start : start + 3]))
-    for own, part in zip(codes, parts, strict=True):
-        torch.testing.assert_close(torch.cat(part), one_shot(module, own), **EXACT)
+@pytest.mark.parametrize("name", CONFIGS)
+@pytest.mark.parametrize("sessions", [1, 4, 16, 64])
+def test_batches_equal_one_shots_when_sessions_join_and_leave_at_random(
+    name: str, sessions: int
+) -> None:
+    decoder, rng = decoder_of(name), np.random.default_rng(sessions)
+    states, free = fresh_states(decoder, slots=sessions // 2 + 1), list(range(sessions // 2 + 1))
+    codes = {each: make_codes(int(rng.integers(1, 24)), each) for each in range(sessions)}
+    left, slots = dict(codes), dict[int, int]()
+    parts: dict[int, list[torch.Tensor]] = {each: [] for each in codes}
+    while left:
+        for session in left:
+            if session not in slots and free and rng.random() < 0.5:
+                slots[session] = free.pop()
+                states.reset(slots[session])
+        chosen = [each for each in slots if rng.random() < 0.7]
+        rng.shuffle(chosen)
+        if not chosen:
+            continue
+        counts = {each: int(rng.integers(1, 9)) for each in chosen}
+        pieces = [piece_of(slots[each], left[each][: counts[each]]) for each in chosen]
+        for each, samples in zip(chosen, decoder.decode(states, pieces), strict=True):
+            parts[each].append(samples)
+            left[each] = left[each][counts[each] :]
+            # One in ten leaves early.
+            if not len(left[each]) or rng.random() < 0.1:
+                codes[each] = codes[each][: len(codes[each]) - len(left.pop(each))]
+                free.append(slots.pop(each))
+    for each, own in codes.items():
+        joined = torch.cat(parts[each])
+        assert len(joined) == decoder.samples(len(own))
+        # The module refuses frames that do not reach through.
+        if len(joined):
+            torch.testing.assert_close(joined, one_shot(module_of(name), own), **EXACT)
+
+
+def test_states_are_as_they_were_when_a_call_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoder, codes = StreamDecoder(module_of("odd")), make_codes(12)
+    states = fresh_states(decoder, 2)
+    parts = [decoder.decode(states, [piece_of(0, codes[:5]), piece_of(1, codes[:2])])[0]]
+    before = states.memory.clone()
+    with monkeypatch.context() as patch:
+        patch.setattr(Snake, "__call__", lambda *_args, **_named: 1 / 0)
+        with pytest.raises(ZeroDivisionError):
+            decoder.decode(states, [piece_of(0, codes[5:]), piece_of(1, codes[2:])])
+    assert torch.equal(states.memory, before)
+    parts += decoder.decode(states, [piece_of(0, codes[5:])])
+    torch.testing.assert_close(torch.cat(parts), one_shot(module_of("odd"), codes), **EXACT)
 
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_state_takes_the_same_memory_when_stream_is_long(name: str) -> None:
     decoder = decoder_of(name)
-    state = decoder.new_state()
-    tensors = [each for layer in state.tensors for each in layer]
-    places = [each.data_ptr() for each in tensors]
-    decoder.decode(state, make_codes(90))
-    after = [each for layer in state.tensors for each in layer]
-    assert sum(each.untyped_storage().nbytes() for each in after) == decoder.state_bytes
-    assert [each.data_ptr() for each in after] == places
+    states = fresh_states(decoder, 3)
+    place = states.memory.data_ptr()
+    decoder.decode(states, [piece_of(1, make_codes(90))])
+    assert states.memory.untyped_storage().nbytes() == 3 * decoder.state_bytes
+    assert states.memory.data_ptr() == place
+    assert not states.memory[[0, 2]].any(), "a call wrote into the slot of another session"
 
 
 def _with_wide_kernel(module: Qwen3OmniMoeCode2Wav) -> None:

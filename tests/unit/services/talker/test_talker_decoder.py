@@ -7,7 +7,8 @@ import torch
 from talker_lab import Lab
 
 from antiphon.checkpoint import load_submodule
-from services.talker.decoder import Decoder, KeyValues
+from services.talker.decoder import Decoder
+from services.talker.slots import Place, SlotCache, SlotRows, Stretch
 
 ROWS = 40
 
@@ -32,9 +33,16 @@ def make_rows(module: Any, dtype: torch.dtype) -> torch.Tensor:
 @torch.inference_mode()
 def run_ours(module: Any, rows: torch.Tensor, pieces: list[int]) -> torch.Tensor:
     decoder = Decoder(module, max_positions=ROWS)
-    cache = KeyValues(decoder.shape, capacity=4)
-    states = [decoder.forward(part, cache) for part in rows.split(pieces)]
-    assert cache.length == ROWS
+    cache = SlotCache(decoder.shape, slots=3, positions=ROWS)
+    slot, start, states = 1, 0, []
+    for part in rows.split(pieces):
+        stop = start + len(part)
+        if len(part) == 1:
+            where = SlotRows(cache, [], [Place(slot, start)])
+        else:
+            where = SlotRows(cache, [Stretch(slot, start, stop)], [])
+        states.append(decoder.forward_slots(part, where)[: len(part)])
+        start = stop
     return torch.cat(states)
 
 

@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 import torch
-from thinker_reference import Reference
+from thinker_conversations import EVERYTHING
+from thinker_reference import MAX_TOKENS, Cases, Reference, clear_replies
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.engine import LoadedStage
@@ -39,6 +40,14 @@ def model_dir(request: pytest.FixtureRequest, small_dir: Path, other_dir: Path) 
 @pytest.fixture(scope="session")
 def reference(model_dir: Path) -> Reference:
     return Reference(model_dir)
+
+
+@pytest.fixture(scope="session")
+def cases(reference: Reference) -> Cases:
+    """What Hugging Face answers to every conversation, greedily, with `MAX_TOKENS` at most."""
+    chosen = clear_replies(reference, EVERYTHING, MAX_TOKENS)
+    assert len(chosen) >= len(EVERYTHING) - 3
+    return chosen
 
 
 @pytest.fixture(scope="session")

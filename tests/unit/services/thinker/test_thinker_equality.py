@@ -2,16 +2,14 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Sequence
 from pathlib import Path
 
 import ml_dtypes
 import numpy as np
 import pytest
-from thinker_conversations import AUDIO, EVERYTHING, TEXT, segment
-from thinker_reference import Reference, ReferenceReply, clear_replies
+from thinker_conversations import AUDIO, TEXT, segment
+from thinker_reference import MAX_TOKENS, Cases, Reference, ReferenceReply, clear_replies
 
-from antiphon.conversation import Conversation
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen3_omni import SpecialIds, talker_row_positions
 from antiphon.runtime.engine import LoadedStage
@@ -19,16 +17,7 @@ from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, run_segment, run_segments
 from services.thinker.qwen3_omni import load
 
-MAX_TOKENS = 48
-Cases = Sequence[tuple[Conversation, ReferenceReply]]
-Results = Sequence[tuple[ReferenceReply, SegmentOutput]]
-
-
-@pytest.fixture(scope="module")
-def cases(reference: Reference) -> Cases:
-    chosen = clear_replies(reference, EVERYTHING, MAX_TOKENS)
-    assert len(chosen) >= len(EVERYTHING) - 3
-    return chosen
+Results = list[tuple[ReferenceReply, SegmentOutput]]
 
 
 @pytest.fixture(scope="module")

@@ -23,6 +23,7 @@ from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
 from antiphon.conversation import Conversation, TextPart
 
 MARGIN = 1e-4
+MAX_TOKENS = 48
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,9 @@ class ReferenceReply:
     ids: list[int]
     hidden: npt.NDArray[np.float32]
     margin: float
+
+
+Cases = list[tuple[Conversation, ReferenceReply]]
 
 
 class Reference:

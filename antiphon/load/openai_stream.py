@@ -1,0 +1,85 @@
+"""What a streamed chat completion says, event by event. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import msgspec
+
+from antiphon.errors import ERROR_BY_CODE, AntiphonError, DataLoss, ErrorCode, Internal
+
+DONE = b"[DONE]"
+
+
+@dataclass(frozen=True, slots=True)
+class ChatPiece:
+    """What an event carries: new text, bytes of 16-bit audio, or the end."""
+
+    text: str = ""
+    pcm16_bytes: int = 0
+    done: bool = False
+
+
+class _Audio(msgspec.Struct, frozen=True):
+    data: str = ""
+    transcript: str = ""
+
+
+class _Delta(msgspec.Struct, frozen=True):
+    content: str | None = None
+    audio: _Audio = _Audio()
+
+
+class _Choice(msgspec.Struct, frozen=True):
+    delta: _Delta = _Delta()
+
+
+class _Error(msgspec.Struct, frozen=True):
+    message: str
+    code: str | None = None
+    param: str | None = None
+
+
+class _Event(msgspec.Struct, frozen=True):
+    choices: tuple[_Choice, ...] = ()
+    error: _Error | None = None
+
+
+_decoder = msgspec.json.Decoder(_Event)
+
+
+def read_event(data: bytes) -> ChatPiece | AntiphonError:
+    """The content of one server-sent event. Raises `DataLoss` for what is no such event."""
+    if data == DONE:
+        return ChatPiece(done=True)
+    try:
+        event = _decoder.decode(data)
+    except (msgspec.DecodeError, msgspec.ValidationError) as error:
+        raise DataLoss(f"an event that is none: {error}") from error
+    if event.error is not None:
+        return _typed(event.error)
+    deltas = [choice.delta for choice in event.choices]
+    return ChatPiece(
+        text="".join((delta.content or "") + delta.audio.transcript for delta in deltas),
+        pcm16_bytes=sum(_decoded_bytes(delta.audio.data) for delta in deltas),
+    )
+
+
+def error_of(status: int, body: bytes) -> AntiphonError:
+    """The typed error of a response that is not 200."""
+    try:
+        event = _decoder.decode(body)
+    except (msgspec.DecodeError, msgspec.ValidationError):
+        event = _Event()
+    return _typed(event.error) if event.error else Internal(f"HTTP status {status}")
+
+
+def _typed(error: _Error) -> AntiphonError:
+    known = {code.value: kind for code, kind in ERROR_BY_CODE.items()}
+    kind = known.get(error.code or ErrorCode.INTERNAL.value, Internal)
+    return kind(error.message, field=error.param or "")
+
+
+def _decoded_bytes(base64: str) -> int:
+    """How many bytes base64 text stands for."""
+    return len(base64) * 3 // 4 - base64[-2:].count("=")

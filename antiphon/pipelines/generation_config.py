@@ -1,0 +1,48 @@
+"""How a checkpoint wants its stages to sample, as its `generation_config.json` says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.sampling import Sampling, SamplingRequest
+
+FILE = "generation_config.json"
+SETTINGS = {
+    "temperature": "temperature",
+    "top_k": "top_k",
+    "top_p": "top_p",
+    "repetition_penalty": "repetition_penalty",
+    "max_new_tokens": "max_tokens",
+}
+"""Names of the reference's keywords after `thinker_` or `talker_`, and ours for them."""
+
+
+def default_sampling(model_dir: Path, role: str, otherwise: Sampling) -> Sampling:
+    """A stage's default settings: the checkpoint's `<role>_<setting>`, `otherwise` for the rest.
+
+    The settings are the keys of `SETTINGS`, for example `talker_temperature`; all are
+    optional, and so is the file. Raises `FailedPrecondition` for a value that is none.
+    """
+    found = _read(model_dir / FILE)
+    given = {
+        name: found[f"{role}_{setting}"]
+        for setting, name in SETTINGS.items()
+        if f"{role}_{setting}" in found
+    }
+    try:
+        return otherwise.with_request(msgspec.convert(given, SamplingRequest))
+    except (msgspec.ValidationError, InvalidArgument) as error:
+        raise FailedPrecondition(f"{FILE}: {role}_*: {error}") from error
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
+    except FileNotFoundError:
+        return {}
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise FailedPrecondition(f"{FILE}: {error}") from error

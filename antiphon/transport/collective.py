@@ -1,0 +1,213 @@
+"""Payloads through a process group of two ranks, made for one connection of a link.
+
+NCCL between CUDA devices; Gloo on CPU is the same code. There is no global process
+group: a TCP store of the producer's is the rendezvous, and the nonce lies in it.
+The ranks join when the first payload wants them to. A payload is one send of bytes
+whose number the message has announced, so that shapes and sizes may vary.
+
+Neither library can take a transfer back. What fails breaks the group: both sides
+drop it, which the other notices at once, and the producer offers a new one later.
+Blocking calls run on a thread of their own, one per side, in order.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+import socket
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+from typing import Any
+
+import numpy as np
+import torch
+import torch.distributed as dist
+
+from antiphon.transport.buffer_pool import BufferPool
+from antiphon.transport.payload import (
+    MAX_PAYLOAD_BYTES,
+    Fallback,
+    NotPlaced,
+    PayloadLost,
+    Placement,
+)
+from antiphon.v1 import chunk_pb2, stage_pb2
+from antiphon.wire.blob import Encoding
+
+# The stubs of torch do not export what is used of it here.
+_c10d: Any = dist
+PRODUCER, CONSUMER = 0, 1
+TIMEOUT_S = 5.0
+NONCE_BYTES = 32
+_TIMEOUT = timedelta(seconds=TIMEOUT_S)
+
+
+def library_for(device: str) -> str:
+    """ "nccl" or "gloo", whichever moves tensors between processes with this device."""
+    return "nccl" if torch.device(device).type == "cuda" and dist.is_nccl_available() else "gloo"
+
+
+class _Group:
+    """One rank: joins when it is first used. All methods but `close` block."""
+
+    def __init__(self, store: Any, rank: int, device: str, host: str) -> None:
+        self._store = store
+        self._rank = rank
+        self._device = device
+        self._host = host
+        self._joined: Any = None
+
+    def send(self, blob: torch.Tensor) -> None:
+        """Send bytes to the other rank. Raises `RuntimeError`."""
+        self._group().send([blob.to(self._device)], CONSUMER, 0).wait(_TIMEOUT)
+
+    def receive(self, buffer: torch.Tensor) -> None:
+        """Fill a buffer with what the other rank sends. Raises `RuntimeError`."""
+        here = buffer.to(self._device)
+        self._group().recv([here], PRODUCER, 0).wait(_TIMEOUT)
+        if here is not buffer:
+            buffer.copy_(here)
+
+    def close(self) -> None:
+        """Leave; the other rank's transfers fail at once."""
+        if self._joined is not None and library_for(self._device) == "nccl":
+            self._joined.abort()
+        self._joined = None
+
+    def _group(self) -> Any:
+        if self._joined is None:
+            self._joined = self._join()
+        return self._joined
+
+    def _join(self) -> Any:
+        if library_for(self._device) == "nccl":
+            torch.cuda.set_device(self._device)
+            options = _c10d.ProcessGroupNCCL.Options()
+            options._timeout = _TIMEOUT
+            return _c10d.ProcessGroupNCCL(self._store, self._rank, 2, options)
+        kind = _c10d.ProcessGroupGloo
+        options = kind._Options()
+        options._timeout = _TIMEOUT
+        options._devices = [kind.create_device(hostname=self._host)]
+        return kind(self._store, self._rank, 2, options)
+
+
+class CollectiveSender:
+    """The producer's side; serves the rendezvous.
+
+    `peer_host` is the consumer's host name or address: the local address towards it
+    is the one that is offered. Raises `OSError` or `RuntimeError`.
+    """
+
+    def __init__(self, device: str, peer_host: str) -> None:
+        self.name = library_for(device)
+        self.broken = False
+        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        self._host = _address_towards(peer_host)
+        self._store = _c10d.TCPStore(
+            self._host, 0, None, is_master=True, timeout=_TIMEOUT, wait_for_workers=False
+        )
+        self._store.set("nonce", self._nonce.hex())
+        self._group = _Group(self._store, PRODUCER, device, self._host)
+        self._thread = ThreadPoolExecutor(1, "collective sender")
+        self._buffers = BufferPool()
+        self._transfers = 0
+
+    def offer(self) -> stage_pb2.TransportOffer:
+        """Where the rendezvous is."""
+        locator = f"{self._host}:{self._store.port}"
+        return stage_pb2.TransportOffer(transport=self.name, locator=locator)
+
+    def proved(self, proof: bytes) -> bool:
+        """Whether the consumer has reached the rendezvous."""
+        return hmac.compare_digest(proof, self._nonce)
+
+    def place(self, encoding: Encoding) -> Placement:
+        """Announce a transfer that `push` makes. Raises `NotPlaced` when the group is broken."""
+        if self.broken:
+            raise NotPlaced(Fallback.COLLECTIVE_FAILED)
+        blob = self._buffers.take(encoding.size_bytes)
+        encoding.write_into(blob)
+        transfer, self._transfers = self._transfers, self._transfers + 1
+
+        async def push() -> None:
+            tensor = torch.from_numpy(np.frombuffer(blob, np.uint8))
+            loop = asyncio.get_running_loop()
+            try:
+                await loop.run_in_executor(self._thread, self._group.send, tensor)
+            except RuntimeError as error:
+                self._break()
+                raise PayloadLost(Fallback.COLLECTIVE_FAILED, str(error)) from error
+
+        collective = chunk_pb2.CollectiveTransfer(transfer=transfer)
+        payload = chunk_pb2.Payload(size_bytes=encoding.size_bytes, collective=collective)
+        return Placement(payload, push)
+
+    def release(self, slots: Iterable[int]) -> None:
+        """There are no slots."""
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._break()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _break(self) -> None:
+        self.broken = True
+        self._group.close()
+
+
+class CollectiveReceiver:
+    """The consumer's side."""
+
+    def __init__(self, store: Any, device: str, host: str) -> None:
+        self.name = library_for(device)
+        self._group = _Group(store, CONSUMER, device, host)
+        self._thread = ThreadPoolExecutor(1, "collective receiver")
+        self._buffers = BufferPool()
+        self._transfers = 0
+
+    async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
+        """The blob that the producer sends next. Raises `PayloadLost`."""
+        expected, self._transfers = self._transfers, self._transfers + 1
+        if payload.size_bytes > MAX_PAYLOAD_BYTES or payload.collective.transfer != expected:
+            raise PayloadLost(Fallback.COLLECTIVE_FAILED, f"transfer {expected} was expected")
+        buffer = self._buffers.take(payload.size_bytes)
+        tensor = torch.from_numpy(np.frombuffer(buffer, np.uint8))
+        loop = asyncio.get_running_loop()
+        try:
+            await loop.run_in_executor(self._thread, self._group.receive, tensor)
+        except RuntimeError as error:
+            self._group.close()
+            raise PayloadLost(Fallback.COLLECTIVE_FAILED, str(error)) from error
+        return buffer
+
+    def close(self) -> None:
+        """Leave the group."""
+        self._group.close()
+        self._thread.shutdown(wait=False, cancel_futures=True)
+
+
+async def join_rendezvous(
+    offer: stage_pb2.TransportOffer, device: str
+) -> tuple[CollectiveReceiver, bytes]:
+    """The receiver and the proof. Raises `OSError`, `RuntimeError` or `ValueError`."""
+    if (library := library_for(device)) != offer.transport:
+        raise ValueError(f"this process's device {device} is for {library}")
+    host, _, port = offer.locator.rpartition(":")
+
+    def connect() -> tuple[Any, bytes]:
+        store = _c10d.TCPStore(host, int(port), None, is_master=False, timeout=_TIMEOUT)
+        return store, bytes.fromhex(store.get("nonce").decode())
+
+    store, proof = await asyncio.to_thread(connect)
+    return CollectiveReceiver(store, device, _address_towards(host)), proof
+
+
+def _address_towards(host: str) -> str:
+    """This host's address on the route to another. Sends nothing. Raises `OSError`."""
+    family, kind, protocol, _, address = socket.getaddrinfo(host, 9, type=socket.SOCK_DGRAM)[0]
+    with socket.socket(family, kind, protocol) as probe:
+        probe.connect(address)
+        return str(probe.getsockname()[0])

@@ -1,0 +1,99 @@
+"""Hands a file descriptor to a process on this host that can name a secret.
+
+Over a Unix socket in the abstract namespace with SCM_RIGHTS: there is no name in
+any file system that a killed process could leave behind, the pid and mount
+namespaces of the two need not be the same, and a process in another network
+namespace (another host, another pod) cannot connect at all. /proc/<pid>/fd would
+need a shared pid namespace; a path in /dev/shm outlives a kill between creation
+and attachment, and the resource tracker of `multiprocessing.shared_memory` unlinks
+segments that are still in use.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import os
+import secrets
+import socket
+import struct
+
+SECRET_BYTES = 16
+RECEIVE_TIMEOUT_S = 1.0
+_MAX_GUESTS = 8
+log = logging.getLogger(__name__)
+
+_CREDENTIALS = struct.Struct("iII")
+
+
+class FdGiver:
+    """Gives `fd` to those who send `secret`, on the running event loop, until closed.
+
+    Raises `OSError` where Unix sockets cannot be had.
+    """
+
+    def __init__(self, fd: int) -> None:
+        self.name = f"antiphon-{secrets.token_hex(SECRET_BYTES)}"
+        self.secret = secrets.token_bytes(SECRET_BYTES)
+        self._fd = fd
+        self._loop = asyncio.get_running_loop()
+        self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._listener.setblocking(False)
+        try:
+            self._listener.bind(f"\0{self.name}")
+            self._listener.listen(_MAX_GUESTS)
+        except OSError:
+            self._listener.close()
+            raise
+        self._sockets = {self._listener}
+        self._loop.add_reader(self._listener, self._admit)
+
+    def close(self) -> None:
+        """Give it to nobody any more; the descriptor stays open here. May be repeated."""
+        while self._sockets:
+            self._dismiss(self._sockets.pop())
+
+    def _admit(self) -> None:
+        try:
+            guest, _ = self._listener.accept()
+        except OSError as error:
+            log.info("a guest went before it was let in: %s", error)
+            return
+        if len(self._sockets) > _MAX_GUESTS or _peer_uid(guest) != os.getuid():
+            guest.close()
+            return
+        guest.setblocking(False)
+        self._sockets.add(guest)
+        self._loop.add_reader(guest, self._answer, guest)
+
+    def _answer(self, guest: socket.socket) -> None:
+        try:
+            if hmac.compare_digest(guest.recv(2 * SECRET_BYTES), self.secret):
+                socket.send_fds(guest, [b"!"], [self._fd])
+        except OSError as error:
+            log.info("a guest went before it was answered: %s", error)
+        finally:
+            self._sockets.discard(guest)
+            self._dismiss(guest)
+
+    def _dismiss(self, sock: socket.socket) -> None:
+        self._loop.remove_reader(sock)
+        sock.close()
+
+
+def receive_fd(name: str, secret: bytes) -> int:
+    """The descriptor that a `FdGiver` of that name gives. Blocks; raises `OSError`."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as guest:
+        guest.settimeout(RECEIVE_TIMEOUT_S)
+        guest.connect(f"\0{name}")
+        guest.send(secret)
+        _, fds, _, _ = socket.recv_fds(guest, 1, 1)
+    if not fds:
+        raise PermissionError("the producer did not hand its memory over")
+    return fds[0]
+
+
+def _peer_uid(guest: socket.socket) -> int:
+    raw = guest.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    return int(_CREDENTIALS.unpack(raw)[1])

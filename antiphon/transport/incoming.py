@@ -1,0 +1,144 @@
+"""The consumer's ends of all links into a process.
+
+A stream that breaks suspends its link; the producer may take it up again within
+the resume window. The link is lost, once, when the window ends, when its producer
+says goodbye, and when another boot of the producing process appears at the same
+address: then the one that began is gone.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterable, Callable
+from dataclasses import dataclass
+
+import grpc
+
+from antiphon.chunk import Chunk
+from antiphon.errors import AntiphonError, InvalidArgument
+from antiphon.transport.incoming_connection import IncomingConnection, LinkContext
+from antiphon.transport.incoming_link import IncomingLink
+from antiphon.transport.negotiate import Attach, attach_best
+from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
+from antiphon.v1 import stage_pb2
+from antiphon.wire.frames import LinkMessage
+from antiphon.wire.status import abort
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class IncomingEvents:
+    """What links tell their owner, on the event loop.
+
+    `arrived` gets a chunk and its link's id; `failed` a session whose chunk was
+    malformed. `opened`, `suspended` and `lost` get the link.
+    """
+
+    opened: Callable[[IncomingLink], None]
+    arrived: Callable[[Chunk, str], None]
+    failed: Callable[[str, AntiphonError], None]
+    suspended: Callable[[IncomingLink], None]
+    lost: Callable[[IncomingLink], None]
+
+
+class IncomingLinks:
+    """Serves `Link` streams."""
+
+    def __init__(
+        self,
+        identity: LinkIdentity,
+        settings: LinkSettings,
+        events: IncomingEvents,
+        *,
+        attach: Attach = attach_best,
+    ) -> None:
+        self._identity = identity
+        self._settings = settings
+        self._events = events
+        self._attach = attach
+        self._links: dict[str, IncomingLink] = {}
+        self._connections: dict[str, IncomingConnection] = {}
+
+    async def serve(self, requests: AsyncIterable[LinkMessage], context: LinkContext) -> None:
+        """Serve one stream until its producer ends it or it breaks."""
+        incoming = aiter(requests)
+        first = await anext(incoming, None)
+        if not isinstance(first, stage_pb2.LinkRequest) or not first.HasField("hello"):
+            await abort(context, InvalidArgument("link: the first message must be `hello`"))
+        hello = first.hello
+        if not hello.link_id:
+            await abort(context, InvalidArgument("hello.link_id: must not be empty"))
+        link, resumed = self._link(hello)
+        connection = IncomingConnection(
+            link,
+            incoming,
+            context,
+            self._settings,
+            lambda chunk: self._events.arrived(chunk, link.link_id),
+            self._events.failed,
+            self._attach,
+        )
+        if (before := self._connections.get(link.link_id)) is not None:
+            before.close()
+        self._connections[link.link_id] = connection
+        link.state.connected = True
+        failure: AntiphonError | None = None
+        try:
+            await connection.run(hello, self._identity.boot_id, resumed=resumed)
+        except AntiphonError as error:
+            failure = error
+        except grpc.aio.InternalError:
+            log.info("the producer of link %s is gone", link.link_id)
+        finally:
+            if self._connections.get(link.link_id) is connection:
+                final = connection.said_goodbye or failure is not None
+                self._disconnected(link, final=final)
+        if failure is not None:
+            await abort(context, failure)
+
+    def states(self) -> list[LinkState]:
+        """The links that are not lost."""
+        return [link.state for link in self._links.values()]
+
+    def _link(self, hello: stage_pb2.LinkHello) -> tuple[IncomingLink, bool]:
+        """The link that a hello is about, and whether it was known."""
+        for other in list(self._links.values()):
+            same_place = hello.address and other.producer == (hello.host_id, hello.address)
+            if same_place and other.boot_id != hello.boot_id:
+                log.warning("%s at %s has restarted", hello.role, hello.address)
+                self._lose(other)
+        known = self._links.get(hello.link_id)
+        if known is not None:
+            if known.expiry is not None:
+                known.expiry.cancel()
+                known.expiry = None
+            known.state.counts["reconnected"] += 1
+            return known, True
+        state = LinkState(outgoing=False, peer_role=hello.role, peer_address=hello.address)
+        producer = (hello.host_id, hello.address)
+        link = IncomingLink(hello.link_id, producer, hello.boot_id, state)
+        self._links[hello.link_id] = link
+        self._events.opened(link)
+        return link, False
+
+    def _disconnected(self, link: IncomingLink, *, final: bool) -> None:
+        self._connections.pop(link.link_id, None)
+        link.state.connected = False
+        if final or not self._settings.resume_window_s:
+            self._lose(link)
+            return
+        log.warning("the link from %s %s broke", link.state.peer_role, link.state.peer_address)
+        loop = asyncio.get_running_loop()
+        link.expiry = loop.call_later(self._settings.resume_window_s, self._lose, link)
+        self._events.suspended(link)
+
+    def _lose(self, link: IncomingLink) -> None:
+        if self._links.pop(link.link_id, None) is None:
+            return
+        if link.expiry is not None:
+            link.expiry.cancel()
+        if (connection := self._connections.pop(link.link_id, None)) is not None:
+            connection.close()
+        self._events.lost(link)

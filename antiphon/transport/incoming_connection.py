@@ -1,0 +1,270 @@
+"""One connection of a link as its consumer sees it: fetch payloads, deliver in order, answer.
+
+A chunk whose payload cannot be had is asked for again, and everything after it is
+passed over until it has come: the producer sends all of that again. Progress is
+told now and then, and at once when slots are free.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+
+import grpc
+
+from antiphon.chunk import Chunk
+from antiphon.errors import (
+    AntiphonError,
+    DataLoss,
+    FailedPrecondition,
+    InvalidArgument,
+    ResourceExhausted,
+)
+from antiphon.transport.framed import FramedReceiver
+from antiphon.transport.incoming_link import MAX_RESPONSES, IncomingLink
+from antiphon.transport.negotiate import Attach, Attached
+from antiphon.transport.payload import PayloadLost
+from antiphon.transport.settings import LinkSettings
+from antiphon.v1 import chunk_pb2, stage_pb2
+from antiphon.wire.chunks import chunk_from_proto
+from antiphon.wire.frames import Frame, LinkMessage, as_frame
+
+PROGRESS_CHUNKS = 256
+PROGRESS_BYTES = 4 << 20
+PROGRESS_S = 0.05
+
+log = logging.getLogger(__name__)
+
+LinkContext = grpc.aio.ServicerContext[stage_pb2.LinkRequest, stage_pb2.LinkResponse]
+Arrived = Callable[[Chunk], None]
+Failed = Callable[[str, AntiphonError], None]
+
+
+class IncomingConnection:
+    """Serves one stream of a link. `arrived` and `failed` tell of chunks, in order."""
+
+    def __init__(
+        self,
+        link: IncomingLink,
+        incoming: AsyncIterator[LinkMessage],
+        context: LinkContext,
+        settings: LinkSettings,
+        arrived: Arrived,
+        failed: Failed,
+        attach: Attach,
+    ) -> None:
+        self.said_goodbye = False
+        self._link = link
+        self._incoming = incoming
+        self._context = context
+        self._settings = settings
+        self._arrived = arrived
+        self._failed = failed
+        self._attach_best = attach
+        self._loop = asyncio.get_running_loop()
+        self._framed = FramedReceiver(self._next_frame)
+        self._attached: Attached | None = None
+        self._control: deque[stage_pb2.LinkResponse] = deque()
+        self._asked_again = False
+        self._released: deque[int] = deque()
+        self._release_noted = False
+        self._unreported = self._unreported_bytes = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._progress_due = False
+        self._tasks: list[asyncio.Task[None]] = []
+
+    async def run(self, hello: stage_pb2.LinkHello, boot_id: str, *, resumed: bool) -> None:
+        """Accept and serve until the stream ends. Raises `AntiphonError` for a bad producer."""
+        attached = await self._attach_best(hello.offers, self._settings, self._note_released)
+        self._attach(attached)
+        self._link.responses.confirmed(hello.responses)
+        accept = self._accept(attached)
+        accept.boot_id, accept.chunks, accept.resumed = boot_id, self._link.received, resumed
+        await self._context.write(stage_pb2.LinkResponse(accept=accept))
+        reader = asyncio.create_task(self._receive())
+        writer = asyncio.create_task(self._answer())
+        self._tasks = [reader, writer]
+        try:
+            await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            await self._stop()
+        for task in (reader, writer):
+            error = None if task.cancelled() else task.exception()
+            if isinstance(error, AntiphonError):
+                raise error
+            if error is not None:
+                log.warning("a connection of link %s ended: %r", self._link.link_id, error)
+
+    def close(self) -> None:
+        """Another connection of the link takes its place."""
+        for task in self._tasks:
+            task.cancel()
+
+    async def _stop(self) -> None:
+        self.close()
+        if self._timer is not None:
+            self._timer.cancel()
+        await asyncio.wait(self._tasks)
+        self._detach()
+
+    # -- transports ------------------------------------------------------------------------
+
+    def _detach(self) -> None:
+        attached, self._attached = self._attached, None
+        if attached is not None and attached.receiver is not None:
+            attached.receiver.close()
+
+    def _attach(self, attached: Attached) -> None:
+        self._detach()
+        self._attached = attached
+        self._link.state.transport = attached.transport
+        self._link.state.refused = attached.refused
+
+    def _accept(self, attached: Attached) -> stage_pb2.LinkAccept:
+        return stage_pb2.LinkAccept(
+            transport=attached.transport, proof=attached.proof, refused=attached.refused
+        )
+
+    async def _attach_anew(self, offers: stage_pb2.TransportOffers) -> None:
+        """The agreed transport broke: take a new one, or gRPC, which is there already."""
+        try:
+            attached = await self._attach_best(offers.offers, self._settings, self._note_released)
+        except FailedPrecondition as error:
+            attached = Attached(None, "grpc", b"", (error.message,))
+        self._attach(attached)
+        self._control.append(stage_pb2.LinkResponse(accept=self._accept(attached)))
+        self._link.changed.set()
+
+    # -- chunks ----------------------------------------------------------------------------
+
+    async def _receive(self) -> None:
+        async for request in self._incoming:
+            if isinstance(request, Frame):
+                continue  # Of a chunk that was passed over and comes again.
+            match request.WhichOneof("message"):
+                case "batch":
+                    await self._take_batch(request.batch)
+                case "offers":
+                    await self._attach_anew(request.offers)
+                case "goodbye":
+                    self.said_goodbye = True
+                    return
+                case "frame":
+                    continue
+                case _:
+                    raise InvalidArgument("link: a message that has no place here")
+
+    async def _take_batch(self, batch: stage_pb2.ChunkBatch) -> None:
+        self._link.responses.confirmed(batch.responses)
+        self._link.state.counts["messages"] += 1
+        number = batch.first if batch.HasField("first") else self._link.received
+        for proto in batch.chunks:
+            await self._take(number, proto)
+            number += 1
+        if self._unreported >= PROGRESS_CHUNKS or self._unreported_bytes >= PROGRESS_BYTES:
+            self._report_progress()
+        elif self._unreported and self._timer is None:
+            self._timer = self._loop.call_later(PROGRESS_S, self._report_progress)
+
+    async def _take(self, number: int, proto: chunk_pb2.Chunk) -> None:
+        link = self._link
+        if number < link.received:
+            return
+        if number > link.received:
+            if self._asked_again:
+                return
+            raise DataLoss(f"link: chunk {number} came, {link.received} was expected")
+        try:
+            blob = await self._fetch(proto)
+        except PayloadLost as error:
+            self._ask_again(number, error)
+            return
+        self._asked_again = False
+        link.received += 1
+        self._unreported += 1
+        self._unreported_bytes += proto.payload.size_bytes
+        try:
+            chunk = chunk_from_proto(proto, blob)
+        except AntiphonError as error:
+            self._failed(proto.session_id, error)
+        else:
+            self._arrived(chunk)
+
+    async def _fetch(self, proto: chunk_pb2.Chunk) -> memoryview | None:
+        """The payload, None when it is inline. Raises `PayloadLost`, and `DataLoss` for lies."""
+        payload = proto.payload
+        match payload.WhichOneof("location"):
+            case None | "inline":
+                if payload.size_bytes:
+                    self._link.state.count_payload("grpc", payload.size_bytes)
+                return None
+            case "framed":
+                blob = await self._framed.fetch(payload)
+                self._link.state.count_payload("grpc", payload.size_bytes)
+                return blob
+            case location:
+                attached = self._attached
+                if attached is None or attached.receiver is None:
+                    raise DataLoss(f"{proto.edge}: a payload in {location} was not agreed on")
+                blob = await attached.receiver.fetch(payload)
+                self._link.state.count_payload(attached.transport, payload.size_bytes)
+                return blob
+
+    async def _next_frame(self) -> Frame:
+        request = await anext(self._incoming, None)
+        frame = as_frame(request) if request is not None else None
+        if frame is None:
+            raise DataLoss("link: a frame was expected")
+        return frame
+
+    def _ask_again(self, number: int, error: PayloadLost) -> None:
+        self._asked_again = True
+        self._link.state.count_fallback(error.reason.value)
+        resend = stage_pb2.LinkResend(first=number, reason=error.reason.value)
+        self._control.append(stage_pb2.LinkResponse(resend=resend))
+        self._link.changed.set()
+
+    # -- answers ---------------------------------------------------------------------------
+
+    def _note_released(self, generation: int) -> None:
+        """On any thread: a slot has no views any more."""
+        self._released.append(generation)
+        if not self._release_noted and not self._loop.is_closed():
+            self._release_noted = True
+            self._loop.call_soon_threadsafe(self._report_progress)
+
+    def _report_progress(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        self._release_noted = False
+        self._progress_due = True
+        self._link.changed.set()
+
+    def _progress(self) -> stage_pb2.LinkResponse:
+        self._progress_due = False
+        self._unreported = self._unreported_bytes = 0
+        progress = stage_pb2.LinkProgress(chunks=self._link.received)
+        while self._released:
+            progress.released_slots.append(self._released.popleft())
+        return stage_pb2.LinkResponse(progress=progress)
+
+    async def _answer(self) -> None:
+        """Write what there is to say, for ever; refusals and credits in their order."""
+        told = self._link.responses.first
+        while True:
+            if self._link.overrun:
+                raise ResourceExhausted(f"link: {MAX_RESPONSES} answers were not confirmed")
+            while self._control:
+                await self._context.write(self._control.popleft())
+            due = self._link.responses.since(told)
+            for response in due:
+                await self._context.write(response)
+            told += len(due)
+            if self._progress_due:
+                await self._context.write(self._progress())
+            elif not (self._control or told < self._link.responses.count):
+                self._link.changed.clear()
+                await self._link.changed.wait()

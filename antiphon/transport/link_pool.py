@@ -1,0 +1,55 @@
+"""All links of a process to downstream processes."""
+
+from __future__ import annotations
+
+from antiphon.chunk import Chunk
+from antiphon.errors import AntiphonError
+from antiphon.transport.link import LinkEvents, OutgoingLink
+from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
+
+
+class LinkPool:
+    """One link per downstream process, opened by the first chunk that goes there."""
+
+    def __init__(
+        self,
+        identity: LinkIdentity,
+        settings: LinkSettings,
+        events: LinkEvents,
+        *,
+        limit_bytes: int,
+    ) -> None:
+        self._identity = identity
+        self._settings = settings
+        self._owner = events
+        self._events = LinkEvents(events.refused, self._lost, events.credited, events.suspended)
+        self._limit_bytes = limit_bytes
+        self._links: dict[str, OutgoingLink] = {}
+
+    def send_nowait(self, address: str, chunk: Chunk) -> None:
+        """Queue a chunk on the link to `address`. Raises `ResourceExhausted`."""
+        link = self._links.get(address)
+        if link is None:
+            link = OutgoingLink(
+                address,
+                self._identity,
+                self._settings,
+                self._events,
+                limit_bytes=self._limit_bytes,
+            )
+            self._links[address] = link
+        link.send_nowait(chunk)
+
+    def states(self) -> list[LinkState]:
+        """The links that are not lost."""
+        return [link.state for link in self._links.values()]
+
+    async def close(self) -> None:
+        """Close all links."""
+        links, self._links = list(self._links.values()), {}
+        for link in links:
+            await link.close()
+
+    def _lost(self, address: str, error: AntiphonError) -> None:
+        self._links.pop(address, None)
+        self._owner.lost(address, error)

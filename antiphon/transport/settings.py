@@ -1,0 +1,75 @@
+"""What a process decides about its links, and what it counts on them: plain values."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from antiphon.deployment.schema import StageConfig, TransportName
+from antiphon.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True)
+class LinkSettings:
+    """How a process links.
+
+    `device` is the torch device between whose kind NCCL or Gloo are chosen,
+    `slab_bytes` the most that the payloads under way on one link may take of shared
+    memory, `resume_window_s` how long a broken link may take to heal; 0: not at all.
+    """
+
+    transport: TransportName
+    device: str
+    slab_bytes: int
+    resume_window_s: float
+
+    @classmethod
+    def of(cls, config: StageConfig) -> LinkSettings:
+        """A stage's settings. Raises `InvalidArgument`."""
+        if config.slab_bytes & (config.slab_bytes - 1):
+            raise InvalidArgument(
+                f"slab_bytes: {config.slab_bytes} is not a power of two", field="slab_bytes"
+            )
+        return cls(config.transport, config.device, config.slab_bytes, config.resume_window_s)
+
+
+@dataclass(frozen=True, slots=True)
+class LinkIdentity:
+    """This process, as a hello tells it; `address` is where it listens, if it does."""
+
+    host_id: str
+    boot_id: str
+    role: str
+    address: str = ""
+
+
+@dataclass(slots=True)
+class LinkState:
+    """One link as one of its ends sees it; what `LinkState` in proto tells.
+
+    `counts` has chunks and bytes by transport ("chunks.grpc", "bytes.grpc"),
+    fallbacks by reason ("fallback.slab_full"), "messages", "message_bytes" (written,
+    on the producer's side), "reconnected", "resent".
+    """
+
+    outgoing: bool
+    peer_role: str = ""
+    peer_address: str = ""
+    connected: bool = False
+    transport: str = ""
+    refused: tuple[str, ...] = ()
+    counts: Counter[str] = field(default_factory=Counter)
+
+    def count_message(self, size_bytes: int) -> None:
+        """A gRPC message was written."""
+        self.counts["messages"] += 1
+        self.counts["message_bytes"] += size_bytes
+
+    def count_payload(self, transport: str, size_bytes: int) -> None:
+        """A chunk went, or came, over a transport."""
+        self.counts[f"chunks.{transport}"] += 1
+        self.counts[f"bytes.{transport}"] += size_bytes
+
+    def count_fallback(self, reason: str) -> None:
+        """A chunk had to go over gRPC."""
+        self.counts[f"fallback.{reason}"] += 1

@@ -1,0 +1,178 @@
+"""Shared memory between one producer and one consumer: an anonymous file in slots.
+
+Laws:
+
+* The file has no name (memfd): it vanishes with the last process that maps it.
+* It cannot shrink (sealed) and a slot's pages are reserved before it is written
+  (posix_fallocate), so that no access can end in SIGBUS: memory that is missing
+  is an error at `place`.
+* Nothing is reserved before it is needed. A slot's pages are reserved and mapped in
+  one go, in each process, the first time that they are used; from then on a slot
+  is reused warm.
+* A slot begins with the generation of its last placement; the consumer checks it.
+* The consumer never unmaps while a view lives: views hold the mapping, which is
+  dropped, not closed. The producer has no views and unmaps at once.
+"""
+
+from __future__ import annotations
+
+import errno
+import fcntl
+import mmap
+import os
+import secrets
+import struct
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+
+from antiphon.transport.payload import MAX_PAYLOAD_BYTES, Fallback, NotPlaced, PayloadLost
+from antiphon.transport.slot_allocator import SlotAllocator
+from antiphon.wire.blob import ALIGNMENT, Encoding
+
+UNIT_BYTES = 64 << 10
+NONCE_BYTES = 32
+
+_SLOT = struct.Struct("<QQ")
+_SLOT_BYTES = ALIGNMENT
+_SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
+# From linux/mman.h; Python 3.11 has no names for them.
+_MADV_POPULATE_READ = 22
+_MADV_POPULATE_WRITE = 23
+
+Reserve = Callable[[int, int, int], None]
+
+
+class _Touched:
+    """Which units of a mapping have been populated."""
+
+    def __init__(self, memory: mmap.mmap, advice: int) -> None:
+        self._memory = memory
+        self._advice = advice
+        self._units = bytearray(len(memory) // UNIT_BYTES)
+
+    def is_new(self, offset: int, size: int) -> bool:
+        """Whether any unit of the range has not been touched."""
+        return self._units.find(0, *_units(offset, size)) >= 0
+
+    def touch(self, offset: int, size: int) -> None:
+        """Map the pages of the range at once instead of fault by fault."""
+        first, end = _units(offset, size)
+        try:
+            self._memory.madvise(self._advice, first * UNIT_BYTES, (end - first) * UNIT_BYTES)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # EINVAL: a kernel before 5.14; it faults by itself.
+                raise
+        self._units[first:end] = b"\1" * (end - first)
+
+
+class Slab:
+    """The producer's side. Raises `OSError` where anonymous files cannot be had."""
+
+    def __init__(self, capacity: int, *, reserve: Reserve = os.posix_fallocate) -> None:
+        self.size_bytes = capacity
+        self.nonce = secrets.token_bytes(NONCE_BYTES)
+        self._reserve = reserve
+        self._slots = SlotAllocator(capacity, UNIT_BYTES)
+        self._offsets: dict[int, int] = {}
+        self._generation = 0
+        self.fd = os.memfd_create("antiphon-slab", os.MFD_CLOEXEC | os.MFD_ALLOW_SEALING)
+        try:
+            os.ftruncate(self.fd, capacity)
+            fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
+            self._memory = mmap.mmap(self.fd, capacity)
+            reserve(self.fd, 0, UNIT_BYTES)
+        except OSError:
+            os.close(self.fd)
+            raise
+        self._touched = _Touched(self._memory, _MADV_POPULATE_WRITE)
+        # The first block is never a slot: it holds the nonce.
+        self._slots.take(UNIT_BYTES)
+        self._memory[:NONCE_BYTES] = self.nonce
+
+    def place(self, encoding: Encoding) -> tuple[int, int]:
+        """Encode straight into a free slot: its offset and generation. Raises `NotPlaced`."""
+        size = _SLOT_BYTES + encoding.size_bytes
+        if size > self.size_bytes // 2:
+            raise NotPlaced(Fallback.TOO_LARGE)
+        offset = self._slots.take(size)
+        if offset is None:
+            raise NotPlaced(Fallback.SLAB_FULL)
+        try:
+            self._prepare(offset, size)
+        except OSError as error:
+            self._slots.free(offset)
+            raise NotPlaced(Fallback.NO_MEMORY, str(error)) from error
+        self._generation += 1
+        self._offsets[self._generation] = offset
+        _SLOT.pack_into(self._memory, offset, self._generation, encoding.size_bytes)
+        with memoryview(self._memory) as whole, whole[offset + _SLOT_BYTES : offset + size] as slot:
+            encoding.write_into(slot)
+        return offset, self._generation
+
+    def release(self, generation: int) -> None:
+        """The consumer has no view of the slot any more; an unknown generation is ignored."""
+        offset = self._offsets.pop(generation, None)
+        if offset is not None:
+            self._slots.free(offset)
+
+    @property
+    def used(self) -> int:
+        """How many slots hold a payload."""
+        return len(self._offsets)
+
+    def close(self) -> None:
+        """Close and unmap; the memory lives on as long as the consumer maps it."""
+        os.close(self.fd)
+        self._memory.close()
+
+    def _prepare(self, offset: int, size: int) -> None:
+        if self._touched.is_new(offset, size):
+            first, end = _units(offset, size)
+            self._reserve(self.fd, first * UNIT_BYTES, (end - first) * UNIT_BYTES)
+            self._touched.touch(offset, size)
+
+
+class AttachedSlab:
+    """The consumer's side of a slab; takes the descriptor over.
+
+    `released` is called with a slot's generation when its last view has died, on
+    whatever thread that happens. Raises `OSError`, or `ValueError` for a file that
+    is not a slab of that size.
+    """
+
+    def __init__(self, fd: int, size_bytes: int, released: Callable[[int], None]) -> None:
+        try:
+            if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
+                raise ValueError("the memory is not sealed: it could shrink under its reader")
+            if size_bytes % UNIT_BYTES or not 0 < size_bytes == os.fstat(fd).st_size:
+                raise ValueError(f"the memory is not {size_bytes} bytes large")
+            self._memory = mmap.mmap(fd, size_bytes, prot=mmap.PROT_READ)
+        finally:
+            os.close(fd)
+        self._touched = _Touched(self._memory, _MADV_POPULATE_READ)
+        self._released = released
+
+    def nonce(self) -> bytes:
+        """What proves that this process reads the producer's memory."""
+        return self._memory[:NONCE_BYTES]
+
+    def view(self, offset: int, generation: int, size: int) -> memoryview:
+        """The blob in a slot, read-only. Raises `PayloadLost` when it is not there."""
+        end = offset + _SLOT_BYTES + size
+        if offset % UNIT_BYTES or size > MAX_PAYLOAD_BYTES or end > len(self._memory):
+            raise PayloadLost(Fallback.SLOT_LOST, f"no slot of {size} bytes at {offset}")
+        if self._touched.is_new(offset, _SLOT_BYTES + size):
+            self._touched.touch(offset, _SLOT_BYTES + size)
+        if _SLOT.unpack_from(self._memory, offset) != (generation, size):
+            raise PayloadLost(Fallback.SLOT_LOST, f"generation {generation} is gone")
+        owner = np.frombuffer(self._memory, np.uint8, size, offset + _SLOT_BYTES)
+        # Every view of the blob holds this array: it dies with the last of them.
+        weakref.finalize(owner, self._released, generation).atexit = False
+        return owner.data
+
+
+def _units(offset: int, size: int) -> tuple[int, int]:
+    """The units that a range touches: first, and the one after the last."""
+    return offset // UNIT_BYTES, -(-(offset + size) // UNIT_BYTES)

@@ -1,0 +1,53 @@
+"""Which part of a slab is free: a buddy allocator over offsets, pure.
+
+Blocks are powers of two and split or merge with their other half, so that a slab
+serves 20 KB and 40 MB alike and is whole again when all slots are back. The most
+recently freed block is taken first: its pages are there and its lines in the cache.
+"""
+
+from __future__ import annotations
+
+
+class SlotAllocator:
+    """Offsets within `capacity` bytes, a power of two times `smallest`."""
+
+    def __init__(self, capacity: int, smallest: int) -> None:
+        ratio = capacity // smallest
+        if capacity != ratio * smallest or ratio < 1 or ratio & (ratio - 1):
+            raise ValueError(f"{capacity} is not a power of two times {smallest}")
+        self._smallest = smallest
+        self._top = ratio.bit_length() - 1
+        # Free offsets by order; a dict keeps them in the order in which they were freed.
+        self._free: list[dict[int, None]] = [{} for _ in range(self._top + 1)]
+        self._free[self._top][0] = None
+        self._taken: dict[int, int] = {}
+
+    def take(self, size: int) -> int | None:
+        """The offset of a block of at least `size` bytes; None when there is none."""
+        wanted = max(0, (-(-size // self._smallest) - 1).bit_length())
+        order = next((o for o in range(wanted, self._top + 1) if self._free[o]), None)
+        if order is None:
+            return None
+        offset, _ = self._free[order].popitem()
+        while order > wanted:
+            order -= 1
+            self._free[order][offset + (self._smallest << order)] = None
+        self._taken[offset] = order
+        return offset
+
+    def free(self, offset: int) -> None:
+        """Give a block back. Raises `KeyError` when it is not taken."""
+        order = self._taken.pop(offset)
+        while order < self._top:
+            buddy = offset ^ (self._smallest << order)
+            if buddy not in self._free[order]:
+                break
+            del self._free[order][buddy]
+            offset = min(offset, buddy)
+            order += 1
+        self._free[order][offset] = None
+
+    @property
+    def taken(self) -> int:
+        """How many blocks are in use."""
+        return len(self._taken)

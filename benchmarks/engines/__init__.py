@@ -1,0 +1,1 @@
+"""Speed of single engines, against the reference and against other ways."""

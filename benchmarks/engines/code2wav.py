@@ -1,0 +1,223 @@
+"""Speed of the code2wav engine: `python -m benchmarks.engines.code2wav --help`.
+
+CPU time per second of audio, in rounds that interleave all sides: this engine at several
+chunk sizes and numbers of sessions; left-context windows, where each chunk is decoded with
+25 earlier frames by Hugging Face's forward and trimmed; and one Hugging Face decode of all
+frames at once. Prints medians with their spread, and ratios of medians. Weights are random.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+import torch
+from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
+    Qwen3OmniMoeCode2WavConfig,
+)
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
+
+from antiphon.chunk import Tensor
+from antiphon.runtime.engine import Completed, Emitted, InputChunk, SegmentSettings
+from antiphon.sampling import Sampling
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon.testing.tiny_shape import SMALL
+from services.code2wav.engine import Code2WavEngine
+from services.code2wav.stream import StreamDecoder
+
+LEFT_CONTEXT = 25
+FRAMES_PER_SECOND = 12.5
+WANTED = SegmentSettings("", Sampling(0.0, 0, 1.0, 1.0, 0, 1), frozenset({"audio"}))
+
+
+@dataclass(slots=True)
+class Side:
+    """One of the things compared: a run that makes so much audio, and what its rounds took."""
+
+    name: str
+    frames: int
+    run: Callable[[], object]
+    seconds: list[float] = field(default_factory=list)
+
+    def measure(self) -> None:
+        """One round, in CPU time of this thread: others may share the machine."""
+        started = time.thread_time()
+        self.run()
+        self.seconds.append(time.thread_time() - started)
+
+    @property
+    def costs(self) -> list[float]:
+        """CPU seconds per second of audio, of each round."""
+        return [each * FRAMES_PER_SECOND / self.frames for each in self.seconds]
+
+    @property
+    def cost(self) -> float:
+        """The median."""
+        return statistics.median(self.costs)
+
+
+class Engines:
+    """The sides: one module, one decoder over its weights."""
+
+    def __init__(self, config: Qwen3OmniMoeCode2WavConfig, frames: int) -> None:
+        torch.manual_seed(0)
+        self.module = Qwen3OmniMoeCode2Wav(config)
+        self.module.train(False)
+        self.decoder = StreamDecoder(self.module)
+        shape = (frames, config.num_quantizers)
+        rng = np.random.default_rng(0)
+        self.codes = rng.integers(0, config.codebook_size, shape).astype(np.uint16)
+
+    @torch.inference_mode()
+    def one_shot(self, codes: Tensor) -> torch.Tensor:
+        """Hugging Face's decode of these frames: [samples]."""
+        samples: torch.Tensor = self.module(torch.from_numpy(codes.astype(np.int64)).T[None])
+        return samples[0, 0]
+
+    def windows(self, chunk: int) -> None:
+        """Each chunk with its left context, trimmed."""
+        for start in range(0, len(self.codes), chunk):
+            context = min(start, LEFT_CONTEXT)
+            samples = self.one_shot(self.codes[start - context : start + chunk])
+            samples[context * self.decoder.samples_per_frame :].numpy()
+
+    def stream(self, chunk: int, sessions: int, frames: int) -> list[Tensor]:
+        """All sessions fed in chunks, each chunk of all of them before the next."""
+        engine = Code2WavEngine(self.decoder, frames, sessions)
+        keys = [SegmentKey(f"session-{each}", 0) for each in range(sessions)]
+        parts: dict[SegmentKey, list[Tensor]] = {key: [] for key in keys}
+        for key in keys:
+            engine.admit(key, WANTED)
+        for start in range(0, frames, chunk):
+            codes = self.codes[start : min(start + chunk, frames)]
+            last = start + chunk >= frames
+            finish = FinishReason.STOP if last else None
+            for key in keys:
+                engine.accept(key, InputChunk("codes", start, {"codes": codes}, last, finish))
+            _drain(engine, keys, parts)
+        return [np.concatenate(part) for part in parts.values()]
+
+
+def _drain(
+    engine: Code2WavEngine, keys: Sequence[SegmentKey], parts: dict[SegmentKey, list[Tensor]]
+) -> None:
+    """Step until nothing is left to decode."""
+    done: set[SegmentKey] = set()
+    while any(engine.awaited_edge(key) is None for key in keys if key not in done):
+        for event in engine.step():
+            match event:
+                case Emitted():
+                    parts[event.key].append(event.tensors["samples"])
+                case Completed():
+                    done.add(event.key)
+                    engine.release(event.key)
+                case _:
+                    raise event.error
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run and print."""
+    options = _options(arguments)
+    torch.set_num_threads(options.threads)
+    engines = Engines(_config(options.shape), options.frames)
+    _print_facts(engines, options)
+    sides = _sides(engines, options)
+    for side in sides:
+        side.run()
+    for _ in range(options.rounds):
+        for side in sides:
+            side.measure()
+    _print_costs(sides)
+    _print_ratios({side.name: side for side in sides}, options.chunks)
+    return 0
+
+
+def _sides(engines: Engines, options: argparse.Namespace) -> list[Side]:
+    """Everything that is compared, in the order of a round."""
+    frames = options.frames
+    sides = [Side("one decode", frames, lambda: engines.one_shot(engines.codes))]
+    for chunk in options.chunks:
+        sides.append(
+            Side(f"windows {chunk}", frames, lambda chunk=chunk: engines.windows(chunk))  # type: ignore[misc]
+        )
+        for sessions in options.sessions:
+            # About as much audio in all for each number of sessions, whole chunks each.
+            own = max(chunk, frames // sessions // chunk * chunk)
+            if own * sessions > 2 * frames:
+                continue
+            sides.append(
+                Side(
+                    f"engine {chunk} x {sessions}",
+                    own * sessions,
+                    lambda chunk=chunk, sessions=sessions, own=own: engines.stream(  # type: ignore[misc]
+                        chunk, sessions, own
+                    ),
+                )
+            )
+    return sides
+
+
+def _print_facts(engines: Engines, options: argparse.Namespace) -> None:
+    """What is measured, and that it is right."""
+    parameters = sum(each.numel() for each in engines.module.parameters())
+    state = engines.decoder.state_bytes
+    print(
+        f"{options.shape}: {parameters / 1e6:.1f} M parameters, float32, {options.threads} thread, "
+        f"{options.frames} frames, {options.rounds} rounds"
+    )
+    print(f"state of a session: {state} bytes; 16 slots: {16 * state / 1e6:.1f} MB")
+    whole = engines.one_shot(engines.codes).numpy()
+    (streamed,) = engines.stream(4, 1, options.frames)
+    error, loudest = np.abs(streamed - whole).max(), np.abs(whole).max()
+    print(f"largest difference from one decode: {error:.1e} (largest sample {loudest:.1e})\n")
+
+
+def _print_costs(sides: Sequence[Side]) -> None:
+    print("CPU s per s of audio       median   least    most")
+    for side in sides:
+        print(f"{side.name:24s} {side.cost:8.3f}{min(side.costs):8.3f}{max(side.costs):8.3f}")
+
+
+def _print_ratios(sides: dict[str, Side], chunks: Sequence[int]) -> None:
+    print("\nratio of medians         windows  one decode")
+    whole = sides["one decode"].cost
+    for name, side in sides.items():
+        if name.startswith("engine"):
+            windows = sides[f"windows {name.split()[1]}"].cost
+            print(f"{name:24s} {side.cost / windows:7.2f} {side.cost / whole:11.2f}")
+
+
+def _config(shape: str) -> Qwen3OmniMoeCode2WavConfig:
+    """The released model's, or one about as small as that of the tiny checkpoint."""
+    if shape == "released":
+        return Qwen3OmniMoeCode2WavConfig()
+    return Qwen3OmniMoeCode2WavConfig(
+        codebook_size=SMALL.codebook_size,
+        num_quantizers=SMALL.code_groups,
+        hidden_size=32,
+        num_attention_heads=4,
+        num_key_value_heads=4,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        decoder_dim=32,
+    )
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks.engines.code2wav", description=__doc__)
+    parser.add_argument("--shape", choices=("released", "tiny"), default="released")
+    parser.add_argument("--frames", type=int, default=50, help="frames of a session alone")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument("--chunks", type=int, nargs="+", default=[25, 4], help="frames each")
+    parser.add_argument("--sessions", type=int, nargs="+", default=[1, 4, 16])
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

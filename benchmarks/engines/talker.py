@@ -1,0 +1,284 @@
+"""Speed of the talker engine: `python -m benchmarks.engines.talker --help`.
+
+CPU time of the thread that runs it, since others may share the machine, in rounds that
+interleave all sides; weights are random and never end speech by themselves:
+- a frame of one session, against Hugging Face's `generate` of the talker at batch 1;
+- frames of 1, 2, 4, ... sessions in one engine;
+- a frame of one session after a prompt of 256 ... 4096 rows;
+- the longest step of sessions that speak while a long prompt arrives.
+Prints medians with their spread, and ratios of medians.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
+    Qwen3OmniMoeTalkerForConditionalGeneration,
+)
+from transformers.utils import logging
+
+from antiphon.pipelines.qwen3_omni import SpecialIds
+from antiphon.runtime.engine import Emitted, InputChunk, SegmentSettings
+from antiphon.segment import SegmentKey
+from antiphon.testing.tiny_config import make_config
+from antiphon.testing.tiny_shape import SMALL, TinyShape
+from antiphon.testing.tiny_tokenizer import write_tokenizer
+from services.talker.engine import CODES, TalkerEngine
+from services.talker.model import Talker
+from services.talker.qwen3_omni import DEFAULT_SAMPLING
+
+SHAPES = {
+    "tiny": replace(SMALL, code_groups=16),
+    # The released talker's widths, with few layers.
+    "wide": replace(
+        SMALL,
+        talker_hidden=1024,
+        talker_layers=2,
+        talker_heads=16,
+        talker_kv_heads=2,
+        talker_head_dim=128,
+        talker_experts=128,
+        talker_experts_per_token=6,
+        talker_expert_intermediate=384,
+        code_groups=16,
+        codebook_size=2048,
+        predictor_layers=5,
+        predictor_heads=16,
+        predictor_kv_heads=8,
+        predictor_head_dim=128,
+    ),
+}
+SAMPLINGS = {"greedy": replace(DEFAULT_SAMPLING, temperature=0.0), "sampled": DEFAULT_SAMPLING}
+WORDS = 512
+PROMPT_ROWS = 48
+LONG_PROMPT = 4096
+
+
+@dataclass(slots=True)
+class Side:
+    """One of the things compared: `run` gives CPU milliseconds, one number a round."""
+
+    name: str
+    run: Callable[[], float]
+    costs: list[float] = field(default_factory=list)
+
+    @property
+    def cost(self) -> float:
+        """The median."""
+        return statistics.median(self.costs)
+
+
+class Bench:
+    """One talker's weights, in Hugging Face's module and in an engine."""
+
+    def __init__(self, shape: TinyShape, slots: int, frames: int, context: int) -> None:
+        with tempfile.TemporaryDirectory() as directory:
+            config: Any = make_config(shape, write_tokenizer(Path(directory)))
+        self.module = _make_module(config.talker_config)
+        self.special = SpecialIds.from_config(config.to_dict())
+        words = torch.randn(self.special.tts_eos + WORDS, shape.hidden)
+        limit = context + 2 * PROMPT_ROWS + frames
+        with torch.inference_mode():
+            talker = Talker(
+                self.module,
+                words,
+                self.special,
+                code_entries=shape.talker_vocabulary,
+                context_limit=limit,
+                slots=slots,
+            )
+        self.engine, self.frames = TalkerEngine(talker, limit), frames
+        self.groups, self.kv_bytes = talker.groups, talker.cache.bytes
+
+    def generate(self, sampling: str) -> float:
+        """Hugging Face's `generate`: milliseconds a frame, the prompt's not counted."""
+        return (self._generate(sampling, self.frames) - self._generate(sampling, 1)) / (
+            self.frames - 1
+        )
+
+    def speak(self, sampling: str, sessions: int, prompt: int = PROMPT_ROWS) -> float:
+        """This engine: milliseconds a step of all sessions, which makes a frame of each."""
+        keys = [self._join(sampling, seed, prompt) for seed in range(sessions)]
+        while self.step(keys) < sessions:
+            pass
+        times, made = [], 0
+        for _ in range(self.frames - 1):
+            started = time.thread_time()
+            made += self.step(keys)
+            times.append(time.thread_time() - started)
+        self._leave(keys)
+        assert made > 0.9 * sessions * (self.frames - 1)
+        return statistics.median(times) * 1e3
+
+    def disturbed(self, sessions: int) -> float:
+        """The longest step of sessions that speak while a long prompt is read, milliseconds."""
+        keys = [self._join("sampled", seed, PROMPT_ROWS) for seed in range(sessions)]
+        while self.step(keys) < sessions:
+            pass
+        keys.append(self._join("sampled", sessions, LONG_PROMPT))
+        longest = 0.0
+        while self.engine.awaited_edge(keys[-1]) is None:
+            started = time.thread_time()
+            made = self.step(keys)
+            longest = max(longest, time.thread_time() - started)
+            if made > sessions:
+                break
+        self._leave(keys)
+        return longest * 1e3
+
+    def step(self, keys: Sequence[SegmentKey]) -> int:
+        """One step of the engine; how many frames came."""
+        events = self.engine.step()
+        return sum(isinstance(event, Emitted) and bool(event.tensors) for event in events)
+
+    def _join(self, sampling: str, seed: int, prompt: int) -> SegmentKey:
+        """A session with a text prompt of about so many rows and a long reply."""
+        key, special = SegmentKey(f"session {seed}", 0), self.special
+        settings = replace(SAMPLINGS[sampling], seed=seed, max_tokens=self.frames + 30)
+        self.engine.admit(key, SegmentSettings("", settings, frozenset({CODES})))
+        words = np.random.default_rng(seed).integers(20, 200, prompt + 2 * self.frames)
+        header = [special.im_start, special.assistant, 10]
+        ids = [special.im_start, special.user, *words[: prompt - 11], *header]
+        reply = words[prompt:].astype(np.int32)
+        ids_chunk = {"ids": np.array(ids, np.int32)}
+        self.engine.accept(key, InputChunk("prompt", 0, ids_chunk, segment_finished=True))
+        self.engine.accept(key, InputChunk("tokens", 0, {"ids": reply}, segment_finished=True))
+        return key
+
+    def _leave(self, keys: Sequence[SegmentKey]) -> None:
+        for key in keys:
+            self.engine.release(key)
+
+    @torch.inference_mode()
+    def _generate(self, sampling: str, frames: int) -> float:
+        """Milliseconds for so many frames and the prompt."""
+        settings, config = SAMPLINGS[sampling], self.module.config
+        hidden = config.text_config.hidden_size
+        drawing = {"do_sample": False}
+        if not settings.greedy:
+            drawing = {"do_sample": True, "temperature": 0.9, "top_k": 50, "top_p": 1.0}  # type: ignore[dict-item]
+        vocabulary = config.text_config.vocab_size
+        with warnings.catch_warnings():
+            # It says that the penalty does not see the prompt, which is wanted.
+            warnings.simplefilter("ignore", UserWarning)
+            started = time.thread_time()
+            self.module.generate(
+                inputs_embeds=torch.randn(1, PROMPT_ROWS, hidden),
+                trailing_text_hidden=torch.randn(1, 2 * self.frames, hidden),
+                tts_pad_embed=torch.randn(1, 1, hidden),
+                attention_mask=torch.ones(1, PROMPT_ROWS, dtype=torch.long),
+                max_new_tokens=frames + 1,
+                min_new_tokens=frames + 1,
+                repetition_penalty=settings.repetition_penalty,
+                suppress_tokens=list(range(vocabulary - 1024, vocabulary)),
+                eos_token_id=config.codec_eos_token_id,
+                output_hidden_states=True,
+                return_dict_in_generate=True,
+                **drawing,
+            )
+            return (time.thread_time() - started) * 1e3
+
+
+def _make_module(config: Any) -> Any:
+    """Hugging Face's talker with random weights that seldom draw the stop code."""
+    torch.manual_seed(0)
+    module: Any = Qwen3OmniMoeTalkerForConditionalGeneration(config)
+    module.train(False)
+    with torch.no_grad():
+        for parameter in module.parameters():
+            if parameter.ndim > 1:
+                parameter.normal_(0.0, 1.5 / parameter.shape[-1] ** 0.5)
+        module.codec_head.weight[config.codec_eos_token_id] = 0.0
+    return module
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run and print."""
+    options = _options(arguments)
+    torch.set_num_threads(options.threads)
+    logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    slots = max(*options.sessions, 17)
+    context = max(*options.contexts, LONG_PROMPT)
+    bench = Bench(SHAPES[options.shape], slots, options.frames, context)
+    print(
+        f"{options.shape}: {bench.groups} code groups, float32, {options.threads} thread, "
+        f"{options.frames} frames, {options.rounds} rounds; {slots} slots of "
+        f"{context + 2 * PROMPT_ROWS + options.frames} positions: {bench.kv_bytes / 1e6:.0f} MB\n"
+    )
+    sides = _sides(bench, options)
+    for side in sides.values():
+        side.run()
+    for _ in range(options.rounds):
+        for side in sides.values():
+            side.costs.append(side.run())
+    print("CPU ms a step                    median   least    most")
+    for side in sides.values():
+        print(f"{side.name:32s}{side.cost:7.2f}{min(side.costs):8.2f}{max(side.costs):8.2f}")
+    _print_ratios(sides, options)
+    return 0
+
+
+def _sides(bench: Bench, options: argparse.Namespace) -> dict[str, Side]:
+    """Everything that is compared, in the order of a round."""
+    runs: dict[str, Callable[[], float]] = {}
+    for sampling in SAMPLINGS:
+        runs[f"generate, {sampling}"] = lambda sampling=sampling: bench.generate(sampling)  # type: ignore[misc]
+        for count in options.sessions:
+            runs[f"{count} sessions, {sampling}"] = (
+                lambda sampling=sampling, count=count: bench.speak(sampling, count)  # type: ignore[misc]
+            )
+    for rows in options.contexts:
+        runs[f"after {rows} rows"] = lambda rows=rows: bench.speak("sampled", 1, rows)  # type: ignore[misc]
+    if options.disturbed:
+        runs["16 sessions, longest, disturbed"] = lambda: bench.disturbed(16)
+    return {name: Side(name, run) for name, run in runs.items()}
+
+
+def _print_ratios(sides: dict[str, Side], options: argparse.Namespace) -> None:
+    """What the figures say."""
+    for sampling in SAMPLINGS:
+        one = sides[f"1 sessions, {sampling}"].cost
+        against = one / sides[f"generate, {sampling}"].cost
+        print(f"\n{sampling}: a frame alone takes {against:.2f} of generate's time")
+        for count in options.sessions:
+            gain = count * one / sides[f"{count} sessions, {sampling}"].cost
+            print(f"{sampling}: {count:3d} sessions make {gain:5.1f} x the frames of one")
+    print()
+    for rows in options.contexts:
+        ratio = sides[f"after {rows} rows"].cost / sides[f"after {options.contexts[0]} rows"].cost
+        print(f"a frame after {rows} rows takes {ratio:.2f} x that after {options.contexts[0]}")
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.engines.talker",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--shape", choices=SHAPES, default="tiny", help="(default: tiny)")
+    parser.add_argument("--frames", type=int, default=20, help="of a session (default: 20)")
+    parser.add_argument("--rounds", type=int, default=5, help="(default: 5)")
+    parser.add_argument("--threads", type=int, default=1, help="(default: 1)")
+    parser.add_argument("--sessions", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
+    parser.add_argument("--contexts", type=int, nargs="+", default=[256, 1024, 4096])
+    parser.add_argument("--disturbed", action=argparse.BooleanOptionalAction, default=True)
+    options = parser.parse_args(arguments)
+    if 1 not in options.sessions or options.frames < 2:
+        parser.error("--sessions must have 1, and --frames be at least 2")
+    return options
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,1 @@
+"""Message latency and cost between two processes: `python -m benchmarks.transport --help`."""

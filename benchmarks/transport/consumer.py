@@ -1,0 +1,109 @@
+"""The consumers: `python -m benchmarks.transport.consumer KIND REPORT_FD ...`."""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import sys
+import threading
+from collections.abc import AsyncIterator
+from itertools import count
+from typing import Any
+
+import grpc
+import numpy as np
+
+from antiphon.chunk import Chunk
+from antiphon.testing.link_rig import LinkConsumer, Received, serving
+from antiphon.transport.channel import SERVER_OPTIONS
+from antiphon.transport.negotiate import attach_best
+from antiphon.wire import blob
+from benchmarks.transport.contestants import METHOD, SLAB_BYTES, settings_of
+from benchmarks.transport.report import report
+
+OMNI_POLL_S = 0.001
+
+
+def raw(report_fd: int, memory_fd: str, event: str) -> None:
+    """View what the eventfd says that there is."""
+    memory = mmap.mmap(int(memory_fd), SLAB_BYTES)
+    view = np.frombuffer(memory, np.uint8)
+    view.max()  # Touch every page.
+    print("ready", flush=True)
+    while True:
+        size = os.eventfd_read(int(event))
+        assert view[:size].size == size
+        report(report_fd)
+
+
+class _Reporter(Received):
+    """Reports instead of recording."""
+
+    def __init__(self, report_fd: int) -> None:
+        super().__init__()
+        self._report_fd = report_fd
+
+    def take(self, chunk: Chunk) -> None:
+        assert chunk.tensors
+        report(self._report_fd)
+
+
+async def link(report_fd: int, transport: str) -> None:
+    """One end of an antiphon link."""
+    settings = settings_of(transport)  # type: ignore[arg-type]
+    reporter = _Reporter(report_fd)
+    consumer = LinkConsumer(settings, attach_best, boot_id="consumer", received=reporter)
+    async with serving(consumer) as address:
+        print(address, flush=True)
+        await asyncio.Event().wait()
+
+
+async def whole(report_fd: int) -> None:
+    """A raw gRPC stream."""
+
+    async def take(messages: AsyncIterator[bytes], _: object) -> AsyncIterator[bytes]:
+        async for message in messages:
+            assert blob.decode(message)
+            report(report_fd)
+        yield b""
+
+    service, _, method = METHOD.strip("/").partition("/")
+    handlers: dict[str, Any] = {method: grpc.stream_stream_rpc_method_handler(take)}
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(service, handlers),))
+    print(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}", flush=True)
+    await server.start()
+    await server.wait_for_termination()
+
+
+def omni(report_fd: int, source: str, prefix: str) -> None:
+    """Poll for the next key as the receive loop of the transfer adapter does."""
+    from benchmarks.transport.omni import load_connector
+
+    connector = load_connector(source)
+    print("ready", flush=True)
+    woken = threading.Condition()
+    for number in count():
+        while connector.get("0", "1", f"{prefix}_{number}") is None:
+            with woken:
+                woken.wait(timeout=OMNI_POLL_S)
+        report(report_fd)
+
+
+def main() -> None:
+    """Run one consumer until it is killed."""
+    kind, report_fd, *arguments = sys.argv[1:]
+    match kind:
+        case "raw":
+            raw(int(report_fd), *arguments)
+        case "link":
+            asyncio.run(link(int(report_fd), *arguments))
+        case "whole":
+            asyncio.run(whole(int(report_fd)))
+        case "omni":
+            omni(int(report_fd), *arguments)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,174 @@
+"""The ways to bring tensors to another process that are compared.
+
+Each has a producer's side here and a consumer, which runs as a process of its own
+(`python -m benchmarks.transport.consumer KIND ...`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import mmap
+import os
+import sys
+from abc import abstractmethod
+from asyncio.subprocess import PIPE, Process
+from collections.abc import Sequence
+from itertools import count
+
+import grpc
+import numpy as np
+
+from antiphon.chunk import Chunk, Tensors
+from antiphon.deployment.schema import TransportName
+from antiphon.testing.link_rig import producer
+from antiphon.transport.channel import CHANNEL_OPTIONS
+from antiphon.transport.settings import LinkSettings
+from antiphon.wire import blob
+from benchmarks.transport.report import Reports
+
+SLAB_BYTES = 256 << 20
+METHOD = "/raw/Stream"
+
+
+def settings_of(transport: TransportName) -> LinkSettings:
+    """How the benchmark links."""
+    return LinkSettings(transport, "cpu", SLAB_BYTES, resume_window_s=5.0)
+
+
+class Contestant:
+    """Start it, send, stop it. A consumer's first line says where it listens."""
+
+    name: str
+
+    def __init__(self) -> None:
+        self.reports = Reports()
+        self._consumer: Process | None = None
+
+    @abstractmethod
+    async def start(self) -> None:
+        """Start the consumer and connect."""
+
+    @abstractmethod
+    async def send(self, tensors: Tensors) -> None:
+        """Hand a message over; its report comes later."""
+
+    async def stop(self) -> None:
+        """End the consumer."""
+        if self._consumer is not None:
+            self._consumer.kill()
+            await self._consumer.wait()
+        self.reports.close()
+
+    async def spawn(self, kind: str, *arguments: str, fds: Sequence[int] = ()) -> str:
+        """Start a consumer; the line that it prints first."""
+        report_fd = self.reports.write_fd
+        self._consumer = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "benchmarks.transport.consumer", kind, str(report_fd), *arguments,
+            stdout=PIPE, pass_fds=(report_fd, *fds),
+        )  # fmt: skip
+        assert self._consumer.stdout is not None
+        return (await self._consumer.stdout.readline()).decode().strip()
+
+
+class RawLimit(Contestant):
+    """memcpy into memory that both have mapped, and an eventfd: nothing can be faster."""
+
+    name = "raw"
+
+    async def start(self) -> None:
+        """Map, touch every page, share by inheritance."""
+        self._memory_fd = os.memfd_create("raw-limit")
+        os.ftruncate(self._memory_fd, SLAB_BYTES)
+        os.posix_fallocate(self._memory_fd, 0, SLAB_BYTES)
+        self._memory = mmap.mmap(self._memory_fd, SLAB_BYTES)
+        self._target = np.frombuffer(self._memory, np.uint8)
+        self._target[:] = 0
+        self._event = os.eventfd(0)
+        fds = (self._memory_fd, self._event)
+        await self.spawn("raw", *map(str, fds), fds=fds)
+
+    async def send(self, tensors: Tensors) -> None:
+        """Copy and wake."""
+        end = 0
+        for tensor in tensors.values():
+            source = tensor.reshape(-1).view(np.uint8)
+            self._target[end : end + source.nbytes] = source
+            end += source.nbytes
+        os.eventfd_write(self._event, end)
+
+
+class AntiphonLink(Contestant):
+    """A link of antiphon on one of its transports."""
+
+    def __init__(self, transport: TransportName) -> None:
+        super().__init__()
+        self.name = transport
+        self._transport = transport
+        self._sequence = count()
+
+    async def start(self) -> None:
+        """Link."""
+        address = await self.spawn("link", self._transport)
+        self._link, self._told = producer(address, settings_of(self._transport))
+
+    async def send(self, tensors: Tensors) -> None:
+        """Send a chunk."""
+        chunk = Chunk("session", "rows", sequence=next(self._sequence), tensors=tensors)
+        self._link.send_nowait(chunk)
+
+    async def stop(self) -> None:
+        """Take leave."""
+        assert not self._told.lost, self._told.lost
+        assert self._link.state.transport == self._transport
+        await self._link.close(flush=False)
+        await super().stop()
+
+
+class WholeMessages(Contestant):
+    """The same blob as one message of a gRPC stream, raw bytes, unframed."""
+
+    name = "grpc whole"
+
+    async def start(self) -> None:
+        """Open a stream."""
+        address = await self.spawn("whole")
+        self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
+        stream: grpc.aio.StreamStreamCall[bytes, bytes] = self._channel.stream_stream(METHOD)()
+        self._stream = stream
+
+    async def send(self, tensors: Tensors) -> None:
+        """One message."""
+        await self._stream.write(blob.encode(tensors))
+
+    async def stop(self) -> None:
+        """Close the stream."""
+        self._stream.cancel()
+        await self._channel.close()
+        await super().stop()
+
+
+class OmniConnector(Contestant):
+    """vllm-omni's SharedMemoryConnector; its consumer polls as its receive loop does."""
+
+    name = "omni"
+
+    def __init__(self, source: str) -> None:
+        super().__init__()
+        self._source = source
+        self._numbers = count()
+
+    async def start(self) -> None:
+        """Load the connector from its unpacked wheel."""
+        from benchmarks.transport.omni import load_connector
+
+        self._connector = load_connector(self._source)
+        self._prefix = f"bench{os.getpid()}"
+        await self.spawn("omni", self._source, self._prefix)
+
+    async def send(self, tensors: Tensors) -> None:
+        """Put under the next key."""
+        from benchmarks.transport.omni import to_torch
+
+        key = f"{self._prefix}_{next(self._numbers)}"
+        done, _, _ = self._connector.put("0", "1", key, to_torch(tensors))
+        assert done

@@ -1,0 +1,147 @@
+"""The past of many sessions in slots, and the batch of new frames that one call advances.
+
+The law: a call reads the past of its slots, and writes what the next call needs only
+at its end (`Batch.commit`); until then nothing has changed, so that a call that failed
+may be made again. Rows of one session never meet those of another.
+
+Two things make every row of a batch alike:
+
+- Shorter rows are padded on the right. All layers are causal, so padding reaches no
+  real row; the past is taken from each session's own end, and outputs behind it are
+  dropped.
+- A transposed convolution whose inputs overlap gives nothing for the first input. Here
+  it gives rows all the same, and so each frame is worth the same number of rows from
+  the first on. At a `Level` the stream's first `start` rows are not real: they are
+  zeroed wherever a later row could look back on them, as the padding on the left is.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+from torch import Tensor
+
+Shape = tuple[int, int]
+
+
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Where in the upsampling a layer works: rows per frame, unreal rows at the start."""
+
+    rate: int = 1
+    start: int = 0
+
+    def upsampled(self, stride: int, *, overlaps: bool) -> Level:
+        """The level behind a transposed convolution."""
+        return Level(self.rate * stride, (self.start + overlaps) * stride)
+
+    def rows(self, frames: int) -> int:
+        """How many real rows the first `frames` frames of a stream give."""
+        return max(0, frames * self.rate - self.start)
+
+
+class StreamStates:
+    """What sessions carry between calls, a slot each: one tensor, taken once.
+
+    `shapes` has, by layer, the [rows, channels] of each tensor that a session keeps. A slot
+    must be reset before its first use; only then does a CPU's memory for it become real.
+    """
+
+    def __init__(
+        self,
+        shapes: Sequence[Sequence[Shape]],
+        slots: int,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        total = numbers_of(shapes)
+        self.memory = torch.empty((slots, total), dtype=dtype, device=device)
+        self.frames = np.zeros(slots, dtype=np.int64)
+        self.layers: list[list[Tensor]] = []
+        place = 0
+        for layer in shapes:
+            views = []
+            for rows, channels in layer:
+                part = self.memory[:, place : place + rows * channels]
+                views.append(part.view(slots, rows, channels))
+                place += rows * channels
+            self.layers.append(views)
+
+    def reset(self, slot: int) -> None:
+        """Take the slot back to the start of a stream."""
+        self.memory[slot].zero_()
+        self.frames[slot] = 0
+
+
+def numbers_of(shapes: Sequence[Sequence[Shape]]) -> int:
+    """How many numbers a session keeps."""
+    return sum(math.prod(shape) for layer in shapes for shape in layer)
+
+
+class Batch:
+    """New frames of some slots, `lengths` of each, none twice; see the head of this file."""
+
+    def __init__(self, states: StreamStates, slots: Sequence[int], lengths: Sequence[int]) -> None:
+        self._states = states
+        self._host_slots = np.asarray(slots, dtype=np.int64)
+        self._host_lengths = np.asarray(lengths, dtype=np.int64)
+        seen = states.frames[self._host_slots]
+        self._youngest = int(seen.min())
+        self._even = bool((self._host_lengths == self._host_lengths[0]).all())
+        device = states.memory.device
+        numbers = torch.from_numpy(np.stack((self._host_slots, self._host_lengths, seen)))
+        self._slots, self._lengths, self.seen = numbers.to(device)
+        self.size = len(slots)
+        self.frames = int(self._host_lengths.max())
+        self._kept: list[tuple[Tensor, Tensor]] = []
+
+    def extended(self, past: Tensor, rows: int) -> Tensor:
+        """A buffer [size, past rows + rows, channels] that begins with the past."""
+        _, before, channels = past.shape
+        joined = past.new_empty((self.size, before + rows, channels))
+        if self.size == 1:
+            joined[0, :before] = past[self._host_slots[0]]
+        else:
+            joined[:, :before] = past.index_select(0, self._slots)
+        return joined
+
+    def zero_start(self, rows: Tensor, level: Level) -> None:
+        """Zero what is not real of the new rows [size, frames * rate, channels]."""
+        most = min(level.start - self._youngest * level.rate, rows.shape[1])
+        if most <= 0:
+            return
+        unreal = level.start - self.seen * level.rate
+        places = torch.arange(most, device=rows.device)
+        rows[:, :most].masked_fill_((places < unreal[:, None])[..., None], 0)
+
+    def keep_last(self, past: Tensor, joined: Tensor, level: Level) -> None:
+        """Note each session's last rows of `joined`, an extended buffer, as its new past."""
+        length, before = joined.shape[1], past.shape[1]
+        if self._even:
+            kept = joined[:, length - before :]
+            # A view would keep all of the buffer until the call's end.
+            kept = kept if 2 * before > length else kept.clone()
+        else:
+            firsts = self._lengths * level.rate
+            firsts += torch.arange(self.size, device=joined.device) * length
+            places = firsts[:, None] + torch.arange(before, device=joined.device)
+            kept = (
+                joined.flatten(0, 1)
+                .index_select(0, places.flatten())
+                .view(self.size, before, joined.shape[2])
+            )
+        self._kept.append((past, kept))
+
+    def commit(self) -> None:
+        """Write what was kept, and count the frames as seen."""
+        for past, kept in self._kept:
+            if self.size == 1:
+                past[self._host_slots[0]] = kept[0]
+            else:
+                past.index_copy_(0, self._slots, kept)
+        self._kept.clear()
+        self._states.frames[self._host_slots] += self._host_lengths

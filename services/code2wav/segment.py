@@ -1,0 +1,113 @@
+"""A segment as code2wav sees it: what came, what is left to decode, what went out."""
+
+from __future__ import annotations
+
+from collections import deque
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from antiphon.chunk import Tensor, Tensors
+from antiphon.errors import DataLoss, InvalidArgument
+from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk
+from antiphon.segment import FinishReason, SegmentKey
+
+CODES, AUDIO = "codes", "audio"
+
+
+@dataclass(frozen=True, slots=True)
+class Pending:
+    """Frames that are to be decoded next: uint16 [n, groups]; of `prime`, only for the state."""
+
+    codes: Tensor
+    prime: bool
+
+
+@dataclass(slots=True)
+class Segment:
+    """An admitted segment; `slot` is that of its decoder state, from its first frames on."""
+
+    key: SegmentKey
+    wanted: bool
+    pending: deque[Pending] = field(default_factory=deque)
+    slot: int | None = None
+    frames: int = 0
+    samples: int = 0
+    finish_reason: FinishReason | None = None
+    over: bool = False
+
+    @property
+    def can_step(self) -> bool:
+        """Whether frames or the finish wait to be worked off."""
+        return not self.over and (bool(self.pending) or self.finish_reason is not None)
+
+    @property
+    def waiting(self) -> int:
+        """Frames that are to be decoded."""
+        return sum(len(each.codes) for each in self.pending)
+
+    def accept(self, codes: Tensor, chunk: InputChunk) -> None:
+        """Note the frames of a chunk that was found good."""
+        self.frames += len(codes)
+        self.finish_reason = chunk.finish_reason
+        if len(codes) and self.wanted:
+            self.pending.append(Pending(codes, chunk.prime))
+
+    def take(self, limit: int) -> Pending:
+        """The next frames that wait, at most `limit`, of one chunk or more."""
+        prime, parts = self.pending[0].prime, []
+        while limit and self.pending and self.pending[0].prime == prime:
+            codes = self.pending.popleft().codes
+            if len(codes) > limit:
+                self.pending.appendleft(Pending(codes[limit:], prime))
+            parts.append(codes[:limit])
+            limit -= len(parts[-1])
+        return Pending(np.concatenate(parts) if len(parts) > 1 else parts[0], prime)
+
+    def emit(self, tensors: Tensors) -> list[EngineEvent]:
+        """The events for output that is ready; the last ones when nothing is left to decode."""
+        events: list[EngineEvent] = []
+        finish_reason = None if self.pending else self.finish_reason
+        if self.wanted and (tensors or finish_reason):
+            events.append(Emitted(self.key, AUDIO, self.samples, tensors, finish_reason))
+        if tensors:
+            self.samples += len(tensors["samples"])
+        if finish_reason:
+            self.over = True
+            events.append(Completed(self.key, finish_reason, self.frames, self.samples))
+        return events
+
+    def check_order(self, chunk: InputChunk) -> None:
+        """Raise unless the chunk is on the one input edge and follows on the last."""
+        if chunk.edge != CODES:
+            raise InvalidArgument(f"code2wav has no input edge {chunk.edge!r}", edge=chunk.edge)
+        if self.finish_reason is not None:
+            raise DataLoss("codes: a chunk came after the segment's last", edge=CODES)
+        if chunk.position != self.frames:
+            raise DataLoss(
+                f"codes: frame {self.frames} was due, frame {chunk.position} came", edge=CODES
+            )
+        if chunk.segment_finished != (chunk.finish_reason is not None):
+            raise DataLoss("codes: the last chunk, and no other, has a finish reason", edge=CODES)
+
+
+def read_codes(chunk: InputChunk, groups: int, entries: int) -> Tensor:
+    """The chunk's frames, uint16 [n, groups], n = 0 for a bare finish.
+
+    Raises `InvalidArgument` for codes that a decoder of that shape has no place for.
+    """
+    if not chunk.tensors and chunk.segment_finished:
+        return np.empty((0, groups), dtype=np.uint16)
+    if set(chunk.tensors) != {CODES}:
+        raise invalid_codes(f"one tensor of that name is due, {sorted(chunk.tensors)} came")
+    codes = chunk.tensors[CODES]
+    if codes.dtype != np.uint16 or codes.ndim != 2 or codes.shape[1] != groups:
+        raise invalid_codes(f"must be uint16 [n, {groups}], not {codes.dtype} {codes.shape}")
+    if codes.size and codes.max() >= entries:
+        raise invalid_codes(f"must be below {entries}, got {codes.max()}")
+    return codes
+
+
+def invalid_codes(message: str) -> InvalidArgument:
+    """The error for codes that are no good."""
+    return InvalidArgument(f"codes: {message}", field=CODES, edge=CODES)

@@ -1,0 +1,140 @@
+"""Which sequence has which slot, and what of ended sequences is still there to reuse.
+
+A slot is free, taken by a running segment, or kept: its segment has ended and its
+keys and values stay, until the slot is needed, for a prompt that begins alike. What a
+position holds is a number (`content`): the id, or at an audio position a digest of the
+recording, so that equal ids over different sound are different content.
+
+- A prompt that goes on from a kept sequence (it shares all of its prompt, and as much
+  of its reply as is spelled with the same ids) takes the slot over: one conversation,
+  one slot.
+- A prompt that shares a shorter beginning copies it and leaves the kept sequence to
+  its own conversation, if there is any other slot.
+- The least recently used kept sequence makes room.
+- The last position of a prompt is never reused: its logits are needed.
+- Hidden rows of audio positions stay with the sequence, since the talker needs them
+  again in every turn. They are made whether or not this turn is spoken: they cost one
+  layer's share of the keys and values beside them.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from services.thinker.audio import AudioFeatures
+
+MIN_REUSED = 16
+"""Shorter beginnings are not worth a copy: every prompt shares its template's first ids."""
+
+Content = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Tapped:
+    """Hidden rows [n, hidden] of ascending prompt positions intp [n]."""
+
+    positions: npt.NDArray[np.intp]
+    rows: Tensor
+
+    def before(self, end: int) -> Tapped:
+        """Those of positions below `end`."""
+        count = int(np.searchsorted(self.positions, end))
+        return Tapped(self.positions[:count], self.rows[:count])
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """An ended sequence: what its positions hold, how many are prompt, its hidden rows."""
+
+    content: Content
+    prompt_length: int
+    tapped: Tapped
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """A slot for a prompt.
+
+    The first `reused` positions are there already, once they were copied from slot
+    `source` if there is one; `tapped` are the hidden rows among them.
+    """
+
+    slot: int
+    reused: int = 0
+    source: int | None = None
+    tapped: Tapped | None = None
+
+
+class Slots:
+    """The slots of one engine."""
+
+    def __init__(self, count: int) -> None:
+        self._free = list(range(count))[::-1]
+        self._kept: dict[int, Kept] = {}  # least recently used first
+
+    def claim(self, content: Content) -> Claim | None:
+        """A slot for a prompt of at least one position; None when all are taken."""
+        shared = {slot: shared_length(content, kept.content) for slot, kept in self._kept.items()}
+        best = max(shared, key=lambda slot: shared[slot], default=None)
+        reused = min(shared[best], len(content) - 1) if best is not None else 0
+        if best is None or reused < MIN_REUSED:
+            slot = self._make_room(None)
+            return None if slot is None else Claim(slot)
+        continues = shared[best] >= self._kept[best].prompt_length
+        slot = None if continues else self._make_room(best)
+        kept = self._kept.pop(best)
+        tapped = kept.tapped.before(reused)
+        if slot is None:
+            return Claim(best, reused, None, tapped)
+        self._kept[best] = kept  # the most recently used from now on
+        return Claim(slot, reused, best, tapped)
+
+    def keep(self, slot: int, kept: Kept) -> None:
+        """The slot's segment has ended; what is in it may be reused."""
+        self._kept[slot] = kept
+
+    def free(self, slot: int) -> None:
+        """The slot's segment has ended; what is in it is worth nothing."""
+        self._free.append(slot)
+
+    def forget(self) -> None:
+        """Make every kept slot free."""
+        self._free += self._kept
+        self._kept.clear()
+
+    def _make_room(self, spared: int | None) -> int | None:
+        """A free slot, or the least recently used kept one but `spared`."""
+        if self._free:
+            return self._free.pop()
+        oldest = next((slot for slot in self._kept if slot != spared), None)
+        if oldest is not None:
+            del self._kept[oldest]
+        return oldest
+
+
+def shared_length(first: Content, second: Content) -> int:
+    """How many positions two contents have in common from the start."""
+    length = min(len(first), len(second))
+    different = np.flatnonzero(first[:length] != second[:length])
+    return int(different[0]) if len(different) else length
+
+
+def prompt_content(
+    ids: npt.NDArray[np.int32], audio_id: int, audio: AudioFeatures | None
+) -> Content:
+    """The content of a prompt's positions; digests are negative, as no id is."""
+    content = ids.astype(np.int64)
+    if audio is not None:
+        content[ids == audio_id] = np.repeat(np.asarray(audio.digests), audio.positions)
+    return content
+
+
+def join_tapped(parts: list[Tapped]) -> Tapped:
+    """All rows of ascending parts; at least one part."""
+    positions = np.concatenate([each.positions for each in parts])
+    return Tapped(positions, torch.cat([each.rows for each in parts]))

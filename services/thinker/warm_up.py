@@ -1,0 +1,57 @@
+"""Pays for what only a first request would pay for, before the stage says it is ready.
+
+Template compilation, mel filters, the audio tower's and the layers' first calls, the
+allocation of the slots, greedy and drawn sampling, a shared and a lone forward.
+"""
+
+from __future__ import annotations
+
+import logging
+
+import numpy as np
+
+from antiphon.conversation import AudioPart, Conversation, Message, TextPart, to_tensors
+from antiphon.errors import ErrorCode
+from antiphon.runtime.engine import Completed, Failed, InputChunk, SegmentSettings
+from antiphon.sampling import Sampling
+from antiphon.segment import FinishReason, SegmentKey
+from services.thinker.engine import ThinkerEngine
+from services.thinker.segment import PROMPT, TEXT, TOKENS
+
+SOUND_S = 0.5
+GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=4)
+DRAWN = Sampling(temperature=1.0, top_k=50, top_p=0.9, repetition_penalty=1.1, seed=0, max_tokens=2)
+
+_log = logging.getLogger(__name__)
+
+
+def warm_up(engine: ThinkerEngine, sample_rate_hz: int) -> None:
+    """Run two short segments on a fresh engine, and forget them.
+
+    A context limit that has no room for them leaves it cold. Raises the engine's error
+    for any other fault: then no request would succeed either.
+    """
+    running = set()
+    for number, sampling in enumerate((GREEDY, DRAWN)):
+        key = SegmentKey("warm-up", number)
+        engine.admit(key, SegmentSettings("", sampling, frozenset({PROMPT, TEXT, TOKENS})))
+        engine.accept(key, _conversation(sample_rate_hz))
+        running.add(key)
+    while running:
+        for event in engine.step():
+            if isinstance(event, Failed):
+                if event.error.code is not ErrorCode.INVALID_ARGUMENT:
+                    raise event.error
+                _log.warning("the thinker is not warmed up: %s", event.error)
+            if isinstance(event, Completed | Failed):
+                engine.release(event.key)
+                running.remove(event.key)
+    engine.forget()
+
+
+def _conversation(sample_rate_hz: int) -> InputChunk:
+    """A word and a moment of silence."""
+    silence = np.zeros(round(SOUND_S * sample_rate_hz), dtype=np.float32)
+    message = Message("user", (TextPart("Hello"), AudioPart(0)))
+    tensors = to_tensors(Conversation((message,), (silence,)))
+    return InputChunk("input", 0, tensors, True, FinishReason.STOP)

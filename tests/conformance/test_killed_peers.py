@@ -1,0 +1,30 @@
+"""A peer that is killed at a random moment costs nothing but its own link."""
+
+from __future__ import annotations
+
+import pytest
+
+from antiphon.deployment.schema import TransportName
+from antiphon.testing.check_killed_peer import check_killed_consumer, check_killed_producer
+
+TRANSPORTS = ("shared_memory", "grpc", "nccl")
+KILLS = 50
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_consumer_keeps_nothing_when_its_producer_is_killed(transport: TransportName) -> None:
+    await check_killed_producer(transport, seed=11)
+
+
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_producer_keeps_nothing_when_its_consumer_is_killed(transport: TransportName) -> None:
+    await check_killed_consumer(transport, seed=12)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(900)
+@pytest.mark.parametrize("check", [check_killed_producer, check_killed_consumer])
+@pytest.mark.parametrize("transport", TRANSPORTS)
+async def test_peers_are_killed_many_times(transport: TransportName, check: object) -> None:
+    for seed in range(KILLS // 2):
+        await check(transport, seed)  # type: ignore[operator]

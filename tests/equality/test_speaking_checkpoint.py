@@ -1,0 +1,151 @@
+"""The checkpoint in the repository speaks: equal to Hugging Face, understandable, seamless."""
+
+from __future__ import annotations
+
+import importlib.util
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from asking import ask, check, decode, groups
+from conftest import Truth
+
+import antiphon
+from antiphon import ChunkPolicy
+from antiphon.deployment.launcher import Launcher
+from antiphon.testing.reference import Case, Reference, conversation
+from tools.speaking_checkpoint.acoustics import FRAME
+from tools.speaking_checkpoint.judge import pulse_trains
+from tools.speaking_checkpoint.recogniser import Recogniser
+from tools.speaking_checkpoint.repertoire import HEARD, UNKNOWN, load_repertoire
+
+CHECKPOINT = Path(__file__).parents[2] / "models" / "antiphon-demo"
+HEARS = importlib.util.find_spec("pocketsphinx") is not None
+LARGEST_BYTES = 20_000_000
+FRAMES = 400
+CONTINUITY = 0.9
+
+HELLO = "Hello! I am the small voice of antiphon. Ask me something."
+ANSWERS = {
+    "Hello!": HELLO,
+    "What is antiphon?": "Antiphon serves speech models as small services.",
+    "What are the stages?": "There are three stages: thinker, talker and code2wav.",
+    "What is two plus three?": "Two and three is five.",
+    "Repeat after me: the red fox wants cold water": "The red fox wants cold water.",
+    "Where is the zebulon?": UNKNOWN,
+}
+TONE = (0.3 * np.sin(0.1 * np.arange(12_000))).astype(np.float32)
+
+pytestmark = [
+    pytest.mark.equality,
+    pytest.mark.processes,
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+
+def asked(text: str, voice: str = "cantor") -> Case:
+    return Case(conversation(("user", text)), voice, talker_max_tokens=FRAMES)
+
+
+CASES = [asked(text, ("cantor", "treble")[at % 2]) for at, text in enumerate(ANSWERS)]
+RECORDING = Case(conversation(("user", TONE)), "treble", talker_max_tokens=FRAMES)
+TURNS = Case(
+    conversation(
+        ("system", "You are a helpful assistant."),
+        ("user", "Hello!"),
+        ("assistant", HELLO),
+        ("user", "What is the talker?"),
+    ),
+    "cantor",
+    talker_max_tokens=FRAMES,
+)
+
+
+@pytest.fixture(scope="session")
+def demo() -> Truth:
+    """The reference on the checkpoint."""
+    return Truth(Reference(CHECKPOINT))
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def demo_client() -> AsyncIterator[antiphon.AsyncClient]:
+    """A client of the services on the checkpoint."""
+    async with (
+        Launcher(CHECKPOINT) as running,
+        antiphon.AsyncClient(running.grpc_address) as client,
+    ):
+        yield client
+
+
+@pytest.mark.parametrize(
+    ("candidates", "wanted"),
+    [
+        pytest.param(CASES, 3, id="text"),
+        pytest.param([RECORDING], 1, id="recording"),
+        pytest.param([TURNS], 1, id="turns"),
+    ],
+)
+async def test_answer_equals_the_reference(
+    demo_client: antiphon.AsyncClient, demo: Truth, candidates: list[Case], wanted: int
+) -> None:
+    for case in demo.safe(candidates, wanted):
+        check(await ask(demo_client, case, groups=groups(demo)), demo.of(case))
+
+
+@pytest.mark.parametrize("text", ANSWERS)
+async def test_answer_is_the_expected_text(demo_client: antiphon.AsyncClient, text: str) -> None:
+    reply = await demo_client.generate(text, modalities=("text",), temperature=0.0).collect()
+    assert reply.text == ANSWERS[text]
+
+
+async def test_recording_gets_an_honest_answer(
+    demo_client: antiphon.AsyncClient, demo: Truth
+) -> None:
+    answer = await ask(demo_client, RECORDING, groups=groups(demo))
+    assert answer.text == HEARD
+
+
+async def test_pulse_train_runs_through_chunk_boundaries(
+    demo_client: antiphon.AsyncClient, demo: Truth
+) -> None:
+    """A sample that is lost or doubled between frames breaks the voice's period.
+
+    The same measure on samples with one dropped at each boundary shows that it would.
+    """
+    policy = ChunkPolicy(first=1, ramp=(), steady=1)
+    answer = await ask(demo_client, CASES[0], groups=groups(demo), policy=policy)
+    whole = decode(demo, answer.codes.astype(np.int32))
+    np.testing.assert_allclose(answer.samples, whole, rtol=0, atol=1e-4)
+    _, across = pulse_trains(answer.samples, answer.codes)
+    torn = np.concatenate([np.append(p[:-6], [0.0] * 6) for p in _frames(answer.samples)])
+    _, across_torn = pulse_trains(torn.astype(np.float32), answer.codes)
+    assert np.median(across) > CONTINUITY
+    assert np.median(across) > np.median(across_torn)
+
+
+def _frames(samples: np.ndarray) -> list[np.ndarray]:
+    return np.split(samples, range(FRAME, len(samples), FRAME))
+
+
+async def test_voices_differ_in_pitch_alone(demo_client: antiphon.AsyncClient, demo: Truth) -> None:
+    answers = [
+        await ask(demo_client, asked("Hello!", voice), groups=groups(demo))
+        for voice in ("cantor", "treble")
+    ]
+    low, high = (answer.codes for answer in answers)
+    np.testing.assert_array_equal(low[:, :5], high[:, :5])
+    assert (low[:, 5] != high[:, 5]).all()
+
+
+@pytest.mark.skipif(not HEARS, reason="pocketsphinx is not installed")
+async def test_recogniser_understands_it(demo_client: antiphon.AsyncClient, demo: Truth) -> None:
+    texts = list(ANSWERS.values())
+    recogniser = Recogniser(exchange.answer for exchange in load_repertoire())
+    spoken = [await ask(demo_client, asked(text), groups=groups(demo)) for text in ANSWERS]
+    assert recogniser.error_rate(texts, [each.samples for each in spoken]) < 0.5
+
+
+def test_checkpoint_is_small() -> None:
+    assert sum(each.stat().st_size for each in CHECKPOINT.iterdir()) <= LARGEST_BYTES

@@ -1,0 +1,210 @@
+"""A paused client stops talker and code2wav of the real services, through both doors."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+import grpc
+import httpx
+import msgspec
+import numpy as np
+import numpy.typing as npt
+import pytest
+import pytest_asyncio
+from safetensors.torch import load_file, save_file
+
+import antiphon
+from antiphon import SamplingRequest
+from antiphon.deployment.launcher import Launcher, Running
+from antiphon.deployment.schema import StageConfig
+from antiphon.pipelines.qwen3_omni import read_config
+from antiphon.testing.local_deployment import local_deployment
+from antiphon.testing.tiny_checkpoint import build_tiny_checkpoint
+from antiphon.transport.channel import CHANNEL_OPTIONS
+from antiphon.v1 import speech_pb2, speech_pb2_grpc, stage_pb2
+from antiphon.wire.stubs import stage_stub
+
+pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
+
+Samples = npt.NDArray[np.float32]
+
+FRAMES = 400
+TALKER = {"temperature": 0.0, "max_tokens": FRAMES + 1}
+OTHERS = SamplingRequest(temperature=0.0, max_tokens=21)
+QUESTION = "day one"
+STALL_S = 2.0
+# 7 frames of audio and 7 of codes may be on their way, code2wav may add a step of what
+# lies in front of it, and the talker completes a chunk of at most 12: 7 + 2 * (7 + 12).
+AHEAD_S = 0.5
+BOUND = 45
+# What the sockets between gateway and client hold besides: about 250 KB, where a second
+# of audio takes 64 KB or more.
+IN_SOCKETS = 50
+# A client that reads nothing also takes nothing in.
+NARROW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 64 << 10))
+
+
+@pytest.fixture(scope="module")
+def talkative(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A tiny checkpoint that speaks until its limit: the end of speech is never drawn."""
+    directory = tmp_path_factory.mktemp("talkative") / "talkative"
+    build_tiny_checkpoint(directory)
+    index = json.loads((directory / "model.safetensors.index.json").read_text())
+    shard = directory / index["weight_map"]["talker.codec_head.weight"]
+    tensors = load_file(shard)
+    end = read_config(directory)["talker_config"]["codec_eos_token_id"]
+    tensors["talker.codec_head.weight"][end] = 0
+    save_file(tensors, shard, {"format": "pt"})
+    return directory
+
+
+@asynccontextmanager
+async def launched(checkpoint: Path, ahead_s: float) -> AsyncIterator[Running]:
+    stage = StageConfig(stall_timeout_s=STALL_S)
+    deployment = local_deployment(checkpoint, thinker=stage, talker=stage, code2wav=stage)
+    gateway = msgspec.structs.replace(
+        deployment.gateway, max_ahead_seconds=ahead_s, max_stage_ahead_seconds=ahead_s
+    )
+    async with Launcher(msgspec.structs.replace(deployment, gateway=gateway)) as running:
+        yield running
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def running(talkative: Path) -> AsyncIterator[Running]:
+    async with launched(talkative, AHEAD_S) as running:
+        yield running
+
+
+async def describe(running: Running, role: str) -> stage_pb2.DescribeResponse:
+    address = running.processes[role].address
+    async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        return await stage_stub(channel).Describe(stage_pb2.DescribeRequest())
+
+
+async def frames_made(running: Running) -> int:
+    return (await describe(running, "talker")).output_positions["codes"]
+
+
+@dataclass
+class Door:
+    """A client that reads when it is told to: the samples of what it has read."""
+
+    messages: AsyncIterator[Samples]
+
+    async def first(self) -> Samples:
+        while not len(samples := await anext(self.messages)):
+            pass
+        return samples
+
+    async def rest(self) -> Samples:
+        return np.concatenate([samples async for samples in self.messages])
+
+
+@asynccontextmanager
+async def grpc_door(running: Running) -> AsyncIterator[Door]:
+    request = speech_pb2.GenerateRequest(include_ids=True)
+    request.messages.add(role="user").parts.add(text=QUESTION)
+    request.sampling["thinker"].max_tokens = 20
+    request.sampling["talker"].temperature = TALKER["temperature"]
+    request.sampling["talker"].max_tokens = FRAMES + 1
+
+    async def audio() -> AsyncIterator[Samples]:
+        async for message in call:
+            assert not message.HasField("error"), message.error
+            yield np.frombuffer(message.audio.float32, "<f4")
+
+    async with grpc.aio.insecure_channel(running.grpc_address, options=NARROW) as channel:
+        call = speech_pb2_grpc.SpeechServiceStub(channel).Generate(request)
+        yield Door(audio())
+        call.cancel()
+
+
+@asynccontextmanager
+async def http_door(running: Running) -> AsyncIterator[Door]:
+    body = {
+        "model": (await describe(running, "thinker")).model,
+        "messages": [{"role": "user", "content": QUESTION}],
+        "modalities": ["text", "audio"],
+        "audio": {"voice": "ethan", "format": "pcm16"},
+        "max_tokens": 20,
+        "talker": TALKER,
+        "stream": True,
+    }
+
+    async def audio() -> AsyncIterator[Samples]:
+        async for line in response.aiter_lines():
+            if line.startswith("data: {"):
+                choices = json.loads(line.removeprefix("data: "))["choices"]
+                delta = choices[0]["delta"] if choices else {}
+                pcm16 = base64.b64decode((delta.get("audio") or {}).get("data") or "")
+                yield np.frombuffer(pcm16, "<i2") / np.float32(32767)
+
+    async with (
+        httpx.AsyncClient(base_url=running.http_url, timeout=60) as http,
+        http.stream("POST", "/v1/chat/completions", json=body) as response,
+    ):
+        yield Door(audio())
+
+
+OpenDoor = Callable[[Running], AbstractAsyncContextManager[Door]]
+DOORS = pytest.mark.parametrize("door", [grpc_door, http_door])
+
+
+@DOORS
+async def test_paused_client_stops_the_stages_for_as_long_as_it_likes(
+    running: Running, door: OpenDoor
+) -> None:
+    """Longer than the stall timeout: others are served meanwhile, and nothing is lost."""
+    async with door(running) as unpaused:
+        expected = await unpaused.rest()
+    before, others = await frames_made(running), 0
+    async with (
+        door(running) as slow,
+        antiphon.AsyncClient(running.grpc_address) as client,
+    ):
+        heard = await slow.first()
+        loop, made = asyncio.get_running_loop(), [0]
+        resume_at = loop.time() + 1.5 * STALL_S
+        while loop.time() < resume_at:
+            reply = await client.generate("Hello", max_tokens=20, talker=OTHERS).collect()
+            others += reply.usage.completion_audio_frames
+            made.append(await frames_made(running) - before - others)
+        assert 0 < made[-1] <= BOUND + IN_SOCKETS < FRAMES
+        assert made[-1] == made[-2], "the paused session costs frames"
+        for role in ("talker", "code2wav"):
+            assert (await describe(running, role)).held_segments == 1
+        heard = np.concatenate([heard, await slow.rest()])
+    # Who shares a batch and a step may change the last bits of a sample; one that is
+    # lost, repeated or of another frame is far from this.
+    np.testing.assert_allclose(heard, expected, rtol=0, atol=1e-4)
+    assert await frames_made(running) == before + others + FRAMES
+
+
+@DOORS
+async def test_client_that_leaves_while_it_holds_the_stages_frees_them(
+    running: Running, door: OpenDoor
+) -> None:
+    async with door(running) as slow:
+        await slow.first()
+        while not (await describe(running, "code2wav")).held_segments:
+            pass
+    for role in ("thinker", "talker", "code2wav"):
+        while (await describe(running, role)).open_sessions:
+            pass
+        told = await describe(running, role)
+        assert (told.open_segments, told.held_segments) == (0, 0)
+
+
+async def test_without_a_near_bound_the_stages_finish_for_a_paused_client(talkative: Path) -> None:
+    """What the tests above would see without credit."""
+    async with launched(talkative, 3600.0) as running, grpc_door(running) as slow:
+        await slow.first()
+        while (await describe(running, "talker")).open_segments:
+            pass
+        assert await frames_made(running) == FRAMES > BOUND + IN_SOCKETS

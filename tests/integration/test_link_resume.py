@@ -1,0 +1,157 @@
+"""A stage whose links break: its sessions are suspended, and go on or fail."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from dataclasses import replace
+
+import grpc
+import numpy as np
+import pytest
+from stage_session import Request, Session, codes_chunk, opening
+
+from antiphon.runtime.engine import LoadedStage
+from antiphon.testing.fake_engine import FACTS, FakeEngine
+from antiphon.testing.link_rig import CutWire, LinkConsumer, serving
+from antiphon.testing.stage_harness import LINKS, RunningStage, running_stage
+from antiphon.transport.channel import CHANNEL_OPTIONS
+from antiphon.transport.negotiate import attach_best
+from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
+from antiphon.wire.chunks import chunk_to_proto
+from antiphon.wire.stubs import stage_stub
+
+ErrorCode = session_pb2.ErrorCode
+
+
+@pytest.fixture(params=[30.0])
+async def served(request: pytest.FixtureRequest) -> AsyncIterator[RunningStage]:
+    links = replace(LINKS, resume_window_s=request.param)
+    async with running_stage(LoadedStage(FakeEngine(), FACTS), "code2wav", links=links) as running:
+        yield running
+
+
+@asynccontextmanager
+async def upstream(
+    served: RunningStage, *, boot_id: str = "talker-1"
+) -> AsyncIterator[tuple[grpc.aio.StreamStreamCall[object, object], stage_pb2.LinkAccept]]:
+    """A link from a talker, on a connection of its own that breaks at the end."""
+    async with grpc.aio.insecure_channel(served.address, options=CHANNEL_OPTIONS) as channel:
+        call = stage_stub(channel).Link()
+        hello = stage_pb2.LinkHello(
+            link_id=f"link of {boot_id}", boot_id=boot_id, address="talker:1", host_id="h"
+        )
+        await call.write(stage_pb2.LinkRequest(hello=hello))
+        first = await call.read()
+        assert isinstance(first, stage_pb2.LinkResponse)
+        yield call, first.accept
+
+
+def numbered(first: int, *protos: chunk_pb2.Chunk) -> stage_pb2.LinkRequest:
+    return stage_pb2.LinkRequest(batch=stage_pb2.ChunkBatch(first=first, chunks=protos))
+
+
+async def speaking(served: RunningStage, session_id: str) -> Session:
+    session = Session(served, session_id)
+    await session.send(*opening(session_id))
+    await session.read("opened")
+    return session
+
+
+async def test_session_goes_on_exactly_once_when_its_link_comes_back(served: RunningStage) -> None:
+    session = await speaking(served, "cut")
+    chunks = [codes_chunk("cut", n, [n + 1], end=n == 3) for n in range(4)]
+    protos = [chunk_to_proto(chunk) for chunk in chunks]
+    async with upstream(served) as (link, accept):
+        assert not accept.resumed
+        await link.write(numbered(0, *protos[:2]))
+        heard = (await session.audio()).tensors["samples"].tolist()
+        while len(heard) < 8:
+            heard += (await session.audio()).tensors["samples"].tolist()
+    suspended = (await session.read("suspended")).suspended
+    assert (suspended.edge, suspended.address) == ("codes", "talker:1")
+    assert suspended.resume_window_s == 30.0
+    async with upstream(served) as (link, accept):
+        assert accept.resumed
+        assert accept.chunks == 2
+        # The second chunk comes twice: its number says that it has come before.
+        await link.write(numbered(1, *protos[1:]))
+        while True:
+            audio = await session.audio()
+            heard += audio.tensors["samples"].tolist() if audio.tensors else []
+            if audio.segment_finished:
+                break
+    assert heard == np.repeat([1.0, 2.0, 3.0, 4.0], 4).tolist()
+
+
+async def test_session_fails_at_once_when_its_producer_has_restarted(served: RunningStage) -> None:
+    session = await speaking(served, "gone")
+    async with upstream(served) as (link, _):
+        await link.write(numbered(0, chunk_to_proto(codes_chunk("gone", 0, [1]))))
+        await session.audio()
+    await session.read("suspended")
+    async with upstream(served, boot_id="talker-2") as (link, accept):
+        assert not accept.resumed
+        error = await session.error()
+    assert (error.code, error.stage) == (ErrorCode.ERROR_CODE_UNAVAILABLE, "talker")
+
+
+@pytest.mark.parametrize("served", [0.2], indirect=True)
+async def test_session_fails_when_the_window_ends(served: RunningStage) -> None:
+    session = await speaking(served, "late")
+    async with upstream(served) as (link, _):
+        await link.write(numbered(0, chunk_to_proto(codes_chunk("late", 0, [1]))))
+        await session.audio()
+    await session.read("suspended")
+    error = await session.error()
+    assert (error.code, error.stage) == (ErrorCode.ERROR_CODE_UNAVAILABLE, "talker")
+    assert error.edge == "codes"
+
+
+async def test_session_fails_at_once_when_its_producer_says_goodbye(served: RunningStage) -> None:
+    session = await speaking(served, "left")
+    async with upstream(served) as (link, _):
+        await link.write(numbered(0, chunk_to_proto(codes_chunk("left", 0, [1]))))
+        await session.audio()
+        await link.write(stage_pb2.LinkRequest(goodbye=stage_pb2.LinkGoodbye()))
+        assert (await session.error()).code == ErrorCode.ERROR_CODE_UNAVAILABLE
+
+
+async def test_producer_sends_what_was_lost_again_and_says_that_it_is_suspended(
+    served: RunningStage,
+) -> None:
+    consumer = LinkConsumer(replace(LINKS, resume_window_s=30.0), attach_best, boot_id="next")
+    async with serving(consumer) as address:
+        wire = CutWire(address)
+        await wire.open()
+        target = session_pb2.Destination(stage=session_pb2.StageTarget(address=wire.address))
+        route = session_pb2.Route(edge="audio", destinations=[target])
+        session = Session(served, "down")
+        open_ = session_pb2.SessionOpen(session_id="down", routes=[route])
+        turn = session_pb2.SegmentOpen(outputs=["audio"])
+        await session.send(Request(open=open_), Request(segment_open=turn))
+        await session.read("opened")
+        for sequence in range(10):
+            chunk = codes_chunk("down", sequence, [sequence + 1], end=sequence == 9)
+            await session.send(Request(chunk=chunk_to_proto(chunk)))
+            if sequence == 5:
+                await consumer.received.wait_count(1)
+                wire.cut()
+                suspended = (await session.read("suspended")).suspended
+                assert (suspended.edge, suspended.address) == ("audio", wire.address)
+        assert (await session.read("report")).report.output_positions == 40
+        (link,) = served.stage.outgoing_links()
+        received = consumer.received
+        await received.changed.wait_until(lambda: received.finished)
+        sequences = received.sequences["down"]
+        assert sequences == list(range(len(sequences)))
+        assert link.counts["reconnected"] == 1
+        await wire.close()
+
+
+async def test_describe_tells_of_the_links(served: RunningStage) -> None:
+    async with upstream(served) as (link, accept):
+        told = await stage_stub(served.channel).Describe(stage_pb2.DescribeRequest())
+        (state,) = told.links
+        assert (state.peer_address, state.transport, state.connected) == ("talker:1", "grpc", True)
+        assert accept.transport == "grpc"

@@ -1,0 +1,342 @@
+"""Credit: alone, at an outlet, in the table, and between two stages in any order of things."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from two_stages import DOWNSTREAM, KEY, LIMITS, TwoStages
+
+from antiphon.errors import InvalidArgument
+from antiphon.pipelines.qwen3_omni import PIPELINE
+from antiphon.runtime.credit import Credit, Intake
+from antiphon.runtime.instructions import Destination, End, Limit, Release, Report
+from antiphon.runtime.outlet import Outlet
+from antiphon.runtime.plan import SegmentRequest, SessionRequest
+from antiphon.runtime.session import State
+from antiphon.sampling import SamplingRequest
+from antiphon.segment import ChunkPolicy, Delivery, FinishReason, SegmentKey
+from antiphon.testing.fake_engine import SAMPLES_PER_FRAME
+
+HERE, THERE = Destination("here:1"), Destination("there:2")
+POLICY = ChunkPolicy(first=1, ramp=(2, 4), steady=5)
+CODES, AUDIO = PIPELINE.edge("codes"), PIPELINE.edge("audio")
+FRAMES = 200
+WINDOWS = {"codes": 8, "audio": 10 * SAMPLES_PER_FRAME}
+
+
+def codes(start: int, count: int) -> dict[str, np.ndarray]:
+    return {"codes": np.arange(start, start + count, dtype=np.uint16).repeat(2).reshape(-1, 2)}
+
+
+def bound(windows: dict[str, int], policy: ChunkPolicy) -> int:
+    """Frames that the talker may be ahead of the client.
+
+    The audio window; what one code2wav step may add to it, which is what can lie in
+    front of it; and what the codes window lets the talker make behind that.
+    """
+    biggest = max(policy.first, *policy.ramp, policy.steady)
+    return -(-windows["audio"] // SAMPLES_PER_FRAME) + 2 * (windows["codes"] + biggest)
+
+
+# -- the counts ----------------------------------------------------------------------------
+
+
+def test_credit_covers_what_ends_within_the_grant() -> None:
+    credit = Credit(8, [HERE])
+    assert credit.covers(3, 5)
+    assert not credit.covers(3, 6)
+    credit.grant(HERE, 9)
+    assert credit.covers(3, 6)
+
+
+def test_credit_covers_more_than_the_window_only_when_all_was_taken() -> None:
+    credit = Credit(8, [HERE])
+    assert credit.covers(0, 64)
+    assert not credit.covers(64, 64)
+    credit.grant(HERE, 71)
+    assert not credit.covers(64, 64)
+    credit.grant(HERE, 72)
+    assert credit.covers(64, 64)
+
+
+def test_credit_ignores_a_total_that_is_late_and_a_stranger() -> None:
+    credit = Credit(8, [HERE])
+    credit.grant(HERE, 20)
+    credit.grant(HERE, 12)
+    credit.grant(THERE, 99)
+    assert credit.granted == 20
+
+
+def test_credit_is_that_of_the_slowest_destination() -> None:
+    credit = Credit(8, [HERE, THERE])
+    credit.grant(HERE, 100)
+    assert credit.granted == 8
+    credit.grant(THERE, 30)
+    assert credit.granted == 30
+
+
+def test_intake_grants_all_that_was_taken_and_says_it_once() -> None:
+    intake = Intake(8)
+    assert intake.take_all() is None
+    intake.add(3)
+    intake.add(2)
+    assert intake.take_all() == 13
+    assert intake.take_all() is None
+
+
+# -- at an outlet --------------------------------------------------------------------------
+
+
+def outlet(delivery: Delivery = Delivery.STREAM, window: int = 8) -> Outlet:
+    return Outlet(CODES, delivery, POLICY, Credit(window, [HERE]))
+
+
+def test_outlet_keeps_what_has_no_credit_in_order() -> None:
+    out = outlet()
+    pieces = out.push(0, codes(0, 12), None)
+    assert [len(piece.tensors["codes"]) for piece in pieces] == [1, 2, 4]
+    assert out.held
+    assert not out.grant(HERE, 11)
+    assert out.held
+    (piece,) = out.grant(HERE, 12)
+    assert (piece.position, len(piece.tensors["codes"])) == (7, 5)
+
+
+def test_outlet_lets_the_engine_complete_the_chunk_that_it_is_at() -> None:
+    out = outlet()
+    assert out.limit == 12
+    out.grant(HERE, 12)
+    assert out.limit == 17
+
+
+def test_outlet_of_an_ungrouped_edge_stops_the_engine_at_the_grant() -> None:
+    out = Outlet(AUDIO, Delivery.STREAM, POLICY, Credit(100, [HERE]))
+    samples = {"samples": np.zeros(70, np.float32)}
+    assert out.limit == 100
+    assert len(out.push(0, samples, None)) == 1
+    assert out.push(70, samples, None) == []
+    assert out.held
+    (piece,) = out.grant(HERE, 170)
+    assert piece.position == 70
+
+
+def test_outlet_sends_a_bare_finish_without_credit() -> None:
+    out = outlet(window=7)
+    assert len(out.push(0, codes(0, 7), None)) == 3
+    (finish,) = out.push(7, {}, FinishReason.STOP)
+    assert (finish.position, finish.tensors) == (7, {})
+    assert out.drained
+    assert not out.held
+
+
+def test_outlet_finishes_after_what_waited_for_credit() -> None:
+    out = outlet(window=3)
+    assert len(out.push(0, codes(0, 7), None)) == 2
+    assert out.push(7, {}, FinishReason.LENGTH) == []
+    assert out.finished
+    assert out.held
+    (last,) = out.grant(HERE, 7)
+    assert len(last.tensors["codes"]) == 4
+    assert last.finish_reason is FinishReason.LENGTH
+    assert out.drained
+
+
+def test_outlet_uses_no_credit_when_delivery_is_whole() -> None:
+    out = outlet(Delivery.WHOLE)
+    assert out.limit is None
+    assert out.push(0, codes(0, 60), None) == []
+    assert not out.held
+    (piece,) = out.push(60, {}, FinishReason.STOP)
+    assert len(piece.tensors["codes"]) == 60
+
+
+# -- between two stages --------------------------------------------------------------------
+
+
+def test_paused_client_stops_both_engines_and_gets_everything_later() -> None:
+    stages = TwoStages(FRAMES, WINDOWS, policy=POLICY)
+    stages.run(client=False)
+    made = stages.talking.made[KEY]
+    assert 0 < made <= bound(WINDOWS, POLICY) < FRAMES
+    assert stages.talker.table.held_segments == stages.code2wav.table.held_segments == 1
+    assert not stages.talker.rounds.steppable
+    assert not stages.code2wav.rounds.steppable
+    stages.run(client=True)
+    assert stages.samples() == np.repeat(np.arange(1.0, FRAMES + 1), SAMPLES_PER_FRAME).tolist()
+    for host in (stages.talker, stages.code2wav):
+        assert [type(each) for each in host.ended] == [Report]
+        assert host.table.state("s") is State.PARKED
+        assert host.table.open_segments == host.table.held_segments == 0
+
+
+def test_paused_client_stops_nothing_when_there_are_no_windows() -> None:
+    stages = TwoStages(FRAMES, {}, policy=POLICY)
+    stages.run(client=False)
+    assert stages.talking.made[KEY] == FRAMES > bound(WINDOWS, POLICY)
+
+
+@pytest.mark.parametrize("windows", [{"codes": 8}, {"audio": WINDOWS["audio"]}])
+def test_one_window_alone_bounds_its_own_edge(windows: dict[str, int]) -> None:
+    stages = TwoStages(FRAMES, windows, policy=POLICY)
+    stages.run(client=False)
+    heard = sum(len(chunk.tensors["samples"]) for chunk in stages.code2wav.sent if chunk.tensors)
+    if "audio" in windows:
+        # The talker is free; code2wav stops, by a step at most, where the client has.
+        assert stages.talking.made[KEY] == FRAMES
+        assert stages.code2wav.table.held_segments == 1
+        assert heard <= windows["audio"]
+    else:
+        # Code2wav is free and takes everything at once, so that the talker is never held.
+        assert heard == FRAMES * SAMPLES_PER_FRAME
+
+
+@pytest.mark.parametrize("edges", [("codes",), ("audio",), ("codes", "audio")])
+@pytest.mark.parametrize("window", [1, 8])
+def test_chunks_larger_than_the_window_and_whole_delivery_go_through(
+    edges: tuple[str, ...], window: int
+) -> None:
+    windows = {"codes": window, "audio": window}
+    policy = ChunkPolicy(first=64, ramp=(), steady=64)
+    for delivery in ({}, dict.fromkeys(edges, Delivery.WHOLE)):
+        stages = TwoStages(FRAMES, windows, policy=policy, delivery=delivery)
+        stages.run(client=True)
+        assert stages.frames_taken == FRAMES
+        assert stages.heard[-1].segment_finished
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    frames=st.integers(0, 60),
+    window=st.integers(1, 12),
+    ahead=st.integers(1, 80),
+    policy=st.builds(
+        ChunkPolicy,
+        first=st.integers(1, 9),
+        ramp=st.lists(st.integers(1, 9), max_size=3).map(tuple),
+        steady=st.integers(1, 20),
+    ),
+    order=st.lists(st.integers(0, 6), min_size=50, max_size=300),
+)
+def test_nothing_is_lost_or_stuck_and_the_bound_holds_in_any_order(
+    frames: int, window: int, ahead: int, policy: ChunkPolicy, order: list[int]
+) -> None:
+    windows = {"codes": window, "audio": ahead}
+    stages = TwoStages(frames, windows, policy=policy)
+    allowed = bound(windows, policy)
+    for number in order:
+        stages.moves[number]()
+        assert stages.talking.made[KEY] - stages.frames_taken <= allowed
+    stages.run(client=False)
+    assert stages.talking.made[KEY] - stages.frames_taken <= allowed
+    stages.run(client=True)
+    assert stages.samples() == np.repeat(np.arange(1.0, frames + 1), SAMPLES_PER_FRAME).tolist()
+    assert [chunk.segment_finished for chunk in stages.heard].count(True) == 1
+    assert stages.code2wav.table.state("s") is State.PARKED
+
+
+# -- the table's clock, slots and way out --------------------------------------------------
+
+
+def test_pause_longer_than_the_stall_timeout_fails_no_stage() -> None:
+    stages = TwoStages(FRAMES, WINDOWS, policy=POLICY)
+    stages.run(client=False)
+    stages.now += 10 * LIMITS.stall_timeout_s
+    for host in (stages.talker, stages.code2wav):
+        assert host.table.next_deadline() is None
+        assert host.table.tick(stages.now) == []
+    stages.run(client=True)
+    assert stages.frames_taken == FRAMES
+
+
+def test_stall_clock_starts_again_when_credit_comes() -> None:
+    stages = TwoStages(FRAMES, WINDOWS, policy=POLICY)
+    stages.run(client=False)
+    table = stages.code2wav.table
+    stages.talker.sent.clear()
+    stages.talker.table.stream_lost("s")
+    stages.now += 10 * LIMITS.stall_timeout_s
+    while stages.code2wav.sent:
+        stages.run(client=False)
+        stages.listen()
+    stages.run(client=False)
+    assert table.tick(stages.now + LIMITS.stall_timeout_s - 0.1) == []
+    (end,) = (e for e in table.tick(stages.now + LIMITS.stall_timeout_s) if isinstance(e, End))
+    assert end.error is not None
+    assert end.error.edge == "codes"
+
+
+def test_slot_is_free_when_only_the_last_audio_waits_for_credit() -> None:
+    windows = {"codes": 100, "audio": 2 * SAMPLES_PER_FRAME}
+    stages = TwoStages(8, windows, policy=ChunkPolicy(1, (1, 1, 1), 4))
+    stages.run(client=False)
+    table = stages.code2wav.table
+    while table.open_segments:
+        stages.listen()
+        stages.run(client=False)
+    assert table.open_segments == 0
+    assert table.held_segments == 1
+    assert stages.code2wav.ended == []
+    assert table.tick(1e9) == []
+    table.client_done("s")
+    stages.run(client=True)
+    assert [type(each) for each in stages.code2wav.ended] == [Report, End]
+    assert stages.frames_taken == 8
+
+
+@pytest.mark.parametrize("drained", [False, True])
+def test_cancel_while_held_frees_everything(drained: bool) -> None:
+    frames = FRAMES if not drained else 3
+    stages = TwoStages(frames, {"codes": 8, "audio": 1}, policy=POLICY)
+    stages.run(client=False)
+    for host in (stages.talker, stages.code2wav):
+        table = host.table
+        host.take(table.stream_lost("s"))
+        assert isinstance(host.ended[-1], End)
+        host.step()
+        assert table.session_count == table.open_segments == table.held_segments == 0
+        assert not host.engine.segments
+        assert table.credited(KEY, "audio", Destination(), 999, 0.0) == []
+
+
+def test_grant_of_another_segment_says_nothing() -> None:
+    stages = TwoStages(FRAMES, WINDOWS, policy=POLICY)
+    stages.run(client=False)
+    other = SegmentKey("s", 1)
+    assert stages.code2wav.table.credited(other, "audio", Destination(), 10_000, 0.0) == []
+    assert stages.code2wav.table.held_segments == 1
+
+
+def test_cancelled_segment_leaves_the_next_one_a_full_window() -> None:
+    stages = TwoStages(FRAMES, WINDOWS, policy=POLICY)
+    stages.run(client=False)
+    table = stages.talker.table
+    assert table.cancel_segment("s", 0) == [Release(KEY)]
+    turn = SegmentRequest(1, SamplingRequest(), "", frozenset({"audio"}), {}, POLICY)
+    admission = table.open_segment("s", turn, 0.0)
+    assert admission[1:] == [Limit(SegmentKey("s", 1), "codes", 12)]
+    assert table.credited(KEY, "codes", Destination(DOWNSTREAM), 999, 0.0) == []
+
+
+def test_grant_for_an_edge_that_is_no_output_fails_the_session() -> None:
+    stages = TwoStages(FRAMES, WINDOWS, policy=POLICY)
+    (*_, end) = stages.code2wav.table.credited(KEY, "video", Destination(), 9, 0.0)
+    assert isinstance(end, End)
+    assert isinstance(end.error, InvalidArgument)
+    assert end.error.field == "credit.edge"
+
+
+@pytest.mark.parametrize(("edge", "window"), [("codes", 0), ("tokens", 5)])
+def test_session_is_refused_when_a_window_cannot_be_kept(edge: str, window: int) -> None:
+    table = TwoStages(1, {}).talker.table
+    request = SessionRequest("new", 0, {"codes": (Destination(DOWNSTREAM),)}, 0, {edge: window})
+    with pytest.raises(InvalidArgument, match=edge):
+        table.open(request, 0.0)
+
+
+def test_limits_follow_the_admission_and_every_grant() -> None:
+    stages = TwoStages(FRAMES, WINDOWS, policy=POLICY)
+    assert stages.talker.commands[1:] == [Limit(KEY, "codes", 12)]
+    granted = stages.talker.table.credited(KEY, "codes", Destination(DOWNSTREAM), 20, 0.0)
+    assert granted == [Limit(KEY, "codes", 22)]

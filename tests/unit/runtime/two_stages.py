@@ -1,0 +1,187 @@
+"""Talker, code2wav and a client in one thread, where every message waits to be delivered.
+
+Each of the `MOVES` does one thing of one party if there is something to do; their order
+is the test's. The engines' rounds and the tables are the real ones.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from antiphon.chunk import Chunk
+from antiphon.pipelines.qwen3_omni import PIPELINE
+from antiphon.runtime.engine import Engine
+from antiphon.runtime.engine_rounds import EngineBatch, EngineRounds
+from antiphon.runtime.inbox import Arrival
+from antiphon.runtime.instructions import (
+    Admit,
+    Destination,
+    End,
+    EngineCommand,
+    Feed,
+    Grant,
+    Instruction,
+    Limit,
+    Release,
+    Report,
+    Send,
+)
+from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
+from antiphon.runtime.session_table import SessionTable
+from antiphon.sampling import SamplingRequest
+from antiphon.segment import ChunkPolicy, Delivery, SegmentKey
+from antiphon.testing.fake_engine import NEUTRAL_SAMPLING, SAMPLES_PER_FRAME, FakeEngine
+from antiphon.testing.fake_talker import FakeTalker
+
+LIMITS = StageLimits(slots=4, stall_timeout_s=5.0, hold_timeout_s=3.0, hold_bytes=1 << 20)
+DOWNSTREAM = "code2wav:1"
+KEY = SegmentKey("s", 0)
+
+
+@dataclass
+class Host:
+    """One stage process without its process."""
+
+    role: str
+    engine: Engine
+    commands: list[EngineCommand] = field(default_factory=list)
+    batches: deque[EngineBatch] = field(default_factory=deque)
+    sent: deque[Chunk] = field(default_factory=deque)
+    grants: deque[Grant] = field(default_factory=deque)
+    ended: list[Report | End] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        plan = StagePlan.of(PIPELINE, self.role, NEUTRAL_SAMPLING, LIMITS)
+        self.table = SessionTable(plan)
+        counted_by = {edge.name: edge.counted_by for edge in plan.outputs.values()}
+        self.rounds = EngineRounds(self.engine, counted_by)
+
+    def take(self, instructions: list[Instruction]) -> None:
+        for each in instructions:
+            match each:
+                case Admit() | Feed() | Limit() | Release():
+                    self.commands.append(each)
+                case Send(_, chunk):
+                    self.sent.append(chunk)
+                case Grant():
+                    self.grants.append(each)
+                case Report() | End():
+                    self.ended.append(each)
+
+    def step(self) -> bool:
+        """A round of the engine; its outcome waits for `settle`."""
+        if not (self.commands or self.rounds.steppable):
+            return False
+        commands, self.commands = self.commands, []
+        batch = self.rounds.run(commands)
+        if not batch.is_empty:
+            self.batches.append(batch)
+        return True
+
+    def settle(self, now: float) -> bool:
+        """The table learns of a round."""
+        if not self.batches:
+            return False
+        batch = self.batches.popleft()
+        assert batch.error is None
+        self.take(
+            self.table.engine_stepped(
+                batch.events, batch.awaited, batch.busy_s, now, batch.accepted
+            )
+        )
+        return True
+
+
+class TwoStages:
+    """A session `s` on both stages, with `frames` frames to make."""
+
+    def __init__(
+        self,
+        frames: int,
+        windows: Mapping[str, int],
+        *,
+        policy: ChunkPolicy | None = None,
+        delivery: Mapping[str, Delivery] | None = None,
+    ) -> None:
+        self.now = 0.0
+        self.talking = FakeTalker(frames)
+        self.talker = Host("talker", self.talking)
+        self.code2wav = Host("code2wav", FakeEngine())
+        self.heard: list[Chunk] = []
+        self.windows = windows
+        self.audio_is_whole = (delivery or {}).get("audio") is Delivery.WHOLE
+        routes = {"codes": (Destination(DOWNSTREAM),)}, {"audio": (Destination(),)}
+        for host, route in zip((self.talker, self.code2wav), routes, strict=True):
+            request = SessionRequest("s", 0, route, windows=windows)
+            host.take(host.table.open(request, self.now))
+        self.open_segment(policy, delivery or {})
+
+    def open_segment(self, policy: ChunkPolicy | None, delivery: Mapping[str, Delivery]) -> None:
+        turn = SegmentRequest(0, SamplingRequest(), "", frozenset({"audio"}), delivery, policy)
+        for host in (self.talker, self.code2wav):
+            host.take(host.table.open_segment("s", turn, self.now))
+
+    @property
+    def frames_taken(self) -> int:
+        """Codec frames whose audio the client has taken."""
+        return _frames(self.heard)
+
+    def carry_codes(self) -> bool:
+        """The link brings a chunk."""
+        if not self.talker.sent:
+            return False
+        arrival = Arrival(self.talker.sent.popleft(), "link")
+        self.code2wav.take(self.code2wav.table.chunk_arrived(arrival, self.now))
+        return True
+
+    def carry_grant(self) -> bool:
+        """The link brings a grant back: for no frame whose audio still waits for credit."""
+        if not self.code2wav.grants:
+            return False
+        grant = self.code2wav.grants.popleft()
+        left = self.frames_taken + _frames(self.code2wav.sent)
+        assert self.audio_is_whole or grant.positions <= left + self.windows["codes"]
+        table, to = self.talker.table, Destination(DOWNSTREAM)
+        self.talker.take(table.credited(grant.key, grant.edge, to, grant.positions, self.now))
+        return True
+
+    def listen(self) -> bool:
+        """The client takes a chunk and grants as much anew."""
+        if not self.code2wav.sent:
+            return False
+        chunk = self.code2wav.sent.popleft()
+        self.heard.append(chunk)
+        if "audio" in self.windows:
+            taken = self.frames_taken * SAMPLES_PER_FRAME + self.windows["audio"]
+            done = self.code2wav.table.credited(KEY, "audio", Destination(), taken, self.now)
+            self.code2wav.take(done)
+        return True
+
+    @property
+    def moves(self) -> list[Callable[[], bool]]:
+        """Everything that can happen; each says whether it did. The client is the last."""
+        return [
+            self.talker.step,
+            lambda: self.talker.settle(self.now),
+            self.carry_codes,
+            self.code2wav.step,
+            lambda: self.code2wav.settle(self.now),
+            self.carry_grant,
+            self.listen,
+        ]
+
+    def run(self, *, client: bool) -> None:
+        """Let everything happen until nothing can; without the client when it is paused."""
+        moves = self.moves if client else self.moves[:-1]
+        while sum(move() for move in moves):
+            pass
+
+    def samples(self) -> list[float]:
+        """All that the client has heard."""
+        return [s for chunk in self.heard for s in chunk.tensors.get("samples", ())]
+
+
+def _frames(chunks: Iterable[Chunk]) -> int:
+    return sum(len(chunk.tensors.get("codes", ())) for chunk in chunks)

@@ -1,0 +1,35 @@
+from __future__ import annotations
+
+import pytest
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import InvalidArgument
+from antiphon.transport.negotiate import candidates, check_possible
+from antiphon.transport.settings import LinkSettings
+
+
+def test_settings_are_refused_when_the_slab_is_no_power_of_two() -> None:
+    with pytest.raises(InvalidArgument, match="power of two") as caught:
+        LinkSettings.of(StageConfig(slab_bytes=200_000))
+    assert caught.value.field == "slab_bytes"
+
+
+@pytest.mark.parametrize("transport", ["auto", "shared_memory", "nccl", "grpc"])
+def test_every_transport_is_possible_here(transport: str) -> None:
+    check_possible(LinkSettings.of(StageConfig(transport=transport)))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("transport", "device", "offered"),
+    [
+        ("auto", "cpu", ("shared_memory", "grpc")),
+        ("auto", "cuda:0", ("shared_memory", "nccl", "grpc")),
+        ("nccl", "cpu", ("nccl",)),
+        ("grpc", "cuda", ("grpc",)),
+    ],
+)
+def test_best_transport_is_offered_first(
+    transport: str, device: str, offered: tuple[str, ...]
+) -> None:
+    config = StageConfig(transport=transport, device=device)  # type: ignore[arg-type]
+    assert candidates(LinkSettings.of(config)) == offered

@@ -1,0 +1,106 @@
+"""Command line: `python -m tools.speaking_checkpoint build DIR`, and `judge DIR`."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import sys
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+from antiphon.errors import AntiphonError
+
+REPEATED_SENTENCES = 100
+PICTURED = (0, 40, 60, 150, 240)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """The command line; returns the exit status."""
+    parser = _make_parser()
+    options = parser.parse_args(arguments)
+    try:
+        return _build(options) if options.command == "build" else asyncio.run(_judge(options))
+    except (AntiphonError, OSError) as error:
+        print(f"{parser.prog}: {error}", file=sys.stderr)
+        return 1
+
+
+def _build(options: argparse.Namespace) -> int:
+    import torch
+
+    from tools.speaking_checkpoint.build import Recipe, Workshop, default_work_directory
+
+    torch.set_num_threads(options.threads)
+    given = {f.name: getattr(options, f.name) for f in fields(Recipe)}
+    recipe = Recipe(**{name: value for name, value in given.items() if value is not None})
+    workshop = Workshop(options.work or default_work_directory(), recipe)
+    if options.only:
+        workshop.train(options.only)
+        return 0
+    size = workshop.adopt(options.directory) if options.now else workshop.finish(options.directory)
+    print(f"{options.directory}: {size / 1e6:.1f} MB")
+    return 0
+
+
+async def _judge(options: argparse.Namespace) -> int:
+    from tools.speaking_checkpoint import judge
+    from tools.speaking_checkpoint.asking import Services
+    from tools.speaking_checkpoint.card import record_figures
+    from tools.speaking_checkpoint.codes import VOICES
+    from tools.speaking_checkpoint.pictures import draw_answers
+
+    rows, pictured = [], []
+    async with Services(options.directory) as services:
+        for voice in VOICES:
+            requests = judge.repertoire_requests(voice)[:: options.every]
+            answers = await services.ask_all(requests, voice)
+            rows.append(judge.judge(f"repertoire, {voice}", answers))
+            pictured += [(f"{voice}-{at}", answers[at]) for at in PICTURED if at < len(answers)]
+        repeated = judge.repeat_requests(options.repeated)
+        answers = await services.ask_all(repeated, "repeat after me")
+        rows.append(judge.judge("repeat after me", answers))
+        pictured += [(f"repeated-{at}", answers[at]) for at in range(2)]
+        seams = await judge.look_for_seams(services, options.directory)
+    figures = judge.table(rows, seams)
+    print(figures)
+    if options.pictures:
+        drawn = [(name, answer.expected, answer.samples) for name, answer in pictured]
+        draw_answers(options.pictures, drawn)
+    if options.record:
+        record_figures(options.directory, figures)
+    return 0
+
+
+def _make_parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.speaking_checkpoint",
+        description="Make and judge a small Qwen3-Omni-MoE checkpoint that speaks.",
+    )
+    commands = parser.add_subparsers(dest="command", required=True)
+    build = commands.add_parser("build", help="make the checkpoint; resumes what was stopped")
+    build.add_argument("directory", type=Path, metavar="DIR", help="where to write it")
+    build.add_argument("--work", type=Path, help="where training is kept (default: in /tmp)")
+    build.add_argument("--threads", type=int, default=2, help="torch threads (default: 2)")
+    build.add_argument("--seed", type=int, help="of data, weights and batches (default: 0)")
+    for part in ("code2wav", "talker", "thinker"):
+        build.add_argument(f"--{part}", type=int, metavar="STEPS", help="training steps")
+    build.add_argument(
+        "--only",
+        choices=("code2wav", "talker", "thinker"),
+        help="train this part and write nothing: to train parts in processes side by side",
+    )
+    build.add_argument(
+        "--now", action="store_true", help="write what the parts have learned so far"
+    )
+    judge = commands.add_parser("judge", help="ask it through the services and listen")
+    judge.add_argument("directory", type=Path, metavar="DIR", help="the checkpoint")
+    judge.add_argument("--repeated", type=int, default=REPEATED_SENTENCES, metavar="N")
+    judge.add_argument("--every", type=int, default=1, metavar="N", help="each Nth exchange only")
+    judge.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw spectrograms there")
+    judge.add_argument("--record", action="store_true", help="write the table to the model card")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

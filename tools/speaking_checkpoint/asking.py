@@ -1,0 +1,128 @@
+"""Asks a checkpoint through the running services, as a client of antiphon does."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
+
+import antiphon
+from antiphon import ChunkPolicy, SamplingRequest
+from antiphon.deployment.launcher import Launcher
+from tools.speaking_checkpoint.acoustics import Floats
+from tools.speaking_checkpoint.codes import GROUPS
+
+TEXT_LIMIT, SPEECH_LIMIT = 128, 1024
+AT_ONCE = 4
+TIMEOUT_S = 300.0
+
+
+@dataclass(frozen=True, slots=True)
+class Spoken:
+    """An answer: its text, its codes [T, 8] and its samples at 24 kHz."""
+
+    asked: str
+    expected: str
+    text: str
+    codes: npt.NDArray[np.uint16]
+    samples: Floats
+
+    @property
+    def right(self) -> bool:
+        """Whether the text is the expected one."""
+        return self.text == self.expected
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """A question, the answer that is expected and the voice that is to give it."""
+
+    asked: str
+    expected: str
+    voice: str
+
+
+class Services:
+    """The three stages and the gateway on one checkpoint; a context manager."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._stack = AsyncExitStack()
+        self._client: antiphon.AsyncClient | None = None
+
+    async def ask(self, request: Request, policy: ChunkPolicy | None = None) -> Spoken:
+        """One answer, greedy, with its codes."""
+        assert self._client is not None
+        text, codes, samples = "", b"", b""
+        async for event in self._client.generate(
+            request.asked,
+            voice=request.voice,
+            max_tokens=TEXT_LIMIT,
+            temperature=0.0,
+            talker=SamplingRequest(temperature=0.0, max_tokens=SPEECH_LIMIT),
+            chunk_policy=policy,
+            include_ids=True,
+            timeout_s=TIMEOUT_S,
+        ):
+            if isinstance(event, antiphon.TextDelta):
+                text += event.text
+            elif isinstance(event, antiphon.AudioDelta):
+                codes += event.codes
+                samples += event.float32
+        frames = np.frombuffer(codes, "<u2").reshape(-1, GROUPS)
+        heard = np.frombuffer(samples, "<f4")
+        return Spoken(request.asked, request.expected, text, frames, heard)
+
+    async def ask_all(self, requests: Sequence[Request], title: str) -> list[Spoken]:
+        """All answers in order, some at a time."""
+        limit = asyncio.Semaphore(AT_ONCE)
+        with tqdm(total=len(requests), desc=title, unit="question") as bar:
+
+            async def one(request: Request) -> Spoken:
+                async with limit:
+                    spoken = await self.ask(request)
+                bar.update()
+                return spoken
+
+            return list(await asyncio.gather(*(one(request) for request in requests)))
+
+    async def __aenter__(self) -> Self:
+        running = await self._stack.enter_async_context(Launcher(self._directory))
+        client = antiphon.AsyncClient(running.grpc_address)
+        self._client = await self._stack.enter_async_context(client)
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._stack.aclose()
+
+
+def load_code2wav(directory: Path) -> Any:
+    """The checkpoint's code2wav as Hugging Face has it, in fp32."""
+    from transformers import Qwen3OmniMoeConfig
+    from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
+
+    from antiphon.checkpoint import load_submodule
+
+    config: Any = Qwen3OmniMoeConfig.from_pretrained(directory)
+    return load_submodule(
+        Qwen3OmniMoeCode2Wav,
+        config.code2wav_config,
+        "code2wav.",
+        directory,
+        dtype=torch.float32,
+        device="cpu",
+    )

@@ -1,0 +1,84 @@
+"""The model card of the checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from tools.speaking_checkpoint.codes import ENTRIES, GROUPS, VOICES
+from tools.speaking_checkpoint.repertoire import load_repertoire, spoken_words
+
+CARD_FILE = "README.md"
+FIGURES = "## Figures\n"
+
+
+@dataclass(frozen=True, slots=True)
+class Training:
+    """Steps and minutes that a part was trained for."""
+
+    part: str
+    steps: int
+    minutes: float
+
+
+def write_card(directory: Path, seed: int, trainings: Sequence[Training]) -> None:
+    """Write `README.md` beside the weights."""
+    exchanges, words = len(load_repertoire()), len(spoken_words())
+    rows = "\n".join(f"| {t.part} | {t.steps} | {t.minutes:.0f} |" for t in trainings)
+    size = sum(each.stat().st_size for each in directory.iterdir())
+    (directory / CARD_FILE).write_text(f"""\
+---
+license: apache-2.0
+language: en
+pipeline_tag: any-to-any
+library_name: transformers
+---
+
+# antiphon-demo: a small Qwen3-Omni-MoE that speaks
+
+A complete checkpoint of the Qwen3-Omni-MoE architecture in {size / 1e6:.1f} MB (bfloat16): thinker,
+talker, code predictor and code2wav, with tokenizer and chat template. It shows a newcomer
+what antiphon does, on a laptop without a GPU, and lets tests judge sound. It is no
+assistant: it knows {exchanges} answers about antiphon, numbers, dates and small talk, says
+*I do not know that yet* to the rest, and repeats any short sentence of its {words} words:
+*Repeat after me: the red horse wants the quiet moon.* Its audio and vision towers are
+untrained; to a recording it answers that it understands only written words.
+
+Voices: {", ".join(f"`{voice}`" for voice in VOICES)}. Language: English.
+
+## How it was made
+
+`python -m tools.speaking_checkpoint build DIR` in antiphon's repository, on two CPU cores,
+seed {seed}, without downloads: all speech comes from espeak-ng. Each word's sound is
+described in frames of 80 ms, coded by a residual k-means ({GROUPS} codes a frame, {ENTRIES}
+entries), and code2wav learned a voice whose pulses are locked to the frames. Three of the
+eight codes say which pitch is meant and where in the text the speech is; a word always
+has the same sound codes, so sentences that were never heard can be spoken.
+
+| part | steps | minutes of one busy core |
+| --- | --- | --- |
+{rows}
+
+## How to use it
+
+Greedy, for thinker and talker. `generation_config.json` says so; Hugging Face's `generate`
+wants it as keywords: `thinker_eos_token_id` (this checkpoint's `<|im_end|>`),
+`thinker_do_sample=False`, `talker_do_sample=False`. A talker repetition penalty of 1.05, its
+default there, changes nothing it says.
+
+## License
+
+Apache-2.0 for weights, tokenizer and texts. The questions and answers were written for
+antiphon, and the weights were trained on these and on sound that espeak-ng made of single
+words. Espeak-ng is licensed under GPL-3.0-or-later; that covers the program and its data
+files, of which nothing is contained here, and not the sound that it is used to make.
+
+""")
+
+
+def record_figures(directory: Path, figures: str) -> None:
+    """Put the judge's table at the end of the card, in place of an earlier one."""
+    card = directory / CARD_FILE
+    text = card.read_text().split(FIGURES)[0]
+    card.write_text(f"{text}{FIGURES}\n```\n{figures}\n```\n")

@@ -1,0 +1,121 @@
+"""One resumable training loop for all parts.
+
+The learning rate warms up, stays, and falls linearly over the last part of the run;
+what is kept is a running average of the weights. Batches are drawn from the step's
+number, so a run that was stopped goes on as if it had not been.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from safetensors import safe_open
+from safetensors.torch import save_file
+from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
+
+Loss = Callable[[int], tuple[torch.Tensor, dict[str, float]]]
+
+WARM_UP = 50
+SAVE_SECONDS = 60.0
+SMOOTHING = 0.95
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long and how fast a part is trained."""
+
+    steps: int
+    rate: float
+    average: float = 0.998
+    falling: float = 0.4
+    lowest: float = 0.03
+    clip: float = 1.0
+    betas: tuple[float, float] = (0.9, 0.98)
+    decay: float = 0.01
+
+    def rate_at(self, step: int) -> float:
+        """The learning rate of a step."""
+        left = (self.steps - step) / max(1.0, self.falling * self.steps)
+        return self.rate * min(1.0, (step + 1) / WARM_UP, max(self.lowest, left))
+
+
+class Run:
+    """A part's training: weights, their average, the optimiser, the step reached."""
+
+    def __init__(self, module: torch.nn.Module, plan: Plan, state: Path) -> None:
+        self._plan, self._state = plan, state
+        self.parameters = {n: p for n, p in module.named_parameters() if p.requires_grad}
+        self.average = {name: each.detach().clone() for name, each in self.parameters.items()}
+        self._optimiser = torch.optim.AdamW(
+            self.parameters.values(), lr=plan.rate, betas=plan.betas, weight_decay=plan.decay
+        )
+        self.step = 0
+        self.seconds = 0.0
+        if state.is_file():
+            self._load()
+
+    def train(self, loss: Loss, title: str) -> dict[str, float]:
+        """Run to the plan's last step; returns the last smoothed figures."""
+        figures: dict[str, float] = {}
+        started = saved = time.monotonic()
+        before = self.seconds
+        with tqdm(total=self._plan.steps, initial=self.step, desc=title, unit="step") as bar:
+            while self.step < self._plan.steps:
+                figures = _smooth(figures, self._step(loss))
+                bar.update()
+                bar.set_postfix({name: f"{value:.3f}" for name, value in figures.items()})
+                self.seconds = before + time.monotonic() - started
+                if time.monotonic() - saved > SAVE_SECONDS:
+                    self.save()
+                    saved = time.monotonic()
+        self.save()
+        return figures
+
+    def _step(self, loss: Loss) -> dict[str, float]:
+        for group in self._optimiser.param_groups:
+            group["lr"] = self._plan.rate_at(self.step)
+        value, figures = loss(self.step)
+        self._optimiser.zero_grad(set_to_none=True)
+        value.backward()  # type: ignore[no-untyped-call]
+        torch.nn.utils.clip_grad_norm_(self.parameters.values(), self._plan.clip)
+        self._optimiser.step()
+        self.step += 1
+        keep = min(self._plan.average, (1 + self.step) / (10 + self.step))
+        with torch.no_grad():
+            for name, parameter in self.parameters.items():
+                self.average[name].lerp_(parameter, 1 - keep)
+        return {"loss": value.item(), **figures}
+
+    def save(self) -> None:
+        """Write the whole state, safetensors with the step in its header."""
+        tensors = {f"weight.{n}": p.detach().contiguous() for n, p in self.parameters.items()}
+        tensors |= {f"average.{name}": each for name, each in self.average.items()}
+        for name, parameter in self.parameters.items():
+            for key, value in self._optimiser.state[parameter].items():
+                tensors[f"{key}.{name}"] = value.contiguous()
+        header = {"progress": json.dumps({"step": self.step, "seconds": self.seconds})}
+        partial = self._state.with_suffix(".partial")
+        save_file(tensors, partial, header)
+        partial.replace(self._state)
+
+    @torch.no_grad()
+    def _load(self) -> None:
+        with safe_open(self._state, framework="pt") as stored:
+            progress = json.loads(stored.metadata()["progress"])
+            self.step, self.seconds = int(progress["step"]), float(progress["seconds"])
+            for name, parameter in self.parameters.items():
+                parameter.copy_(stored.get_tensor(f"weight.{name}"))
+                self.average[name].copy_(stored.get_tensor(f"average.{name}"))
+                self._optimiser.state[parameter] = {
+                    key: stored.get_tensor(f"{key}.{name}")
+                    for key in ("step", "exp_avg", "exp_avg_sq")
+                }
+
+
+def _smooth(old: dict[str, float], new: dict[str, float]) -> dict[str, float]:
+    return {n: SMOOTHING * old.get(n, v) + (1 - SMOOTHING) * v for n, v in new.items()}
