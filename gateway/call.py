@@ -10,6 +10,7 @@ stage's death waits a moment for the cause.
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 import uuid
 from collections.abc import Mapping
@@ -35,6 +36,8 @@ from gateway.request import AUDIO, SpeechRequest
 from gateway.session_messages import opening_messages
 from gateway.stage_stream import StageStream
 from gateway.stages import Stages
+
+log = logging.getLogger("gateway.call")
 
 MAILBOX_MESSAGES = 16
 """Stage messages that wait for a slow client; further ones stay with the stages."""
@@ -202,7 +205,9 @@ class Call:
             case "error":
                 self._fail_by_word(role, error_from_proto(response.error))
             case "suspended":
-                self._fail(self._suspension(role, response.suspended), may_echo=True)
+                # The stage keeps the session for its resume window, and says so if the link
+                # does not heal in it; a peer that died is told by its own stream.
+                log.warning("%s: %s lost its link for a while", self.session_id, role)
             case _:
                 await self._all_opened.wait()
                 await self._mailbox.put((role, response))
@@ -214,15 +219,6 @@ class Call:
             error = Unavailable(f"the stage {role} gave up: {error.message}", edge=error.edge)
         error.stage = error.stage or role
         self._fail(error, may_echo=may_echo)
-
-    def _suspension(self, role: str, suspended: session_pb2.SessionSuspended) -> AntiphonError:
-        """A stage lost its link: the peer is the one to name, if it is one of ours."""
-        peers = [m.role for m in self._lineup.members if m.address == suspended.address]
-        return Unavailable(
-            f"the stage {role} lost its link for {suspended.edge} to {suspended.address}",
-            stage=peers[0] if peers else role,
-            edge=suspended.edge,
-        )
 
     def _fail(self, error: AntiphonError, *, may_echo: bool) -> None:
         """End the call, at once for a cause and after a moment for what may be an echo."""

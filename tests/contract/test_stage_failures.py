@@ -132,6 +132,21 @@ async def test_the_death_of_a_stage_is_told_and_not_its_neighbours_echo(way: str
         assert f"the stage {TALKER} at" in error_of(response)["message"]
 
 
+async def test_a_suspended_stage_goes_on_when_its_link_heals() -> None:
+    async def heals(session: Session) -> None:
+        await session.opened()
+        lost = session_pb2.SessionSuspended(edge="codes", address="127.0.0.1:1")
+        await session._context.write(session_pb2.SessionResponse(suspended=lost))
+        await usual(session)
+
+    async with open_door() as door:
+        usual = door.fakes[CODE2WAV].script
+        door.fakes[CODE2WAV].script = heals
+        response = await door.chat(**SPOKEN)
+        assert response.status_code == 200
+        assert response.json()["choices"][0]["message"]["audio"]["data"]
+
+
 async def test_an_echo_is_told_when_no_cause_follows(door: Door) -> None:
     door.fakes[THINKER].script = door.fakes[TALKER].script = stall
     error = Unavailable("the link was lost", stage=TALKER, edge="codes")
