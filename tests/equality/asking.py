@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 import soundfile
 import torch
-from conftest import Truth
+from truth import Truth
 
 import antiphon
 from antiphon import ChunkPolicy, Delivery, FinishReason, SamplingRequest

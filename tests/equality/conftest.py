@@ -6,49 +6,20 @@ gateway's gRPC door with ids and codec frames included.
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Sequence
-from dataclasses import dataclass, field
+from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from truth import Truth
 
 import antiphon
 from antiphon.deployment.launcher import Launcher, Running
 from antiphon.testing.local_deployment import local_deployment
-from antiphon.testing.reference import MIN_MARGIN, Case, Reference, ReferenceOutput
+from antiphon.testing.reference import Reference
 from antiphon.testing.tiny_checkpoint import OTHER, SMALL, build_tiny_checkpoint
 
 SHAPES = {"small": SMALL, "other": OTHER}
-
-
-@dataclass(slots=True)
-class Truth:
-    """The reference of one checkpoint; every case is run once."""
-
-    reference: Reference
-    outputs: dict[int, ReferenceOutput] = field(default_factory=dict)
-    kept: list[Case] = field(default_factory=list)
-
-    def of(self, case: Case) -> ReferenceOutput:
-        """What Hugging Face answers."""
-        if id(case) not in self.outputs:
-            self.outputs[id(case)] = self.reference.run(case)
-            self.kept.append(case)
-        return self.outputs[id(case)]
-
-    def safe(self, candidates: Sequence[Case], wanted: int) -> list[Case]:
-        """The first `wanted` candidates in which no greedy choice was close.
-
-        The choice looks at the reference alone, before anything is compared.
-        """
-        found: list[Case] = []
-        for case in candidates:
-            if self.of(case).min_margin >= MIN_MARGIN:
-                found.append(case)
-            if len(found) == wanted:
-                return found
-        raise AssertionError(f"only {len(found)} of {len(candidates)} cases have a safe margin")
 
 
 @pytest.fixture(scope="session", params=list(SHAPES))

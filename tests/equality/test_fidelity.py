@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 from asking import AUDIO_TOLERANCE, RATE, ask, check, decode, groups
-from conftest import Truth
+from truth import Truth
 
 import antiphon
 from antiphon import ChunkPolicy, Delivery, FinishReason

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 import torch
 from asking import AUDIO_TOLERANCE, RATE, ask, check, decode, groups
-from conftest import Truth
+from truth import Truth
 
 import antiphon
 from antiphon import FinishReason

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import pytest_asyncio
 from asking import ask, check, decode, groups
-from conftest import Truth
+from truth import Truth
 
 import antiphon
 from antiphon import ChunkPolicy
@@ -36,7 +36,7 @@ ANSWERS = {
     "Repeat after me: the red fox wants cold water": "The red fox wants cold water.",
     "Where is the zebulon?": UNKNOWN,
 }
-TONE = (0.3 * np.sin(0.1 * np.arange(12_000))).astype(np.float32)
+TONE = (0.3 * np.sin(0.1 * np.arange(14_000))).astype(np.float32)
 
 pytestmark = [
     pytest.mark.equality,
@@ -50,17 +50,23 @@ def asked(text: str, voice: str = "cantor") -> Case:
 
 
 CASES = [asked(text, ("cantor", "treble")[at % 2]) for at, text in enumerate(ANSWERS)]
-RECORDING = Case(conversation(("user", TONE)), "treble", talker_max_tokens=FRAMES)
-TURNS = Case(
-    conversation(
-        ("system", "You are a helpful assistant."),
-        ("user", "Hello!"),
-        ("assistant", HELLO),
-        ("user", "What is the talker?"),
-    ),
-    "cantor",
-    talker_max_tokens=FRAMES,
-)
+RECORDINGS = [
+    Case(conversation(("user", TONE[:length])), "treble", talker_max_tokens=FRAMES)
+    for length in (12_000, 9_000, 14_000, 6_000)
+]
+TURNS = [
+    Case(
+        conversation(
+            ("system", "You are a helpful assistant."),
+            ("user", "Hello!"),
+            ("assistant", HELLO),
+            ("user", text),
+        ),
+        "cantor",
+        talker_max_tokens=FRAMES,
+    )
+    for text in ("What is the talker?", "What is a chunk?", "Who are you?", "Tell me a joke.")
+]
 
 
 @pytest.fixture(scope="session")
@@ -83,8 +89,8 @@ async def demo_client() -> AsyncIterator[antiphon.AsyncClient]:
     ("candidates", "wanted"),
     [
         pytest.param(CASES, 3, id="text"),
-        pytest.param([RECORDING], 1, id="recording"),
-        pytest.param([TURNS], 1, id="turns"),
+        pytest.param(RECORDINGS, 1, id="recording"),
+        pytest.param(TURNS, 1, id="turns"),
     ],
 )
 async def test_answer_equals_the_reference(
@@ -103,7 +109,7 @@ async def test_answer_is_the_expected_text(demo_client: antiphon.AsyncClient, te
 async def test_recording_gets_an_honest_answer(
     demo_client: antiphon.AsyncClient, demo: Truth
 ) -> None:
-    answer = await ask(demo_client, RECORDING, groups=groups(demo))
+    answer = await ask(demo_client, RECORDINGS[0], groups=groups(demo))
     assert answer.text == HEARD
 
 

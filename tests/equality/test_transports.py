@@ -12,7 +12,7 @@ import numpy.typing as npt
 import pytest
 import pytest_asyncio
 from asking import RATE, ask, check, groups
-from conftest import Truth
+from truth import Truth
 
 import antiphon
 from antiphon.deployment.launcher import Launcher, Running
