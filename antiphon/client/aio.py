@@ -116,7 +116,7 @@ class AsyncGeneration(AsyncIterator[Event]):
 class AsyncClient:
     """Talks to a server's gRPC door from asyncio. Make it where a loop runs.
 
-    >>> async with antiphon.AsyncClient("localhost:50051") as client:
+    >>> async with antiphon.AsyncClient("localhost:50050") as client:
     ...     reply = await client.generate("Say hello.", temperature=0.0).collect()
     ...     print(reply.text)
     ...     reply.save_wav("hello.wav")

@@ -119,7 +119,7 @@ class Generation(Iterator[Event]):
 class Client:
     """Talks to a server's gRPC door and blocks while it does.
 
-    >>> with antiphon.Client("localhost:50051") as client:
+    >>> with antiphon.Client("localhost:50050") as client:
     ...     reply = client.generate("Say hello.", temperature=0.0).collect()
     ...     print(reply.text)
     ...     reply.save_wav("hello.wav")
