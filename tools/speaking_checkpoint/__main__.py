@@ -12,7 +12,7 @@ from pathlib import Path
 from antiphon.errors import AntiphonError
 
 REPEATED_SENTENCES = 100
-PICTURED = (0, 40, 60, 150, 240)
+PICTURED = (0, 10, 21, 40)
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -47,16 +47,14 @@ async def _judge(options: argparse.Namespace) -> int:
     from tools.speaking_checkpoint import judge
     from tools.speaking_checkpoint.asking import Services
     from tools.speaking_checkpoint.card import record_figures
-    from tools.speaking_checkpoint.codes import VOICES
     from tools.speaking_checkpoint.pictures import draw_answers
 
     rows, pictured = [], []
     async with Services(options.directory) as services:
-        for voice in VOICES:
-            requests = judge.repertoire_requests(voice)[:: options.every]
-            answers = await services.ask_all(requests, voice)
-            rows.append(judge.judge(f"repertoire, {voice}", answers))
-            pictured += [(f"{voice}-{at}", answers[at]) for at in PICTURED if at < len(answers)]
+        requests = judge.repertoire_requests()[:: options.every]
+        answers = await services.ask_all(requests, "repertoire")
+        rows.append(judge.judge("repertoire", answers))
+        pictured += [(f"repertoire-{at}", answers[at]) for at in PICTURED if at < len(answers)]
         repeated = judge.repeat_requests(options.repeated)
         answers = await services.ask_all(repeated, "repeat after me")
         rows.append(judge.judge("repeat after me", answers))

@@ -18,6 +18,7 @@ from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
 import antiphon
 from antiphon import ChunkPolicy, SamplingRequest
 from antiphon.deployment.launcher import Launcher
+from antiphon.testing.local_deployment import local_deployment
 from tools.speaking_checkpoint.acoustics import Floats
 from tools.speaking_checkpoint.codes import GROUPS
 
@@ -96,7 +97,7 @@ class Services:
             return list(await asyncio.gather(*(one(request) for request in requests)))
 
     async def __aenter__(self) -> Self:
-        running = await self._stack.enter_async_context(Launcher(self._directory))
+        running = await self._stack.enter_async_context(Launcher(local_deployment(self._directory)))
         client = antiphon.AsyncClient(running.grpc_address)
         self._client = await self._stack.enter_async_context(client)
         return self

@@ -48,8 +48,8 @@ class Recipe:
 
     seed: int = 0
     code2wav: int = 1650
-    talker: int = 2000
-    thinker: int = 2300
+    talker: int = 2600
+    thinker: int = 3100
 
     def plan(self, part: str) -> Plan:
         """How a part is trained."""

@@ -64,8 +64,8 @@ has the same sound codes, so sentences that were never heard can be spoken.
 
 Greedy, for thinker and talker. `generation_config.json` says so; Hugging Face's `generate`
 wants it as keywords: `thinker_eos_token_id` (this checkpoint's `<|im_end|>`),
-`thinker_do_sample=False`, `talker_do_sample=False`. A talker repetition penalty of 1.05, its
-default there, changes nothing it says.
+`thinker_do_sample=False`, `talker_do_sample=False`. The talker was trained with and without
+a repetition penalty; 1.05, the default there, is what the figures below were taken with.
 
 ## License
 

@@ -79,6 +79,7 @@ class Dialogues:
         self._questions = sorted(self._answers)
         self._words = spoken_words()
         self._known = frozenset(self._words)
+        self._light = ["the", "the", "the", "a", "a", "is", "and", "of", "in", "to", "not"]
         self._content = [word for word in self._words if word not in LIGHT_WORDS]
 
     def system(self, chance: random.Random) -> str | None:
@@ -104,7 +105,12 @@ class Dialogues:
     def _repeat(self, chance: random.Random) -> Turn:
         """A command to say words, all of which may be known or not."""
         known = chance.random() < 0.8
-        words = [chance.choice(self._words) for _ in range(chance.randint(1, 14))]
+        # Words that come twice make copying harder, and sentences are full of them.
+        few = chance.choice((0.0, 0.4, 0.6))
+        words = [
+            chance.choice(self._light if chance.random() < few else self._words)
+            for _ in range(chance.randint(1, 14))
+        ]
         if not known:
             words.insert(chance.randint(0, len(words)), self._unheard(chance))
         text = _punctuate(words, chance)

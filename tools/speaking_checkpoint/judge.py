@@ -64,11 +64,12 @@ class Seams:
     pulses_across: float
 
 
-def repertoire_requests(voice: str) -> list[Request]:
-    """Each exchange's first question, as a person would write it."""
+def repertoire_requests() -> list[Request]:
+    """Each exchange's first question, as a person would write it, in alternating voices."""
+    voices = list(VOICES)
     return [
-        Request(f"{exchange.questions[0].capitalize()}?", exchange.answer, voice)
-        for exchange in load_repertoire()
+        Request(f"{exchange.questions[0].capitalize()}?", exchange.answer, voices[at % len(voices)])
+        for at, exchange in enumerate(load_repertoire())
     ]
 
 
@@ -114,7 +115,7 @@ async def look_for_seams(services: Services, directory: Path) -> Seams:
     largest = 0.0
     within: list[float] = []
     across: list[float] = []
-    requests = [*repertoire_requests("cantor")[:SEAM_QUESTIONS], *repeat_requests(SEAM_QUESTIONS)]
+    requests = [*repertoire_requests()[:SEAM_QUESTIONS], *repeat_requests(SEAM_QUESTIONS)]
     for at, request in enumerate(requests):
         answer = await services.ask(request, POLICIES[at % len(POLICIES)])
         whole = decode(module, answer.codes.astype(np.int64))

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
+import numpy as np
+
 from tools.speaking_checkpoint.acoustics import RATE, Floats
 from tools.speaking_checkpoint.espeak import SENTENCE_SPEED, speak
 
@@ -24,8 +26,9 @@ def draw(path: Path, title: str, rows: Sequence[tuple[str, Floats]]) -> None:
         wave, spectrum = panels[2 * at, 0], panels[2 * at + 1, 0]
         wave.plot([each / RATE for each in range(len(samples))], samples, linewidth=0.4)
         wave.set(xlim=(0, len(samples) / RATE), ylim=(-1, 1), title=name)
+        dither = np.random.default_rng(0).normal(0, 1e-6, len(samples))
         spectrum.specgram(
-            samples + 1e-6, NFFT=WINDOW, Fs=RATE, noverlap=WINDOW - STEP, vmin=-120, vmax=-30
+            samples + dither, NFFT=WINDOW, Fs=RATE, noverlap=WINDOW - STEP, vmin=-120, vmax=-30
         )
         spectrum.set(ylim=(0, HIGHEST_HZ), ylabel="Hz", xlabel="s")
     figure.suptitle(title)

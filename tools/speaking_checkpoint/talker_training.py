@@ -29,6 +29,8 @@ CORRUPTED_SHARE = 0.1
 REPETITION_PENALTY = 1.1
 SENTENCE_SHARE = 0.15
 BEGIN_WEIGHT = 5.0
+# A wrong control code loses the place in the text; a wrong sound code is a blemish.
+CONTROL_WEIGHT = 4.0
 IGNORED = -100
 ASSISTANT_ROWS = 9
 
@@ -152,7 +154,9 @@ class TalkerLoss:
         states = outputs.last_hidden_state[:, 1:]
         logits = torch.stack([head(states[:, at]) for at, head in enumerate(predictor.lm_head)], 1)
         wanted = codes[:, 1:]
-        loss = F.cross_entropy(logits.flatten(0, 1), wanted.flatten())
+        each = F.cross_entropy(logits.transpose(1, 2), wanted, reduction="none")
+        weight = torch.tensor([1.0] * (BOOKS - 1) + [CONTROL_WEIGHT] * (GROUPS - BOOKS))
+        loss = (each * weight).sum() / (weight.sum() * len(each))
         return loss, (logits.argmax(-1) == wanted).float().mean().item()
 
 
