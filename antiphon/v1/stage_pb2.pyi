@@ -510,7 +510,6 @@ class LinkResponse(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ACCEPT_FIELD_NUMBER: builtins.int
-    ACK_FIELD_NUMBER: builtins.int
     CREDIT_FIELD_NUMBER: builtins.int
     REFUSAL_FIELD_NUMBER: builtins.int
     PROGRESS_FIELD_NUMBER: builtins.int
@@ -519,8 +518,6 @@ class LinkResponse(google.protobuf.message.Message):
     def accept(self) -> global___LinkAccept:
         """The first message of the stream."""
 
-    @property
-    def ack(self) -> global___LinkAck: ...
     @property
     def credit(self) -> global___LinkCredit: ...
     @property
@@ -533,15 +530,14 @@ class LinkResponse(google.protobuf.message.Message):
         self,
         *,
         accept: global___LinkAccept | None = ...,
-        ack: global___LinkAck | None = ...,
         credit: global___LinkCredit | None = ...,
         refusal: global___LinkRefusal | None = ...,
         progress: global___LinkProgress | None = ...,
         resend: global___LinkResend | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["accept", b"accept", "ack", b"ack", "credit", b"credit", "message", b"message", "progress", b"progress", "refusal", b"refusal", "resend", b"resend"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["accept", b"accept", "ack", b"ack", "credit", b"credit", "message", b"message", "progress", b"progress", "refusal", b"refusal", "resend", b"resend"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["accept", "ack", "credit", "refusal", "progress", "resend"] | None: ...
+    def HasField(self, field_name: typing.Literal["accept", b"accept", "credit", b"credit", "message", b"message", "progress", b"progress", "refusal", b"refusal", "resend", b"resend"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["accept", b"accept", "credit", b"credit", "message", b"message", "progress", b"progress", "refusal", b"refusal", "resend", b"resend"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["accept", "credit", "refusal", "progress", "resend"] | None: ...
 
 global___LinkResponse = LinkResponse
 
@@ -555,7 +551,6 @@ class LinkAccept(google.protobuf.message.Message):
     PROOF_FIELD_NUMBER: builtins.int
     BOOT_ID_FIELD_NUMBER: builtins.int
     REFUSED_FIELD_NUMBER: builtins.int
-    RESUME_FIELD_NUMBER: builtins.int
     CHUNKS_FIELD_NUMBER: builtins.int
     RESUMED_FIELD_NUMBER: builtins.int
     transport: builtins.str
@@ -570,10 +565,6 @@ class LinkAccept(google.protobuf.message.Message):
     def refused(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Why each better transport was not taken."""
 
-    @property
-    def resume(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___LinkAck]:
-        """Where each session that the consumer still knows stands."""
-
     def __init__(
         self,
         *,
@@ -581,11 +572,10 @@ class LinkAccept(google.protobuf.message.Message):
         proof: builtins.bytes = ...,
         boot_id: builtins.str = ...,
         refused: collections.abc.Iterable[builtins.str] | None = ...,
-        resume: collections.abc.Iterable[global___LinkAck] | None = ...,
         chunks: builtins.int = ...,
         resumed: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "chunks", b"chunks", "proof", b"proof", "refused", b"refused", "resume", b"resume", "resumed", b"resumed", "transport", b"transport"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "chunks", b"chunks", "proof", b"proof", "refused", b"refused", "resumed", b"resumed", "transport", b"transport"]) -> None: ...
 
 global___LinkAccept = LinkAccept
 
@@ -634,32 +624,6 @@ class LinkResend(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["first", b"first", "reason", b"reason"]) -> None: ...
 
 global___LinkResend = LinkResend
-
-@typing.final
-class LinkAck(google.protobuf.message.Message):
-    """All chunks of (session, edge, attempt) up to and including `sequence` came."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    SESSION_ID_FIELD_NUMBER: builtins.int
-    EDGE_FIELD_NUMBER: builtins.int
-    ATTEMPT_FIELD_NUMBER: builtins.int
-    SEQUENCE_FIELD_NUMBER: builtins.int
-    session_id: builtins.str
-    edge: builtins.str
-    attempt: builtins.int
-    sequence: builtins.int
-    def __init__(
-        self,
-        *,
-        session_id: builtins.str = ...,
-        edge: builtins.str = ...,
-        attempt: builtins.int = ...,
-        sequence: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "edge", b"edge", "sequence", b"sequence", "session_id", b"session_id"]) -> None: ...
-
-global___LinkAck = LinkAck
 
 @typing.final
 class LinkCredit(google.protobuf.message.Message):
