@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Sequence
 from types import TracebackType
-from typing import TYPE_CHECKING, Self, Unpack, cast
+from typing import TYPE_CHECKING, Self, Unpack
 
 import grpc
 
@@ -19,12 +19,11 @@ from antiphon.client.request import (
     generate_request,
 )
 from antiphon.errors import AntiphonError
-from antiphon.v1 import speech_pb2, speech_pb2_grpc
+from antiphon.v1 import speech_pb2
 from antiphon.wire.status import error_from_rpc
+from antiphon.wire.stubs import speech_stub
 
 if TYPE_CHECKING:
-    from antiphon.v1.speech_pb2_grpc import SpeechServiceAsyncStub
-
     GenerateCall = grpc.aio.UnaryStreamCall[speech_pb2.GenerateRequest, speech_pb2.GenerateResponse]
 
 
@@ -130,8 +129,7 @@ class AsyncClient:
             if credentials is None
             else grpc.aio.secure_channel(address, credentials, CHANNEL_OPTIONS)
         )
-        stub = speech_pb2_grpc.SpeechServiceStub(self._channel)
-        self._stub = cast("SpeechServiceAsyncStub", stub)
+        self._stub = speech_stub(self._channel)
         self._closed = False
 
     async def server_info(self, *, timeout_s: float = 10.0) -> ServerInfo:

@@ -21,7 +21,6 @@ from antiphon.runtime.engine import (
     EngineEvent,
     Failed,
     InputChunk,
-    LoadedStage,
     SegmentSettings,
     StageFacts,
 )
@@ -117,8 +116,3 @@ class FakeEngine:
             total = segment.decoded * SAMPLES_PER_FRAME
             events.append(Completed(key, reason, segment.decoded, total))
         return events
-
-
-def load_fake() -> LoadedStage:
-    """A fake code2wav stage, as a stage's `load` returns it."""
-    return LoadedStage(FakeEngine(), FACTS)
