@@ -106,6 +106,17 @@ async def test_text_only_never_touches_talker_and_code2wav(
     assert set(reply.reports) == {"thinker"}
 
 
+async def test_stop_string_ends_text_and_speech_before_it(client: antiphon.AsyncClient) -> None:
+    options = {"max_tokens": 60, "talker": SamplingRequest(temperature=0.0, max_tokens=200)}
+    whole = await client.generate(LONG_ANSWER, **options).collect()
+    stop = whole.text[40:44]
+    cut = await client.generate(LONG_ANSWER, stop=[stop], **options).collect()
+    assert cut.text == whole.text[: whole.text.index(stop)]
+    assert cut.finish_reason is FinishReason.STOP
+    assert cut.usage.completion_tokens < whole.usage.completion_tokens
+    assert cut.pcm16 != whole.pcm16
+
+
 async def test_cancel_at_any_moment_frees_every_stage(
     running: Running, client: antiphon.AsyncClient
 ) -> None:
