@@ -36,6 +36,9 @@ from antiphon.wire.status import ERROR_METADATA_KEY, error_from_rpc
 
 FIRST_RETRY_S = 0.05
 LAST_RETRY_S = 0.25
+# A peer that takes the connection and never answers is left after this.
+FIRST_HANDSHAKE_S = 10.0
+HANDSHAKE_S = 1.5
 GOODBYE_S = 1.0
 
 log = logging.getLogger(__name__)
@@ -207,8 +210,11 @@ class OutgoingLink:
         )
         self._events.lost(self._address, cause)
 
-    def _handshake_s(self) -> float | None:
-        return None if self._give_up_at is None else max(FIRST_RETRY_S, self._time_left())
+    def _handshake_s(self) -> float:
+        """How long one attempt may take: a stuck one must leave time for the next."""
+        if self._give_up_at is None:
+            return FIRST_HANDSHAKE_S
+        return max(FIRST_RETRY_S, min(HANDSHAKE_S, self._time_left()))
 
     def _time_left(self) -> float:
         now = asyncio.get_running_loop().time()
