@@ -208,6 +208,7 @@ class OutgoingLink:
         cause = type(cause)(
             f"{role}: the link to {self._address} was lost: {cause.message}", stage=cause.stage
         )
+        log.warning("%s", cause.message)
         self._events.lost(self._address, cause)
 
     def _handshake_s(self) -> float:

@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable
 
-from antiphon.errors import FailedPrecondition, Unavailable
+from antiphon.errors import FailedPrecondition
 from antiphon.transport.framed import FramedSender
 from antiphon.transport.negotiate import MakeSenders
 from antiphon.transport.payload import (
@@ -78,7 +78,8 @@ class Connection:
         await self._stream.write(stage_pb2.LinkRequest(hello=hello))
         answer = await self._stream.read()
         if not isinstance(answer, stage_pb2.LinkResponse) or not answer.HasField("accept"):
-            raise Unavailable("the peer closed the link before it had accepted it")
+            # Not a word of the peer's: a cut wire ends the stream like this too.
+            raise asyncio.InvalidStateError("the stream ended before the link was accepted")
         self.accepted(answer.accept)
         return answer.accept
 
