@@ -115,9 +115,16 @@ class TinyVocabulary:
 
 def write_tokenizer(directory: Path) -> TinyVocabulary:
     """Write the tokenizer's files and the chat template; return its vocabulary."""
+    vocab, merges = _vocabulary()
+    tokenizer = save_tokenizer(directory, vocab, merges)
+    tokenizer.backend_tokenizer.model.save(str(directory))
+    return TinyVocabulary(tokenizer.get_vocab(), len(tokenizer))
+
+
+def save_tokenizer(directory: Path, vocab: dict[str, int], merges: list[tuple[str, str]]) -> Any:
+    """Write a `Qwen2Tokenizer` of these tokens, with Qwen's own and the chat template."""
     from transformers import AddedToken, Qwen2Tokenizer
 
-    vocab, merges = _vocabulary()
     tokenizer = Qwen2Tokenizer(
         vocab=vocab,
         merges=merges,  # type: ignore[arg-type]  # pairs, as tokenizer.json holds them
@@ -131,10 +138,9 @@ def write_tokenizer(directory: Path) -> TinyVocabulary:
     tokenizer.add_tokens([AddedToken(each, special=True) for each in SPECIAL_TOKENS])
     tokenizer.add_tokens([AddedToken(each, special=False) for each in PLAIN_ADDED_TOKENS])
     tokenizer.save_pretrained(directory)
-    tokenizer.backend_tokenizer.model.save(str(directory))
     # Readers older than transformers 5 look for the template in this file.
     _update_json(directory / "tokenizer_config.json", {"chat_template": CHAT_TEMPLATE})
-    return TinyVocabulary(tokenizer.get_vocab(), len(tokenizer))
+    return tokenizer
 
 
 def write_preprocessor(directory: Path) -> None:

@@ -8,7 +8,6 @@ or not, capital or not) share most of their embedding.
 from __future__ import annotations
 
 import itertools
-import json
 from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
@@ -16,11 +15,8 @@ from pathlib import Path
 import torch
 
 from antiphon.testing.tiny_tokenizer import (
-    CHAT_TEMPLATE,
-    NAMED_TOKENS,
-    PLAIN_ADDED_TOKENS,
-    SPECIAL_TOKENS,
     TinyVocabulary,
+    save_tokenizer,
     write_preprocessor,
 )
 from tools.speaking_checkpoint.repertoire import UNITS, spoken_words, written_forms
@@ -43,26 +39,7 @@ class Meaning:
 
 def write_tokenizer(directory: Path) -> TinyVocabulary:
     """Write the tokenizer, chat template and preprocessor; return the vocabulary."""
-    from transformers import AddedToken, Qwen2Tokenizer
-
-    vocab, merges = _learn(_spellings())
-    tokenizer = Qwen2Tokenizer(
-        vocab=vocab,
-        merges=merges,  # type: ignore[arg-type]  # pairs, as tokenizer.json holds them
-        add_prefix_space=False,
-        eos_token="<|im_end|>",
-        pad_token="<|endoftext|>",
-        model_max_length=32768,
-        chat_template=CHAT_TEMPLATE,
-        extra_special_tokens=NAMED_TOKENS,
-    )
-    tokenizer.add_tokens([AddedToken(each, special=True) for each in SPECIAL_TOKENS])
-    tokenizer.add_tokens([AddedToken(each, special=False) for each in PLAIN_ADDED_TOKENS])
-    tokenizer.save_pretrained(directory)
-    settings = directory / "tokenizer_config.json"
-    # Readers older than transformers 5 look for the template in this file.
-    content = json.loads(settings.read_text()) | {"chat_template": CHAT_TEMPLATE}
-    settings.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+    tokenizer = save_tokenizer(directory, *_learn(_spellings()))
     write_preprocessor(directory)
     return TinyVocabulary(tokenizer.get_vocab(), len(tokenizer))
 
