@@ -17,15 +17,12 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import pytest_asyncio
-from safetensors.torch import load_file, save_file
 
 import antiphon
 from antiphon import SamplingRequest
 from antiphon.deployment.launcher import Launcher, Running
 from antiphon.deployment.schema import StageConfig
-from antiphon.pipelines.qwen3_omni import read_config
 from antiphon.testing.local_deployment import local_deployment
-from antiphon.testing.tiny_checkpoint import build_tiny_checkpoint
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import speech_pb2, speech_pb2_grpc, stage_pb2
 from antiphon.wire.stubs import stage_stub
@@ -48,20 +45,6 @@ BOUND = 45
 IN_SOCKETS = 50
 # A client that reads nothing also takes nothing in.
 NARROW = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 64 << 10))
-
-
-@pytest.fixture(scope="module")
-def talkative(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A tiny checkpoint that speaks until its limit: the end of speech is never drawn."""
-    directory = tmp_path_factory.mktemp("talkative") / "talkative"
-    build_tiny_checkpoint(directory)
-    index = json.loads((directory / "model.safetensors.index.json").read_text())
-    shard = directory / index["weight_map"]["talker.codec_head.weight"]
-    tensors = load_file(shard)
-    end = read_config(directory)["talker_config"]["codec_eos_token_id"]
-    tensors["talker.codec_head.weight"][end] = 0
-    save_file(tensors, shard, {"format": "pt"})
-    return directory
 
 
 @asynccontextmanager
