@@ -199,6 +199,8 @@ class Call:
     async def _receive(self, role: str, response: session_pb2.SessionResponse) -> None:
         match response.WhichOneof("message"):
             case "opened":
+                pass  # registered; whether it has a slot comes next
+            case "segment_opened":
                 self._unopened.discard(role)
                 if not self._unopened:
                     self._all_opened.set()

@@ -71,6 +71,13 @@ class Opened:
 
 
 @dataclass(frozen=True, slots=True)
+class SegmentOpened:
+    """Stream: the segment has its slot."""
+
+    key: SegmentKey
+
+
+@dataclass(frozen=True, slots=True)
 class Report:
     """Stream: a segment has ended. Times in seconds since the segment was opened."""
 
@@ -125,5 +132,6 @@ class Grant:
 
 
 EngineCommand = Admit | Feed | Limit | Release
-Instruction = EngineCommand | Send | Opened | Report | Suspended | End | Refuse | Grant
+Told = Opened | SegmentOpened | Report | Suspended | End
+Instruction = EngineCommand | Send | Told | Refuse | Grant
 Instructions = Sequence[Instruction]

@@ -31,6 +31,7 @@ from antiphon.runtime.instructions import (
     Grant,
     Instruction,
     Release,
+    SegmentOpened,
     Send,
 )
 from antiphon.runtime.outlet import Outlet, Piece
@@ -89,7 +90,7 @@ class LiveSession:
         )
         early, self._early, self._early_bytes = self._early, deque(), 0
         fed = [each for chunk in early for each in self._sort(chunk, now)]
-        return [Admit(key, settings), *self.segment.limits(), *fed]
+        return [SegmentOpened(key), Admit(key, settings), *self.segment.limits(), *fed]
 
     def input_finished(self, segment: int, now: float) -> list[Instruction]:
         """The client sends no more: its edges that are still open end here."""

@@ -17,7 +17,14 @@ from antiphon.errors import (
     Unavailable,
 )
 from antiphon.runtime.description import StageIdentity, describe
-from antiphon.runtime.instructions import Destination, End, Opened, Report, Suspended
+from antiphon.runtime.instructions import (
+    Destination,
+    End,
+    Opened,
+    Report,
+    SegmentOpened,
+    Suspended,
+)
 from antiphon.runtime.link_port import LinkPort
 from antiphon.runtime.plan import SegmentRequest, SessionRequest
 from antiphon.runtime.stage import Reply, Stage
@@ -216,6 +223,9 @@ def _response(reply: Reply, identity: StageIdentity) -> session_pb2.SessionRespo
         case Opened():
             opened = session_pb2.SessionOpened(boot_id=identity.boot_id)
             return session_pb2.SessionResponse(opened=opened)
+        case SegmentOpened(key):
+            segment_opened = session_pb2.SegmentOpened(segment=key.segment)
+            return session_pb2.SessionResponse(segment_opened=segment_opened)
         case Chunk():
             return session_pb2.SessionResponse(chunk=chunk_to_proto(reply))
         case Suspended(_, edge, address):

@@ -29,8 +29,10 @@ from antiphon.runtime.instructions import (
     Refuse,
     Release,
     Report,
+    SegmentOpened,
     Send,
     Suspended,
+    Told,
 )
 from antiphon.runtime.outbox import Outbox
 from antiphon.runtime.plan import SegmentRequest, SessionRequest, StagePlan
@@ -40,7 +42,7 @@ from antiphon.transport.link import LinkEvents
 from antiphon.transport.link_pool import LinkPool
 from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
 
-Reply = Opened | Chunk | Report | Suspended | End
+Reply = Chunk | Told
 """What a session's own stream is told; `End` is the last."""
 
 Answer = Refuse | Grant
@@ -227,7 +229,7 @@ class Stage:
                 self._links.send_nowait(destination.address, chunk)
             case Opened(session_id) | Suspended(session_id):
                 self._reply(session_id, instruction)
-            case Report(key):
+            case SegmentOpened(key) | Report(key):
                 self._reply(key.session_id, instruction)
             case Refuse(link_id) | Grant(link_id):
                 self._answer(link_id, instruction)
@@ -267,7 +269,9 @@ def _session_of(instruction: Instruction) -> str:
     match instruction:
         case Send(_, chunk):
             return chunk.session_id
-        case Admit(key) | Feed(key) | Limit(key) | Release(key) | Report(key) | Grant(_, key):
-            return SegmentKey(*key).session_id
+        case Admit(key) | Feed(key) | Limit(key) | Release(key) | Grant(_, key):
+            return key.session_id
+        case SegmentOpened(key) | Report(key):
+            return key.session_id
         case Opened(session_id) | Suspended(session_id) | End(session_id) | Refuse(_, session_id):
             return session_id

@@ -666,6 +666,23 @@ class SessionOpened(google.protobuf.message.Message):
 global___SessionOpened = SessionOpened
 
 @typing.final
+class SegmentOpened(google.protobuf.message.Message):
+    """The segment has its slot: what follows is its output, or an error."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SEGMENT_FIELD_NUMBER: builtins.int
+    segment: builtins.int
+    def __init__(
+        self,
+        *,
+        segment: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["segment", b"segment"]) -> None: ...
+
+global___SegmentOpened = SegmentOpened
+
+@typing.final
 class SegmentReport(google.protobuf.message.Message):
     """What a finished segment cost on this stage. Times are seconds since the
     stage received SegmentOpen; 0 when the thing did not happen.
@@ -755,6 +772,7 @@ class SessionResponse(google.protobuf.message.Message):
     REPORT_FIELD_NUMBER: builtins.int
     SUSPENDED_FIELD_NUMBER: builtins.int
     ERROR_FIELD_NUMBER: builtins.int
+    SEGMENT_OPENED_FIELD_NUMBER: builtins.int
     @property
     def opened(self) -> global___SessionOpened: ...
     @property
@@ -769,6 +787,8 @@ class SessionResponse(google.protobuf.message.Message):
     def error(self) -> global___SessionError:
         """The last message of the stream when the session failed."""
 
+    @property
+    def segment_opened(self) -> global___SegmentOpened: ...
     def __init__(
         self,
         *,
@@ -777,9 +797,10 @@ class SessionResponse(google.protobuf.message.Message):
         report: global___SegmentReport | None = ...,
         suspended: global___SessionSuspended | None = ...,
         error: global___SessionError | None = ...,
+        segment_opened: global___SegmentOpened | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["chunk", b"chunk", "error", b"error", "message", b"message", "opened", b"opened", "report", b"report", "suspended", b"suspended"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["chunk", b"chunk", "error", b"error", "message", b"message", "opened", b"opened", "report", b"report", "suspended", b"suspended"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["opened", "chunk", "report", "suspended", "error"] | None: ...
+    def HasField(self, field_name: typing.Literal["chunk", b"chunk", "error", b"error", "message", b"message", "opened", b"opened", "report", b"report", "segment_opened", b"segment_opened", "suspended", b"suspended"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["chunk", b"chunk", "error", b"error", "message", b"message", "opened", b"opened", "report", b"report", "segment_opened", b"segment_opened", "suspended", b"suspended"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["opened", "chunk", "report", "suspended", "error", "segment_opened"] | None: ...
 
 global___SessionResponse = SessionResponse

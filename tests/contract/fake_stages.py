@@ -61,9 +61,14 @@ class Session:
         self._context = context
         self._sequences: dict[str, int] = {}
 
-    async def opened(self) -> None:
+    async def registered(self) -> None:
         message = session_pb2.SessionOpened(boot_id=f"boot-{self.role}")
         await self._context.write(session_pb2.SessionResponse(opened=message))
+
+    async def opened(self) -> None:
+        await self.registered()
+        message = session_pb2.SegmentOpened(segment=0)
+        await self._context.write(session_pb2.SessionResponse(segment_opened=message))
 
     async def chunk(
         self,

@@ -68,6 +68,27 @@ async def test_chat_has_the_status_of_what_a_stage_says(
     assert response.headers.get("retry-after") == wait
 
 
+async def test_stream_has_the_status_of_a_stage_without_a_slot(door: Door) -> None:
+    """Though the session is registered everywhere and the thinker has spoken."""
+    spoke = asyncio.Event()
+
+    async def speak(session: Session) -> None:
+        await session.opened()
+        await session.text("too soon")
+        spoke.set()
+        await asyncio.Event().wait()
+
+    async def refuse(session: Session) -> None:
+        await session.registered()
+        await spoke.wait()
+        await session.error(ResourceExhausted("all slots are taken", retry_after_s=3.0))
+
+    door.fakes[THINKER].script, door.fakes[TALKER].script = speak, refuse
+    response = await door.chat(stream=True, **SPOKEN)
+    assert response.status_code == 429
+    assert response.headers["retry-after"] == "3"
+
+
 async def test_chat_cancels_all_stages_when_one_refuses(door: Door) -> None:
     door.fakes[THINKER].script = door.fakes[CODE2WAV].script = stall
     door.fakes[TALKER].script = refusing(ResourceExhausted("all slots are taken"))

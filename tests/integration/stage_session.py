@@ -60,6 +60,12 @@ class Session:
         assert response.WhichOneof("message") == kind, response
         return response
 
+    async def opened(self) -> session_pb2.SessionOpened:
+        """Wait until the session is registered and its segment has a slot."""
+        opened = (await self.read("opened")).opened
+        await self.read("segment_opened")
+        return opened
+
     async def audio(self) -> Chunk:
         return chunk_from_proto((await self.read("chunk")).chunk)
 

@@ -74,7 +74,7 @@ class Listener:
                 outputs=["audio"], chunk_policy=policy, delivery=delivery
             )
             await session.send(Request(open=opening), Request(segment_open=turn))
-            await session.read("opened")
+            await session.opened()
 
     async def take(self) -> Chunk:
         """Take a chunk and grant as much anew."""

@@ -54,7 +54,7 @@ def numbered(first: int, *protos: chunk_pb2.Chunk) -> stage_pb2.LinkRequest:
 async def speaking(served: RunningStage, session_id: str) -> Session:
     session = Session(served, session_id)
     await session.send(*opening(session_id))
-    await session.read("opened")
+    await session.opened()
     return session
 
 
@@ -130,7 +130,7 @@ async def test_producer_sends_what_was_lost_again_and_says_that_it_is_suspended(
         open_ = session_pb2.SessionOpen(session_id="down", routes=[route])
         turn = session_pb2.SegmentOpen(outputs=["audio"])
         await session.send(Request(open=open_), Request(segment_open=turn))
-        await session.read("opened")
+        await session.opened()
         for sequence in range(10):
             chunk = codes_chunk("down", sequence, [sequence + 1], end=sequence == 9)
             await session.send(Request(chunk=chunk_to_proto(chunk)))

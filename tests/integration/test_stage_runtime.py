@@ -48,8 +48,8 @@ async def test_session_streams_audio_when_chunks_come_on_its_own_stream(
 ) -> None:
     session = Session(served, "own")
     await session.send(*opening("own"))
-    opened = await session.read("opened")
-    assert opened.opened.boot_id
+    opened = await session.opened()
+    assert opened.boot_id
     await session.send(Request(chunk=chunk_to_proto(codes_chunk("own", 0, [5, 6]))))
     audio = await session.audio()
     np.testing.assert_array_equal(audio.tensors["samples"], np.repeat([5.0, 6.0], 4))
@@ -71,7 +71,7 @@ async def test_chunks_are_held_and_delivered_when_they_come_before_the_session(
         await link.write(batch(codes_chunk("late", 0, [1]), codes_chunk("late", 1, [2], end=True)))
         session = Session(served, "late")
         await session.send(*opening("late"))
-        await session.read("opened")
+        await session.opened()
         samples = []
         while not (audio := await session.audio()).segment_finished:
             samples.append(audio.tensors["samples"])
@@ -82,7 +82,7 @@ async def test_chunks_are_held_and_delivered_when_they_come_before_the_session(
 async def test_bare_finish_gives_a_zero_output_finish(served: RunningStage) -> None:
     session = Session(served, "empty")
     await session.send(*opening("empty"))
-    await session.read("opened")
+    await session.opened()
     await session.send(Request(chunk=chunk_to_proto(codes_chunk("empty", 0, [], end=True))))
     audio = await session.audio()
     assert audio.segment_finished
@@ -95,7 +95,7 @@ async def test_many_sessions_share_one_link(served: RunningStage) -> None:
     sessions = [Session(served, name) for name in names]
     for session in sessions:
         await session.send(*opening(session.id))
-        await session.read("opened")
+        await session.opened()
     async with linked(served) as link:
         for sequence in range(20):
             await link.write(
@@ -115,7 +115,7 @@ async def test_many_sessions_share_one_link(served: RunningStage) -> None:
 async def test_cancelled_stream_frees_the_segment(served: RunningStage, engine: FakeEngine) -> None:
     session = Session(served, "gone")
     await session.send(*opening("gone"))
-    await session.read("opened")
+    await session.opened()
     await session.send(Request(chunk=chunk_to_proto(codes_chunk("gone", 0, [1]))))
     await session.audio()
     session.call.cancel()
@@ -129,7 +129,7 @@ async def test_cancelled_stream_frees_the_segment_while_the_engine_is_in_a_step(
     engine.gate.clear()
     session = Session(served, "busy")
     await session.send(*opening("busy"))
-    await session.read("opened")
+    await session.opened()
     await session.send(Request(chunk=chunk_to_proto(codes_chunk("busy", 0, [1]))))
     session.call.cancel()
     engine.gate.set()
@@ -139,7 +139,7 @@ async def test_cancelled_stream_frees_the_segment_while_the_engine_is_in_a_step(
 async def test_link_refuses_late_chunks_of_an_ended_session(served: RunningStage) -> None:
     session = Session(served, "over")
     await session.send(*opening("over"))
-    await session.read("opened")
+    await session.opened()
     await session.send(Request(chunk=chunk_to_proto(codes_chunk("over", 3, [1]))))
     assert (await session.error()).code == ErrorCode.ERROR_CODE_DATA_LOSS
     async with linked(served) as link:
@@ -154,7 +154,7 @@ async def test_poisoned_segment_fails_and_others_go_on(served: RunningStage) -> 
     good, bad = Session(served, "good"), Session(served, "bad")
     for session in (good, bad):
         await session.send(*opening(session.id))
-        await session.read("opened")
+        await session.opened()
     await bad.send(Request(chunk=chunk_to_proto(codes_chunk("bad", 0, [POISON]))))
     error = await bad.error()
     assert (error.code, error.stage) == (ErrorCode.ERROR_CODE_INTERNAL, "code2wav")
@@ -168,7 +168,7 @@ async def test_engine_fault_fails_every_session_and_the_stage_goes_on(
     sessions = [Session(served, name) for name in ("one", "two")]
     for session in sessions:
         await session.send(*opening(session.id))
-        await session.read("opened")
+        await session.opened()
     await sessions[0].send(Request(chunk=chunk_to_proto(codes_chunk("one", 0, [EXPLOSION]))))
     for session in sessions:
         error = await session.error()
@@ -177,7 +177,7 @@ async def test_engine_fault_fails_every_session_and_the_stage_goes_on(
     assert not engine.segments
     again = Session(served, "again")
     await again.send(*opening("again"))
-    await again.read("opened")
+    await again.opened()
     await again.send(Request(chunk=chunk_to_proto(codes_chunk("again", 0, [1], end=True))))
     assert (await again.audio()).segment_finished
 
@@ -188,7 +188,7 @@ async def test_malformed_payload_fails_its_session_and_the_link_goes_on(
     bad, good = Session(served, "malformed"), Session(served, "fine")
     for session in (bad, good):
         await session.send(*opening(session.id))
-        await session.read("opened")
+        await session.opened()
     broken = chunk_pb2.Chunk(
         session_id="malformed",
         edge="codes",
@@ -204,7 +204,7 @@ async def test_malformed_payload_fails_its_session_and_the_link_goes_on(
 async def test_lost_link_fails_the_sessions_that_need_it(served: RunningStage) -> None:
     session = Session(served, "cut")
     await session.send(*opening("cut"))
-    await session.read("opened")
+    await session.opened()
     async with linked(served) as link:
         await link.write(batch(codes_chunk("cut", 0, [1])))
         await session.audio()
@@ -219,7 +219,7 @@ async def test_stalled_session_gets_an_error_that_names_the_edge(engine: FakeEng
     async with running_stage(LoadedStage(engine, FACTS), "code2wav", limits=limits) as running:
         session = Session(running, "stalled")
         await session.send(*opening("stalled"))
-        await session.read("opened")
+        await session.opened()
         error = await session.error()
         assert error.code == ErrorCode.ERROR_CODE_DEADLINE_EXCEEDED
         assert error.edge == "codes"
@@ -244,12 +244,13 @@ async def test_session_ends_when_its_reader_falls_too_far_behind(engine: FakeEng
 async def test_segments_start_afresh_on_one_session(served: RunningStage) -> None:
     session = Session(served, "turns")
     await session.send(*opening("turns"))
-    await session.read("opened")
+    await session.opened()
     sequence = 0
     for number in range(3):
         if number:
             turn = session_pb2.SegmentOpen(segment=number, outputs=["audio"])
             await session.send(Request(segment_open=turn))
+            assert (await session.read("segment_opened")).segment_opened.segment == number
         for values, end in (([number + 1], False), ([number + 1], True)):
             piece = codes_chunk("turns", sequence, values, end=end, segment=number)
             await session.send(Request(chunk=chunk_to_proto(piece)))
@@ -345,7 +346,7 @@ async def test_session_fails_when_a_request_is_wrong(
 async def test_second_session_of_the_same_id_is_refused(served: RunningStage) -> None:
     first, second = Session(served, "same"), Session(served, "same")
     await first.send(*opening("same"))
-    await first.read("opened")
+    await first.opened()
     await second.send(*opening("same"))
     assert (await second.error()).code == ErrorCode.ERROR_CODE_FAILED_PRECONDITION
 
@@ -367,7 +368,7 @@ async def test_draining_stage_refuses_new_sessions_and_keeps_running_ones(
 ) -> None:
     running = Session(served, "running")
     await running.send(*opening("running"))
-    await running.read("opened")
+    await running.opened()
     drain = asyncio.create_task(served.stage.drain(10))
     await asyncio.sleep(0)
     refused = Session(served, "refused")

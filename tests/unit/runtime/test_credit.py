@@ -315,7 +315,7 @@ def test_cancelled_segment_leaves_the_next_one_a_full_window() -> None:
     assert table.cancel_segment("s", 0) == [Release(KEY)]
     turn = SegmentRequest(1, SamplingRequest(), "", frozenset({"audio"}), {}, POLICY)
     admission = table.open_segment("s", turn, 0.0)
-    assert admission[1:] == [Limit(SegmentKey("s", 1), "codes", 12)]
+    assert admission[2:] == [Limit(SegmentKey("s", 1), "codes", 12)]
     assert table.credited(KEY, "codes", Destination(DOWNSTREAM), 999, 0.0) == []
 
 

@@ -31,6 +31,7 @@ from antiphon.runtime.instructions import (
     Refuse,
     Release,
     Report,
+    SegmentOpened,
     Send,
 )
 from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
@@ -100,7 +101,7 @@ def test_open_delivers_held_chunks_when_they_came_first() -> None:
     assert sessions.held_bytes > 0
     assert kinds(sessions.open(SessionRequest("s", 0, AUDIO), 1.0)) == [Opened]
     done = sessions.open_segment("s", segment(), 1.0)
-    assert kinds(done) == [Admit, Feed, Feed]
+    assert kinds(done) == [SegmentOpened, Admit, Feed, Feed]
     assert sessions.held_bytes == 0
 
 
@@ -225,7 +226,7 @@ def test_next_segment_takes_its_early_chunks_and_drops_late_ones() -> None:
         Emitted(KEY, "audio", 0, {}, FinishReason.STOP),
         Completed(KEY, FinishReason.STOP, 1, 0),
     )
-    assert kinds(sessions.open_segment("s", segment(1), 2.0)) == [Admit, Feed]
+    assert kinds(sessions.open_segment("s", segment(1), 2.0)) == [SegmentOpened, Admit, Feed]
     assert sessions.chunk_arrived(chunk(2, number=0), 2.0) == []
     assert kinds(sessions.chunk_arrived(chunk(3, number=1), 2.0)) == [Feed]
 
@@ -248,14 +249,14 @@ def test_segment_is_refused_when_all_slots_are_taken() -> None:
     sessions = table()
     for name in ("a", "b", "c"):
         sessions.open(SessionRequest(name, 0, AUDIO), 0.0)
-    assert kinds(sessions.open_segment("a", segment(), 0.0)) == [Admit]
-    assert kinds(sessions.open_segment("b", segment(), 0.0)) == [Admit]
+    assert kinds(sessions.open_segment("a", segment(), 0.0)) == [SegmentOpened, Admit]
+    assert kinds(sessions.open_segment("b", segment(), 0.0)) == [SegmentOpened, Admit]
     error = end_error(sessions.open_segment("c", segment(), 0.0))
     assert isinstance(error, ResourceExhausted)
     assert error.retryable
     sessions.cancel_segment("a", 0)
     sessions.open(SessionRequest("d", 0, AUDIO), 0.0)
-    assert kinds(sessions.open_segment("d", segment(), 0.0)) == [Admit]
+    assert kinds(sessions.open_segment("d", segment(), 0.0)) == [SegmentOpened, Admit]
 
 
 def test_stream_lost_releases_and_remembers_at_any_moment() -> None:
