@@ -34,7 +34,7 @@ def build_tiny_checkpoint(directory: Path, shape: TinyShape = SMALL, seed: int =
     """
     from transformers import GenerationConfig, Qwen3OmniMoeForConditionalGeneration
 
-    from antiphon.testing.tiny_weights import fill_weights
+    from antiphon.testing.tiny_weights import fill_weights, remove_endings
 
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FailedPrecondition(f"{directory}: is not an empty directory")
@@ -43,6 +43,7 @@ def build_tiny_checkpoint(directory: Path, shape: TinyShape = SMALL, seed: int =
     write_preprocessor(directory)
     model = Qwen3OmniMoeForConditionalGeneration(make_config(shape, vocabulary))
     fill_weights(model, vocabulary.spoken(raw_bytes=shape.raw_bytes), seed)
+    remove_endings(model, text=shape.endless_text, speech=shape.endless_speech)
     model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
         eos_token_id=vocabulary.ids["<|im_end|>"], pad_token_id=vocabulary.ids["<|endoftext|>"]
     )

@@ -15,7 +15,9 @@ class TinyShape:
     """Sizes of a tiny checkpoint; the names follow the parts of the model.
 
     The talker's and the code predictor's hidden size are one (`talker_hidden`), as
-    Hugging Face adds their embeddings. `accept_layer` counts the embedding as 0.
+    Hugging Face adds their embeddings. `accept_layer` counts the embedding as 0. With
+    `endless_text` and `endless_speech` thinker and talker never draw their end: they go
+    on to the limit that is asked for.
     Raises `InvalidArgument` for sizes that do not fit together.
     """
 
@@ -56,10 +58,12 @@ class TinyShape:
     decoder_window: int = 72
     decoder_dim: int = 64
     raw_bytes: bool = False
+    endless_text: bool = False
+    endless_speech: bool = False
 
     def __post_init__(self) -> None:
         for name in self.__slots__:
-            if getattr(self, name) < (0 if name in ("raw_bytes", "talker_norm_topk") else 1):
+            if not isinstance(getattr(self, name), bool) and getattr(self, name) < 1:
                 raise InvalidArgument(f"{name}: must be at least 1", field=name)
         for prefix in ("", "talker_", "predictor_", "decoder_"):
             self._check_divides(f"{prefix}kv_heads", f"{prefix}heads")

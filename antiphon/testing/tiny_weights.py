@@ -94,6 +94,18 @@ def _inputs(name: str, like: torch.Tensor, stride: int | None) -> int:
     return like[0].numel()
 
 
+@torch.no_grad()
+def remove_endings(
+    model: Qwen3OmniMoeForConditionalGeneration, *, text: bool, speech: bool
+) -> None:
+    """Let replies or speech go on for ever: a zero row is never drawn, see `_shape_endings`."""
+    config: Any = model.config
+    if text:
+        model.thinker.lm_head.weight[config.im_end_token_id] = 0.0
+    if speech:
+        model.talker.codec_head.weight[config.talker_config.codec_eos_token_id] = 0.0
+
+
 def _shape_endings(model: Qwen3OmniMoeForConditionalGeneration, spoken: Sequence[int]) -> None:
     """Let replies and speech end by themselves, and consist of text and codes only.
 

@@ -12,93 +12,67 @@ import asyncio
 import os
 import platform
 import sys
-import time
+from asyncio.subprocess import PIPE, Process
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, field
 
-import ml_dtypes
-import numpy as np
+import msgspec
 
-from antiphon.chunk import Tensors
-from benchmarks.transport.contestants import (
-    AntiphonLink,
-    Contestant,
-    OmniConnector,
-    RawLimit,
-    WholeMessages,
+from benchmarks.transport.arms import (
+    BUSY,
+    BUSY_DEFAULT,
+    GRPC,
+    INTERPRETERS,
+    OMNI,
+    OMNI_ENV,
+    RAW,
+    SHARED_MEMORY,
+    WAYS,
+    WHOLE,
+    WHOLE_AS_STAGE,
+    Arm,
+    command,
 )
+from benchmarks.transport.producer import PAYLOADS, Measured
 
 MALLOC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_")
+SMALL = PAYLOADS[0]
+Cells = dict[str, dict[str, Measured]]
 
 
-@dataclass(slots=True)
-class Cell:
-    """All messages of one payload on one contestant; microseconds."""
-
-    latency_us: list[float] = field(default_factory=list)
-    wall_us: float = 0.0
-    cpu_us: float = 0.0
-
-    def percentile(self, share: int) -> float:
-        """A percentile of the latency."""
-        return float(np.percentile(self.latency_us, share))
+async def start(arm: Arm) -> Process:
+    """The arm's producer, which starts its consumer."""
+    return await asyncio.create_subprocess_exec(
+        *command("producer", arm.name), stdin=PIPE, stdout=PIPE, limit=1 << 24
+    )
 
 
-def payloads() -> dict[str, tuple[Tensors, int]]:
-    """Tensors and messages per round, by name."""
-    row = np.arange(2048, dtype=np.float32).astype(ml_dtypes.bfloat16)
-    return {
-        "3.2 KB": ({"codes": np.arange(400).reshape(16, 25)}, 60),
-        "8 KB": ({"rows": np.tile(row, (2, 1))}, 60),
-        "192 KB": ({"samples": np.zeros(48_000, np.float32)}, 40),
-        "4 MB": ({"rows": np.tile(row, (1_000, 1))}, 12),
-        "41 MB": ({"rows": np.tile(row, (10_000, 1))}, 3),
-    }
+async def ask(producer: Process, payload: str) -> Measured:
+    """One round."""
+    assert producer.stdin is not None
+    assert producer.stdout is not None
+    producer.stdin.write(f"{payload}\n".encode())
+    line = await producer.stdout.readline()
+    return msgspec.json.decode(line, type=Measured)
 
 
-async def measure(contestant: Contestant, tensors: Tensors, messages: int, cell: Cell) -> None:
-    """One round of one payload. The first message warms up and is left out."""
-    await contestant.send(tensors)
-    before = await contestant.reports.next()
-    own_cpu, started = time.process_time_ns(), time.monotonic_ns()
-    arrival = before
-    for _ in range(messages):
-        sent_at = time.monotonic_ns()
-        await contestant.send(tensors)
-        arrival = await contestant.reports.next()
-        cell.latency_us.append((arrival.at_ns - sent_at) / 1e3)
-    cell.wall_us += (time.monotonic_ns() - started) / 1e3
-    cell.cpu_us += (time.process_time_ns() - own_cpu + arrival.cpu_ns - before.cpu_ns) / 1e3
-
-
-async def run(rounds: int, omni: str | None) -> dict[str, dict[str, Cell]]:
-    """Everything, interleaved: payload -> contestant -> what was measured."""
-    contestants: list[Contestant] = [
-        RawLimit(), AntiphonLink("shared_memory"), AntiphonLink("grpc"), WholeMessages(),
-    ]  # fmt: skip
-    if omni:
-        contestants.append(OmniConnector(omni))
-    cells: dict[str, dict[str, Cell]] = defaultdict(lambda: defaultdict(Cell))
-    try:
-        for contestant in contestants:
-            await contestant.start()
-        for _ in range(rounds):
-            for payload, (tensors, messages) in payloads().items():
-                for contestant in contestants:
-                    cell = cells[payload][contestant.name]
-                    await measure(contestant, tensors, messages, cell)
-    finally:
-        for contestant in contestants:
-            await contestant.stop()
+async def run(rounds: int, arms: Sequence[Arm], payloads: Sequence[str]) -> Cells:
+    """Everything, interleaved: payload -> arm -> what was measured."""
+    cells: Cells = defaultdict(lambda: defaultdict(Measured))
+    producers = {arm.name: await start(arm) for arm in arms}
+    for _ in range(rounds):
+        for payload in payloads:
+            for arm in arms:
+                cells[payload][arm.name].add(await ask(producers[arm.name], payload))
+    for producer in producers.values():
+        assert producer.stdin is not None
+        producer.stdin.close()
+        await producer.wait()
     return cells
 
 
-def show(cells: dict[str, dict[str, Cell]]) -> None:
-    """Print the tables as Markdown."""
-    settings = ", ".join(f"{name}={os.environ[name]}" for name in MALLOC if name in os.environ)
-    print(f"{platform.platform()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, ", end="")
-    print(f"Python {platform.python_version()}; malloc: {settings or 'defaults'}\n")
+def show(cells: Cells) -> None:
+    """Print the table as Markdown."""
     print("| payload | contestant | p50 µs | p99 µs | messages/s | CPU µs/message | times raw |")
     print("|---|---|--:|--:|--:|--:|--:|")
     for payload, row in cells.items():
@@ -107,14 +81,41 @@ def show(cells: dict[str, dict[str, Cell]]) -> None:
             print(
                 f"| {payload} | {name} | {p50:.0f} | {cell.percentile(99):.0f} "
                 f"| {count / cell.wall_us * 1e6:.0f} | {cell.cpu_us / count:.0f} "
-                f"| {p50 / row['raw'].percentile(50):.1f} |"
+                f"| {p50 / row[RAW.name].percentile(50):.1f} |"
             )
-    print("\n| payload | shared memory faster than omni | framed faster than whole gRPC |")
-    print("|---|--:|--:|")
-    for payload, row in cells.items():
-        own, framed = row["shared_memory"].percentile(50), row["grpc"].percentile(50)
-        omni = f"{row['omni'].percentile(50) / own:.1f}x" if "omni" in row else "not measured"
-        print(f"| {payload} | {omni} | {row['grpc whole'].percentile(50) / framed:.1f}x |")
+
+
+def show_ratios(cells: Cells) -> None:
+    """Print how much faster one is than another."""
+    faster = (
+        ("shared memory than omni", SHARED_MEMORY, OMNI),
+        ("framed than whole gRPC", GRPC, WHOLE),
+        ("framed than whole gRPC set as a stage", GRPC, WHOLE_AS_STAGE),
+    )
+    print("\n| faster, p50 | " + " | ".join(cells) + " |")
+    print("|---|" + "--:|" * len(cells))
+    for words, arm, other in faster:
+        shown = (ratio(row, other, arm) for row in cells.values())
+        print(f"| {words} | " + " | ".join(shown) + " |")
+
+
+def ratio(row: dict[str, Measured], slower: Arm, faster: Arm) -> str:
+    """How many times as long the one takes as the other."""
+    if slower.name not in row:
+        return "not measured"
+    return f"{row[slower.name].percentile(50) / row[faster.name].percentile(50):.1f}x"
+
+
+def show_interpreter(row: dict[str, Measured]) -> None:
+    """Print what a busy interpreter costs a small message."""
+    print(f"\n| {SMALL} by shared memory, consumer's interpreter | p50 µs | p99 µs | times idle |")
+    print("|---|--:|--:|--:|")
+    idle = row[SHARED_MEMORY.name].percentile(50)
+    for name, cell in row.items():
+        words = "idle" if name == SHARED_MEMORY.name else name
+        p50, p99 = cell.percentile(50), cell.percentile(99)
+        print(f"| {words} | {p50:.0f} | {p99:.0f} | {p50 / idle:.1f} |")
+    print(f"\n5 ms takes {ratio(row, BUSY_DEFAULT, BUSY)} as long as 100 µs.")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -123,7 +124,17 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--rounds", type=int, default=10)
     parser.add_argument("--omni", metavar="DIR", help="the unpacked wheel of vllm-omni 0.30")
     arguments = parser.parse_args(argv)
-    show(asyncio.run(run(arguments.rounds, arguments.omni)))
+    if arguments.omni:
+        os.environ[OMNI_ENV] = arguments.omni
+    settings = ", ".join(f"{name}={os.environ[name]}" for name in MALLOC if name in os.environ)
+    print(f"{platform.platform()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, ", end="")
+    print(f"Python {platform.python_version()}; malloc: {settings or 'as the contestants say'}\n")
+    arms = (*WAYS, OMNI) if arguments.omni else WAYS
+    cells = asyncio.run(run(arguments.rounds, arms, PAYLOADS))
+    show(cells)
+    show_ratios(cells)
+    interpreters = (SHARED_MEMORY, *INTERPRETERS)
+    show_interpreter(asyncio.run(run(arguments.rounds, interpreters, (SMALL,)))[SMALL])
     return 0
 
 

@@ -1,4 +1,4 @@
-"""The consumers: `python -m benchmarks.transport.consumer KIND REPORT_FD ...`."""
+"""The consumers: `python -m benchmarks.transport.consumer ARM REPORT_FD ...`."""
 
 from __future__ import annotations
 
@@ -19,6 +19,7 @@ from antiphon.testing.link_rig import LinkConsumer, Received, serving
 from antiphon.transport.channel import SERVER_OPTIONS
 from antiphon.transport.negotiate import attach_best
 from antiphon.wire import blob
+from benchmarks.transport.arms import arm_named, omni_wheel, run_as
 from benchmarks.transport.contestants import METHOD, SLAB_BYTES, settings_of
 from benchmarks.transport.report import report
 
@@ -77,11 +78,11 @@ async def whole(report_fd: int) -> None:
     await server.wait_for_termination()
 
 
-def omni(report_fd: int, source: str, prefix: str) -> None:
+def omni(report_fd: int, prefix: str) -> None:
     """Poll for the next key as the receive loop of the transfer adapter does."""
     from benchmarks.transport.omni import load_connector
 
-    connector = load_connector(source)
+    connector = load_connector(omni_wheel())
     print("ready", flush=True)
     woken = threading.Condition()
     for number in count():
@@ -93,16 +94,26 @@ def omni(report_fd: int, source: str, prefix: str) -> None:
 
 def main() -> None:
     """Run one consumer until it is killed."""
-    kind, report_fd, *arguments = sys.argv[1:]
-    match kind:
+    name, report_fd, *arguments = sys.argv[1:]
+    arm = arm_named(name)
+    if arm.busy:
+        threading.Thread(target=_compute, daemon=True).start()
+    match arm.kind:
         case "raw":
             raw(int(report_fd), *arguments)
-        case "link":
-            asyncio.run(link(int(report_fd), *arguments))
         case "whole":
-            asyncio.run(whole(int(report_fd)))
+            run_as(arm, whole(int(report_fd)))
         case "omni":
             omni(int(report_fd), *arguments)
+        case transport:
+            run_as(arm, link(int(report_fd), transport))
+
+
+def _compute() -> None:
+    """Python without a pause, as an engine between its kernels at its worst."""
+    number = 1
+    while True:
+        number = number * 31 % 65537
 
 
 if __name__ == "__main__":

@@ -1,7 +1,7 @@
 """The ways to bring tensors to another process that are compared.
 
 Each has a producer's side here and a consumer, which runs as a process of its own
-(`python -m benchmarks.transport.consumer KIND ...`).
+(`python -m benchmarks.transport.consumer ARM ...`).
 """
 
 from __future__ import annotations
@@ -9,7 +9,6 @@ from __future__ import annotations
 import asyncio
 import mmap
 import os
-import sys
 from abc import abstractmethod
 from asyncio.subprocess import PIPE, Process
 from collections.abc import Sequence
@@ -24,6 +23,7 @@ from antiphon.testing.link_rig import producer
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.transport.settings import LinkSettings
 from antiphon.wire import blob
+from benchmarks.transport.arms import Arm, command, omni_wheel
 from benchmarks.transport.report import Reports
 
 SLAB_BYTES = 256 << 20
@@ -38,9 +38,8 @@ def settings_of(transport: TransportName) -> LinkSettings:
 class Contestant:
     """Start it, send, stop it. A consumer's first line says where it listens."""
 
-    name: str
-
-    def __init__(self) -> None:
+    def __init__(self, arm: Arm) -> None:
+        self._arm = arm
         self.reports = Reports()
         self._consumer: Process | None = None
 
@@ -59,11 +58,11 @@ class Contestant:
             await self._consumer.wait()
         self.reports.close()
 
-    async def spawn(self, kind: str, *arguments: str, fds: Sequence[int] = ()) -> str:
-        """Start a consumer; the line that it prints first."""
+    async def spawn(self, *arguments: str, fds: Sequence[int] = ()) -> str:
+        """Start the consumer; the line that it prints first."""
         report_fd = self.reports.write_fd
         self._consumer = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "benchmarks.transport.consumer", kind, str(report_fd), *arguments,
+            *command("consumer", self._arm.name, str(report_fd), *arguments),
             stdout=PIPE, pass_fds=(report_fd, *fds),
         )  # fmt: skip
         assert self._consumer.stdout is not None
@@ -72,8 +71,6 @@ class Contestant:
 
 class RawLimit(Contestant):
     """memcpy into memory that both have mapped, and an eventfd: nothing can be faster."""
-
-    name = "raw"
 
     async def start(self) -> None:
         """Map, touch every page, share by inheritance."""
@@ -85,7 +82,7 @@ class RawLimit(Contestant):
         self._target[:] = 0
         self._event = os.eventfd(0)
         fds = (self._memory_fd, self._event)
-        await self.spawn("raw", *map(str, fds), fds=fds)
+        await self.spawn(*map(str, fds), fds=fds)
 
     async def send(self, tensors: Tensors) -> None:
         """Copy and wake."""
@@ -100,15 +97,14 @@ class RawLimit(Contestant):
 class AntiphonLink(Contestant):
     """A link of antiphon on one of its transports."""
 
-    def __init__(self, transport: TransportName) -> None:
-        super().__init__()
-        self.name = transport
+    def __init__(self, arm: Arm, transport: TransportName) -> None:
+        super().__init__(arm)
         self._transport = transport
         self._sequence = count()
 
     async def start(self) -> None:
         """Link."""
-        address = await self.spawn("link", self._transport)
+        address = await self.spawn()
         self._link, self._told = producer(address, settings_of(self._transport))
 
     async def send(self, tensors: Tensors) -> None:
@@ -127,11 +123,9 @@ class AntiphonLink(Contestant):
 class WholeMessages(Contestant):
     """The same blob as one message of a gRPC stream, raw bytes, unframed."""
 
-    name = "grpc whole"
-
     async def start(self) -> None:
         """Open a stream."""
-        address = await self.spawn("whole")
+        address = await self.spawn()
         self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         stream: grpc.aio.StreamStreamCall[bytes, bytes] = self._channel.stream_stream(METHOD)()
         self._stream = stream
@@ -150,20 +144,17 @@ class WholeMessages(Contestant):
 class OmniConnector(Contestant):
     """vllm-omni's SharedMemoryConnector; its consumer polls as its receive loop does."""
 
-    name = "omni"
-
-    def __init__(self, source: str) -> None:
-        super().__init__()
-        self._source = source
+    def __init__(self, arm: Arm) -> None:
+        super().__init__(arm)
         self._numbers = count()
 
     async def start(self) -> None:
         """Load the connector from its unpacked wheel."""
         from benchmarks.transport.omni import load_connector
 
-        self._connector = load_connector(self._source)
+        self._connector = load_connector(omni_wheel())
         self._prefix = f"bench{os.getpid()}"
-        await self.spawn("omni", self._source, self._prefix)
+        await self.spawn(self._prefix)
 
     async def send(self, tensors: Tensors) -> None:
         """Put under the next key."""
@@ -172,3 +163,18 @@ class OmniConnector(Contestant):
         key = f"{self._prefix}_{next(self._numbers)}"
         done, _, _ = self._connector.put("0", "1", key, to_torch(tensors))
         assert done
+
+
+def contestant_of(arm: Arm) -> Contestant:
+    """The producer's side of an arm."""
+    match arm.kind:
+        case "raw":
+            return RawLimit(arm)
+        case "whole":
+            return WholeMessages(arm)
+        case "omni":
+            return OmniConnector(arm)
+        case "shared_memory" | "grpc":
+            return AntiphonLink(arm, arm.kind)
+        case _:
+            raise ValueError(f"no contestant is {arm.kind}")

@@ -174,6 +174,14 @@ def test_speech_ends_and_does_not_repeat_one_code_when_prompts_vary(
     assert max(len(each.codes) for each in outputs) >= 20
 
 
+def test_neither_text_nor_speech_ends_when_both_are_endless(tmp_path: Path) -> None:
+    build_tiny_checkpoint(tmp_path / "tiny", TinyShape(endless_text=True, endless_speech=True))
+    case = Case(conversation(("user", "Hello")), thinker_max_tokens=300, talker_max_tokens=150)
+    output = Reference(tmp_path / "tiny").run(case)
+    assert (output.text_finish, len(output.text_ids)) == (FinishReason.LENGTH, 300)
+    assert (output.audio_finish, len(output.codes)) == (FinishReason.LENGTH, 149)
+
+
 def test_speech_depends_on_the_voice_when_all_else_is_equal(reference: Reference) -> None:
     case = Case(conversation(("user", "Hello")), talker_max_tokens=8)
     codes = [reference.run(dataclasses.replace(case, voice=voice)).codes for voice in VOICES]
@@ -267,4 +275,5 @@ def test_presets_differ_when_compared_part_by_part() -> None:
         for field in dataclasses.fields(TinyShape)
         if getattr(SMALL, field.name) == getattr(OTHER, field.name)
     }
-    assert not same - {"vision_hidden", "vision_layers", "vision_heads", "decoder_kv_heads"}
+    alike = {"vision_hidden", "vision_layers", "vision_heads", "decoder_kv_heads"}
+    assert not same - alike - {"endless_text", "endless_speech"}

@@ -1,0 +1,1 @@
+"""Time to first audio and throughput of the whole pipeline."""

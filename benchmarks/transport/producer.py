@@ -1,0 +1,96 @@
+"""The producers: `python -m benchmarks.transport.producer ARM`, told on stdin what to send.
+
+A line names a payload; the answer is a line with what one round of it measured. Each
+arm is a process of its own, so that none inherits another's heap.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+import time
+from dataclasses import dataclass, field
+
+import ml_dtypes
+import msgspec
+import numpy as np
+
+from antiphon.chunk import Tensors
+from benchmarks.transport.arms import arm_named, run_as
+from benchmarks.transport.contestants import Contestant, contestant_of
+
+
+@dataclass(slots=True)
+class Measured:
+    """Messages of one payload: latency of each; wall and CPU time of all; microseconds."""
+
+    latency_us: list[float] = field(default_factory=list)
+    wall_us: float = 0.0
+    cpu_us: float = 0.0
+
+    def add(self, other: Measured) -> None:
+        """Another round."""
+        self.latency_us += other.latency_us
+        self.wall_us += other.wall_us
+        self.cpu_us += other.cpu_us
+
+    def percentile(self, share: int) -> float:
+        """A percentile of the latency."""
+        return float(np.percentile(self.latency_us, share))
+
+
+def payload(name: str) -> tuple[Tensors, int]:
+    """Tensors and messages per round."""
+    row = np.arange(2048, dtype=np.float32).astype(ml_dtypes.bfloat16)
+    match name:
+        case "3.2 KB":
+            return {"codes": np.arange(400).reshape(16, 25)}, 60
+        case "8 KB":
+            return {"rows": np.tile(row, (2, 1))}, 60
+        case "192 KB":
+            return {"samples": np.zeros(48_000, np.float32)}, 40
+        case "4 MB":
+            return {"rows": np.tile(row, (1_000, 1))}, 12
+        case _:
+            return {"rows": np.tile(row, (10_000, 1))}, 3
+
+
+PAYLOADS = ("3.2 KB", "8 KB", "192 KB", "4 MB", "41 MB")
+
+
+async def measure(contestant: Contestant, tensors: Tensors, messages: int) -> Measured:
+    """One round of one payload. The first message warms up and is left out."""
+    measured = Measured()
+    await contestant.send(tensors)
+    before = await contestant.reports.next()
+    own_cpu, started = time.process_time_ns(), time.monotonic_ns()
+    arrival = before
+    for _ in range(messages):
+        sent_at = time.monotonic_ns()
+        await contestant.send(tensors)
+        arrival = await contestant.reports.next()
+        measured.latency_us.append((arrival.at_ns - sent_at) / 1e3)
+    measured.wall_us = (time.monotonic_ns() - started) / 1e3
+    measured.cpu_us = (time.process_time_ns() - own_cpu + arrival.cpu_ns - before.cpu_ns) / 1e3
+    return measured
+
+
+async def produce(contestant: Contestant) -> None:
+    """Answer until stdin ends."""
+    await contestant.start()
+    try:
+        while line := (await asyncio.to_thread(sys.stdin.readline)).strip():
+            measured = await measure(contestant, *payload(line))
+            sys.stdout.write(msgspec.json.encode(measured).decode() + "\n")
+            sys.stdout.flush()
+    finally:
+        await contestant.stop()
+
+
+async def _main(name: str) -> None:
+    arm = arm_named(name)
+    await produce(contestant_of(arm))
+
+
+if __name__ == "__main__":
+    run_as(arm_named(sys.argv[1]), _main(sys.argv[1]))
