@@ -22,6 +22,7 @@ from gateway.http_errors import error_response
 from gateway.journal import Entry, Journal
 from gateway.metrics import CONTENT_TYPE, Metrics
 from gateway.speech import Speech
+from gateway.stages import Stages
 
 log = logging.getLogger("gateway.http")
 
@@ -67,12 +68,12 @@ def http_app(speech: Speech, metrics: Metrics, journal: Journal, config: Gateway
     """The whole application."""
 
     async def models(request: Request) -> Response:
-        listed = {"object": "list", "data": [_model(speech.stages.model_name())]}
+        listed = {"object": "list", "data": [_model(speech.stages)]}
         return Response(msgspec.json.encode(listed), media_type="application/json")
 
     async def model(request: Request) -> Response:
         speech.check_model(request.path_params["name"])
-        described = msgspec.json.encode(_model(speech.stages.model_name()))
+        described = msgspec.json.encode(_model(speech.stages))
         return Response(described, media_type="application/json")
 
     async def health(request: Request) -> Response:
@@ -118,6 +119,7 @@ async def _routing_error(request: Request, error: Exception) -> Response:
     return error_response(kind(f"there is no {where}"), status)
 
 
-def _model(name: str) -> dict[str, object]:
-    """OpenAI's model object."""
-    return {"id": name, "object": "model", "created": 0, "owned_by": "antiphon"}
+def _model(stages: Stages) -> dict[str, object]:
+    """OpenAI's model object, and the voices that `audio.voice` may name."""
+    known = {"id": stages.model_name(), "object": "model", "created": 0, "owned_by": "antiphon"}
+    return {**known, "voices": [v for each in stages.descriptions.values() for v in each.voices]}

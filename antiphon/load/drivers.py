@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
 
@@ -46,13 +47,17 @@ async def connected(options: Options, target: Target) -> AsyncIterator[Driver]:
 
 async def _http_driver(options: Options, target: Target) -> HttpDriver:
     address = HttpAddress.parse(target.http_url)
+    model = await _first_model(address)
+    content = options.content
+    if not content.voice and model.voices:
+        content = replace(content, voice=model.voices[0])
     rate_hz = DEFAULT_SAMPLE_RATE_HZ
     if CODE2WAV in target.stages:
         rate_hz = (await describe_stage(target.stages[CODE2WAV])).sample_rate_hz
     return HttpDriver(
         address,
-        await _first_model(address),
-        options.content,
+        model.id,
+        content,
         sample_rate_hz=rate_hz,
         timeout_s=options.timeout_s,
     )
@@ -60,13 +65,14 @@ async def _http_driver(options: Options, target: Target) -> HttpDriver:
 
 class _Model(msgspec.Struct, frozen=True):
     id: str
+    voices: tuple[str, ...] = ()
 
 
 class _Models(msgspec.Struct, frozen=True):
     data: tuple[_Model, ...]
 
 
-async def _first_model(address: HttpAddress) -> str:
+async def _first_model(address: HttpAddress) -> _Model:
     try:
         models = msgspec.json.decode(await get(address, "/v1/models"), type=_Models)
     except (OSError, EOFError) as error:
@@ -75,7 +81,7 @@ async def _first_model(address: HttpAddress) -> str:
         raise FailedPrecondition(f"{address}: lists no models: {error}") from error
     if not models.data:
         raise FailedPrecondition(f"{address}: serves no model")
-    return models.data[0].id
+    return models.data[0]
 
 
 async def _stage_driver(options: Options, target: Target) -> StageDriver:

@@ -20,9 +20,6 @@ from antiphon.load.measured import StageTimes, Trace
 from antiphon.load.openai_stream import ChatPiece, read_event
 
 CHAT_PATH = "/v1/chat/completions"
-DEFAULT_VOICE = "ethan"
-"""For HTTP, which wants one said."""
-
 
 class GrpcDriver:
     """Implements `run.Driver` with `antiphon.AsyncClient`.
@@ -151,7 +148,7 @@ class HttpDriver:
             "stream": True,
         }
         if "audio" in content.outputs:
-            body["audio"] = {"voice": content.voice or DEFAULT_VOICE, "format": "pcm16"}
+            body["audio"] = {"voice": content.voice, "format": "pcm16"}
             talker = content.talker(number)
             body["talker"] = {"seed": number, "max_tokens": talker.max_tokens}
         if content.reply_tokens:

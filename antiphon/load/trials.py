@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import logging
 import os
 import platform
 import signal
@@ -12,10 +13,12 @@ from dataclasses import replace
 from datetime import UTC, datetime
 from typing import TextIO
 
+from antiphon.errors import AntiphonError, FailedPrecondition, InvalidArgument, NotFound
 from antiphon.load import figures
 from antiphon.load.capacity import CapacitySearch
 from antiphon.load.drivers import connected
 from antiphon.load.live import shown
+from antiphon.load.measured import Trace
 from antiphon.load.objectives import goodput
 from antiphon.load.options import Options
 from antiphon.load.processes import watching
@@ -31,15 +34,21 @@ from antiphon.load.summary import Observed, capacity_of, summarize
 from antiphon.load.target import Target
 from antiphon.version import VERSION
 
+log = logging.getLogger(__name__)
+
 LOOKS_PER_RUN = 60
 LOOK_EVERY_S = (0.2, 2.0)
 DRIVER = "load driver"
 
 
 async def load_service(options: Options, target: Target, stream: TextIO) -> Result:
-    """Load a service as the order says, telling its progress on `stream`."""
+    """Load a service as the order says, telling its progress on `stream`.
+
+    Raises what a first request is refused with, when all of them would be.
+    """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
     async with connected(options, target) as driver:
+        await _check(driver)
         trials = Trials(options, target, driver, stream)
         if options.find_capacity:
             observed, capacity = await trials.find_capacity()
@@ -53,6 +62,17 @@ async def load_service(options: Options, target: Target, stream: TextIO) -> Resu
         objectives=options.objectives,
         capacity=capacity,
     )
+
+
+async def _check(driver: Driver) -> None:
+    """Make one request. Raises the error that would only be counted, request by request."""
+    now = asyncio.get_running_loop().time()
+    try:
+        await driver.ask(Trace(0, now, sent_at=now))
+    except (InvalidArgument, NotFound, FailedPrecondition):
+        raise
+    except AntiphonError as error:
+        log.info("the first request failed, others may not: %s", error)
 
 
 class Trials:

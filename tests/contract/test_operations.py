@@ -32,7 +32,9 @@ async def hang(session: Session) -> None:
 async def test_models_lists_the_served_model(door: Door) -> None:
     models = await door.openai.models.list()
     assert [model.id for model in models.data] == [MODEL]
-    assert (await door.openai.models.retrieve(MODEL)).id == MODEL
+    retrieved = await door.openai.models.retrieve(MODEL)
+    assert retrieved.id == MODEL
+    assert retrieved.to_dict()["voices"] == ["chelsie", "ethan"]
     with pytest.raises(openai.NotFoundError):
         await door.openai.models.retrieve("other")
 
@@ -238,3 +240,21 @@ async def test_process_says_what_is_wrong_with_its_deployment(tmp_path: Path) ->
         _, errors = await process.communicate()
         assert process.returncode == 2
         assert b"stagez" in errors
+
+
+async def test_metrics_tell_of_the_links_at_this_moment() -> None:
+    async with open_door() as door:
+        link = door.fakes[THINKER].description.links.add(
+            peer_role=TALKER, peer_address="talker:1", outgoing=True, transport="shared_memory"
+        )
+        sample = (
+            f'antiphon_link_payload_bytes_total{{direction="out",peer="talker:1",'
+            f'peer_role="{TALKER}",stage="{THINKER}",transport="shared_memory"}}'
+        )
+        for count in (1000, 2000):
+            link.counts["bytes.shared_memory"] = count
+            assert await door.metric(sample) == count
+        await door.fakes[THINKER].set_serving(False)
+        while door.gateway.stages[THINKER].ready:
+            await door.gateway.stages.wait_changed()
+        assert await door.metric(sample) == 0

@@ -13,6 +13,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from antiphon.errors import InvalidArgument
 from antiphon.load.capture import record
 from antiphon.load.content import Content
 from antiphon.load.options import read_options
@@ -137,14 +138,12 @@ async def test_recorded_chunks_make_a_stage_do_the_same_again(
         assert moved == sum(sent[number % 2] for number in range(result.requests.succeeded))
 
 
-async def test_a_stage_that_refuses_is_an_error_of_its_kind(target: Target, tiny: Path) -> None:
+async def test_a_load_that_can_only_be_refused_is_not_begun(target: Target, tiny: Path) -> None:
     arguments = [*PATIENT, "--rate", "4", "--voice", "nobody", "--model", str(tiny)]
     options = read_options(["talker", *arguments])
     place = target_at("talker", target.stages["talker"])
-    result = await load_service(options, place, io.StringIO())
-    assert list(result.errors) == ["invalid_argument (stage talker)"]
-    assert result.requests.failed == result.requests.due
-    assert result.goodput == 0
+    with pytest.raises(InvalidArgument, match="'nobody' is unknown"):
+        await load_service(options, place, io.StringIO())
 
 
 async def test_a_capacity_is_found_when_even_little_is_carried(target: Target, tiny: Path) -> None:
