@@ -21,6 +21,7 @@ from antiphon.load.openai_stream import ChatPiece, read_event
 
 CHAT_PATH = "/v1/chat/completions"
 
+
 class GrpcDriver:
     """Implements `run.Driver` with `antiphon.AsyncClient`.
 

@@ -105,7 +105,10 @@ class RequestPoint:
 
 @dataclass(frozen=True, slots=True)
 class Result:
-    """A run's result. `links` are the stages' own counts over the whole run."""
+    """A run's result. `links` are the stages' own counts over the whole run.
+
+    `errors` counts them by kind, and `error_messages` has the words of the first of each.
+    """
 
     service: str
     started_at: str
@@ -129,6 +132,7 @@ class Result:
     processes: Mapping[str, ProcessSummary]
     links: Mapping[str, Mapping[str, int]]
     left_open: Mapping[str, LeftOpen]
+    error_messages: Mapping[str, str] = field(default_factory=dict)
     capacity: CapacityResult | None = None
     points: tuple[RequestPoint, ...] = ()
     open_counts: tuple[tuple[float, int], ...] = ()

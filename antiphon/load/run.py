@@ -74,6 +74,7 @@ class Run:
 
     Times are the loop's clock. `requests` are those due after the warm-up, in the order
     in which they ended; `open_counts` is (time, open requests) at each change.
+    `messages` has, for each kind of error, the words of the first.
     """
 
     load: Load
@@ -82,6 +83,7 @@ class Run:
     sent: int = 0
     requests: list[Measured] = field(default_factory=list)
     open_counts: list[tuple[float, int]] = field(default_factory=list)
+    messages: dict[str, str] = field(default_factory=dict)
 
     @property
     def open(self) -> int:
@@ -176,6 +178,7 @@ class _Runner:
             error = ""
         except AntiphonError as failure:
             error = _name(failure)
+            self._run.messages.setdefault(error, failure.message)
         finally:
             self._count_open(-1)
             self._note(trace, error)

@@ -78,6 +78,7 @@ def summarize(
         stages=_stages([each.stages for each in succeeded], seconds),
         processes=_processes(observed),
         links=observed.links,
+        error_messages=run.messages,
         left_open=observed.left_open,
         capacity=capacity,
         points=tuple(_point(each, run.started_at) for each in requests),

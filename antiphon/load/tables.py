@@ -47,7 +47,7 @@ def tables(result: Result) -> list[Table]:
         _headline(result),
         _metrics(result),
         _objectives(result),
-        _errors(result.errors),
+        _errors(result.errors, result.error_messages),
         _edges(result),
         _links(result),
         _stages(result),
@@ -134,9 +134,12 @@ def capacity_in_words(capacity: CapacityResult) -> str:
     return f"{found} is the largest load tried that had a {asked}.{doubt}"
 
 
-def _errors(errors: Mapping[str, int]) -> Table:
-    rows = [_row(name, (f"errors/{name}", each, figures.count)) for name, each in errors.items()]
-    return Table("Errors", ("", "requests"), tuple(rows))
+def _errors(errors: Mapping[str, int], messages: Mapping[str, str]) -> Table:
+    rows = [
+        (*_row(name, (f"errors/{name}", each, figures.count)), Cell(messages.get(name, "")))
+        for name, each in errors.items()
+    ]
+    return Table("Errors", ("", "requests", "the first said"), tuple(rows))
 
 
 def _edges(result: Result) -> Table:

@@ -134,6 +134,8 @@ def test_result_counts_what_came_of_the_requests(result: Result) -> None:
     requests = result.requests
     assert requests.due == requests.succeeded + requests.failed
     assert result.errors == {FAILS: requests.failed}
+    assert result.error_messages == {FAILS: "gone <&>"}
+    assert "gone &lt;&amp;&gt;" in page(result)
     assert result.metrics["ttfa"]
     assert result.metrics["ttfa"].count == requests.succeeded
     assert result.metrics["ttfa"].p99 == pytest.approx(0.2)
