@@ -20,6 +20,7 @@ from gateway.chat_http import ChatCompletions
 from gateway.health import health_report
 from gateway.http_errors import error_response
 from gateway.journal import Entry, Journal
+from gateway.link_metrics import expose_links
 from gateway.metrics import CONTENT_TYPE, Metrics
 from gateway.speech import Speech
 from gateway.stages import Stages
@@ -84,7 +85,8 @@ def http_app(speech: Speech, metrics: Metrics, journal: Journal, config: Gateway
     async def show_metrics(request: Request) -> Response:
         for stage in speech.stages:
             metrics.stage_ready.labels(stage.role).set(stage.ready)
-        return Response(metrics.expose(), headers={"content-type": CONTENT_TYPE})
+        links = expose_links(await speech.stages.describe_now())
+        return Response(metrics.expose() + links, headers={"content-type": CONTENT_TYPE})
 
     chat = ChatCompletions(
         speech, max_body_bytes=config.max_body_bytes, send_timeout_s=config.idle_timeout_s

@@ -26,6 +26,8 @@ from gateway.lineup import Edges, Lineup, Member, check_agreement, roles_for
 log = logging.getLogger("gateway.stages")
 
 DESCRIBE_TIMEOUT_S = 5.0
+# Whoever asks how things stand does not wait for a stage that is stuck.
+DESCRIBE_NOW_S = 1.0
 Serving = health_pb2.HealthCheckResponse.ServingStatus
 
 
@@ -86,6 +88,16 @@ class Stage:
             else:
                 self._fall(f"it is {Serving.Name(response.status)}")
 
+    async def describe_now(self) -> stage_pb2.DescribeResponse | None:
+        """What it tells at this moment; None when it does not."""
+        if not self.ready:
+            return None
+        try:
+            return await self.stub.Describe(stage_pb2.DescribeRequest(), timeout=DESCRIBE_NOW_S)
+        except grpc.aio.AioRpcError as failure:
+            log.info("stage %s does not tell how it is: %s", self.role, failure.details())
+            return None
+
     async def _describe(self) -> stage_pb2.DescribeResponse:
         description = await self.stub.Describe(
             stage_pb2.DescribeRequest(), timeout=DESCRIBE_TIMEOUT_S
@@ -145,6 +157,11 @@ class Stages:
     def descriptions(self) -> Mapping[str, stage_pb2.DescribeResponse]:
         """What the stages that are up tell, by role."""
         return {s.role: s.description for s in self if s.description is not None}
+
+    async def describe_now(self) -> dict[str, stage_pb2.DescribeResponse]:
+        """What the stages that answer at once tell at this moment, by role."""
+        told = await asyncio.gather(*(stage.describe_now() for stage in self))
+        return {s.role: each for s, each in zip(self, told, strict=True) if each is not None}
 
     async def wait_ready(self) -> None:
         """Return when all stages are ready and fit together."""

@@ -6,7 +6,7 @@ Unknown keys and values out of range are errors at start, never silent defaults.
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
 
@@ -26,7 +26,10 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # gRPC targets at which the gateway finds the replicas; the launcher fills them in.
     addresses: tuple[str, ...] = ()
     listen: str = "127.0.0.1:0"
-    engine: str = "torch"
+    # `auto` takes the fastest that this process can run; see each stage.
+    engine: str = "auto"
+    # Arguments of the engine, by its own names: for `vllm` those of its AsyncEngineArgs.
+    engine_args: dict[str, Any] = {}
     device: str = "cpu"
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     # torch intra-op threads; 0 leaves torch's choice.
@@ -47,6 +50,11 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     transport: TransportName = "auto"
     # Most shared memory that the payloads under way on one link take; a power of two.
     slab_bytes: Annotated[int, msgspec.Meta(ge=1 << 17)] = 256 << 20
+    # On a GPU, whether outputs are copied to the host, and inputs to the GPU, beside the
+    # engine's work; and the pinned memory that each of the two may take, a power of two.
+    async_to_host: bool = True
+    async_to_device: bool = True
+    staging_bytes: Annotated[int, msgspec.Meta(ge=1 << 16)] = 64 << 20
     # How long the sessions of a broken link wait for it to heal.
     resume_window_s: Seconds = 5.0
 

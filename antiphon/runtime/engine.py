@@ -12,9 +12,9 @@ The life of a segment: `admit` (no accelerator memory yet), any number of
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from antiphon.chunk import Tensors
 from antiphon.errors import AntiphonError
@@ -110,6 +110,35 @@ class Engine(Protocol):
         """Free everything that the segment holds, at any moment of its life."""
 
 
+@runtime_checkable
+class DetachedEngine(Engine, Protocol):
+    """An engine whose model runs in processes of its own, which may die and come back.
+
+    Its `step` waits until something has come from there. While it is down, `admit` raises
+    `Unavailable`; the segments that it had fail.
+    """
+
+    def interrupt(self) -> None:
+        """Make the `step` that waits, or else the next one, return. Called on any thread."""
+
+    def watch(self, changed: Callable[[AntiphonError | None], None]) -> None:
+        """Call `changed` with the reason when the engine goes down, with None when it is up.
+
+        It is called on any thread, and at once when the engine is down now.
+        """
+
+    def close(self) -> None:
+        """End the engine's processes; nothing is called after this."""
+
+
+class PendingCopies(Protocol):
+    """Copies of outputs to the host, which a step may leave under way."""
+
+    def seal(self) -> Callable[[], None] | None:
+        """What waits for those that have begun; None when they are complete."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class StageFacts:
     """What a loaded model tells about itself; the rest of `Describe` is the runtime's.
@@ -139,3 +168,5 @@ class LoadedStage:
 
     engine: Engine
     facts: StageFacts
+    # Where the engine's outputs are copied to the host beside its work.
+    copies: PendingCopies | None = None

@@ -13,8 +13,9 @@ from collections import deque
 from collections.abc import Callable, Mapping
 
 from antiphon.errors import ResourceExhausted
-from antiphon.runtime.engine import Engine
+from antiphon.runtime.engine import DetachedEngine, Engine, PendingCopies
 from antiphon.runtime.engine_rounds import EngineBatch, EngineRounds
+from antiphon.runtime.handover import Handover
 from antiphon.runtime.instructions import EngineCommand, Release
 
 MAILBOX_COMMANDS = 65536
@@ -22,7 +23,8 @@ RESULT_PERMITS = 256
 
 
 class EngineThread:
-    """Runs an engine. `post` is called on the engine's thread with every batch.
+    """Runs an engine. `post` is called with every batch, on the engine's thread or, for
+    one whose `copies` have to be waited for, on that of the `Handover`.
 
     The receiver of a batch calls `batch_taken` once it is done with it. For
     `counted_by` see `EngineRounds`.
@@ -33,9 +35,12 @@ class EngineThread:
         engine: Engine,
         post: Callable[[EngineBatch], None],
         counted_by: Mapping[str, str],
+        copies: PendingCopies | None = None,
     ) -> None:
         self._rounds = EngineRounds(engine, counted_by)
-        self._post = post
+        self._detached = engine if isinstance(engine, DetachedEngine) else None
+        self._copies = copies
+        self._handover = Handover(post)
         self._commands: deque[EngineCommand] = deque()
         self._wake = threading.Condition()
         self._permits = threading.Semaphore(RESULT_PERMITS)
@@ -57,16 +62,18 @@ class EngineThread:
                 raise ResourceExhausted(f"{MAILBOX_COMMANDS} commands wait for the engine")
             self._commands.append(command)
             self._wake.notify()
+        self._interrupt()
 
     def batch_taken(self) -> None:
         """The receiver is done with a batch; the engine may run that much further ahead."""
         self._permits.release()
 
     def stop(self) -> None:
-        """Ask the thread to end after its current step."""
+        """Ask the thread to end after its current step, and to close the engine then."""
         with self._wake:
             self._stopping = True
             self._wake.notify()
+        self._interrupt()
         self._permits.release()
 
     def join(self, timeout_s: float) -> bool:
@@ -74,7 +81,20 @@ class EngineThread:
         self._thread.join(timeout_s)
         return not self._thread.is_alive()
 
+    def _interrupt(self) -> None:
+        """A step that waits must not keep commands waiting."""
+        if self._detached is not None:
+            self._detached.interrupt()
+
     def _run(self) -> None:
+        try:
+            self._run_rounds()
+        finally:
+            self._handover.close()
+            if self._detached is not None:
+                self._detached.close()
+
+    def _run_rounds(self) -> None:
         while (commands := self._take_commands()) is not None:
             batch = self._rounds.run(commands)
             if batch.is_empty:
@@ -82,7 +102,7 @@ class EngineThread:
             self._permits.acquire()
             if self._stopping:
                 return
-            self._post(batch)
+            self._handover.put(batch, None if self._copies is None else self._copies.seal())
 
     def _take_commands(self) -> list[EngineCommand] | None:
         """All waiting commands; blocks while there are none and nothing can step."""

@@ -27,9 +27,10 @@ from antiphon.deployment.schema import Deployment, StageConfig, load_deployment
 from antiphon.errors import AntiphonError, InvalidArgument
 from antiphon.pipelines.graph import Pipeline, pipeline_named, pipeline_of
 from antiphon.runtime.description import StageIdentity
-from antiphon.runtime.engine import LoadedStage
+from antiphon.runtime.engine import DetachedEngine, Engine, LoadedStage
 from antiphon.runtime.link_port import LinkPort
 from antiphon.runtime.plan import StageLimits, StagePlan
+from antiphon.runtime.process import run
 from antiphon.runtime.servicer import StageServicer
 from antiphon.runtime.stage import Stage
 from antiphon.segment import Delivery
@@ -42,9 +43,6 @@ from antiphon.wire.frames import add_stage_service
 Load = Callable[[Pipeline, Path, StageConfig], LoadedStage]
 """Loads a stage's model; runs on a thread of its own, may take minutes."""
 
-# A busy engine thread holds the interpreter for this long before the I/O loop runs;
-# the default of 5 ms would be added to every message.
-SWITCH_INTERVAL_S = 100e-6
 DRAIN_S = 10.0
 STOP_GRACE_S = 2.0
 SERVICE_NAME = stage_pb2.DESCRIPTOR.services_by_name["StageService"].full_name
@@ -74,7 +72,7 @@ def main(role: str, load: Load, argv: Sequence[str] | None = None) -> int:
     )
     try:
         options = _options(role, arguments)
-        return asyncio.run(_serve(options, load))
+        return run(_serve(options, load))
     except AntiphonError as error:
         print(f"{role}: {error.message}", file=sys.stderr)
         return 2
@@ -118,7 +116,6 @@ def _options(role: str, arguments: argparse.Namespace) -> StageOptions:
 async def _serve(options: StageOptions, load: Load) -> int:
     """Bind, announce, load, serve until a signal, drain, stop."""
     started = time.perf_counter()
-    sys.setswitchinterval(SWITCH_INTERVAL_S)
     server = grpc.aio.server(options=SERVER_OPTIONS)
     servicer, healthiness = StageServicer(), health.aio.HealthServicer()
     add_stage_service(servicer, server)
@@ -138,6 +135,7 @@ async def _serve(options: StageOptions, load: Load) -> int:
             return 0
         stage = _start_stage(options, loaded, servicer, address)
         await _set_health(healthiness, serving=True)
+        _follow_engine(loaded.engine, healthiness, stop)
         seconds = time.perf_counter() - started
         _announce(options.announce_fd, {"event": "ready", "seconds": round(seconds, 3)})
         log.info(
@@ -200,6 +198,27 @@ async def _set_health(servicer: health.aio.HealthServicer, *, serving: bool) -> 
     status = response.SERVING if serving else response.NOT_SERVING
     await servicer.set("", status)
     await servicer.set(SERVICE_NAME, status)
+
+
+def _follow_engine(
+    engine: Engine, healthiness: health.aio.HealthServicer, stop: asyncio.Event
+) -> None:
+    """Say NOT_SERVING while an engine with processes of its own is down."""
+    if not isinstance(engine, DetachedEngine):
+        return
+    loop = asyncio.get_running_loop()
+    telling: set[asyncio.Task[None]] = set()
+
+    def tell(fault: AntiphonError | None) -> None:
+        if not stop.is_set():
+            task = loop.create_task(_set_health(healthiness, serving=fault is None))
+            telling.add(task)
+            task.add_done_callback(telling.discard)
+
+    def changed(fault: AntiphonError | None) -> None:
+        loop.call_soon_threadsafe(tell, fault)
+
+    engine.watch(changed)
 
 
 def _stop_on_signals() -> asyncio.Event:

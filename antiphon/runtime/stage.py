@@ -77,7 +77,7 @@ class Stage:
         )
         self._links = LinkPool(identity, links, events, limit_bytes=outbox_bytes)
         counted_by = {edge.name: edge.counted_by for edge in plan.outputs.values()}
-        self._engine = EngineThread(loaded.engine, self._post, counted_by)
+        self._engine = EngineThread(loaded.engine, self._post, counted_by, loaded.copies)
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()
@@ -196,7 +196,7 @@ class Stage:
     # -- what the engine says --------------------------------------------------------------
 
     def _post(self, batch: EngineBatch) -> None:
-        """On the engine's thread: hand a batch to the loop."""
+        """Off the loop: hand a batch to it."""
         self._loop.call_soon_threadsafe(self._engine_stepped, batch)
 
     def _engine_stepped(self, batch: EngineBatch) -> None:

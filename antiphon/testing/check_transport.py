@@ -30,6 +30,7 @@ SIZES = (
 )  # fmt: skip
 SESSIONS = 32
 CUTS = 12
+CUT_SESSIONS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +80,22 @@ async def check_many_sessions(subject: Subject) -> None:
         await rig.consumer.received.wait_count(SESSIONS * count)
         for session in range(SESSIONS):
             rig.consumer.received.check_complete(f"s{session}", count)
+
+
+async def check_small_passes_large(subject: Subject) -> None:
+    """A payload that takes a while holds its own session up, in order, and no other."""
+    async with subject.linked() as rig:
+        received = rig.consumer.received
+        received.hold = True
+        for sequence, size in enumerate((10, 41 * MIB, 10, 2 * MIB, 0)):
+            rig.link.send_nowait(marked_chunk("large", sequence, size))
+        rig.link.send_nowait(marked_chunk("small", 0, 10))
+        await received.wait_count(6)
+        received.check_complete("large", 5)
+        received.check_complete("small", 1)
+        if subject.name != "shared_memory":  # There the bytes are on their way no time.
+            order = [chunk.session_id for chunk in received.held]
+            assert order[:2] == ["large", "small"], order
 
 
 async def check_slow_reader(subject: Subject) -> None:
@@ -153,14 +170,18 @@ async def check_cut_wire(subject: Subject) -> None:
     async with subject.linked(resume_window_s=20.0) as rig:
         received = rig.consumer.received
         moments = sorted(chance.sample(range(20, count), CUTS))
-        for sequence in range(count):
+        sent = [0] * CUT_SESSIONS
+        for number in range(count):
+            session = chance.randrange(CUT_SESSIONS)
             size = chance.choice((0, 100, 10 * KIB, 100 * KIB, 2 * MIB))
-            rig.link.send_nowait(marked_chunk("s", sequence, size))
-            if sequence in moments:
-                await received.wait_count(sequence - chance.randrange(20))
+            rig.link.send_nowait(marked_chunk(f"s{session}", sent[session], size))
+            sent[session] += 1
+            if number in moments:
+                await received.wait_count(number - chance.randrange(20))
                 rig.wire.cut()
         await received.wait_count(count)
-        received.check_complete("s", count)
+        for session, chunks in enumerate(sent):
+            received.check_complete(f"s{session}", chunks)
         assert rig.link.state.counts["reconnected"] > 0
         assert rig.told.suspended
         assert not rig.told.lost
@@ -192,6 +213,7 @@ Check = Callable[[Subject], Awaitable[None]]
 CHECKS: tuple[Check, ...] = (
     check_order_and_sizes,
     check_many_sessions,
+    check_small_passes_large,
     check_slow_reader,
     check_held_views,
     check_cancel_mid_transfer,

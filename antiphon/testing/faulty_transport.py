@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterable
 
 from antiphon.transport.framed import NAME as GRPC
-from antiphon.transport.framed import WriteFrame
+from antiphon.transport.framed import WriteMessage
 from antiphon.transport.negotiate import MakeSenders, make_senders
 from antiphon.transport.payload import (
     Fallback,
@@ -50,6 +50,10 @@ class FaultySender:
         """As the inner one."""
         return self._inner.proved(proof)
 
+    def pushes(self, encoding: Encoding) -> bool:
+        """As the inner one."""
+        return self._inner.pushes(encoding)
+
     def place(self, encoding: Encoding) -> Placement:
         """Place, refuse, or place wrongly. Raises `NotPlaced`."""
         draw = self._chance.random()
@@ -86,7 +90,7 @@ def faulty_senders(seed: int, rate: float) -> MakeSenders:
     chance = random.Random(seed)
 
     async def make(
-        settings: LinkSettings, address: str, write: WriteFrame
+        settings: LinkSettings, address: str, write: WriteMessage
     ) -> tuple[list[PayloadSender], list[str]]:
         senders, failed = await make_senders(settings, address, write)
         faulty: list[PayloadSender] = [

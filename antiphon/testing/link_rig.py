@@ -8,6 +8,7 @@ they are. Both ends live on one event loop, or the far end in a process of its o
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterable, AsyncIterator, Callable
 from contextlib import asynccontextmanager
@@ -173,6 +174,7 @@ class CutWire:
     def __init__(self, target: str) -> None:
         self.redirect(target)
         self._writers: set[asyncio.StreamWriter] = set()
+        self._joined: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
         self.flowing = asyncio.Event()
         self.flowing.set()
@@ -180,7 +182,7 @@ class CutWire:
 
     async def open(self) -> None:
         """Listen."""
-        self._server = await asyncio.start_server(self._join, "127.0.0.1", 0)
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
         self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
 
     def redirect(self, target: str) -> None:
@@ -199,22 +201,32 @@ class CutWire:
             self._server.close()
         self.flowing.set()
         self.cut()
-        await asyncio.sleep(0)
+        if self._joined:
+            await asyncio.wait(self._joined)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._join(reader, writer))
+        self._joined.add(task)
+        task.add_done_callback(self._joined.discard)
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, back = await asyncio.open_connection(self._host, self._port)
-        both = {writer, back}
-        self._writers |= both
+        both = {writer}
+        self._writers.add(writer)
         try:
+            there, back = await asyncio.open_connection(self._host, self._port)
+            both.add(back)
+            self._writers.add(back)
             async with asyncio.TaskGroup() as pumps:
                 pumps.create_task(self._pump(reader, back))
                 pumps.create_task(self._pump(there, writer))
         except* OSError:
-            pass  # Cut: that is what it is for.
+            pass  # Cut, or nobody there: that is what it is for.
         finally:
             self._writers -= both
             for each in both:
                 each.transport.abort()
+                with contextlib.suppress(OSError):
+                    await each.wait_closed()
 
     async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
         while piece := await source.read(1 << 16):

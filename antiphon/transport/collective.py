@@ -3,7 +3,8 @@
 NCCL between CUDA devices; Gloo on CPU is the same code. There is no global process
 group: a TCP store of the producer's is the rendezvous, and the nonce lies in it.
 The ranks join when the first payload wants them to. A payload is one send of bytes
-whose number the message has announced, so that shapes and sizes may vary.
+whose number and size a message has announced, so that shapes and sizes may vary; the
+link goes on meanwhile, and its chunk follows when the send is done.
 
 Neither library can take a transfer back. What fails breaks the group: both sides
 drop it, which the other notices at once, and the producer offers a new one later.
@@ -14,6 +15,7 @@ from __future__ import annotations
 
 import asyncio
 import hmac
+import logging
 import secrets
 import socket
 from collections.abc import Iterable
@@ -25,7 +27,9 @@ import numpy as np
 import torch
 import torch.distributed as dist
 
+from antiphon.errors import DataLoss
 from antiphon.transport.buffer_pool import BufferPool
+from antiphon.transport.framed import WriteMessage
 from antiphon.transport.payload import (
     MAX_PAYLOAD_BYTES,
     Fallback,
@@ -36,10 +40,14 @@ from antiphon.transport.payload import (
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.blob import Encoding
 
+log = logging.getLogger(__name__)
+
 # The stubs of torch do not export what is used of it here.
 _c10d: Any = dist
 PRODUCER, CONSUMER = 0, 1
 TIMEOUT_S = 5.0
+# How much longer than the producer's send the consumer's receive may take.
+SETTLE_S = 2.0
 NONCE_BYTES = 32
 _TIMEOUT = timedelta(seconds=TIMEOUT_S)
 
@@ -58,6 +66,7 @@ class _Group:
         self._device = device
         self._host = host
         self._joined: Any = None
+        self._closed = False
 
     def send(self, blob: torch.Tensor) -> None:
         """Send bytes to the other rank. Raises `RuntimeError`."""
@@ -74,9 +83,11 @@ class _Group:
         """Leave; the other rank's transfers fail at once."""
         if self._joined is not None and library_for(self._device) == "nccl":
             self._joined.abort()
-        self._joined = None
+        self._joined, self._closed = None, True
 
     def _group(self) -> Any:
+        if self._closed:
+            raise RuntimeError("the process group has been left")
         if self._joined is None:
             self._joined = self._join()
         return self._joined
@@ -98,10 +109,11 @@ class CollectiveSender:
     """The producer's side; serves the rendezvous.
 
     `peer_host` is the consumer's host name or address: the local address towards it
-    is the one that is offered. Raises `OSError` or `RuntimeError`.
+    is the one that is offered; `write` puts a message on the link. Raises `OSError`
+    or `RuntimeError`.
     """
 
-    def __init__(self, device: str, peer_host: str) -> None:
+    def __init__(self, device: str, peer_host: str, write: WriteMessage) -> None:
         self.name = library_for(device)
         self.broken = False
         self._nonce = secrets.token_bytes(NONCE_BYTES)
@@ -111,6 +123,7 @@ class CollectiveSender:
         )
         self._store.set("nonce", self._nonce.hex())
         self._group = _Group(self._store, PRODUCER, device, self._host)
+        self._write = write
         self._thread = ThreadPoolExecutor(1, "collective sender")
         self._buffers = BufferPool()
         self._transfers = 0
@@ -124,8 +137,12 @@ class CollectiveSender:
         """Whether the consumer has reached the rendezvous."""
         return hmac.compare_digest(proof, self._nonce)
 
+    def pushes(self, encoding: Encoding) -> bool:
+        """Always."""
+        return True
+
     def place(self, encoding: Encoding) -> Placement:
-        """Announce a transfer that `push` makes. Raises `NotPlaced` when the group is broken."""
+        """A transfer that `push` announces and makes. Raises `NotPlaced`: the group is broken."""
         if self.broken:
             raise NotPlaced(Fallback.COLLECTIVE_FAILED)
         blob = self._buffers.take(encoding.size_bytes)
@@ -135,6 +152,8 @@ class CollectiveSender:
         async def push() -> None:
             tensor = torch.from_numpy(np.frombuffer(blob, np.uint8))
             loop = asyncio.get_running_loop()
+            start = stage_pb2.TransferStart(transfer=transfer, size_bytes=encoding.size_bytes)
+            await self._write(stage_pb2.LinkRequest(start=start))
             try:
                 await loop.run_in_executor(self._thread, self._group.send, tensor)
             except RuntimeError as error:
@@ -166,27 +185,50 @@ class CollectiveReceiver:
         self._group = _Group(store, CONSUMER, device, host)
         self._thread = ThreadPoolExecutor(1, "collective receiver")
         self._buffers = BufferPool()
-        self._transfers = 0
+        self._transfer = -1
+        self._receiving: asyncio.Future[memoryview] | None = None
+
+    def begin(self, start: stage_pb2.TransferStart) -> None:
+        """Receive what the producer has begun to send. Raises `DataLoss`."""
+        if start.size_bytes > MAX_PAYLOAD_BYTES:
+            raise DataLoss(f"link: a payload of {start.size_bytes} bytes")
+        loop = asyncio.get_running_loop()
+        self._transfer = start.transfer
+        self._receiving = loop.run_in_executor(self._thread, self._receive, start.size_bytes)
+        # The producer may have noticed first, and never ask for it.
+        self._receiving.add_done_callback(_note)
 
     async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
-        """The blob that the producer sends next. Raises `PayloadLost`."""
-        expected, self._transfers = self._transfers, self._transfers + 1
-        if payload.size_bytes > MAX_PAYLOAD_BYTES or payload.collective.transfer != expected:
-            raise PayloadLost(Fallback.COLLECTIVE_FAILED, f"transfer {expected} was expected")
-        buffer = self._buffers.take(payload.size_bytes)
-        tensor = torch.from_numpy(np.frombuffer(buffer, np.uint8))
-        loop = asyncio.get_running_loop()
+        """The blob that the producer has sent. Raises `PayloadLost`."""
+        transfer = payload.collective.transfer
+        receiving, self._receiving = self._receiving, None
+        if receiving is None or transfer != self._transfer:
+            raise PayloadLost(Fallback.COLLECTIVE_FAILED, f"transfer {transfer} never began")
         try:
-            await loop.run_in_executor(self._thread, self._group.receive, tensor)
-        except RuntimeError as error:
+            async with asyncio.timeout(SETTLE_S):
+                blob = await receiving
+        except (RuntimeError, TimeoutError) as error:
             self._group.close()
             raise PayloadLost(Fallback.COLLECTIVE_FAILED, str(error)) from error
-        return buffer
+        if len(blob) != payload.size_bytes:
+            raise DataLoss(f"link: transfer {transfer} has another size than it says")
+        return blob
 
     def close(self) -> None:
         """Leave the group."""
         self._group.close()
         self._thread.shutdown(wait=False, cancel_futures=True)
+
+    def _receive(self, size: int) -> memoryview:
+        """On the receiver's thread. Raises `RuntimeError`."""
+        buffer = self._buffers.take(size)
+        self._group.receive(torch.from_numpy(np.frombuffer(buffer, np.uint8)))
+        return buffer
+
+
+def _note(receiving: asyncio.Future[memoryview]) -> None:
+    if not receiving.cancelled() and (error := receiving.exception()) is not None:
+        log.info("a collective failed: %s", error)
 
 
 async def join_rendezvous(

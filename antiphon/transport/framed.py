@@ -1,7 +1,8 @@
 """Payloads inside the gRPC messages: inline, or from 1 MiB on as frames of 1 MiB.
 
-Frames follow the message that announces them and are received into one buffer that
-was reserved for them; whole messages of many MiB would be copied several times over.
+Frames go ahead of the message that speaks of them, and are received into one buffer;
+whole messages of many MiB would be copied several times over, and nothing could pass
+them. Frames of one payload are in order; other messages may come between them.
 """
 
 from __future__ import annotations
@@ -13,22 +14,21 @@ from antiphon.transport.buffer_pool import BufferPool
 from antiphon.transport.payload import MAX_PAYLOAD_BYTES, Placement
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.blob import Encoding
-from antiphon.wire.frames import Frame
+from antiphon.wire.frames import Frame, LinkMessage
 
 NAME = "grpc"
 FRAME_BYTES = 1 << 20
 
-WriteFrame = Callable[[Frame], Awaitable[None]]
-ReadFrame = Callable[[], Awaitable[Frame]]
+WriteMessage = Callable[[LinkMessage], Awaitable[None]]
 
 
 class FramedSender:
-    """The producer's side; `write` puts a frame on the link."""
+    """The producer's side; `write` puts a message on the link."""
 
     name = NAME
     broken = False
 
-    def __init__(self, write: WriteFrame) -> None:
+    def __init__(self, write: WriteMessage) -> None:
         self._write = write
         self._transfers = 0
 
@@ -40,18 +40,22 @@ class FramedSender:
         """The link itself is the proof."""
         return True
 
+    def pushes(self, encoding: Encoding) -> bool:
+        """Whether it takes more than one frame."""
+        return encoding.size_bytes > FRAME_BYTES
+
     def place(self, encoding: Encoding) -> Placement:
         """Inline, or as a transfer whose frames `push` writes."""
         size = encoding.size_bytes
-        if size <= FRAME_BYTES:
+        if not self.pushes(encoding):
             return Placement(chunk_pb2.Payload(size_bytes=size, inline=encoding.to_bytes()))
         transfer, self._transfers = self._transfers, self._transfers + 1
-        framed = chunk_pb2.FramedTransfer(transfer=transfer, frames=-(-size // FRAME_BYTES))
 
         async def push() -> None:
             for index, pieces in enumerate(encoding.frames(FRAME_BYTES)):
-                await self._write(Frame(transfer, index * FRAME_BYTES, pieces))
+                await self._write(Frame(transfer, index * FRAME_BYTES, size, pieces))
 
+        framed = chunk_pb2.FramedTransfer(transfer=transfer)
         return Placement(chunk_pb2.Payload(size_bytes=size, framed=framed), push)
 
     def release(self, slots: Iterable[int]) -> None:
@@ -62,34 +66,33 @@ class FramedSender:
 
 
 class FramedReceiver:
-    """The consumer's side; `read` takes the next frame off the link."""
+    """The consumer's side: one transfer at a time, which the next one replaces."""
 
-    name = NAME
-
-    def __init__(self, read: ReadFrame) -> None:
-        self._read = read
+    def __init__(self) -> None:
         self._buffers = BufferPool()
+        self._buffer: memoryview | None = None
+        self._transfer = self._filled = 0
 
-    async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
-        """The blob, its frames put together. Raises `DataLoss` when they do not fit."""
-        size, framed = payload.size_bytes, payload.framed
-        if size > MAX_PAYLOAD_BYTES or framed.frames != -(-size // FRAME_BYTES):
-            raise DataLoss(f"a payload of {size} bytes in {framed.frames} frames")
-        buffer = self._buffers.take(size)
-        for index in range(framed.frames):
-            frame = await self._read()
-            offset = index * FRAME_BYTES
-            expected = min(FRAME_BYTES, size - offset)
-            if (frame.transfer, frame.offset_bytes, frame.size_bytes) != (
-                framed.transfer,
-                offset,
-                expected,
-            ):
-                raise DataLoss(f"frame {index} of transfer {framed.transfer} is another one")
-            for piece in frame.pieces:
-                buffer[offset : offset + len(piece)] = piece
-                offset += len(piece)
+    def take(self, frame: Frame) -> None:
+        """The next frame. Raises `DataLoss` when it does not continue what there is."""
+        if not frame.offset_bytes:
+            if frame.total_bytes > MAX_PAYLOAD_BYTES:
+                raise DataLoss(f"link: a payload of {frame.total_bytes} bytes")
+            self._buffer = self._buffers.take(frame.total_bytes)
+            self._transfer, self._filled = frame.transfer, 0
+        end = frame.offset_bytes + frame.size_bytes
+        known = frame.transfer == self._transfer and frame.offset_bytes == self._filled
+        if self._buffer is None or not known or end > len(self._buffer):
+            raise DataLoss(f"link: a frame of transfer {frame.transfer} is out of place")
+        for piece in frame.pieces:
+            self._buffer[self._filled : self._filled + len(piece)] = piece
+            self._filled += len(piece)
+
+    def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
+        """The blob whose frames have come. Raises `DataLoss` when they have not."""
+        buffer, self._buffer = self._buffer, None
+        size = payload.size_bytes
+        whole = buffer is not None and len(buffer) == size == self._filled
+        if buffer is None or not whole or payload.framed.transfer != self._transfer:
+            raise DataLoss(f"link: transfer {payload.framed.transfer} of {size} bytes has not come")
         return buffer
-
-    def close(self) -> None:
-        """Nothing is held."""

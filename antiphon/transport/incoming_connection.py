@@ -2,7 +2,7 @@
 
 A chunk whose payload cannot be had is asked for again, and everything after it is
 passed over until it has come: the producer sends all of that again. Progress is
-told now and then, and at once when slots are free.
+told now and then.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ from antiphon.errors import (
 from antiphon.transport.framed import FramedReceiver
 from antiphon.transport.incoming_link import MAX_RESPONSES, IncomingLink
 from antiphon.transport.negotiate import Attach, Attached
-from antiphon.transport.payload import PayloadLost
+from antiphon.transport.payload import PayloadLost, PayloadReceiver
 from antiphon.transport.settings import LinkSettings
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_from_proto
-from antiphon.wire.frames import Frame, LinkMessage, as_frame
+from antiphon.wire.frames import LinkMessage, as_frame
 
 PROGRESS_CHUNKS = 256
-PROGRESS_BYTES = 4 << 20
+PROGRESS_BYTES = 8 << 20
 PROGRESS_S = 0.05
 
 log = logging.getLogger(__name__)
@@ -64,12 +64,10 @@ class IncomingConnection:
         self._failed = failed
         self._attach_best = attach
         self._loop = asyncio.get_running_loop()
-        self._framed = FramedReceiver(self._next_frame)
+        self._framed = FramedReceiver()
         self._attached: Attached | None = None
         self._control: deque[stage_pb2.LinkResponse] = deque()
         self._asked_again = False
-        self._released: deque[int] = deque()
-        self._release_noted = False
         self._unreported = self._unreported_bytes = 0
         self._timer: asyncio.TimerHandle | None = None
         self._progress_due = False
@@ -77,7 +75,7 @@ class IncomingConnection:
 
     async def run(self, hello: stage_pb2.LinkHello, boot_id: str, *, resumed: bool) -> None:
         """Accept and serve until the stream ends. Raises `AntiphonError` for a bad producer."""
-        attached = await self._attach_best(hello.offers, self._settings, self._note_released)
+        attached = await self._attach_best(hello.offers, self._settings)
         self._attach(attached)
         self._link.responses.confirmed(hello.responses)
         accept = self._accept(attached)
@@ -130,7 +128,7 @@ class IncomingConnection:
     async def _attach_anew(self, offers: stage_pb2.TransportOffers) -> None:
         """The agreed transport broke: take a new one, or gRPC, which is there already."""
         try:
-            attached = await self._attach_best(offers.offers, self._settings, self._note_released)
+            attached = await self._attach_best(offers.offers, self._settings)
         except FailedPrecondition as error:
             attached = Attached(None, "grpc", b"", (error.message,))
         self._attach(attached)
@@ -141,8 +139,10 @@ class IncomingConnection:
 
     async def _receive(self) -> None:
         async for request in self._incoming:
-            if isinstance(request, Frame):
-                continue  # Of a chunk that was passed over and comes again.
+            if (frame := as_frame(request)) is not None:
+                self._framed.take(frame)
+                continue
+            assert isinstance(request, stage_pb2.LinkRequest)
             match request.WhichOneof("message"):
                 case "batch":
                     await self._take_batch(request.batch)
@@ -151,8 +151,8 @@ class IncomingConnection:
                 case "goodbye":
                     self.said_goodbye = True
                     return
-                case "frame":
-                    continue
+                case "start":
+                    self._receiver("a collective").begin(request.start)
                 case _:
                     raise InvalidArgument("link: a message that has no place here")
 
@@ -201,23 +201,20 @@ class IncomingConnection:
                     self._link.state.count_payload("grpc", payload.size_bytes)
                 return None
             case "framed":
-                blob = await self._framed.fetch(payload)
+                blob = self._framed.fetch(payload)
                 self._link.state.count_payload("grpc", payload.size_bytes)
                 return blob
             case location:
-                attached = self._attached
-                if attached is None or attached.receiver is None:
-                    raise DataLoss(f"{proto.edge}: a payload in {location} was not agreed on")
-                blob = await attached.receiver.fetch(payload)
-                self._link.state.count_payload(attached.transport, payload.size_bytes)
+                receiver = self._receiver(f"{proto.edge}: a payload in {location}")
+                blob = await receiver.fetch(payload)
+                self._link.state.count_payload(receiver.name, payload.size_bytes)
                 return blob
 
-    async def _next_frame(self) -> Frame:
-        request = await anext(self._incoming, None)
-        frame = as_frame(request) if request is not None else None
-        if frame is None:
-            raise DataLoss("link: a frame was expected")
-        return frame
+    def _receiver(self, what: str) -> PayloadReceiver:
+        """The agreed transport's. Raises `DataLoss` when it is gRPC."""
+        if self._attached is None or self._attached.receiver is None:
+            raise DataLoss(f"link: {what} was not agreed on")
+        return self._attached.receiver
 
     def _ask_again(self, number: int, error: PayloadLost) -> None:
         self._asked_again = True
@@ -228,28 +225,17 @@ class IncomingConnection:
 
     # -- answers ---------------------------------------------------------------------------
 
-    def _note_released(self, generation: int) -> None:
-        """On any thread: a slot has no views any more."""
-        self._released.append(generation)
-        if not self._release_noted and not self._loop.is_closed():
-            self._release_noted = True
-            self._loop.call_soon_threadsafe(self._report_progress)
-
     def _report_progress(self) -> None:
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None
-        self._release_noted = False
         self._progress_due = True
         self._link.changed.set()
 
     def _progress(self) -> stage_pb2.LinkResponse:
         self._progress_due = False
         self._unreported = self._unreported_bytes = 0
-        progress = stage_pb2.LinkProgress(chunks=self._link.received)
-        while self._released:
-            progress.released_slots.append(self._released.popleft())
-        return stage_pb2.LinkResponse(progress=progress)
+        return stage_pb2.LinkResponse(progress=stage_pb2.LinkProgress(chunks=self._link.received))
 
     async def _answer(self) -> None:
         """Write what there is to say, for ever; refusals and credits in their order."""

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.transport import framed, shared_memory
-from antiphon.transport.framed import FramedSender, WriteFrame
+from antiphon.transport.framed import FramedSender, WriteMessage
 from antiphon.transport.payload import PayloadReceiver, PayloadSender
 from antiphon.transport.settings import LinkSettings
 from antiphon.transport.shared_memory import SlabSender, attach_slab
@@ -25,7 +25,7 @@ COLLECTIVES = frozenset({"nccl", "gloo"})
 
 
 MakeSenders = Callable[
-    [LinkSettings, str, WriteFrame], Awaitable[tuple[list[PayloadSender], list[str]]]
+    [LinkSettings, str, WriteMessage], Awaitable[tuple[list[PayloadSender], list[str]]]
 ]
 
 
@@ -40,7 +40,7 @@ class Attached:
 
 
 Attach = Callable[
-    [Iterable[stage_pb2.TransportOffer], LinkSettings, Callable[[int], None]],
+    [Iterable[stage_pb2.TransportOffer], LinkSettings],
     Awaitable[Attached],
 ]
 
@@ -69,7 +69,7 @@ def check_possible(settings: LinkSettings) -> None:
 
 
 async def make_senders(
-    settings: LinkSettings, address: str, write: WriteFrame
+    settings: LinkSettings, address: str, write: WriteMessage
 ) -> tuple[list[PayloadSender], list[str]]:
     """What this process can offer on a link to `address`, and why not the rest.
 
@@ -88,7 +88,7 @@ async def make_senders(
 
 
 async def _make(
-    name: str, settings: LinkSettings, address: str, write: WriteFrame
+    name: str, settings: LinkSettings, address: str, write: WriteMessage
 ) -> PayloadSender:
     if name == shared_memory.NAME:
         return SlabSender(Slab(settings.slab_bytes))
@@ -98,19 +98,16 @@ async def _make(
     from antiphon.transport.collective import CollectiveSender
 
     host = address.rpartition(":")[0].strip("[]") or "localhost"
-    return await asyncio.to_thread(CollectiveSender, settings.device, host)
+    return await asyncio.to_thread(CollectiveSender, settings.device, host, write)
 
 
 async def attach_best(
-    offers: Iterable[stage_pb2.TransportOffer],
-    settings: LinkSettings,
-    released: Callable[[int], None],
+    offers: Iterable[stage_pb2.TransportOffer], settings: LinkSettings
 ) -> Attached:
     """Attach to the first offer that can be proved.
 
-    Who offers nothing offers gRPC: the link itself. `released` is told, on any
-    thread, which slots have no views any more. Raises
-    `FailedPrecondition`, with every reason, when there is none.
+    Who offers nothing offers gRPC: the link itself. Raises `FailedPrecondition`, with
+    every reason, when there is none.
     """
     refused: list[str] = []
     for offer in tuple(offers) or (stage_pb2.TransportOffer(transport=framed.NAME),):
@@ -121,7 +118,7 @@ async def attach_best(
             return Attached(None, framed.NAME, b"", tuple(refused))
         else:
             try:
-                receiver, proof = await _attach(offer, settings, released)
+                receiver, proof = await _attach(offer, settings)
             except (OSError, RuntimeError, ImportError, ValueError) as error:
                 refused.append(f"{kind}: cannot be reached from the consumer: {error}")
             else:
@@ -130,10 +127,10 @@ async def attach_best(
 
 
 async def _attach(
-    offer: stage_pb2.TransportOffer, settings: LinkSettings, released: Callable[[int], None]
+    offer: stage_pb2.TransportOffer, settings: LinkSettings
 ) -> tuple[PayloadReceiver, bytes]:
     if offer.transport == shared_memory.NAME:
-        return await attach_slab(offer, released)
+        return await attach_slab(offer)
     if offer.transport in COLLECTIVES:
         from antiphon.transport.collective import join_rendezvous
 

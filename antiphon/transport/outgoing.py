@@ -1,38 +1,39 @@
 """One connection of a link as its producer sees it: from hello until the stream breaks.
 
-Chunks leave in the order of their numbers. A payload goes over the agreed transport
-if that takes it, else over gRPC; one that the consumer could not get is sent again
-over gRPC, with everything after it. The transports live as long as the connection.
+A payload goes over the agreed transport if that takes it, else over gRPC; one that
+the consumer could not get is sent again over gRPC, with everything after it. Bytes
+that take a while go ahead of their chunk and are passed by other sessions' chunks.
+The transports live as long as the connection.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections.abc import Callable
 
 from antiphon.errors import FailedPrecondition
 from antiphon.transport.framed import FramedSender
 from antiphon.transport.negotiate import MakeSenders
 from antiphon.transport.payload import (
     INLINE_BYTES,
+    Fallback,
     NotPlaced,
     PayloadLost,
     PayloadSender,
-    Placement,
 )
+from antiphon.transport.pushes import Pushes
 from antiphon.transport.send_log import Outgoing, SendLog
 from antiphon.transport.settings import LinkSettings, LinkState
 from antiphon.v1 import chunk_pb2, stage_pb2
-from antiphon.wire.frames import Frame, LinkCall
+from antiphon.wire.blob import Encoding
+from antiphon.wire.frames import LinkCall, LinkMessage
 
 MAX_BATCH_BYTES = 1 << 20
 MAX_BATCH_CHUNKS = 4096
 # A transport that broke is offered anew after this long, doubling.
 FIRST_OFFER_S = 1.0
 LAST_OFFER_S = 60.0
-
-Push = Callable[[], Awaitable[None]]
 
 log = logging.getLogger(__name__)
 
@@ -58,11 +59,13 @@ class Connection:
         self._settings = settings
         self._state = state
         self._make_senders = make_senders
-        self._framed = FramedSender(self._write_frame)
+        self._framed = FramedSender(self._write_message)
         self._senders: list[PayloadSender] = []
         self._chosen: PayloadSender = self._framed
-        self._placed: dict[int, chunk_pb2.Payload] = {}
-        self._only_grpc: set[int] = set()
+        self._pushes = Pushes(changed)
+        self._writing = asyncio.Lock()
+        self._placed: dict[Outgoing, chunk_pb2.Payload] = {}
+        self._only_grpc: set[Outgoing] = set()
         self._offer_in_s = FIRST_OFFER_S
         self._offer_timer: asyncio.TimerHandle | None = None
         self._offers_due = self._offered_anew = self._leaving = False
@@ -103,39 +106,38 @@ class Connection:
 
     async def write(self, responses: Callable[[], int]) -> None:
         """Send what becomes sendable until `leave`; `responses` tells how many have come."""
-        while True:
-            while not (self._log.sendable or self._offers_due or self._leaving):
+        try:
+            while True:
                 self._changed.clear()
-                await self._changed.wait()
-            if self._leaving and not self._log.sendable:
-                goodbye = stage_pb2.LinkGoodbye()
-                await self._stream.write(stage_pb2.LinkRequest(goodbye=goodbye))
-                await self._stream.done_writing()
-                return
-            if self._offers_due:
-                await self._offer_anew()
-                continue
-            batch, push = self._next_batch()
-            batch.responses = responses()
-            await self._stream.write(stage_pb2.LinkRequest(batch=batch))
-            if push is not None:
-                await self._push(push)
+                if self._offers_due:
+                    await self._offer_anew()
+                batch = self._next_batch()
+                if batch.chunks:
+                    batch.responses = responses()
+                    await self._write_message(stage_pb2.LinkRequest(batch=batch))
+                elif self._leaving and not self._log.waits:
+                    goodbye = stage_pb2.LinkGoodbye()
+                    await self._write_message(stage_pb2.LinkRequest(goodbye=goodbye))
+                    await self._stream.done_writing()
+                    return
+                else:
+                    await self._changed.wait()
+        finally:
+            await self._pushes.close()
 
     def progressed(self, progress: stage_pb2.LinkProgress) -> None:
-        """The consumer has chunks, and has done with slots."""
-        self._log.acknowledge(progress.chunks)
-        for number in [each for each in self._placed if each < progress.chunks]:
-            del self._placed[number]
-        self._only_grpc = {each for each in self._only_grpc if each >= progress.chunks}
-        self._chosen.release(progress.released_slots)
+        """The consumer has chunks."""
+        for chunk in self._log.acknowledge(progress.chunks):
+            self._placed.pop(chunk, None)
+            self._only_grpc.discard(chunk)
         self._changed.set()
 
     def asked_again(self, resend: stage_pb2.LinkResend) -> None:
         """A payload did not arrive: it goes over gRPC, and what followed it follows again."""
-        self._only_grpc.add(resend.first)
-        lost = self._placed.pop(resend.first, None)
-        if lost is not None:
-            self._chosen.release((lost.slab_slot.generation,))
+        if (chunk := self._log.numbered(resend.first)) is not None:
+            self._only_grpc.add(chunk)
+            if (lost := self._placed.pop(chunk, None)) is not None:
+                self._chosen.release((lost.slab_slot.generation,))
         self._state.counts["resent"] += self._log.rewind(resend.first)
         self._state.count_fallback(resend.reason)
         self._changed.set()
@@ -152,53 +154,72 @@ class Connection:
         for sender in self._senders:
             sender.close()
 
-    def _next_batch(self) -> tuple[stage_pb2.ChunkBatch, Push | None]:
-        """What waits, at least one chunk and about `MAX_BATCH_BYTES` inline."""
+    def _next_batch(self) -> stage_pb2.ChunkBatch:
+        """What can go now: about `MAX_BATCH_BYTES` inline at most.
+
+        A chunk whose bytes are still on their way holds its session back, no other.
+        """
         batch = stage_pb2.ChunkBatch(first=0)
         taken = 0
-        while self._log.sendable and taken < MAX_BATCH_BYTES:
-            number, chunk = self._log.take()
+        held: set[str] = set()
+        while taken < MAX_BATCH_BYTES and len(batch.chunks) < MAX_BATCH_CHUNKS:
+            chunk = self._log.first(held)
+            if chunk is None:
+                break
+            payload = self._payload(chunk, chunk.encoding) if chunk.encoding is not None else None
+            if payload is None and chunk.encoding is not None:
+                held.add(chunk.session_id)
+                continue
+            number = self._log.sent(chunk)
             if not batch.chunks:
                 batch.first = number
             proto = batch.chunks.add()
             proto.CopyFrom(chunk.address)
-            if chunk.encoding is not None:
-                placement = self._place(number, chunk)
-                proto.payload.MergeFrom(placement.payload)
-                taken += len(placement.payload.inline)
-                if placement.push is not None:
-                    return batch, placement.push
-            if len(batch.chunks) == MAX_BATCH_CHUNKS:
-                break
-        return batch, None
+            if payload is not None:
+                proto.payload.MergeFrom(payload)
+                taken += len(payload.inline)
+        return batch
 
-    def _place(self, number: int, chunk: Outgoing) -> Placement:
-        encoding = chunk.encoding
-        assert encoding is not None
-        if (kept := self._placed.get(number)) is not None:
-            return Placement(kept)
-        small = encoding.size_bytes <= INLINE_BYTES
-        chosen = self._framed if small or number in self._only_grpc else self._chosen
+    def _payload(self, chunk: Outgoing, encoding: Encoding) -> chunk_pb2.Payload | None:
+        """Where the blob is; None while its bytes are on their way or cannot start yet."""
+        if (kept := self._placed.get(chunk)) is not None:
+            return kept
         try:
-            placement = chosen.place(encoding)
-        except NotPlaced as error:
-            self._fall_back(error)
-            chosen = self._framed
-            placement = chosen.place(encoding)
-        if placement.payload.HasField("slab_slot"):
-            self._placed[number] = placement.payload
-        self._state.count_payload(chosen.name, encoding.size_bytes)
-        return placement
-
-    def _fall_back(self, error: NotPlaced) -> None:
-        self._state.count_fallback(error.reason.value)
-        log.debug("link to %s: %s", self._state.peer_address, error.message)
-
-    async def _push(self, push: Push) -> None:
-        try:
-            await push()
+            if (push := self._pushes.of(chunk)) is not None:
+                payload = self._pushes.settle(push)
+                if payload is not None:
+                    self._state.count_payload(push.transport, encoding.size_bytes)
+                return payload
         except PayloadLost as error:
             log.warning("link to %s: %s", self._state.peer_address, error.message)
+            self._fall_back(chunk, error.reason)
+        sender = self._sender_for(chunk, encoding)
+        if sender is not self._framed and self._pushes.is_stuck(sender.name):
+            self._fall_back(chunk, Fallback.COLLECTIVE_BUSY)
+            sender = self._framed
+        if sender.pushes(encoding) and self._pushes.is_busy(sender.name):
+            return None
+        try:
+            placement = sender.place(encoding)
+        except NotPlaced as error:
+            log.debug("link to %s: %s", self._state.peer_address, error.message)
+            self._fall_back(chunk, error.reason)
+            return self._payload(chunk, encoding)
+        if placement.push is not None:
+            self._pushes.begin(sender.name, chunk, placement)
+            return None
+        self._state.count_payload(sender.name, encoding.size_bytes)
+        if placement.payload.HasField("slab_slot"):
+            self._placed[chunk] = placement.payload
+        return placement.payload
+
+    def _sender_for(self, chunk: Outgoing, encoding: Encoding) -> PayloadSender:
+        small = encoding.size_bytes <= INLINE_BYTES
+        return self._framed if small or chunk in self._only_grpc else self._chosen
+
+    def _fall_back(self, chunk: Outgoing, reason: Fallback) -> None:
+        self._only_grpc.add(chunk)
+        self._state.count_fallback(reason.value)
         if self._chosen.broken:
             self._offer_later()
 
@@ -209,12 +230,14 @@ class Connection:
             self._offer_in_s = min(2 * self._offer_in_s, LAST_OFFER_S)
 
     def _let_offer(self) -> None:
-        self._offers_due = True
+        # Meanwhile an offer may have been taken.
+        self._offer_timer = None
+        self._offers_due = self._chosen.broken or self._chosen.name == self._framed.name
         self._changed.set()
 
     async def _offer_anew(self) -> None:
         """Offer what there is, and gRPC in any case: nothing in flight may be lost for it."""
-        self._offers_due, self._offer_timer, self._offered_anew = False, None, True
+        self._offers_due, self._offered_anew = False, True
         try:
             offers = await self._make_offers()
         except FailedPrecondition as error:
@@ -224,13 +247,15 @@ class Connection:
         self._senders.insert(0, self._framed)
         offers.append(self._framed.offer())
         request = stage_pb2.LinkRequest(offers=stage_pb2.TransportOffers(offers=offers))
-        await self._stream.write(request)
+        await self._write_message(request)
 
     async def _make_offers(self) -> list[stage_pb2.TransportOffer]:
         address = self._state.peer_address
-        made, self._failed = await self._make_senders(self._settings, address, self._write_frame)
+        made, self._failed = await self._make_senders(self._settings, address, self._write_message)
         self._senders = [*self._senders, *made]
         return [sender.offer() for sender in made]
 
-    async def _write_frame(self, frame: Frame) -> None:
-        await self._stream.write(frame)
+    async def _write_message(self, message: LinkMessage) -> None:
+        """In turn: batches and the messages of pushes alternate."""
+        async with self._writing:
+            await self._stream.write(message)

@@ -3,8 +3,9 @@
 A `PayloadSender` and a `PayloadReceiver` live as long as one connection of a link.
 The sender turns an encoding into a proto `Payload` that says where the blob is; the
 message with it goes over gRPC, in order, whatever the transport; the receiver turns
-the `Payload` back into the blob's bytes. Either side may fail at any chunk: then
-that chunk goes over gRPC, which can always carry it, and the reason is counted.
+the `Payload` back into the blob's bytes. Bytes that take a while travel ahead of the
+message, so that other sessions' chunks pass them. Either side may fail at any chunk:
+then that chunk goes over gRPC, which can always carry it, and the reason is counted.
 """
 
 from __future__ import annotations
@@ -32,6 +33,7 @@ class Fallback(enum.Enum):
     NO_MEMORY = "no_memory"
     SLOT_LOST = "slot_lost"
     COLLECTIVE_FAILED = "collective_failed"
+    COLLECTIVE_BUSY = "collective_busy"
 
 
 class NotPlaced(ResourceExhausted):
@@ -52,9 +54,9 @@ class PayloadLost(DataLoss):
 
 @dataclass(frozen=True, slots=True)
 class Placement:
-    """Where a blob is; `push` moves its bytes once the message with `payload` is written.
+    """Where a blob is; `push`, if any, moves its bytes, and only then is `payload` true.
 
-    `push` may raise `PayloadLost`: the receiver then finds out by itself and asks again.
+    `push` may raise `PayloadLost`. A sender makes one push at a time.
     """
 
     payload: chunk_pb2.Payload
@@ -74,12 +76,16 @@ class PayloadSender(Protocol):
         """Whether `proof` can only come from one who has attached."""
         ...
 
+    def pushes(self, encoding: Encoding) -> bool:
+        """Whether a placement of this would have a `push`."""
+        ...
+
     def place(self, encoding: Encoding) -> Placement:
         """Put the blob where the consumer will find it. Raises `NotPlaced`."""
         ...
 
     def release(self, slots: Iterable[int]) -> None:
-        """The consumer has no more views of these slots; unknown ones are ignored."""
+        """The consumer never had these slots; unknown ones are ignored."""
         ...
 
     @property
@@ -96,6 +102,10 @@ class PayloadReceiver(Protocol):
     """The consumer's side."""
 
     name: str
+
+    def begin(self, start: stage_pb2.TransferStart) -> None:
+        """The producer has begun a push. Raises `DataLoss` when it has no business to."""
+        ...
 
     async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
         """The blob. Raises `PayloadLost` when it cannot be had and may be asked for again.

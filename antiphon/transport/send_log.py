@@ -1,13 +1,16 @@
-"""The chunks of a link that the consumer has not acknowledged, numbered; pure.
+"""The chunks of a link that the consumer has not acknowledged; pure.
 
-A chunk keeps its number when it is sent again. What has been sent stays until it
-is acknowledged; both what waits and what was sent are bounded in bytes, and one
-chunk may always go alone, however large it is.
+What waits is in the order in which it came. A chunk gets its number, which is its
+place on the link, when it is sent: so one whose payload is still on its way may be
+passed by the chunks of other sessions, and only by those. What has been sent stays
+until it is acknowledged; both what waits and what was sent are bounded in bytes, and
+one chunk may always go alone, however large it is.
 """
 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Container
 from dataclasses import dataclass
 
 from antiphon.errors import ResourceExhausted
@@ -15,12 +18,17 @@ from antiphon.v1 import chunk_pb2
 from antiphon.wire.blob import Encoding
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class Outgoing:
     """A chunk on its way: its address, and its tensors where it has any."""
 
     address: chunk_pb2.Chunk
     encoding: Encoding | None
+
+    @property
+    def session_id(self) -> str:
+        """Whose it is."""
+        return self.address.session_id
 
     @property
     def size_bytes(self) -> int:
@@ -33,9 +41,9 @@ class SendLog:
 
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
-        self._chunks: deque[Outgoing] = deque()
+        self._sent: deque[Outgoing] = deque()
+        self._waiting: deque[Outgoing] = deque()
         self._first = 0
-        self._sent = 0
         self._waiting_bytes = 0
         self._sent_bytes = 0
 
@@ -45,45 +53,58 @@ class SendLog:
         return self._first
 
     @property
-    def sendable(self) -> bool:
-        """Whether something waits and the unacknowledged bytes leave room for it."""
-        waits = self._sent < len(self._chunks)
-        return waits and (not self._sent or self._sent_bytes < self._limit_bytes)
+    def waits(self) -> bool:
+        """Whether anything has not been sent."""
+        return bool(self._waiting)
 
     def append(self, chunk: Outgoing) -> None:
         """A chunk to send. Raises `ResourceExhausted` when too much waits already."""
-        waits = self._sent < len(self._chunks)
-        if waits and self._waiting_bytes + chunk.size_bytes > self._limit_bytes:
+        if self._waiting and self._waiting_bytes + chunk.size_bytes > self._limit_bytes:
             edge = chunk.address.edge
             raise ResourceExhausted(
                 f"{edge}: {self._limit_bytes} bytes wait on the link", edge=edge
             )
-        self._chunks.append(chunk)
+        self._waiting.append(chunk)
         self._waiting_bytes += chunk.size_bytes
 
-    def take(self) -> tuple[int, Outgoing]:
-        """The next chunk to send and its number; only when `sendable`."""
-        chunk = self._chunks[self._sent]
-        number = self._first + self._sent
-        self._sent += 1
-        self._waiting_bytes -= chunk.size_bytes
-        self._sent_bytes += chunk.size_bytes
-        return number, chunk
+    def first(self, held: Container[str] = ()) -> Outgoing | None:
+        """The next chunk that may be sent, of a session that is not held; None without one.
 
-    def acknowledge(self, count: int) -> None:
-        """The consumer has the first `count` chunks of the link."""
+        None too when the consumer has to acknowledge something before.
+        """
+        if self._sent and self._sent_bytes >= self._limit_bytes:
+            return None
+        return next((chunk for chunk in self._waiting if chunk.session_id not in held), None)
+
+    def sent(self, chunk: Outgoing) -> int:
+        """A waiting chunk is sent now: its number. Raises `ValueError` if it does not wait."""
+        self._waiting.remove(chunk)
+        self._waiting_bytes -= chunk.size_bytes
+        self._sent.append(chunk)
+        self._sent_bytes += chunk.size_bytes
+        return self._first + len(self._sent) - 1
+
+    def numbered(self, number: int) -> Outgoing | None:
+        """The chunk that was sent with a number, if it is not acknowledged."""
+        at = number - self._first
+        return self._sent[at] if 0 <= at < len(self._sent) else None
+
+    def acknowledge(self, count: int) -> list[Outgoing]:
+        """The consumer has the first `count` chunks of the link; those that it had not before."""
+        come = []
         while self._first < count and self._sent:
-            self._sent_bytes -= self._chunks.popleft().size_bytes
+            come.append(self._sent.popleft())
+            self._sent_bytes -= come[-1].size_bytes
             self._first += 1
-            self._sent -= 1
+        return come
 
     def rewind(self, number: int) -> int:
         """Send again from a number on; how many were sent before and will be again."""
         again = 0
-        while self._sent and self._first + self._sent > number:
-            self._sent -= 1
+        while self._sent and self._first + len(self._sent) > number:
+            chunk = self._sent.pop()
             again += 1
-            size = self._chunks[self._sent].size_bytes
-            self._sent_bytes -= size
-            self._waiting_bytes += size
+            self._sent_bytes -= chunk.size_bytes
+            self._waiting.appendleft(chunk)
+            self._waiting_bytes += chunk.size_bytes
         return again

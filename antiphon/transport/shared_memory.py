@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 
+from antiphon.errors import DataLoss
 from antiphon.transport.fd_passing import FdGiver, receive_fd
 from antiphon.transport.payload import Placement
 from antiphon.transport.slab import AttachedSlab, Slab
@@ -39,6 +40,10 @@ class SlabSender:
         self._giver.close()
         return hmac.compare_digest(proof, self.slab.nonce)
 
+    def pushes(self, encoding: Encoding) -> bool:
+        """Never: the bytes are there when the slot is written."""
+        return False
+
     def place(self, encoding: Encoding) -> Placement:
         """Encode into a slot. Raises `NotPlaced`."""
         offset, generation = self.slab.place(encoding)
@@ -46,7 +51,7 @@ class SlabSender:
         return Placement(chunk_pb2.Payload(size_bytes=encoding.size_bytes, slab_slot=slot))
 
     def release(self, slots: Iterable[int]) -> None:
-        """Slots may be used again."""
+        """Slots that the consumer never had may be used again; others it marks itself."""
         for generation in slots:
             self.slab.release(generation)
 
@@ -64,6 +69,10 @@ class SlabReceiver:
     def __init__(self, slab: AttachedSlab) -> None:
         self._slab = slab
 
+    def begin(self, start: stage_pb2.TransferStart) -> None:
+        """There are no transfers. Raises `DataLoss`."""
+        raise DataLoss("link: a transfer began that was not agreed on")
+
     async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
         """A view of the slot. Raises `PayloadLost`."""
         slot = payload.slab_slot
@@ -74,13 +83,12 @@ class SlabReceiver:
 
 
 async def attach_slab(
-    offer: stage_pb2.TransportOffer, released: Callable[[int], None]
+    offer: stage_pb2.TransportOffer,
 ) -> tuple[SlabReceiver, bytes]:
     """The offered slab and the proof that it was read.
 
-    `released` is called on any thread. Raises `OSError` or `ValueError`, which say
-    why this process cannot reach it.
+    Raises `OSError` or `ValueError`, which say why this process cannot reach it.
     """
     fd = await asyncio.to_thread(receive_fd, offer.locator, offer.nonce)
-    slab = AttachedSlab(fd, offer.size_bytes, released)
+    slab = AttachedSlab(fd, offer.size_bytes)
     return SlabReceiver(slab), slab.nonce()

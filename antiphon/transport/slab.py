@@ -10,6 +10,11 @@ Laws:
   one go, in each process, the first time that they are used; from then on a slot
   is reused warm.
 * A slot begins with the generation of its last placement; the consumer checks it.
+* The slab's head has a mark for each unit. When the last view of a slot dies, the
+  consumer writes the slot's generation there; the producer reads the marks when it
+  wants a slot. So giving a slot back costs no message and wakes nobody, and the next
+  payload finds the slot whose lines are still in the cache.
+* The consumer can write to the head and to nothing else.
 * The consumer never unmaps while a view lives: views hold the mapping, which is
   dropped, not closed. The producer has no views and unmaps at once.
 """
@@ -26,6 +31,7 @@ import weakref
 from collections.abc import Callable
 
 import numpy as np
+import numpy.typing as npt
 
 from antiphon.transport.payload import MAX_PAYLOAD_BYTES, Fallback, NotPlaced, PayloadLost
 from antiphon.transport.slot_allocator import SlotAllocator
@@ -36,6 +42,9 @@ NONCE_BYTES = 32
 
 _SLOT = struct.Struct("<QQ")
 _SLOT_BYTES = ALIGNMENT
+_MARK_BYTES = 8
+# Where no slot begins that is in use; no generation comes so far.
+_NO_SLOT = (1 << 64) - 1
 _SEALS = fcntl.F_SEAL_SHRINK | fcntl.F_SEAL_GROW | fcntl.F_SEAL_SEAL
 # From linux/mman.h; Python 3.11 has no names for them.
 _MADV_POPULATE_READ = 22
@@ -82,20 +91,23 @@ class Slab:
             os.ftruncate(self.fd, capacity)
             fcntl.fcntl(self.fd, fcntl.F_ADD_SEALS, _SEALS)
             self._memory = mmap.mmap(self.fd, capacity)
-            reserve(self.fd, 0, UNIT_BYTES)
+            reserve(self.fd, 0, _head_bytes(capacity))
         except OSError:
             os.close(self.fd)
             raise
         self._touched = _Touched(self._memory, _MADV_POPULATE_WRITE)
-        # The first block is never a slot: it holds the nonce.
-        self._slots.take(UNIT_BYTES)
+        # The first block is never a slot: it holds the nonce and the marks.
+        self._slots.take(_head_bytes(capacity))
         self._memory[:NONCE_BYTES] = self.nonce
+        self._marks = _marks(self._memory, capacity)
+        self._awaited = np.full(len(self._marks), _NO_SLOT, np.uint64)
 
     def place(self, encoding: Encoding) -> tuple[int, int]:
         """Encode straight into a free slot: its offset and generation. Raises `NotPlaced`."""
         size = _SLOT_BYTES + encoding.size_bytes
         if size > self.size_bytes // 2:
             raise NotPlaced(Fallback.TOO_LARGE)
+        self._collect()
         offset = self._slots.take(size)
         if offset is None:
             raise NotPlaced(Fallback.SLAB_FULL)
@@ -106,26 +118,37 @@ class Slab:
             raise NotPlaced(Fallback.NO_MEMORY, str(error)) from error
         self._generation += 1
         self._offsets[self._generation] = offset
+        self._awaited[offset // UNIT_BYTES] = self._generation
         _SLOT.pack_into(self._memory, offset, self._generation, encoding.size_bytes)
         with memoryview(self._memory) as whole, whole[offset + _SLOT_BYTES : offset + size] as slot:
             encoding.write_into(slot)
         return offset, self._generation
 
     def release(self, generation: int) -> None:
-        """The consumer has no view of the slot any more; an unknown generation is ignored."""
+        """The consumer never had a view of the slot; an unknown generation is ignored."""
         offset = self._offsets.pop(generation, None)
         if offset is not None:
+            self._awaited[offset // UNIT_BYTES] = _NO_SLOT
             self._slots.free(offset)
 
     @property
     def used(self) -> int:
-        """How many slots hold a payload."""
+        """How many slots hold a payload that the consumer has not done with."""
+        self._collect()
         return len(self._offsets)
 
     def close(self) -> None:
         """Close and unmap; the memory lives on as long as the consumer maps it."""
         os.close(self.fd)
+        # The mapping cannot be closed under a view.
+        self._marks = np.empty(0, np.uint64)
         self._memory.close()
+
+    def _collect(self) -> None:
+        """Take back the slots that the consumer has marked."""
+        if self._offsets:
+            for unit in np.flatnonzero(self._marks == self._awaited):
+                self.release(int(self._awaited[unit]))
 
     def _prepare(self, offset: int, size: int) -> None:
         if self._touched.is_new(offset, size):
@@ -137,22 +160,22 @@ class Slab:
 class AttachedSlab:
     """The consumer's side of a slab; takes the descriptor over.
 
-    `released` is called with a slot's generation when its last view has died, on
-    whatever thread that happens. Raises `OSError`, or `ValueError` for a file that
-    is not a slab of that size.
+    A slot is marked when its last view has died, on whatever thread that happens.
+    Raises `OSError`, or `ValueError` for a file that is not a slab of that size.
     """
 
-    def __init__(self, fd: int, size_bytes: int, released: Callable[[int], None]) -> None:
+    def __init__(self, fd: int, size_bytes: int) -> None:
         try:
             if fcntl.fcntl(fd, fcntl.F_GET_SEALS) & _SEALS != _SEALS:
                 raise ValueError("the memory is not sealed: it could shrink under its reader")
-            if size_bytes % UNIT_BYTES or not 0 < size_bytes == os.fstat(fd).st_size:
+            size_fits = not size_bytes % UNIT_BYTES and size_bytes > _head_bytes(size_bytes)
+            if not size_fits or size_bytes != os.fstat(fd).st_size:
                 raise ValueError(f"the memory is not {size_bytes} bytes large")
             self._memory = mmap.mmap(fd, size_bytes, prot=mmap.PROT_READ)
+            self._marks = _marks(mmap.mmap(fd, _head_bytes(size_bytes)), size_bytes)
         finally:
             os.close(fd)
         self._touched = _Touched(self._memory, _MADV_POPULATE_READ)
-        self._released = released
 
     def nonce(self) -> bytes:
         """What proves that this process reads the producer's memory."""
@@ -169,8 +192,25 @@ class AttachedSlab:
             raise PayloadLost(Fallback.SLOT_LOST, f"generation {generation} is gone")
         owner = np.frombuffer(self._memory, np.uint8, size, offset + _SLOT_BYTES)
         # Every view of the blob holds this array: it dies with the last of them.
-        weakref.finalize(owner, self._released, generation).atexit = False
+        mark = weakref.finalize(owner, _mark, self._marks, offset // UNIT_BYTES, generation)
+        mark.atexit = False
         return owner.data
+
+
+def _mark(marks: npt.NDArray[np.uint64], unit: int, generation: int) -> None:
+    """One aligned store: whoever reads it sees the old word or the new one."""
+    marks[unit] = generation
+
+
+def _marks(memory: mmap.mmap, capacity: int) -> npt.NDArray[np.uint64]:
+    """A word for each unit, zero until a slot that begins there is given back."""
+    return np.frombuffer(memory, np.uint64, capacity // UNIT_BYTES, ALIGNMENT)
+
+
+def _head_bytes(capacity: int) -> int:
+    """What the nonce and the marks take, in whole units."""
+    size = ALIGNMENT + capacity // UNIT_BYTES * _MARK_BYTES
+    return -(-size // UNIT_BYTES) * UNIT_BYTES
 
 
 def _units(offset: int, size: int) -> tuple[int, int]:

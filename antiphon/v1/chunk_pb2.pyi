@@ -136,11 +136,11 @@ class Payload(google.protobuf.message.Message):
 
     @property
     def collective(self) -> global___CollectiveTransfer:
-        """Arrives as the next collective of the link's process group."""
+        """Has arrived as a collective of the link's process group."""
 
     @property
     def framed(self) -> global___FramedTransfer:
-        """Arrives as PayloadFrame messages on the same link."""
+        """Has arrived as PayloadFrame messages on the same link."""
 
     def __init__(
         self,
@@ -204,34 +204,35 @@ class FramedTransfer(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TRANSFER_FIELD_NUMBER: builtins.int
-    FRAMES_FIELD_NUMBER: builtins.int
     transfer: builtins.int
     """Names the payload on its link."""
-    frames: builtins.int
-    """How many frames follow."""
     def __init__(
         self,
         *,
         transfer: builtins.int = ...,
-        frames: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["frames", b"frames", "transfer", b"transfer"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["transfer", b"transfer"]) -> None: ...
 
 global___FramedTransfer = FramedTransfer
 
 @typing.final
 class PayloadFrame(google.protobuf.message.Message):
-    """One frame of a FramedTransfer."""
+    """One frame of a FramedTransfer. The frames of one transfer come in order, and before
+    those of the next; other messages may come between them.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TRANSFER_FIELD_NUMBER: builtins.int
     OFFSET_BYTES_FIELD_NUMBER: builtins.int
+    TOTAL_BYTES_FIELD_NUMBER: builtins.int
     DATA_FIELD_NUMBER: builtins.int
     transfer: builtins.int
     """The transfer that this frame belongs to."""
     offset_bytes: builtins.int
     """Byte offset within the blob."""
+    total_bytes: builtins.int
+    """Length of the blob."""
     data: builtins.bytes
     """At most 1 MiB."""
     def __init__(
@@ -239,8 +240,9 @@ class PayloadFrame(google.protobuf.message.Message):
         *,
         transfer: builtins.int = ...,
         offset_bytes: builtins.int = ...,
+        total_bytes: builtins.int = ...,
         data: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["data", b"data", "offset_bytes", b"offset_bytes", "transfer", b"transfer"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["data", b"data", "offset_bytes", b"offset_bytes", "total_bytes", b"total_bytes", "transfer", b"transfer"]) -> None: ...
 
 global___PayloadFrame = PayloadFrame

@@ -335,6 +335,7 @@ class LinkRequest(google.protobuf.message.Message):
     FRAME_FIELD_NUMBER: builtins.int
     OFFERS_FIELD_NUMBER: builtins.int
     GOODBYE_FIELD_NUMBER: builtins.int
+    START_FIELD_NUMBER: builtins.int
     @property
     def hello(self) -> global___LinkHello:
         """The first message of the stream."""
@@ -349,6 +350,8 @@ class LinkRequest(google.protobuf.message.Message):
 
     @property
     def goodbye(self) -> global___LinkGoodbye: ...
+    @property
+    def start(self) -> global___TransferStart: ...
     def __init__(
         self,
         *,
@@ -357,10 +360,11 @@ class LinkRequest(google.protobuf.message.Message):
         frame: antiphon.v1.chunk_pb2.PayloadFrame | None = ...,
         offers: global___TransportOffers | None = ...,
         goodbye: global___LinkGoodbye | None = ...,
+        start: global___TransferStart | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["batch", b"batch", "frame", b"frame", "goodbye", b"goodbye", "hello", b"hello", "message", b"message", "offers", b"offers"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["batch", b"batch", "frame", b"frame", "goodbye", b"goodbye", "hello", b"hello", "message", b"message", "offers", b"offers"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["hello", "batch", "frame", "offers", "goodbye"] | None: ...
+    def HasField(self, field_name: typing.Literal["batch", b"batch", "frame", b"frame", "goodbye", b"goodbye", "hello", b"hello", "message", b"message", "offers", b"offers", "start", b"start"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["batch", b"batch", "frame", b"frame", "goodbye", b"goodbye", "hello", b"hello", "message", b"message", "offers", b"offers", "start", b"start"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["hello", "batch", "frame", "offers", "goodbye", "start"] | None: ...
 
 global___LinkRequest = LinkRequest
 
@@ -475,8 +479,8 @@ global___LinkGoodbye = LinkGoodbye
 class ChunkBatch(google.protobuf.message.Message):
     """Chunks of one engine step, of any number of sessions.
 
-    A chunk with a framed or collective payload is the last of its batch, and the
-    payload follows at once.
+    The bytes of a framed or collective payload go ahead of its batch, and chunks of
+    other sessions may pass them.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -485,8 +489,9 @@ class ChunkBatch(google.protobuf.message.Message):
     FIRST_FIELD_NUMBER: builtins.int
     RESPONSES_FIELD_NUMBER: builtins.int
     first: builtins.int
-    """Number of the first chunk: they are counted per link, from 0, and keep their
-    numbers when they are sent again. Absent: the next that the consumer expects.
+    """Number of the first chunk: they are counted per link, from 0. What the consumer
+    has not got is sent again from its count on, each session's chunks in their order.
+    Absent: the next that the consumer expects.
     """
     responses: builtins.int
     """Refusals and credits of this link that have come."""
@@ -504,6 +509,28 @@ class ChunkBatch(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_first", b"_first"]) -> typing.Literal["first"] | None: ...
 
 global___ChunkBatch = ChunkBatch
+
+@typing.final
+class TransferStart(google.protobuf.message.Message):
+    """A collective begins: the consumer takes part in it at once, and goes on reading."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TRANSFER_FIELD_NUMBER: builtins.int
+    SIZE_BYTES_FIELD_NUMBER: builtins.int
+    transfer: builtins.int
+    """Names it among the link's collectives."""
+    size_bytes: builtins.int
+    """Length of the blob."""
+    def __init__(
+        self,
+        *,
+        transfer: builtins.int = ...,
+        size_bytes: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["size_bytes", b"size_bytes", "transfer", b"transfer"]) -> None: ...
+
+global___TransferStart = TransferStart
 
 @typing.final
 class LinkResponse(google.protobuf.message.Message):
@@ -581,24 +608,18 @@ global___LinkAccept = LinkAccept
 
 @typing.final
 class LinkProgress(google.protobuf.message.Message):
-    """The first `chunks` chunks of the link have come, and slots are free again."""
+    """The first `chunks` chunks of the link have come."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     CHUNKS_FIELD_NUMBER: builtins.int
-    RELEASED_SLOTS_FIELD_NUMBER: builtins.int
     chunks: builtins.int
-    @property
-    def released_slots(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
-        """Generations of the slots."""
-
     def __init__(
         self,
         *,
         chunks: builtins.int = ...,
-        released_slots: collections.abc.Iterable[builtins.int] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["chunks", b"chunks", "released_slots", b"released_slots"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["chunks", b"chunks"]) -> None: ...
 
 global___LinkProgress = LinkProgress
 

@@ -27,10 +27,11 @@ _FRAME, _DATA = (
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """A piece of a payload: `pieces` are its bytes in order."""
+    """A piece of a payload of `total_bytes`: `pieces` are its bytes in order."""
 
     transfer: int
     offset_bytes: int
+    total_bytes: int
     pieces: Sequence[memoryview]
 
     @property
@@ -47,7 +48,11 @@ def message_to_bytes(message: LinkMessage) -> bytes:
     """The bytes of a request."""
     if isinstance(message, stage_pb2.LinkRequest):
         return message.SerializeToString()
-    numbers = chunk_pb2.PayloadFrame(transfer=message.transfer, offset_bytes=message.offset_bytes)
+    numbers = chunk_pb2.PayloadFrame(
+        transfer=message.transfer,
+        offset_bytes=message.offset_bytes,
+        total_bytes=message.total_bytes,
+    )
     size = message.size_bytes
     inner = numbers.SerializeToString() + bytes([_DATA]) + _varint(size)
     return b"".join((bytes([_FRAME]), _varint(len(inner) + size), inner, *message.pieces))
@@ -69,8 +74,7 @@ def as_frame(message: LinkMessage) -> Frame | None:
         return message
     if not message.HasField("frame"):
         return None
-    frame = message.frame
-    return Frame(frame.transfer, frame.offset_bytes, (memoryview(frame.data),))
+    return _frame(message.frame, memoryview(message.frame.data))
 
 
 def link_call(channel: grpc.aio.Channel, written: Callable[[int], None]) -> LinkCall:
@@ -116,12 +120,16 @@ def _read_frame(data: bytes, at: int) -> Frame:
         _, at = _read_varint(data, at + 1)
     if at == len(data):
         frame = stage_pb2.LinkRequest.FromString(data).frame
-        return Frame(frame.transfer, frame.offset_bytes, (memoryview(frame.data),))
+        return _frame(frame, memoryview(frame.data))
     head = chunk_pb2.PayloadFrame.FromString(data[numbers:at])
     size, at = _read_varint(data, at + 1)
     if at + size != len(data):
         raise DataLoss("link: a frame of another size than it says")
-    return Frame(head.transfer, head.offset_bytes, (memoryview(data)[at:],))
+    return _frame(head, memoryview(data)[at:])
+
+
+def _frame(proto: chunk_pb2.PayloadFrame, data: memoryview) -> Frame:
+    return Frame(proto.transfer, proto.offset_bytes, proto.total_bytes, (data,))
 
 
 def _varint(value: int) -> bytes:

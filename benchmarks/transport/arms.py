@@ -6,12 +6,13 @@ import asyncio
 import os
 import sys
 from collections.abc import Coroutine
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from antiphon.runtime.process import SWITCH_INTERVAL_S, run
 
 DEFAULT_SWITCH_INTERVAL_S = 5e-3
+PAUSE_S = 8e-3
 OMNI_ENV = "BENCHMARK_OMNI_WHEEL"
 
 
@@ -19,6 +20,7 @@ OMNI_ENV = "BENCHMARK_OMNI_WHEEL"
 class Arm:
     """`as_stage`: with the loop, heap and switch interval of a stage process, else with the
     defaults of Python and glibc. `busy`: a thread of the consumer runs Python all the time.
+    `pause_s`: before each message, so that the busy thread has the interpreter when it comes.
     """
 
     name: str
@@ -26,6 +28,7 @@ class Arm:
     as_stage: bool = False
     busy: bool = False
     switch_interval_s: float = SWITCH_INTERVAL_S
+    pause_s: float = 0.0
 
 
 RAW = Arm("raw", "raw")
@@ -36,12 +39,10 @@ WHOLE_AS_STAGE = Arm("grpc whole, as stage", "whole", as_stage=True)
 OMNI = Arm("omni", "omni")
 WAYS = (RAW, SHARED_MEMORY, GRPC, WHOLE, WHOLE_AS_STAGE)
 
-BUSY_DEFAULT = Arm(
-    "busy, 5 ms", "shared_memory", as_stage=True, busy=True,
-    switch_interval_s=DEFAULT_SWITCH_INTERVAL_S,
-)  # fmt: skip
-BUSY = Arm("busy, 100 µs", "shared_memory", as_stage=True, busy=True)
-INTERPRETERS = (BUSY_DEFAULT, BUSY)
+IDLE = Arm("idle", "shared_memory", as_stage=True, pause_s=PAUSE_S)
+BUSY = replace(IDLE, name="busy, 100 µs", busy=True)
+BUSY_DEFAULT = replace(BUSY, name="busy, 5 ms", switch_interval_s=DEFAULT_SWITCH_INTERVAL_S)
+INTERPRETERS = (IDLE, BUSY_DEFAULT, BUSY)
 
 _ARMS = {arm.name: arm for arm in (*WAYS, OMNI, *INTERPRETERS)}
 
@@ -66,4 +67,6 @@ def omni_wheel() -> str:
 
 def command(module: str, *arguments: str) -> list[str]:
     """How to start a side."""
-    return [sys.executable, "-m", f"benchmarks.transport.{module}", *arguments]
+    # The tracker of omni's names complains of each that the consumer has removed.
+    quiet = ("-W", "ignore::UserWarning:multiprocessing.resource_tracker")
+    return [sys.executable, *quiet, "-m", f"benchmarks.transport.{module}", *arguments]

@@ -58,7 +58,9 @@ def payload(name: str) -> tuple[Tensors, int]:
 PAYLOADS = ("3.2 KB", "8 KB", "192 KB", "4 MB", "41 MB")
 
 
-async def measure(contestant: Contestant, tensors: Tensors, messages: int) -> Measured:
+async def measure(
+    contestant: Contestant, tensors: Tensors, messages: int, pause_s: float
+) -> Measured:
     """One round of one payload. The first message warms up and is left out."""
     measured = Measured()
     await contestant.send(tensors)
@@ -66,6 +68,8 @@ async def measure(contestant: Contestant, tensors: Tensors, messages: int) -> Me
     own_cpu, started = time.process_time_ns(), time.monotonic_ns()
     arrival = before
     for _ in range(messages):
+        if pause_s:
+            await asyncio.sleep(pause_s)
         sent_at = time.monotonic_ns()
         await contestant.send(tensors)
         arrival = await contestant.reports.next()
@@ -75,12 +79,12 @@ async def measure(contestant: Contestant, tensors: Tensors, messages: int) -> Me
     return measured
 
 
-async def produce(contestant: Contestant) -> None:
+async def produce(contestant: Contestant, pause_s: float) -> None:
     """Answer until stdin ends."""
     await contestant.start()
     try:
         while line := (await asyncio.to_thread(sys.stdin.readline)).strip():
-            measured = await measure(contestant, *payload(line))
+            measured = await measure(contestant, *payload(line), pause_s)
             sys.stdout.write(msgspec.json.encode(measured).decode() + "\n")
             sys.stdout.flush()
     finally:
@@ -89,7 +93,7 @@ async def produce(contestant: Contestant) -> None:
 
 async def _main(name: str) -> None:
     arm = arm_named(name)
-    await produce(contestant_of(arm))
+    await produce(contestant_of(arm), arm.pause_s)
 
 
 if __name__ == "__main__":

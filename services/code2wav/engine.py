@@ -15,6 +15,7 @@ from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import FailedPrecondition, Internal, ResourceExhausted
 from antiphon.runtime.engine import EngineEvent, Failed, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
+from antiphon.transport.device_edge import NoStream, ToHost
 from services.code2wav.pace import CPU, Pace
 from services.code2wav.segment import (
     AUDIO,
@@ -39,8 +40,14 @@ class Code2WavEngine:
     """
 
     def __init__(
-        self, decoder: StreamDecoder, context_limit: int, slots: int, pace: Pace = CPU
+        self,
+        decoder: StreamDecoder,
+        context_limit: int,
+        slots: int,
+        pace: Pace = CPU,
+        to_host: ToHost | None = None,
     ) -> None:
+        self._to_host = to_host or ToHost(NoStream(), None)
         self._decoder = decoder
         self._context_limit = context_limit
         self._slots = slots
@@ -131,8 +138,11 @@ class Code2WavEngine:
     def _decode(self, turns: Sequence[Turn]) -> list[Tensor]:
         """The samples that these frames add, float32 [m] each."""
         pieces = [Piece(self._slot(segment), frames.codes) for segment, frames in turns]
-        decoded = self._decoder.decode(self._states, pieces)
-        return [samples.float().numpy() for samples in decoded]
+        rows, spans = self._decoder.advance(self._states, pieces)
+        # One copy for all; each segment sends its slice.
+        return [
+            row[span] for row, span in zip(self._to_host.copy(rows.float()), spans, strict=True)
+        ]
 
     def _slot(self, segment: Segment) -> int:
         """The segment's slot, from now on if it had none."""

@@ -21,9 +21,11 @@ from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.qwen3_omni import read_config
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
+from antiphon.transport.device_edge import ToHost
 from services.code2wav.engine import Code2WavEngine
 from services.code2wav.pace import ACCELERATOR, CPU
 from services.code2wav.stream import Piece, StreamDecoder
+from services.engines import TORCH, require_torch
 
 # Not in the checkpoint: the model card and its examples write 24 kHz files.
 SAMPLE_RATE_HZ = 24_000
@@ -36,9 +38,11 @@ log = logging.getLogger(__name__)
 
 
 def load(model_dir: Path, config: StageConfig) -> LoadedStage:
-    """The stage, ready to run. Raises `FailedPrecondition` for what it cannot run."""
-    if config.engine != "torch":
-        raise FailedPrecondition(f"code2wav has the engine torch, not {config.engine!r}")
+    """The stage, ready to run.
+
+    Raises `InvalidArgument` for another engine, `FailedPrecondition` for what it cannot run.
+    """
+    require_torch("code2wav", config)
     module = load_submodule(
         Qwen3OmniMoeCode2Wav,
         _read_config(model_dir),
@@ -53,14 +57,15 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     context_limit = config.context_limit or module.config.max_position_embeddings
     _warm_up(decoder)
     pace = CPU if decoder.device.type == "cpu" else ACCELERATOR
-    engine = Code2WavEngine(decoder, context_limit, config.slots, pace)
+    to_host = ToHost.of(config)
+    engine = Code2WavEngine(decoder, context_limit, config.slots, pace, to_host)
     log.info(
         "%d slots of %d bytes: %.1f MB of decoder state",
         config.slots,
         decoder.state_bytes,
         config.slots * decoder.state_bytes / 1e6,
     )
-    return LoadedStage(engine, _facts(model_dir, decoder, context_limit))
+    return LoadedStage(engine, _facts(model_dir, decoder, context_limit), to_host)
 
 
 def _warm_up(decoder: StreamDecoder) -> None:
@@ -89,7 +94,7 @@ def _facts(model_dir: Path, decoder: StreamDecoder, context_limit: int) -> Stage
     return StageFacts(
         model=model_dir.name,
         checkpoint_fingerprint=fingerprint(model_dir),
-        engine="torch",
+        engine=TORCH,
         default_sampling=nothing,
         sample_rate_hz=SAMPLE_RATE_HZ,
         samples_per_frame=decoder.samples_per_frame,

@@ -86,7 +86,14 @@ class StreamDecoder:
 
     @torch.inference_mode()
     def decode(self, states: StreamStates, pieces: Sequence[Piece]) -> list[Tensor]:
-        """What each piece adds, in host memory: float [m] in [-1, 1], m may be 0.
+        """What each piece adds, in host memory: float [m] in [-1, 1], m may be 0."""
+        rows, spans = self.advance(states, pieces)
+        return [row[span] for row, span in zip(rows.cpu(), spans, strict=True)]
+
+    @torch.inference_mode()
+    def advance(self, states: StreamStates, pieces: Sequence[Piece]) -> tuple[Tensor, list[slice]]:
+        """A row of samples for each piece, float [batch, n] in [-1, 1] on the decoder's
+        device, and which of them the piece adds; that may be none.
 
         No two pieces have a slot in common, and codes are below `entries`: the caller has
         checked. Working memory grows with the longest piece times the number of pieces.
@@ -99,14 +106,14 @@ class StreamDecoder:
         x = self._embed(pieces, batch)
         for layer, past in zip(self._layers, states.layers, strict=True):
             x = layer.advance(batch, past, x)
-        rows = x.flatten(1).clamp_(min=-1, max=1).cpu()
+        rows = x.flatten(1).clamp_(min=-1, max=1)
         batch.commit()
         added = [
             self.samples(int(states.frames[piece.slot])) - before
             for piece, before in zip(pieces, befores, strict=True)
         ]
         ends = [len(piece.codes) * self.samples_per_frame for piece in pieces]
-        return [row[end - count : end] for row, count, end in zip(rows, added, ends, strict=True)]
+        return rows, [slice(end - count, end) for count, end in zip(added, ends, strict=True)]
 
     def _embed(self, pieces: Sequence[Piece], batch: Batch) -> Tensor:
         """The mean of each frame's code embeddings: [batch, frames, hidden]."""

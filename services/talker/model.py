@@ -16,6 +16,7 @@ from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.sampler import SamplingRows, choose_each, uniform_each
 from antiphon.sampling import Sampling
+from antiphon.transport.device_edge import ToDevice
 from services.talker.codebooks import CodePredictor, predictor_sampling
 from services.talker.decoder import Decoder
 from services.talker.experts import LEAST_ROWS
@@ -65,7 +66,7 @@ class Talker:
     `embeddings` [V, thinker hidden] is the thinker's word table, `code_entries` the
     size of code2wav's codebooks. Raises `FailedPrecondition` when the talker could
     draw codes that are in no codebook, has no voice, or there is no memory for `slots`
-    segments of `context_limit` positions.
+    segments of `context_limit` positions. `to_device` brings hidden rows.
     """
 
     def __init__(
@@ -77,6 +78,7 @@ class Talker:
         code_entries: int,
         context_limit: int,
         slots: int,
+        to_device: ToDevice | None = None,
     ) -> None:
         self._special = special
         self._head: Tensor = module.codec_head.weight
@@ -84,7 +86,7 @@ class Talker:
         self.cache = SlotCache(self._decoder.shape, slots, context_limit)
         self._predictor = CodePredictor(module.code_predictor, max(slots, LEAST_ROWS))
         self.groups = self._predictor.groups
-        self.rows = RowTable(module, embeddings)
+        self.rows = RowTable(module, embeddings, to_device)
         self.stop_code = int(module.config.codec_eos_token_id)
         vocabulary = int(module.config.text_config.vocab_size)
         largest = max(vocabulary - CONTROL_IDS, int(module.config.code_predictor_config.vocab_size))

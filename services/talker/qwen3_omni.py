@@ -19,11 +19,12 @@ from antiphon.pipelines.generation_config import default_sampling
 from antiphon.pipelines.qwen3_omni import TALKER, SpecialIds, read_config
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
+from antiphon.transport.device_edge import ToDevice
+from services.engines import TORCH, require_torch
 from services.talker.engine import TalkerEngine
 from services.talker.model import Talker
 from services.talker.warm_up import warm_up
 
-ENGINE = "torch"
 WORD_TABLE = "thinker.model.embed_tokens.weight"
 
 log = logging.getLogger(__name__)
@@ -42,8 +43,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     `FailedPrecondition` when the checkpoint does not fit together or there is no memory
     for the slots.
     """
-    if config.engine != ENGINE:
-        raise InvalidArgument(f"engine: the talker has {ENGINE!r}, not {config.engine!r}")
+    require_torch("talker", config)
     whole: Any = Qwen3OmniMoeConfig.from_pretrained(model_dir)
     limit = _context_limit(whole.talker_config.text_config.max_position_embeddings, config)
     module = load_submodule(
@@ -63,6 +63,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         code_entries=code_entries,
         context_limit=limit,
         slots=config.slots,
+        to_device=ToDevice.of(config),
     )
     log.info(
         "keys and values: %.2f GB for %d slots of %d positions on %s%s",
@@ -75,7 +76,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     facts = StageFacts(
         model=model_dir.name,
         checkpoint_fingerprint=fingerprint(model_dir),
-        engine=ENGINE,
+        engine=TORCH,
         default_sampling=default_sampling(model_dir, TALKER, DEFAULT_SAMPLING),
         voices=model.rows.voices,
         code_groups=model.groups,

@@ -10,12 +10,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
-from antiphon.chunk import Tensor as Array
 from antiphon.pipelines.qwen3_omni import DEFAULT_VOICE
+from antiphon.transport.device_edge import ToDevice
 from services.talker.transcript import HEADER_ROWS, Transcript
 
 PROJECTED_AT_ONCE = 4096
@@ -24,10 +23,11 @@ PROJECTED_AT_ONCE = 4096
 class RowTable:
     """Rows for one checkpoint. `talker` is HF's talker for conditional generation.
 
-    `embeddings` [V, thinker hidden], of any dtype and device, is the thinker's table.
+    `embeddings` [V, thinker hidden], of any dtype and device, is the thinker's table;
+    `to_device` brings the hidden rows of prompts.
     """
 
-    def __init__(self, talker: Any, embeddings: Tensor) -> None:
+    def __init__(self, talker: Any, embeddings: Tensor, to_device: ToDevice | None = None) -> None:
         config = talker.config
         self._project = talker.hidden_projection
         self._codes: Tensor = talker.model.codec_embedding.weight
@@ -48,6 +48,7 @@ class RowTable:
         # The codec side of the prompt's last row, as if it were a frame before the first.
         self.begin: Tensor = self._codes[config.codec_bos_id]
         self.voices = tuple(self._codec_side)
+        self._to_device = to_device or ToDevice.direct(self._text.device)
         self.vocabulary = len(self._text)
         self.hidden_row_width = int(config.thinker_hidden_size)
 
@@ -57,7 +58,7 @@ class RowTable:
         rows = self._text[ids.to(self._text.device)]
         where, hidden = transcript.hidden_rows(start, stop)
         if hidden is not None:
-            taken = _as_tensor(hidden).to(self._text.device, self._text.dtype)
+            taken = self._to_device.copy(hidden).to(self._text.dtype)
             rows[torch.from_numpy(where).to(self._text.device)] = self._project(taken)
         first = transcript.user_rows + HEADER_ROWS
         if stop > first:
@@ -87,10 +88,3 @@ def _project_table(projection: Any, embeddings: Tensor, like: Tensor) -> Tensor:
         part = embeddings[start : start + PROJECTED_AT_ONCE].to(like.device, like.dtype)
         table[start : start + len(part)] = projection(part)
     return table
-
-
-def _as_tensor(rows: Array) -> Tensor:
-    """The array as a tensor; torch does not know numpy's bfloat16."""
-    if rows.dtype.name == "bfloat16":
-        return torch.from_numpy(rows.view(np.int16)).view(torch.bfloat16)
-    return torch.from_numpy(rows)

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import NoReturn
 import pytest
 
 from antiphon.errors import FailedPrecondition, Internal, Unavailable
+from antiphon.testing.faulty_transport import FaultySender
 from antiphon.testing.link_rig import (
     CutWire,
     LinkConsumer,
@@ -24,8 +26,12 @@ from antiphon.testing.link_rig import (
     producer,
     serving,
 )
-from antiphon.transport.negotiate import attach_best
+from antiphon.transport.framed import FramedSender, WriteMessage
+from antiphon.transport.negotiate import attach_best, make_senders
+from antiphon.transport.payload import PayloadSender, Placement
 from antiphon.transport.settings import LinkIdentity, LinkSettings
+from antiphon.wire.blob import Encoding
+from antiphon.wire.frames import LinkMessage
 
 LONG_S = 60.0
 SLAB = 4 << 20
@@ -174,3 +180,66 @@ def _link_between(here: str, there: str, host: str) -> dict[str, object]:
 
 def _ip(*arguments: str) -> None:
     subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+
+async def test_small_chunks_pass_between_the_frames_of_a_large_one() -> None:
+    small = iter(range(10))
+
+    async def senders(
+        settings: LinkSettings, address: str, write: WriteMessage
+    ) -> tuple[list[PayloadSender], list[str]]:
+        async def write_and_more(message: LinkMessage) -> None:
+            await write(message)
+            if (sequence := next(small, None)) is not None:
+                rig.link.send_nowait(marked_chunk("small", sequence, 100))
+
+        return [FramedSender(write_and_more)], []
+
+    async with linked(settings("grpc"), senders=senders) as rig:
+        received = rig.consumer.received
+        received.hold = True
+        rig.link.send_nowait(marked_chunk("large", 0, 64 << 20))
+        await received.wait_count(11)
+        received.check_complete("large", 1)
+        received.check_complete("small", 10)
+        assert received.held[-1].session_id == "large"
+
+
+class HangingSender(FaultySender):
+    """A collective of which nothing ever comes."""
+
+    def __init__(self, inner: PayloadSender) -> None:
+        super().__init__(inner, random.Random(0), 0.0)
+        self.fails = asyncio.Event()
+
+    def place(self, encoding: Encoding) -> Placement:
+        return Placement(super().place(encoding).payload, self._hang)
+
+    async def _hang(self) -> None:
+        await self.fails.wait()
+        await self._leave()
+
+
+async def test_other_sessions_go_on_while_a_collective_hangs() -> None:
+    made: list[HangingSender] = []
+
+    async def senders(
+        settings: LinkSettings, address: str, write: WriteMessage
+    ) -> tuple[list[PayloadSender], list[str]]:
+        senders, failed = await make_senders(settings, address, write)
+        made.extend(map(HangingSender, senders))
+        return list(made[-len(senders) :]), failed
+
+    async with linked(settings("nccl"), senders=senders) as rig:
+        received = rig.consumer.received
+        rig.link.send_nowait(marked_chunk("hangs", 0, 2 << 20))
+        rig.link.send_nowait(marked_chunk("hangs", 1, 10))
+        for sequence, size in enumerate((10, 2 << 20, 100 << 10)):
+            rig.link.send_nowait(marked_chunk("other", sequence, size))
+        await received.wait_count(3)
+        received.check_complete("other", 3)
+        assert rig.link.state.counts["fallback.collective_busy"] > 0
+        made[0].fails.set()
+        await received.wait_count(5)
+        received.check_complete("hangs", 2)
+        assert rig.link.state.counts["fallback.collective_failed"] > 0

@@ -25,9 +25,8 @@ def slab() -> Iterator[Slab]:
     slab.close()
 
 
-def attach(slab: Slab) -> tuple[AttachedSlab, list[int]]:
-    released: list[int] = []
-    return AttachedSlab(os.dup(slab.fd), slab.size_bytes, released.append), released
+def attach(slab: Slab) -> AttachedSlab:
+    return AttachedSlab(os.dup(slab.fd), slab.size_bytes)
 
 
 def place(slab: Slab, row: np.ndarray = ROW) -> tuple[int, int, int]:
@@ -37,7 +36,7 @@ def place(slab: Slab, row: np.ndarray = ROW) -> tuple[int, int, int]:
 
 
 def test_consumer_reads_the_nonce_and_views_without_a_copy(slab: Slab) -> None:
-    attached, _ = attach(slab)
+    attached = attach(slab)
     assert attached.nonce() == slab.nonce
     offset, generation, size = place(slab)
     row = blob.decode(attached.view(offset, generation, size))["row"]
@@ -51,24 +50,25 @@ def test_consumer_reads_the_nonce_and_views_without_a_copy(slab: Slab) -> None:
 
 
 def test_slot_is_given_back_when_its_last_view_dies_on_any_thread(slab: Slab) -> None:
-    attached, released = attach(slab)
+    attached = attach(slab)
     offset, generation, size = place(slab)
     tensors = blob.decode(attached.view(offset, generation, size))
     part = tensors["row"][10:20]
     tensors.clear()
     gc.collect()
-    assert not released
+    assert slab.used == 1
     holder = [part]
     del part
     thread = threading.Thread(target=holder.clear)
     thread.start()
     thread.join()
-    assert released == [generation]
+    assert slab.used == 0
+    assert place(slab)[0] == offset
 
 
 def test_view_outlives_both_ends(slab: Slab) -> None:
     own = Slab(CAPACITY)
-    attached, _ = attach(own)
+    attached = attach(own)
     offset, generation, size = place(own)
     row = blob.decode(attached.view(offset, generation, size))["row"]
     own.close()
@@ -78,7 +78,7 @@ def test_view_outlives_both_ends(slab: Slab) -> None:
 
 
 def test_view_is_lost_when_the_generation_is_another(slab: Slab) -> None:
-    attached, _ = attach(slab)
+    attached = attach(slab)
     offset, generation, size = place(slab)
     slab.release(generation)
     assert place(slab)[0] == offset
@@ -91,7 +91,7 @@ def test_view_is_lost_when_the_generation_is_another(slab: Slab) -> None:
     ("offset", "size"), [(1, 10), (CAPACITY, 10), (UNIT_BYTES, CAPACITY), (UNIT_BYTES, 1 << 60)]
 )
 def test_view_is_lost_when_the_descriptor_lies(slab: Slab, offset: int, size: int) -> None:
-    attached, _ = attach(slab)
+    attached = attach(slab)
     with pytest.raises(PayloadLost):
         attached.view(offset, 1, size)
 
@@ -143,14 +143,14 @@ def test_memory_is_refused_when_it_could_shrink_under_the_reader() -> None:
     fd = os.memfd_create("test-unsealed")
     os.ftruncate(fd, CAPACITY)
     with pytest.raises((ValueError, OSError)):
-        AttachedSlab(fd, CAPACITY, lambda _: None)
+        AttachedSlab(fd, CAPACITY)
     with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(fd)
 
 
 def test_memory_is_refused_when_its_size_is_another(slab: Slab) -> None:
     with pytest.raises(ValueError, match="large"):
-        AttachedSlab(os.dup(slab.fd), CAPACITY * 2, lambda _: None)
+        AttachedSlab(os.dup(slab.fd), CAPACITY * 2)
 
 
 def test_slab_cannot_shrink(slab: Slab) -> None:

@@ -301,10 +301,10 @@ def test_engine_holds_memory_from_first_frames_to_release() -> None:
 class FaultyDecoder(StreamDecoder):
     """Breaks at a frame that starts with code 0."""
 
-    def decode(self, states: StreamStates, pieces: Sequence[Piece]) -> list[Tensor]:
+    def advance(self, states: StreamStates, pieces: Sequence[Piece]) -> tuple[Tensor, list[slice]]:
         if any(not piece.codes[0, 0] for piece in pieces):
             raise RuntimeError("out of memory")
-        return super().decode(states, pieces)
+        return super().advance(states, pieces)
 
 
 def test_engine_fails_one_segment_when_its_decode_breaks() -> None:

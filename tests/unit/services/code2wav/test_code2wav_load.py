@@ -14,7 +14,7 @@ from transformers import Qwen3OmniMoeForConditionalGeneration
 
 from antiphon.checkpoint import fingerprint
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import FailedPrecondition
+from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.segment import FinishReason
 from antiphon.testing.drive_engine import run_segment
@@ -87,7 +87,7 @@ def test_load_tells_memory_of_all_slots(
 
 
 def test_load_refuses_engine_when_it_has_another(tiny: tuple[Path, TinyShape]) -> None:
-    with pytest.raises(FailedPrecondition, match="vllm"):
+    with pytest.raises(InvalidArgument, match="vllm"):
         load(tiny[0], StageConfig(engine="vllm"))
 
 

@@ -1,0 +1,30 @@
+"""The C library's heap, told to keep what is freed.
+
+By default glibc maps every block above a threshold anew and gives it back when it is
+freed, so that each payload of some MiB that passes through gRPC is paid for page by
+page, several times over: about 0.5 ms each MiB, more than all copies together.
+"""
+
+from __future__ import annotations
+
+import ctypes
+
+# From malloc.h.
+_M_TRIM_THRESHOLD = -1
+_M_MMAP_THRESHOLD = -3
+# Blocks up to this size come from the heap; this much may lie idle at its top.
+LARGEST_BYTES = 64 << 20
+KEPT_BYTES = 256 << 20
+
+
+def keep_freed_memory() -> bool:
+    """Use freed memory again instead of giving it back; False where malloc is not glibc's.
+
+    For the whole process and for good; best called before threads are started.
+    """
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except (AttributeError, OSError, TypeError):
+        return False
+    kept = (_M_MMAP_THRESHOLD, LARGEST_BYTES), (_M_TRIM_THRESHOLD, KEPT_BYTES)
+    return all(mallopt(option, size) for option, size in kept)

@@ -1,0 +1,110 @@
+"""The stages' links, as the stages tell of them in `Describe`, as Prometheus series.
+
+A stage serves gRPC only; whoever scrapes the gateway gets the links of all stages. A
+link's counts begin with it, so a series starts anew when a lost link is replaced.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.registry import Collector
+
+from antiphon.v1 import stage_pb2
+
+PREFIX = "antiphon_link_"
+LINK = ("stage", "direction", "peer_role", "peer")
+
+# Series by the prefix of the count's name; the rest of the name is the last label.
+_BY_LABEL = {
+    "chunks": ("chunks", "Chunks with tensors by transport", "transport"),
+    "bytes": ("payload_bytes", "Bytes of tensors by transport", "transport"),
+    "fallback": ("fallbacks", "Chunks that had to go over gRPC by reason", "reason"),
+}
+_PLAIN = {
+    "messages": ("messages", "Messages on the link's stream"),
+    "message_bytes": ("message_bytes", "Bytes of these messages, on the producer's side"),
+    "reconnected": ("reconnects", "Times that the link has healed"),
+    "resent": ("resent_chunks", "Chunks that were sent again"),
+}
+
+
+def expose_links(descriptions: Mapping[str, stage_pb2.DescribeResponse]) -> bytes:
+    """The links of stages, by role, in the text format of Prometheus."""
+    registry = CollectorRegistry(auto_describe=False)
+    registry.register(_Links(descriptions))
+    return generate_latest(registry)
+
+
+class _Links(Collector):
+    def __init__(self, descriptions: Mapping[str, stage_pb2.DescribeResponse]) -> None:
+        self._links = [
+            (_labels(stage, link), link)
+            for stage, described in descriptions.items()
+            for link in described.links
+        ]
+
+    def collect(self) -> Iterator[Metric]:
+        """All series of all links."""
+        agreed = Counter((*labels, link.transport) for labels, link in self._links)
+        words = "Links by the transport that was agreed on; empty: none yet"
+        yield _gauge("transport", words, ("transport",), agreed)
+        connected: Counter[tuple[str, ...]] = Counter()
+        for labels, link in self._links:
+            connected[labels] += link.connected
+        yield _gauge("connected", "Links whose stream is up", (), connected)
+        refused = Counter(
+            (*labels, *_refusal(words)) for labels, link in self._links for words in link.refused
+        )
+        words = "Links that did without a better transport, by the reason"
+        yield _gauge("refused", words, ("transport", "reason"), refused)
+        for name, (series, words) in _PLAIN.items():
+            yield _counter(series, words, (), self._sums(name))
+        for name, (series, words, label) in _BY_LABEL.items():
+            yield _counter(series, words, (label,), self._sums(name, split=True))
+
+    def _sums(self, name: str, *, split: bool = False) -> Counter[tuple[str, ...]]:
+        """A count of all links, by their labels and, with `split`, what follows its name."""
+        sums: Counter[tuple[str, ...]] = Counter()
+        for labels, link in self._links:
+            for counted, value in link.counts.items():
+                head, _, rest = counted.partition(".")
+                if head == name and bool(rest) == split:
+                    sums[(*labels, rest) if split else labels] += value
+        return sums
+
+
+def _labels(stage: str, link: stage_pb2.LinkState) -> tuple[str, ...]:
+    return stage, "out" if link.outgoing else "in", link.peer_role, link.peer_address
+
+
+def _refusal(words: str) -> tuple[str, str]:
+    """Transport and reason of a refusal, which reads "transport: reason"."""
+    transport, _, reason = words.partition(": ")
+    return transport, reason
+
+
+def _gauge(
+    name: str, words: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], int]
+) -> GaugeMetricFamily:
+    family = GaugeMetricFamily(PREFIX + name, words, labels=(*LINK, *labels))
+    _fill(family, values.items())
+    return family
+
+
+def _counter(
+    name: str, words: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], int]
+) -> CounterMetricFamily:
+    family = CounterMetricFamily(PREFIX + name, words, labels=(*LINK, *labels))
+    _fill(family, values.items())
+    return family
+
+
+def _fill(
+    family: GaugeMetricFamily | CounterMetricFamily, values: Iterable[tuple[tuple[str, ...], int]]
+) -> None:
+    for labels, value in values:
+        family.add_metric(labels, value)
