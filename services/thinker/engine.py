@@ -23,26 +23,25 @@ from collections.abc import Collection, Iterator, Sequence
 
 import torch
 
-from antiphon.conversation import from_tensors
-from antiphon.errors import AntiphonError, Internal, InvalidArgument
-from antiphon.pipelines.qwen3_omni import talker_row_positions
+from antiphon.errors import AntiphonError, Internal
 from antiphon.runtime.engine import EngineEvent, Failed, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
-from services.thinker.detokenizer import Detokenizer, Vocabulary
 from services.thinker.drawing import Draw, draw_alone, draw_together
 from services.thinker.generation import Generation
+from services.thinker.host_tensor import to_numpy
+from services.thinker.intake import Intake
 from services.thinker.model import Fed, Feed, ThinkerModel
-from services.thinker.prompt import PreparedPrompt, PromptFactory
 from services.thinker.schedule import prefill_shares
-from services.thinker.segment import INPUT, PROMPT, TOKENS, Segment
+from services.thinker.segment import INPUT
+from services.thinker.segment import Segment as AnySegment
 from services.thinker.slots import Slots
-from services.thinker.stopping import Reply
 
 PREFILL_ROWS = 256
 """Most prompt rows in one step: what bounds how long a step delays those that decode."""
 
 _log = logging.getLogger(__name__)
 
+Segment = AnySegment[Generation]
 _Work = list[tuple[Segment, Generation, Feed]]
 
 
@@ -50,16 +49,10 @@ class ThinkerEngine:
     """Implements `antiphon.runtime.engine.Engine`."""
 
     def __init__(
-        self,
-        model: ThinkerModel,
-        prompts: PromptFactory,
-        vocabulary: Vocabulary,
-        *,
-        prefill_rows: int = PREFILL_ROWS,
+        self, model: ThinkerModel, intake: Intake, *, prefill_rows: int = PREFILL_ROWS
     ) -> None:
         self._model = model
-        self._prompts = prompts
-        self._vocabulary = vocabulary
+        self._intake = intake
         self._prefill_rows = prefill_rows
         self._slots = Slots(model.key_values.slots)
         self._segments: dict[SegmentKey, Segment] = {}
@@ -70,13 +63,7 @@ class ThinkerEngine:
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
         """Store the conversation, which comes in one chunk. Raises `InvalidArgument`."""
-        segment = self._segments[key]
-        if chunk.edge != INPUT:
-            raise InvalidArgument(f"the thinker has no input edge {chunk.edge!r}", edge=chunk.edge)
-        if chunk.tensors and segment.tensors:
-            raise InvalidArgument("input: the conversation comes in one chunk", field="messages")
-        segment.tensors = chunk.tensors or segment.tensors
-        segment.input_finished = chunk.segment_finished
+        self._intake.store(self._segments[key], chunk)
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
         """`input` until the conversation is complete."""
@@ -125,27 +112,14 @@ class ThinkerEngine:
 
     def _prepare(self, segment: Segment) -> Iterator[EngineEvent]:
         """Make the prompt and let its ids go."""
-        speaks = segment.wants(PROMPT) or segment.wants(TOKENS)
-        prompt = self._prompts.prepare(from_tensors(segment.tensors), speaks=speaks)
-        segment.tensors = {}
-        special = self._prompts.special
+        prompt = self._intake.prepare(segment)
         segment.generation = Generation(
             prompt,
-            self._start_reply(segment, prompt),
-            row_positions=talker_row_positions(prompt.ids, special),
-            audio_id=special.audio,
+            self._intake.start_reply(segment, prompt),
+            row_positions=self._intake.row_positions(prompt),
+            audio_id=self._intake.prompts.special.audio,
         )
         yield from segment.emit_prompt(segment.generation)
-
-    def _start_reply(self, segment: Segment, prompt: PreparedPrompt) -> Reply:
-        """An empty reply with the segment's ways to end."""
-        sampling = segment.settings.sampling
-        return Reply(
-            Detokenizer(self._vocabulary),
-            stop_ids=frozenset({self._prompts.special.im_end}),
-            stop_strings=sampling.stop,
-            limit=min(sampling.max_tokens, self._prompts.context_limit - len(prompt.ids)),
-        )
 
     def _prompt_work(
         self, waiting: list[tuple[Segment, Generation]], events: list[EngineEvent]
@@ -195,8 +169,10 @@ class ThinkerEngine:
                 began = generation.remaining > 0
                 generation.take(feed, part)
                 if part.logits is not None:
-                    if began:
-                        events += segment.emit_rows(generation)
+                    if began and segment.wants_rows(generation):
+                        tapped = generation.tapped()
+                        rows, positions = to_numpy(tapped.rows), tapped.positions
+                        events.append(segment.emit_rows(generation, rows, positions, last=True))
                     drawn.append((segment, generation))
                     draws.append(_draw(segment, generation, part.logits))
         for each, draw, id_ in zip(drawn, draws, draw_together(draws), strict=True):
@@ -218,7 +194,7 @@ class ThinkerEngine:
         release = generation.reply.push(id_)
         events += segment.emit_reply(generation, release)
         if release.finish is not None:
-            segment.ended = True
+            events.append(segment.complete(generation, release.finish))
             self._give_slot_back(segment, worth_keeping=True)
 
     def _give_slot_back(self, segment: Segment, *, worth_keeping: bool) -> None:

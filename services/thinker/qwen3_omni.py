@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +20,17 @@ from antiphon.pipelines.generation_config import default_sampling
 from antiphon.pipelines.qwen3_omni import THINKER, SpecialIds, read_config
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
+from services.engines import VLLM, choose_engine
 from services.thinker.audio import AudioFrontEnd
 from services.thinker.chat import load_chat_tokenizer
 from services.thinker.detokenizer import Vocabulary
 from services.thinker.engine import PREFILL_ROWS, ThinkerEngine
+from services.thinker.intake import Intake
 from services.thinker.model import ThinkerModel
 from services.thinker.prompt import PromptFactory
+from services.thinker.vllm_engine import environment
 from services.thinker.warm_up import warm_up
 
-ENGINE = "torch"
 MAX_INPUT_AUDIO_S = 1800.0
 DEFAULT_SAMPLING = Sampling(
     temperature=0.0, top_k=50, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1024
@@ -35,19 +38,46 @@ DEFAULT_SAMPLING = Sampling(
 """What Hugging Face's `generate` does unless told otherwise: greedy, 1024 tokens."""
 
 
+_log = logging.getLogger(__name__)
+
+
 def load(model_dir: Path, config: StageConfig, *, prefill_rows: int = PREFILL_ROWS) -> LoadedStage:
     """The thinker of a checkpoint directory, warmed up.
 
-    `prefill_rows` is the most prompt rows that share one step with those that decode.
-    Raises `InvalidArgument` for an engine or a context limit that it does not have,
-    `FailedPrecondition` for a checkpoint that is not complete.
+    `prefill_rows` is the most prompt rows that share one step with those that decode, in
+    the torch engine. Raises `InvalidArgument` for an engine or a context limit that it
+    does not have, `FailedPrecondition` for a checkpoint that is not complete.
     """
-    if config.engine != ENGINE:
-        raise InvalidArgument(
-            f"thinker: no engine {config.engine!r}; known: {ENGINE}", field="engine"
-        )
+    name = choose_engine(THINKER, config, vllm_runs=environment.is_installed)
+    _log.info("the engine is %s (configured: %s)", name, config.engine)
+    if name == VLLM:
+        environment.prepare(config)
+    intake = load_intake(model_dir, config)
+    prompts = intake.prompts
+    if name == VLLM:
+        from services.thinker.vllm_engine.load import load_engine
+
+        # The tap needs all layers in one process.
+        hears = config.engine_args.get("pipeline_parallel_size", 1) == 1
+        checkpoint = read_config(model_dir)
+        detached = load_engine(model_dir, checkpoint, config, intake, hears=hears, tapped=hears)
+        try:
+            warm_up(detached, prompts.audio.sample_rate_hz if hears else None)
+        except BaseException:
+            detached.close()
+            raise
+        return LoadedStage(detached, _facts(model_dir, prompts, name, hears=hears))
+    engine = _load_torch(model_dir, config, intake, prefill_rows)
+    warm_up(engine, prompts.audio.sample_rate_hz)
+    engine.forget()
+    return LoadedStage(engine, _facts(model_dir, prompts, name, hears=True))
+
+
+def _load_torch(
+    model_dir: Path, config: StageConfig, intake: Intake, prefill_rows: int
+) -> ThinkerEngine:
+    """The engine that runs in this process."""
     whole: Any = Qwen3OmniMoeConfig.from_pretrained(model_dir, local_files_only=True)
-    prompts = _load_prompts(model_dir, whole, config)
     module = load_submodule(
         Qwen3OmniMoeThinkerForConditionalGeneration,
         whole.thinker_config,
@@ -61,19 +91,16 @@ def load(model_dir: Path, config: StageConfig, *, prefill_rows: int = PREFILL_RO
         module,
         tapped_layer=whole.talker_config.accept_hidden_layer,
         slots=config.slots,
-        context_limit=prompts.context_limit,
+        context_limit=intake.prompts.context_limit,
     )
-    engine = ThinkerEngine(
-        model, prompts, Vocabulary(prompts.chat.tokenizer), prefill_rows=prefill_rows
-    )
-    warm_up(engine, prompts.audio.sample_rate_hz)
-    return LoadedStage(engine, _facts(model_dir, prompts))
+    return ThinkerEngine(model, intake, prefill_rows=prefill_rows)
 
 
-def _load_prompts(model_dir: Path, whole: Any, config: StageConfig) -> PromptFactory:
+def load_intake(model_dir: Path, config: StageConfig) -> Intake:
     """Chat template, tokeniser and audio front end of the directory."""
+    whole: Any = Qwen3OmniMoeConfig.from_pretrained(model_dir, local_files_only=True)
     extractor = WhisperFeatureExtractor.from_pretrained(model_dir, local_files_only=True)
-    return PromptFactory(
+    prompts = PromptFactory(
         chat=load_chat_tokenizer(model_dir),
         audio=AudioFrontEnd(
             extractor,
@@ -85,6 +112,7 @@ def _load_prompts(model_dir: Path, whole: Any, config: StageConfig) -> PromptFac
             whole.thinker_config.text_config.max_position_embeddings, config
         ),
     )
+    return Intake(prompts, Vocabulary(prompts.chat.tokenizer))
 
 
 def _context_limit(most: int, config: StageConfig) -> int:
@@ -97,15 +125,15 @@ def _context_limit(most: int, config: StageConfig) -> int:
     return config.context_limit or most
 
 
-def _facts(model_dir: Path, prompts: PromptFactory) -> StageFacts:
+def _facts(model_dir: Path, prompts: PromptFactory, engine: str, *, hears: bool) -> StageFacts:
     """What `Describe` says of this thinker."""
     return StageFacts(
         model=model_dir.resolve().name,
         checkpoint_fingerprint=fingerprint(model_dir),
-        engine=ENGINE,
+        engine=engine,
         default_sampling=default_sampling(model_dir, THINKER, DEFAULT_SAMPLING),
         context_limit=prompts.context_limit,
-        input_kinds=("text", "audio"),
+        input_kinds=("text", "audio") if hears else ("text",),
         input_sample_rate_hz=prompts.audio.sample_rate_hz,
         max_input_audio_s=MAX_INPUT_AUDIO_S,
     )

@@ -1,25 +1,48 @@
-"""A segment of the thinker, and what of it leaves on which edge."""
+"""A segment of the thinker, and what of it leaves on which edge: the same for every engine."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
 
-import ml_dtypes
 import numpy as np
-import torch
+import numpy.typing as npt
 
 from antiphon.chunk import Tensor, Tensors
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
-from services.thinker.generation import Generation
-from services.thinker.stopping import Release
+from services.thinker.prompt import PreparedPrompt
+from services.thinker.stopping import Release, Reply
 
 INPUT, PROMPT, TEXT, TOKENS = "input", "prompt", "text", "tokens"
 
 
+class Answer(Protocol):
+    """A prompt and the reply to it, as far as they leave."""
+
+    @property
+    def prompt(self) -> PreparedPrompt:
+        """What is answered."""
+
+    @property
+    def reply(self) -> Reply:
+        """The ids so far."""
+
+    @property
+    def row_positions(self) -> npt.NDArray[np.intp]:
+        """Prompt positions whose hidden row the talker needs, ascending."""
+
+    @property
+    def reused(self) -> int:
+        """How many positions of the prompt were not computed anew."""
+
+
+G = TypeVar("G", bound=Answer)
+
+
 @dataclass(slots=True)
-class Segment:
+class Segment(Generic[G]):
     """One segment's state; `generation` is there once its input was prepared.
 
     `spoken` counts the ids that left on `tokens`.
@@ -30,7 +53,7 @@ class Segment:
     tensors: Tensors = field(default_factory=dict)
     input_finished: bool = False
     ended: bool = False
-    generation: Generation | None = None
+    generation: G | None = None
     spoken: int = 0
 
     @property
@@ -42,24 +65,26 @@ class Segment:
         """Whether an output edge goes anywhere."""
         return edge in self.settings.outputs
 
-    def emit_prompt(self, generation: Generation) -> Iterator[EngineEvent]:
+    def wants_rows(self, generation: G) -> bool:
+        """Whether anyone needs hidden rows of the prompt."""
+        return self.wants(PROMPT) and len(generation.row_positions) > 0
+
+    def emit_prompt(self, generation: G) -> Iterator[EngineEvent]:
         """The prompt's ids, before anything of it was computed."""
         if self.wants(PROMPT):
             finish = None if len(generation.row_positions) else FinishReason.STOP
             yield Emitted(self.key, PROMPT, 0, {"ids": generation.prompt.ids}, finish)
 
-    def emit_rows(self, generation: Generation) -> Iterator[EngineEvent]:
-        """The hidden rows that the talker needs, if there are any."""
-        if self.wants(PROMPT) and len(generation.row_positions):
-            tapped = generation.tapped()
-            rows: Tensors = {
-                "rows": _to_numpy(tapped.rows),
-                "row_positions": tapped.positions.astype(np.int32),
-            }
-            sent = len(generation.prompt.ids)
-            yield Emitted(self.key, PROMPT, sent, rows, FinishReason.STOP)
+    def emit_rows(
+        self, generation: G, rows: Tensor, positions: npt.NDArray[np.intp], *, last: bool
+    ) -> EngineEvent:
+        """Hidden rows [n, hidden] at ascending prompt positions [n]; `last` if no more come."""
+        tensors: Tensors = {"rows": rows, "row_positions": positions.astype(np.int32)}
+        sent = len(generation.prompt.ids)
+        finish = FinishReason.STOP if last else None
+        return Emitted(self.key, PROMPT, sent, tensors, finish)
 
-    def emit_reply(self, generation: Generation, release: Release) -> Iterator[EngineEvent]:
+    def emit_reply(self, generation: G, release: Release) -> Iterator[EngineEvent]:
         """The latest id with the text that it completes, and the ids that may be spoken now."""
         reply = generation.reply
         if self.wants(TEXT):
@@ -74,11 +99,10 @@ class Segment:
                 spoken = {"ids": np.array(release.spoken, dtype=np.int32)}
             yield Emitted(self.key, TOKENS, self.spoken, spoken, release.finish)
             self.spoken += len(release.spoken)
-        if release.finish is not None:
-            yield self._completed(generation, release.finish)
 
-    def _completed(self, generation: Generation, finish: FinishReason) -> Completed:
-        """What the segment took and gave."""
+    def complete(self, generation: G, finish: FinishReason) -> Completed:
+        """Ends the segment: what it took and gave."""
+        self.ended = True
         return Completed(
             self.key,
             finish,
@@ -87,11 +111,3 @@ class Segment:
             input_audio_positions=generation.prompt.audio_positions,
             input_cached_positions=generation.reused,
         )
-
-
-def _to_numpy(tensor: torch.Tensor) -> Tensor:
-    """The tensor's values on the host, in its own dtype; numpy lacks bfloat16."""
-    host = tensor.cpu().contiguous()
-    if host.dtype == torch.bfloat16:
-        return host.view(torch.uint16).numpy().view(ml_dtypes.bfloat16)
-    return host.numpy()

@@ -46,10 +46,10 @@ class Reply:
     ) -> None:
         """`limit` is the most ids that may be sampled, at least 1."""
         self.ids: list[int] = []
+        self.limit = limit
         self._detokenizer = detokenizer
         self._stop_ids = stop_ids
         self._stop_strings = stop_strings
-        self._limit = limit
         self._released = 0
         self._held = ""
         self._unspoken: deque[tuple[int, int]] = deque()
@@ -74,7 +74,7 @@ class Reply:
         """Whether the id itself, or the number of ids, ends the reply."""
         if id_ in self._stop_ids:
             return FinishReason.STOP
-        return FinishReason.LENGTH if len(self.ids) == self._limit else None
+        return FinishReason.LENGTH if len(self.ids) == self.limit else None
 
     def _end(self) -> int:
         """The offset at which the text of the latest id ends."""

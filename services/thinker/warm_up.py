@@ -12,21 +12,21 @@ import numpy as np
 
 from antiphon.conversation import AudioPart, Conversation, Message, TextPart, to_tensors
 from antiphon.errors import ErrorCode
-from antiphon.runtime.engine import Completed, Failed, InputChunk, SegmentSettings
+from antiphon.runtime.engine import Completed, Engine, Failed, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
-from services.thinker.engine import ThinkerEngine
 from services.thinker.segment import PROMPT, TEXT, TOKENS
 
 SOUND_S = 0.5
+STOP = FinishReason.STOP
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=4)
 DRAWN = Sampling(temperature=1.0, top_k=50, top_p=0.9, repetition_penalty=1.1, seed=0, max_tokens=2)
 
 _log = logging.getLogger(__name__)
 
 
-def warm_up(engine: ThinkerEngine, sample_rate_hz: int) -> None:
-    """Run two short segments on a fresh engine, and forget them.
+def warm_up(engine: Engine, sample_rate_hz: int | None) -> None:
+    """Run two short segments on a fresh engine, with sound unless the rate is None.
 
     A context limit that has no room for them leaves it cold. Raises the engine's error
     for any other fault: then no request would succeed either.
@@ -46,12 +46,14 @@ def warm_up(engine: ThinkerEngine, sample_rate_hz: int) -> None:
             if isinstance(event, Completed | Failed):
                 engine.release(event.key)
                 running.remove(event.key)
-    engine.forget()
 
 
-def _conversation(sample_rate_hz: int) -> InputChunk:
+def _conversation(sample_rate_hz: int | None) -> InputChunk:
     """A word and a moment of silence."""
+    if sample_rate_hz is None:
+        message = Message("user", (TextPart("Hello"),))
+        return InputChunk("input", 0, to_tensors(Conversation((message,), ())), True, STOP)
     silence = np.zeros(round(SOUND_S * sample_rate_hz), dtype=np.float32)
     message = Message("user", (TextPart("Hello"), AudioPart(0)))
     tensors = to_tensors(Conversation((message,), (silence,)))
-    return InputChunk("input", 0, tensors, True, FinishReason.STOP)
+    return InputChunk("input", 0, tensors, True, STOP)

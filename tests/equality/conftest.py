@@ -1,13 +1,16 @@
 """Checkpoints of two shapes, the reference on each, and the real services on each.
 
 The services run as four processes for the whole suite; requests go through the
-gateway's gRPC door with ids and codec frames included.
+gateway's gRPC door with ids and codec frames included. `--thinker-engine vllm` puts the
+thinker on its other engine.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
@@ -15,25 +18,47 @@ from truth import Truth
 
 import antiphon
 from antiphon.deployment.launcher import Launcher, Running
+from antiphon.deployment.schema import StageConfig
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.testing.reference import Reference
 from antiphon.testing.tiny_checkpoint import OTHER, SMALL, build_tiny_checkpoint
 
-SHAPES = {"small": SMALL, "other": OTHER}
+# Shape and seed. vLLM's attention on CPUs has no heads of 16.
+CHECKPOINTS = {
+    "torch": {"small": (SMALL, 0), "other": (OTHER, 0)},
+    "vllm": {"small": (dataclasses.replace(SMALL, head_dim=32), 5), "other": (OTHER, 0)},
+}
+ENGINE_ARGS: dict[str, dict[str, Any]] = {
+    "torch": {},
+    "vllm": {"kv_cache_memory_bytes": 128 << 20},
+}
 
 
-@pytest.fixture(scope="session", params=list(SHAPES))
+@pytest.fixture(scope="session")
+def thinker_engine(request: pytest.FixtureRequest) -> str:
+    """The thinker's engine, from the command line."""
+    return str(request.config.getoption("--thinker-engine"))
+
+
+@pytest.fixture(scope="session", params=list(CHECKPOINTS["torch"]))
 def shape(request: pytest.FixtureRequest) -> str:
     """The name of a checkpoint's shape."""
     return str(request.param)
 
 
 @pytest.fixture(scope="session")
-def checkpoint(shape: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(shape: str, thinker_engine: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of the shape."""
     directory = tmp_path_factory.mktemp("checkpoints") / shape
-    build_tiny_checkpoint(directory, SHAPES[shape])
+    sizes, seed = CHECKPOINTS[thinker_engine][shape]
+    build_tiny_checkpoint(directory, sizes, seed)
     return directory
+
+
+@pytest.fixture(scope="session")
+def thinker(thinker_engine: str) -> StageConfig:
+    """The thinker's configuration."""
+    return StageConfig(engine=thinker_engine, engine_args=ENGINE_ARGS[thinker_engine])
 
 
 @pytest.fixture(scope="session")
@@ -43,9 +68,9 @@ def truth(checkpoint: Path) -> Truth:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def running(checkpoint: Path) -> AsyncIterator[Running]:
+async def running(checkpoint: Path, thinker: StageConfig) -> AsyncIterator[Running]:
     """All services on the checkpoint."""
-    async with Launcher(local_deployment(checkpoint)) as running:
+    async with Launcher(local_deployment(checkpoint, thinker=thinker)) as running:
         yield running
 
 

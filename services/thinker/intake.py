@@ -1,0 +1,55 @@
+"""From a segment's input to its prompt and an empty reply: the same for every engine."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from antiphon.conversation import from_tensors
+from antiphon.errors import InvalidArgument
+from antiphon.pipelines.qwen3_omni import talker_row_positions
+from antiphon.runtime.engine import InputChunk
+from services.thinker.detokenizer import Detokenizer, Vocabulary
+from services.thinker.prompt import PreparedPrompt, PromptFactory
+from services.thinker.segment import INPUT, PROMPT, TOKENS, G, Segment
+from services.thinker.stopping import Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """Makes prompts and replies for one checkpoint."""
+
+    prompts: PromptFactory
+    vocabulary: Vocabulary
+
+    def store(self, segment: Segment[G], chunk: InputChunk) -> None:
+        """Keep the conversation, which comes in one chunk. Raises `InvalidArgument`."""
+        if chunk.edge != INPUT:
+            raise InvalidArgument(f"the thinker has no input edge {chunk.edge!r}", edge=chunk.edge)
+        if chunk.tensors and segment.tensors:
+            raise InvalidArgument("input: the conversation comes in one chunk", field="messages")
+        segment.tensors = chunk.tensors or segment.tensors
+        segment.input_finished = chunk.segment_finished
+
+    def prepare(self, segment: Segment[G]) -> PreparedPrompt:
+        """The prompt of a segment whose input is complete. Raises `InvalidArgument`."""
+        speaks = segment.wants(PROMPT) or segment.wants(TOKENS)
+        prompt = self.prompts.prepare(from_tensors(segment.tensors), speaks=speaks)
+        segment.tensors = {}
+        return prompt
+
+    def start_reply(self, segment: Segment[G], prompt: PreparedPrompt) -> Reply:
+        """An empty reply with the segment's ways to end."""
+        sampling = segment.settings.sampling
+        return Reply(
+            Detokenizer(self.vocabulary),
+            stop_ids=frozenset({self.prompts.special.im_end}),
+            stop_strings=sampling.stop,
+            limit=min(sampling.max_tokens, self.prompts.context_limit - len(prompt.ids)),
+        )
+
+    def row_positions(self, prompt: PreparedPrompt) -> npt.NDArray[np.intp]:
+        """Prompt positions whose hidden row the talker needs, ascending."""
+        return talker_row_positions(prompt.ids, self.prompts.special)

@@ -1,0 +1,226 @@
+"""The `vllm` engine of the thinker: segments on this side, vLLM's requests on the other.
+
+Prompts, stopping, detokenising and what leaves on which edge are those of the torch
+engine. A step prepares one segment's prompt, whose ids leave at once, and hands it to
+vLLM; or it waits until something has come: ids, hidden rows, an end. Rows travel beside
+the ids and may come later than they, so a segment ends when its reply and its rows have.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import itertools
+import logging
+import math
+import time
+from collections.abc import Callable, Collection, Iterator, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from antiphon.errors import AntiphonError, Internal
+from antiphon.runtime.engine import EngineEvent, Failed, InputChunk, SegmentSettings
+from antiphon.segment import SegmentKey
+from services.thinker.intake import Intake
+from services.thinker.segment import INPUT
+from services.thinker.segment import Segment as AnySegment
+from services.thinker.vllm_engine.generation import Generation
+from services.thinker.vllm_engine.mailbox import Delivery, Ended, Mailbox, Rows, Tokens
+from services.thinker.vllm_engine.order import Order
+from services.thinker.vllm_engine.prompt_check import PromptCheck
+
+ROWS_TIMEOUT_S = 10.0
+"""Longest wait for hidden rows once the reply has ended."""
+
+_log = logging.getLogger(__name__)
+
+Segment = AnySegment[Generation]
+
+
+class Host(Protocol):
+    """Who carries orders out; `services.thinker.vllm_engine.host.VllmHost`."""
+
+    def check_up(self) -> None:
+        """Raise `Unavailable` while vLLM is down."""
+
+    def watch(self, changed: Callable[[AntiphonError | None], None]) -> None:
+        """See `DetachedEngine.watch`."""
+
+    def submit(self, order: Order) -> None:
+        """Carry an order out; what comes of it goes to the mailbox."""
+
+    def cancel(self, number: int) -> None:
+        """Stop an order, if it still runs."""
+
+
+class VllmThinkerEngine:
+    """Implements `antiphon.runtime.engine.DetachedEngine`."""
+
+    def __init__(
+        self,
+        intake: Intake,
+        check: PromptCheck,
+        host: Host,
+        mailbox: Mailbox,
+        *,
+        close: Callable[[], None],
+    ) -> None:
+        """`host` is started; `close` ends everything behind the engine."""
+        self._intake = intake
+        self._check = check
+        self._host = host
+        self._mailbox = mailbox
+        self._close = close
+        self._numbers = itertools.count()
+        self._segments: dict[SegmentKey, Segment] = {}
+        self._by_number: dict[int, Segment] = {}
+
+    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
+        """Take a segment in. Raises `Unavailable` while vLLM is down."""
+        self._host.check_up()
+        self._segments[key] = Segment(key, settings)
+
+    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
+        """Store the conversation, which comes in one chunk. Raises `InvalidArgument`."""
+        self._intake.store(self._segments[key], chunk)
+
+    def awaited_edge(self, key: SegmentKey) -> str | None:
+        """`input` until the conversation is complete."""
+        return None if self._segments[key].can_step else INPUT
+
+    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
+        """Hand one prompt to vLLM, and take what has come; wait when there is neither.
+
+        No edge of the thinker is governed, so `held` is empty.
+        """
+        events: list[EngineEvent] = []
+        new = next((each for each in self._segments.values() if _is_new(each)), None)
+        if new is not None:
+            with self._alone(new, events):
+                self._order(new, events)
+        for delivery in self._mailbox.take(0 if new is not None else self._patience_s()):
+            segment = self._by_number.get(delivery.number)
+            if segment is not None:
+                with self._alone(segment, events):
+                    self._take(delivery, segment, events)
+        for segment in self._overdue(time.monotonic()):
+            with self._alone(segment, events):
+                raise Internal(f"hidden rows did not come within {ROWS_TIMEOUT_S:g} s")
+        return events
+
+    def release(self, key: SegmentKey) -> None:
+        """Forget a segment and abort what vLLM still does for it."""
+        self._stop(self._segments.pop(key))
+
+    def interrupt(self) -> None:
+        """Make a waiting step return."""
+        self._mailbox.interrupt()
+
+    def watch(self, changed: Callable[[AntiphonError | None], None]) -> None:
+        """Tell when vLLM goes down and when it is up."""
+        self._host.watch(changed)
+
+    def close(self) -> None:
+        """End vLLM's processes."""
+        self._close()
+
+    @contextlib.contextmanager
+    def _alone(self, segment: Segment, events: list[EngineEvent]) -> Iterator[None]:
+        """What goes wrong inside fails this segment and no other."""
+        try:
+            yield
+            return
+        except AntiphonError as error:
+            fault = error
+        except Exception as error:
+            _log.exception("%s: the thinker failed", segment.key)
+            fault = Internal(f"the thinker failed: {type(error).__name__}: {error}")
+        segment.ended = True
+        self._stop(segment)
+        events.append(Failed(segment.key, fault))
+
+    def _order(self, segment: Segment, events: list[EngineEvent]) -> None:
+        """Make the prompt, let its ids go, and hand it to vLLM."""
+        prompt = self._intake.prepare(segment)
+        short = self._check.short_ids(prompt)
+        reply = self._intake.start_reply(segment, prompt)
+        positions = self._intake.row_positions(prompt)
+        number = next(self._numbers)
+        generation = Generation(number, prompt, reply, positions, rows_due=0)
+        segment.generation = generation
+        if segment.wants_rows(generation):
+            generation.rows_due = len(positions)
+        order = Order(
+            number,
+            short,
+            prompt.audio,
+            positions[: generation.rows_due],
+            segment.settings.sampling,
+            self._intake.prompts.special.im_end,
+            reply.limit,
+        )
+        events += segment.emit_prompt(generation)
+        self._by_number[number] = segment
+        self._host.submit(order)
+
+    def _take(self, delivery: Delivery, segment: Segment, events: list[EngineEvent]) -> None:
+        """What one delivery makes of its segment."""
+        generation = segment.generation
+        if generation is None:
+            return
+        match delivery:
+            case Tokens():
+                self._take_ids(delivery, segment, generation, events)
+            case Rows(_, start, rows):
+                positions = generation.take_rows(start, rows)
+                last = not generation.rows_due
+                events.append(segment.emit_rows(generation, rows, positions, last=last))
+            case Ended(_, error):
+                raise error
+        if generation.complete and generation.finish is not None:
+            events.append(segment.complete(generation, generation.finish))
+            self._stop(segment)
+
+    def _take_ids(
+        self, tokens: Tokens, segment: Segment, generation: Generation, events: list[EngineEvent]
+    ) -> None:
+        """Push the next ids; those behind the reply's end are nobody's."""
+        if tokens.prompt_ids is not None:
+            generation.reused = tokens.cached
+            if not np.array_equal(tokens.prompt_ids, generation.prompt.ids):
+                raise Internal("vLLM has made another prompt of the conversation")
+        for id_ in tokens.ids:
+            if generation.finish is not None:
+                return
+            release = generation.reply.push(id_)
+            generation.finish = release.finish
+            events += segment.emit_reply(generation, release)
+        if generation.finish is not None:
+            generation.overdue_at = time.monotonic() + ROWS_TIMEOUT_S
+            self._host.cancel(generation.number)
+        elif tokens.finished:
+            raise Internal(f"vLLM ended the reply early, after {len(generation.reply.ids)} ids")
+
+    def _patience_s(self) -> float | None:
+        """How long a step may wait: until the next rows are overdue; None: for ever."""
+        ends = [each.overdue_at for each in self._begun() if each.overdue_at is not None]
+        return max(0.0, min(ends) - time.monotonic()) if ends else None
+
+    def _overdue(self, now: float) -> list[Segment]:
+        """Segments that have waited for rows long enough."""
+        late = [each for each in self._begun() if (each.overdue_at or math.inf) <= now]
+        return [self._by_number[each.number] for each in late]
+
+    def _begun(self) -> list[Generation]:
+        begun = (each.generation for each in self._by_number.values())
+        return [each for each in begun if each is not None]
+
+    def _stop(self, segment: Segment) -> None:
+        """Let go of a segment's request. May be called again."""
+        generation = segment.generation
+        if generation is not None and self._by_number.pop(generation.number, None) is not None:
+            self._host.cancel(generation.number)
+
+
+def _is_new(segment: Segment) -> bool:
+    return segment.can_step and segment.generation is None

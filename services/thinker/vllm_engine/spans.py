@@ -1,0 +1,75 @@
+"""Which hidden rows leave in which step: what decides in the connector, without vLLM.
+
+Laws: per request the rows leave in order of position and once, in the step that computed
+them or, for those that a prefix-cache hit spared, in its first step. What a preempted
+request computes again lies below `sent` and does not leave again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+TAP_LAYER = "antiphon_tap.1000"
+"""The tap's layer name; vLLM wants exactly one integer in it, that no other layer has."""
+WANTED = "antiphon_rows"
+"""Key in a request's `kv_transfer_params` of a `wanted` value."""
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """Rows of positions `start` to `start + count` of the request `number`."""
+
+    number: int
+    start: int
+    count: int
+
+
+def wanted(number: int, positions: npt.NDArray[np.intp]) -> dict[str, Any]:
+    """The `kv_transfer_params` that ask for the rows at ascending positions, as `number`."""
+    cuts = np.flatnonzero(np.diff(positions) != 1) + 1
+    runs = [[int(run[0]), int(run[-1]) + 1] for run in np.split(positions, cuts)]
+    return {WANTED: {"number": number, "ranges": runs}}
+
+
+@dataclass(slots=True)
+class Wanted:
+    """The rows that a request wants: ascending ranges, of which those below `sent` have left."""
+
+    number: int
+    ranges: Sequence[tuple[int, int]]
+    sent: int = 0
+
+    @classmethod
+    def of(cls, parameters: Mapping[str, Any] | None) -> Wanted | None:
+        """Read `kv_transfer_params`; None when no rows are wanted."""
+        told = (parameters or {}).get(WANTED)
+        if told is None:
+            return None
+        return cls(told["number"], [(start, end) for start, end in told["ranges"]])
+
+    def take(self, computed: int) -> list[Span]:
+        """The spans that leave when the first `computed` positions have rows."""
+        cut = [(max(start, self.sent), min(end, computed)) for start, end in self.ranges]
+        self.sent = max(self.sent, computed)
+        return [Span(self.number, start, end - start) for start, end in cut if start < end]
+
+
+@dataclass(slots=True)
+class StepRows:
+    """All spans of a step, and the slots in paged memory of their rows, in the same order."""
+
+    spans: list[Span] = field(default_factory=list)
+    slots: list[npt.NDArray[np.int64]] = field(default_factory=list)
+
+    def add(self, spans: Sequence[Span], table: Sequence[int], block_size: int) -> None:
+        """Note the spans of a request whose blocks are `table`."""
+        blocks = np.asarray(table, dtype=np.int64)
+        for span in spans:
+            positions = np.arange(span.start, span.start + span.count)
+            self.spans.append(span)
+            self.slots.append(blocks[positions // block_size] * block_size + positions % block_size)
