@@ -26,9 +26,9 @@ import torch
 from antiphon.errors import AntiphonError, Internal
 from antiphon.runtime.engine import EngineEvent, Failed, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
+from antiphon.transport.device_edge import NoStream, ToHost
 from services.thinker.drawing import Draw, draw_alone, draw_together
 from services.thinker.generation import Generation
-from services.thinker.host_tensor import to_numpy
 from services.thinker.intake import Intake
 from services.thinker.model import Fed, Feed, ThinkerModel
 from services.thinker.schedule import prefill_shares
@@ -49,8 +49,14 @@ class ThinkerEngine:
     """Implements `antiphon.runtime.engine.Engine`."""
 
     def __init__(
-        self, model: ThinkerModel, intake: Intake, *, prefill_rows: int = PREFILL_ROWS
+        self,
+        model: ThinkerModel,
+        intake: Intake,
+        *,
+        prefill_rows: int = PREFILL_ROWS,
+        to_host: ToHost | None = None,
     ) -> None:
+        self._to_host = to_host or ToHost(NoStream(), None)
         self._model = model
         self._intake = intake
         self._prefill_rows = prefill_rows
@@ -171,7 +177,7 @@ class ThinkerEngine:
                 if part.logits is not None:
                     if began and segment.wants_rows(generation):
                         tapped = generation.tapped()
-                        rows, positions = to_numpy(tapped.rows), tapped.positions
+                        rows, positions = self._to_host.copy(tapped.rows), tapped.positions
                         events.append(segment.emit_rows(generation, rows, positions, last=True))
                     drawn.append((segment, generation))
                     draws.append(_draw(segment, generation, part.logits))

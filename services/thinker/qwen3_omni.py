@@ -20,6 +20,7 @@ from antiphon.pipelines.generation_config import default_sampling
 from antiphon.pipelines.qwen3_omni import THINKER, SpecialIds, read_config
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
+from antiphon.transport.device_edge import ToHost
 from services.engines import VLLM, choose_engine
 from services.thinker.audio import AudioFrontEnd
 from services.thinker.chat import load_chat_tokenizer
@@ -67,14 +68,15 @@ def load(model_dir: Path, config: StageConfig, *, prefill_rows: int = PREFILL_RO
             detached.close()
             raise
         return LoadedStage(detached, _facts(model_dir, prompts, name, hears=hears))
-    engine = _load_torch(model_dir, config, intake, prefill_rows)
+    to_host = ToHost.of(config)
+    engine = _load_torch(model_dir, config, intake, prefill_rows, to_host)
     warm_up(engine, prompts.audio.sample_rate_hz)
     engine.forget()
-    return LoadedStage(engine, _facts(model_dir, prompts, name, hears=True))
+    return LoadedStage(engine, _facts(model_dir, prompts, name, hears=True), to_host)
 
 
 def _load_torch(
-    model_dir: Path, config: StageConfig, intake: Intake, prefill_rows: int
+    model_dir: Path, config: StageConfig, intake: Intake, prefill_rows: int, to_host: ToHost
 ) -> ThinkerEngine:
     """The engine that runs in this process."""
     whole: Any = Qwen3OmniMoeConfig.from_pretrained(model_dir, local_files_only=True)
@@ -93,7 +95,7 @@ def _load_torch(
         slots=config.slots,
         context_limit=intake.prompts.context_limit,
     )
-    return ThinkerEngine(model, intake, prefill_rows=prefill_rows)
+    return ThinkerEngine(model, intake, prefill_rows=prefill_rows, to_host=to_host)
 
 
 def load_intake(model_dir: Path, config: StageConfig) -> Intake:

@@ -17,7 +17,7 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from services.thinker.host_tensor import to_numpy
+from antiphon.transport.device_edge import host_array
 from services.thinker.vllm_engine.row_messages import encode_rows
 from services.thinker.vllm_engine.spans import Span
 
@@ -131,7 +131,7 @@ def _message(batch: _Batch | None, lost: Sequence[int]) -> bytes:
     if batch is None:
         return encode_rows((), None, lost)
     batch.arrive()
-    return encode_rows(batch.spans, to_numpy(batch.rows), lost)
+    return encode_rows(batch.spans, host_array(batch.rows), lost)
 
 
 def _arrived() -> None:

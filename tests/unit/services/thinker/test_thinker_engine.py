@@ -14,6 +14,7 @@ from antiphon.errors import ErrorCode, InvalidArgument
 from antiphon.runtime.engine import Completed, Failed, InputChunk, LoadedStage
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
+from antiphon.transport.device_edge import NoStream, Staging, ToHost
 from services.thinker.qwen3_omni import DEFAULT_SAMPLING, load
 
 TEXT_ONLY = frozenset({"text"})
@@ -36,6 +37,20 @@ def test_prompt_ids_come_alone_in_the_first_step(small_stage: LoadedStage) -> No
     assert (rows.edge, rows.finish_reason) == ("prompt", FinishReason.STOP)
     assert [each.edge for each in sampled] == ["text", "tokens"]
     engine.release(KEY)
+
+
+def test_rows_are_the_same_when_they_are_staged(
+    small_dir: Path, small_stage: LoadedStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging = Staging(1 << 20, pinned=False)
+    monkeypatch.setattr(ToHost, "of", lambda config: ToHost(NoStream(), staging))
+    staged = run_segment(load(small_dir, StageConfig()).engine, *segment(AUDIO[0]))
+    direct = run_segment(small_stage.engine, *segment(AUDIO[0]))
+    rows = [each.tensors["rows"] for each in staged.emitted if "rows" in each.tensors]
+    np.testing.assert_array_equal(rows[0], direct.tensors("prompt")["rows"])
+    assert staging.used == 1
+    del rows, staged
+    assert staging.used == 0
 
 
 def test_prompt_finishes_at_once_when_no_rows_are_needed(small_stage: LoadedStage) -> None:
