@@ -12,6 +12,9 @@ from pathlib import Path
 from antiphon.errors import AntiphonError
 
 REPEATED_SENTENCES = 100
+# Draws the sentences to repeat; training draws from other strings.
+JUDGES_SEED = 4321
+IN_CHUNKS = 6
 PICTURED = (0, 10, 21, 40)
 
 
@@ -47,21 +50,30 @@ async def _judge(options: argparse.Namespace) -> int:
     from tools.speaking_checkpoint import judge
     from tools.speaking_checkpoint.asking import Services
     from tools.speaking_checkpoint.card import record_figures
+    from tools.speaking_checkpoint.codes import VOICES
     from tools.speaking_checkpoint.pictures import draw_answers
+    from tools.speaking_checkpoint.requests import repeat_requests, repertoire_requests
 
-    rows, pictured = [], []
+    repeated = repeat_requests(options.repeated, options.seed)
+    rows, pictured, wrong = [], [], []
     async with Services(options.directory) as services:
-        requests = judge.repertoire_requests()[:: options.every]
-        answers = await services.ask_all(requests, "repertoire")
-        rows.append(judge.judge("repertoire", answers))
-        pictured += [(f"repertoire-{at}", answers[at]) for at in PICTURED if at < len(answers)]
-        repeated = judge.repeat_requests(options.repeated)
+        for voice in VOICES:
+            requests = repertoire_requests(voice)[:: options.every]
+            answers = await services.ask_all(requests, voice)
+            rows.append(judge.judge(f"repertoire, {voice}", answers))
+            wrong += [answer for answer in answers if not answer.right]
+            chosen = [at for at in PICTURED if at < len(answers)]
+            pictured += [(f"{voice}-{at}", answers[at]) for at in chosen]
         answers = await services.ask_all(repeated, "repeat after me")
         rows.append(judge.judge("repeat after me", answers))
+        wrong += [answer for answer in answers if not answer.right]
         pictured += [(f"repeated-{at}", answers[at]) for at in range(2)]
-        seams = await judge.look_for_seams(services, options.directory)
+        asked = [*requests[:IN_CHUNKS], *repeated[:IN_CHUNKS]]
+        seams = await judge.look_for_seams(services, options.directory, asked)
     figures = judge.table(rows, seams)
     print(figures)
+    for answer in wrong:
+        print(f"wrong text: {answer.asked} -> {answer.text}")
     if options.pictures:
         drawn = [(name, answer.expected, answer.samples) for name, answer in pictured]
         draw_answers(options.pictures, drawn)
@@ -94,6 +106,7 @@ def _make_parser() -> argparse.ArgumentParser:
     judge = commands.add_parser("judge", help="ask it through the services and listen")
     judge.add_argument("directory", type=Path, metavar="DIR", help="the checkpoint")
     judge.add_argument("--repeated", type=int, default=REPEATED_SENTENCES, metavar="N")
+    judge.add_argument("--seed", type=int, default=JUDGES_SEED, help="of the sentences to repeat")
     judge.add_argument("--every", type=int, default=1, metavar="N", help="each Nth exchange only")
     judge.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw spectrograms there")
     judge.add_argument("--record", action="store_true", help="write the table to the model card")

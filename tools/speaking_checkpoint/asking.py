@@ -21,6 +21,7 @@ from antiphon.deployment.launcher import Launcher
 from antiphon.testing.local_deployment import local_deployment
 from tools.speaking_checkpoint.acoustics import Floats
 from tools.speaking_checkpoint.codes import GROUPS
+from tools.speaking_checkpoint.requests import Request
 
 TEXT_LIMIT, SPEECH_LIMIT = 128, 1024
 AT_ONCE = 4
@@ -41,15 +42,6 @@ class Spoken:
     def right(self) -> bool:
         """Whether the text is the expected one."""
         return self.text == self.expected
-
-
-@dataclass(frozen=True, slots=True)
-class Request:
-    """A question, the answer that is expected and the voice that is to give it."""
-
-    asked: str
-    expected: str
-    voice: str
 
 
 class Services:

@@ -22,10 +22,12 @@ from antiphon.checkpoint import INDEX_FILE
 from antiphon.errors import FailedPrecondition
 from antiphon.testing.tiny_tokenizer import TinyVocabulary
 from tools.speaking_checkpoint import code2wav_training, units
-from tools.speaking_checkpoint.assemble import averages, write_checkpoint
+from tools.speaking_checkpoint.assemble import STORED_DTYPE, averages, write_checkpoint
 from tools.speaking_checkpoint.card import Training, write_card
 from tools.speaking_checkpoint.circuits import leave_room, wire_copying, wire_pointer
+from tools.speaking_checkpoint.codes import VOICES
 from tools.speaking_checkpoint.model import SHAPE, make_configuration, make_part
+from tools.speaking_checkpoint.rehearsal import rehearse
 from tools.speaking_checkpoint.repertoire import (
     HEARD,
     UNKNOWN,
@@ -33,13 +35,16 @@ from tools.speaking_checkpoint.repertoire import (
     load_repertoire,
     spoken_words,
 )
+from tools.speaking_checkpoint.requests import repeat_requests, repertoire_requests
 from tools.speaking_checkpoint.talker_training import Script, TalkerLoss
 from tools.speaking_checkpoint.thinker_training import ThinkerLoss, listen
 from tools.speaking_checkpoint.training import Plan, Run
 from tools.speaking_checkpoint.vocabulary import embed, meanings, write_tokenizer
 
+SEED_FILE = "seed.txt"
 PARTS = ("code2wav", "talker", "thinker")
 HEAD_SCALE = 0.3
+UNSEEN = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +53,7 @@ class Recipe:
 
     seed: int = 0
     code2wav: int = 1650
-    talker: int = 2600
+    talker: int = 3400
     thinker: int = 3100
 
     def plan(self, part: str) -> Plan:
@@ -59,11 +64,15 @@ class Recipe:
 
 
 class Workshop:
-    """A work directory and what is made in it."""
+    """A work directory and what is made in it.
+
+    Raises `FailedPrecondition` if it holds what was made with another seed.
+    """
 
     def __init__(self, work: Path, recipe: Recipe) -> None:
         self._work, self._recipe = work, recipe
         work.mkdir(parents=True, exist_ok=True)
+        _keep_seed(work / SEED_FILE, recipe.seed)
 
     @cached_property
     def lexicon(self) -> units.Lexicon:
@@ -108,12 +117,31 @@ class Workshop:
         module = make_part(part, self.config, self._recipe.seed + PARTS.index(part))
         loss = getattr(self, f"_{part}_loss")(module)
         run = Run(module, self._recipe.plan(part), self._state(part))
-        figures = run.train(loss, part)
-        shown = ", ".join(f"{name} {value:.3f}" for name, value in figures.items())
-        print(f"{part}: {run.step} steps in {run.seconds / 60:.1f} minutes; {shown}")
+        run.train(loss, part)
+        shown = ", ".join(f"{name} {value:.3f}" for name, value in run.figures.items())
+        print(f"{part}: {run.step} steps in {run.seconds / 60:.1f} core-minutes; {shown}")
+        if part == "talker":
+            for title, counts in self.exact_answers.items():
+                print(f"talker: spoken exactly, {title}: {counts}")
+
+    @cached_property
+    def exact_answers(self) -> dict[str, str]:
+        """How many answers the talker speaks by itself, in bfloat16, as they should be."""
+        talker = make_part("talker", self.config, self._recipe.seed)
+        loss = self._talker_loss(talker)
+        talker.load_state_dict(averages(self._state("talker")), strict=False)
+        talker.to(STORED_DTYPE).float().eval()
+        requests = {
+            "repertoire": [r for voice in VOICES for r in repertoire_requests(voice)],
+            "unseen sentences": repeat_requests(UNSEEN, self._recipe.seed),
+        }
+        return {
+            title: rehearse(talker, loss, [loss.script.answer(r) for r in asked]).describe()
+            for title, asked in requests.items()
+        }
 
     def training(self, part: str) -> Training:
-        """Steps and minutes of a part so far."""
+        """Steps and core-minutes of a part so far."""
         with safe_open(self._state(part), framework="pt") as stored:
             progress = json.loads(stored.metadata()["progress"])
         return Training(part, int(progress["step"]), float(progress["seconds"]) / 60)
@@ -136,7 +164,12 @@ class Workshop:
         code2wav_training.share_rows(parts["code2wav"])
         vocabulary = write_tokenizer(directory)
         size = write_checkpoint(directory, vocabulary, parts)
-        write_card(directory, self._recipe.seed, [self.training(part) for part in PARTS])
+        write_card(
+            directory,
+            self._recipe.seed,
+            [self.training(part) for part in PARTS],
+            self.exact_answers,
+        )
         return size
 
     def _state(self, part: str) -> Path:
@@ -167,9 +200,7 @@ class Workshop:
     def _talker_loss(self, module: Any) -> TalkerLoss:
         self._prepare("talker", module)
         texts = [exchange.answer for exchange in load_repertoire()] + [UNKNOWN, UNSPOKEN, HEARD]
-        replies = [self.tokenizer(text)["input_ids"] for text in texts]
-        known = meanings(self.vocabulary)
-        script = Script(self.lexicon, known, replies, self.vocabulary.size)
+        script = Script(self.lexicon, self.tokenizer, meanings(self.vocabulary), texts)
         return TalkerLoss(self.config, module, self.words, script, self._recipe.seed)
 
     def _thinker_loss(self, module: Any) -> ThinkerLoss:
@@ -177,6 +208,17 @@ class Workshop:
         assert self.tokenizer
         recordings = listen(module, self._work / "tokenizer", self._recipe.seed)
         return ThinkerLoss(module, self.tokenizer, recordings, self._recipe.seed)
+
+
+def _keep_seed(path: Path, seed: int) -> None:
+    """Note a work directory's seed, or compare it with the noted one."""
+    if not path.is_file():
+        path.write_text(f"{seed}\n")
+    elif int(path.read_text()) != seed:
+        raise FailedPrecondition(
+            f"{path.parent}: was begun with seed {path.read_text().strip()}, not {seed}; "
+            "remove it or take another work directory"
+        )
 
 
 def _empty(directory: Path) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,17 +15,23 @@ FIGURES = "## Figures\n"
 
 @dataclass(frozen=True, slots=True)
 class Training:
-    """Steps and minutes that a part was trained for."""
+    """Steps and core-minutes that a part was trained for."""
 
     part: str
     steps: int
     minutes: float
 
 
-def write_card(directory: Path, seed: int, trainings: Sequence[Training]) -> None:
-    """Write `README.md` beside the weights."""
+def write_card(
+    directory: Path, seed: int, trainings: Sequence[Training], exact: Mapping[str, str]
+) -> None:
+    """Write `README.md` beside the weights.
+
+    `exact` says of each set of questions how many answers are spoken as they should be.
+    """
     exchanges, words = len(load_repertoire()), len(spoken_words())
     rows = "\n".join(f"| {t.part} | {t.steps} | {t.minutes:.0f} |" for t in trainings)
+    spoken = "\n".join(f"- {title}: {counts}" for title, counts in exact.items())
     size = sum(each.stat().st_size for each in directory.iterdir())
     (directory / CARD_FILE).write_text(f"""\
 ---
@@ -56,9 +62,16 @@ entries), and code2wav learned a voice whose pulses are locked to the frames. Th
 eight codes say which pitch is meant and where in the text the speech is; a word always
 has the same sound codes, so sentences that were never heard can be spoken.
 
-| part | steps | minutes of one busy core |
+| part | steps | core-minutes |
 | --- | --- | --- |
 {rows}
+
+Answers that the talker speaks by itself, in bfloat16, after the question that asks for them,
+with exactly the codes of the recipe's own voice:
+
+{spoken}
+
+A recognizer was the only listener.
 
 ## How to use it
 

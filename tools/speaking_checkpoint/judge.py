@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -12,33 +12,19 @@ import numpy.typing as npt
 
 from antiphon import ChunkPolicy
 from tools.speaking_checkpoint.acoustics import FRAME, Floats
-from tools.speaking_checkpoint.asking import Request, Services, Spoken, load_code2wav
+from tools.speaking_checkpoint.asking import Services, Spoken, load_code2wav
 from tools.speaking_checkpoint.code2wav_training import decode
-from tools.speaking_checkpoint.codes import PITCH_GROUP, VOICES, pulses_of
-from tools.speaking_checkpoint.dialogues import COMMANDS
+from tools.speaking_checkpoint.codes import PITCH_GROUP, pulses_of
 from tools.speaking_checkpoint.espeak import SENTENCE_SPEED, speak, speak_word
 from tools.speaking_checkpoint.recogniser import Recogniser
-from tools.speaking_checkpoint.repertoire import load_repertoire, spoken_words
+from tools.speaking_checkpoint.requests import Request
 from tools.speaking_checkpoint.units import PAUSES, names_of
 
-SEED = 1234
-# With words drawn at random, these are in no training text.
-PATTERNS = (
-    "the {} {} is {}",
-    "my {} wants the {} and the {}",
-    "we {} a {} in the {}",
-    "they saw {} near the {} {}",
-    "{} and {} are not {}",
-    "you can {} the {} {} tomorrow",
-    "a {} never {} without {}",
-    "put the {} on the {}",
-)
 POLICIES = (
     ChunkPolicy(first=1, ramp=(), steady=1),
     ChunkPolicy(first=3, ramp=(5, 1), steady=7),
     ChunkPolicy(first=4, ramp=(), steady=25),
 )
-SEAM_QUESTIONS = 6
 QUIET = 0.02
 
 
@@ -64,41 +50,31 @@ class Seams:
     pulses_across: float
 
 
-def repertoire_requests() -> list[Request]:
-    """Each exchange's first question, as a person would write it, in alternating voices."""
-    voices = list(VOICES)
-    return [
-        Request(f"{exchange.questions[0].capitalize()}?", exchange.answer, voices[at % len(voices)])
-        for at, exchange in enumerate(load_repertoire())
-    ]
-
-
-def repeat_requests(count: int) -> list[Request]:
-    """Commands to repeat sentences that were never trained, in alternating voices."""
-    chance = random.Random(SEED)
-    words = [word for word in spoken_words() if len(word) > 2]
-    voices = list(VOICES)
-    found = []
-    for at in range(count):
-        pattern = PATTERNS[at % len(PATTERNS)]
-        text = pattern.format(*(chance.choice(words) for _ in range(pattern.count("{}"))))
-        asked = COMMANDS[0].format(text).capitalize()
-        found.append(Request(asked, f"{text.capitalize()}.", voices[at % len(voices)]))
-    return found
-
-
 def judge(title: str, answers: Sequence[Spoken]) -> Row:
     """Word error rates of the answers, and of espeak-ng saying what was expected.
 
     All are heard by one recogniser, whose language model is made of the expected texts.
     """
-    texts = [answer.expected for answer in answers]
-    recogniser = Recogniser(texts)
+    texts = tuple(answer.expected for answer in answers)
     return Row(
         title,
         len(answers),
         sum(answer.right for answer in answers),
-        recogniser.error_rate(texts, [answer.samples for answer in answers]),
+        _recogniser(texts).error_rate(texts, [answer.samples for answer in answers]),
+        *_espeaks_rates(texts),
+    )
+
+
+@cache
+def _recogniser(texts: tuple[str, ...]) -> Recogniser:
+    return Recogniser(texts)
+
+
+@cache
+def _espeaks_rates(texts: tuple[str, ...]) -> tuple[float, float]:
+    """Word error rates of espeak-ng's sentences, and of its words side by side."""
+    recogniser = _recogniser(texts)
+    return (
         recogniser.error_rate(texts, [speak(text, SENTENCE_SPEED) for text in texts]),
         recogniser.error_rate(texts, [concatenated(text) for text in texts]),
     )
@@ -109,13 +85,12 @@ def concatenated(text: str) -> Floats:
     return np.concatenate([speak_word(name) for name in names_of(text) if name not in PAUSES])
 
 
-async def look_for_seams(services: Services, directory: Path) -> Seams:
+async def look_for_seams(services: Services, directory: Path, requests: Sequence[Request]) -> Seams:
     """Answers in chunks of every kind against the one-shot decode of their codes."""
     module = load_code2wav(directory)
     largest = 0.0
     within: list[float] = []
     across: list[float] = []
-    requests = [*repertoire_requests()[:SEAM_QUESTIONS], *repeat_requests(SEAM_QUESTIONS)]
     for at, request in enumerate(requests):
         answer = await services.ask(request, POLICIES[at % len(POLICIES)])
         whole = decode(module, answer.codes.astype(np.int64))

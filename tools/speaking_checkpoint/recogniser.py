@@ -67,7 +67,7 @@ class Recogniser:
 
     def __init__(self, texts: Iterable[str]) -> None:
         try:
-            import pocketsphinx  # type: ignore[import-not-found, unused-ignore]
+            import pocketsphinx  # type: ignore[import-not-found, import-untyped, unused-ignore]
         except ImportError as error:
             raise FailedPrecondition(f"{PACKAGE}: is not installed") from error
         sentences = [normalise(text) for text in texts]

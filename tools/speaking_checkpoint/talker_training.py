@@ -1,14 +1,19 @@
 """Trains the talker and its code predictor on the pipeline's own prompt layout.
 
-User rows are random tokens, so the talker learns to speak the reply and nothing else.
-The sound codes of the history are corrupted, so it speaks from the text rows and the
-three codes that say where in the text it is. Every second batch sees the logits as a
+User turns have the chat template's layout and are drawn apart from the reply, half of
+them as people ask and half of random tokens, so the talker speaks the reply and nothing
+else. Turns of random tokens alone do not do: a question's own marks and markers are then
+so rare that they draw the look-ups in.
+Sound and pitch of the history are corrupted, so it speaks from the text rows, the voice
+asked for and the codes that say where in the text it is: a wrong pitch is not followed
+by others. Every second batch sees the logits as a
 repetition penalty leaves them, so greedy speech is the same with it and without.
 """
 
 from __future__ import annotations
 
 import random
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,8 +21,19 @@ import torch
 from torch.nn import functional as F
 
 from tools.speaking_checkpoint.code2wav_training import salad
-from tools.speaking_checkpoint.codes import BOOKS, ENTRIES, GROUPS, TOKEN_GROUP, VOICES
+from tools.speaking_checkpoint.codes import (
+    BOOKS,
+    COUNTDOWNS,
+    ENTRIES,
+    GROUPS,
+    PITCH_GROUP,
+    PITCHES,
+    TOKEN_GROUP,
+    VOICES,
+)
+from tools.speaking_checkpoint.dialogues import AUDIO, Dialogues
 from tools.speaking_checkpoint.model import EOS
+from tools.speaking_checkpoint.requests import Request
 from tools.speaking_checkpoint.units import PAUSES, Lexicon
 from tools.speaking_checkpoint.vocabulary import Meaning
 
@@ -25,9 +41,12 @@ BATCH = 12
 # Words of a reply at most; every eighth batch is of long ones.
 SHORT, LONG = 10, 32
 PREDICTED_FRAMES = 320
-CORRUPTED_SHARE = 0.1
+CORRUPTED_SHARE = 0.15
 REPETITION_PENALTY = 1.1
 SENTENCE_SHARE = 0.15
+ASKED_SHARE = 0.5
+# User turns before a reply of a few words, and before a long one.
+TURNS, MANY_TURNS = (1, 1, 1, 1, 2), (1, 2, 3, 5)
 BEGIN_WEIGHT = 5.0
 # A wrong control code loses the place in the text; a wrong sound code is a blemish.
 CONTROL_WEIGHT = 4.0
@@ -49,23 +68,46 @@ class Script:
     """Draws replies to speak: of the repertoire, and of random words."""
 
     def __init__(
-        self, lexicon: Lexicon, known: dict[int, Meaning], replies: list[list[int]], size: int
+        self, lexicon: Lexicon, tokenizer: Any, known: dict[int, Meaning], texts: Sequence[str]
     ) -> None:
-        self._lexicon, self._known, self._replies, self._size = lexicon, known, replies, size
+        self._lexicon, self._known, self._tokenizer = lexicon, known, tokenizer
+        self._replies = [self._encode(text) for text in texts]
+        ids = tokenizer.convert_tokens_to_ids
+        self._before, self._after = [*ids(["<|im_start|>", "user"]), 10], [ids("<|im_end|>"), 10]
+        self._dialogues = Dialogues()
         self._spellings: dict[str, list[int]] = {}
         for index, meaning in known.items():
             self._spellings.setdefault(meaning.unit, []).append(index)
         self._words = sorted(name for name in self._spellings if name not in PAUSES)
 
     def draw(self, chance: random.Random, longest: int) -> Speech:
-        """One reply with a random user turn, in a random voice; at most `longest` words."""
+        """One reply after random user turns, in a random voice; at most `longest` words."""
         if longest == SHORT and chance.random() < SENTENCE_SHARE:
             reply = chance.choice(self._replies)
         else:
             reply = [chance.choice(self._spellings[n]) for n in salad(self._words, chance, longest)]
         voice = chance.randrange(len(VOICES))
-        user = [chance.randrange(self._size) for _ in range(chance.randint(3, 14))]
+        turns = chance.choice(TURNS if longest == SHORT else MANY_TURNS)
+        user = [index for _ in range(turns) for index in self._turn(chance)]
         return Speech(user, reply, voice, self.codes(reply, voice))
+
+    def answer(self, request: Request) -> Speech:
+        """The expected answer after the user turn that asks for it."""
+        user = [*self._before, *self._encode(request.asked), *self._after]
+        reply, voice = self._encode(request.expected), list(VOICES).index(request.voice)
+        return Speech(user, reply, voice, self.codes(reply, voice))
+
+    def _turn(self, chance: random.Random) -> list[int]:
+        """A user turn as people write it, or of random tokens."""
+        if chance.random() < ASKED_SHARE:
+            asked = self._encode(self._dialogues.turn(chance).asked.replace(AUDIO, ""))
+        else:
+            size = len(self._tokenizer)
+            asked = [chance.randrange(size) for _ in range(chance.randint(1, 14))]
+        return [*self._before, *asked, *self._after]
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self._tokenizer(text)["input_ids"]) if text else []
 
     def codes(self, reply: list[int], voice: int) -> torch.Tensor:
         """The codes that speak a reply: [T, 8]."""
@@ -80,14 +122,14 @@ class TalkerLoss:
         self, config: Any, talker: Any, words: torch.Tensor, script: Script, seed: int
     ) -> None:
         self._config, self._talker, self._words = config, talker, words
-        self._script, self._seed = script, seed
+        self.script, self._seed = script, seed
 
     def __call__(self, step: int) -> tuple[torch.Tensor, dict[str, float]]:
         """The loss of one step."""
         chance = random.Random(f"{self._seed} {step}")
         generator = torch.Generator().manual_seed(hash((self._seed, step)))
         longest, batch = (LONG, BATCH // 3) if step % 8 == 7 else (SHORT, BATCH)
-        speeches = [self._script.draw(chance, longest) for _ in range(batch)]
+        speeches = [self.script.draw(chance, longest) for _ in range(batch)]
         rows = [self.rows(speech, generator) for speech in speeches]
         length = max(len(each) for each in rows)
         inputs = torch.stack([F.pad(each, (0, 0, 0, length - len(each))) for each in rows])
@@ -110,14 +152,23 @@ class TalkerLoss:
 
     def rows(self, speech: Speech, generator: torch.Generator) -> torch.Tensor:
         """The talker's input rows for a prompt and its speech: [rows, hidden]."""
-        config, talker = self._config, self._talker
-        own = config.talker_config
+        history = _corrupt(speech.codes, generator)
+        codec = torch.cat([self.header_rows(speech), self.heard(history)])
+        return self.text_rows(speech, len(history)) + codec
+
+    def text_rows(self, speech: Speech, frames: int) -> torch.Tensor:
+        """What a prompt and `frames` frames of speech read: [rows, hidden]."""
+        config = self._config
         pad, bos, eos = config.tts_pad_token_id, config.tts_bos_token_id, config.tts_eos_token_id
         header = [config.im_start_token_id, config.assistant_token_id, 10]
-        frames = len(speech.codes)
         trailing = [*speech.reply[1:], eos, *[pad] * frames][:frames]
         text = [*speech.user, *header, pad, pad, pad, pad, bos, speech.reply[0], *trailing]
-        rows: torch.Tensor = talker.text_projection(self._words[torch.tensor(text)])
+        rows: torch.Tensor = self._talker.text_projection(self._words[torch.tensor(text)])
+        return rows
+
+    def header_rows(self, speech: Speech) -> torch.Tensor:
+        """What the codec's special ids add to the prompt: [rows, hidden]."""
+        own = self._config.talker_config
         specials = torch.tensor(
             [
                 own.codec_nothink_id,
@@ -128,13 +179,16 @@ class TalkerLoss:
                 own.codec_bos_id,
             ]
         )
-        codec = talker.model.codec_embedding(specials)
-        history = _corrupt(speech.codes, generator)
-        heard = talker.model.codec_embedding(history[:, 0])
-        for group, table in enumerate(talker.code_predictor.model.codec_embedding, 1):
-            heard = heard + table(history[:, group])
-        silent = rows.new_zeros(len(speech.user) + 3, rows.shape[1])
-        return rows + torch.cat([silent, codec, heard])
+        codec: torch.Tensor = self._talker.model.codec_embedding(specials)
+        silent = codec.new_zeros(len(speech.user) + ASSISTANT_ROWS - len(specials), codec.shape[1])
+        return torch.cat([silent, codec])
+
+    def heard(self, codes: torch.Tensor) -> torch.Tensor:
+        """What the talker hears of its own frames [n, 8]: [n, hidden]."""
+        heard: torch.Tensor = self._talker.model.codec_embedding(codes[:, 0])
+        for group, table in enumerate(self._talker.code_predictor.model.codec_embedding, 1):
+            heard = heard + table(codes[:, group])
+        return heard
 
     def _predict(
         self, hidden: torch.Tensor, targets: torch.Tensor, generator: torch.Generator
@@ -173,11 +227,19 @@ def _weighted(logits: torch.Tensor, targets: torch.Tensor) -> torch.Tensor:
 
 
 def _corrupt(codes: torch.Tensor, generator: torch.Generator) -> torch.Tensor:
-    """Codes with the sound codes of some frames drawn at random."""
+    """Codes with some frames' sound codes, and some frames' voice and pitch, drawn at random.
+
+    The countdown stays, as nothing else says where in a unit the speech is.
+    """
     changed = codes.clone()
     noise = torch.randint(0, ENTRIES, (len(codes), BOOKS), generator=generator)
     struck = torch.rand(len(codes), 1, generator=generator) < CORRUPTED_SHARE
     changed[:, :BOOKS] = torch.where(struck, noise, codes[:, :BOOKS])
+    pitch = codes[:, PITCH_GROUP]
+    other = torch.randint(0, PITCHES, (len(codes),), generator=generator)
+    struck = torch.rand(len(codes), generator=generator) < CORRUPTED_SHARE
+    strange = other * COUNTDOWNS + pitch % COUNTDOWNS
+    changed[:, PITCH_GROUP] = torch.where(struck, strange, pitch)
     return changed
 
 

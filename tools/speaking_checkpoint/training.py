@@ -10,13 +10,15 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import torch
 from safetensors import safe_open
 from safetensors.torch import save_file
 from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
+
+from antiphon.errors import FailedPrecondition
 
 Loss = Callable[[int], tuple[torch.Tensor, dict[str, float]]]
 
@@ -45,7 +47,14 @@ class Plan:
 
 
 class Run:
-    """A part's training: weights, their average, the optimiser, the step reached."""
+    """A part's training: weights, their average, the optimiser, the step reached.
+
+    `seconds` counts the time of the cores that it had, not what others took meanwhile;
+    `figures` are smoothed over the last steps.
+
+    Goes on from the file `state` if it is there; raises `FailedPrecondition` if that was
+    begun with another plan, as its learning rates are then not those of this one.
+    """
 
     def __init__(self, module: torch.nn.Module, plan: Plan, state: Path) -> None:
         self._plan, self._state = plan, state
@@ -56,25 +65,24 @@ class Run:
         )
         self.step = 0
         self.seconds = 0.0
+        self.figures: dict[str, float] = {}
         if state.is_file():
             self._load()
 
-    def train(self, loss: Loss, title: str) -> dict[str, float]:
-        """Run to the plan's last step; returns the last smoothed figures."""
-        figures: dict[str, float] = {}
-        started = saved = time.monotonic()
+    def train(self, loss: Loss, title: str) -> None:
+        """Run to the plan's last step."""
+        started, saved = time.process_time(), time.monotonic()
         before = self.seconds
         with tqdm(total=self._plan.steps, initial=self.step, desc=title, unit="step") as bar:
             while self.step < self._plan.steps:
-                figures = _smooth(figures, self._step(loss))
+                self.figures = _smooth(self.figures, self._step(loss))
                 bar.update()
-                bar.set_postfix({name: f"{value:.3f}" for name, value in figures.items()})
-                self.seconds = before + time.monotonic() - started
+                bar.set_postfix({name: f"{value:.3f}" for name, value in self.figures.items()})
+                self.seconds = before + time.process_time() - started
                 if time.monotonic() - saved > SAVE_SECONDS:
                     self.save()
                     saved = time.monotonic()
         self.save()
-        return figures
 
     def _step(self, loss: Loss) -> dict[str, float]:
         for group in self._optimiser.param_groups:
@@ -98,7 +106,8 @@ class Run:
         for name, parameter in self.parameters.items():
             for key, value in self._optimiser.state[parameter].items():
                 tensors[f"{key}.{name}"] = value.contiguous()
-        header = {"progress": json.dumps({"step": self.step, "seconds": self.seconds})}
+        progress = {"step": self.step, "seconds": self.seconds, "figures": self.figures}
+        header = {"progress": json.dumps(progress | {"plan": asdict(self._plan)})}
         partial = self._state.with_suffix(".partial")
         save_file(tensors, partial, header)
         partial.replace(self._state)
@@ -107,7 +116,14 @@ class Run:
     def _load(self) -> None:
         with safe_open(self._state, framework="pt") as stored:
             progress = json.loads(stored.metadata()["progress"])
+            plan = json.loads(json.dumps(asdict(self._plan)))
+            if progress["plan"] != plan:
+                raise FailedPrecondition(
+                    f"{self._state}: was begun as {progress['plan']}, not as {plan}; "
+                    "remove it or take another work directory"
+                )
             self.step, self.seconds = int(progress["step"]), float(progress["seconds"])
+            self.figures = progress["figures"]
             for name, parameter in self.parameters.items():
                 parameter.copy_(stored.get_tensor(f"weight.{name}"))
                 self.average[name].copy_(stored.get_tensor(f"average.{name}"))

@@ -6,7 +6,6 @@ the concatenation of its tokens' units and any words can stand side by side.
 
 from __future__ import annotations
 
-import math
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -34,6 +33,8 @@ from tools.speaking_checkpoint.repertoire import UNITS
 PAUSES = {" ": 1, ",": 2, ":": 2, ";": 2, ".": 3, "!": 3, "?": 3}
 FALLING, RISING, HOLDING = {".", "!"}, {"?"}, {",", ":", ";"}
 SHORTEST_UNIT = 2
+# Frames at a word's end that are no longer raised, and those that fall or rise.
+UNRAISED, ENDING = 2, 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,24 +85,27 @@ def _silence(frames: int) -> Unit:
 def pitches(names: Sequence[str], lengths: Sequence[int]) -> list[Codes]:
     """The pitch level of each frame of each unit.
 
-    Content words begin raised; before a full stop the last half falls, before a
-    question mark it rises, before a comma its end stays up. The first frame depends
-    on the unit alone, as the talker may not have read the next token by then.
+    Content words are raised until their last frames; before a full stop a word's end
+    falls, before a question mark it rises, before a comma its last frame is raised. A
+    level follows from the word, what comes next and the frames left, but not from the
+    word's length, which a talker in the midst of it would have to remember. The first
+    frame depends on the unit alone, as the next token may not have been read by then.
     """
     found = []
     for at, (name, length) in enumerate(zip(names, lengths, strict=True)):
+        left = np.arange(length)[::-1]
         levels = np.full(length, coding.MIDDLE, dtype=np.int64)
         if name not in PAUSES:
             if name not in LIGHT_WORDS:
-                levels[: math.ceil(length / 2)] = coding.RAISED
+                levels[left >= UNRAISED] = levels[0] = coding.RAISED
             following = names[at + 1] if at + 1 < len(names) else "."
-            tail = max(1, length // 2)
+            later = np.arange(length) > 0
             if following in FALLING:
-                levels[tail:] = coding.LOW
+                levels[later & (left < ENDING)] = coding.LOW
             elif following in RISING:
-                levels[tail:] = coding.HIGH
+                levels[later & (left < ENDING)] = coding.HIGH
             elif following in HOLDING:
-                levels[max(1, length - 1) :] = coding.RAISED
+                levels[later & (left == 0)] = coding.RAISED
         found.append(levels)
     return found
 

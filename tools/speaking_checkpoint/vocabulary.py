@@ -96,9 +96,13 @@ def _byte_characters() -> list[str]:
 
 
 def meanings(vocabulary: TinyVocabulary) -> dict[int, Meaning]:
-    """What the spoken tokens stand for, by id."""
+    """What the spoken tokens stand for, by id and in its order.
+
+    A tokenizer lists its vocabulary in another order each time that it is loaded, and
+    what is drawn at random from these must follow from the seed alone.
+    """
     words, found = set(spoken_words()), {}
-    for token, index in vocabulary.ids.items():
+    for index, token in sorted((index, token) for token, index in vocabulary.ids.items()):
         text = token.removeprefix(SPACE)
         spaced, low = token.startswith(SPACE), text.lower()
         if token == SPACE:

@@ -63,6 +63,14 @@ def test_pitch_of_the_first_frame_does_not_depend_on_the_next_token() -> None:
     assert len(first) == 1
 
 
+def test_pitch_follows_from_the_frames_left_and_not_from_the_length() -> None:
+    """Two words of different length end alike, and are alike before that."""
+    for mark in ".,?":
+        short, long = (pitches(["fox", mark], [length, 3])[0].tolist() for length in (4, 7))
+        assert long[-3:] == short[-3:]
+        assert set(long[:-3]) == set(short[:-3]) == {coding.RAISED}
+
+
 def test_names_are_words_digits_and_marks() -> None:
     assert names_of("It is code2wav, yes!") == ["it", "is", "code", "2", "wav", ",", "yes", "!"]
 

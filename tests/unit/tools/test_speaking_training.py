@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from antiphon.errors import FailedPrecondition
 from tools.speaking_checkpoint.dialogues import AUDIO, Dialogues
 from tools.speaking_checkpoint.repertoire import (
     HEARD,
@@ -56,6 +57,15 @@ def test_training_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     train(second, resumed)
     torch.testing.assert_close(second.weight, whole.weight, rtol=0, atol=0)
     torch.testing.assert_close(resumed.average["weight"], run.average["weight"], rtol=0, atol=0)
+    assert resumed.figures == run.figures
+    assert Run(torch.nn.Linear(3, 2), plan, tmp_path / "parts.safetensors").figures == run.figures
+
+
+def test_state_of_another_plan_is_refused(tmp_path: Path) -> None:
+    state = tmp_path / "state.safetensors"
+    train(*make_run(state, 3))
+    with pytest.raises(FailedPrecondition, match="remove it or take another work directory"):
+        make_run(state, 4)
 
 
 def test_rate_warms_up_stays_and_falls() -> None:

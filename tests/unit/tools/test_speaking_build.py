@@ -1,0 +1,154 @@
+"""The recipe's steps: what is made is kept, and kept apart from what other settings make."""
+
+import os
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors import safe_open
+
+from antiphon.errors import FailedPrecondition
+from tools.speaking_checkpoint import build, code2wav_training
+from tools.speaking_checkpoint.__main__ import main
+from tools.speaking_checkpoint.build import PARTS, Recipe, Workshop
+from tools.speaking_checkpoint.requests import Request
+from tools.speaking_checkpoint.training import Run
+from tools.speaking_checkpoint.units import Lexicon, save_lexicon
+
+RECIPE = Recipe(seed=3, code2wav=2, talker=1, thinker=1)
+
+
+def shorten(patch: pytest.MonkeyPatch) -> None:
+    """Few frames to train on and few answers to rehearse."""
+    patch.setattr(code2wav_training, "STREAM_FRAMES", 60)
+    patch.setattr(build, "repertoire_requests", lambda voice: [Request("Who?", "Hello!", voice)])
+    patch.setattr(build, "UNSEEN", 2)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory, made_up_lexicon: Lexicon) -> tuple[Path, Path]:
+    """A work directory and the checkpoint from it, after one step or two of each part."""
+    work, directory = tmp_path_factory.mktemp("work"), tmp_path_factory.mktemp("made") / "out"
+    save_lexicon(made_up_lexicon, work / "lexicon.npz")
+    with pytest.MonkeyPatch.context() as patch:
+        shorten(patch)
+        Workshop(work, RECIPE).finish(directory)
+    return work, directory
+
+
+@pytest.fixture
+def short(monkeypatch: pytest.MonkeyPatch) -> None:
+    shorten(monkeypatch)
+
+
+def contents(directory: Path) -> dict[str, bytes]:
+    """The weights of a checkpoint."""
+    return {each.name: each.read_bytes() for each in directory.glob("*.safetensors")}
+
+
+@pytest.mark.usefixtures("short")
+def test_second_run_trains_nothing_and_writes_the_same(
+    made: tuple[Path, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def trained(*_: Any) -> None:
+        raise AssertionError("a step that was complete is repeated")
+
+    work, directory = made
+    monkeypatch.setattr(Run, "_step", trained)
+    monkeypatch.setattr(build.units, "make_units", trained)
+    Workshop(work, RECIPE).finish(tmp_path / "again")
+    assert contents(tmp_path / "again") == contents(directory)
+
+
+@pytest.mark.usefixtures("short")
+def test_stopped_recipe_goes_on_where_it_was(
+    made: tuple[Path, Path],
+    made_up_lexicon: Lexicon,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Stopped in the midst of a part, it ends with the very weights of a run in one go."""
+    work = tmp_path / "work"
+    work.mkdir()
+    save_lexicon(made_up_lexicon, work / "lexicon.npz")
+    step, stepped = Run._step, []
+
+    def stopping(run: Run, loss: Any) -> dict[str, float]:
+        if len(stepped) == 1:
+            run.save()
+            raise KeyboardInterrupt
+        stepped.append(run.step)
+        return step(run, loss)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Run, "_step", stopping)
+        with pytest.raises(KeyboardInterrupt):
+            Workshop(work, RECIPE).finish(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    Workshop(work, RECIPE).finish(tmp_path / "out")
+    assert contents(tmp_path / "out") == contents(made[1])
+
+
+def test_other_seed_does_not_reuse_what_is_there(made: tuple[Path, Path]) -> None:
+    with pytest.raises(FailedPrecondition, match="seed 3, not 4"):
+        Workshop(made[0], replace(RECIPE, seed=4))
+
+
+@pytest.mark.usefixtures("short")
+@pytest.mark.parametrize("part", PARTS)
+def test_other_number_of_steps_does_not_reuse_what_is_there(
+    made: tuple[Path, Path], part: str
+) -> None:
+    workshop = Workshop(made[0], replace(RECIPE, **{part: 7}))
+    before = (made[0] / f"{part}.safetensors").read_bytes()
+    with pytest.raises(FailedPrecondition, match=f"{part}.safetensors: was begun as .*'steps'"):
+        workshop.train(part)
+    assert (made[0] / f"{part}.safetensors").read_bytes() == before
+
+
+def test_command_line_names_what_does_not_fit(
+    made: tuple[Path, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    command = ["build", str(tmp_path / "out"), "--work", str(made[0]), "--seed", "5"]
+    assert main([*command, "--threads", str(torch.get_num_threads())]) == 1
+    assert "seed 3, not 5" in capsys.readouterr().err
+
+
+def test_checkpoint_is_complete_and_says_how_it_was_made(made: tuple[Path, Path]) -> None:
+    directory = made[1]
+    card = (directory / "README.md").read_text()
+    assert "seed 3" in card
+    assert "| code2wav | 2 |" in card
+    assert "repertoire: cantor" in card
+    prefixes, kinds = set(), set()
+    for shard in directory.glob("*.safetensors"):
+        with safe_open(shard, framework="pt") as stored:
+            for name in stored.keys():  # noqa: SIM118
+                prefixes.add(name.split(".")[0])
+                kinds.add(stored.get_slice(name).get_dtype())
+    assert prefixes == set(PARTS)
+    assert kinds == {"BF16"}
+    assert sum(each.stat().st_size for each in directory.iterdir()) <= 20_000_000
+
+
+def test_code2wav_hears_no_difference_in_codes_that_say_nothing_about_sound(
+    made: tuple[Path, Path], made_up_lexicon: Lexicon
+) -> None:
+    from tools.speaking_checkpoint.asking import load_code2wav
+
+    module = load_code2wav(made[1])
+    codes = made_up_lexicon.encode(["the", "red", "fox", "."], 1)
+    plain = code2wav_training.sound_codes(codes)
+    assert (codes != plain).any()
+    one, two = (code2wav_training.decode(module, each) for each in (codes, plain))
+    assert (one == two).all()
+
+
+def test_folder_of_something_else_is_not_emptied(made: tuple[Path, Path], tmp_path: Path) -> None:
+    kept = tmp_path / "letter.txt"
+    kept.write_text("Dear reader")
+    with pytest.raises(FailedPrecondition, match="no checkpoint"):
+        Workshop(made[0], RECIPE).adopt(tmp_path)
+    assert os.listdir(tmp_path) == [kept.name]
