@@ -38,6 +38,9 @@ OWN_KEYS = {
 }
 """Arguments that a stage decides itself, and by what."""
 
+PARALLEL = {"tensor_parallel_size", "pipeline_parallel_size", "data_parallel_size"}
+"""Arguments that may need more than one process."""
+
 TAPPING_DRAFTERS = ("eagle3", "extract_hidden_states")
 """Ways of speculative decoding that take the hidden states of the model for themselves."""
 
@@ -71,12 +74,16 @@ def engine_arguments(
         # The defaults of a request are the stage's.
         "generation_config": "vllm",
         "disable_log_stats": True,
+        # Its bars are noise in a log, and their lock outlives a killed process.
+        "use_tqdm_on_load": False,
         "hf_overrides": _overrides(checkpoint),
     }
     if config.device == "cpu":
-        arguments |= {"enforce_eager": True, "distributed_executor_backend": "uni"}
         cache = CPU_CACHE_BYTES + context_limit * _position_bytes(checkpoint, config)
-        arguments |= {"skip_mm_profiling": True, "kv_cache_memory_bytes": cache}
+        arguments |= {"enforce_eager": True, "skip_mm_profiling": True}
+        arguments |= {"kv_cache_memory_bytes": cache}
+        if not PARALLEL & given.keys():
+            arguments |= {"distributed_executor_backend": "uni"}
     arguments |= {
         "limit_mm_per_prompt": {"audio": MAX_RECORDINGS if hears else 0, "image": 0, "video": 0},
         "enable_mm_embeds": hears,

@@ -14,9 +14,11 @@ import logging
 import multiprocessing
 import threading
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Coroutine
 from concurrent.futures import Future
+from functools import partial
 from multiprocessing.process import BaseProcess
+from typing import Any, TypeVar
 
 from vllm.exceptions import VLLMClientError
 from vllm.outputs import RequestOutput
@@ -24,6 +26,7 @@ from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
 
 from antiphon.errors import AntiphonError, Internal, InvalidArgument, Unavailable
+from services.thinker.vllm_engine.aside import aside
 from services.thinker.vllm_engine.mailbox import Ended, Mailbox, Tokens
 from services.thinker.vllm_engine.order import Order
 from services.thinker.vllm_engine.request import parameters_of, prompt_of
@@ -31,9 +34,10 @@ from services.thinker.vllm_engine.restarts import Restarts
 
 RETRY_AFTER_S = 5.0
 # vLLM's process takes seconds to unload; then it is killed.
-UNLOAD_TIMEOUT_S = 2.0
+UNLOAD_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 8.0
 
+T = TypeVar("T")
 Changed = Callable[[AntiphonError | None], None]
 
 _log = logging.getLogger(__name__)
@@ -59,6 +63,7 @@ class VllmHost:
         self._died: asyncio.Event
         self._engine: AsyncLLM | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
+        self._life = 0
 
     # -- on any thread -----------------------------------------------------------------------
 
@@ -88,9 +93,14 @@ class VllmHost:
         """Stop an order; what was on its way may still come."""
         self._loop.call_soon_threadsafe(self._cancel, number)
 
-    def report_broken(self) -> None:
-        """The engine has lost a limb: end it and start another."""
-        self._loop.call_soon_threadsafe(self._note_death)
+    @property
+    def life(self) -> int:
+        """Which of the engine's lives this is."""
+        return self._life
+
+    def report_broken(self, life: int) -> None:
+        """The engine has lost a limb in that life: end it and start another."""
+        self._loop.call_soon_threadsafe(self._note_death, life)
 
     def close(self) -> None:
         """End the engine and its processes."""
@@ -115,18 +125,31 @@ class VllmHost:
         self._closing = asyncio.Event()
         while not self._closing.is_set():
             self._died = asyncio.Event()
+            self._life += 1
             born = time.monotonic()
             try:
-                engine, processes = await asyncio.to_thread(self._give_birth)
+                child = await self._unless_closed(aside("vllm start", self._give_birth))
             except Exception:
                 if not self._started.done():
                     raise
                 _log.exception("vLLM could not be started again")
                 lived_s = 0.0
             else:
-                await self._serve(engine, processes)
+                if child is not None:
+                    await self._serve(*child)
                 lived_s = time.monotonic() - born
-            await self._pause(lived_s)
+            if not self._closing.is_set():
+                pause_s = self._restarts.pause_s(lived_s)
+                _log.warning("vLLM is started again in %.1f s", pause_s)
+                await self._unless_closed(asyncio.sleep(pause_s))
+
+    async def _unless_closed(self, work: Coroutine[Any, Any, T]) -> T | None:
+        """What the work returns; None if the host is closed before it is done."""
+        tasks = asyncio.create_task(work), asyncio.create_task(self._closing.wait())
+        await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+        for task in tasks:
+            task.cancel()
+        return await tasks[0] if tasks[0].done() else None
 
     def _give_birth(self) -> tuple[AsyncLLM, Collection[BaseProcess]]:
         """A new engine and the processes that came with it."""
@@ -136,24 +159,24 @@ class VllmHost:
     async def _serve(self, engine: AsyncLLM, processes: Collection[BaseProcess]) -> None:
         """Run orders until the engine dies or the host is closed."""
         for process in processes:
-            self._loop.add_reader(process.sentinel, self._note_death)
+            self._loop.add_reader(process.sentinel, self._note_death, self._life)
         self._engine = engine
         self._become(None)
         if not self._started.done():
             self._started.set_result(None)
-        ends = [asyncio.create_task(each.wait()) for each in (self._died, self._closing)]
-        await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
-        for task in ends:
-            task.cancel()
-        for process in processes:
-            self._loop.remove_reader(process.sentinel)
-        self._engine = None
-        reason = "it shuts down" if self._closing.is_set() else "its process died; it is restarted"
-        self._become(reason)
-        if not self._closing.is_set():
-            _log.error("vLLM is down: %s", reason)
-        await self._fail_all(reason)
-        await asyncio.to_thread(engine.shutdown, UNLOAD_TIMEOUT_S)
+        try:
+            await self._unless_closed(self._died.wait())
+        finally:
+            closing = self._closing.is_set()
+            reason = "it shuts down" if closing else "its process died; it is restarted"
+            self._engine = None
+            self._become(reason)
+            if not closing:
+                _log.error("vLLM is down: %s", reason)
+            for process in processes:
+                self._loop.remove_reader(process.sentinel)
+            await self._fail_all(reason)
+            await aside("vllm end", partial(engine.shutdown, UNLOAD_TIMEOUT_S))
 
     async def _fail_all(self, reason: str) -> None:
         tasks = dict(self._tasks)
@@ -162,31 +185,21 @@ class VllmHost:
             task.cancel()
         await asyncio.gather(*tasks.values(), return_exceptions=True)
 
-    async def _pause(self, lived_s: float) -> None:
-        """Wait before the next start, or less when the host is closed."""
-        if self._closing.is_set():
-            return
-        pause_s = self._restarts.pause_s(lived_s)
-        _log.warning("vLLM is started again in %.1f s", pause_s)
-        try:
-            async with asyncio.timeout(pause_s):
-                await self._closing.wait()
-        except TimeoutError:
-            return
-
     def _become(self, fault: str | None) -> None:
         with self._state:
             self._fault = fault
             self._changed(None if fault is None else _down(fault))
 
-    def _note_death(self) -> None:
-        self._died.set()
+    def _note_death(self, life: int) -> None:
+        # What is late may be about a life that has ended.
+        if life == self._life:
+            self._died.set()
 
     def _begin(self, order: Order) -> None:
         if self._engine is None:
             self._mailbox.put(Ended(order.number, _down("its process died")))
             return
-        task = self._loop.create_task(self._carry_out(self._engine, order))
+        task = self._loop.create_task(self._carry_out(self._engine, self._life, order))
         self._tasks[order.number] = task
         task.add_done_callback(lambda _: self._tasks.pop(order.number))
 
@@ -194,7 +207,7 @@ class VllmHost:
         if (task := self._tasks.get(number)) is not None:
             task.cancel()
 
-    async def _carry_out(self, engine: AsyncLLM, order: Order) -> None:
+    async def _carry_out(self, engine: AsyncLLM, life: int, order: Order) -> None:
         """Run one order. Cancelling it aborts vLLM's request."""
         number = order.number
         try:
@@ -205,7 +218,8 @@ class VllmHost:
                 self._mailbox.put(_tokens(number, output, first=first))
                 first = False
         except EngineDeadError:
-            self._note_death()
+            self._note_death(life)
+            self._mailbox.put(Ended(number, _down("its process died")))
         except (VLLMClientError, ValueError) as error:
             refused = InvalidArgument(f"messages: vLLM refuses them: {error}", field="messages")
             self._mailbox.put(Ended(number, refused))

@@ -54,7 +54,8 @@ def load_engine(
     rows = RowReceiver(
         rows=partial(_take_rows, mailbox),
         lost=partial(_lose_rows, mailbox),
-        broken=lambda: host.report_broken(),
+        broken=lambda life: host.report_broken(life),
+        life=lambda: host.life,
     )
     arguments = engine_arguments(
         model_dir,

@@ -42,7 +42,8 @@ class RowReceiver:
     """Listens until `close`. All callbacks come on threads of its own.
 
     `rows` is called with each span and its rows [count, hidden], `lost` with the number
-    of each request that lost some, `broken` when a worker's connection ended.
+    of each request that lost some, and `broken` when a worker's connection ended: with
+    what `life` said when it began.
     """
 
     def __init__(
@@ -50,9 +51,10 @@ class RowReceiver:
         *,
         rows: Callable[[Span, Tensor], None],
         lost: Callable[[int], None],
-        broken: Callable[[], None],
+        broken: Callable[[int], None],
+        life: Callable[[], int],
     ) -> None:
-        self._rows, self._lost, self._broken = rows, lost, broken
+        self._rows, self._lost, self._broken, self._life = rows, lost, broken, life
         name = f"antiphon-rows-{secrets.token_hex(16)}"
         self.address = RowAddress(name, secrets.token_hex(_SECRET_BYTES))
         self._listener = Listener(f"\0{name}", _FAMILY, authkey=bytes.fromhex(self.address.secret))
@@ -80,10 +82,10 @@ class RowReceiver:
                 connection.close()
                 return
             threading.Thread(
-                target=self._read, args=(connection,), name="hidden rows", daemon=True
+                target=self._read, args=(connection, self._life()), name="hidden rows", daemon=True
             ).start()
 
-    def _read(self, connection: Connection) -> None:
+    def _read(self, connection: Connection, life: int) -> None:
         try:
             while True:
                 arrived, lost = decode_rows(connection.recv_bytes(MAX_MESSAGE_BYTES))
@@ -95,4 +97,4 @@ class RowReceiver:
             connection.close()
             if not self._closed:
                 _log.warning("a worker's connection for hidden rows ended: %r", error)
-                self._broken()
+                self._broken(life)

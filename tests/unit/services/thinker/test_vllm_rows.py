@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import queue
-import threading
 from collections.abc import Iterator
 from multiprocessing.connection import Connection, Pipe
 
@@ -37,11 +36,12 @@ class Taken:
     def __init__(self) -> None:
         self.rows: queue.Queue[tuple[Span, Tensor]] = queue.Queue()
         self.lost: queue.Queue[int] = queue.Queue()
-        self.broken = threading.Event()
+        self.broken: queue.Queue[int] = queue.Queue()
         self.receiver = RowReceiver(
             rows=lambda span, rows: self.rows.put((span, rows)),
             lost=self.lost.put,
-            broken=self.broken.set,
+            broken=self.broken.put,
+            life=lambda: 3,
         )
 
 
@@ -67,7 +67,7 @@ def test_rows_arrive_exactly_in_their_dtype(
         )
         np.testing.assert_array_equal(came.astype(np.float32), rows)
     sender.close()
-    assert taken.broken.wait(TIMEOUT_S)
+    assert taken.broken.get(timeout=TIMEOUT_S) == 3
 
 
 def test_rows_of_a_step_are_what_they_were_when_their_blocks_are_reused(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import threading
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, Internal, InvalidArgument
 from services.thinker.vllm_engine import environment
+from services.thinker.vllm_engine.aside import aside
 from services.thinker.vllm_engine.mailbox import Ended, Mailbox
 from services.thinker.vllm_engine.restarts import Restarts
 
@@ -76,3 +78,25 @@ def test_engine_is_refused_with_the_remedy_when_vllm_is_not_installed(
     monkeypatch.setattr(environment, "is_installed", lambda: False)
     with pytest.raises(FailedPrecondition, match=r"pip install 'antiphon\[vllm\]'"):
         environment.prepare(StageConfig(engine="vllm"), {})
+
+
+async def test_work_aside_brings_what_it_returns_or_raises() -> None:
+    assert await aside("work", lambda: 3) == 3
+    with pytest.raises(ZeroDivisionError):
+        await aside("work", lambda: 1 // 0)
+
+
+async def test_work_aside_is_left_to_itself_when_nobody_waits_any_more() -> None:
+    go, went = threading.Event(), threading.Event()
+
+    def work() -> None:
+        go.wait()
+        went.set()
+
+    task = asyncio.create_task(aside("work", work))
+    await asyncio.sleep(0)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    go.set()
+    assert await asyncio.to_thread(went.wait, 30)
