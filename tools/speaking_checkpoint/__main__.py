@@ -91,7 +91,13 @@ def _make_parser() -> argparse.ArgumentParser:
     build = commands.add_parser("build", help="make the checkpoint; resumes what was stopped")
     build.add_argument("directory", type=Path, metavar="DIR", help="where to write it")
     build.add_argument("--work", type=Path, help="where training is kept (default: in /tmp)")
-    build.add_argument("--threads", type=int, default=2, help="torch threads (default: 2)")
+    build.add_argument(
+        "--threads",
+        type=int,
+        default=1,
+        help="torch threads (default: 1; more stall each other where cores are busy: "
+        "train parts side by side with --only instead)",
+    )
     build.add_argument("--seed", type=int, help="of data, weights and batches (default: 0)")
     for part in ("code2wav", "talker", "thinker"):
         build.add_argument(f"--{part}", type=int, metavar="STEPS", help="training steps")
