@@ -19,7 +19,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -80,6 +80,25 @@ class SamplingRows:
             any_top_p=any(each.top_p < 1.0 for each in samplings),
             smallest_top_k=min(top_k),
             largest_top_k=max(top_k),
+        )
+
+    def with_greedy(
+        self, greedy: Tensor, *, any_greedy: bool = True, all_greedy: bool = False
+    ) -> SamplingRows:
+        """The first n rows, but greedy where `greedy` bool [n, 1] says so.
+
+        The defaults of what is known of all rows together are right for any of them.
+        """
+        count = len(greedy)
+        return replace(
+            self,
+            temperature=self.temperature[:count],
+            penalty=self.penalty[:count],
+            top_k=self.top_k[:count],
+            top_p=self.top_p[:count],
+            greedy=greedy,
+            any_greedy=any_greedy,
+            all_greedy=all_greedy,
         )
 
 
@@ -232,5 +251,5 @@ def _kept_weights(scores: Tensor, largest: Tensor, settings: SamplingRows) -> Te
         weights.masked_fill_(scores < ascending.gather(1, size - top_k), 0.0)
     mass = weights.gather(1, order).cumsum(-1)
     kept = mass > (1 - settings.top_p) * mass[:, -1:]
-    kept[:, -1] = True
+    kept[:, -1].fill_(True)
     return weights.mul_(torch.empty_like(kept).scatter_(1, order, kept))

@@ -7,7 +7,9 @@ per drawn code; each group has its own head and its own table.
 
 All sessions of a step go through in lockstep: their sequences have the same length at
 every moment and end with the frame. So keys and values live in one buffer that is
-allocated once, attention has no mask, and ids stay on the device until the end.
+allocated once, attention has no mask, and ids stay on the device until the end. Nothing
+between a frame's first code and its last depends on a value that is on the device, so
+that it can be one graph for each number of rows: see `services.talker.graphs`.
 """
 
 from __future__ import annotations
@@ -23,6 +25,8 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 from antiphon.sampler import SamplingRows, choose_each
 from antiphon.sampling import Sampling
 from services.talker.decoder import Decoder
+from services.talker.experts import LEAST_ROWS
+from services.talker.graphs import Bucketing, RowFunction
 from services.talker.layer import Rotation
 from services.talker.slots import StackShape
 
@@ -46,10 +50,11 @@ def predictor_sampling(talker: Sampling) -> Sampling:
 class CodePredictor:
     """Draws groups 1..G-1 of at most `sessions` frames at a time.
 
-    `module` is HF's code predictor for conditional generation.
+    `module` is HF's code predictor for conditional generation. With `bucketing`, frames
+    are drawn by it, at least `LEAST_ROWS` rows at a time.
     """
 
-    def __init__(self, module: Any, sessions: int) -> None:
+    def __init__(self, module: Any, sessions: int, bucketing: Bucketing | None = None) -> None:
         self._heads: tuple[Tensor, ...] = tuple(head.weight for head in module.lm_head)
         self._tables: tuple[Tensor, ...] = tuple(
             table.weight for table in module.model.codec_embedding
@@ -62,6 +67,9 @@ class CodePredictor:
             for at in range(self.groups)
         ]
         self._lockstep = _Lockstep(self._decoder.shape, sessions, self.groups)
+        sampled = predictor_sampling(Sampling(1.0, 0, 1.0, 1.0, seed=0, max_tokens=1))
+        self._settings = SamplingRows.of([sampled] * sessions, self._decoder.shape.device)
+        self._in_buckets = self._bucketed(sessions, bucketing) if bucketing else None
 
     def frames(
         self,
@@ -74,10 +82,45 @@ class CodePredictor:
         """Codes int64 [n, G], the sums of their embeddings [n, hidden], and decided [n].
 
         `hidden` [n, hidden] are the talker's last states, `first` int64 [n] the first
-        codes and `embedding` their rows, `settings` the predictor's, `numbers` float64
-        [n, G] the draws' (the first is not used). `decided` is False where logits left
-        nothing to choose from.
+        codes and `embedding` their rows. Of `settings`, the talker's, it counts who is
+        greedy. `numbers` float64 [n, G] are the draws' (the first is not used). `decided`
+        is False where logits left nothing to choose from. All are good until the next
+        frames.
         """
+        if self._in_buckets is None:
+            own = self._settings.with_greedy(
+                settings.greedy, any_greedy=settings.any_greedy, all_greedy=settings.all_greedy
+            )
+            return self._draw(hidden, first, embedding, own, numbers)
+        codes, rows, decided = self._in_buckets(hidden, first, embedding, settings.greedy, numbers)
+        return codes, rows, decided
+
+    def _bucketed(self, sessions: int, bucketing: Bucketing) -> RowFunction:
+        """`frames` by bucket, whoever is greedy."""
+        shape, width = self._decoder.shape, self._tables[0].shape[1]
+        buffers = (
+            torch.zeros(sessions, width, dtype=shape.dtype, device=shape.device),
+            torch.zeros(sessions, dtype=torch.int64, device=shape.device),
+            torch.zeros(sessions, width, dtype=shape.dtype, device=shape.device),
+            torch.zeros(sessions, 1, dtype=torch.bool, device=shape.device),
+            torch.zeros(sessions, self.groups, dtype=torch.float64, device=shape.device),
+        )
+
+        def draw(
+            hidden: Tensor, first: Tensor, embedding: Tensor, greedy: Tensor, numbers: Tensor
+        ) -> tuple[Tensor, Tensor, Tensor]:
+            return self._draw(hidden, first, embedding, self._settings.with_greedy(greedy), numbers)
+
+        return bucketing(draw, buffers, LEAST_ROWS)
+
+    def _draw(
+        self,
+        hidden: Tensor,
+        first: Tensor,
+        embedding: Tensor,
+        settings: SamplingRows,
+        numbers: Tensor,
+    ) -> tuple[Tensor, Tensor, Tensor]:
         codes, rows, best = [first], [embedding], []
         states = self._begin(hidden, embedding)
         for group in range(1, self.groups):

@@ -10,7 +10,9 @@ from torch import Tensor
 from torch.nn.functional import pad
 
 from services.talker.experts import LEAST_ROWS
+from services.talker.graphs import Bucketing
 from services.talker.layer import Layer, Rotation, make_norm
+from services.talker.pieces import Pieces
 from services.talker.slots import SlotRows, StackShape
 
 # `Attend` of a layer, which comes first.
@@ -21,9 +23,16 @@ class Decoder:
     """A stack with final norm; positions are plain 0, 1, 2, ... up to `max_positions`.
 
     `model` is a `Qwen3OmniMoeTalkerModel` or a `Qwen3OmniMoeTalkerCodePredictorModel`.
+    With `bucketing`, up to `most_rows` rows of slots go through by it, where they can.
     """
 
-    def __init__(self, model: Any, max_positions: int) -> None:
+    def __init__(
+        self,
+        model: Any,
+        max_positions: int,
+        bucketing: Bucketing | None = None,
+        most_rows: int = 0,
+    ) -> None:
         weight: Tensor = model.norm.weight
         self._layers = tuple(Layer(module) for module in model.layers)
         self._norm = make_norm(model.norm)
@@ -37,6 +46,15 @@ class Decoder:
             dtype=weight.dtype,
             device=weight.device,
         )
+        self.asks_device = any(layer.asks_device for layer in self._layers)
+        # On a CPU asking is free.
+        fit = weight.device.type == "cpu" or not self.asks_device
+        self._pieces = self._cut(len(weight), most_rows, bucketing) if bucketing and fit else None
+
+    def _cut(self, width: int, most_rows: int, bucketing: Bucketing) -> Pieces:
+        return Pieces(
+            self._layers, self._norm, self.rotation, self.shape, width, most_rows, bucketing
+        )
 
     def forward(self, rows: Tensor, rotation: Rotation, attend: AttendInLayer) -> Tensor:
         """States [n, hidden] after the final norm of `rows` [n, hidden]."""
@@ -48,9 +66,13 @@ class Decoder:
     def forward_slots(self, rows: Tensor, where: SlotRows) -> Tensor:
         """Append rows [n, hidden] to the sequences of slots; their states.
 
-        Fewer than `LEAST_ROWS` are filled up for the time being.
+        Fewer than `LEAST_ROWS` are filled up for the time being. States are good until the
+        next call.
         """
         missing = max(len(rows), LEAST_ROWS) - where.count
         positions = pad(where.positions, (0, missing))
         rows = pad(rows, (0, 0, 0, missing - len(rows) + where.count))
+        if self._pieces is not None and len(rows) <= self._pieces.most:
+            attend = [partial(where.attend, index) for index in range(len(self._layers))]
+            return self._pieces.forward(rows, positions, attend)
         return self.forward(rows, self.rotation.at(positions), where.attend)

@@ -23,6 +23,8 @@ LEAST_ROWS = 4
 class Dense:
     """`Qwen3OmniMoeMLP`."""
 
+    asks_device = False
+
     def __init__(self, module: Any) -> None:
         self._in = fuse(module.gate_proj, module.up_proj)
         self._out = fuse(module.down_proj)
@@ -45,6 +47,20 @@ class Sparse:
         self._shared = Dense(module.shared_expert)
         # One product for the router and the shared expert's gate.
         self._gates = torch.cat((router.weight, module.shared_expert_gate.weight))
+
+    @property
+    def asks_device(self) -> bool:
+        """Whether a call waits for a value that the device knows, which no graph can do.
+
+        The loop does. On a GPU, torch's grouped product does not where it has a kernel:
+        `_grouped_mm_cuda` has one for bfloat16 on these; else it loops over the experts.
+        """
+        weight = self._experts.gate_up_proj
+        if weight.device.type == "cpu" or weight.dtype != torch.bfloat16:
+            return True
+        if self._experts.config._experts_implementation != "grouped_mm":
+            return True
+        return torch.cuda.get_device_capability(weight.device)[0] not in (9, 10)
 
     def __call__(self, rows: Tensor) -> Tensor:
         """[n, hidden] to the same; at least `LEAST_ROWS`."""

@@ -80,28 +80,37 @@ class Layer:
     def __init__(self, module: Any) -> None:
         attention = module.self_attn
         self._head_dim: int = attention.head_dim
-        self._queries = attention.q_proj.out_features // self._head_dim
+        self.queries: int = attention.q_proj.out_features // self._head_dim
         self.key_heads: int = attention.k_proj.out_features // self._head_dim
         self._first_norm = make_norm(module.input_layernorm)
         self._second_norm = make_norm(module.post_attention_layernorm)
         self._in = fuse(attention.q_proj, attention.k_proj, attention.v_proj)
         self._out = fuse(attention.o_proj)
         q_weight, k_weight = attention.q_norm.weight, attention.k_norm.weight
-        per_head = (q_weight.expand(self._queries, -1), k_weight.expand(self.key_heads, -1))
+        per_head = (q_weight.expand(self.queries, -1), k_weight.expand(self.key_heads, -1))
         self._head_norm = Norm(torch.cat(per_head), attention.q_norm.variance_epsilon)
         self._mlp = Dense(module.mlp) if hasattr(module.mlp, "gate_proj") else Sparse(module.mlp)
+        self.asks_device = self._mlp.asks_device
 
     def forward(self, rows: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
         """[n, hidden] of n new rows."""
-        rows = rows + self._attention(self._first_norm(rows), rotation, attend)
-        return rows + self._mlp(self._second_norm(rows))
+        return self.leave(rows, attend(*self.split(self.enter(rows, rotation))))
 
-    def _attention(self, rows: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
-        heads = linear(rows, *self._in).view(rows.shape[0], -1, self._head_dim)
-        turned = self._queries + self.key_heads
+    def enter(self, rows: Tensor, rotation: Rotation) -> Tensor:
+        """Up to attention: queries, keys and values [n, queries + 2 * key heads, head_dim]."""
+        heads = linear(self._first_norm(rows), *self._in).view(rows.shape[0], -1, self._head_dim)
+        turned = self.queries + self.key_heads
         rotation.apply(self._head_norm(heads[:, :turned]), out=heads[:, :turned])
-        mixed = attend(heads[:, : self._queries], heads[:, self._queries :])
-        return linear(mixed.reshape(rows.shape[0], -1), *self._out)
+        return heads
+
+    def split(self, heads: Tensor) -> tuple[Tensor, Tensor]:
+        """What `Attend` takes, of what `enter` gave."""
+        return heads[:, : self.queries], heads[:, self.queries :]
+
+    def leave(self, rows: Tensor, mixed: Tensor) -> Tensor:
+        """From attention on, what came of it [n, queries, head_dim]."""
+        rows = rows + linear(mixed.reshape(rows.shape[0], -1), *self._out)
+        return rows + self._mlp(self._second_norm(rows))
 
 
 def make_norm(module: Any) -> Norm:

@@ -17,9 +17,10 @@ from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.sampler import SamplingRows, choose_each, uniform_each
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToDevice
-from services.talker.codebooks import CodePredictor, predictor_sampling
+from services.talker.codebooks import CodePredictor
 from services.talker.decoder import Decoder
 from services.talker.experts import LEAST_ROWS
+from services.talker.graphs import Bucketing
 from services.talker.rows import RowTable
 from services.talker.slots import Place, SlotCache, SlotRows, Stretch, attention_key
 from services.talker.transcript import Transcript
@@ -66,7 +67,8 @@ class Talker:
     `embeddings` [V, thinker hidden] is the thinker's word table, `code_entries` the
     size of code2wav's codebooks. Raises `FailedPrecondition` when the talker could
     draw codes that are in no codebook, has no voice, or there is no memory for `slots`
-    segments of `context_limit` positions. `to_device` brings hidden rows.
+    segments of `context_limit` positions. `to_device` brings hidden rows. `bucketing`
+    runs what can be a graph.
     """
 
     def __init__(
@@ -79,12 +81,15 @@ class Talker:
         context_limit: int,
         slots: int,
         to_device: ToDevice | None = None,
+        bucketing: Bucketing | None = None,
     ) -> None:
         self._special = special
         self._head: Tensor = module.codec_head.weight
-        self._decoder = Decoder(module.model, context_limit)
+        rows = max(slots, LEAST_ROWS)
+        # First what a frame begins with: see `services.talker.graphs`.
+        self._decoder = Decoder(module.model, context_limit, bucketing, rows)
         self.cache = SlotCache(self._decoder.shape, slots, context_limit)
-        self._predictor = CodePredictor(module.code_predictor, max(slots, LEAST_ROWS))
+        self._predictor = CodePredictor(module.code_predictor, rows, bucketing)
         self.groups = self._predictor.groups
         self.rows = RowTable(module, embeddings, to_device)
         self.stop_code = int(module.config.codec_eos_token_id)
@@ -156,18 +161,18 @@ class Talker:
         seeds = [each.seed for each in samplings]
         numbers = torch.from_numpy(uniform_each(seeds, steps, self.groups)).to(self._device)
         slots = torch.tensor([each.slot for each in draws], device=self._device)
+        settings = SamplingRows.of(samplings, self._device)
         first, likeliest = choose_each(
             linear(hidden, self._head),
-            SamplingRows.of(samplings, self._device),
+            settings,
             numbers[:, :1],
             seen=self._seen[slots],
             suppressed=self._suppressed,
         )
-        residual = SamplingRows.of([predictor_sampling(each) for each in samplings], self._device)
         embedding = self.rows.code(first)
-        codes, rows, decided = self._predictor.frames(hidden, first, embedding, residual, numbers)
+        codes, rows, decided = self._predictor.frames(hidden, first, embedding, settings, numbers)
         self._seen[slots[:count], first[:count]] = True
         self._pending[slots[:count]] = rows[:count]
-        decided &= likeliest.isfinite()
+        decided = decided & likeliest.isfinite()
         read = torch.cat((codes, decided[:, None]), dim=1)[:count].cpu().numpy()
         return [Drawn(row[None, :-1].astype(np.uint16), bool(row[-1])) for row in read]

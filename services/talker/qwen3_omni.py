@@ -22,6 +22,7 @@ from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToDevice
 from services.engines import TORCH, require_torch
 from services.talker.engine import TalkerEngine
+from services.talker.graphs import Bucketing, GraphPool
 from services.talker.model import Talker
 from services.talker.warm_up import warm_up
 
@@ -36,9 +37,10 @@ DEFAULT_SAMPLING = Sampling(
 
 
 @torch.inference_mode()
-def load(model_dir: Path, config: StageConfig) -> LoadedStage:
+def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
     """Load the talker and the thinker's word table; no other weights are read.
 
+    `bucketing` is what `config.graphs` chooses if None: CUDA graphs, or nothing on a CPU.
     Raises `InvalidArgument` for settings that it has no place for, and
     `FailedPrecondition` when the checkpoint does not fit together or there is no memory
     for the slots.
@@ -64,6 +66,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         context_limit=limit,
         slots=config.slots,
         to_device=ToDevice.of(config),
+        bucketing=bucketing or _graphs(config),
     )
     log.info(
         "keys and values: %.2f GB for %d slots of %d positions on %s%s",
@@ -86,6 +89,12 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     engine = TalkerEngine(model, limit)
     warm_up(engine, special, DEFAULT_SAMPLING, config.slots, limit)
     return LoadedStage(engine, facts)
+
+
+def _graphs(config: StageConfig) -> Bucketing | None:
+    """CUDA graphs where there are any and the setting wants them."""
+    device = torch.device(config.device)
+    return GraphPool(device) if config.graphs and device.type == "cuda" else None
 
 
 def _context_limit(positions: int, config: StageConfig) -> int:

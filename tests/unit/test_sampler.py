@@ -158,6 +158,18 @@ def test_only_rows_without_a_choice_are_undecided_when_some_are(temperature: flo
     assert ids.max() < VOCABULARY
 
 
+def test_choices_are_the_same_when_only_the_device_knows_who_is_greedy() -> None:
+    torch.manual_seed(0)
+    sampled = make_sampling(1.0, top_k=7, top_p=0.8)
+    logits, numbers = torch.randn(5, VOCABULARY), torch.rand(5, 1, dtype=torch.float64)
+    rows = rows_of([sampled] * 9)
+    for greedy in ([True] * 5, [False] * 5, [False, True, True, False, True]):
+        known = rows_of([make_sampling(0.0) if each else sampled for each in greedy])
+        expected, _ = choose_each(logits, known, numbers)
+        ids, _ = choose_each(logits, rows.with_greedy(known.greedy), numbers)
+        assert ids.tolist() == expected.tolist()
+
+
 def test_draws_follow_the_probabilities_when_many_are_made() -> None:
     torch.manual_seed(0)
     sampling = make_sampling(temperature=1.3, top_k=6, top_p=0.9)

@@ -17,6 +17,7 @@ from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, run_segment
 from services.talker.decoder import Decoder
+from services.talker.graphs import Eager
 from services.talker.qwen3_omni import load
 from services.talker.segment import CHUNK_ROWS
 from services.talker.slots import Place, SlotCache, SlotRows, Stretch, attention_key
@@ -24,10 +25,15 @@ from services.talker.slots import Place, SlotCache, SlotRows, Stretch, attention
 SLOTS = 64
 
 
-@pytest.fixture(scope="module", params=["small", "other"])
+@pytest.fixture(
+    scope="module",
+    params=[("small", None), ("other", None), ("small", Eager), ("other", Eager)],
+    ids=["small", "other", "small-by-bucket", "other-by-bucket"],
+)
 def crowd(request: pytest.FixtureRequest) -> tuple[Lab, Engine]:
-    lab: Lab = request.getfixturevalue(request.param)
-    return lab, load(lab.directory, StageConfig(slots=SLOTS)).engine
+    name, bucketing = request.param
+    lab: Lab = request.getfixturevalue(name)
+    return lab, load(lab.directory, StageConfig(slots=SLOTS), bucketing).engine
 
 
 def make_turn(lab: Lab, index: int, draw: random.Random) -> Turn:
@@ -132,6 +138,8 @@ def test_codes_equal_those_alone_when_sessions_join_and_leave_at_random(
     stayed = 0
     for visit in visits:
         alone = codes_of(lab, run_segment(engine, visit.turn.settings, visit.turn.chunks()))
+        plain = run_segment(lab.stage.engine, visit.turn.settings, visit.turn.chunks())
+        assert alone.tolist() == codes_of(lab, plain).tolist()
         frames = len(visit.frames)
         assert visit.frames == alone.tolist()[:frames]
         if visit.output.completed is not None:
