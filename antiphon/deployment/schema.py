@@ -55,8 +55,9 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     async_to_host: bool = True
     async_to_device: bool = True
     staging_bytes: Annotated[int, msgspec.Meta(ge=1 << 16)] = 64 << 20
-    # On a GPU, whether the talker replays what it can as CUDA graphs, captured at start.
-    graphs: bool = True
+    # On a GPU, whether the talker replays what it can as CUDA graphs, captured at start. Off
+    # until it has been run on one.
+    graphs: bool = False
     # How long the sessions of a broken link wait for it to heal.
     resume_window_s: Seconds = 5.0
 
