@@ -8,3 +8,10 @@ import pytest
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--thinker-engine`: what the thinker runs on where real services are started."""
     parser.addoption("--thinker-engine", choices=("torch", "vllm"), default="torch")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """With vLLM: what an engine that has died leaves to the collector is vLLM's own."""
+    if config.getoption("--thinker-engine") == "vllm":
+        ignored = r"ignore:Unclosed context <zmq:ResourceWarning"
+        config.addinivalue_line("filterwarnings", ignored)
