@@ -23,8 +23,7 @@ from collections.abc import Collection, Iterator, Sequence
 
 import torch
 
-from antiphon.errors import AntiphonError, Internal
-from antiphon.runtime.engine import EngineEvent, Failed, InputChunk, SegmentSettings
+from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
 from antiphon.transport.device_edge import NoStream, ToHost
 from services.thinker.drawing import Draw, draw_alone, draw_together
@@ -101,20 +100,11 @@ class ThinkerEngine:
         """Forget what ended segments have left in their slots."""
         self._slots.forget()
 
-    @contextlib.contextmanager
-    def _alone(self, segment: Segment, events: list[EngineEvent]) -> Iterator[None]:
+    def _alone(
+        self, segment: Segment, events: list[EngineEvent]
+    ) -> contextlib.AbstractContextManager[None]:
         """What goes wrong inside fails this segment and no other."""
-        try:
-            yield
-            return
-        except AntiphonError as error:
-            fault = error
-        except Exception as error:
-            _log.exception("%s: the thinker failed", segment.key)
-            fault = Internal(f"the thinker failed: {type(error).__name__}: {error}")
-        segment.ended = True
-        self._give_slot_back(segment, worth_keeping=False)
-        events.append(Failed(segment.key, fault))
+        return segment.alone(events, lambda: self._give_slot_back(segment, worth_keeping=False))
 
     def _prepare(self, segment: Segment) -> Iterator[EngineEvent]:
         """Make the prompt and let its ids go."""

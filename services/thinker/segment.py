@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -10,12 +12,15 @@ import numpy as np
 import numpy.typing as npt
 
 from antiphon.chunk import Tensor, Tensors
-from antiphon.runtime.engine import Completed, Emitted, EngineEvent, SegmentSettings
+from antiphon.errors import AntiphonError, Internal
+from antiphon.runtime.engine import Completed, Emitted, EngineEvent, Failed, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from services.thinker.prompt import PreparedPrompt
 from services.thinker.stopping import Release, Reply
 
 INPUT, PROMPT, TEXT, TOKENS = "input", "prompt", "text", "tokens"
+
+_log = logging.getLogger(__name__)
 
 
 class Answer(Protocol):
@@ -60,6 +65,21 @@ class Segment(Generic[G]):
     def can_step(self) -> bool:
         """Whether the input is complete and the reply is not."""
         return self.input_finished and not self.ended
+
+    @contextlib.contextmanager
+    def alone(self, events: list[EngineEvent], let_go: Callable[[], None]) -> Iterator[None]:
+        """What goes wrong inside fails this segment and no other; `let_go` frees what it holds."""
+        try:
+            yield
+            return
+        except AntiphonError as error:
+            fault = error
+        except Exception as error:
+            _log.exception("%s: the thinker failed", self.key)
+            fault = Internal(f"the thinker failed: {type(error).__name__}: {error}")
+        self.ended = True
+        let_go()
+        events.append(Failed(self.key, fault))
 
     def wants(self, edge: str) -> bool:
         """Whether an output edge goes anywhere."""

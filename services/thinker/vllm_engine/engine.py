@@ -10,16 +10,15 @@ from __future__ import annotations
 
 import contextlib
 import itertools
-import logging
 import math
 import time
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Protocol
 
 import numpy as np
 
 from antiphon.errors import AntiphonError, Internal
-from antiphon.runtime.engine import EngineEvent, Failed, InputChunk, SegmentSettings
+from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
 from services.thinker.intake import Intake
 from services.thinker.segment import INPUT
@@ -31,8 +30,6 @@ from services.thinker.vllm_engine.prompt_check import PromptCheck
 
 ROWS_TIMEOUT_S = 10.0
 """Longest wait for hidden rows once the reply has ended."""
-
-_log = logging.getLogger(__name__)
 
 Segment = AnySegment[Generation]
 
@@ -124,20 +121,11 @@ class VllmThinkerEngine:
         """End vLLM's processes."""
         self._close()
 
-    @contextlib.contextmanager
-    def _alone(self, segment: Segment, events: list[EngineEvent]) -> Iterator[None]:
+    def _alone(
+        self, segment: Segment, events: list[EngineEvent]
+    ) -> contextlib.AbstractContextManager[None]:
         """What goes wrong inside fails this segment and no other."""
-        try:
-            yield
-            return
-        except AntiphonError as error:
-            fault = error
-        except Exception as error:
-            _log.exception("%s: the thinker failed", segment.key)
-            fault = Internal(f"the thinker failed: {type(error).__name__}: {error}")
-        segment.ended = True
-        self._stop(segment)
-        events.append(Failed(segment.key, fault))
+        return segment.alone(events, lambda: self._stop(segment))
 
     def _order(self, segment: Segment, events: list[EngineEvent]) -> None:
         """Make the prompt, let its ids go, and hand it to vLLM."""
