@@ -34,10 +34,10 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up load test test-vllm check format proto proto-check clean distclean \
-	bench-transport bench-vllm
+	bench-engines bench-transport bench-vllm
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: $(INSTALLED) ## make .venv with everything in it (again when pyproject.toml changes)
 
@@ -73,9 +73,11 @@ test: setup ## run the tests; ARGS go to pytest
 # what only this engine has.
 test-vllm: $(VLLM_INSTALLED) ## run the tests of the thinker on vLLM (CPU); ARGS go to pytest
 	$(VLLM_BIN)/python -m pytest --thinker-engine vllm -k "not every_number_of_frames" \
-		tests/equality/test_fidelity.py tests/equality/test_prompt_rows.py \
-		tests/equality/test_vllm_settings.py tests/integration/test_vllm_crash.py \
-		tests/unit/services/thinker/test_vllm_engine.py $(ARGS)
+		tests/equality/test_fidelity.py tests/equality/test_logprobs.py \
+		tests/equality/test_prompt_rows.py tests/equality/test_vision.py \
+		tests/equality/test_vllm_settings.py tests/unit/services/thinker/test_thinker_video.py \
+		tests/unit/services/thinker/test_vllm_decoding.py \
+		tests/integration/test_vllm_crash.py tests/unit/services/thinker/test_vllm_engine.py $(ARGS)
 
 $(VLLM_INSTALLED): pyproject.toml $(VLLM_FILES)
 	test -x $(VLLM_BIN)/python || $(PYTHON) -m venv $(VLLM_VENV)
@@ -92,6 +94,14 @@ check: setup proto-check ## format, lint, types, import contracts, generated cod
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+
+ENGINES := thinker talker code2wav
+
+bench-engines: setup ## measure the engines, one after the other: [ENGINE=talker] [SHAPE=tiny]; ARGS="--rounds 1" to each
+	@set -e; for engine in $(or $(ENGINE),$(ENGINES)); do \
+		echo "$$engine:"; \
+		$(BIN)/python -m benchmarks.engines.$$engine $(if $(SHAPE),--shape "$(SHAPE)") $(ARGS); \
+	done
 
 bench-vllm: $(VLLM_INSTALLED) ## the thinker's two engines side by side, and what the tap costs
 	$(VLLM_BIN)/python -m benchmarks.engines.vllm $(ARGS)

@@ -10,6 +10,7 @@ from antiphon.errors import InvalidArgument
 MAX_TOP_K = 1 << 20
 MAX_STOPS = 16
 MAX_STOP_BYTES = 256
+MAX_TOP_LOGPROBS = 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,6 +19,8 @@ class SamplingRequest:
 
     `temperature` 0 is greedy: the likeliest id after repetition penalty and
     suppression. `top_k` 0 keeps all ids. `max_tokens` counts the stop id.
+    `top_logprobs` asks the thinker for the log probability of each token of its
+    text, and for so many of the likeliest; other stages pass over it, and over `stop`.
     Raises `InvalidArgument` with `field` for a value out of range.
     """
 
@@ -28,6 +31,7 @@ class SamplingRequest:
     seed: int | None = None
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
+    top_logprobs: int | None = None
 
     def __post_init__(self) -> None:
         _check_range("temperature", self.temperature, 0.0, 100.0)
@@ -36,6 +40,7 @@ class SamplingRequest:
         _check_range("repetition_penalty", self.repetition_penalty, 0.0, 100.0, above=True)
         _check_range("seed", self.seed, 0, (1 << 64) - 1)
         _check_range("max_tokens", self.max_tokens, 1, (1 << 31) - 1)
+        _check_range("top_logprobs", self.top_logprobs, 0, MAX_TOP_LOGPROBS)
         if len(self.stop) > MAX_STOPS:
             raise InvalidArgument(f"stop: at most {MAX_STOPS} stop strings", field="stop")
         for text in self.stop:
@@ -56,6 +61,7 @@ class Sampling:
     seed: int
     max_tokens: int
     stop: tuple[str, ...] = ()
+    top_logprobs: int | None = None
 
     @property
     def greedy(self) -> bool:

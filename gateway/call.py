@@ -74,7 +74,7 @@ class Call:
         self._windows = lineup.windows(
             ahead_s=config.max_ahead_seconds, stage_ahead_s=config.max_stage_ahead_seconds
         )
-        self._messages = opening_messages(
+        self._openings = opening_messages(
             self.session_id, request, lineup, timeout_s, deployed_delivery, self._windows
         )
         self._mailbox: Mailbox[_Message] = Mailbox(MAILBOX_MESSAGES)
@@ -90,9 +90,9 @@ class Call:
 
     async def __aenter__(self) -> Call:
         self._streams = [
-            StageStream(self._stages[role], messages) for role, messages in self._messages.items()
+            StageStream(self._stages[role], opening) for role, opening in self._openings.items()
         ]
-        self._messages = {}
+        self._openings = {}
         self._readers = [asyncio.create_task(self._read(stream)) for stream in self._streams]
         return self
 
@@ -199,8 +199,6 @@ class Call:
     async def _receive(self, role: str, response: session_pb2.SessionResponse) -> None:
         match response.WhichOneof("message"):
             case "opened":
-                pass  # registered; whether it has a slot comes next
-            case "segment_opened":
                 self._unopened.discard(role)
                 if not self._unopened:
                     self._all_opened.set()

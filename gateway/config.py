@@ -10,7 +10,6 @@ from pathlib import Path
 import msgspec
 
 from antiphon.deployment.schema import Deployment, load_deployment
-from antiphon.errors import InvalidArgument
 from antiphon.segment import Delivery
 
 LOG_LEVELS = ("debug", "info", "warning", "error")
@@ -43,14 +42,6 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
 def delivery_of(deployment: Deployment) -> dict[str, Delivery]:
     """The deployment's delivery, by edge."""
     return {edge: Delivery(name) for edge, name in deployment.delivery.items()}
-
-
-def host_and_port(address: str, *, field: str) -> tuple[str, int]:
-    """The parts of "host:port" (IPv6 in brackets). Raises `InvalidArgument`."""
-    host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
-        raise InvalidArgument(f"{field}: {address!r} is not host:port", field=field)
-    return host.strip("[]"), int(port)
 
 
 def _parser() -> argparse.ArgumentParser:

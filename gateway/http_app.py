@@ -20,8 +20,7 @@ from gateway.chat_http import ChatCompletions
 from gateway.health import health_report
 from gateway.http_errors import error_response
 from gateway.journal import Entry, Journal
-from gateway.link_metrics import expose_links
-from gateway.metrics import CONTENT_TYPE, Metrics
+from gateway.metrics import CONTENT_TYPE, Metrics, expose_links
 from gateway.speech import Speech
 from gateway.stages import Stages
 

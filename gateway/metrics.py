@@ -1,10 +1,13 @@
-"""What the gateway counts, in a registry of its own."""
+"""What the gateway counts, in a registry of its own, and the links of the stages."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
+
+from antiphon.transport.link_metrics import LinkMetrics
+from antiphon.v1 import stage_pb2
 
 PREFIX = "antiphon_gateway_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -40,3 +43,9 @@ class Metrics:
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"{PREFIX}{name}", text, ("api",), buckets=buckets, registry=self.registry)
+
+
+def expose_links(descriptions: Mapping[str, stage_pb2.DescribeResponse]) -> bytes:
+    """The links of stages, by role, in the text format of Prometheus."""
+    links = [(role, link) for role, described in descriptions.items() for link in described.links]
+    return generate_latest(LinkMetrics(links))

@@ -13,12 +13,13 @@ import uvicorn
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from antiphon.deployment.address import host_and_port
 from antiphon.deployment.schema import Deployment
 from antiphon.errors import Unavailable
 from antiphon.transport.channel import SERVER_OPTIONS
 from antiphon.v1 import speech_pb2, speech_pb2_grpc
 from gateway.calls import Calls
-from gateway.config import delivery_of, host_and_port
+from gateway.config import delivery_of
 from gateway.http_app import http_app
 from gateway.journal import Journal
 from gateway.metrics import Metrics

@@ -8,13 +8,11 @@ from antiphon.chunk import Chunk
 from antiphon.conversation import to_tensors
 from antiphon.errors import InvalidArgument
 from antiphon.segment import Delivery, FinishReason
-from antiphon.v1 import session_pb2
+from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.convert import delivery_to_proto, policy_to_proto, sampling_to_proto
 from gateway.lineup import Lineup, Member
 from gateway.request import AUDIO, SpeechRequest, with_seeds
-
-Messages = tuple[session_pb2.SessionRequest, ...]
 
 
 def opening_messages(
@@ -24,22 +22,25 @@ def opening_messages(
     deadline_s: float,
     deployed_delivery: Mapping[str, Delivery],
     windows: Mapping[str, int],
-) -> dict[str, Messages]:
-    """What to send to each stage, by role. Raises `InvalidArgument` for an unknown role."""
-    segment = session_pb2.SessionRequest(
-        segment_open=_segment_open(request, lineup, deadline_s, deployed_delivery)
-    )
-    messages: dict[str, Messages] = {}
-    for member in lineup.members:
-        session_open = _session_open(session_id, member, lineup, windows)
-        opening = session_pb2.SessionRequest(open=session_open)
-        messages[member.role] = (opening, segment)
-    messages[lineup.input_member.role] += _input(session_id, request, lineup)
-    return messages
+) -> dict[str, session_pb2.SessionOpen]:
+    """What opens the session on each stage, by role, with its segment and all input.
+
+    Raises `InvalidArgument` for an unknown role."""
+    segment = _segment_open(request, lineup, deadline_s, deployed_delivery)
+    openings = {
+        member.role: _session_open(session_id, member, lineup, windows, segment)
+        for member in lineup.members
+    }
+    openings[lineup.input_member.role].first_input.append(_input(session_id, request, lineup))
+    return openings
 
 
 def _session_open(
-    session_id: str, member: Member, lineup: Lineup, windows: Mapping[str, int]
+    session_id: str,
+    member: Member,
+    lineup: Lineup,
+    windows: Mapping[str, int],
+    segment: session_pb2.SegmentOpen,
 ) -> session_pb2.SessionOpen:
     return session_pb2.SessionOpen(
         session_id=session_id,
@@ -47,6 +48,7 @@ def _session_open(
         checkpoint_fingerprint=member.description.checkpoint_fingerprint,
         routes=lineup.routes(member.role),
         windows=windows,
+        first_segment=segment,
     )
 
 
@@ -77,8 +79,8 @@ def _segment_open(
     return message
 
 
-def _input(session_id: str, request: SpeechRequest, lineup: Lineup) -> Messages:
-    """The conversation as the one input chunk, and the end of input."""
+def _input(session_id: str, request: SpeechRequest, lineup: Lineup) -> chunk_pb2.Chunk:
+    """The conversation as the one input chunk, which ends the input."""
     chunk = Chunk(
         session_id=session_id,
         edge=lineup.input_edge.name,
@@ -86,7 +88,4 @@ def _input(session_id: str, request: SpeechRequest, lineup: Lineup) -> Messages:
         segment_finished=True,
         finish_reason=FinishReason.STOP,
     )
-    return (
-        session_pb2.SessionRequest(chunk=chunk_to_proto(chunk)),
-        session_pb2.SessionRequest(input_finished=session_pb2.InputFinished()),
-    )
+    return chunk_to_proto(chunk)

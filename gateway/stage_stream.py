@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator
 
 import grpc
 
@@ -20,13 +20,13 @@ _LOST = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
 class StageStream:
     """A session on one stage, open from construction; ends with `half_close` or `cancel`."""
 
-    def __init__(self, stage: Stage, messages: Sequence[session_pb2.SessionRequest]) -> None:
+    def __init__(self, stage: Stage, opening: session_pb2.SessionOpen) -> None:
         self.role = stage.role
         self.address = stage.address
         self._credits: dict[str, int] = {}
         self._half_closed = False
         self._changed = asyncio.Event()
-        self._rpc: Rpc = stage.stub.RunSession(self._requests(messages))
+        self._rpc: Rpc = stage.stub.RunSession(self._requests(opening))
 
     def half_close(self) -> None:
         """Say that no more is coming; the stage then ends the stream."""
@@ -55,10 +55,9 @@ class StageStream:
             raise self._error(failure) from failure
 
     async def _requests(
-        self, messages: Sequence[session_pb2.SessionRequest]
+        self, opening: session_pb2.SessionOpen
     ) -> AsyncIterator[session_pb2.SessionRequest]:
-        for message in messages:
-            yield message
+        yield session_pb2.SessionRequest(open=opening)
         while not self._half_closed:
             await self._changed.wait()
             self._changed.clear()

@@ -25,7 +25,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     console = Console(sys.stdout)
     try:
-        launcher = Launcher(_deployment(options), report=console)
+        launcher = Launcher(_deployment(options), metrics=True, report=console)
         return asyncio.run(up(launcher, console))
     except AntiphonError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -40,7 +40,12 @@ async def up(launcher: Launcher, console: Console) -> int:
             console.say(f"\nready in {running.startup_s:.1f} s; Ctrl-C stops everything")
             console.say(f"  model {running.model}")
             console.say(f"  HTTP  {running.http_url}")
-            console.say(f"  gRPC  {running.grpc_address}\n")
+            console.say(f"  gRPC  {running.grpc_address}")
+            console.say("  metrics")
+            for name, process in running.processes.items():
+                if process.metrics_url:
+                    console.say(f"    {name:<9} {process.metrics_url}")
+            console.say()
             await running.wait()
             console.say("the gateway has ended, stopping the stages")
             return 1

@@ -52,7 +52,8 @@ def _describe(event: LaunchEvent) -> str:
         case Started():
             return f"started, process {event.pid}"
         case Listening():
-            return f"listens on {event.address}, loading"
+            metrics = f", metrics on {event.metrics}" if event.metrics else ""
+            return f"listens on {event.address}{metrics}, loading"
         case Loaded():
             return f"ready after {event.seconds:.1f} s"
         case Exited():

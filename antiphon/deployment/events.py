@@ -17,10 +17,11 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Listening:
-    """The service can be reached, and loads."""
+    """The service can be reached, and loads. `metrics` is where its series are, if anywhere."""
 
     service: str
     address: str
+    metrics: str = ""
 
 
 @dataclass(frozen=True, slots=True)

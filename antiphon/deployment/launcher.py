@@ -17,13 +17,20 @@ from pathlib import Path
 from types import TracebackType
 
 from antiphon.deployment.events import LaunchEvent, Report, describe_status
-from antiphon.deployment.plan import GATEWAY, application_root, resolve, with_addresses
-from antiphon.deployment.process import ServiceProcess
+from antiphon.deployment.plan import (
+    GATEWAY,
+    application_root,
+    resolve,
+    with_addresses,
+    with_priorities,
+)
+from antiphon.deployment.process import ServiceProcess, http_url
 from antiphon.deployment.schema import Deployment, dump_deployment
 from antiphon.errors import DeadlineExceeded, Unavailable
 
 STARTUP_TIMEOUT_S = 900.0
 STOP_TIMEOUT_S = 15.0
+METRICS_LISTEN = "127.0.0.1:0"
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +57,8 @@ class Launcher:
 
     Takes a deployment or a checkpoint directory; a deployment without a model serves
     the embedded one. A stage that has addresses already runs elsewhere and is not
-    started. `report` is called with every `LaunchEvent`. Raises what `plan.resolve`
+    started. With `metrics` a stage without `metrics_listen` gets a free port of this
+    host's for it. `report` is called with every `LaunchEvent`. Raises what `plan.resolve`
     raises. Entering raises `Unavailable`, naming the stage, when a process ends before
     all are ready, and `DeadlineExceeded` after `startup_timeout_s`; nothing is left
     running then, nor when the entering task is cancelled.
@@ -60,6 +68,7 @@ class Launcher:
         self,
         deployment: Deployment | Path,
         *,
+        metrics: bool = False,
         report: Report | None = None,
         root: Path | None = None,
         startup_timeout_s: float = STARTUP_TIMEOUT_S,
@@ -68,7 +77,9 @@ class Launcher:
         if isinstance(deployment, Path):
             deployment = Deployment(model=str(deployment))
         self._root = application_root() if root is None else root
-        self._deployment, self._pipeline = resolve(deployment, self._root)
+        resolved, self._pipeline = resolve(deployment, self._root)
+        self._deployment = with_priorities(resolved, self._pipeline)
+        self._metrics = metrics
         self._report = report or _ignore
         self._startup_timeout_s = startup_timeout_s
         self._stop_timeout_s = stop_timeout_s
@@ -139,7 +150,9 @@ class Launcher:
         for role in self._pipeline.roles:
             stage = self._deployment.stage(role)
             if not stage.addresses:
-                argv = (f"services.{role}", "--config", config, "--listen", stage.listen)
+                argv = [f"services.{role}", "--config", config, "--listen", stage.listen]
+                if self._metrics and not stage.metrics_listen:
+                    argv += ["--metrics-listen", METRICS_LISTEN]
                 stages[role] = await self._spawn(role, *argv)
         addresses = {role: (await stage.listening).address for role, stage in stages.items()}
         config = _write(directory / "deployment.yaml", with_addresses(self._deployment, addresses))
@@ -149,7 +162,7 @@ class Launcher:
             await process.ready
         return Running(
             model=Path(self._deployment.model),
-            http_url=_url(doors.http),
+            http_url=http_url(doors.http),
             grpc_address=doors.grpc,
             processes=dict(self._processes),
             startup_s=asyncio.get_running_loop().time() - started_at,
@@ -186,10 +199,6 @@ class Launcher:
 def _write(path: Path, deployment: Deployment) -> str:
     path.write_bytes(dump_deployment(deployment))
     return str(path)
-
-
-def _url(address: str) -> str:
-    return address if "://" in address else f"http://{address}"
 
 
 def _ignore(event: LaunchEvent) -> None:

@@ -16,6 +16,7 @@ from antiphon.pipelines.graph import Pipeline, pipeline_named, pipeline_of
 GATEWAY = "gateway"
 EMBEDDED_MODEL = "models/antiphon-demo"
 """The small checkpoint that comes with the repository, from its root."""
+NICE_PER_STEP = 3
 
 
 def with_overrides(deployment: Deployment, overrides: Iterable[str]) -> Deployment:
@@ -45,6 +46,22 @@ def with_addresses(deployment: Deployment, addresses: Mapping[str, str]) -> Depl
     stages = dict(deployment.stages)
     for role, address in addresses.items():
         stages[role] = msgspec.structs.replace(deployment.stage(role), addresses=(address,))
+    return msgspec.structs.replace(deployment, stages=stages)
+
+
+def with_priorities(deployment: Deployment, pipeline: Pipeline) -> Deployment:
+    """The deployment for stages that share one machine's cores: who is nearer to the listener
+    goes first, and everybody's messages before anybody's engine.
+
+    Otherwise a thinker, which is far ahead of what is being spoken, keeps the first audio
+    waiting. Stages on an accelerator, and those that say what they want, stay as they are.
+    """
+    stages = dict(deployment.stages)
+    for role in pipeline.roles:
+        stage = deployment.stage(role)
+        if stage.engine_nice is None and stage.device == "cpu":
+            nice = NICE_PER_STEP * pipeline.steps_to_client(role)
+            stages[role] = msgspec.structs.replace(stage, engine_nice=nice)
     return msgspec.structs.replace(deployment, stages=stages)
 
 

@@ -44,10 +44,14 @@ os.execv(sys.argv[2], sys.argv[2:])
 
 
 class Announcement(msgspec.Struct, frozen=True):
-    """A line on the announce pipe. Stages have an `address`, the gateway two doors."""
+    """A line on the announce pipe. Stages have an `address`, the gateway two doors.
+
+    `metrics` is the address of a stage's metrics door, if it has one.
+    """
 
     event: str
     address: str = ""
+    metrics: str = ""
     http: str = ""
     grpc: str = ""
 
@@ -78,9 +82,11 @@ class ServiceProcess(asyncio.SubprocessProtocol):
     async def start(
         cls, name: str, argv: Sequence[str], *, root: Path, report: Report
     ) -> ServiceProcess:
-        """Start `python -m <argv>` in `root`, in a session of its own.
+        """Start `python -m <argv>` in `root`, in a process group of its own.
 
-        A terminal's Ctrl-C does not reach it there: only its owner stops it.
+        A terminal's Ctrl-C does not reach it there: only its owner stops it. It stays in
+        the launcher's session, because Linux's autogroup shares the cores out by sessions:
+        with one each, threads that wait for a message stand behind other stages' engines.
         """
         loop = asyncio.get_running_loop()
         source_fd, sink_fd = os.pipe()
@@ -93,7 +99,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
                 stdin=asyncio.subprocess.DEVNULL,
                 stderr=asyncio.subprocess.STDOUT,
                 pass_fds=(sink_fd,),
-                start_new_session=True,
+                process_group=0,
                 cwd=root,
             )
         except BaseException:
@@ -121,6 +127,15 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         announcement = self.listening.result()
         return announcement.address or announcement.grpc
 
+    @property
+    def metrics_url(self) -> str:
+        """Where its series are; empty when they are nowhere, or it does not listen yet."""
+        if not self.listening.done():
+            return ""
+        announcement = self.listening.result()
+        door = announcement.metrics or announcement.http
+        return f"{http_url(door)}/metrics" if door else ""
+
     async def wait(self) -> int:
         """The exit status, when there is one."""
         return await asyncio.shield(self.exited)
@@ -128,12 +143,13 @@ class ServiceProcess(asyncio.SubprocessProtocol):
     async def report_exit(self) -> None:
         """Wait for the end and tell it, after the last line that was printed.
 
-        A grandchild that holds the pipe open delays it by `DRAIN_S` at most.
+        What it had started must not outlive it, and has `DRAIN_S` to end by itself.
         """
         status = await self.wait()
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(DRAIN_S):
                 await self._drained.wait()
+        self._signal_group(signal.SIGKILL)
         self._transport.close()
         self._report(Exited(self.name, status))
 
@@ -145,7 +161,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
     def kill(self) -> None:
         """End it, and whatever it has started."""
         if not self.exited.done():
-            self._kill_group()
+            self._signal_group(signal.SIGKILL)
 
     def announced(self, line: str) -> None:
         """Take in a line of the announce pipe; a line of no known form ends the service."""
@@ -157,7 +173,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
             return
         if announcement.event == "listening" and not self.listening.done():
             self.listening.set_result(announcement)
-            self._report(Listening(self.name, self.address))
+            self._report(Listening(self.name, self.address, announcement.metrics))
         elif announcement.event == "ready" and not self.ready.done():
             seconds = asyncio.get_running_loop().time() - self._started_at
             self.ready.set_result(seconds)
@@ -181,17 +197,24 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         self._drained.set()
 
     def process_exited(self) -> None:
-        """It ended; what it had started must not outlive it."""
-        self._kill_group()
+        """It ended; what it had started is asked to."""
+        # Python's resource tracker ignores this: it ends by itself when it has removed what
+        # the processes left, which a kill would prevent.
+        self._signal_group(signal.SIGTERM)
         self.exited.set_result(cast(int, self._transport.get_returncode()))
 
     def _printed(self, line: str) -> None:
         self.tail.append(line)
         self._report(Output(self.name, line))
 
-    def _kill_group(self) -> None:
+    def _signal_group(self, number: signal.Signals) -> None:
         with contextlib.suppress(ProcessLookupError):
-            os.killpg(self._pid, signal.SIGKILL)
+            os.killpg(self._pid, number)
+
+
+def http_url(address: str) -> str:
+    """The address, which may be one already, as a URL."""
+    return address if "://" in address else f"http://{address}"
 
 
 class _AnnouncePipe(asyncio.Protocol):

@@ -26,6 +26,8 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # gRPC targets at which the gateway finds the replicas; the launcher fills them in.
     addresses: tuple[str, ...] = ()
     listen: str = "127.0.0.1:0"
+    # host:port at which HTTP GET /metrics answers; empty: nowhere.
+    metrics_listen: str = ""
     # `auto` takes the fastest that this process can run; see each stage.
     engine: str = "auto"
     # Arguments of the engine, by its own names: for `vllm` those of its AsyncEngineArgs.
@@ -34,6 +36,10 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     # torch intra-op threads; 0 leaves torch's choice.
     threads: Annotated[int, msgspec.Meta(ge=0)] = 1
+    # How far the engine's thread stands back for others that want its core, as `nice` has it
+    # (Linux). Unset: not at all; `up`, whose stages share one machine, sets it for stages on
+    # the CPU, more the farther their output is from the listener.
+    engine_nice: Annotated[int, msgspec.Meta(ge=0, le=19)] | None = None
     # Segments open at a time.
     slots: Positive = 16
     # Most positions of a segment; 0 takes the checkpoint's.
@@ -55,9 +61,14 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     async_to_host: bool = True
     async_to_device: bool = True
     staging_bytes: Annotated[int, msgspec.Meta(ge=1 << 16)] = 64 << 20
-    # On a GPU, whether the talker replays what it can as CUDA graphs, captured at start. Off
-    # until it has been run on one.
+    # On a GPU, whether the talker and code2wav replay what they can as CUDA graphs, captured
+    # at start. Off until that has been run on one.
     graphs: bool = False
+    # Whether the talker launches a step before it reads the last one's frames. On a GPU the
+    # device then need not wait for the host, which pays where launching takes less time than
+    # the step: with `graphs`. Off until it has been run on one, and for good on a CPU, where
+    # a step is complete when it is launched and each end of speech costs a frame for nothing.
+    launch_ahead: bool = False
     # How long the sessions of a broken link wait for it to heal.
     resume_window_s: Seconds = 5.0
 

@@ -86,6 +86,8 @@ def describe(
         max_stop_bytes=MAX_STOP_BYTES,
         max_stops=MAX_STOPS,
         max_input_audio_s=facts.max_input_audio_s,
+        max_input_images=facts.max_input_images,
+        max_input_videos=facts.max_input_videos,
         open_sessions=open_sessions,
         open_segments=open_segments,
         held_segments=held_segments,

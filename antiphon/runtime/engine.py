@@ -71,6 +71,7 @@ class Completed:
     input_positions: int
     output_positions: int
     input_audio_positions: int = 0
+    input_image_positions: int = 0
     input_cached_positions: int = 0
 
 
@@ -95,7 +96,10 @@ class Engine(Protocol):
         """Store input; must be cheap. Raises `AntiphonError` if the chunk is unusable."""
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """The input edge that the segment waits for; None when it can step."""
+        """The input edge that the segment waits for; None when it can step.
+
+        It also can when something of it is under way that a step will hand on.
+        """
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
         """Advance every segment that can and is not `held`, by one step.
@@ -160,6 +164,8 @@ class StageFacts:
     input_kinds: tuple[str, ...] = ()
     input_sample_rate_hz: int = 0
     max_input_audio_s: float = 0.0
+    max_input_images: int = 0
+    max_input_videos: int = 0
 
 
 @dataclass(frozen=True, slots=True)

@@ -17,6 +17,7 @@ from antiphon.runtime.engine import DetachedEngine, Engine, PendingCopies
 from antiphon.runtime.engine_rounds import EngineBatch, EngineRounds
 from antiphon.runtime.handover import Handover
 from antiphon.runtime.instructions import EngineCommand, Release
+from antiphon.runtime.process import stand_back
 
 MAILBOX_COMMANDS = 65536
 RESULT_PERMITS = 256
@@ -27,7 +28,7 @@ class EngineThread:
     one whose `copies` have to be waited for, on that of the `Handover`.
 
     The receiver of a batch calls `batch_taken` once it is done with it. For
-    `counted_by` see `EngineRounds`.
+    `counted_by` see `EngineRounds`. On Linux the thread stands back for others by `nice`.
     """
 
     def __init__(
@@ -36,7 +37,9 @@ class EngineThread:
         post: Callable[[EngineBatch], None],
         counted_by: Mapping[str, str],
         copies: PendingCopies | None = None,
+        nice: int = 0,
     ) -> None:
+        self._nice = nice
         self._rounds = EngineRounds(engine, counted_by)
         self._detached = engine if isinstance(engine, DetachedEngine) else None
         self._copies = copies
@@ -87,6 +90,7 @@ class EngineThread:
             self._detached.interrupt()
 
     def _run(self) -> None:
+        stand_back(self._nice)
         try:
             self._run_rounds()
         finally:

@@ -85,6 +85,7 @@ class Report:
     finish_reason: FinishReason
     input_positions: int
     input_audio_positions: int
+    input_image_positions: int
     input_cached_positions: int
     output_positions: int
     first_input_s: float

@@ -38,19 +38,21 @@ from antiphon.runtime.outlet import Outlet, Piece
 from antiphon.runtime.plan import SegmentRequest, SessionRequest, StagePlan
 from antiphon.runtime.segment import Segment
 from antiphon.runtime.session import Event, State, follow
+from antiphon.runtime.tally import Outcome, Tally
 from antiphon.segment import FinishReason, SegmentKey
 
 
 class LiveSession:
     """A session that has not ended."""
 
-    def __init__(self, request: SessionRequest, plan: StagePlan) -> None:
+    def __init__(self, request: SessionRequest, plan: StagePlan, tally: Tally) -> None:
         plan.check(request)
         self.session_id = request.session_id
         self.state = State.REGISTERED
         self.segment: Segment | None = None
         self.client_done = False
         self._plan = plan
+        self._tally = tally
         self._routes = request.routes
         self._windows = request.windows
         self._attempt = request.attempt
@@ -106,12 +108,13 @@ class LiveSession:
             if self._plan.inputs[name].producer == CLIENT
         ]
 
-    def park(self) -> list[Instruction]:
-        """End the open turn and give back its slot and memory; the session stays."""
+    def park(self, outcome: Outcome, error: AntiphonError | None = None) -> list[Instruction]:
+        """End the open turn, if there is one, and give back its slot and memory."""
         if self.segment is None:
             return []
         segment, self.segment = self.segment, None
         self.become(Event.SEGMENT_ENDED)
+        self._tally.ended(outcome, error)
         return [Release(segment.key)] if segment.in_engine else []
 
     def _live_outputs(self, request: SegmentRequest) -> list[Edge]:
@@ -234,7 +237,7 @@ class LiveSession:
         segment = self.segment
         if segment is None or segment.completed is None or not segment.drained:
             return []
-        return [segment.report(segment.completed), *self.park()]
+        return [segment.report(segment.completed), *self.park(Outcome.FINISHED)]
 
     def _send(self, edge: str, pieces: list[Piece]) -> list[Instruction]:
         chunks = [self._address(edge, piece) for piece in pieces]
@@ -243,6 +246,7 @@ class LiveSession:
     def _address(self, edge: str, piece: Piece) -> Chunk:
         sequence = self._sequences.get(edge, 0)
         self._sequences[edge] = sequence + 1
+        self._tally.chunks[edge] += 1
         ends = piece.finish_reason is not None
         return Chunk(
             self.session_id,

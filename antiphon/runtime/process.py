@@ -1,8 +1,9 @@
-"""What a stage process sets for itself before it does anything."""
+"""What a stage process sets for itself and its threads."""
 
 from __future__ import annotations
 
 import asyncio
+import os
 import sys
 from collections.abc import Coroutine
 from typing import Any, TypeVar
@@ -24,3 +25,13 @@ def run(main: Coroutine[Any, Any, Result], switch_interval_s: float = SWITCH_INT
     sys.setswitchinterval(switch_interval_s)
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         return runner.run(main)
+
+
+def stand_back(nice: int) -> None:
+    """Lower this thread's priority, and that of the threads and processes that it will start.
+
+    By so much below its process's; only Linux has threads with a priority of their own.
+    """
+    if nice and sys.platform == "linux":
+        here = os.getpriority(os.PRIO_PROCESS, 0)
+        os.setpriority(os.PRIO_PROCESS, 0, min(here + nice, 19))

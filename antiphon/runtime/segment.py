@@ -111,6 +111,7 @@ class Segment:
             finish_reason=completed.finish_reason,
             input_positions=completed.input_positions,
             input_audio_positions=completed.input_audio_positions,
+            input_image_positions=completed.input_image_positions,
             input_cached_positions=completed.input_cached_positions,
             output_positions=completed.output_positions,
             first_input_s=self._since_open(self._first_input_at),

@@ -14,21 +14,24 @@ import os
 import signal
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
 import grpc
 import msgspec
-from grpc_health.v1 import health, health_pb2, health_pb2_grpc
+from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from antiphon.deployment.schema import Deployment, StageConfig, load_deployment
 from antiphon.errors import AntiphonError, InvalidArgument
 from antiphon.pipelines.graph import Pipeline, pipeline_named, pipeline_of
 from antiphon.runtime.description import StageIdentity
-from antiphon.runtime.engine import DetachedEngine, Engine, LoadedStage
+from antiphon.runtime.engine import LoadedStage
+from antiphon.runtime.health import SERVICE_NAME, Health
 from antiphon.runtime.link_port import LinkPort
+from antiphon.runtime.metrics import StageMetrics
+from antiphon.runtime.metrics_door import check_listen, metrics_door
 from antiphon.runtime.plan import StageLimits, StagePlan
 from antiphon.runtime.process import run
 from antiphon.runtime.servicer import StageServicer
@@ -37,7 +40,6 @@ from antiphon.segment import Delivery
 from antiphon.transport.channel import SERVER_OPTIONS
 from antiphon.transport.negotiate import candidates, check_possible
 from antiphon.transport.settings import LinkIdentity, LinkSettings
-from antiphon.v1 import stage_pb2
 from antiphon.wire.frames import add_stage_service
 
 Load = Callable[[Pipeline, Path, StageConfig], LoadedStage]
@@ -45,7 +47,6 @@ Load = Callable[[Pipeline, Path, StageConfig], LoadedStage]
 
 DRAIN_S = 10.0
 STOP_GRACE_S = 2.0
-SERVICE_NAME = stage_pb2.DESCRIPTOR.services_by_name["StageService"].full_name
 
 log = logging.getLogger(__name__)
 
@@ -87,6 +88,7 @@ def _parser(role: str) -> argparse.ArgumentParser:
     parser.add_argument("--config", type=Path, help="deployment file (YAML)")
     parser.add_argument("--model", type=Path, help="checkpoint directory; overrides the file's")
     parser.add_argument("--listen", help="address to listen on, host:port; port 0 picks one")
+    parser.add_argument("--metrics-listen", help="address of the metrics door, host:port")
     parser.add_argument(
         "--announce-fd", type=int, help="file descriptor to write `listening` and `ready` lines to"
     )
@@ -107,8 +109,11 @@ def _options(role: str, arguments: argparse.Namespace) -> StageOptions:
     if unknown:
         raise InvalidArgument(f"delivery: pipeline {pipeline.name} has no edge {unknown}")
     config = deployment.stage(role)
-    if arguments.listen:
-        config = msgspec.structs.replace(config, listen=arguments.listen)
+    given = {
+        name: value for name in ("listen", "metrics_listen") if (value := getattr(arguments, name))
+    }
+    config = msgspec.structs.replace(config, **given)
+    check_listen(config.metrics_listen)
     check_possible(LinkSettings.of(config))
     return StageOptions(role, deployment, config, model, pipeline, arguments.announce_fd)
 
@@ -116,40 +121,53 @@ def _options(role: str, arguments: argparse.Namespace) -> StageOptions:
 async def _serve(options: StageOptions, load: Load) -> int:
     """Bind, announce, load, serve until a signal, drain, stop."""
     started = time.perf_counter()
+    healthiness = Health()
+    metrics = StageMetrics(options.role, options.config.device, lambda: healthiness.serving)
+    async with metrics_door(options.config.metrics_listen, metrics) as metrics_address:
+        servicer = StageServicer()
+        server, address = await _start_server(options.config.listen, servicer, healthiness)
+        listening = {"event": "listening", "address": address, "metrics": metrics_address}
+        _announce(options.announce_fd, listening)
+        if metrics_address:
+            log.info("%s has its metrics on http://%s/metrics", options.role, metrics_address)
+        stop = _stop_on_signals()
+        stage: Stage | None = None
+        try:
+            loaded = await _load_or_stop(options, load, stop)
+            if loaded is None:
+                return 0
+            stage = _start_stage(options, loaded, address, (servicer, metrics))
+            await healthiness.tell(serving=True)
+            healthiness.follow(loaded.engine)
+            seconds = time.perf_counter() - started
+            _announce(options.announce_fd, {"event": "ready", "seconds": round(seconds, 3)})
+            log.info(
+                "%s serves %s on %s after %.1f s", options.role, options.model_dir, address, seconds
+            )
+            await stop.wait()
+            await healthiness.close()
+            if not await stage.drain(DRAIN_S):
+                log.warning("%d sessions did not end in %g s", stage.table.session_count, DRAIN_S)
+        finally:
+            if stage is not None:
+                await stage.close()
+            await server.stop(STOP_GRACE_S)
+    return 0
+
+
+async def _start_server(
+    listen: str, servicer: StageServicer, healthiness: Health
+) -> tuple[grpc.aio.Server, str]:
+    """The gRPC server, running, and where."""
     server = grpc.aio.server(options=SERVER_OPTIONS)
-    servicer, healthiness = StageServicer(), health.aio.HealthServicer()
     add_stage_service(servicer, server)
-    health_pb2_grpc.add_HealthServicer_to_server(healthiness, server)
+    health_pb2_grpc.add_HealthServicer_to_server(healthiness.servicer, server)
     names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
-    await _set_health(healthiness, serving=False)
-    port = server.add_insecure_port(options.config.listen)
-    address = f"{options.config.listen.rpartition(':')[0]}:{port}"
+    await healthiness.tell(serving=False)
+    port = server.add_insecure_port(listen)
     await server.start()
-    _announce(options.announce_fd, {"event": "listening", "address": address})
-    stop = _stop_on_signals()
-    stage: Stage | None = None
-    try:
-        loaded = await _load_or_stop(options, load, stop)
-        if loaded is None:
-            return 0
-        stage = _start_stage(options, loaded, servicer, address)
-        await _set_health(healthiness, serving=True)
-        _follow_engine(loaded.engine, healthiness, stop)
-        seconds = time.perf_counter() - started
-        _announce(options.announce_fd, {"event": "ready", "seconds": round(seconds, 3)})
-        log.info(
-            "%s serves %s on %s after %.1f s", options.role, options.model_dir, address, seconds
-        )
-        await stop.wait()
-        await _set_health(healthiness, serving=False)
-        if not await stage.drain(DRAIN_S):
-            log.warning("%d sessions did not end in %g s", stage.table.session_count, DRAIN_S)
-    finally:
-        if stage is not None:
-            await stage.close()
-        await server.stop(STOP_GRACE_S)
-    return 0
+    return server, f"{listen.rpartition(':')[0]}:{port}"
 
 
 async def _load_or_stop(
@@ -166,9 +184,12 @@ async def _load_or_stop(
 
 
 def _start_stage(
-    options: StageOptions, loaded: LoadedStage, servicer: StageServicer, address: str
+    options: StageOptions,
+    loaded: LoadedStage,
+    address: str,
+    doors: Iterable[StageServicer | StageMetrics],
 ) -> Stage:
-    """Put the loaded model behind the servicer."""
+    """Put the loaded model behind the doors."""
     config = options.config
     name = options.deployment.model_name
     facts = replace(loaded.facts, model=name) if name else loaded.facts
@@ -187,38 +208,19 @@ def _start_stage(
     delivery = {edge: Delivery(value) for edge, value in options.deployment.delivery.items()}
     plan = StagePlan.of(options.pipeline, options.role, facts.default_sampling, limits, delivery)
     link_identity = LinkIdentity(identity.host_id, identity.boot_id, options.role, address)
-    stage = Stage(loaded, plan, link_identity, links=links, outbox_bytes=config.outbox_bytes)
+    stage = Stage(
+        loaded,
+        plan,
+        link_identity,
+        links=links,
+        outbox_bytes=config.outbox_bytes,
+        engine_nice=config.engine_nice or 0,
+    )
     stage.start()
-    servicer.serve(stage, identity, LinkPort(stage, link_identity, links))
+    link_port = LinkPort(stage, link_identity, links)
+    for door in doors:
+        door.serve(stage, identity, link_port)
     return stage
-
-
-async def _set_health(servicer: health.aio.HealthServicer, *, serving: bool) -> None:
-    response = health_pb2.HealthCheckResponse
-    status = response.SERVING if serving else response.NOT_SERVING
-    await servicer.set("", status)
-    await servicer.set(SERVICE_NAME, status)
-
-
-def _follow_engine(
-    engine: Engine, healthiness: health.aio.HealthServicer, stop: asyncio.Event
-) -> None:
-    """Say NOT_SERVING while an engine with processes of its own is down."""
-    if not isinstance(engine, DetachedEngine):
-        return
-    loop = asyncio.get_running_loop()
-    telling: set[asyncio.Task[None]] = set()
-
-    def tell(fault: AntiphonError | None) -> None:
-        if not stop.is_set():
-            task = loop.create_task(_set_health(healthiness, serving=fault is None))
-            telling.add(task)
-            task.add_done_callback(telling.discard)
-
-    def changed(fault: AntiphonError | None) -> None:
-        loop.call_soon_threadsafe(tell, fault)
-
-    engine.watch(changed)
 
 
 def _stop_on_signals() -> asyncio.Event:
@@ -229,7 +231,7 @@ def _stop_on_signals() -> asyncio.Event:
     return stop
 
 
-def _announce(fd: int | None, line: dict[str, object]) -> None:
+def _announce(fd: int | None, line: Mapping[str, object]) -> None:
     """Tell the launcher, if there is one."""
     if fd is not None:
         os.write(fd, json.dumps(line).encode() + b"\n")

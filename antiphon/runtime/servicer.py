@@ -30,7 +30,7 @@ from antiphon.runtime.plan import SegmentRequest, SessionRequest
 from antiphon.runtime.stage import Reply, Stage
 from antiphon.segment import Delivery, SegmentKey
 from antiphon.transport.incoming_connection import LinkContext
-from antiphon.v1 import session_pb2, stage_pb2, stage_pb2_grpc
+from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2, stage_pb2_grpc
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.convert import (
     delivery_from_proto,
@@ -92,16 +92,17 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         stage, identity = self._stage, self._identity
         incoming = aiter(requests)
         try:
-            request = _session_request(await anext(incoming, None), identity)
+            opening = _opening(await anext(incoming, None))
+            request = _session_request(opening, identity)
             outbox = stage.open(request)
         except AntiphonError as error:
             error.stage = error.stage or identity.role
             await context.write(session_pb2.SessionResponse(error=error_to_proto(error)))
             return
-        reader = asyncio.create_task(_read(stage, identity.role, request.session_id, incoming))
+        reader = asyncio.create_task(_read(stage, identity.role, opening, incoming))
         try:
             async for reply in outbox:
-                if (response := _response(reply, identity)) is not None:
+                if (response := _response(reply, identity, opening)) is not None:
                     await context.write(response)
         except grpc.aio.InternalError:
             log.info("session %s: its client is gone", request.session_id)
@@ -122,11 +123,16 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
 async def _read(
     stage: Stage,
     role: str,
-    session_id: str,
+    opening: session_pb2.SessionOpen,
     incoming: AsyncIterator[session_pb2.SessionRequest],
 ) -> None:
     """Act on a session's requests until its client has no more."""
+    session_id = opening.session_id
     try:
+        if opening.HasField("first_segment"):
+            stage.open_segment(session_id, _segment_request(opening.first_segment, role))
+        for chunk in opening.first_input:
+            _take_chunk(stage, session_id, chunk)
         async for request in incoming:
             _act(stage, role, session_id, request)
     except AntiphonError as error:
@@ -140,12 +146,7 @@ def _act(stage: Stage, role: str, session_id: str, request: session_pb2.SessionR
         case "segment_open":
             stage.open_segment(session_id, _segment_request(request.segment_open, role))
         case "chunk":
-            chunk = chunk_from_proto(request.chunk)
-            if chunk.session_id != session_id:
-                raise InvalidArgument(
-                    "chunk.session_id: not this stream's session", field="chunk.session_id"
-                )
-            stage.chunk_arrived(chunk, "")
+            _take_chunk(stage, session_id, request.chunk)
         case "input_finished":
             stage.input_finished(session_id, request.input_finished.segment)
         case "cancel_segment":
@@ -162,13 +163,24 @@ def _act(stage: Stage, role: str, session_id: str, request: session_pb2.SessionR
             raise InvalidArgument("a session request without a message")
 
 
-def _session_request(
-    first: session_pb2.SessionRequest | None, identity: StageIdentity
-) -> SessionRequest:
-    """The checked `open` of a stream."""
+def _take_chunk(stage: Stage, session_id: str, message: chunk_pb2.Chunk) -> None:
+    chunk = chunk_from_proto(message)
+    if chunk.session_id != session_id:
+        raise InvalidArgument(
+            "chunk.session_id: not this stream's session", field="chunk.session_id"
+        )
+    stage.chunk_arrived(chunk, "")
+
+
+def _opening(first: session_pb2.SessionRequest | None) -> session_pb2.SessionOpen:
+    """What a stream begins with."""
     if first is None or not first.HasField("open"):
         raise InvalidArgument("the first message of a session must be `open`", field="open")
-    request = first.open
+    return first.open
+
+
+def _session_request(request: session_pb2.SessionOpen, identity: StageIdentity) -> SessionRequest:
+    """The checked `open` of a stream."""
     if not request.session_id:
         raise InvalidArgument("open.session_id: must not be empty", field="open.session_id")
     if request.attempt:
@@ -218,8 +230,11 @@ def _segment_request(request: session_pb2.SegmentOpen, role: str) -> SegmentRequ
     )
 
 
-def _response(reply: Reply, identity: StageIdentity) -> session_pb2.SessionResponse | None:
-    match reply:
+def _response(
+    reply: Reply, identity: StageIdentity, opening: session_pb2.SessionOpen
+) -> session_pb2.SessionResponse | None:
+    told = _one_answer(reply) if opening.HasField("first_segment") else reply
+    match told:
         case Opened():
             opened = session_pb2.SessionOpened(boot_id=identity.boot_id)
             return session_pb2.SessionResponse(opened=opened)
@@ -227,18 +242,27 @@ def _response(reply: Reply, identity: StageIdentity) -> session_pb2.SessionRespo
             segment_opened = session_pb2.SegmentOpened(segment=key.segment)
             return session_pb2.SessionResponse(segment_opened=segment_opened)
         case Chunk():
-            return session_pb2.SessionResponse(chunk=chunk_to_proto(reply))
+            return session_pb2.SessionResponse(chunk=chunk_to_proto(told))
         case Suspended(_, edge, address):
             suspended = session_pb2.SessionSuspended(
                 edge=edge, address=address, resume_window_s=identity.resume_window_s
             )
             return session_pb2.SessionResponse(suspended=suspended)
         case Report():
-            return session_pb2.SessionResponse(report=_report(reply))
-        case End(_, error):
-            if error is None:
-                return None
+            return session_pb2.SessionResponse(report=_report(told))
+        case End(_, error) if error is not None:
             return session_pb2.SessionResponse(error=error_to_proto(error))
+    return None
+
+
+def _one_answer(reply: Reply) -> Reply | None:
+    """To an `open` with a segment in it: it is opened when that has its slot."""
+    match reply:
+        case Opened():
+            return None
+        case SegmentOpened(SegmentKey(session_id, 0)):
+            return Opened(session_id)
+    return reply
 
 
 def _report(report: Report) -> session_pb2.SegmentReport:
@@ -247,6 +271,7 @@ def _report(report: Report) -> session_pb2.SegmentReport:
         finish_reason=finish_reason_to_proto(report.finish_reason),
         input_positions=report.input_positions,
         input_audio_positions=report.input_audio_positions,
+        input_image_positions=report.input_image_positions,
         input_cached_positions=report.input_cached_positions,
         output_positions=report.output_positions,
         first_input_s=report.first_input_s,

@@ -17,7 +17,6 @@ Laws it keeps:
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from antiphon.errors import (
@@ -42,6 +41,7 @@ from antiphon.runtime.live_session import LiveSession
 from antiphon.runtime.plan import SegmentRequest, SessionRequest, StagePlan
 from antiphon.runtime.segment import Segment
 from antiphon.runtime.session import OPEN, Event, State
+from antiphon.runtime.tally import Outcome, Tally
 from antiphon.segment import SegmentKey
 
 
@@ -51,7 +51,7 @@ class SessionTable:
     def __init__(self, plan: StagePlan) -> None:
         self._plan = plan
         self._sessions: dict[str, LiveSession] = {}
-        self._made: Counter[str] = Counter()
+        self._tally = Tally()
         self._holding = Holding(
             limit_bytes=plan.limits.hold_bytes, timeout_s=plan.limits.hold_timeout_s
         )
@@ -67,7 +67,7 @@ class SessionTable:
         session_id = request.session_id
         if session_id in self._sessions or self._holding.is_closed(session_id):
             raise FailedPrecondition(f"session {session_id} was opened before")
-        self._sessions[session_id] = LiveSession(request, self._plan)
+        self._sessions[session_id] = LiveSession(request, self._plan, self._tally)
         done: list[Instruction] = [Opened(session_id)]
         for arrival in self._holding.take(session_id):
             done += self.chunk_arrived(arrival, now)
@@ -79,12 +79,13 @@ class SessionTable:
         """Open a turn in a free slot."""
 
         def act(session: LiveSession) -> list[Instruction]:
-            if self.open_segments >= self._plan.limits.slots:
-                raise ResourceExhausted(
-                    f"{self._plan.role}: all {self._plan.limits.slots} slots are taken",
-                    retry_after_s=1.0,
-                )
-            return session.open_segment(request, now)
+            try:
+                self._check_slots()
+                return session.open_segment(request, now)
+            except AntiphonError as error:
+                if session.segment is None:
+                    self._tally.ended(Outcome.REFUSED, error)
+                raise
 
         return self._on(session_id, act)
 
@@ -97,7 +98,9 @@ class SessionTable:
 
         def act(session: LiveSession) -> list[Instruction]:
             is_open = session.segment is not None and session.segment.key.segment == segment
-            return [*session.park(), *self._end_if_done(session)] if is_open else []
+            if not is_open:
+                return []
+            return [*session.park(Outcome.CANCELLED), *self._end_if_done(session)]
 
         return self._on(session_id, act)
 
@@ -200,6 +203,7 @@ class SessionTable:
         `accepted` is how many chunks the engine had been given of each.
         """
         done: list[Instruction] = []
+        self._tally.stepped(busy_s)
         for key, seconds in busy_s.items():
             if (session := self._with_segment(key)) and session.segment:
                 session.segment.note_busy(seconds)
@@ -256,7 +260,12 @@ class SessionTable:
     @property
     def output_positions(self) -> Mapping[str, int]:
         """Positions that the engine has made since the start, by edge."""
-        return self._made
+        return self._tally.positions
+
+    @property
+    def tally(self) -> Tally:
+        """What was counted since the start; others only read it."""
+        return self._tally
 
     @property
     def session_count(self) -> int:
@@ -303,7 +312,14 @@ class SessionTable:
     def _count(self, event: Emitted) -> None:
         edge = self._plan.outputs.get(event.edge)
         if edge is not None:
-            self._made[edge.name] += len(event.tensors.get(edge.counted_by, ()))
+            self._tally.positions[edge.name] += len(event.tensors.get(edge.counted_by, ()))
+
+    def _check_slots(self) -> None:
+        slots = self._plan.limits.slots
+        if self.open_segments >= slots:
+            raise ResourceExhausted(
+                f"{self._plan.role}: all {slots} slots are taken", retry_after_s=1.0
+            )
 
     def _segments(self) -> Iterator[Segment]:
         return (each.segment for each in self._sessions.values() if each.segment is not None)
@@ -325,7 +341,8 @@ class SessionTable:
         """The one way out."""
         if error is not None:
             error.stage = error.stage or self._plan.role
-        done = session.park()
+        outcome = Outcome.CANCELLED if error is None else Outcome.FAILED
+        done = session.park(outcome, error)
         session.become(event)
         del self._sessions[session.session_id]
         self._holding.close(session.session_id)

@@ -63,6 +63,7 @@ class Stage:
         *,
         links: LinkSettings,
         outbox_bytes: int,
+        engine_nice: int = 0,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._table = SessionTable(plan)
@@ -77,7 +78,9 @@ class Stage:
         )
         self._links = LinkPool(identity, links, events, limit_bytes=outbox_bytes)
         counted_by = {edge.name: edge.counted_by for edge in plan.outputs.values()}
-        self._engine = EngineThread(loaded.engine, self._post, counted_by, loaded.copies)
+        self._engine = EngineThread(
+            loaded.engine, self._post, counted_by, loaded.copies, engine_nice
+        )
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
         self._idle.set()

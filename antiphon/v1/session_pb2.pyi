@@ -162,6 +162,8 @@ class SessionOpen(google.protobuf.message.Message):
     ROUTES_FIELD_NUMBER: builtins.int
     LIMITS_FIELD_NUMBER: builtins.int
     WINDOWS_FIELD_NUMBER: builtins.int
+    FIRST_SEGMENT_FIELD_NUMBER: builtins.int
+    FIRST_INPUT_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     attempt: builtins.int
     """How-manieth try at this stage's part of the session, counted from 0."""
@@ -184,6 +186,17 @@ class SessionOpen(google.protobuf.message.Message):
         an edge without entry is not bounded.
         """
 
+    @property
+    def first_segment(self) -> global___SegmentOpen:
+        """Opens segment 0 with the session, as a SegmentOpen that follows would; the
+        stage then answers `opened` when the segment has its slot, and no
+        `segment_opened`. Spares the first answer two messages a stage.
+        """
+
+    @property
+    def first_input(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[antiphon.v1.chunk_pb2.Chunk]:
+        """Input of that segment that is there already, as `chunk` would bring it."""
+
     def __init__(
         self,
         *,
@@ -194,9 +207,11 @@ class SessionOpen(google.protobuf.message.Message):
         routes: collections.abc.Iterable[global___Route] | None = ...,
         limits: global___SessionLimits | None = ...,
         windows: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        first_segment: global___SegmentOpen | None = ...,
+        first_input: collections.abc.Iterable[antiphon.v1.chunk_pb2.Chunk] | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["limits", b"limits"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "checkpoint_fingerprint", b"checkpoint_fingerprint", "limits", b"limits", "pipeline", b"pipeline", "routes", b"routes", "session_id", b"session_id", "windows", b"windows"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["first_segment", b"first_segment", "limits", b"limits"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "checkpoint_fingerprint", b"checkpoint_fingerprint", "first_input", b"first_input", "first_segment", b"first_segment", "limits", b"limits", "pipeline", b"pipeline", "routes", b"routes", "session_id", b"session_id", "windows", b"windows"]) -> None: ...
 
 global___SessionOpen = SessionOpen
 
@@ -411,6 +426,7 @@ class Sampling(google.protobuf.message.Message):
     SEED_FIELD_NUMBER: builtins.int
     MAX_TOKENS_FIELD_NUMBER: builtins.int
     STOP_FIELD_NUMBER: builtins.int
+    TOP_LOGPROBS_FIELD_NUMBER: builtins.int
     temperature: builtins.float
     """0 is greedy (repetition penalty and suppressed ids still apply)."""
     top_k: builtins.int
@@ -423,6 +439,10 @@ class Sampling(google.protobuf.message.Message):
     """Keys every draw together with step and code group."""
     max_tokens: builtins.int
     """Most tokens to sample, counting the stop id."""
+    top_logprobs: builtins.int
+    """Of the thinker only. Present: its text comes with the log probability of each
+    token, and with those of so many of the likeliest in its place, 0 to 20.
+    """
     @property
     def stop(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Strings that end the text; they are neither shown nor spoken."""
@@ -437,9 +457,10 @@ class Sampling(google.protobuf.message.Message):
         seed: builtins.int | None = ...,
         max_tokens: builtins.int | None = ...,
         stop: collections.abc.Iterable[builtins.str] | None = ...,
+        top_logprobs: builtins.int | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_max_tokens", b"_max_tokens", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "max_tokens", b"max_tokens", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_max_tokens", b"_max_tokens", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_p", b"_top_p", "max_tokens", b"max_tokens", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop", b"stop", "temperature", b"temperature", "top_k", b"top_k", "top_p", b"top_p"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_max_tokens", b"_max_tokens", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "max_tokens", b"max_tokens", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_max_tokens", b"_max_tokens", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "max_tokens", b"max_tokens", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop", b"stop", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_max_tokens", b"_max_tokens"]) -> typing.Literal["max_tokens"] | None: ...
     @typing.overload
@@ -450,6 +471,8 @@ class Sampling(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["_temperature", b"_temperature"]) -> typing.Literal["temperature"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_top_k", b"_top_k"]) -> typing.Literal["top_k"] | None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_top_logprobs", b"_top_logprobs"]) -> typing.Literal["top_logprobs"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_top_p", b"_top_p"]) -> typing.Literal["top_p"] | None: ...
 
@@ -649,7 +672,9 @@ global___SessionRequest = SessionRequest
 
 @typing.final
 class SessionOpened(google.protobuf.message.Message):
-    """The session is registered; chunks for it are accepted."""
+    """The session is registered, and its first segment has a slot if `open` brought
+    one; chunks for it are accepted.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -700,6 +725,7 @@ class SegmentReport(google.protobuf.message.Message):
     FIRST_OUTPUT_S_FIELD_NUMBER: builtins.int
     LAST_OUTPUT_S_FIELD_NUMBER: builtins.int
     BUSY_S_FIELD_NUMBER: builtins.int
+    INPUT_IMAGE_POSITIONS_FIELD_NUMBER: builtins.int
     segment: builtins.int
     finish_reason: antiphon.v1.chunk_pb2.FinishReason.ValueType
     input_positions: builtins.int
@@ -715,6 +741,8 @@ class SegmentReport(google.protobuf.message.Message):
     last_output_s: builtins.float
     busy_s: builtins.float
     """Time the engine spent on this segment, seconds."""
+    input_image_positions: builtins.int
+    """Of the input positions, those that came from images and videos."""
     def __init__(
         self,
         *,
@@ -728,8 +756,9 @@ class SegmentReport(google.protobuf.message.Message):
         first_output_s: builtins.float = ...,
         last_output_s: builtins.float = ...,
         busy_s: builtins.float = ...,
+        input_image_positions: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["busy_s", b"busy_s", "finish_reason", b"finish_reason", "first_input_s", b"first_input_s", "first_output_s", b"first_output_s", "input_audio_positions", b"input_audio_positions", "input_cached_positions", b"input_cached_positions", "input_positions", b"input_positions", "last_output_s", b"last_output_s", "output_positions", b"output_positions", "segment", b"segment"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["busy_s", b"busy_s", "finish_reason", b"finish_reason", "first_input_s", b"first_input_s", "first_output_s", b"first_output_s", "input_audio_positions", b"input_audio_positions", "input_cached_positions", b"input_cached_positions", "input_image_positions", b"input_image_positions", "input_positions", b"input_positions", "last_output_s", b"last_output_s", "output_positions", b"output_positions", "segment", b"segment"]) -> None: ...
 
 global___SegmentReport = SegmentReport
 

@@ -26,7 +26,7 @@ from antiphon.v1 import chunk_pb2 as antiphon_dot_v1_dot_chunk__pb2
 from antiphon.v1 import session_pb2 as antiphon_dot_v1_dot_session__pb2
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61ntiphon/v1/speech.proto\x12\x0b\x61ntiphon.v1\x1a\x17\x61ntiphon/v1/chunk.proto\x1a\x19\x61ntiphon/v1/session.proto\"\x16\n\x14GetServerInfoRequest\"b\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12&\n\x06models\x18\x02 \x03(\x0b\x32\x16.antiphon.v1.ModelInfo\x12\x10\n\x08\x66\x65\x61tures\x18\x03 \x03(\t\"\x83\x01\n\tModelInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06voices\x18\x02 \x03(\t\x12\x16\n\x0esample_rate_hz\x18\x03 \x01(\r\x12\x13\n\x0binput_kinds\x18\x04 \x03(\t\x12\x14\n\x0coutput_kinds\x18\x05 \x03(\t\x12\x15\n\rcontext_limit\x18\x06 \x01(\x04\"9\n\x07Message\x12\x0c\n\x04role\x18\x01 \x01(\t\x12 \n\x05parts\x18\x02 \x03(\x0b\x32\x11.antiphon.v1.Part\"J\n\x04Part\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\'\n\x05\x61udio\x18\x02 \x01(\x0b\x32\x16.antiphon.v1.AudioPartH\x00\x42\t\n\x07\x63ontent\"\x18\n\tAudioPart\x12\x0b\n\x03wav\x18\x01 \x01(\x0c\"\xdf\x02\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12&\n\x08messages\x18\x02 \x03(\x0b\x32\x14.antiphon.v1.Message\x12\x12\n\nmodalities\x18\x03 \x03(\t\x12\r\n\x05voice\x18\x04 \x01(\t\x12<\n\x08sampling\x18\x05 \x03(\x0b\x32*.antiphon.v1.GenerateRequest.SamplingEntry\x12\'\n\x08\x64\x65livery\x18\x06 \x01(\x0e\x32\x15.antiphon.v1.Delivery\x12.\n\x0c\x63hunk_policy\x18\x07 \x01(\x0b\x32\x18.antiphon.v1.ChunkPolicy\x12\x13\n\x0binclude_ids\x18\x08 \x01(\x08\x1a\x46\n\rSamplingEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.antiphon.v1.Sampling:\x02\x38\x01\"\xfd\x01\n\x10GenerateResponse\x12/\n\x07started\x18\x01 \x01(\x0b\x32\x1c.antiphon.v1.GenerateStartedH\x00\x12&\n\x04text\x18\x02 \x01(\x0b\x32\x16.antiphon.v1.TextDeltaH\x00\x12(\n\x05\x61udio\x18\x03 \x01(\x0b\x32\x17.antiphon.v1.AudioDeltaH\x00\x12\x31\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x1d.antiphon.v1.GenerateFinishedH\x00\x12*\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x19.antiphon.v1.SessionErrorH\x00\x42\x07\n\x05\x65vent\"L\n\x0fGenerateStarted\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x16\n\x0esample_rate_hz\x18\x03 \x01(\r\",\n\tTextDelta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\"Q\n\nAudioDelta\x12\r\n\x05pcm16\x18\x01 \x01(\x0c\x12\x14\n\x0c\x66irst_sample\x18\x02 \x01(\x04\x12\x0f\n\x07\x66loat32\x18\x03 \x01(\x0c\x12\r\n\x05\x63odes\x18\x04 \x01(\x0c\"\xf0\x01\n\x10GenerateFinished\x12\x30\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x19.antiphon.v1.FinishReason\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.antiphon.v1.Usage\x12;\n\x07reports\x18\x03 \x03(\x0b\x32*.antiphon.v1.GenerateFinished.ReportsEntry\x1aJ\n\x0cReportsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.antiphon.v1.SegmentReport:\x02\x38\x01\"\x95\x01\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x04\x12\x1b\n\x13prompt_audio_tokens\x18\x02 \x01(\x04\x12\x1c\n\x14prompt_cached_tokens\x18\x03 \x01(\x04\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\x04\x12\x1f\n\x17\x63ompletion_audio_frames\x18\x05 \x01(\x04\"\xc7\x01\n\x0f\x43onverseRequest\x12,\n\x04open\x18\x01 \x01(\x0b\x32\x1c.antiphon.v1.GenerateRequestH\x00\x12\x0f\n\x05pcm16\x18\x02 \x01(\x0cH\x00\x12\x34\n\x0einput_finished\x18\x03 \x01(\x0b\x32\x1a.antiphon.v1.InputFinishedH\x00\x12\x34\n\x0e\x63\x61ncel_segment\x18\x04 \x01(\x0b\x32\x1a.antiphon.v1.CancelSegmentH\x00\x42\t\n\x07message\"Q\n\x10\x43onverseResponse\x12\x0f\n\x07segment\x18\x01 \x01(\r\x12,\n\x05\x65vent\x18\x02 \x01(\x0b\x32\x1d.antiphon.v1.GenerateResponse2\xff\x01\n\rSpeechService\x12V\n\rGetServerInfo\x12!.antiphon.v1.GetServerInfoRequest\x1a\".antiphon.v1.GetServerInfoResponse\x12I\n\x08Generate\x12\x1c.antiphon.v1.GenerateRequest\x1a\x1d.antiphon.v1.GenerateResponse0\x01\x12K\n\x08\x43onverse\x12\x1c.antiphon.v1.ConverseRequest\x1a\x1d.antiphon.v1.ConverseResponse(\x01\x30\x01\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x18\x61ntiphon/v1/speech.proto\x12\x0b\x61ntiphon.v1\x1a\x17\x61ntiphon/v1/chunk.proto\x1a\x19\x61ntiphon/v1/session.proto\"\x16\n\x14GetServerInfoRequest\"b\n\x15GetServerInfoResponse\x12\x0f\n\x07version\x18\x01 \x01(\t\x12&\n\x06models\x18\x02 \x03(\x0b\x32\x16.antiphon.v1.ModelInfo\x12\x10\n\x08\x66\x65\x61tures\x18\x03 \x03(\t\"\x83\x01\n\tModelInfo\x12\x0c\n\x04name\x18\x01 \x01(\t\x12\x0e\n\x06voices\x18\x02 \x03(\t\x12\x16\n\x0esample_rate_hz\x18\x03 \x01(\r\x12\x13\n\x0binput_kinds\x18\x04 \x03(\t\x12\x14\n\x0coutput_kinds\x18\x05 \x03(\t\x12\x15\n\rcontext_limit\x18\x06 \x01(\x04\"9\n\x07Message\x12\x0c\n\x04role\x18\x01 \x01(\t\x12 \n\x05parts\x18\x02 \x03(\x0b\x32\x11.antiphon.v1.Part\"\x9c\x01\n\x04Part\x12\x0e\n\x04text\x18\x01 \x01(\tH\x00\x12\'\n\x05\x61udio\x18\x02 \x01(\x0b\x32\x16.antiphon.v1.AudioPartH\x00\x12\'\n\x05image\x18\x03 \x01(\x0b\x32\x16.antiphon.v1.ImagePartH\x00\x12\'\n\x05video\x18\x04 \x01(\x0b\x32\x16.antiphon.v1.VideoPartH\x00\x42\t\n\x07\x63ontent\"\x18\n\tAudioPart\x12\x0b\n\x03wav\x18\x01 \x01(\x0c\"\x19\n\tImagePart\x12\x0c\n\x04\x66ile\x18\x01 \x01(\x0c\"\x19\n\tVideoPart\x12\x0c\n\x04\x66ile\x18\x01 \x01(\x0c\"\xdf\x02\n\x0fGenerateRequest\x12\r\n\x05model\x18\x01 \x01(\t\x12&\n\x08messages\x18\x02 \x03(\x0b\x32\x14.antiphon.v1.Message\x12\x12\n\nmodalities\x18\x03 \x03(\t\x12\r\n\x05voice\x18\x04 \x01(\t\x12<\n\x08sampling\x18\x05 \x03(\x0b\x32*.antiphon.v1.GenerateRequest.SamplingEntry\x12\'\n\x08\x64\x65livery\x18\x06 \x01(\x0e\x32\x15.antiphon.v1.Delivery\x12.\n\x0c\x63hunk_policy\x18\x07 \x01(\x0b\x32\x18.antiphon.v1.ChunkPolicy\x12\x13\n\x0binclude_ids\x18\x08 \x01(\x08\x1a\x46\n\rSamplingEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12$\n\x05value\x18\x02 \x01(\x0b\x32\x15.antiphon.v1.Sampling:\x02\x38\x01\"\xfd\x01\n\x10GenerateResponse\x12/\n\x07started\x18\x01 \x01(\x0b\x32\x1c.antiphon.v1.GenerateStartedH\x00\x12&\n\x04text\x18\x02 \x01(\x0b\x32\x16.antiphon.v1.TextDeltaH\x00\x12(\n\x05\x61udio\x18\x03 \x01(\x0b\x32\x17.antiphon.v1.AudioDeltaH\x00\x12\x31\n\x08\x66inished\x18\x04 \x01(\x0b\x32\x1d.antiphon.v1.GenerateFinishedH\x00\x12*\n\x05\x65rror\x18\x05 \x01(\x0b\x32\x19.antiphon.v1.SessionErrorH\x00\x42\x07\n\x05\x65vent\"L\n\x0fGenerateStarted\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\r\n\x05model\x18\x02 \x01(\t\x12\x16\n\x0esample_rate_hz\x18\x03 \x01(\r\"Y\n\tTextDelta\x12\x0c\n\x04text\x18\x01 \x01(\t\x12\x11\n\ttoken_ids\x18\x02 \x03(\r\x12+\n\x08logprobs\x18\x03 \x03(\x0b\x32\x19.antiphon.v1.TokenLogprob\"h\n\x0cTokenLogprob\x12\x10\n\x08token_id\x18\x01 \x01(\r\x12\r\n\x05token\x18\x02 \x01(\x0c\x12\x0f\n\x07logprob\x18\x03 \x01(\x02\x12&\n\x03top\x18\x04 \x03(\x0b\x32\x19.antiphon.v1.TokenLogprob\"Q\n\nAudioDelta\x12\r\n\x05pcm16\x18\x01 \x01(\x0c\x12\x14\n\x0c\x66irst_sample\x18\x02 \x01(\x04\x12\x0f\n\x07\x66loat32\x18\x03 \x01(\x0c\x12\r\n\x05\x63odes\x18\x04 \x01(\x0c\"\xf0\x01\n\x10GenerateFinished\x12\x30\n\rfinish_reason\x18\x01 \x01(\x0e\x32\x19.antiphon.v1.FinishReason\x12!\n\x05usage\x18\x02 \x01(\x0b\x32\x12.antiphon.v1.Usage\x12;\n\x07reports\x18\x03 \x03(\x0b\x32*.antiphon.v1.GenerateFinished.ReportsEntry\x1aJ\n\x0cReportsEntry\x12\x0b\n\x03key\x18\x01 \x01(\t\x12)\n\x05value\x18\x02 \x01(\x0b\x32\x1a.antiphon.v1.SegmentReport:\x02\x38\x01\"\xb2\x01\n\x05Usage\x12\x15\n\rprompt_tokens\x18\x01 \x01(\x04\x12\x1b\n\x13prompt_audio_tokens\x18\x02 \x01(\x04\x12\x1c\n\x14prompt_cached_tokens\x18\x03 \x01(\x04\x12\x19\n\x11\x63ompletion_tokens\x18\x04 \x01(\x04\x12\x1f\n\x17\x63ompletion_audio_frames\x18\x05 \x01(\x04\x12\x1b\n\x13prompt_image_tokens\x18\x06 \x01(\x04\"\xc7\x01\n\x0f\x43onverseRequest\x12,\n\x04open\x18\x01 \x01(\x0b\x32\x1c.antiphon.v1.GenerateRequestH\x00\x12\x0f\n\x05pcm16\x18\x02 \x01(\x0cH\x00\x12\x34\n\x0einput_finished\x18\x03 \x01(\x0b\x32\x1a.antiphon.v1.InputFinishedH\x00\x12\x34\n\x0e\x63\x61ncel_segment\x18\x04 \x01(\x0b\x32\x1a.antiphon.v1.CancelSegmentH\x00\x42\t\n\x07message\"Q\n\x10\x43onverseResponse\x12\x0f\n\x07segment\x18\x01 \x01(\r\x12,\n\x05\x65vent\x18\x02 \x01(\x0b\x32\x1d.antiphon.v1.GenerateResponse2\xff\x01\n\rSpeechService\x12V\n\rGetServerInfo\x12!.antiphon.v1.GetServerInfoRequest\x1a\".antiphon.v1.GetServerInfoResponse\x12I\n\x08Generate\x12\x1c.antiphon.v1.GenerateRequest\x1a\x1d.antiphon.v1.GenerateResponse0\x01\x12K\n\x08\x43onverse\x12\x1c.antiphon.v1.ConverseRequest\x1a\x1d.antiphon.v1.ConverseResponse(\x01\x30\x01\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
@@ -45,32 +45,38 @@ if not _descriptor._USE_C_DESCRIPTORS:
   _globals['_MODELINFO']._serialized_end=349
   _globals['_MESSAGE']._serialized_start=351
   _globals['_MESSAGE']._serialized_end=408
-  _globals['_PART']._serialized_start=410
-  _globals['_PART']._serialized_end=484
-  _globals['_AUDIOPART']._serialized_start=486
-  _globals['_AUDIOPART']._serialized_end=510
-  _globals['_GENERATEREQUEST']._serialized_start=513
-  _globals['_GENERATEREQUEST']._serialized_end=864
-  _globals['_GENERATEREQUEST_SAMPLINGENTRY']._serialized_start=794
-  _globals['_GENERATEREQUEST_SAMPLINGENTRY']._serialized_end=864
-  _globals['_GENERATERESPONSE']._serialized_start=867
-  _globals['_GENERATERESPONSE']._serialized_end=1120
-  _globals['_GENERATESTARTED']._serialized_start=1122
-  _globals['_GENERATESTARTED']._serialized_end=1198
-  _globals['_TEXTDELTA']._serialized_start=1200
-  _globals['_TEXTDELTA']._serialized_end=1244
-  _globals['_AUDIODELTA']._serialized_start=1246
-  _globals['_AUDIODELTA']._serialized_end=1327
-  _globals['_GENERATEFINISHED']._serialized_start=1330
-  _globals['_GENERATEFINISHED']._serialized_end=1570
-  _globals['_GENERATEFINISHED_REPORTSENTRY']._serialized_start=1496
-  _globals['_GENERATEFINISHED_REPORTSENTRY']._serialized_end=1570
-  _globals['_USAGE']._serialized_start=1573
-  _globals['_USAGE']._serialized_end=1722
-  _globals['_CONVERSEREQUEST']._serialized_start=1725
-  _globals['_CONVERSEREQUEST']._serialized_end=1924
-  _globals['_CONVERSERESPONSE']._serialized_start=1926
-  _globals['_CONVERSERESPONSE']._serialized_end=2007
-  _globals['_SPEECHSERVICE']._serialized_start=2010
-  _globals['_SPEECHSERVICE']._serialized_end=2265
+  _globals['_PART']._serialized_start=411
+  _globals['_PART']._serialized_end=567
+  _globals['_AUDIOPART']._serialized_start=569
+  _globals['_AUDIOPART']._serialized_end=593
+  _globals['_IMAGEPART']._serialized_start=595
+  _globals['_IMAGEPART']._serialized_end=620
+  _globals['_VIDEOPART']._serialized_start=622
+  _globals['_VIDEOPART']._serialized_end=647
+  _globals['_GENERATEREQUEST']._serialized_start=650
+  _globals['_GENERATEREQUEST']._serialized_end=1001
+  _globals['_GENERATEREQUEST_SAMPLINGENTRY']._serialized_start=931
+  _globals['_GENERATEREQUEST_SAMPLINGENTRY']._serialized_end=1001
+  _globals['_GENERATERESPONSE']._serialized_start=1004
+  _globals['_GENERATERESPONSE']._serialized_end=1257
+  _globals['_GENERATESTARTED']._serialized_start=1259
+  _globals['_GENERATESTARTED']._serialized_end=1335
+  _globals['_TEXTDELTA']._serialized_start=1337
+  _globals['_TEXTDELTA']._serialized_end=1426
+  _globals['_TOKENLOGPROB']._serialized_start=1428
+  _globals['_TOKENLOGPROB']._serialized_end=1532
+  _globals['_AUDIODELTA']._serialized_start=1534
+  _globals['_AUDIODELTA']._serialized_end=1615
+  _globals['_GENERATEFINISHED']._serialized_start=1618
+  _globals['_GENERATEFINISHED']._serialized_end=1858
+  _globals['_GENERATEFINISHED_REPORTSENTRY']._serialized_start=1784
+  _globals['_GENERATEFINISHED_REPORTSENTRY']._serialized_end=1858
+  _globals['_USAGE']._serialized_start=1861
+  _globals['_USAGE']._serialized_end=2039
+  _globals['_CONVERSEREQUEST']._serialized_start=2042
+  _globals['_CONVERSEREQUEST']._serialized_end=2241
+  _globals['_CONVERSERESPONSE']._serialized_start=2243
+  _globals['_CONVERSERESPONSE']._serialized_end=2324
+  _globals['_SPEECHSERVICE']._serialized_start=2327
+  _globals['_SPEECHSERVICE']._serialized_end=2582
 # @@protoc_insertion_point(module_scope)

@@ -67,7 +67,7 @@ class ModelInfo(google.protobuf.message.Message):
     def voices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
     def input_kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """"text", "audio", ..."""
+        """"text", "audio", "image", "video" """
 
     @property
     def output_kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
@@ -113,18 +113,26 @@ class Part(google.protobuf.message.Message):
 
     TEXT_FIELD_NUMBER: builtins.int
     AUDIO_FIELD_NUMBER: builtins.int
+    IMAGE_FIELD_NUMBER: builtins.int
+    VIDEO_FIELD_NUMBER: builtins.int
     text: builtins.str
     @property
     def audio(self) -> global___AudioPart: ...
+    @property
+    def image(self) -> global___ImagePart: ...
+    @property
+    def video(self) -> global___VideoPart: ...
     def __init__(
         self,
         *,
         text: builtins.str = ...,
         audio: global___AudioPart | None = ...,
+        image: global___ImagePart | None = ...,
+        video: global___VideoPart | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["audio", b"audio", "content", b"content", "text", b"text"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["audio", b"audio", "content", b"content", "text", b"text"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["text", "audio"] | None: ...
+    def HasField(self, field_name: typing.Literal["audio", b"audio", "content", b"content", "image", b"image", "text", b"text", "video", b"video"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["audio", b"audio", "content", b"content", "image", b"image", "text", b"text", "video", b"video"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["text", "audio", "image", "video"] | None: ...
 
 global___Part = Part
 
@@ -145,6 +153,42 @@ class AudioPart(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["wav", b"wav"]) -> None: ...
 
 global___AudioPart = AudioPart
+
+@typing.final
+class ImagePart(google.protobuf.message.Message):
+    """A picture; only where `ModelInfo.input_kinds` has "image"."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FILE_FIELD_NUMBER: builtins.int
+    file: builtins.bytes
+    """A PNG, JPEG or WebP file."""
+    def __init__(
+        self,
+        *,
+        file: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["file", b"file"]) -> None: ...
+
+global___ImagePart = ImagePart
+
+@typing.final
+class VideoPart(google.protobuf.message.Message):
+    """A moving picture, of which no sound is heard; only where `ModelInfo.input_kinds` has "video"."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FILE_FIELD_NUMBER: builtins.int
+    file: builtins.bytes
+    """An MP4 file."""
+    def __init__(
+        self,
+        *,
+        file: builtins.bytes = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["file", b"file"]) -> None: ...
+
+global___VideoPart = VideoPart
 
 @typing.final
 class GenerateRequest(google.protobuf.message.Message):
@@ -279,21 +323,62 @@ class TextDelta(google.protobuf.message.Message):
 
     TEXT_FIELD_NUMBER: builtins.int
     TOKEN_IDS_FIELD_NUMBER: builtins.int
+    LOGPROBS_FIELD_NUMBER: builtins.int
     text: builtins.str
     """Whole characters only."""
     @property
     def token_ids(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.int]:
         """Present with `include_ids`."""
 
+    @property
+    def logprobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TokenLogprob]:
+        """Present with the thinker's `top_logprobs`: one for each token whose text begins
+        here. The stop id, other ids without text, and what a stop string cut off have none.
+        """
+
     def __init__(
         self,
         *,
         text: builtins.str = ...,
         token_ids: collections.abc.Iterable[builtins.int] | None = ...,
+        logprobs: collections.abc.Iterable[global___TokenLogprob] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["text", b"text", "token_ids", b"token_ids"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["logprobs", b"logprobs", "text", b"text", "token_ids", b"token_ids"]) -> None: ...
 
 global___TextDelta = TextDelta
+
+@typing.final
+class TokenLogprob(google.protobuf.message.Message):
+    """A token and how likely it was."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOKEN_ID_FIELD_NUMBER: builtins.int
+    TOKEN_FIELD_NUMBER: builtins.int
+    LOGPROB_FIELD_NUMBER: builtins.int
+    TOP_FIELD_NUMBER: builtins.int
+    token_id: builtins.int
+    token: builtins.bytes
+    """What it adds to the text, perhaps a part of a character; the name of a special id."""
+    logprob: builtins.float
+    """Natural logarithm of its probability by the model, before temperature, penalties
+    and cuts; may be -infinity.
+    """
+    @property
+    def top(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TokenLogprob]:
+        """The likeliest in its place, in descending order; without `top` of their own."""
+
+    def __init__(
+        self,
+        *,
+        token_id: builtins.int = ...,
+        token: builtins.bytes = ...,
+        logprob: builtins.float = ...,
+        top: collections.abc.Iterable[global___TokenLogprob] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["logprob", b"logprob", "token", b"token", "token_id", b"token_id", "top", b"top"]) -> None: ...
+
+global___TokenLogprob = TokenLogprob
 
 @typing.final
 class AudioDelta(google.protobuf.message.Message):
@@ -376,6 +461,7 @@ class Usage(google.protobuf.message.Message):
     PROMPT_CACHED_TOKENS_FIELD_NUMBER: builtins.int
     COMPLETION_TOKENS_FIELD_NUMBER: builtins.int
     COMPLETION_AUDIO_FRAMES_FIELD_NUMBER: builtins.int
+    PROMPT_IMAGE_TOKENS_FIELD_NUMBER: builtins.int
     prompt_tokens: builtins.int
     prompt_audio_tokens: builtins.int
     prompt_cached_tokens: builtins.int
@@ -383,6 +469,8 @@ class Usage(google.protobuf.message.Message):
     """Sampled text tokens, the stop id included."""
     completion_audio_frames: builtins.int
     """Codec frames."""
+    prompt_image_tokens: builtins.int
+    """Of the prompt tokens, those of images and videos."""
     def __init__(
         self,
         *,
@@ -391,8 +479,9 @@ class Usage(google.protobuf.message.Message):
         prompt_cached_tokens: builtins.int = ...,
         completion_tokens: builtins.int = ...,
         completion_audio_frames: builtins.int = ...,
+        prompt_image_tokens: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["completion_audio_frames", b"completion_audio_frames", "completion_tokens", b"completion_tokens", "prompt_audio_tokens", b"prompt_audio_tokens", "prompt_cached_tokens", b"prompt_cached_tokens", "prompt_tokens", b"prompt_tokens"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["completion_audio_frames", b"completion_audio_frames", "completion_tokens", b"completion_tokens", "prompt_audio_tokens", b"prompt_audio_tokens", "prompt_cached_tokens", b"prompt_cached_tokens", "prompt_image_tokens", b"prompt_image_tokens", "prompt_tokens", b"prompt_tokens"]) -> None: ...
 
 global___Usage = Usage
 

@@ -6,6 +6,8 @@ Reading checks what the proto types cannot, such as ranges, and raises
 
 from __future__ import annotations
 
+from dataclasses import fields
+
 from antiphon.errors import (
     ERROR_BY_CODE,
     AntiphonError,
@@ -35,6 +37,7 @@ _DELIVERY_FROM_PROTO = {proto: value for value, proto in _DELIVERY_TO_PROTO.item
 _CODE_TO_PROTO = {
     code: session_pb2.ErrorCode.Value(f"ERROR_CODE_{code.name}") for code in ErrorCode
 }
+_SETTINGS = tuple(each.name for each in fields(SamplingRequest) if each.name != "stop")
 _CODE_FROM_PROTO = {proto: code for code, proto in _CODE_TO_PROTO.items()}
 
 
@@ -90,7 +93,7 @@ def error_from_proto(proto: session_pb2.SessionError) -> AntiphonError:
 def sampling_to_proto(request: SamplingRequest) -> session_pb2.Sampling:
     """The request; what is None stays absent."""
     proto = session_pb2.Sampling(stop=request.stop)
-    for name in ("temperature", "top_k", "top_p", "repetition_penalty", "seed", "max_tokens"):
+    for name in _SETTINGS:
         value = getattr(request, name)
         if value is not None:
             setattr(proto, name, value)

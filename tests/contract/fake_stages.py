@@ -61,14 +61,9 @@ class Session:
         self._context = context
         self._sequences: dict[str, int] = {}
 
-    async def registered(self) -> None:
+    async def opened(self) -> None:
         message = session_pb2.SessionOpened(boot_id=f"boot-{self.role}")
         await self._context.write(session_pb2.SessionResponse(opened=message))
-
-    async def opened(self) -> None:
-        await self.registered()
-        message = session_pb2.SegmentOpened(segment=0)
-        await self._context.write(session_pb2.SessionResponse(segment_opened=message))
 
     async def chunk(
         self,
@@ -190,10 +185,7 @@ class FakeStage(stage_pb2_grpc.StageServiceServicer):
         session = Session(self.role, context)
         self.sessions.append(session)
         try:
-            async for request in request_iterator:
-                _take(session, request)
-                if request.HasField("input_finished" if self._reads else "segment_open"):
-                    break
+            _take(session, await anext(request_iterator))
             await self.script(session)
             if self.ends_itself:
                 return
@@ -209,18 +201,12 @@ class FakeStage(stage_pb2_grpc.StageServiceServicer):
     async def Link(self, request_iterator: object, context: Any) -> None:
         await context.abort(grpc.StatusCode.UNIMPLEMENTED, "there are no links here")
 
-    @property
-    def _reads(self) -> bool:
-        return self.role == THINKER
-
 
 def _take(session: Session, request: session_pb2.SessionRequest) -> None:
-    if request.HasField("open"):
-        session.opening = request.open
-    if request.HasField("segment_open"):
-        session.segment = request.segment_open
-    if request.HasField("chunk"):
-        session.input = chunk_from_proto(request.chunk)
+    session.opening = request.open
+    session.segment = request.open.first_segment
+    for chunk in request.open.first_input:
+        session.input = chunk_from_proto(chunk)
 
 
 def describe(role: str) -> stage_pb2.DescribeResponse:

@@ -69,7 +69,7 @@ async def test_chat_has_the_status_of_what_a_stage_says(
 
 
 async def test_stream_has_the_status_of_a_stage_without_a_slot(door: Door) -> None:
-    """Though the session is registered everywhere and the thinker has spoken."""
+    """Though the others have opened their parts and the thinker has spoken."""
     spoke = asyncio.Event()
 
     async def speak(session: Session) -> None:
@@ -79,7 +79,6 @@ async def test_stream_has_the_status_of_a_stage_without_a_slot(door: Door) -> No
         await asyncio.Event().wait()
 
     async def refuse(session: Session) -> None:
-        await session.registered()
         await spoke.wait()
         await session.error(ResourceExhausted("all slots are taken", retry_after_s=3.0))
 

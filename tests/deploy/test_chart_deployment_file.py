@@ -26,7 +26,9 @@ def test_addresses_are_the_headless_services(name: str) -> None:
         (address,) = stage.addresses
         host, port = address.removeprefix("dns:///").split(":")
         assert host == f"demo-antiphon-{role}"
-        assert [each["port"] for each in services[host]["spec"]["ports"]] == [int(port)]
+        ports = {each["name"]: each["port"] for each in services[host]["spec"]["ports"]}
+        metrics = int(stage.metrics_listen.rpartition(":")[2])
+        assert ports == {"grpc": int(port), "metrics": metrics}
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -39,7 +41,7 @@ def test_processes_listen_on_their_container_ports(name: str) -> None:
         return [f"0.0.0.0:{port['containerPort']}" for port in container["ports"]]
 
     for role, stage in deployment.stages.items():
-        assert ports(role) == [stage.listen]
+        assert ports(role) == [stage.listen, stage.metrics_listen]
     assert ports("gateway") == [deployment.gateway.http_listen, deployment.gateway.grpc_listen]
 
 

@@ -21,6 +21,8 @@ STAGE_ENV = [{"name": "HF_HUB_OFFLINE", "value": "1"}]
         ({"stages": {"thinker": {"resorces": {}}}}, "resorces"),
         ({"stages": {"thinker": {"config": {"slot": 4}}}}, "slot"),
         ({"stages": {"thinker": {"config": {"listen": "0.0.0.0:1"}}}}, "listen"),
+        ({"stages": {"thinker": {"config": {"metrics_listen": "0.0.0.0:1"}}}}, "metrics_listen"),
+        ({"metrics": {"serviceMonitor": {}}}, "serviceMonitor"),
         ({"gateway": {"config": {"http_listen": "0.0.0.0:1"}}}, "http_listen"),
         ({"stageDefaults": {"probes": {"liveness": {"grpc": {"port": 1}}}}}, "grpc"),
         ({"model": {"huggingFaceToken": "x"}}, "huggingFaceToken"),
@@ -45,6 +47,8 @@ def test_values_are_refused_when_a_key_is_unknown(values: Values, place: str) ->
         {"stages": {"Thinker": {}}},
         {"stages": {"thinker.x": {}}},
         {"gateway": {"service": {"type": "ExternalName"}}},
+        {"metrics": {"annotations": "yes"}},
+        {"metrics": {"podMonitor": {"interval": "half a minute"}}},
     ],
 )
 def test_values_are_refused_when_out_of_range(values: Values) -> None:
@@ -140,6 +144,43 @@ def test_pods_take_placement_environment_and_annotations() -> None:
     assert rendered.annotations(THINKER)["a"] == "b"
     assert "nodeSelector" not in rendered.pods()[TALKER]
     assert "a" not in rendered.annotations(TALKER)
+
+
+def test_pods_say_where_their_series_are_unless_told_otherwise() -> None:
+    ports = {THINKER: "50052", TALKER: "50052", GATEWAY: "8000"}
+    rendered = render({"stages": {"talker": {"podAnnotations": {"prometheus.io/scrape": "false"}}}})
+    for name, port in ports.items():
+        annotations = rendered.annotations(name)
+        assert annotations["prometheus.io/scrape"] == ("false" if name == TALKER else "true")
+        assert annotations["prometheus.io/port"] == port
+        assert annotations["prometheus.io/path"] == "/metrics"
+        (container,) = rendered.pods()[name]["containers"]
+        assert int(port) in {each["containerPort"] for each in container["ports"]}
+    silent = render({"metrics": {"annotations": False}})
+    for name in ports:
+        assert not [key for key in silent.annotations(name) if key.startswith("prometheus.io/")]
+
+
+def test_pod_monitor_reaches_every_pod_once_when_it_is_wanted() -> None:
+    assert not render().of_kind("PodMonitor")
+    wanted = {"enabled": True, "labels": {"release": "prometheus"}, "interval": "30s"}
+    rendered = render({"metrics": {"podMonitor": wanted}})
+    (monitor,) = rendered.of_kind("PodMonitor").values()
+    assert monitor["apiVersion"] == "monitoring.coreos.com/v1"
+    assert monitor["metadata"]["labels"]["release"] == "prometheus"
+    selector = monitor["spec"]["selector"]["matchLabels"]
+    endpoints = monitor["spec"]["podMetricsEndpoints"]
+    assert {(each["path"], each["interval"]) for each in endpoints} == {("/metrics", "30s")}
+    names = {each["port"] for each in endpoints}
+    for name, deployment in rendered.of_kind("Deployment").items():
+        template = deployment["spec"]["template"]
+        assert selector.items() <= template["metadata"]["labels"].items()
+        (container,) = template["spec"]["containers"]
+        assert len([each for each in container["ports"] if each["name"] in names]) == 1, name
+    (monitor,) = (
+        render({"metrics": {"podMonitor": {"enabled": True}}}).of_kind("PodMonitor").values()
+    )
+    assert not [each for each in monitor["spec"]["podMetricsEndpoints"] if "interval" in each]
 
 
 def _replaced(values: Values) -> set[str]:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import subprocess
 import tomllib
 from pathlib import Path
+from string import Template
 from typing import Any
 
 import pytest
@@ -50,10 +52,49 @@ def test_copied_sources_exist_and_are_sent_to_the_builder(path: str) -> None:
         assert Path(source).parts[0] in _let_through()
 
 
-@pytest.mark.parametrize("path", DOCKERFILES)
-def test_installed_extra_is_declared(path: str) -> None:
-    (extra,) = re.findall(r'"/src\[(\w+)\]"', " ".join(_all(path, "RUN")))
-    assert extra in _project()["optional-dependencies"]
+def _defaults(path: str) -> dict[str, str]:
+    """The build arguments and what they are when nobody says."""
+    return {name: value.strip('"') for name, value in (a.split("=", 1) for a in _all(path, "ARG"))}
+
+
+def _installed_extras(path: str, **arguments: str) -> set[str]:
+    """The extras that an image built with these arguments has."""
+    (extras,) = re.findall(r'"/src\[(.+)\]"', " ".join(_all(path, "RUN")))
+    return set(Template(extras).substitute(_defaults(path) | arguments).split(","))
+
+
+@pytest.mark.parametrize(
+    ("path", "extra"), [("gateway/Dockerfile", "gateway"), ("services/Dockerfile", "stage")]
+)
+def test_installed_extra_is_declared(path: str, extra: str) -> None:
+    assert _installed_extras(path) == {extra} <= set(_project()["optional-dependencies"])
+
+
+@pytest.mark.parametrize("path", ["services/Dockerfile", "helm/antiphon/README.md"])
+def test_extras_that_can_be_asked_for_are_declared(path: str) -> None:
+    (asked,) = re.findall(r"--build-arg EXTRAS=(\S+)", (ROOT / path).read_text())
+    extras = _installed_extras("services/Dockerfile", EXTRAS=asked)
+    assert extras == {"stage", "vllm"} <= set(_project()["optional-dependencies"])
+
+
+@pytest.mark.parametrize(("extras", "wanted"), [("stage", False), ("stage,vllm", True)])
+def test_stage_image_has_a_compiler_when_vllm_is_in_it(
+    extras: str, wanted: bool, tmp_path: Path
+) -> None:
+    """The instruction runs where its tools only say what they were asked."""
+    for tool in ("apt-get", "rm"):
+        (tmp_path / tool).write_text(f'#!/bin/sh\necho {tool} "$@"\n')
+        (tmp_path / tool).chmod(0o755)
+    (chosen,) = (run for run in _all("services/Dockerfile", "RUN") if run.startswith("case"))
+    said = subprocess.run(
+        ["/bin/sh", "-ec", chosen],
+        env={"EXTRAS": extras, "PATH": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.splitlines()
+    installed = [line for line in said if line.startswith("apt-get install")]
+    assert [" gcc " in line for line in installed] == [True] * wanted
 
 
 def test_torch_is_the_one_of_the_stage_extra_and_not_in_the_gateway() -> None:

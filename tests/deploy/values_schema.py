@@ -17,7 +17,7 @@ from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 
 SCHEMA = Path(__file__).parents[2] / "helm" / "antiphon" / "values.schema.json"
 # What the chart decides itself: where a process listens and is found.
-DECIDED_BY_CHART = {"addresses", "listen", "http_listen", "grpc_listen"}
+DECIDED_BY_CHART = {"addresses", "listen", "metrics_listen", "http_listen", "grpc_listen"}
 
 
 def product_definitions() -> dict[str, Any]:

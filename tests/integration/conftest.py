@@ -1,11 +1,15 @@
-"""Tiny checkpoints for the tests that run the real services."""
+"""Tiny checkpoints for the tests that run the real services; a stage without a model."""
 
 from __future__ import annotations
 
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
+from antiphon.runtime.engine import LoadedStage
+from antiphon.testing.fake_engine import FACTS, FakeEngine
+from antiphon.testing.stage_harness import RunningStage, running_stage
 from antiphon.testing.tiny_checkpoint import TinyShape, build_tiny_checkpoint
 
 
@@ -23,3 +27,18 @@ def talkative(tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("talkative") / "talkative"
     build_tiny_checkpoint(directory, TinyShape(endless_speech=True))
     return directory
+
+
+@pytest.fixture
+def engine() -> Iterator[FakeEngine]:
+    """An engine without a model; what it holds back is let go at the end."""
+    engine = FakeEngine()
+    yield engine
+    engine.gate.set()
+
+
+@pytest.fixture
+async def served(engine: FakeEngine) -> AsyncIterator[RunningStage]:
+    """A code2wav stage that runs it."""
+    async with running_stage(LoadedStage(engine, FACTS), "code2wav") as running:
+        yield running

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 
 import grpc
 import numpy as np
@@ -23,19 +22,6 @@ from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.stubs import stage_stub
 
 ErrorCode = session_pb2.ErrorCode
-
-
-@pytest.fixture
-def engine() -> Iterator[FakeEngine]:
-    engine = FakeEngine()
-    yield engine
-    engine.gate.set()
-
-
-@pytest.fixture
-async def served(engine: FakeEngine) -> AsyncIterator[RunningStage]:
-    async with running_stage(LoadedStage(engine, FACTS), "code2wav") as running:
-        yield running
 
 
 async def until_released(engine: FakeEngine, running: RunningStage, key: SegmentKey) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
+from metrics_page import read_page
 
 import antiphon
 from antiphon.deployment.launcher import Launcher
@@ -56,11 +57,14 @@ async def ids_of(client: antiphon.AsyncClient, max_tokens: int) -> list[int]:
 
 async def test_killed_engine_fails_its_sessions_and_comes_back(endless: Path) -> None:
     async with (
-        Launcher(local_deployment(endless, thinker=THINKER)) as running,
+        Launcher(local_deployment(endless, thinker=THINKER), metrics=True) as running,
         antiphon.AsyncClient(running.grpc_address) as client,
     ):
         before = await ids_of(client, 24)
         thinker = running.processes["thinker"]
+        first = await read_page(thinker.metrics_url)
+        assert first("antiphon_stage_ready") == 1
+        assert first("vllm:generation_tokens_total") > 0
         told, told_by_gateway = healths(thinker.address), healths(running.grpc_address)
         assert await anext(told) == Status.SERVING
         assert await anext(told_by_gateway) == Status.SERVING
@@ -78,6 +82,10 @@ async def test_killed_engine_fails_its_sessions_and_comes_back(endless: Path) ->
         assert caught.value.code.value == "unavailable"
         assert caught.value.stage == "thinker"
         assert await anext(told) == Status.NOT_SERVING
+        # Nothing of the dead engine's; a new one's begin at 0, and it has been asked nothing.
+        down = await read_page(thinker.metrics_url)
+        assert not any(sample.value for sample in down.all("vllm:generation_tokens_total"))
+        assert down("antiphon_stage_segments_total", outcome="failed", code="unavailable") == 1
         assert await anext(told_by_gateway) == Status.NOT_SERVING
         with pytest.raises(antiphon.AntiphonError, match="thinker"):
             await ids_of(client, 2)
@@ -86,6 +94,10 @@ async def test_killed_engine_fails_its_sessions_and_comes_back(endless: Path) ->
         assert await anext(told) == Status.SERVING
         assert await anext(told_by_gateway) == Status.SERVING
         assert await ids_of(client, 24) == before
+        again = await read_page(thinker.metrics_url)
+        assert again("antiphon_stage_ready") == 1
+        assert again("vllm:generation_tokens_total") > 0
+        assert again.begin_with("vllm:") == first.begin_with("vllm:")
         assert not any(process.exited.done() for process in running.processes.values())
         for watched in (told, told_by_gateway):
             await watched.aclose()

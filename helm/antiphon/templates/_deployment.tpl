@@ -1,5 +1,6 @@
 {{/* Ports on which the containers listen, and the Services with them. */}}
 {{- define "antiphon.stagePort" -}}50051{{- end -}}
+{{- define "antiphon.metricsPort" -}}50052{{- end -}}
 {{- define "antiphon.httpPort" -}}8000{{- end -}}
 {{- define "antiphon.grpcPort" -}}50050{{- end -}}
 
@@ -19,6 +20,7 @@
 {{- $name := include "antiphon.componentName" (dict "root" $root "component" $role) -}}
 {{- $_ := set $config "addresses" (list (printf "dns:///%s:%s" $name (include "antiphon.stagePort" $root))) -}}
 {{- $_ := set $config "listen" (printf "0.0.0.0:%s" (include "antiphon.stagePort" $root)) -}}
+{{- $_ := set $config "metrics_listen" (printf "0.0.0.0:%s" (include "antiphon.metricsPort" $root)) -}}
 {{- $_ := set $stages $role $config -}}
 {{- end -}}
 {{- $gateway := deepCopy .Values.gateway.config -}}

@@ -39,10 +39,14 @@ Arguments: root, component, settings.
 {{- if ne .component "gateway" -}}
 {{- $read = merge (dict "stages" (pick $read.stages .component)) (omit $read "stages" "gateway") -}}
 {{- end -}}
-checksum/config: {{ toYaml $read | sha256sum }}
-{{- with .settings.podAnnotations }}
-{{ toYaml . }}
-{{- end }}
+{{- $annotations := dict "checksum/config" (toYaml $read | sha256sum) -}}
+{{- if .root.Values.metrics.annotations -}}
+{{- $port := ternary "httpPort" "metricsPort" (eq .component "gateway") -}}
+{{- $_ := set $annotations "prometheus.io/scrape" "true" -}}
+{{- $_ := set $annotations "prometheus.io/port" (include (printf "antiphon.%s" $port) .root) -}}
+{{- $_ := set $annotations "prometheus.io/path" "/metrics" -}}
+{{- end -}}
+{{- mergeOverwrite $annotations .settings.podAnnotations | toYaml -}}
 {{- end -}}
 
 {{/* The root is read-only: what writes to a home directory writes to /tmp. */}}

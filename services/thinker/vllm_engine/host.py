@@ -21,11 +21,14 @@ from multiprocessing.process import BaseProcess
 from typing import Any, TypeVar
 
 from vllm.exceptions import VLLMClientError
+from vllm.logprobs import FlatLogprobs
 from vllm.outputs import RequestOutput
 from vllm.v1.engine.async_llm import AsyncLLM
 from vllm.v1.engine.exceptions import EngineDeadError
+from vllm.v1.metrics.prometheus import unregister_vllm_metrics
 
 from antiphon.errors import AntiphonError, Internal, InvalidArgument, Unavailable
+from antiphon.runtime.process import stand_back
 from services.thinker.vllm_engine.aside import aside
 from services.thinker.vllm_engine.mailbox import Ended, Mailbox, Tokens
 from services.thinker.vllm_engine.order import Order
@@ -33,6 +36,8 @@ from services.thinker.vllm_engine.request import parameters_of, prompt_of
 from services.thinker.vllm_engine.restarts import Restarts
 
 RETRY_AFTER_S = 5.0
+DECODED_AT_ONCE = 2
+"""Orders whose images and videos are decoded at the same time: pixels take much memory."""
 # vLLM's process takes seconds to unload; then it is killed.
 UNLOAD_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 8.0
@@ -44,11 +49,19 @@ _log = logging.getLogger(__name__)
 
 
 class VllmHost:
-    """Runs orders on an engine that `start_engine` makes, again whenever one has died."""
+    """Runs orders on an engine that `start_engine` makes, again whenever one has died.
+
+    Its thread and vLLM's processes stand back for others by `nice`, see `StageConfig`.
+    """
 
     def __init__(
-        self, start_engine: Callable[[], AsyncLLM], mailbox: Mailbox, restarts: Restarts
+        self,
+        start_engine: Callable[[], AsyncLLM],
+        mailbox: Mailbox,
+        restarts: Restarts,
+        nice: int = 0,
     ) -> None:
+        self._nice = nice
         self._start_engine = start_engine
         self._mailbox = mailbox
         self._restarts = restarts
@@ -61,6 +74,7 @@ class VllmHost:
         self._loop: asyncio.AbstractEventLoop
         self._closing: asyncio.Event
         self._died: asyncio.Event
+        self._decoding: asyncio.Semaphore
         self._engine: AsyncLLM | None = None
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._life = 0
@@ -111,6 +125,7 @@ class VllmHost:
     # -- on the loop ---------------------------------------------------------------------------
 
     def _run(self) -> None:
+        stand_back(self._nice)
         try:
             asyncio.run(self._live())
         except BaseException as error:
@@ -123,6 +138,7 @@ class VllmHost:
     async def _live(self) -> None:
         self._loop = asyncio.get_running_loop()
         self._closing = asyncio.Event()
+        self._decoding = asyncio.Semaphore(DECODED_AT_ONCE)
         while not self._closing.is_set():
             self._died = asyncio.Event()
             self._life += 1
@@ -169,6 +185,8 @@ class VllmHost:
         finally:
             closing = self._closing.is_set()
             reason = "it shuts down" if closing else "its process died; it is restarted"
+            # What the engine told last is true no more.
+            unregister_vllm_metrics()
             self._engine = None
             self._become(reason)
             if not closing:
@@ -212,7 +230,7 @@ class VllmHost:
         number = order.number
         try:
             parameters = parameters_of(order)
-            (prompt,) = await engine.renderer.render_cmpl_async([prompt_of(order)])
+            prompt = await self._render(engine, order)
             first = True
             async for output in engine.generate(prompt, parameters, str(number)):
                 self._mailbox.put(_tokens(number, output, first=first))
@@ -220,6 +238,8 @@ class VllmHost:
         except EngineDeadError:
             self._note_death(life)
             self._mailbox.put(Ended(number, _down("its process died")))
+        except AntiphonError as error:
+            self._mailbox.put(Ended(number, error))
         except (VLLMClientError, ValueError) as error:
             refused = InvalidArgument(f"messages: vLLM refuses them: {error}", field="messages")
             self._mailbox.put(Ended(number, refused))
@@ -229,15 +249,29 @@ class VllmHost:
             fault = Internal(f"the thinker failed: {type(cause).__name__}: {cause}")
             self._mailbox.put(Ended(number, fault))
 
+    async def _render(self, engine: AsyncLLM, order: Order) -> Any:
+        """The order's prompt as vLLM takes it. Files are decoded beside this loop."""
+        if not order.visuals:
+            return (await engine.renderer.render_cmpl_async([prompt_of(order)]))[0]
+        async with self._decoding:
+            prompt = await aside("decoding", partial(prompt_of, order))
+            return (await engine.renderer.render_cmpl_async([prompt]))[0]
+
 
 def _tokens(number: int, output: RequestOutput, *, first: bool) -> Tokens:
-    """What an update says; one may carry several ids."""
+    """What an update says; one may carry several ids.
+
+    Log probabilities are handed on as they are: what is made of them is made elsewhere.
+    """
+    update = output.outputs[0]
+    flat = update.logprobs
     return Tokens(
         number,
-        list(output.outputs[0].token_ids),
+        list(update.token_ids),
         output.prompt_token_ids if first else None,
         output.num_cached_tokens or 0,
         output.finished,
+        flat if isinstance(flat, FlatLogprobs) else None,
     )
 
 

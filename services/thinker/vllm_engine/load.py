@@ -12,6 +12,7 @@ import vllm
 from pydantic import ValidationError
 from vllm import AsyncEngineArgs
 from vllm.v1.engine.async_llm import AsyncLLM
+from vllm.v1.metrics.loggers import PrometheusStatLogger, StatLoggerFactory
 
 from antiphon.chunk import Tensor
 from antiphon.deployment.schema import StageConfig
@@ -21,6 +22,7 @@ from services.thinker.vllm_engine.arguments import engine_arguments
 from services.thinker.vllm_engine.engine import VllmThinkerEngine
 from services.thinker.vllm_engine.host import VllmHost
 from services.thinker.vllm_engine.mailbox import Ended, Mailbox, Rows
+from services.thinker.vllm_engine.media import MediaLimits
 from services.thinker.vllm_engine.prompt_check import PromptCheck
 from services.thinker.vllm_engine.restarts import Restarts
 from services.thinker.vllm_engine.row_receiver import RowReceiver
@@ -35,12 +37,12 @@ def load_engine(
     config: StageConfig,
     intake: Intake,
     *,
-    hears: bool,
+    media: MediaLimits,
     tapped: bool,
 ) -> VllmThinkerEngine:
     """The engine, serving. `checkpoint` is the `config.json`.
 
-    It takes recordings if it `hears`, and has the hidden rows of prompts if it is `tapped`.
+    It takes what `media` says, and has the hidden rows of prompts if it is `tapped`.
     Raises `InvalidArgument` for arguments that vLLM does not take, `FailedPrecondition`
     for a checkpoint whose tap it cannot place, and what vLLM's start raises.
     """
@@ -62,10 +64,11 @@ def load_engine(
         checkpoint,
         config,
         context_limit=intake.prompts.context_limit,
-        hears=hears,
+        media=media,
         rows=rows.address if tapped else None,
     )
-    host = VllmHost(partial(_start, arguments), mailbox, Restarts())
+    start = partial(_start, arguments, measured=bool(config.metrics_listen))
+    host = VllmHost(start, mailbox, Restarts(), config.engine_nice or 0)
 
     def close() -> None:
         rows.close()
@@ -77,14 +80,19 @@ def load_engine(
         close()
         raise
     _log.info("vllm %s serves on %s", vllm.__version__, config.device)
-    check = PromptCheck(intake.prompts.special, thinker["vocab_size"], hears)
+    check = PromptCheck(intake.prompts.special, thinker["vocab_size"], hears=media.audio > 0)
     return VllmThinkerEngine(intake, check, host, mailbox, close=close)
 
 
-def _start(arguments: AsyncEngineArgs) -> AsyncLLM:
-    """A new engine; blocks until its processes serve."""
+def _start(arguments: AsyncEngineArgs, *, measured: bool) -> AsyncLLM:
+    """A new engine; blocks until its processes serve.
+
+    One that is `measured` has its series in Prometheus's default registry, which the stage's
+    page shows. Its other logger keeps more and more until somebody asks for its line.
+    """
+    loggers: list[StatLoggerFactory] = [PrometheusStatLogger] if measured else []
     try:
-        return AsyncLLM.from_engine_args(arguments)
+        return AsyncLLM.from_engine_args(arguments, stat_loggers=loggers)
     except ValidationError as error:
         raise InvalidArgument(f"engine_args: {error}", field="engine_args") from error
     except (RuntimeError, ValueError, TimeoutError) as error:

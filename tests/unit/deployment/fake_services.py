@@ -22,7 +22,8 @@ def say(**event):
     print(json.dumps(event), file=announce, flush=True)
 """
 STAGE = """
-say(event="listening", address="127.0.0.1:" + str(1000 + os.getpid()))
+metrics = options.get("--metrics-listen", "").replace(":0", ":9")
+say(event="listening", address="127.0.0.1:" + str(1000 + os.getpid()), metrics=metrics)
 print("weights loaded")
 say(event="ready", seconds=0.5)
 signal.pause()

@@ -60,7 +60,7 @@ def pids_in(said: str) -> list[int]:
 
 
 def test_command_stops_everything_when_interrupted(checkout: Checkout) -> None:
-    with running(checkout, *COMMAND, until="gRPC") as (process, said):
+    with running(checkout, *COMMAND, until="    gateway") as (process, said):
         pids = Pids(pids_in(said))
         process.send_signal(signal.SIGINT)
         rest = read_until(process, "nothing is left running")
@@ -68,6 +68,8 @@ def test_command_stops_everything_when_interrupted(checkout: Checkout) -> None:
     assert not pids.left(0)
     assert len(pids_in(said)) == len(ROLES) + 1
     assert "HTTP  http://127.0.0.1:8000" in said
+    assert "thinker   http://127.0.0.1:9/metrics" in said
+    assert "gateway   http://127.0.0.1:8000/metrics" in said
     assert "talker   | weights loaded" in said
     assert rest.count("was killed by SIGTERM") == len(ROLES) + 1
 

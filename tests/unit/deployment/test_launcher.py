@@ -13,7 +13,7 @@ from fake_services import GATEWAY, ROLES, STAGE, STUBBORN, Checkout, Pids
 from antiphon.deployment.events import Exited, LaunchEvent, Listening, Loaded, Output, Started
 from antiphon.deployment.launcher import Launcher
 from antiphon.deployment.plan import with_addresses
-from antiphon.deployment.schema import Deployment
+from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.errors import DeadlineExceeded, Unavailable
 
 SILENT = "signal.pause()"
@@ -47,6 +47,41 @@ async def test_launcher_tells_addresses_when_all_are_ready(checkout: Checkout) -
         assert told.of(Started) == list(ALL)
         assert sorted(told.of(Loaded)) == sorted(told.of(Listening)) == sorted(ALL)
         assert running.startup_s > 0
+
+
+async def test_services_share_the_launchers_session_but_not_its_process_group(
+    checkout: Checkout,
+) -> None:
+    async with launcher(checkout, Told()) as running:
+        for process in running.processes.values():
+            assert os.getpgid(process.pid) == process.pid
+            assert os.getsid(process.pid) == os.getsid(0)
+
+
+async def test_launcher_gives_stages_a_metrics_door_when_asked_and_leaves_those_that_have_one(
+    checkout: Checkout,
+) -> None:
+    own = {"talker": StageConfig(metrics_listen="10.0.0.7:9464")}
+    deployment = Deployment(model=str(checkout.model), stages=own)
+    told = Told()
+    async with Launcher(
+        deployment, root=checkout.root, report=told.append, metrics=True
+    ) as running:
+        urls = {name: process.metrics_url for name, process in running.processes.items()}
+    assert urls == {
+        "thinker": "http://127.0.0.1:9/metrics",
+        # The talker was not told on its command line, and the fake one reads no file.
+        "talker": "",
+        "code2wav": "http://127.0.0.1:9/metrics",
+        "gateway": "http://127.0.0.1:8000/metrics",
+    }
+    metrics = {each.service: each.metrics for each in told if isinstance(each, Listening)}
+    assert metrics["thinker"] == "127.0.0.1:9"
+
+
+async def test_launcher_opens_no_metrics_door_unless_asked(checkout: Checkout) -> None:
+    async with launcher(checkout, Told()) as running:
+        assert not any(running.processes[role].metrics_url for role in ROLES)
 
 
 async def test_launcher_gives_gateway_the_stages_addresses_and_the_model(

@@ -17,9 +17,11 @@ from antiphon.deployment.plan import (
     with_addresses,
     with_gateway,
     with_overrides,
+    with_priorities,
 )
 from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.pipelines.qwen3_omni import PIPELINE
 
 
 def test_overrides_take_the_schemas_types_when_written_as_text() -> None:
@@ -51,6 +53,22 @@ def test_addresses_keep_the_rest_of_a_stage_when_filled_in() -> None:
     before = Deployment(stages={"talker": StageConfig(slots=4)})
     after = with_addresses(before, {"talker": "h:1"})
     assert after.stage("talker") == StageConfig(slots=4, addresses=("h:1",))
+
+
+def test_engines_stand_back_the_more_the_farther_they_are_from_the_listener() -> None:
+    given = {"talker": StageConfig(engine_nice=0), "code2wav": StageConfig(slots=4)}
+    stages = with_priorities(Deployment(stages=given), PIPELINE).stages
+    assert stages["talker"].engine_nice == 0
+    thinker, code2wav = stages["thinker"].engine_nice, stages["code2wav"].engine_nice
+    assert thinker is not None
+    assert code2wav is not None
+    assert thinker > code2wav > 0
+    assert stages["code2wav"].slots == 4
+
+
+def test_engine_on_an_accelerator_does_not_stand_back() -> None:
+    before = Deployment(stages={"thinker": StageConfig(device="cuda:0")})
+    assert with_priorities(before, PIPELINE).stage("thinker").engine_nice is None
 
 
 def test_resolve_makes_the_model_path_absolute_when_it_is_relative(

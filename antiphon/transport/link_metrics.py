@@ -1,19 +1,17 @@
-"""The stages' links, as the stages tell of them in `Describe`, as Prometheus series.
+"""The links of stages as Prometheus series.
 
-A stage serves gRPC only; whoever scrapes the gateway gets the links of all stages. A
-link's counts begin with it, so a series starts anew when a lost link is replaced.
+A stage tells its own, the gateway those of all stages, as they come in `Describe`. A link's
+counts begin with it, so a series starts anew when a lost link is replaced.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Protocol
 
-from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-
-from antiphon.v1 import stage_pb2
 
 PREFIX = "antiphon_link_"
 LINK = ("stage", "direction", "peer_role", "peer")
@@ -32,20 +30,43 @@ _PLAIN = {
 }
 
 
-def expose_links(descriptions: Mapping[str, stage_pb2.DescribeResponse]) -> bytes:
-    """The links of stages, by role, in the text format of Prometheus."""
-    registry = CollectorRegistry(auto_describe=False)
-    registry.register(_Links(descriptions))
-    return generate_latest(registry)
+class ObservedLink(Protocol):
+    """A `LinkState`, of `antiphon.transport.settings` or as the proto has it."""
+
+    @property
+    def outgoing(self) -> bool:
+        """Whether the stage is its producer."""
+
+    @property
+    def peer_role(self) -> str:
+        """The stage at its other end."""
+
+    @property
+    def peer_address(self) -> str:
+        """Where that listens."""
+
+    @property
+    def connected(self) -> bool:
+        """Whether its stream is up."""
+
+    @property
+    def transport(self) -> str:
+        """What was agreed on; empty: nothing yet."""
+
+    @property
+    def refused(self) -> Sequence[str]:
+        """Better transports that it does without, as "transport: reason"."""
+
+    @property
+    def counts(self) -> Mapping[str, int]:
+        """By name; see `antiphon.transport.settings.LinkState`."""
 
 
-class _Links(Collector):
-    def __init__(self, descriptions: Mapping[str, stage_pb2.DescribeResponse]) -> None:
-        self._links = [
-            (_labels(stage, link), link)
-            for stage, described in descriptions.items()
-            for link in described.links
-        ]
+class LinkMetrics(Collector):
+    """The series of links, each with the role of the stage that tells of it."""
+
+    def __init__(self, links: Iterable[tuple[str, ObservedLink]]) -> None:
+        self._links = [(_labels(stage, link), link) for stage, link in links]
 
     def collect(self) -> Iterator[Metric]:
         """All series of all links."""
@@ -77,7 +98,7 @@ class _Links(Collector):
         return sums
 
 
-def _labels(stage: str, link: stage_pb2.LinkState) -> tuple[str, ...]:
+def _labels(stage: str, link: ObservedLink) -> tuple[str, ...]:
     return stage, "out" if link.outgoing else "in", link.peer_role, link.peer_address
 
 

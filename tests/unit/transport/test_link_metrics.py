@@ -1,15 +1,20 @@
 from __future__ import annotations
 
+from collections import Counter
+from collections.abc import Sequence
+
+from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
 
+from antiphon.transport.link_metrics import LINK, LinkMetrics, ObservedLink
+from antiphon.transport.settings import LinkState
 from antiphon.v1 import stage_pb2
-from gateway.link_metrics import LINK, expose_links
 
 
-def series(**stages: list[stage_pb2.LinkState]) -> dict[tuple[str, tuple[str, ...]], float]:
+def series(**stages: Sequence[ObservedLink]) -> dict[tuple[str, tuple[str, ...]], float]:
     """All samples: name and label values to value."""
-    described = {role: stage_pb2.DescribeResponse(links=links) for role, links in stages.items()}
-    text = expose_links(described).decode()
+    links = [(role, link) for role, links in stages.items() for link in links]
+    text = generate_latest(LinkMetrics(links)).decode()
     samples = {}
     for family in text_string_to_metric_families(text):
         assert family.documentation
@@ -69,3 +74,11 @@ def test_links_to_one_peer_are_summed_and_those_of_other_stages_are_not() -> Non
 
 def test_nothing_is_told_when_there_are_no_links() -> None:
     assert series(thinker=[]) == {}
+
+
+def test_a_stages_own_state_of_a_link_gives_the_series_of_what_it_describes() -> None:
+    state = LinkState(True, "talker", "here:1", True, "grpc", ("nccl: no",), Counter(messages=2))
+    state.count_payload("grpc", 70)
+    described = link(transport="grpc", refused=["nccl: no"], counts=state.counts)
+    assert series(thinker=[state]) == series(thinker=[described])
+    assert series(thinker=[state])["antiphon_link_payload_bytes_total", (*LABELS, "grpc")] == 70

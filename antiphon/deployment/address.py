@@ -1,0 +1,13 @@
+"""Addresses as a deployment writes them."""
+
+from __future__ import annotations
+
+from antiphon.errors import InvalidArgument
+
+
+def host_and_port(address: str, *, field: str) -> tuple[str, int]:
+    """The parts of "host:port" (IPv6 in brackets). Raises `InvalidArgument`."""
+    host, _, port = address.rpartition(":")
+    if not host or not port.isdigit() or int(port) > 65535:
+        raise InvalidArgument(f"{field}: {address!r} is not host:port", field=field)
+    return host.strip("[]"), int(port)

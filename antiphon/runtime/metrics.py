@@ -1,0 +1,122 @@
+"""A stage as Prometheus series: its plain counts, made into series when somebody asks."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator
+from itertools import accumulate
+
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+    InfoMetricFamily,
+    Metric,
+)
+from prometheus_client.registry import Collector
+
+from antiphon.runtime.description import StageIdentity
+from antiphon.runtime.link_port import LinkPort
+from antiphon.runtime.stage import Stage
+from antiphon.runtime.tally import Histogram, Outcome, Tally
+from antiphon.transport.link_metrics import LinkMetrics
+from antiphon.version import VERSION
+
+PREFIX = "antiphon_stage_"
+READ_TIMEOUT_S = 10.0
+"""Longest wait for the event loop, which alone reads what it owns."""
+
+_FROM_THE_START = ((Outcome.FINISHED, ""), (Outcome.CANCELLED, ""))
+"""Counted as 0 before they have happened; of failures nobody knows the codes."""
+
+
+class StageMetrics(Collector):
+    """All series of one stage. Construct it on the event loop, collect on any other thread.
+
+    Until `serve` it has nothing to tell but that the stage is not ready.
+    """
+
+    def __init__(self, role: str, device: str, ready: Callable[[], bool]) -> None:
+        self._role = role
+        self._device = device
+        self._ready = ready
+        self._loop = asyncio.get_running_loop()
+        self._served: tuple[Stage, StageIdentity, LinkPort] | None = None
+
+    def serve(self, stage: Stage, identity: StageIdentity, link_port: LinkPort) -> None:
+        """The model is loaded: tell all."""
+        self._served = stage, identity, link_port
+
+    def collect(self) -> list[Metric]:
+        """The series at this moment. Raises `TimeoutError` when the loop does not answer."""
+        reading = asyncio.run_coroutine_threadsafe(self._read(), self._loop)
+        return reading.result(READ_TIMEOUT_S)
+
+    async def _read(self) -> list[Metric]:
+        return list(self._families())
+
+    def _families(self) -> Iterator[Metric]:
+        yield _gauge(self._role, "ready", "1 when the stage takes sessions", self._ready())
+        if self._served is None:
+            return
+        stage, identity, link_port = self._served
+        table = stage.table
+        yield InfoMetricFamily(
+            PREFIX.removesuffix("_"),
+            "What runs here",
+            value={
+                "stage": self._role,
+                "pipeline": identity.pipeline.name,
+                "model": identity.model_name or identity.facts.model,
+                "engine": identity.facts.engine,
+                "device": self._device,
+                "version": VERSION,
+            },
+        )
+        gauges = (
+            ("slots", "Segments that may be open at a time", identity.slots),
+            ("open_sessions", "Sessions that have not ended", table.session_count),
+            ("open_segments", "Slots in use", table.open_segments),
+            ("held_segments", "Segments whose output waits for credit", table.held_segments),
+            ("held_bytes", "Chunks that wait for their session to be opened", table.held_bytes),
+        )
+        for name, words, value in gauges:
+            yield _gauge(self._role, name, words, value)
+        outputs = [edge.name for edge in identity.pipeline.outputs(self._role)]
+        yield from tally_families(self._role, outputs, table.tally)
+        links = [*stage.outgoing_links(), *link_port.states()]
+        yield from LinkMetrics((self._role, link) for link in links).collect()
+
+
+def tally_families(role: str, outputs: Iterable[str], tally: Tally) -> Iterator[Metric]:
+    """What a stage with these output edges has counted."""
+    segments = _counter("segments", "Segments that have ended or were refused", "outcome", "code")
+    for outcome, code in dict.fromkeys([*_FROM_THE_START, *tally.segments]):
+        segments.add_metric((role, outcome.value, code), tally.segments[outcome, code])
+    positions = _counter("output_positions", "Positions that the engine has made", "edge")
+    chunks = _counter("output_chunks", "Chunks that were made of them", "edge")
+    for edge in outputs:
+        positions.add_metric((role, edge), tally.positions[edge])
+        chunks.add_metric((role, edge), tally.chunks[edge])
+    yield from (segments, positions, chunks)
+    words = "Time of an engine step; one that waits for the engine's own processes waits in it"
+    yield _histogram(role, "step_seconds", words, tally.step_seconds)
+    yield _histogram(role, "step_segments", "Segments in an engine step", tally.step_segments)
+
+
+def _gauge(role: str, name: str, words: str, value: float) -> Metric:
+    family = GaugeMetricFamily(PREFIX + name, words, labels=("stage",))
+    family.add_metric((role,), value)
+    return family
+
+
+def _counter(name: str, words: str, *labels: str) -> CounterMetricFamily:
+    return CounterMetricFamily(PREFIX + name, words, labels=("stage", *labels))
+
+
+def _histogram(role: str, name: str, words: str, histogram: Histogram) -> Metric:
+    family = HistogramMetricFamily(PREFIX + name, words, labels=("stage",))
+    bounds = [*map(str, histogram.bounds), "+Inf"]
+    buckets = list(zip(bounds, accumulate(histogram.counts), strict=True))
+    family.add_metric((role,), buckets, histogram.total)
+    return family

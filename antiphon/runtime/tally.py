@@ -1,0 +1,65 @@
+"""What a stage counts from its start on: plain numbers, cheap to add to."""
+
+from __future__ import annotations
+
+import enum
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from antiphon.errors import AntiphonError, ErrorCode
+from antiphon.segment import SegmentKey
+
+STEP_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
+STEP_SEGMENTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
+
+
+class Outcome(enum.Enum):
+    """How a segment ended. A refused one has never been open."""
+
+    FINISHED = "finished"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+    REFUSED = "refused"
+
+
+class Histogram:
+    """Counts by upper bound; the last of `counts` is of what is above all bounds."""
+
+    def __init__(self, bounds: tuple[float, ...]) -> None:
+        self.bounds = bounds
+        self.counts = [0] * (len(bounds) + 1)
+        self.total = 0.0
+
+    def add(self, value: float) -> None:
+        """Count a value."""
+        self.counts[bisect_left(self.bounds, value)] += 1
+        self.total += value
+
+
+@dataclass(slots=True)
+class Tally:
+    """Counts of one stage.
+
+    `segments` are by outcome and error code (empty where there is none), `positions` that the
+    engine has made and `chunks` that were cut of them by edge.
+    """
+
+    segments: Counter[tuple[Outcome, str]] = field(default_factory=Counter)
+    positions: Counter[str] = field(default_factory=Counter)
+    chunks: Counter[str] = field(default_factory=Counter)
+    step_seconds: Histogram = field(default_factory=lambda: Histogram(STEP_SECONDS))
+    step_segments: Histogram = field(default_factory=lambda: Histogram(STEP_SEGMENTS))
+
+    def ended(self, outcome: Outcome, error: AntiphonError | None = None) -> None:
+        """A segment is over. What others have cancelled was not a failure of this stage."""
+        if error is not None and error.code is ErrorCode.CANCELLED:
+            outcome, error = Outcome.CANCELLED, None
+        self.segments[outcome, "" if error is None else error.code.value] += 1
+
+    def stepped(self, busy_s: Mapping[SegmentKey, float]) -> None:
+        """The engine has made a step; `busy_s` is each segment's part of its seconds."""
+        if busy_s:
+            self.step_seconds.add(sum(busy_s.values()))
+            self.step_segments.add(len(busy_s))

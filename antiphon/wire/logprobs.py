@@ -1,0 +1,60 @@
+"""Log probabilities of a reply's tokens <-> tensors of the edge that carries its text.
+
+All tensors grow along axis 0, so that those of consecutive chunks can be joined.
+`logprob_ids` int32 [n, 1 + k] has each token and the k likeliest in its place, `logprobs`
+float32 [n, 1 + k] how likely they are, `logprob_sizes` int32 [n, 1 + k] how many of
+`logprob_bytes` uint8 [sum of sizes] they have.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Sequence
+
+import numpy as np
+
+from antiphon.chunk import Tensor, Tensors
+from antiphon.errors import DataLoss
+from antiphon.logprobs import TokenLogprob
+
+IDS, LOGPROBS, SIZES, BYTES = "logprob_ids", "logprobs", "logprob_sizes", "logprob_bytes"
+
+
+def logprobs_to_tensors(tokens: Sequence[TokenLogprob]) -> dict[str, Tensor]:
+    """The tensors of tokens that have equally many `top`; none for no tokens."""
+    if not tokens:
+        return {}
+    rows = [(token, *token.top) for token in tokens]
+    everything = b"".join(each.token_bytes for row in rows for each in row)
+    return {
+        IDS: np.array([[each.token_id for each in row] for row in rows], np.int32),
+        LOGPROBS: np.array([[each.logprob for each in row] for row in rows], np.float32),
+        SIZES: np.array([[len(each.token_bytes) for each in row] for row in rows], np.int32),
+        BYTES: np.frombuffer(everything, np.uint8),
+    }
+
+
+def logprobs_from_tensors(tensors: Tensors) -> tuple[TokenLogprob, ...]:
+    """The tokens of a chunk; none when it carries none. Raises `DataLoss`."""
+    if IDS not in tensors:
+        return ()
+    try:
+        ids, logprobs, sizes = tensors[IDS], tensors[LOGPROBS], tensors[SIZES]
+        data = tensors[BYTES].tobytes()
+    except KeyError as missing:
+        raise DataLoss(f"log probabilities without {missing}") from missing
+    if ids.ndim != 2 or not ids.shape == logprobs.shape == sizes.shape:
+        raise DataLoss("log probabilities whose tensors have different shapes")
+    if sizes.min(initial=0) < 0 or sizes.sum() != len(data):
+        raise DataLoss(f"log probabilities with {len(data)} bytes of tokens, not {sizes.sum()}")
+    ends = list(itertools.accumulate(sizes.ravel().tolist(), initial=0))
+    pieces = iter([data[start:end] for start, end in itertools.pairwise(ends)])
+    rows = zip(ids.tolist(), logprobs.tolist(), strict=True)
+    return tuple(_token(*row, [next(pieces) for _ in row[0]]) for row in rows)
+
+
+def _token(ids: Sequence[int], logprobs: Sequence[float], pieces: Sequence[bytes]) -> TokenLogprob:
+    """One row: the token, then the likeliest."""
+    (id_, *_), (piece, *_), (logprob, *_) = ids, pieces, logprobs
+    top = map(TokenLogprob, ids[1:], pieces[1:], logprobs[1:])
+    return TokenLogprob(id_, piece, logprob, tuple(top))

@@ -1,0 +1,57 @@
+"""A session that opens with its first segment, and with what there is of its input."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+from stage_session import Request, Session, codes_chunk, opening
+
+from antiphon.runtime.engine import LoadedStage
+from antiphon.testing.fake_engine import FACTS, FakeEngine
+from antiphon.testing.stage_harness import LIMITS, RunningStage, running_stage
+from antiphon.v1 import session_pb2
+from antiphon.wire.chunks import chunk_to_proto
+
+
+async def test_first_segment_and_its_input_come_with_the_session(served: RunningStage) -> None:
+    session = Session(served, "at once")
+    (opened, turn) = opening("at once")
+    opened.open.first_segment.CopyFrom(turn.segment_open)
+    pieces = (codes_chunk("at once", 0, [1, 2]), codes_chunk("at once", 1, [3], end=True))
+    opened.open.first_input.extend(chunk_to_proto(piece) for piece in pieces)
+    await session.send(opened)
+    assert (await session.read("opened")).opened.boot_id
+    samples: list[float] = []
+    while not (audio := await session.audio()).segment_finished:
+        samples += audio.tensors["samples"].tolist()
+    assert samples + audio.tensors.get("samples", np.zeros(0)).tolist() == [
+        value for value in (1, 2, 3) for _ in range(4)
+    ]
+    assert (await session.read("report")).report.input_positions == 3
+    second = session_pb2.SegmentOpen(segment=1, outputs=["audio"])
+    await session.send(Request(segment_open=second))
+    assert (await session.read("segment_opened")).segment_opened.segment == 1
+
+
+async def test_session_is_not_opened_when_its_first_segment_has_no_slot(engine: FakeEngine) -> None:
+    limits = dataclasses.replace(LIMITS, slots=1)
+    async with running_stage(LoadedStage(engine, FACTS), "code2wav", limits=limits) as running:
+        holder = Session(running, "holder")
+        await holder.send(*opening("holder"))
+        await holder.opened()
+        late = Session(running, "late")
+        (opened, turn) = opening("late")
+        opened.open.first_segment.CopyFrom(turn.segment_open)
+        await late.send(opened)
+        assert (await late.error()).code == session_pb2.ErrorCode.ERROR_CODE_RESOURCE_EXHAUSTED
+
+
+async def test_first_input_of_another_session_is_refused(served: RunningStage) -> None:
+    session = Session(served, "mine")
+    (opened, turn) = opening("mine")
+    opened.open.first_segment.CopyFrom(turn.segment_open)
+    opened.open.first_input.append(chunk_to_proto(codes_chunk("theirs", 0, [1])))
+    await session.send(opened)
+    await session.read("opened")
+    assert (await session.error()).field == "chunk.session_id"

@@ -1,0 +1,109 @@
+"""Every segment is counted once, by the way in which it ended."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from antiphon.errors import Cancelled, ErrorCode, Internal, InvalidArgument
+from antiphon.pipelines.qwen3_omni import PIPELINE
+from antiphon.runtime.engine import Completed, Emitted, Failed
+from antiphon.runtime.instructions import Destination
+from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
+from antiphon.runtime.session_table import SessionTable
+from antiphon.runtime.tally import Outcome
+from antiphon.sampling import SamplingRequest
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon.testing.fake_engine import NEUTRAL_SAMPLING
+
+LIMITS = StageLimits(slots=1, stall_timeout_s=30.0, hold_timeout_s=5.0, hold_bytes=1000)
+KEY = SegmentKey("s", 0)
+SAMPLES = {"samples": np.zeros(8, np.float32), "codes": np.zeros((2, 2), np.uint16)}
+STOP = FinishReason.STOP
+
+
+def segment(number: int = 0) -> SegmentRequest:
+    return SegmentRequest(number, SamplingRequest(), "", frozenset({"audio"}), {})
+
+
+def table(window: int = 0) -> SessionTable:
+    """One whose session "s" has its first segment open, with credit for so many positions."""
+    sessions = SessionTable(StagePlan.of(PIPELINE, "code2wav", NEUTRAL_SAMPLING, LIMITS))
+    windows = {"audio": window} if window else {}
+    sessions.open(SessionRequest("s", 0, {"audio": (Destination(),)}, windows=windows), 0.0)
+    sessions.open_segment("s", segment(), 0.0)
+    return sessions
+
+
+def finish(sessions: SessionTable) -> None:
+    """The engine makes 16 samples in two emissions, and is done."""
+    first, last = Emitted(KEY, "audio", 0, SAMPLES), Emitted(KEY, "audio", 8, SAMPLES, STOP)
+    done = Completed(KEY, STOP, 4, 16)
+    sessions.engine_stepped([first, last, done], {}, {KEY: 0.5}, 1.0)
+
+
+def fail(sessions: SessionTable) -> None:
+    sessions.engine_stepped([Failed(KEY, Internal("broken"))], {}, {}, 1.0)
+
+
+@pytest.mark.parametrize(
+    ("end", "outcome", "code"),
+    [
+        (finish, Outcome.FINISHED, None),
+        (lambda sessions: sessions.cancel_segment("s", 0), Outcome.CANCELLED, None),
+        (lambda sessions: sessions.stream_lost("s"), Outcome.CANCELLED, None),
+        (lambda sessions: sessions.fail("s", Cancelled("over there")), Outcome.CANCELLED, None),
+        (fail, Outcome.FAILED, ErrorCode.INTERNAL),
+        (lambda sessions: sessions.tick(30.0), Outcome.FAILED, ErrorCode.DEADLINE_EXCEEDED),
+        (
+            lambda sessions: sessions.engine_lost(InvalidArgument("all")),
+            Outcome.FAILED,
+            ErrorCode.INVALID_ARGUMENT,
+        ),
+        # Another one was opened on top of it, which ends the session.
+        (
+            lambda sessions: sessions.open_segment("s", segment(1), 1.0),
+            Outcome.FAILED,
+            ErrorCode.RESOURCE_EXHAUSTED,
+        ),
+    ],
+)
+def test_segment_is_counted_once_when_it_ends(
+    end: Callable[[SessionTable], None], outcome: Outcome, code: ErrorCode | None
+) -> None:
+    sessions = table()
+    assert not sessions.tally.segments
+    end(sessions)
+    counted = {(outcome, code.value if code else ""): 1}
+    assert sessions.tally.segments == counted
+    sessions.client_done("s")
+    sessions.stream_lost("s")
+    assert sessions.tally.segments == counted
+
+
+def test_refused_segment_is_counted_and_the_open_one_is_not() -> None:
+    sessions = table()
+    sessions.open(SessionRequest("t", 0, {}), 0.0)
+    sessions.open_segment("t", segment(), 0.0)
+    assert sessions.tally.segments == {(Outcome.REFUSED, "resource_exhausted"): 1}
+
+
+def test_finished_segment_is_counted_when_its_last_output_has_left() -> None:
+    sessions = table(window=4)
+    finish(sessions)
+    assert not sessions.tally.segments
+    assert sessions.tally.positions == {"audio": 16}
+    sessions.credited(KEY, "audio", Destination(), 100, 2.0)
+    assert sessions.tally.segments == {(Outcome.FINISHED, ""): 1}
+
+
+def test_output_and_steps_are_counted() -> None:
+    sessions = table()
+    finish(sessions)
+    assert sessions.tally.positions == sessions.output_positions == {"audio": 16}
+    assert sessions.tally.chunks == {"audio": 2}
+    assert sum(sessions.tally.step_seconds.counts) == 1
+    assert sessions.tally.step_seconds.total == 0.5
+    assert sessions.tally.step_segments.total == 1
