@@ -28,6 +28,7 @@ from torch import Tensor
 
 from antiphon.errors import Internal
 from antiphon.sampling import Sampling
+from antiphon.transport.device_edge import on_device
 
 _GOLDEN = 0x9E3779B97F4A7C15
 _FIRST_FACTOR = 0xBF58476D1CE4E5B9
@@ -66,7 +67,7 @@ class SamplingRows:
         top_k = [each.top_k or _UNLIMITED for each in samplings]
 
         def column(values: Sequence[float], dtype: torch.dtype) -> Tensor:
-            return torch.tensor(values, dtype=dtype, device=device)[:, None]
+            return on_device(values, device, dtype)[:, None]
 
         return cls(
             temperature=column([each.temperature or 1.0 for each in samplings], torch.float32),

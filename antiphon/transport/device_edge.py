@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
 import ml_dtypes
@@ -196,13 +196,17 @@ class ToHost:
         self._begun = True
         return np.frombuffer(view, _numpy_dtype(tensor.dtype)).reshape(tensor.shape)
 
-    def seal(self) -> Wait | None:
-        """What waits for the copies since the last time; None when they are complete."""
+    def mark(self) -> Mark | None:
+        """After the copies since the last time; None when each was complete at once."""
         if not self._begun:
             return None
         self._begun = False
-        mark = self._copies.mark()
-        return None if mark.query() else mark.synchronize
+        return self._copies.mark()
+
+    def seal(self) -> Wait | None:
+        """What waits for the copies since the last time; None when they are complete."""
+        mark = self.mark()
+        return None if mark is None or mark.query() else mark.synchronize
 
 
 class ToDevice:
@@ -248,6 +252,22 @@ class ToDevice:
         self._copies.precede(mark)
         self._under_way.append((mark, view))
         return target
+
+
+def on_device(
+    values: Sequence[float | tuple[int, ...]] | Array,
+    device: torch.device,
+    dtype: torch.dtype | None = None,
+) -> torch.Tensor:
+    """A few numbers for what is asked of the device from now on; on a CPU, arrays as they are.
+
+    A GPU takes them from pinned memory. From any other, the copy and the caller would wait
+    until it has done all that it was asked before.
+    """
+    host = torch.as_tensor(values, dtype=dtype)
+    if device.type == "cuda":
+        host = host.pin_memory()
+    return host.to(device, non_blocking=True)
 
 
 def host_array(tensor: torch.Tensor) -> Array:

@@ -25,6 +25,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from antiphon.chunk import Tensor as Array
+
 Shape = tuple[int, int]
 
 
@@ -82,29 +84,43 @@ def numbers_of(shapes: Sequence[Sequence[Shape]]) -> int:
     return sum(math.prod(shape) for layer in shapes for shape in layer)
 
 
-class Batch:
-    """New frames of some slots, `lengths` of each, none twice; see the head of this file."""
+class Members:
+    """Whose frames a call advances, as the host knows it: int64 arrays, an entry for each."""
 
     def __init__(self, states: StreamStates, slots: Sequence[int], lengths: Sequence[int]) -> None:
-        self._states = states
-        self._host_slots = np.asarray(slots, dtype=np.int64)
-        self._host_lengths = np.asarray(lengths, dtype=np.int64)
-        seen = states.frames[self._host_slots]
-        self._youngest = int(seen.min())
-        self._even = bool((self._host_lengths == self._host_lengths[0]).all())
-        device = states.memory.device
-        numbers = torch.from_numpy(np.stack((self._host_slots, self._host_lengths, seen)))
-        self._slots, self._lengths, self.seen = numbers.to(device)
-        self.size = len(slots)
-        self.frames = int(self._host_lengths.max())
+        self.slots = np.asarray(slots, dtype=np.int64)
+        self.lengths = np.asarray(lengths, dtype=np.int64)
+        self.seen = states.frames[self.slots]
+
+    @property
+    def numbers(self) -> Array:
+        """Slot, new frames and seen frames of each: int64 [n, 3]."""
+        return np.stack((self.slots, self.lengths, self.seen), axis=1)
+
+
+class Batch:
+    """New frames of some slots, none twice; see the head of this file.
+
+    `numbers` are those of `Members` on the device. With `known` what the host can tell
+    spares some work; without, the calls are the same for any numbers, as a graph wants it.
+    """
+
+    def __init__(self, numbers: Tensor, known: Members | None = None) -> None:
+        self._slots, self._lengths, self.seen = numbers.unbind(1)
+        self._youngest, self._even, self._alone = 0, False, -1
+        if known is not None:
+            self._youngest = int(known.seen.min())
+            self._even = bool((known.lengths == known.lengths[0]).all())
+            self._alone = int(known.slots[0]) if len(known.slots) == 1 else -1
+        self.size = len(numbers)
         self._kept: list[tuple[Tensor, Tensor]] = []
 
     def extended(self, past: Tensor, rows: int) -> Tensor:
         """A buffer [size, past rows + rows, channels] that begins with the past."""
         _, before, channels = past.shape
         joined = past.new_empty((self.size, before + rows, channels))
-        if self.size == 1:
-            joined[0, :before] = past[self._host_slots[0]]
+        if self._alone >= 0:
+            joined[0, :before] = past[self._alone]
         else:
             joined[:, :before] = past.index_select(0, self._slots)
         return joined
@@ -137,11 +153,10 @@ class Batch:
         self._kept.append((past, kept))
 
     def commit(self) -> None:
-        """Write what was kept, and count the frames as seen."""
+        """Write what was kept."""
         for past, kept in self._kept:
-            if self.size == 1:
-                past[self._host_slots[0]] = kept[0]
+            if self._alone >= 0:
+                past[self._alone] = kept[0]
             else:
                 past.index_copy_(0, self._slots, kept)
         self._kept.clear()
-        self._states.frames[self._host_slots] += self._host_lengths

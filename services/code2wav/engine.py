@@ -10,12 +10,14 @@ from __future__ import annotations
 
 import logging
 from collections.abc import Collection, Sequence
+from functools import partial
 
 from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import FailedPrecondition, Internal, ResourceExhausted
 from antiphon.runtime.engine import EngineEvent, Failed, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
 from antiphon.transport.device_edge import NoStream, ToHost
+from services.code2wav.buckets import Buckets
 from services.code2wav.pace import CPU, Pace
 from services.code2wav.segment import (
     AUDIO,
@@ -25,7 +27,8 @@ from services.code2wav.segment import (
     invalid_codes,
     read_codes,
 )
-from services.code2wav.stream import Piece, StreamDecoder
+from services.code2wav.stream import Piece, Run, StreamDecoder
+from services.graphs import Bucketing
 
 log = logging.getLogger(__name__)
 
@@ -36,7 +39,8 @@ class Code2WavEngine:
     """An `Engine`: edge `codes` in, edge `audio` out (see the pipeline's declaration).
 
     `context_limit` is the most frames of a segment, `slots` the most segments. A segment
-    holds a slot, `decoder.state_bytes`, from its first decoded frame to its release.
+    holds a slot, `decoder.state_bytes`, from its first decoded frame to its release. With
+    `bucketing` the calls of common shapes are made ready here.
     """
 
     def __init__(
@@ -46,13 +50,18 @@ class Code2WavEngine:
         slots: int,
         pace: Pace = CPU,
         to_host: ToHost | None = None,
+        bucketing: Bucketing | None = None,
     ) -> None:
         self._to_host = to_host or ToHost(NoStream(), None)
         self._decoder = decoder
         self._context_limit = context_limit
         self._slots = slots
         self._pace = pace
-        self._states = decoder.new_states(slots)
+        # With buckets one slot more, for what pads them.
+        self._states = decoder.new_states(slots + (bucketing is not None))
+        self._run: Run = partial(decoder.run, self._states)
+        if bucketing is not None:
+            self._run = Buckets(decoder, self._states, bucketing, pace)
         self._free_slots = list(range(slots))
         self._segments: dict[SegmentKey, Segment] = {}
         # Segments that can step, the longest waiting first.
@@ -138,7 +147,7 @@ class Code2WavEngine:
     def _decode(self, turns: Sequence[Turn]) -> list[Tensor]:
         """The samples that these frames add, float32 [m] each."""
         pieces = [Piece(self._slot(segment), frames.codes) for segment, frames in turns]
-        rows, spans = self._decoder.advance(self._states, pieces)
+        rows, spans = self._decoder.advance(self._states, pieces, self._run)
         # One copy for all; each segment sends its slice.
         return [
             row[span] for row, span in zip(self._to_host.copy(rows.float()), spans, strict=True)

@@ -26,6 +26,7 @@ from services.code2wav.engine import Code2WavEngine
 from services.code2wav.pace import ACCELERATOR, CPU
 from services.code2wav.stream import Piece, StreamDecoder
 from services.engines import TORCH, require_torch
+from services.graphs import Bucketing, graphs_of
 
 # Not in the checkpoint: the model card and its examples write 24 kHz files.
 SAMPLE_RATE_HZ = 24_000
@@ -37,8 +38,8 @@ WARM_UP_FRAMES = (2, 1)
 log = logging.getLogger(__name__)
 
 
-def load(model_dir: Path, config: StageConfig) -> LoadedStage:
-    """The stage, ready to run.
+def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
+    """The stage, ready to run; `bucketing` is what `config.graphs` chooses if None.
 
     Raises `InvalidArgument` for another engine, `FailedPrecondition` for what it cannot run.
     """
@@ -58,7 +59,9 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     _warm_up(decoder)
     pace = CPU if decoder.device.type == "cpu" else ACCELERATOR
     to_host = ToHost.of(config)
-    engine = Code2WavEngine(decoder, context_limit, config.slots, pace, to_host)
+    engine = Code2WavEngine(
+        decoder, context_limit, config.slots, pace, to_host, bucketing or graphs_of(config)
+    )
     log.info(
         "%d slots of %d bytes: %.1f MB of decoder state",
         config.slots,

@@ -8,8 +8,9 @@ whoever shares the calls.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import cast
 
 import numpy as np
@@ -28,7 +29,8 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 
 from antiphon.chunk import Tensor as Array
 from antiphon.errors import FailedPrecondition
-from services.code2wav.batch import Batch, Level, StreamStates, numbers_of
+from antiphon.transport.device_edge import on_device
+from services.code2wav.batch import Batch, Level, Members, StreamStates, numbers_of
 from services.code2wav.layers import (
     ConvNeXt,
     Layer,
@@ -45,6 +47,10 @@ class Piece:
 
     slot: int
     codes: Array
+
+
+# Decodes frames, int64 [n, frames, groups], of as many members: float [n, samples or more].
+Run = Callable[[Array, Members], Tensor]
 
 
 class StreamDecoder:
@@ -91,37 +97,44 @@ class StreamDecoder:
         return [row[span] for row, span in zip(rows.cpu(), spans, strict=True)]
 
     @torch.inference_mode()
-    def advance(self, states: StreamStates, pieces: Sequence[Piece]) -> tuple[Tensor, list[slice]]:
+    def advance(
+        self, states: StreamStates, pieces: Sequence[Piece], run: Run | None = None
+    ) -> tuple[Tensor, list[slice]]:
         """A row of samples for each piece, float [batch, n] in [-1, 1] on the decoder's
         device, and which of them the piece adds; that may be none.
 
         No two pieces have a slot in common, and codes are below `entries`: the caller has
         checked. Working memory grows with the longest piece times the number of pieces.
-        After an exception all states are as they were.
+        After an exception all states are as they were. `run` may call `forward` in a way
+        of its own.
         """
-        batch = Batch(
-            states, [piece.slot for piece in pieces], [len(piece.codes) for piece in pieces]
-        )
-        befores = [self.samples(int(states.frames[piece.slot])) for piece in pieces]
-        x = self._embed(pieces, batch)
+        lengths = [len(piece.codes) for piece in pieces]
+        members = Members(states, [piece.slot for piece in pieces], lengths)
+        codes = np.zeros((len(pieces), max(lengths), self.groups), dtype=np.int64)
+        for row, piece in zip(codes, pieces, strict=True):
+            row[: len(piece.codes)] = piece.codes
+        rows = (run or partial(self.run, states))(codes, members)
+        spans = []
+        for seen, length in zip(members.seen, lengths, strict=True):
+            end = length * self.samples_per_frame
+            added = self.samples(int(seen) + length) - self.samples(int(seen))
+            spans.append(slice(end - added, end))
+        states.frames[members.slots] += members.lengths
+        return rows, spans
+
+    def forward(self, states: StreamStates, batch: Batch, codes: Tensor) -> Tensor:
+        """The samples of frames int64 [batch, frames, groups]: float [batch, n]; writes states."""
+        x = functional.embedding(codes + self._offset, self._embedding).mean(2)
         for layer, past in zip(self._layers, states.layers, strict=True):
             x = layer.advance(batch, past, x)
         rows = x.flatten(1).clamp_(min=-1, max=1)
         batch.commit()
-        added = [
-            self.samples(int(states.frames[piece.slot])) - before
-            for piece, before in zip(pieces, befores, strict=True)
-        ]
-        ends = [len(piece.codes) * self.samples_per_frame for piece in pieces]
-        return rows, [slice(end - count, end) for count, end in zip(added, ends, strict=True)]
+        return rows
 
-    def _embed(self, pieces: Sequence[Piece], batch: Batch) -> Tensor:
-        """The mean of each frame's code embeddings: [batch, frames, hidden]."""
-        padded = np.zeros((batch.size, batch.frames, self.groups), dtype=np.int64)
-        for row, piece in zip(padded, pieces, strict=True):
-            row[: len(piece.codes)] = piece.codes
-        ids = torch.from_numpy(padded).to(self.device) + self._offset
-        return functional.embedding(ids, self._embedding).mean(2)
+    def run(self, states: StreamStates, codes: Array, members: Members) -> Tensor:
+        """A `Run` for these states, with what the host knows of the members."""
+        batch = Batch(on_device(members.numbers, self.device), members)
+        return self.forward(states, batch, on_device(codes, self.device))
 
 
 def _layers_of(module: Qwen3OmniMoeCode2Wav) -> tuple[list[Layer], Level]:

@@ -9,7 +9,7 @@ All sessions of a step go through in lockstep: their sequences have the same len
 every moment and end with the frame. So keys and values live in one buffer that is
 allocated once, attention has no mask, and ids stay on the device until the end. Nothing
 between a frame's first code and its last depends on a value that is on the device, so
-that it can be one graph for each number of rows: see `services.talker.graphs`.
+that it can be one graph for each number of rows: see `services.graphs`.
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 
 from antiphon.sampler import SamplingRows, choose_each
 from antiphon.sampling import Sampling
+from services.graphs import Bucketing, RowFunction
 from services.talker.decoder import Decoder
 from services.talker.experts import LEAST_ROWS
-from services.talker.graphs import Bucketing, RowFunction
 from services.talker.layer import Rotation
 from services.talker.slots import StackShape
 

@@ -9,8 +9,8 @@ from typing import Any
 from torch import Tensor
 from torch.nn.functional import pad
 
+from services.graphs import Bucketing
 from services.talker.experts import LEAST_ROWS
-from services.talker.graphs import Bucketing
 from services.talker.layer import Layer, Rotation, make_norm
 from services.talker.pieces import Pieces
 from services.talker.slots import SlotRows, StackShape
@@ -20,7 +20,7 @@ AttendInLayer = Callable[[int, Tensor, Tensor], Tensor]
 
 
 class Decoder:
-    """A stack with final norm; positions are plain 0, 1, 2, ... up to `max_positions`.
+    """A stack with final norm; positions are whole numbers below `max_positions`.
 
     `model` is a `Qwen3OmniMoeTalkerModel` or a `Qwen3OmniMoeTalkerCodePredictorModel`.
     With `bucketing`, up to `most_rows` rows of slots go through by it, where they can.
@@ -63,16 +63,20 @@ class Decoder:
         normed: Tensor = self._norm(rows)
         return normed
 
-    def forward_slots(self, rows: Tensor, where: SlotRows) -> Tensor:
+    def forward_slots(self, rows: Tensor, where: SlotRows, turned: Tensor | None = None) -> Tensor:
         """Append rows [n, hidden] to the sequences of slots; their states.
 
+        `turned` are the positions that turn them where these are not their places in the
+        slot: int64 [n], or [n, 3] where a row's axes differ.
         Fewer than `LEAST_ROWS` are filled up for the time being. States are good until the
         next call.
         """
         missing = max(len(rows), LEAST_ROWS) - where.count
-        positions = pad(where.positions, (0, missing))
+        positions = where.positions if turned is None else turned
+        positions = pad(positions, (0, missing) if positions.ndim == 1 else (0, 0, 0, missing))
         rows = pad(rows, (0, 0, 0, missing - len(rows) + where.count))
-        if self._pieces is not None and len(rows) <= self._pieces.most:
+        plain = positions.ndim == 1
+        if self._pieces is not None and plain and len(rows) <= self._pieces.most:
             attend = [partial(where.attend, index) for index in range(len(self._layers))]
             return self._pieces.forward(rows, positions, attend)
         return self.forward(rows, self.rotation.at(positions), where.attend)

@@ -6,6 +6,12 @@ come. Those draw a frame in the same step and emit it. So a frame leaves at once
 its successor's text is waited for; a text row that has not come is waited for, never
 replaced; and a long prompt delays others by its share of a step.
 
+With `launch_ahead` the device never waits for the host between two steps. A step is
+launched for all that can go on as far as the host knows, and only then the frames of the
+step before are read. The one thing that it may be wrong about is that a segment goes on:
+the draw of one that has ended is dropped. A step is read when its own copy is there, not
+when its successor has run; but what comes meanwhile, a text or a session, is a step late.
+
 Draws are counted as Hugging Face counts tokens: draw n of at most `max_tokens` is
 the stop code (finish), the last one allowed (finish, no frame), or frame n-1.
 
@@ -29,7 +35,9 @@ from antiphon.runtime.engine import (
     SegmentSettings,
 )
 from antiphon.segment import FinishReason, SegmentKey
-from services.talker.model import Chunk, Draw, Drawn, Talker
+from services.talker.flight import Flight
+from services.talker.model import Chunk, Draw, Talker
+from services.talker.readback import Drawn
 from services.talker.segment import Segment
 
 CODES = "codes"
@@ -38,12 +46,17 @@ PREFILL_ROWS_PER_STEP = 256
 
 
 class TalkerEngine:
-    """Implements `antiphon.runtime.engine.Engine`. Positions are bounded by `context_limit`."""
+    """Implements `antiphon.runtime.engine.Engine`. Positions are bounded by `context_limit`.
 
-    def __init__(self, model: Talker, context_limit: int) -> None:
+    With `launch_ahead` a step is launched before the frames of the one before are read.
+    """
+
+    def __init__(self, model: Talker, context_limit: int, *, launch_ahead: bool = False) -> None:
         self._model = model
         self._context_limit = context_limit
+        self._launch_ahead = launch_ahead
         self._segments: dict[SegmentKey, Segment] = {}
+        self._flight: Flight | None = None
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Raises `InvalidArgument` for an unknown voice (empty: the first) or output."""
@@ -85,40 +98,64 @@ class TalkerEngine:
 
     @torch.inference_mode()
     def release(self, key: SegmentKey) -> None:
-        """Forget the segment and give its slot back."""
+        """Forget the segment and give its slot back, whatever is in flight."""
         segment = self._segments.pop(key)
         if segment.slot is not None:
-            unsound = 0 if segment.sound else segment.positions
-            self._model.cache.give_back(segment.slot, clear=unsound)
+            self._model.cache.give_back(segment.slot, clear=segment.doubtful)
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Prefill a part, or make one frame, of every segment that can and is not `held`."""
-        able = [
+        """Prefill a part, or make one frame, of every segment that can and is not `held`.
+
+        With `launch_ahead`, what it launches is handed on by a later step.
+        """
+        free = [
             segment
             for segment in self._segments.values()
-            if not segment.ended and segment.key not in held and segment.awaited_edge is None
+            if not segment.ended and segment.key not in held
         ]
+        events = self._hand_on(free)
+        flight, self._flight = self._flight, None
+        # A launch takes a while, and what is there already does not wait for it.
+        if flight is None or not flight.landed:
+            self._flight = self._launch(free)
+        if not self._launch_ahead:
+            flight, self._flight = self._flight, None
+        if flight is not None:
+            flight.land()
+            events += self._hand_on(free)
+        return events
+
+    def _launch(self, segments: Collection[Segment]) -> Flight | None:
+        """Start a step of those that can go on; None when it draws nothing."""
+        going = [segment for segment in segments if not segment.ended]
+        chunks = _take_chunks(going)
+        drawing = [segment for segment in going if segment.can_draw]
+        if not (chunks or drawing):
+            return None
+        readback = self._model.step(chunks, [_next_draw(segment) for segment in drawing])
+        return Flight(drawing, readback) if drawing else None
+
+    def _hand_on(self, segments: Collection[Segment]) -> list[EngineEvent]:
+        """What has been found out about segments that are not held."""
         events: list[EngineEvent] = []
-        for segment in able:
+        for segment in segments:
+            if segment.ended:
+                continue
             if segment.transcript.silent:
                 events += _finish(segment, FinishReason.STOP)
-        speaking = [segment for segment in able if not segment.ended]
-        chunks = _take_chunks(speaking)
-        drawing = [segment for segment in speaking if _can_draw(segment)]
-        draws = [_next_draw(segment) for segment in drawing]
-        if chunks or draws:
-            for segment, drawn in zip(drawing, self._model.step(chunks, draws), strict=True):
+            elif segment.waiting is not None:
+                drawn, segment.waiting = segment.waiting, None
                 events += self._take_frame(segment, drawn)
         return events
 
     def _take_frame(self, segment: Segment, drawn: Drawn) -> Sequence[EngineEvent]:
         """Emit what was drawn, or end with it."""
         step = segment.frames
-        segment.sound = drawn.decided
         if not drawn.decided:
             segment.ended = True
             return (Failed(segment.key, Internal(f"frame {step}: the logits are not finite")),)
+        segment.shown = step + 1
         if drawn.codes[0, 0] == self._model.stop_code:
             return _finish(segment, FinishReason.STOP)
         if step + 1 == segment.sampling.max_tokens:
@@ -149,17 +186,13 @@ def _take_chunks(segments: Collection[Segment]) -> list[Chunk]:
     return chunks
 
 
-def _can_draw(segment: Segment) -> bool:
-    return segment.prompt_complete and segment.next_token is not None
-
-
 def _next_draw(segment: Segment) -> Draw:
-    """The next row and draw of a segment that can."""
-    slot, token = segment.slot, segment.next_token
+    """The next row and draw of a segment that can, which are launched now."""
+    slot, token, step = segment.slot, segment.next_token, segment.launched
     assert slot is not None
     assert token is not None
-    position = segment.prefilled + segment.frames
-    return Draw(slot, position, token, segment.sampling, segment.frames)
+    segment.launched += 1
+    return Draw(slot, segment.prefilled + step, token, segment.sampling, step)
 
 
 def _finish(segment: Segment, reason: FinishReason) -> Sequence[EngineEvent]:

@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.functional import linear
@@ -16,11 +15,12 @@ from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.sampler import SamplingRows, choose_each, uniform_each
 from antiphon.sampling import Sampling
-from antiphon.transport.device_edge import ToDevice
+from antiphon.transport.device_edge import NoStream, ToDevice, ToHost, on_device
+from services.graphs import Bucketing
 from services.talker.codebooks import CodePredictor
 from services.talker.decoder import Decoder
 from services.talker.experts import LEAST_ROWS
-from services.talker.graphs import Bucketing
+from services.talker.readback import Readback
 from services.talker.rows import RowTable
 from services.talker.slots import Place, SlotCache, SlotRows, Stretch, attention_key
 from services.talker.transcript import Transcript
@@ -52,23 +52,14 @@ class Draw:
     step: int
 
 
-@dataclass(frozen=True, slots=True)
-class Drawn:
-    """A frame's codes uint16 [1, G]; the first may be the stop code, out of which no
-    frame follows. `decided` is False when the logits left nothing to choose from."""
-
-    codes: npt.NDArray[np.uint16]
-    decided: bool
-
-
 class Talker:
     """Forward passes and draws. `module` is HF's talker for conditional generation.
 
     `embeddings` [V, thinker hidden] is the thinker's word table, `code_entries` the
     size of code2wav's codebooks. Raises `FailedPrecondition` when the talker could
     draw codes that are in no codebook, has no voice, or there is no memory for `slots`
-    segments of `context_limit` positions. `to_device` brings hidden rows. `bucketing`
-    runs what can be a graph.
+    segments of `context_limit` positions. `to_device` brings hidden rows, `to_host` frames;
+    without the latter each step waits for them. `bucketing` runs what can be a graph.
     """
 
     def __init__(
@@ -81,12 +72,13 @@ class Talker:
         context_limit: int,
         slots: int,
         to_device: ToDevice | None = None,
+        to_host: ToHost | None = None,
         bucketing: Bucketing | None = None,
     ) -> None:
         self._special = special
         self._head: Tensor = module.codec_head.weight
         rows = max(slots, LEAST_ROWS)
-        # First what a frame begins with: see `services.talker.graphs`.
+        # First what a frame begins with: see `services.graphs`.
         self._decoder = Decoder(module.model, context_limit, bucketing, rows)
         self.cache = SlotCache(self._decoder.shape, slots, context_limit)
         self._predictor = CodePredictor(module.code_predictor, rows, bucketing)
@@ -102,11 +94,14 @@ class Talker:
         if not self.rows.voices:
             raise FailedPrecondition("config.json: talker_config.speaker_id has no voice")
         self._device = self._head.device
+        self._to_host = to_host or ToHost(NoStream(), None)
         ids = torch.arange(vocabulary, device=self._device)
         self._suppressed = (ids >= vocabulary - CONTROL_IDS) & (ids != self.stop_code)
         # By slot: first codes drawn so far, and the codec side of the next row.
         self._seen = torch.zeros(slots, vocabulary, dtype=torch.bool, device=self._device)
         self._pending = self.rows.begin.repeat(slots, 1)
+        # And how far its positions, behind the prompt, are from its places in the slot.
+        self._shifts = [0] * slots
 
     def new_transcript(self) -> Transcript:
         """An empty transcript of this checkpoint's ids and widths."""
@@ -117,13 +112,15 @@ class Talker:
         slot = self.cache.take()
         self._seen[slot] = False
         self._pending[slot] = self.rows.begin
+        self._shifts[slot] = 0
         return slot
 
-    def step(self, chunks: Sequence[Chunk], draws: Sequence[Draw]) -> list[Drawn]:
-        """Append the rows of all in one forward; then a frame for each of `draws`.
+    def step(self, chunks: Sequence[Chunk], draws: Sequence[Draw]) -> Readback:
+        """Append the rows of all in one forward; then a frame for each of `draws`, in order.
 
-        A segment may have its last chunk and its first draw in one step. Results are
-        in the order of `draws`.
+        A segment may have its last chunk and its first draw in one step. Nothing in here
+        waits for the device where it copies beside its work, both ways, unless its experts
+        ask it: see `services.talker.experts`.
         """
         ordered = sorted(draws, key=lambda draw: attention_key(Place(draw.slot, draw.position)))
         where = SlotRows(
@@ -138,29 +135,48 @@ class Talker:
         ]
         if filled:
             rows.append(self._next_rows(filled))
-        states = self._decoder.forward_slots(torch.cat(rows), where)
+        turned = self._turned(chunks, ordered)
+        states = self._decoder.forward_slots(torch.cat(rows), where, turned)
         if not draws:
-            return []
-        results = self._draw(states[-len(filled) :], filled, len(draws))
-        drawn = dict(zip((draw.slot for draw in ordered), results, strict=True))
-        return [drawn[draw.slot] for draw in draws]
+            return Readback(np.empty((0, self.groups + 1), np.int64), (), None)
+        drawn = self._to_host.copy(self._draw(states[-len(filled) :], filled, len(draws)))
+        row_of = {draw.slot: row for row, draw in enumerate(ordered)}
+        return Readback(drawn, [row_of[draw.slot] for draw in draws], self._to_host.mark())
+
+    def _turned(self, chunks: Sequence[Chunk], draws: Sequence[Draw]) -> Tensor | None:
+        """The positions of all rows as attention turns them; None if they are plain.
+
+        Images and videos take fewer of these than rows, and one along each axis.
+        """
+        for each in chunks:
+            self._shifts[each.slot] = each.transcript.position_shift
+        slots = [*(each.slot for each in chunks), *(each.slot for each in draws)]
+        if not any(self._shifts[slot] for slot in slots):
+            return None
+        parts = [each.transcript.positions(each.start, each.stop) for each in chunks]
+        shifted = np.array([each.position + self._shifts[each.slot] for each in draws], np.int64)
+        parts.append(np.repeat(shifted[:, None], 3, axis=1))
+        positions = np.concatenate(parts)
+        # Only rows that are seen differ by axis; without any, graphs can run.
+        same = (positions == positions[:, :1]).all()
+        return on_device(positions[:, 0].copy() if same else positions, self._device)
 
     def _next_rows(self, draws: Sequence[Draw]) -> Tensor:
         """[n, hidden]: the codes of the frames before, and the text that goes with them."""
-        slots = torch.tensor([each.slot for each in draws], device=self._device)
-        tokens = torch.tensor([each.token for each in draws], device=self._device)
+        slots = on_device([each.slot for each in draws], self._device)
+        tokens = on_device([each.token for each in draws], self._device)
         return self._pending[slots] + self.rows.text(tokens)
 
-    def _draw(self, hidden: Tensor, draws: Sequence[Draw], count: int) -> list[Drawn]:
+    def _draw(self, hidden: Tensor, draws: Sequence[Draw], count: int) -> Tensor:
         """The frames of the first `count` draws, from the last states [n, hidden].
 
-        The only place that waits for the device.
+        int64 [count, G + 1]: codes, then whether the logits left something to choose from.
         """
         samplings = [each.sampling for each in draws]
         steps = [each.step for each in draws]
         seeds = [each.seed for each in samplings]
-        numbers = torch.from_numpy(uniform_each(seeds, steps, self.groups)).to(self._device)
-        slots = torch.tensor([each.slot for each in draws], device=self._device)
+        numbers = on_device(uniform_each(seeds, steps, self.groups), self._device)
+        slots = on_device([each.slot for each in draws], self._device)
         settings = SamplingRows.of(samplings, self._device)
         first, likeliest = choose_each(
             linear(hidden, self._head),
@@ -174,5 +190,5 @@ class Talker:
         self._seen[slots[:count], first[:count]] = True
         self._pending[slots[:count]] = rows[:count]
         decided = decided & likeliest.isfinite()
-        read = torch.cat((codes, decided[:, None]), dim=1)[:count].cpu().numpy()
-        return [Drawn(row[None, :-1].astype(np.uint16), bool(row[-1])) for row in read]
+        # A tensor of its own: `codes` may be where the next step's graph puts its own.
+        return torch.cat((codes, decided[:, None]), dim=1)[:count]

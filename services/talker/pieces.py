@@ -13,8 +13,8 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from services.graphs import Bucketing
 from services.talker.experts import LEAST_ROWS
-from services.talker.graphs import Bucketing
 from services.talker.layer import Attend, Layer, Norm, Rotation
 from services.talker.slots import StackShape
 

@@ -19,10 +19,10 @@ from antiphon.pipelines.generation_config import default_sampling
 from antiphon.pipelines.qwen3_omni import TALKER, SpecialIds, read_config
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
-from antiphon.transport.device_edge import ToDevice
+from antiphon.transport.device_edge import ToDevice, ToHost
 from services.engines import TORCH, require_torch
+from services.graphs import Bucketing, graphs_of
 from services.talker.engine import TalkerEngine
-from services.talker.graphs import Bucketing, GraphPool
 from services.talker.model import Talker
 from services.talker.warm_up import warm_up
 
@@ -46,6 +46,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     for the slots.
     """
     require_torch("talker", config)
+    to_host = _to_host(config)
     whole: Any = Qwen3OmniMoeConfig.from_pretrained(model_dir)
     limit = _context_limit(whole.talker_config.text_config.max_position_embeddings, config)
     module = load_submodule(
@@ -66,7 +67,8 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         context_limit=limit,
         slots=config.slots,
         to_device=ToDevice.of(config),
-        bucketing=bucketing or _graphs(config),
+        to_host=to_host,
+        bucketing=bucketing or graphs_of(config),
     )
     log.info(
         "keys and values: %.2f GB for %d slots of %d positions on %s%s",
@@ -86,15 +88,22 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         code_entries=code_entries,
         context_limit=limit,
     )
-    engine = TalkerEngine(model, limit)
+    engine = TalkerEngine(model, limit, launch_ahead=config.launch_ahead)
     warm_up(engine, special, DEFAULT_SAMPLING, config.slots, limit)
     return LoadedStage(engine, facts)
 
 
-def _graphs(config: StageConfig) -> Bucketing | None:
-    """CUDA graphs where there are any and the setting wants them."""
-    device = torch.device(config.device)
-    return GraphPool(device) if config.graphs and device.type == "cuda" else None
+def _to_host(config: StageConfig) -> ToHost | None:
+    """What brings frames to the host while the device goes on; None where it need not."""
+    if not config.launch_ahead:
+        return None
+    if torch.device(config.device).type == "cuda" and not config.async_to_host:
+        raise InvalidArgument(
+            "launch_ahead: frames must come to the host beside the next step; "
+            "set async_to_host to true, or launch_ahead to false",
+            field="launch_ahead",
+        )
+    return ToHost.of(config)
 
 
 def _context_limit(positions: int, config: StageConfig) -> int:

@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-import torch
 from torch import Tensor
 
 from antiphon.pipelines.qwen3_omni import DEFAULT_VOICE
-from antiphon.transport.device_edge import ToDevice
+from antiphon.transport.device_edge import ToDevice, on_device
 from services.talker.transcript import HEADER_ROWS, Transcript
 
 PROJECTED_AT_ONCE = 4096
@@ -54,12 +53,12 @@ class RowTable:
 
     def prompt(self, transcript: Transcript, start: int, stop: int, voice: str) -> Tensor:
         """Rows `start` to `stop` [n, hidden] of the prompt, which must be ready."""
-        ids = torch.from_numpy(transcript.prompt_text(start, stop))
-        rows = self._text[ids.to(self._text.device)]
+        device = self._text.device
+        rows = self._text[on_device(transcript.prompt_text(start, stop), device)]
         where, hidden = transcript.hidden_rows(start, stop)
         if hidden is not None:
             taken = self._to_device.copy(hidden).to(self._text.dtype)
-            rows[torch.from_numpy(where).to(self._text.device)] = self._project(taken)
+            rows[on_device(where, device)] = self._project(taken)
         first = transcript.user_rows + HEADER_ROWS
         if stop > first:
             begin = max(start, first)

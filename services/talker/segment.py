@@ -15,6 +15,7 @@ from dataclasses import dataclass, replace
 
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
+from services.talker.readback import Drawn
 from services.talker.transcript import TOKENS, Transcript
 
 CHUNK_ROWS = 128
@@ -23,8 +24,9 @@ CHUNK_ROWS = 128
 @dataclass(slots=True)
 class Segment:
     """`slot` is None until the first chunk; `prefilled` counts prompt rows that are in,
-    `frames` what was drawn. `sound` turns True once finite logits have shown that
-    what it keeps is finite."""
+    `launched` draws that the device was asked for and `frames` those that were handed on.
+    `waiting` is a draw that has been read and not handed on. After `shown` draws finite
+    logits have shown that all the segment kept was finite."""
 
     key: SegmentKey
     voice: str
@@ -32,14 +34,22 @@ class Segment:
     transcript: Transcript
     slot: int | None = None
     prefilled: int = 0
+    launched: int = 0
     frames: int = 0
-    sound: bool = False
+    waiting: Drawn | None = None
+    shown: int = 0
     ended: bool = False
 
     @property
-    def positions(self) -> int:
-        """How many positions of its slot are in use, at most."""
-        return self.prefilled + self.frames + 1
+    def doubtful(self) -> range:
+        """Which positions of its slot may hold what is not finite."""
+        first = self.prefilled + self.shown if self.shown else 0
+        return range(first, self.prefilled + self.launched)
+
+    @property
+    def in_flight(self) -> bool:
+        """Whether a draw was launched and not handed on."""
+        return self.launched > self.frames
 
     @property
     def prompt_complete(self) -> bool:
@@ -50,12 +60,18 @@ class Segment:
     @property
     def next_token(self) -> int | None:
         """The text id of the next step's row; None when it has not come."""
-        return self.transcript.text(self.frames - 1)
+        return self.transcript.text(self.launched - 1)
+
+    @property
+    def can_draw(self) -> bool:
+        """Whether the next draw can be launched, as far as the host knows."""
+        within = self.launched < self.sampling.max_tokens
+        return within and self.prompt_complete and self.next_token is not None
 
     @property
     def awaited_edge(self) -> str | None:
-        """The edge without which the segment cannot go on."""
-        if self.ended or self.transcript.silent:
+        """The edge without which the segment cannot go on; None while a draw is in flight."""
+        if self.ended or self.in_flight or self.transcript.silent:
             return None
         if self.prompt_complete:
             return TOKENS if self.next_token is None else None

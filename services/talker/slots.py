@@ -37,6 +37,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 
 from antiphon.errors import FailedPrecondition, ResourceExhausted
+from antiphon.transport.device_edge import on_device
 
 LEAST_POSITIONS = 64
 
@@ -107,10 +108,14 @@ class SlotCache:
             raise ResourceExhausted(f"all {self.slots} slots are taken")
         return heapq.heappop(self._free)
 
-    def give_back(self, slot: int, *, clear: int = 0) -> None:
-        """Make the slot free; `clear` positions may hold what is not finite."""
+    def give_back(self, slot: int, *, clear: range = range(0)) -> None:
+        """Make the slot free; the positions `clear` may hold what is not finite.
+
+        It may be taken at once: what the device has yet to do there comes before what it
+        is asked from now on.
+        """
         if clear:
-            self.memory[:, slot, :clear] = 0
+            self.memory[:, slot, clear.start : clear.stop] = 0
         heapq.heappush(self._free, slot)
 
 
@@ -128,7 +133,7 @@ class SlotRows:
         device = cache.shape.device
         where = [(each.slot, at) for each in stretches for at in range(each.start, each.stop)]
         where += places
-        self._slots, self.positions = torch.tensor(where, device=device).unbind(1)
+        self._slots, self.positions = on_device(where, device).unbind(1)
         self.count = len(where)
         self._groups = self._group(stretches, places)
 
@@ -189,7 +194,7 @@ class SlotRows:
         """Ascending slots: read in place where they are side by side, else copied."""
         if slots[-1] - slots[0] == len(slots) - 1:
             return slice(slots[0], slots[-1] + 1)
-        return torch.tensor(slots, device=self._cache.shape.device)
+        return on_device(slots, self._cache.shape.device)
 
 
 def attention_key(place: Place) -> tuple[int, int]:

@@ -24,6 +24,7 @@ from antiphon.pipelines.qwen3_omni import (
     SpecialIds,
     assistant_start,
     is_multimodal,
+    rotary_positions,
     user_positions,
 )
 from antiphon.runtime.engine import InputChunk
@@ -45,6 +46,8 @@ class Transcript:
         self._vocabulary = vocabulary
         self._row_width = row_width
         self._user_ids: npt.NDArray[np.int32] | None = None
+        self._positions = np.empty((0, 3), np.int64)  # of the user rows, by axis
+        self._next_position = 0
         self._heard = np.empty(0, np.intp)  # which user rows are hidden rows, ascending
         self._heard_positions = np.empty(0, np.intp)  # and where they are in the prompt
         self._rows: list[Tensor] = []
@@ -63,6 +66,17 @@ class Transcript:
     def user_rows(self) -> int:
         """How many of the prompt's rows come before the nine of the answer."""
         return 0 if self._user_ids is None else len(self._user_ids)
+
+    @property
+    def position_shift(self) -> int:
+        """What to add to a row's place behind the user rows for the position that turns it."""
+        return self._next_position - self.user_rows
+
+    def positions(self, start: int, stop: int) -> npt.NDArray[np.int64]:
+        """Positions [n, 3] (time, height, width) that turn the prompt's rows."""
+        answer = np.arange(max(start, self.user_rows), max(stop, self.user_rows))
+        later = np.repeat(answer[:, None] + self.position_shift, 3, axis=1)
+        return np.concatenate((self._positions[start:stop], later))
 
     @property
     def silent(self) -> bool:
@@ -155,12 +169,16 @@ class Transcript:
         if self._user_ids is not None or chunk.position != 0 or not len(ids):
             raise DataLoss("prompt: all ids come once, in the first chunk", edge=PROMPT)
         special = self._special
-        if np.isin(ids, (special.image, special.video)).any():
-            raise NotImplementedYet("the talker cannot read images or videos yet", edge=PROMPT)
         start = assistant_start(ids, special)
         if is_multimodal(ids[start:], special).any():
-            raise InvalidArgument("prompt: audio after the last assistant header", edge=PROMPT)
+            raise InvalidArgument("prompt: media after the last assistant header", edge=PROMPT)
         users = user_positions(ids, special)
+        grids, steps = _grids(chunk.tensors)
+        self._positions, self._next_position = rotary_positions(ids[users], special, grids, steps)
+        outgrown = self._positions.max(1) > np.arange(len(users))
+        if outgrown.any() or self._next_position > len(users):
+            # The positions that are prepared are those of rows.
+            raise NotImplementedYet("prompt: a video takes more time than positions", edge=PROMPT)
         self._heard = np.flatnonzero(is_multimodal(ids[users], special))
         self._heard_positions = users[self._heard]
         self._answer_head = ids[start:].tolist()
@@ -221,3 +239,16 @@ class Transcript:
         """A[index]."""
         head = len(self._answer_head)
         return self._answer_head[index] if index < head else self._reply[index - head]
+
+
+def _grids(tensors: Tensors) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
+    """What the prompt shows: grids int32 [n, 3] and steps int32 [n]. Raises `DataLoss`."""
+    grids = tensors.get("grids", np.empty((0, 3), np.int32))
+    steps = tensors.get("steps", np.empty(0, np.int32))
+    if grids.dtype != np.int32 or steps.dtype != np.int32 or grids.shape != (len(steps), 3):
+        raise DataLoss(
+            f"prompt: grids are {grids.dtype} {grids.shape} with steps {steps.dtype} "
+            f"{steps.shape}, not int32 [n, 3] and [n]",
+            edge=PROMPT,
+        )
+    return grids, steps

@@ -2,7 +2,6 @@ from __future__ import annotations
 
 import gc
 import threading
-from collections import deque
 
 import ml_dtypes
 import numpy as np
@@ -11,58 +10,20 @@ import torch
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
+from antiphon.testing.late_copies import LateCopies
 from antiphon.transport.device_edge import (
     UNIT_BYTES,
-    Mark,
     NoStream,
     Staging,
     ToDevice,
     ToHost,
     host_array,
     host_tensor,
+    on_device,
 )
 
 CAPACITY = 4 * UNIT_BYTES
 CPU = torch.device("cpu")
-
-
-class LateMark:
-    """Reached when the copies before it have been made."""
-
-    def __init__(self, copies: LateCopies) -> None:
-        self._copies = copies
-        self._count = copies.begun
-
-    def query(self) -> bool:
-        return self._copies.made >= self._count
-
-    def synchronize(self) -> None:
-        while not self.query():
-            self._copies.make_one()
-
-
-class LateCopies:
-    """A device whose copies happen only when they are waited for."""
-
-    def __init__(self) -> None:
-        self._pending: deque[tuple[torch.Tensor, torch.Tensor]] = deque()
-        self.begun = self.made = 0
-        self.preceded: list[Mark] = []
-
-    def begin(self, target: torch.Tensor, source: torch.Tensor) -> None:
-        self._pending.append((target, source))
-        self.begun += 1
-
-    def mark(self) -> LateMark:
-        return LateMark(self)
-
-    def precede(self, mark: Mark) -> None:
-        self.preceded.append(mark)
-
-    def make_one(self) -> None:
-        target, source = self._pending.popleft()
-        target.copy_(source)
-        self.made += 1
 
 
 def staging() -> Staging:
@@ -151,6 +112,30 @@ def test_inputs_keep_their_place_until_their_copy_is_made() -> None:
     full.copy(row)
     assert full.copy(row + 1).tolist() == [1] * 6
     assert full.waited == 1
+
+
+def test_mark_is_of_the_copies_since_the_last_when_some_have_begun() -> None:
+    copies = LateCopies()
+    to_host = ToHost(copies, staging())
+    assert to_host.mark() is None
+    array = to_host.copy(torch.arange(3))
+    mark = to_host.mark()
+    assert mark is not None
+    assert to_host.mark() is to_host.seal() is None
+    assert not mark.query()
+    mark.synchronize()
+    assert mark.query()
+    assert array.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("dtype", [None, torch.int64, torch.float64])
+def test_numbers_have_the_dtype_and_shape_when_they_are_brought_to_a_device(
+    dtype: torch.dtype | None,
+) -> None:
+    pairs = on_device([(1, 2), (3, 4)], CPU, dtype)
+    assert torch.equal(pairs, torch.tensor([[1, 2], [3, 4]], dtype=dtype))
+    array = np.arange(4.0)
+    assert torch.equal(on_device(array, CPU, dtype), torch.arange(4.0, dtype=dtype or torch.double))
 
 
 def test_nothing_is_copied_on_a_cpu_when_nothing_is_said() -> None:

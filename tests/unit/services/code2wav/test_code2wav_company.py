@@ -24,6 +24,7 @@ from antiphon.runtime.engine import Completed, Emitted
 from antiphon.segment import FinishReason, SegmentKey
 from services.code2wav.engine import Code2WavEngine
 from services.code2wav.pace import ACCELERATOR, CPU, Pace
+from services.graphs import Bucketing, Eager
 
 
 @pytest.fixture(autouse=True)
@@ -66,14 +67,18 @@ def take(engine: Code2WavEngine, talks: dict[SegmentKey, Talk], held: set[Segmen
                 raise AssertionError(event)
 
 
-@pytest.mark.parametrize("pace", [CPU, ACCELERATOR], ids=["cpu", "accelerator"])
+@pytest.mark.parametrize(
+    ("pace", "bucketing"),
+    [(CPU, None), (ACCELERATOR, None), (ACCELERATOR, Eager)],
+    ids=["cpu", "accelerator", "buckets"],
+)
 @pytest.mark.parametrize("sessions", [1, 4, 16, 64])
 def test_engine_gives_audio_of_one_shot_when_sessions_come_and_go_at_random(
-    sessions: int, pace: Pace
+    sessions: int, pace: Pace, bucketing: Bucketing | None
 ) -> None:
     rng = np.random.default_rng(sessions)
     slots = max(1, 3 * sessions // 4)
-    engine = Code2WavEngine(decoder_of("odd"), 200, slots, pace)
+    engine = Code2WavEngine(decoder_of("odd"), 200, slots, pace, bucketing=bucketing)
     waiting = [SegmentKey(f"session-{each}", 0) for each in range(sessions)]
     talks: dict[SegmentKey, Talk] = {}
     left: list[SegmentKey] = []

@@ -31,7 +31,7 @@ from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, r
 from services.code2wav.batch import StreamStates
 from services.code2wav.engine import Code2WavEngine
 from services.code2wav.pace import CPU
-from services.code2wav.stream import Piece, StreamDecoder
+from services.code2wav.stream import Piece, Run, StreamDecoder
 
 STOP = FinishReason.STOP
 KEY = SegmentKey("session", 0)
@@ -301,10 +301,12 @@ def test_engine_holds_memory_from_first_frames_to_release() -> None:
 class FaultyDecoder(StreamDecoder):
     """Breaks at a frame that starts with code 0."""
 
-    def advance(self, states: StreamStates, pieces: Sequence[Piece]) -> tuple[Tensor, list[slice]]:
+    def advance(
+        self, states: StreamStates, pieces: Sequence[Piece], run: Run | None = None
+    ) -> tuple[Tensor, list[slice]]:
         if any(not piece.codes[0, 0] for piece in pieces):
             raise RuntimeError("out of memory")
-        return super().advance(states, pieces)
+        return super().advance(states, pieces, run)
 
 
 def test_engine_fails_one_segment_when_its_decode_breaks() -> None:

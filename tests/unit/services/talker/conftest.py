@@ -5,16 +5,27 @@ from antiphon.testing.tiny_checkpoint import OTHER, SMALL
 
 
 @pytest.fixture(scope="session")
-def small(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+def small_lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     return make_lab(tmp_path_factory.mktemp("talker") / "small", SMALL)
 
 
 @pytest.fixture(scope="session")
-def other(tmp_path_factory: pytest.TempPathFactory) -> Lab:
+def other_lab(tmp_path_factory: pytest.TempPathFactory) -> Lab:
     return make_lab(tmp_path_factory.mktemp("talker") / "other", OTHER)
 
 
-@pytest.fixture(params=["small", "other"])
-def lab(request: pytest.FixtureRequest) -> Lab:
+@pytest.fixture
+def launch_ahead() -> bool:
+    """Whether the labs' engines do; modules whose tests run with both override it."""
+    return False
+
+
+@pytest.fixture
+def small(small_lab: Lab, launch_ahead: bool) -> Lab:
+    return small_lab.ahead if launch_ahead else small_lab
+
+
+@pytest.fixture(params=["small_lab", "other_lab"], ids=["small", "other"])
+def lab(request: pytest.FixtureRequest, launch_ahead: bool) -> Lab:
     shape: Lab = request.getfixturevalue(request.param)
-    return shape
+    return shape.ahead if launch_ahead else shape

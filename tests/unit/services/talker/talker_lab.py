@@ -7,6 +7,7 @@ import warnings
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -21,12 +22,18 @@ from antiphon.pipelines.qwen3_omni import (
     is_multimodal,
     read_config,
     talker_row_positions,
+    user_positions,
 )
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason
 from antiphon.testing.drive_engine import SegmentOutput
+from antiphon.testing.late_copies import LateCopies
 from antiphon.testing.tiny_checkpoint import TinyShape, build_tiny_checkpoint
+from antiphon.transport.device_edge import UNIT_BYTES, Staging, ToHost
+from services.graphs import Bucketing
+from services.talker.engine import TalkerEngine
+from services.talker.model import Talker
 from services.talker.qwen3_omni import load
 
 Ids = npt.NDArray[np.int32]
@@ -50,7 +57,8 @@ class Reference:
 
 @dataclass(frozen=True, eq=False)
 class Turn:
-    """Inputs of one segment; `rows` [n, thinker hidden] at the prompt's audio positions."""
+    """Inputs of one segment; `rows` [n, thinker hidden] at the prompt's audio positions, and
+    at those of images and videos, whose `grids` and `steps` are as the thinker tells them."""
 
     prompt: Ids
     reply: Ids
@@ -58,13 +66,19 @@ class Turn:
     row_positions: Ids
     voice: str = "ethan"
     sampling: Sampling = GREEDY
+    grids: tuple[tuple[int, int, int], ...] = ()
+    steps: tuple[int, ...] = ()
 
     @property
     def settings(self) -> SegmentSettings:
         return SegmentSettings(self.voice, self.sampling, frozenset({"codes"}))
 
     def prompt_chunks(self, rows_per_chunk: int = 1000) -> list[InputChunk]:
-        chunks = [InputChunk("prompt", 0, {"ids": self.prompt})]
+        first = {"ids": self.prompt}
+        if self.grids:
+            first |= {"grids": np.array(self.grids, np.int32)}
+            first |= {"steps": np.array(self.steps, np.int32)}
+        chunks = [InputChunk("prompt", 0, first)]
         for start in range(0, len(self.rows), rows_per_chunk):
             part = slice(start, start + rows_per_chunk)
             tensors = {"rows": self.rows[part], "row_positions": self.row_positions[part]}
@@ -94,6 +108,11 @@ class Lab:
     model: Any
     known: dict[Turn, Reference] = field(default_factory=dict)
     turns: dict[Any, Turn] = field(default_factory=dict)
+
+    @cached_property
+    def ahead(self) -> Lab:
+        """The same, served by an engine that launches ahead."""
+        return replace(self, stage=load(self.directory, StageConfig(launch_ahead=True)))
 
     def text(self, seed: int, count: int) -> list[int]:
         """Ids of plain bytes, none of them special."""
@@ -154,6 +173,25 @@ def make_lab(directory: Path, shape: TinyShape) -> Lab:
     return Lab(directory, shape, special, load(directory, StageConfig()), model)
 
 
+def make_late_engine(
+    lab: Lab, slots: int, bucketing: Bucketing | None = None
+) -> tuple[TalkerEngine, LateCopies]:
+    """One that launches ahead, on a device whose copies are made only when they are waited for."""
+    copies, limit = LateCopies(), 2048
+    with torch.inference_mode():
+        talker = Talker(
+            lab.model.talker,
+            lab.model.thinker.get_input_embeddings().weight,
+            lab.special,
+            code_entries=lab.stage.facts.code_entries,
+            context_limit=limit,
+            slots=slots,
+            to_host=ToHost(copies, Staging(8 * UNIT_BYTES, pinned=False)),
+            bucketing=bucketing,
+        )
+    return TalkerEngine(talker, limit, launch_ahead=True), copies
+
+
 def codes_of(lab: Lab, output: SegmentOutput) -> npt.NDArray[np.uint16]:
     """All frames, after checking positions, dtype and shape of each."""
     assert output.failed is None, output.failed
@@ -187,6 +225,26 @@ def recorded_margins(model: Any) -> Iterator[list[float]]:
             hook.remove()
 
 
+def grids_for_reference(turn: Turn, config: Any) -> dict[str, torch.Tensor]:
+    """What Hugging Face's talker is told of images (one time) and videos (several)."""
+    merge = config.spatial_merge_size
+    whole = [(times, merge * rows, merge * columns) for times, rows, columns in turn.grids]
+    images = [grid for grid in whole if grid[0] == 1]
+    videos = [grid for grid in whole if grid[0] > 1]
+    seconds = [
+        step / config.position_id_per_seconds
+        for grid, step in zip(whole, turn.steps, strict=True)
+        if grid[0] > 1
+    ]
+    told = {}
+    if images:
+        told |= {"image_grid_thw": torch.tensor(images)}
+    if videos:
+        told |= {"video_grid_thw": torch.tensor(videos)}
+        told |= {"video_second_per_grid": torch.tensor(seconds)}
+    return told
+
+
 @torch.no_grad()
 def greedy_reference(model: Any, turn: Turn, special: SpecialIds) -> Reference:
     """The middle of `Qwen3OmniMoeForConditionalGeneration.generate`, with the ids given."""
@@ -213,12 +271,15 @@ def greedy_reference(model: Any, turn: Turn, special: SpecialIds) -> Reference:
     config = model.config.talker_config
     vocabulary, stop = config.text_config.vocab_size, config.codec_eos_token_id
     inputs = torch.cat((*parts, answer), dim=1)
+    spoken_to = prompt[user_positions(prompt, special)].tolist()
     reference, _ = run_reference(
         model,
         inputs_embeds=inputs,
         trailing_text_hidden=trailing,
         tts_pad_embed=pad,
         attention_mask=torch.ones(inputs.shape[:2], dtype=torch.long),
+        talker_input_ids=torch.tensor([spoken_to + [special.tts_pad] * answer.shape[1]]),
+        **grids_for_reference(turn, config),
         max_new_tokens=turn.sampling.max_tokens,
         do_sample=False,
         repetition_penalty=turn.sampling.repetition_penalty,

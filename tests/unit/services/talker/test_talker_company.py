@@ -16,8 +16,8 @@ from antiphon.runtime.engine import Emitted, Engine, Failed, InputChunk
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, run_segment
+from services.graphs import Eager
 from services.talker.decoder import Decoder
-from services.talker.graphs import Eager
 from services.talker.qwen3_omni import load
 from services.talker.segment import CHUNK_ROWS
 from services.talker.slots import Place, SlotCache, SlotRows, Stretch, attention_key
@@ -27,13 +27,21 @@ SLOTS = 64
 
 @pytest.fixture(
     scope="module",
-    params=[("small", None), ("other", None), ("small", Eager), ("other", Eager)],
-    ids=["small", "other", "small-by-bucket", "other-by-bucket"],
+    params=[
+        ("small_lab", None, False),
+        ("other_lab", None, False),
+        ("small_lab", Eager, False),
+        ("other_lab", Eager, False),
+        ("small_lab", None, True),
+        ("other_lab", Eager, True),
+    ],
+    ids=["small", "other", "small-by-bucket", "other-by-bucket", "small-ahead", "other-all"],
 )
 def crowd(request: pytest.FixtureRequest) -> tuple[Lab, Engine]:
-    name, bucketing = request.param
+    name, bucketing, ahead = request.param
     lab: Lab = request.getfixturevalue(name)
-    return lab, load(lab.directory, StageConfig(slots=SLOTS), bucketing).engine
+    config = StageConfig(slots=SLOTS, launch_ahead=ahead)
+    return lab, load(lab.directory, config, bucketing).engine
 
 
 def make_turn(lab: Lab, index: int, draw: random.Random) -> Turn:

@@ -22,6 +22,11 @@ from services.talker.qwen3_omni import load
 KEY = SegmentKey("session", 3)
 
 
+@pytest.fixture(params=[False, True], ids=["in-turn", "ahead"])
+def launch_ahead(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
 class Driven:
     """One segment on the lab's engine, fed by hand."""
 

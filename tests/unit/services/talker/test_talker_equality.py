@@ -28,6 +28,11 @@ from antiphon.testing.drive_engine import run_segment, run_segments
 Schedule = Callable[[Turn], Sequence[InputChunk]]
 
 
+@pytest.fixture(params=[False, True], ids=["in-turn", "ahead"])
+def launch_ahead(request: pytest.FixtureRequest) -> bool:
+    return bool(request.param)
+
+
 def prompt_first(turn: Turn) -> Sequence[InputChunk]:
     return turn.prompt_chunks() + turn.token_chunks()
 

@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from talker_lab import GREEDY, SAMPLED, Lab, Turn, codes_of
+from talker_lab import GREEDY, SAMPLED, Lab, Turn, codes_of, make_late_engine
 from torch import Tensor
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.engine import Engine, InputChunk, SegmentSettings
@@ -20,49 +19,15 @@ from antiphon.sampler import SamplingRows
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import run_segments
+from antiphon.testing.graph_watch import Watch
+from services.graphs import Eager, GraphPool, RowFunction, bucket_sizes
 from services.talker.codebooks import CodePredictor
 from services.talker.decoder import Decoder
 from services.talker.experts import LEAST_ROWS, Sparse
-from services.talker.graphs import Eager, GraphPool, RowFunction, bucket_sizes
 from services.talker.qwen3_omni import load
 from services.talker.slots import Place, SlotCache, SlotRows, attention_key
 
 ROWS = 16
-aten = torch.ops.aten
-# They wait for the device, give shapes that depend on values, or copy from the host.
-UNFIT = {
-    aten._local_scalar_dense.default,
-    aten.item.default,
-    aten.is_nonzero.default,
-    aten.nonzero.default,
-    aten.masked_select.default,
-    aten.bincount.default,
-    aten.equal.default,
-    aten.repeat_interleave.Tensor,
-    aten._unique2.default,
-    aten.lift_fresh.default,
-}
-
-
-class Watch(TorchDispatchMode):
-    """Collects operations that no graph may hold.
-
-    To be used without inference mode, which hides what composite operations are made of.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.seen = 0
-        self.unfit: list[str] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        self.seen += 1
-        by_mask = func in (aten.index.Tensor, aten.index_put_.default) and any(
-            each is not None and each.dtype == torch.bool for each in args[1]
-        )
-        if func in UNFIT or by_mask:
-            self.unfit.append(str(func))
-        return func(*args, **(kwargs or {}))
 
 
 class Recorder:
@@ -222,6 +187,13 @@ def test_codes_equal_the_plain_paths_when_graphs_write_where_they_wrote_before(l
     check_same_codes(lab, engine, lab.stage.engine, company(lab, [GREEDY, SAMPLED]))
 
 
+def test_codes_equal_the_plain_paths_when_graphs_run_again_before_frames_are_read(
+    lab: Lab,
+) -> None:
+    engine, _ = make_late_engine(lab, ROWS, ReplayPool())
+    check_same_codes(lab, engine, lab.stage.engine, company(lab, [GREEDY, SAMPLED]))
+
+
 @torch.no_grad()
 def test_code_predictor_asks_the_device_for_nothing_when_it_draws(lab: Lab) -> None:
     recorder = Recorder()
@@ -284,3 +256,19 @@ def test_codes_are_the_same_when_a_gpu_replays_graphs(
         for graphs in (True, False)
     )
     check_same_codes(lab, captured, plain, inputs_of(turns))
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("graphs", [False, True])
+def test_codes_are_the_same_when_a_gpu_launches_ahead(lab: Lab, graphs: bool) -> None:
+    # Who shares a step differs at the ends, and with it the digits: so no close choices.
+    inputs = inputs_of([lab.turn(1 + index) for index in range(11)])
+    ahead, plain = (
+        load(
+            lab.directory,
+            StageConfig(device="cuda", slots=11, graphs=graphs, launch_ahead=launch_ahead),
+        ).engine
+        for launch_ahead in (True, False)
+    )
+    check_same_codes(lab, ahead, plain, inputs)

@@ -40,11 +40,49 @@ def swap_id(name: str) -> Callable[[Turn, Lab], InputChunk]:
     return make
 
 
+def shown(*grids: tuple[int, int, int], step: int = 1) -> dict[str, np.ndarray]:
+    """What a prompt says of the images in it."""
+    return {
+        "grids": np.array(grids, np.int32),
+        "steps": np.full(len(grids), step, np.int32),
+    }
+
+
+def picture(turn: Turn, lab: Lab) -> np.ndarray:
+    """The turn's prompt with four image ids in the user's words."""
+    at = int(np.flatnonzero(turn.prompt == lab.special.user)[0]) + 2
+    return np.insert(turn.prompt, at, [lab.special.image] * 4)
+
+
 BAD_FIRST_CHUNKS: dict[str, tuple[Callable[[Turn, Lab], InputChunk], type[AntiphonError]]] = {
     "unknown edge": (lambda turn, lab: InputChunk("codes", 0, {}), InvalidArgument),
     "primed": (lambda turn, lab: InputChunk("tokens", 0, ids(1), prime=True), NotImplementedYet),
-    "image": (swap_id("image"), NotImplementedYet),
-    "video": (swap_id("video"), NotImplementedYet),
+    "image without a grid": (swap_id("image"), DataLoss),
+    "video without a grid": (swap_id("video"), DataLoss),
+    "grid without an image": (
+        lambda turn, lab: InputChunk("prompt", 0, {"ids": turn.prompt, **shown((1, 2, 2))}),
+        DataLoss,
+    ),
+    "grid of another size": (
+        lambda turn, lab: InputChunk("prompt", 0, {"ids": picture(turn, lab), **shown((1, 2, 3))}),
+        DataLoss,
+    ),
+    "grid of nothing": (
+        lambda turn, lab: InputChunk("prompt", 0, {"ids": picture(turn, lab), **shown((0, 2, 2))}),
+        DataLoss,
+    ),
+    "grid without a step": (
+        lambda turn, lab: InputChunk(
+            "prompt", 0, {"ids": picture(turn, lab), "grids": np.ones((1, 3), np.int32)}
+        ),
+        DataLoss,
+    ),
+    "more time than positions": (
+        lambda turn, lab: InputChunk(
+            "prompt", 0, {"ids": picture(turn, lab), **shown((4, 1, 1), step=13)}
+        ),
+        NotImplementedYet,
+    ),
     "rows before ids": (lambda turn, lab: turn.prompt_chunks()[1], DataLoss),
     "no ids": (lambda turn, lab: InputChunk("prompt", 0, {}, segment_finished=True), DataLoss),
     "rows missing at the end": (

@@ -23,6 +23,7 @@ from functools import partial
 import torch
 from torch import Tensor
 
+from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 
 # Takes tensors of n rows and gives tensors of n rows.
@@ -131,3 +132,9 @@ class CudaGraphs(Eager):
         graph, outputs = self._graphs[size]
         graph.replay()
         return outputs
+
+
+def graphs_of(config: StageConfig) -> Bucketing | None:
+    """CUDA graphs where there are any and the setting wants them."""
+    device = torch.device(config.device)
+    return GraphPool(device) if config.graphs and device.type == "cuda" else None

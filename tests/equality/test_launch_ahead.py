@@ -1,0 +1,80 @@
+"""The main law while the talker launches steps before it reads the last one's frames."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+import pytest
+import pytest_asyncio
+from asking import ask, check, groups, messages
+from test_fidelity import AUDIO_CASES, FRAMES_CASES, LENGTH_CASES, MIXED_CASES, TEXT_CASES
+from truth import Truth
+
+import antiphon
+from antiphon.deployment.launcher import Launcher
+from antiphon.deployment.schema import StageConfig
+from antiphon.testing.local_deployment import local_deployment
+
+pytestmark = [
+    pytest.mark.equality,
+    pytest.mark.processes,
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+# Two frames: the talker is held again and again.
+AHEAD_SECONDS = 0.16
+
+
+@pytest.fixture(scope="session", params=["small"])
+def shape(request: pytest.FixtureRequest) -> str:
+    return str(request.param)
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def client(checkpoint: Path, thinker: StageConfig) -> AsyncIterator[antiphon.AsyncClient]:
+    talker = StageConfig(launch_ahead=True)
+    plain = local_deployment(checkpoint, thinker=thinker, talker=talker)
+    gateway = msgspec.structs.replace(plain.gateway, max_stage_ahead_seconds=AHEAD_SECONDS)
+    deployment = msgspec.structs.replace(plain, gateway=gateway)
+    async with (
+        Launcher(deployment) as running,
+        antiphon.AsyncClient(running.grpc_address) as client,
+    ):
+        yield client
+
+
+async def test_answer_equals_the_reference_when_steps_are_launched_ahead(
+    client: antiphon.AsyncClient, truth: Truth
+) -> None:
+    long = [case for case in FRAMES_CASES if len(truth.of(case).codes) > 50]
+    for case in (
+        *truth.safe(TEXT_CASES, 3),
+        *truth.safe(AUDIO_CASES, 1),
+        *truth.safe(LENGTH_CASES, 3),
+        *truth.safe(long, 1),
+    ):
+        check(await ask(client, case, groups=groups(truth)), truth.of(case))
+
+
+async def test_answers_equal_the_reference_when_others_leave_in_the_midst(
+    client: antiphon.AsyncClient, truth: Truth
+) -> None:
+    (leaving,) = truth.safe(FRAMES_CASES, 1)
+    staying = [*truth.safe(TEXT_CASES, 1), *truth.safe(AUDIO_CASES, 1), *truth.safe(MIXED_CASES, 1)]
+
+    async def leave() -> None:
+        async with client.generate(messages(leaving.conversation), timeout_s=120) as generation:
+            async for event in generation:
+                if isinstance(event, antiphon.AudioDelta):
+                    break
+
+    # Those of the second round get slots that others have left.
+    for _ in range(2):
+        _, *answers = await asyncio.gather(
+            leave(), *(ask(client, case, groups=groups(truth)) for case in staying)
+        )
+        for case, answer in zip(staying, answers, strict=True):
+            check(answer, truth.of(case))
