@@ -65,7 +65,11 @@ class Pipeline:
     architectures: tuple[str, ...]
     roles: tuple[str, ...]
     edges: tuple[Edge, ...]
-    chunk_policy: ChunkPolicy = field(default=ChunkPolicy(first=1, ramp=(2, 4, 8), steady=12))
+    # A steeper ramp costs the decoder no less, but leaves the listener short of audio where a
+    # frame takes long (benchmarks/RESULTS.md).
+    chunk_policy: ChunkPolicy = field(
+        default=ChunkPolicy(first=1, ramp=(1, 2, 3, 4, 6, 8), steady=12)
+    )
 
     @cached_property
     def _by_name(self) -> dict[str, Edge]:
@@ -82,6 +86,14 @@ class Pipeline:
     def inputs(self, role: str) -> tuple[Edge, ...]:
         """The edges that a stage consumes."""
         return tuple(edge for edge in self.edges if role in edge.consumers)
+
+    def steps_to_client(self, role: str) -> int:
+        """Edges from a stage to the client, on the longest way."""
+        return 1 + max(
+            0 if consumer == CLIENT else self.steps_to_client(consumer)
+            for edge in self.outputs(role)
+            for consumer in edge.consumers
+        )
 
     def outputs(self, role: str) -> tuple[Edge, ...]:
         """The edges that a stage produces."""

@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run and print."""
     options = _options(arguments)
     torch.set_num_threads(options.threads)
-    engines = Engines(_config(options.shape), options.frames)
+    engines = Engines(decoder_config(options.shape), options.frames)
     _print_facts(engines, options)
     sides = _sides(engines, options)
     for side in sides:
@@ -192,7 +192,7 @@ def _print_ratios(sides: dict[str, Side], chunks: Sequence[int]) -> None:
             print(f"{name:24s} {side.cost / windows:7.2f} {side.cost / whole:11.2f}")
 
 
-def _config(shape: str) -> Qwen3OmniMoeCode2WavConfig:
+def decoder_config(shape: str) -> Qwen3OmniMoeCode2WavConfig:
     """The released model's, or one about as small as that of the tiny checkpoint."""
     if shape == "released":
         return Qwen3OmniMoeCode2WavConfig()

@@ -43,9 +43,12 @@ from services.thinker.prompt import PreparedPrompt
 from services.thinker.qwen3_omni import DEFAULT_SAMPLING, load, load_intake
 from services.thinker.segment import PROMPT, TEXT
 from services.thinker.vllm_engine import environment
+from services.thinker.vllm_engine.media import MediaLimits
 
 SESSIONS = (1, 8)
 CONTEXT_LIMIT = 4096
+# Nothing is shown, so no tower for it is built.
+HEARING = MediaLimits(image=0, video=0)
 
 
 @dataclass(frozen=True)
@@ -134,10 +137,10 @@ def _sides(checkpoint: Path) -> tuple[list[Side], list[Callable[[], None]]]:
     everything = AllRows(intake.prompts, intake.vocabulary)
     raw = read_config(checkpoint)
     torchs = load(checkpoint, StageConfig(engine="torch", context_limit=CONTEXT_LIMIT)).engine
-    words = load_engine(checkpoint, raw, config, intake, hears=False, tapped=False)
-    stock = load_engine(checkpoint, raw, config, intake, hears=True, tapped=False)
-    tapped = load_engine(checkpoint, raw, config, intake, hears=True, tapped=True)
-    asked = load_engine(checkpoint, raw, config, everything, hears=True, tapped=True)
+    words = load_engine(checkpoint, raw, config, intake, media=MediaLimits(0, 0, 0), tapped=False)
+    stock = load_engine(checkpoint, raw, config, intake, media=HEARING, tapped=False)
+    tapped = load_engine(checkpoint, raw, config, intake, media=HEARING, tapped=True)
+    asked = load_engine(checkpoint, raw, config, everything, media=HEARING, tapped=True)
     sides = [
         Side("torch", torchs),
         Side("vllm, words", words),

@@ -1,0 +1,164 @@
+"""Chunk policies against each other: `python -m benchmarks.engines.policies --help`.
+
+A policy says how many codec frames go to code2wav at a time. Small chunks sound sooner
+and cost more calls; large ones let the listener run dry when the step up to them is too
+steep. Decodes one utterance by each policy with the code2wav engine, in interleaved
+rounds, and notes what every chunk took. From these times, and a talker that makes a frame
+each so many milliseconds, it works out when each chunk can be played: the first audio
+after the talker's start, and the worst shortage of a player that starts with it.
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+import torch
+
+from antiphon.load.player import underrun
+from antiphon.pipelines.qwen3_omni import PIPELINE
+from antiphon.runtime.chunking import next_boundary
+from antiphon.runtime.engine import Emitted, Failed, InputChunk
+from antiphon.segment import ChunkPolicy, FinishReason, SegmentKey
+from benchmarks.engines.code2wav import WANTED, Engines, decoder_config
+from services.code2wav.engine import Code2WavEngine
+
+SAMPLE_RATE_HZ = 24_000
+POLICIES = (
+    PIPELINE.chunk_policy,
+    ChunkPolicy(1, (), 1),
+    ChunkPolicy(1, (), 4),
+    ChunkPolicy(1, (), 12),
+    ChunkPolicy(1, (2, 4, 8), 12),
+    ChunkPolicy(1, (2, 4, 8), 16),
+    ChunkPolicy(1, (1, 2, 4, 8), 12),
+    ChunkPolicy(1, (1, 1, 2, 2, 3, 4, 6), 8),
+    ChunkPolicy(1, (1, 1, 2, 2, 3, 3, 4, 4), 6),
+    ChunkPolicy(2, (4, 8), 12),
+    ChunkPolicy(4, (8,), 12),
+    ChunkPolicy(4, (), 25),
+    ChunkPolicy(25, (), 25),
+)
+"""The default first; the last is a window of a decoder without state."""
+
+
+@dataclass(slots=True)
+class Side:
+    """A policy: the frame at which each of its chunks ends, what each round took for each."""
+
+    policy: ChunkPolicy
+    ends: list[int]
+    audio_s: list[float] = field(default_factory=list)
+    rounds: list[list[float]] = field(default_factory=list)
+
+    @property
+    def chunk_s(self) -> list[float]:
+        """The median time of each chunk."""
+        return [statistics.median(each) for each in zip(*self.rounds, strict=True)]
+
+    @property
+    def cost(self) -> float:
+        """Seconds per second of audio, the median round."""
+        return statistics.median(map(sum, self.rounds)) / sum(self.audio_s)
+
+    def pieces(self, frame_s: float) -> list[tuple[float, float]]:
+        """When each chunk has been decoded, for a talker with this time per frame."""
+        done_s, pieces = 0.0, []
+        for end, chunk_s, audio_s in zip(self.ends, self.chunk_s, self.audio_s, strict=True):
+            done_s = max(done_s, end * frame_s) + chunk_s
+            pieces.append((done_s, audio_s))
+        return pieces
+
+
+def make_side(policy: ChunkPolicy, total: int) -> Side:
+    """The chunks that the talker's outlet sends of so many frames."""
+    ends: list[int] = []
+    while not ends or ends[-1] < total:
+        ends.append(min(next_boundary(ends[-1] if ends else 0, policy), total))
+    return Side(policy, ends)
+
+
+def measure(side: Side, engines: Engines) -> None:
+    """Decode all chunks, one after the other, and note what each took."""
+    engine, key = Code2WavEngine(engines.decoder, len(engines.codes), 1), SegmentKey("one", 0)
+    engine.admit(key, WANTED)
+    took, audio_s = [], []
+    for start, end in pairwise((0, *side.ends)):
+        finish = FinishReason.STOP if end == side.ends[-1] else None
+        tensors = {"codes": engines.codes[start:end]}
+        started = time.thread_time()
+        engine.accept(key, InputChunk("codes", start, tensors, finish is not None, finish))
+        audio_s.append(_decode(engine, key) / SAMPLE_RATE_HZ)
+        took.append(time.thread_time() - started)
+    side.audio_s = audio_s
+    side.rounds.append(took)
+
+
+def _decode(engine: Code2WavEngine, key: SegmentKey) -> int:
+    """Step until everything that came is decoded; the number of samples."""
+    samples = 0
+    while engine.awaited_edge(key) is None:
+        for event in engine.step():
+            if isinstance(event, Failed):
+                raise event.error
+            if isinstance(event, Emitted):
+                samples += len(event.tensors.get("samples", ()))
+            else:
+                engine.release(key)
+                return samples
+    return samples
+
+
+def report(sides: Sequence[Side], frame_ms: Sequence[float]) -> None:
+    """A line for each policy."""
+    print(f"{'':38}{'per s of audio':>24}   first audio, ms / shortage, ms, at a frame each")
+    heads = "".join(f"{f'{each:g} ms':>16}" for each in frame_ms)
+    print(f"{'first, ramp, steady':30}{'chunks':>8}{'CPU ms':>12}{'ratio':>12}{heads}")
+    usual = sides[0].cost
+    for side in sides:
+        cells = ""
+        for each in frame_ms:
+            pieces = side.pieces(each / 1e3)
+            cells += f"{1e3 * pieces[0][0]:9.0f} /{1e3 * underrun(pieces):5.0f}"
+        policy = side.policy
+        name = f"{policy.first}, {list(policy.ramp)}, {policy.steady}"
+        chunks = len(side.ends) / sum(side.audio_s)
+        print(f"{name:30}{chunks:8.1f}{1e3 * side.cost:12.0f}{side.cost / usual:12.2f}{cells}")
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run and print."""
+    options = _options(arguments)
+    torch.set_num_threads(options.threads)
+    engines = Engines(decoder_config(options.shape), options.frames)
+    sides = [make_side(policy, options.frames) for policy in POLICIES]
+    for number in range(options.rounds + 1):
+        for side in sides:
+            measure(side, engines)
+        print(f"round {number} of {options.rounds}", flush=True)
+    for side in sides:
+        del side.rounds[0]
+    report(sides, options.frame_ms)
+    return 0
+
+
+def _options(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(prog="benchmarks.engines.policies", description=__doc__)
+    parser.add_argument("--shape", choices=("released", "tiny"), default="released")
+    parser.add_argument("--frames", type=int, default=100, help="of the utterance (100)")
+    parser.add_argument("--rounds", type=int, default=3)
+    parser.add_argument("--threads", type=int, default=1)
+    parser.add_argument(
+        "--frame-ms", type=float, nargs="+", default=[8.0, 28.0, 40.0, 48.0],
+        help="the talker's time for a frame of 80 ms (8 28 40 48)",
+    )  # fmt: skip
+    return parser.parse_args(arguments)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
