@@ -22,9 +22,10 @@ if TYPE_CHECKING:
         Usage,
     )
     from antiphon.client.reply import Reply
-    from antiphon.client.request import GenerateOptions, Message
+    from antiphon.client.request import GenerateOptions, Image, Message, Video
     from antiphon.client.sync import Client, Generation
     from antiphon.errors import AntiphonError
+    from antiphon.logprobs import TokenLogprob
     from antiphon.sampling import SamplingRequest
     from antiphon.segment import ChunkPolicy, Delivery, FinishReason
 
@@ -41,6 +42,7 @@ _MODULES = {
     "Finished": "antiphon.client.events",
     "GenerateOptions": "antiphon.client.request",
     "Generation": "antiphon.client.sync",
+    "Image": "antiphon.client.request",
     "Message": "antiphon.client.request",
     "ModelInfo": "antiphon.client.events",
     "Reply": "antiphon.client.reply",
@@ -48,7 +50,9 @@ _MODULES = {
     "ServerInfo": "antiphon.client.events",
     "StageReport": "antiphon.client.events",
     "TextDelta": "antiphon.client.events",
+    "TokenLogprob": "antiphon.logprobs",
     "Usage": "antiphon.client.events",
+    "Video": "antiphon.client.request",
 }
 
 __all__ = (
@@ -64,6 +68,7 @@ __all__ = (
     "Finished",
     "GenerateOptions",
     "Generation",
+    "Image",
     "Message",
     "ModelInfo",
     "Reply",
@@ -71,7 +76,9 @@ __all__ = (
     "ServerInfo",
     "StageReport",
     "TextDelta",
+    "TokenLogprob",
     "Usage",
+    "Video",
 )
 
 

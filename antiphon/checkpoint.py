@@ -73,6 +73,11 @@ def fingerprint(model_dir: Path) -> str:
     return digest.hexdigest()[:FINGERPRINT_DIGITS]
 
 
+def has_submodule(model_dir: Path, prefix: str) -> bool:
+    """Whether the directory has weights whose names begin so. Raises `FailedPrecondition`."""
+    return any(name.startswith(prefix) for name in _locate(model_dir))
+
+
 def read_tensor(model_dir: Path, name: str) -> torch.Tensor:
     """One stored tensor, on the CPU in its stored dtype. Raises `FailedPrecondition`."""
     files = _locate(model_dir)

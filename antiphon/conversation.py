@@ -1,8 +1,9 @@
 """A conversation as the thinker receives it: what the `input` edge carries.
 
-Messages travel as JSON in the tensor `messages`; recordings beside them as
-float32 mono tensors `audio.0`, `audio.1`, ... at the rate that the thinker asks
-for in `Describe`. A part refers to its recording by index.
+Messages travel as JSON in the tensor `messages`; beside them recordings as float32
+mono tensors `audio.0`, `audio.1`, ... at the rate that the thinker asks for in
+`Describe`, and images and videos as the bytes of their files, uint8 tensors `image.0`,
+..., `video.0`, .... A part refers to what it shows or plays by index.
 """
 
 from __future__ import annotations
@@ -31,19 +32,46 @@ class AudioPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="au
     index: int
 
 
+class ImagePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="image"):
+    """An image, by its index among the conversation's images."""
+
+    index: int
+
+
+class VideoPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="video"):
+    """A video, by its index among the conversation's videos."""
+
+    index: int
+
+
+Part = TextPart | AudioPart | ImagePart | VideoPart
+
+
 class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One message: who says it and its parts in order."""
 
     role: Role
-    parts: tuple[TextPart | AudioPart, ...]
+    parts: tuple[Part, ...]
 
 
 class Conversation(msgspec.Struct, frozen=True):
-    """All messages and recordings of a request; recordings are float32 mono arrays."""
+    """All messages of a request and what their parts refer to.
+
+    Recordings are float32 mono vectors; images and videos are whole files, uint8 vectors.
+    """
 
     messages: tuple[Message, ...]
     recordings: tuple[Tensor, ...] = ()
+    images: tuple[Tensor, ...] = ()
+    videos: tuple[Tensor, ...] = ()
 
+
+# Tensor names before the index: the part that refers to one, and its dtype.
+_MEDIA: dict[str, tuple[type[AudioPart | ImagePart | VideoPart], type[np.generic]]] = {
+    "audio": (AudioPart, np.float32),
+    "image": (ImagePart, np.uint8),
+    "video": (VideoPart, np.uint8),
+}
 
 _decoder = msgspec.json.Decoder(tuple[Message, ...])
 
@@ -53,8 +81,10 @@ def to_tensors(conversation: Conversation) -> dict[str, Tensor]:
     tensors: dict[str, Tensor] = {
         "messages": np.frombuffer(msgspec.json.encode(conversation.messages), dtype=np.uint8)
     }
-    for index, recording in enumerate(conversation.recordings):
-        tensors[f"audio.{index}"] = np.ascontiguousarray(recording, dtype=np.float32)
+    media = (conversation.recordings, conversation.images, conversation.videos)
+    for (name, (_, dtype)), items in zip(_MEDIA.items(), media, strict=True):
+        for index, item in enumerate(items):
+            tensors[f"{name}.{index}"] = np.ascontiguousarray(item, dtype=dtype)
     return tensors
 
 
@@ -66,28 +96,37 @@ def from_tensors(tensors: Tensors) -> Conversation:
         messages = _decoder.decode(tensors["messages"].tobytes())
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"messages: {error}", field="messages") from error
-    names = [f"audio.{index}" for index in range(len(tensors) - 1)]
-    if missing := [name for name in names if name not in tensors]:
-        raise InvalidArgument(f"input: the tensor {missing[0]} is missing", field="messages")
-    recordings = tuple(tensors[name] for name in names)
-    _check(messages, recordings)
-    return Conversation(messages, recordings)
+    media = {name: _items(tensors, name) for name in _MEDIA}
+    taken = {"messages", *(f"{name}.{at}" for name in media for at in range(len(media[name])))}
+    if strange := sorted(tensors.keys() - taken):
+        raise InvalidArgument(f"input: there is no place for {strange[0]}", field="messages")
+    for name, items in media.items():
+        _check(messages, name, items)
+    return Conversation(messages, media["audio"], media["image"], media["video"])
 
 
-def _check(messages: Sequence[Message], recordings: Sequence[Tensor]) -> None:
-    """Raise unless every recording is a used, non-empty, finite float32 vector."""
-    used = [
-        part.index for message in messages for part in message.parts if isinstance(part, AudioPart)
-    ]
-    if used != list(range(len(recordings))):
+def _items(tensors: Tensors, name: str) -> tuple[Tensor, ...]:
+    """The tensors `name.0`, `name.1`, ... up to the first that is not there."""
+    items: list[Tensor] = []
+    while (item := tensors.get(f"{name}.{len(items)}")) is not None:
+        items.append(item)
+    return tuple(items)
+
+
+def _check(messages: Sequence[Message], name: str, items: Sequence[Tensor]) -> None:
+    """Raise unless every item is a used, non-empty vector of its dtype, finite if of floats."""
+    kind, dtype = _MEDIA[name]
+    used = [part.index for message in messages for part in message.parts if isinstance(part, kind)]
+    if used != list(range(len(items))):
         raise InvalidArgument(
-            f"messages: audio parts name the recordings {used}, but {len(recordings)} came",
+            f"messages: {name} parts name the items {used}, but {len(items)} came",
             field="messages",
         )
-    for index, recording in enumerate(recordings):
-        if recording.dtype != np.float32 or recording.ndim != 1 or not len(recording):
+    for index, item in enumerate(items):
+        field = f"{name}.{index}"
+        if item.dtype != dtype or item.ndim != 1 or not len(item):
             raise InvalidArgument(
-                f"audio.{index}: must be a non-empty float32 vector", field=f"audio.{index}"
+                f"{field}: must be a non-empty {dtype.__name__} vector", field=field
             )
-        if not np.isfinite(recording).all():
-            raise InvalidArgument(f"audio.{index}: has NaN or Inf", field=f"audio.{index}")
+        if dtype is np.float32 and not np.isfinite(item).all():
+            raise InvalidArgument(f"{field}: has NaN or Inf", field=field)

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET
 
+from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
 from gateway.audio_out import Base64Stream, to_base64, to_pcm16, wav_file
 from gateway.chat_schema import (
@@ -15,13 +16,17 @@ from gateway.chat_schema import (
     Choice,
     Completion,
     CompletionDetails,
+    ContentLogprob,
     Delta,
+    Logprobs,
     PromptDetails,
+    TopLogprob,
     UsageAnswer,
 )
 from gateway.events import AudioDelta, Event, Finished, Started, TextDelta, Usage
 
 DONE = b"data: [DONE]\n\n"
+LEAST_LOGPROB = -9999.0
 
 _REASONS = {
     FinishReason.STOP: "stop",
@@ -44,6 +49,7 @@ class AnswerHead:
     audio_id: str
     audio_format: str
     include_usage: bool
+    logprobs: bool
 
 
 class WholeAnswer:
@@ -52,6 +58,7 @@ class WholeAnswer:
     def __init__(self, head: AnswerHead) -> None:
         self._head = head
         self._text: list[str] = []
+        self._logprobs: list[msgspec.Raw] = []
         self._pcm16: list[bytes] = []
         self._sample_rate_hz = 0
         self._choice = Choice()
@@ -64,12 +71,17 @@ class WholeAnswer:
                 self._sample_rate_hz = event.sample_rate_hz
             case TextDelta():
                 self._text.append(event.text)
+                # Written at once: all together would keep the event loop from others.
+                for each in map(_content_logprob, event.logprobs):
+                    self._logprobs.append(msgspec.Raw(msgspec.json.encode(each)))
             case AudioDelta():
                 self._pcm16.append(to_pcm16(event.samples))
             case Finished():
                 self._usage = _usage(event.usage)
                 self._choice = Choice(
-                    message=self._message(), finish_reason=_REASONS[event.finish_reason]
+                    message=self._message(),
+                    logprobs=Logprobs(self._logprobs) if self._head.logprobs else None,
+                    finish_reason=_REASONS[event.finish_reason],
                 )
 
     def body(self) -> bytes:
@@ -113,7 +125,7 @@ class StreamAnswer:
             case Started():
                 return self._opening()
             case TextDelta():
-                return self._text(event.text)
+                return self._text(event)
             case AudioDelta():
                 return self._audio(self._base64.add(to_pcm16(event.samples)))
             case Finished():
@@ -125,12 +137,16 @@ class StreamAnswer:
         audio = AudioAnswer(id=self._head.audio_id, transcript="")
         return self._delta(Delta(role="assistant", audio=audio))
 
-    def _text(self, text: str) -> bytes:
-        if not text:
+    def _text(self, event: TextDelta) -> bytes:
+        """The text, with log probabilities if tokens begin in it; those never come alone."""
+        if not event.text:
             return b""
-        if not self._head.audio_id:
-            return self._delta(Delta(content=text))
-        return self._delta(Delta(audio=AudioAnswer(transcript=text)))
+        delta = Delta(content=event.text)
+        if self._head.audio_id:
+            delta = Delta(audio=AudioAnswer(transcript=event.text))
+        if not event.logprobs:
+            return self._delta(delta)
+        return self._delta(delta, logprobs=Logprobs([*map(_content_logprob, event.logprobs)]))
 
     def _audio(self, data: str) -> bytes:
         return self._delta(Delta(audio=AudioAnswer(data=data))) if data else b""
@@ -146,8 +162,11 @@ class StreamAnswer:
             parts.append(self._chunk((), _usage(finished.usage)))
         return b"".join((*parts, DONE))
 
-    def _delta(self, delta: Delta, finish_reason: str | None = None) -> bytes:
-        return self._chunk((Choice(delta=delta, finish_reason=finish_reason),), None)
+    def _delta(
+        self, delta: Delta, finish_reason: str | None = None, logprobs: Logprobs | None = None
+    ) -> bytes:
+        choice = Choice(delta=delta, logprobs=logprobs, finish_reason=finish_reason)
+        return self._chunk((choice,), None)
 
     def _chunk(self, choices: tuple[Choice, ...], usage: UsageAnswer | None) -> bytes:
         chunk = Completion(
@@ -166,6 +185,21 @@ def server_sent(data: bytes) -> bytes:
     return b"data: " + data + b"\n\n"
 
 
+def _content_logprob(token: TokenLogprob) -> ContentLogprob:
+    own = _top_logprob(token)
+    top = tuple(map(_top_logprob, token.top))
+    return ContentLogprob(token=own.token, logprob=own.logprob, bytes=own.bytes, top_logprobs=top)
+
+
+def _top_logprob(token: TokenLogprob) -> TopLogprob:
+    """JSON has no infinity: what cannot come gets OpenAI's number for it."""
+    return TopLogprob(
+        token=token.token,
+        logprob=max(token.logprob, LEAST_LOGPROB),
+        bytes=tuple(token.token_bytes) or None,
+    )
+
+
 def _usage(usage: Usage) -> UsageAnswer:
     completion_tokens = usage.completion_tokens + usage.completion_audio_frames
     return UsageAnswer(
@@ -174,7 +208,10 @@ def _usage(usage: Usage) -> UsageAnswer:
         total_tokens=usage.prompt_tokens + completion_tokens,
         prompt_tokens_details=PromptDetails(
             audio_tokens=usage.prompt_audio_tokens,
-            text_tokens=usage.prompt_tokens - usage.prompt_audio_tokens,
+            image_tokens=usage.prompt_image_tokens,
+            text_tokens=(
+                usage.prompt_tokens - usage.prompt_audio_tokens - usage.prompt_image_tokens
+            ),
             cached_tokens=usage.prompt_cached_tokens,
         ),
         completion_tokens_details=CompletionDetails(

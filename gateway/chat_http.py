@@ -102,6 +102,7 @@ class ChatCompletions:
             audio_id=f"audio_{entry.request_id}" if chat.wants_audio else "",
             audio_format=chat.audio_format,
             include_usage=chat.include_usage,
+            logprobs=chat.logprobs,
         )
 
 
@@ -112,7 +113,7 @@ def _order(chat: ChatOrder) -> Order:
     return Order(
         model=chat.model,
         messages=chat.messages,
-        recordings=chat.recordings,
+        attachments=chat.attachments,
         outputs=chat.outputs,
         voice=chat.voice,
         voice_field="audio.voice",

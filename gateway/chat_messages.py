@@ -4,17 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from antiphon.conversation import AudioPart, Message, TextPart
+from antiphon.conversation import Message, Part, TextPart
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from gateway import chat_schema
+from gateway.attachments import Attachments
 from gateway.audio_in import Recording
 from gateway.chat_schema import ChatMessage
+from gateway.vision_in import IMAGE, VIDEO, read_data_url
 
 _MESSAGE_FIELDS = ("refusal", "tool_calls", "tool_call_id", "function_call")
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _PART_NAMES: Mapping[type, str] = {
-    chat_schema.ImagePart: "images",
-    chat_schema.VideoPart: "video",
     chat_schema.AudioUrlPart: "audio by URL",
     chat_schema.FilePart: "files",
     chat_schema.RefusalPart: "refusals",
@@ -23,20 +23,20 @@ _PART_NAMES: Mapping[type, str] = {
 
 def read_messages(
     chat_messages: tuple[ChatMessage, ...],
-) -> tuple[tuple[Message, ...], tuple[Recording, ...]]:
-    """The messages, and the recordings that their parts refer to by index.
+) -> tuple[tuple[Message, ...], Attachments]:
+    """The messages, and what their parts refer to by index.
 
     Raises `InvalidArgument` or `NotImplementedYet` with the field.
     """
     if not chat_messages:
         raise invalid("messages", "is empty")
-    recordings: list[Recording] = []
+    attachments = Attachments()
     messages = []
     for index, message in enumerate(chat_messages):
         path = f"messages[{index}]"
         _check_message(message, path)
-        messages.append(Message(_ROLES[message.role], _parts(message, path, recordings)))  # type: ignore[arg-type]
-    return tuple(messages), tuple(recordings)
+        messages.append(Message(_ROLES[message.role], _parts(message, path, attachments)))  # type: ignore[arg-type]
+    return tuple(messages), attachments
 
 
 def _check_message(message: ChatMessage, path: str) -> None:
@@ -56,38 +56,49 @@ def _check_message(message: ChatMessage, path: str) -> None:
         raise invalid(f"{path}.content", "is missing or empty")
 
 
-def _parts(
-    message: ChatMessage, path: str, recordings: list[Recording]
-) -> tuple[TextPart | AudioPart, ...]:
-    """The content as parts; recordings are appended to the list."""
+def _parts(message: ChatMessage, path: str, attachments: Attachments) -> tuple[Part, ...]:
+    """The content as parts; what they refer to is appended to the attachments."""
     content = message.content
     if isinstance(content, str):
         return (TextPart(content),)
     return tuple(
-        _part(part, message.role, f"{path}.content[{index}]", recordings)
+        _part(part, message.role, f"{path}.content[{index}]", attachments)
         for index, part in enumerate(content or ())
     )
 
 
-def _part(
-    part: chat_schema.Part, role: str, path: str, recordings: list[Recording]
-) -> TextPart | AudioPart:
+def _part(part: chat_schema.Part, role: str, path: str, attachments: Attachments) -> Part:
     match part:
         case chat_schema.TextPart(text):
             return TextPart(text)
         case chat_schema.AudioPart(audio):
-            if role != "user":
-                raise invalid(path, f"audio goes only into user messages, not {role}")
+            _check_user(role, path, "audio")
             if audio.format != "wav":
                 raise NotImplementedYet(
                     f"{path}.input_audio.format: {audio.format!r} is not supported yet, only 'wav'",
                     field=f"{path}.input_audio.format",
                 )
-            recordings.append(Recording(f"{path}.input_audio.data", audio.data))
-            return AudioPart(len(recordings) - 1)
+            return attachments.add_recording(Recording(f"{path}.input_audio.data", audio.data))
+        case chat_schema.ImagePart(image):
+            _check_user(role, path, "an image")
+            if image.detail == "low":
+                raise NotImplementedYet(
+                    f"{path}.image_url.detail: images are not made smaller; leave it out",
+                    field=f"{path}.image_url.detail",
+                )
+            return attachments.add_image(read_data_url(image.url, IMAGE, f"{path}.image_url.url"))
+        case chat_schema.VideoPart(video):
+            _check_user(role, path, "a video")
+            return attachments.add_video(read_data_url(video.url, VIDEO, f"{path}.video_url.url"))
         case _:
             name = _PART_NAMES[type(part)]
             raise NotImplementedYet(f"{path}: {name} are not supported yet", field=path)
+
+
+def _check_user(role: str, path: str, what: str) -> None:
+    """Raise unless the user says it: what others show or play has no place in a prompt."""
+    if role != "user":
+        raise invalid(path, f"{what} goes only into user messages, not {role}")
 
 
 def invalid(field: str, why: str) -> InvalidArgument:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import msgspec
@@ -16,7 +16,7 @@ from antiphon.segment import ChunkPolicy, Delivery
 from antiphon.v1 import session_pb2
 from antiphon.wire.convert import policy_from_proto
 from gateway import chat_schema
-from gateway.audio_in import Recording
+from gateway.attachments import Attachments
 from gateway.chat_messages import invalid, read_messages
 from gateway.chat_schema import ChatRequest
 from gateway.request import AUDIO, TEXT
@@ -30,8 +30,6 @@ ACCEPTED: Mapping[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "logit_bias": ({},),
-    "logprobs": (False,),
-    "top_logprobs": (0,),
     "response_format": ({"type": "text"},),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
@@ -60,12 +58,13 @@ class ChatOrder:
 
     model: str
     messages: tuple[Message, ...]
-    recordings: tuple[Recording, ...]
+    attachments: Attachments
     outputs: frozenset[str]
     voice: str
     audio_format: str
     stream: bool
     include_usage: bool
+    logprobs: bool
     sampling: SamplingRequest
     talker: SamplingRequest
     delivery: Delivery | None
@@ -84,18 +83,19 @@ def read_chat(body: bytes) -> ChatOrder:
     if not chat.model:
         raise invalid("model", "is empty")
     outputs = _outputs(chat)
-    messages, recordings = read_messages(chat.messages)
+    messages, attachments = read_messages(chat.messages)
     if chat.stream_options is not None and not chat.stream:
         raise invalid("stream_options", "goes only with stream: true")
     return ChatOrder(
         model=chat.model,
         messages=messages,
-        recordings=recordings,
+        attachments=attachments,
         outputs=outputs,
         voice=_voice(chat),
         audio_format=_audio_format(chat, outputs),
         stream=bool(chat.stream),
         include_usage=bool(chat.stream_options and chat.stream_options.include_usage),
+        logprobs=bool(chat.logprobs),
         sampling=_sampling(chat),
         talker=_talker(chat),
         delivery=None if chat.delivery is None else Delivery(chat.delivery),
@@ -179,6 +179,7 @@ def _sampling(chat: ChatRequest) -> SamplingRequest:
             seed=chat.seed,
             max_tokens=limit,
             stop=stop,
+            top_logprobs=_top_logprobs(chat),
         )
     except InvalidArgument as error:
         if error.field == "max_tokens":
@@ -194,13 +195,20 @@ def _max_tokens(chat: ChatRequest) -> tuple[str, int | None]:
     return ("max_tokens", old) if new is None else ("max_completion_tokens", new)
 
 
+def _top_logprobs(chat: ChatRequest) -> int | None:
+    """How many of the likeliest tokens are wanted beside each; None without `logprobs`."""
+    if chat.logprobs:
+        return chat.top_logprobs or 0
+    if chat.top_logprobs:
+        raise invalid("top_logprobs", "goes only with logprobs: true")
+    return None
+
+
 def _talker(chat: ChatRequest) -> SamplingRequest:
     """What `talker` says."""
     options = chat.talker or chat_schema.TalkerOptions()
-    names = {each.name for each in fields(SamplingRequest)} - {"stop"}
-    given = {name: getattr(options, name) for name in names}
     try:
-        return SamplingRequest(**given)
+        return SamplingRequest(**msgspec.structs.asdict(options))
     except InvalidArgument as error:
         raise InvalidArgument(f"talker.{error.message}", field=f"talker.{error.field}") from None
 

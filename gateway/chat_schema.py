@@ -6,6 +6,7 @@ decided in chat_request.py. `talker`, `delivery` and `chunk_policy` are addition
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -31,12 +32,29 @@ class AudioPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="in
     input_audio: InputAudio
 
 
-class ImagePart(msgspec.Struct, frozen=True, tag="image_url"):
-    """Known, not supported yet."""
+class ImageUrl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where an image is. `detail` of OpenAI's: images are always seen as they are."""
+
+    url: str
+    detail: Literal["auto", "high", "low", "original"] | None = None
 
 
-class VideoPart(msgspec.Struct, frozen=True, tag="video_url"):
-    """Known, not supported yet."""
+class ImagePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="image_url"):
+    """An image."""
+
+    image_url: ImageUrl
+
+
+class VideoUrl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a video is."""
+
+    url: str
+
+
+class VideoPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="video_url"):
+    """A video; an addition to OpenAI's parts, that others have too."""
+
+    video_url: VideoUrl
 
 
 class AudioUrlPart(msgspec.Struct, frozen=True, tag="audio_url"):
@@ -121,6 +139,8 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     seed: int | None = None
     temperature: float | None = None
     top_p: float | None = None
+    logprobs: bool | None = None
+    top_logprobs: int | None = None
     # Additions.
     talker: TalkerOptions | None = None
     delivery: Literal["stream", "whole"] | None = None
@@ -130,8 +150,6 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     frequency_penalty: Any = None
     presence_penalty: Any = None
     logit_bias: Any = None
-    logprobs: Any = None
-    top_logprobs: Any = None
     response_format: Any = None
     tools: Any = None
     tool_choice: Any = None
@@ -180,13 +198,34 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     audio: AudioAnswer | UnsetType = UNSET
 
 
+class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
+    """A token that might have come. `bytes` is null for one that has none."""
+
+    token: str
+    logprob: float
+    bytes: tuple[int, ...] | None
+
+
+class ContentLogprob(TopLogprob, frozen=True, kw_only=True):
+    """A token of the answer's text, and the likeliest ones in its place."""
+
+    top_logprobs: tuple[TopLogprob, ...]
+
+
+class Logprobs(msgspec.Struct, frozen=True):
+    """How likely the tokens were of the text that comes with it."""
+
+    content: Sequence[ContentLogprob | msgspec.Raw]
+    refusal: None = None
+
+
 class Choice(msgspec.Struct, frozen=True, kw_only=True):
     """The one answer; `message` in a whole response, `delta` in a stream."""
 
     index: int = 0
     message: AnswerMessage | UnsetType = UNSET
     delta: Delta | UnsetType = UNSET
-    logprobs: None = None
+    logprobs: Logprobs | None = None
     finish_reason: str | None = None
 
 
@@ -194,6 +233,7 @@ class PromptDetails(msgspec.Struct, frozen=True):
     """Of the prompt tokens."""
 
     audio_tokens: int
+    image_tokens: int
     text_tokens: int
     cached_tokens: int
 

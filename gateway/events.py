@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from antiphon.chunk import Tensor
+from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2
 
@@ -24,10 +25,14 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """Whole characters and the ids (int32) that they were made of."""
+    """Whole characters and the ids (int32) that they were made of.
+
+    `logprobs`, if asked for, are of the tokens whose text begins here.
+    """
 
     text: str
     ids: Tensor
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +53,7 @@ class Usage:
 
     prompt_tokens: int
     prompt_audio_tokens: int
+    prompt_image_tokens: int
     prompt_cached_tokens: int
     completion_tokens: int
     completion_audio_frames: int

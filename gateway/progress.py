@@ -10,6 +10,7 @@ from antiphon.chunk import Chunk
 from antiphon.errors import DataLoss, Internal
 from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2
+from antiphon.wire.logprobs import logprobs_from_tensors
 from gateway.events import AudioDelta, Finished, TextDelta, Usage
 from gateway.lineup import Lineup
 from gateway.request import TEXT
@@ -79,6 +80,7 @@ class Progress:
         usage = Usage(
             prompt_tokens=report.input_positions,
             prompt_audio_tokens=report.input_audio_positions,
+            prompt_image_tokens=report.input_image_positions,
             prompt_cached_tokens=report.input_cached_positions,
             completion_tokens=report.output_positions,
             completion_audio_frames=self._frames,
@@ -105,7 +107,7 @@ class Progress:
         if not chunk.tensors:
             return None
         text = chunk.tensors["utf8"].tobytes().decode()
-        return TextDelta(text, chunk.tensors["ids"])
+        return TextDelta(text, chunk.tensors["ids"], logprobs_from_tensors(chunk.tensors))
 
     def _audio(self, chunk: Chunk) -> AudioDelta | None:
         if not chunk.tensors:

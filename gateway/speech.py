@@ -2,19 +2,16 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
-from antiphon.chunk import Tensor
-from antiphon.conversation import Conversation, Message
+from antiphon.conversation import Message
 from antiphon.errors import NotFound
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
-from antiphon.v1 import stage_pb2
-from gateway.audio_in import Recording, decode_recordings
+from gateway.attachments import Attachments, read_conversation
 from gateway.call import Call
 from gateway.calls import Calls
 from gateway.request import AUDIO, SpeechRequest
@@ -26,14 +23,14 @@ INPUT_STAGE = ""
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """A request whose recordings are not decoded and whose voice is not checked yet.
+    """A request whose attachments are not read and whose voice is not checked yet.
 
     `model` may be empty: the only one. `voice_field` names the voice in errors.
     """
 
     model: str
     messages: tuple[Message, ...]
-    recordings: tuple[Recording, ...]
+    attachments: Attachments
     outputs: frozenset[str]
     voice: str
     voice_field: str
@@ -56,7 +53,8 @@ class Speech:
 
         Raises `NotFound` for another model, `ResourceExhausted` when there are too
         many requests, `Unavailable` when a stage is down, `InvalidArgument` for a
-        voice or a recording that will not do.
+        voice or an attachment that will not do, `NotImplementedYet` for a kind of
+        attachment that the model does not take.
         """
         with self._calls.admit():
             self.check_model(order.model)
@@ -65,9 +63,10 @@ class Speech:
             if AUDIO in order.outputs:
                 voice = lineup.choose_voice(order.voice, field=order.voice_field)
             reader = lineup.input_member
-            recordings = await _decode(order.recordings, reader.description)
             request = SpeechRequest(
-                conversation=Conversation(order.messages, recordings),
+                conversation=await read_conversation(
+                    order.messages, order.attachments, reader.description
+                ),
                 outputs=order.outputs,
                 voice=voice,
                 sampling={role or reader.role: each for role, each in order.sampling.items()},
@@ -83,17 +82,3 @@ class Speech:
         served = self.stages.model_name()
         if name not in ("", served):
             raise NotFound(f"no model {name!r}; there is: {served}", field="model")
-
-
-async def _decode(
-    recordings: tuple[Recording, ...], reader: stage_pb2.DescribeResponse
-) -> tuple[Tensor, ...]:
-    """The recordings as the reading stage wants them, decoded off the event loop."""
-    if not recordings:
-        return ()
-    return await asyncio.to_thread(
-        decode_recordings,
-        recordings,
-        rate_hz=reader.input_sample_rate_hz,
-        max_s=reader.max_input_audio_s,
-    )

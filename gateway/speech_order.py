@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.conversation import AudioPart, Message, TextPart
+from antiphon.conversation import Message, Part, TextPart
 from antiphon.errors import InvalidArgument
+from antiphon.logprobs import TokenLogprob
 from antiphon.v1 import speech_pb2
 from antiphon.wire.convert import (
     delivery_from_proto,
@@ -13,11 +14,13 @@ from antiphon.wire.convert import (
     policy_from_proto,
     sampling_from_proto,
 )
+from gateway.attachments import Attachments
 from gateway.audio_in import Recording
 from gateway.audio_out import to_pcm16
 from gateway.events import AudioDelta, Event, Finished, Started, TextDelta
 from gateway.request import AUDIO, TEXT
 from gateway.speech import Order
+from gateway.vision_in import File
 
 
 def read_generate(request: speech_pb2.GenerateRequest, timeout_s: float) -> Order:
@@ -27,11 +30,11 @@ def read_generate(request: speech_pb2.GenerateRequest, timeout_s: float) -> Orde
         raise InvalidArgument(
             "modalities: must be ['text'], ['text', 'audio'] or empty", field="modalities"
         )
-    messages, recordings = _read_messages(request)
+    messages, attachments = _read_messages(request)
     return Order(
         model=request.model,
         messages=messages,
-        recordings=recordings,
+        attachments=attachments,
         outputs=outputs,
         voice=request.voice,
         voice_field="voice",
@@ -59,12 +62,22 @@ def write_event(event: Event, *, include_ids: bool) -> speech_pb2.GenerateRespon
             return speech_pb2.GenerateResponse(started=started)
         case TextDelta():
             ids = event.ids.tolist() if include_ids else ()
-            text = speech_pb2.TextDelta(text=event.text, token_ids=ids)
+            logprobs = map(_write_logprob, event.logprobs)
+            text = speech_pb2.TextDelta(text=event.text, token_ids=ids, logprobs=logprobs)
             return speech_pb2.GenerateResponse(text=text)
         case AudioDelta():
             return speech_pb2.GenerateResponse(audio=_write_audio(event, include_ids))
         case Finished():
             return speech_pb2.GenerateResponse(finished=_write_finished(event))
+
+
+def _write_logprob(token: TokenLogprob) -> speech_pb2.TokenLogprob:
+    return speech_pb2.TokenLogprob(
+        token_id=token.token_id,
+        token=token.token_bytes,
+        logprob=token.logprob,
+        top=map(_write_logprob, token.top),
+    )
 
 
 def _write_audio(event: AudioDelta, include_ids: bool) -> speech_pb2.AudioDelta:
@@ -79,6 +92,7 @@ def _write_finished(event: Finished) -> speech_pb2.GenerateFinished:
     usage = speech_pb2.Usage(
         prompt_tokens=event.usage.prompt_tokens,
         prompt_audio_tokens=event.usage.prompt_audio_tokens,
+        prompt_image_tokens=event.usage.prompt_image_tokens,
         prompt_cached_tokens=event.usage.prompt_cached_tokens,
         completion_tokens=event.usage.completion_tokens,
         completion_audio_frames=event.usage.completion_audio_frames,
@@ -92,11 +106,11 @@ def _write_finished(event: Finished) -> speech_pb2.GenerateFinished:
 
 def _read_messages(
     request: speech_pb2.GenerateRequest,
-) -> tuple[tuple[Message, ...], tuple[Recording, ...]]:
-    """The messages, and the recordings that their parts refer to by index."""
+) -> tuple[tuple[Message, ...], Attachments]:
+    """The messages, and what their parts refer to by index."""
     if not request.messages:
         raise InvalidArgument("messages: is empty", field="messages")
-    recordings: list[Recording] = []
+    attachments = Attachments()
     messages = []
     for index, message in enumerate(request.messages):
         path = f"messages[{index}]"
@@ -108,23 +122,25 @@ def _read_messages(
         if not message.parts:
             raise InvalidArgument(f"{path}.parts: is empty", field=f"{path}.parts")
         parts = tuple(
-            _read_part(part, message.role, f"{path}.parts[{place}]", recordings)
+            _read_part(part, message.role, f"{path}.parts[{place}]", attachments)
             for place, part in enumerate(message.parts)
         )
         messages.append(Message(message.role, parts))  # type: ignore[arg-type]
-    return tuple(messages), tuple(recordings)
+    return tuple(messages), attachments
 
 
-def _read_part(
-    part: speech_pb2.Part, role: str, path: str, recordings: list[Recording]
-) -> TextPart | AudioPart:
-    match part.WhichOneof("content"):
+def _read_part(part: speech_pb2.Part, role: str, path: str, attachments: Attachments) -> Part:
+    kind = part.WhichOneof("content")
+    if kind not in (None, "text") and role != "user":
+        raise InvalidArgument(f"{path}: {kind} goes only into user messages", field=path)
+    match kind:
         case "text":
             return TextPart(part.text)
-        case "audio" if role == "user":
-            recordings.append(Recording(f"{path}.audio.wav", part.audio.wav))
-            return AudioPart(len(recordings) - 1)
         case "audio":
-            raise InvalidArgument(f"{path}: audio goes only into user messages", field=path)
+            return attachments.add_recording(Recording(f"{path}.audio.wav", part.audio.wav))
+        case "image":
+            return attachments.add_image(File(f"{path}.image.file", part.image.file))
+        case "video":
+            return attachments.add_video(File(f"{path}.video.file", part.video.file))
         case _:
             raise InvalidArgument(f"{path}: is empty", field=path)

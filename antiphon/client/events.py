@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from antiphon.errors import DataLoss
+from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2, speech_pb2
 from antiphon.wire.convert import finish_reason_from_proto
@@ -34,10 +35,16 @@ class ServerInfo:
 
 @dataclass(frozen=True, slots=True)
 class TextDelta:
-    """More text, whole characters only. `token_ids` only with `include_ids`."""
+    """More text, whole characters only. `token_ids` only with `include_ids`.
+
+    With `top_logprobs` also `logprobs`, of each token whose text begins here. So it may
+    lag behind `token_ids`: text that may begin a stop string waits, and so do its tokens.
+    The stop id, other ids without text, and what a stop string cut off have no entry.
+    """
 
     text: str
     token_ids: tuple[int, ...] = ()
+    logprobs: tuple[TokenLogprob, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +68,7 @@ class Usage:
 
     prompt_tokens: int = 0
     prompt_audio_tokens: int = 0
+    prompt_image_tokens: int = 0
     prompt_cached_tokens: int = 0
     completion_tokens: int = 0
     completion_audio_frames: int = 0
@@ -112,7 +120,13 @@ def server_info_from_proto(proto: speech_pb2.GetServerInfoResponse) -> ServerInf
 
 def text_from_proto(proto: speech_pb2.TextDelta) -> TextDelta:
     """The value of a text event."""
-    return TextDelta(proto.text, tuple(proto.token_ids))
+    logprobs = tuple(map(_logprob_from_proto, proto.logprobs))
+    return TextDelta(proto.text, tuple(proto.token_ids), logprobs)
+
+
+def _logprob_from_proto(proto: speech_pb2.TokenLogprob) -> TokenLogprob:
+    top = tuple(map(_logprob_from_proto, proto.top))
+    return TokenLogprob(proto.token_id, proto.token, proto.logprob, top)
 
 
 def audio_from_proto(proto: speech_pb2.AudioDelta) -> AudioDelta:
@@ -131,6 +145,7 @@ def finished_from_proto(proto: speech_pb2.GenerateFinished) -> Finished:
         usage=Usage(
             prompt_tokens=usage.prompt_tokens,
             prompt_audio_tokens=usage.prompt_audio_tokens,
+            prompt_image_tokens=usage.prompt_image_tokens,
             prompt_cached_tokens=usage.prompt_cached_tokens,
             completion_tokens=usage.completion_tokens,
             completion_audio_frames=usage.completion_audio_frames,

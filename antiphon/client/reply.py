@@ -22,6 +22,7 @@ from antiphon.client.events import (
     text_from_proto,
 )
 from antiphon.errors import DataLoss, FailedPrecondition
+from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
 from antiphon.v1 import speech_pb2
 from antiphon.wire.convert import error_from_proto
@@ -32,7 +33,10 @@ BYTES_PER_SAMPLE = 2
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """A whole answer. `pcm16` is 16-bit little-endian mono, empty without audio."""
+    """A whole answer. `pcm16` is 16-bit little-endian mono, empty without audio.
+
+    `logprobs` are there with `top_logprobs`: one for each token of the text.
+    """
 
     text: str
     pcm16: bytes
@@ -40,6 +44,7 @@ class Reply:
     finish_reason: FinishReason
     usage: Usage
     reports: dict[str, StageReport]
+    logprobs: tuple[TokenLogprob, ...] = ()
 
     @property
     def audio_s(self) -> float:
@@ -66,11 +71,15 @@ class Reply:
 
 def join_events(events: Iterable[Event], sample_rate_hz: int) -> Reply:
     """The answer that all events of a stream add up to. Raises `DataLoss` without an end."""
-    text, audio, finished = [], [], None
+    text: list[str] = []
+    logprobs: list[TokenLogprob] = []
+    audio: list[bytes] = []
+    finished = None
     for event in events:
         match event:
             case TextDelta():
                 text.append(event.text)
+                logprobs += event.logprobs
             case AudioDelta():
                 audio.append(event.pcm16)
             case Finished():
@@ -84,6 +93,7 @@ def join_events(events: Iterable[Event], sample_rate_hz: int) -> Reply:
         finish_reason=finished.finish_reason,
         usage=finished.usage,
         reports=dict(finished.reports),
+        logprobs=tuple(logprobs),
     )
 
 

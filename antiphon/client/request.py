@@ -15,10 +15,26 @@ from antiphon.wire.convert import delivery_to_proto, policy_to_proto, sampling_t
 
 Role = Literal["system", "user", "assistant"]
 Modality = Literal["text", "audio"]
-Part = str | bytes | Path
-"""A `str` is text; `bytes` are a WAV file; a `Path` is where a WAV file lies."""
 
 DEFAULT_TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """A picture in a message: the bytes of a PNG, JPEG or WebP file, or where one lies."""
+
+    file: bytes | Path
+
+
+@dataclass(frozen=True, slots=True)
+class Video:
+    """A moving picture in a message: the bytes of an MP4 file, or where one lies."""
+
+    file: bytes | Path
+
+
+Part = str | bytes | Path | Image | Video
+"""A `str` is text; `bytes` are a WAV file; a `Path` is where a WAV file lies."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,6 +42,7 @@ class Message:
     """One message of a conversation: who says it, and its parts in order.
 
     >>> Message.user("What is said here?", Path("question.wav"))
+    >>> Message.user(Image(Path("cat.jpg")), "What is this?")
     """
 
     role: Role
@@ -55,7 +72,8 @@ class GenerateOptions(TypedDict, total=False):
     `max_tokens`, `stop` and `seed` shape the text; `talker` is the same for
     speech, in codec frames, and takes `seed` when it has none of its own.
     `delivery` and `chunk_policy` say how output is cut. `include_ids` adds token
-    ids, codec frames and float samples to the events.
+    ids, codec frames and float samples to the events. `top_logprobs` (0 to 20) adds how
+    likely each token of the text was, and so many of the likeliest in its place.
     """
 
     model: str
@@ -66,6 +84,7 @@ class GenerateOptions(TypedDict, total=False):
     max_tokens: int | None
     stop: Sequence[str]
     seed: int | None
+    top_logprobs: int | None
     talker: SamplingRequest | None
     delivery: Delivery | None
     chunk_policy: ChunkPolicy | None
@@ -83,6 +102,7 @@ def generate_request(
     max_tokens: int | None = None,
     stop: Sequence[str] = (),
     seed: int | None = None,
+    top_logprobs: int | None = None,
     talker: SamplingRequest | None = None,
     delivery: Delivery | None = None,
     chunk_policy: ChunkPolicy | None = None,
@@ -99,6 +119,7 @@ def generate_request(
         max_tokens=max_tokens,
         stop=_stop_strings(stop),
         seed=seed,
+        top_logprobs=top_logprobs,
     )
     return speech_pb2.GenerateRequest(
         model=model,
@@ -146,11 +167,17 @@ def _part_to_proto(field: str, part: Part) -> speech_pb2.Part:
         case bytes():
             return speech_pb2.Part(audio=speech_pb2.AudioPart(wav=part))
         case Path():
-            return speech_pb2.Part(audio=speech_pb2.AudioPart(wav=_read_wav(field, part)))
+            return speech_pb2.Part(audio=speech_pb2.AudioPart(wav=_read(field, part)))
+        case Image(file):
+            return speech_pb2.Part(image=speech_pb2.ImagePart(file=_read(field, file)))
+        case Video(file):
+            return speech_pb2.Part(video=speech_pb2.VideoPart(file=_read(field, file)))
 
 
-def _read_wav(field: str, path: Path) -> bytes:
+def _read(field: str, file: bytes | Path) -> bytes:
+    if isinstance(file, bytes):
+        return file
     try:
-        return path.read_bytes()
+        return file.read_bytes()
     except OSError as error:
-        raise InvalidArgument(f"{field}: {path}: {error.strerror}", field=field) from error
+        raise InvalidArgument(f"{field}: {file}: {error.strerror}", field=field) from error

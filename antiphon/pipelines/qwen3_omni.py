@@ -11,6 +11,7 @@ turns. So `prompt` carries all ids at once and rows as prefill makes them.
 
 from __future__ import annotations
 
+import itertools
 import json
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.errors import FailedPrecondition
+from antiphon.errors import DataLoss, FailedPrecondition
 from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, TensorSpec
 from antiphon.segment import Delivery
 
@@ -48,10 +49,20 @@ PIPELINE = Pipeline(
             THINKER,
             (CLIENT,),
             "token",
-            (TensorSpec("ids", "int32", (VARIES,)), TensorSpec("utf8", "uint8", (VARIES,))),
+            (
+                TensorSpec("ids", "int32", (VARIES,)),
+                TensorSpec("utf8", "uint8", (VARIES,)),
+                # If asked for: see antiphon/wire/logprobs.py. Of the tokens whose text
+                # begins in this chunk, which need not be those of `ids`.
+                TensorSpec("logprob_ids", "int32", (VARIES, VARIES), optional=True),
+                TensorSpec("logprobs", "float32", (VARIES, VARIES), optional=True),
+                TensorSpec("logprob_sizes", "int32", (VARIES, VARIES), optional=True),
+                TensorSpec("logprob_bytes", "uint8", (VARIES,), optional=True),
+            ),
             counted_by="ids",
         ),
-        # First chunk: all prompt ids. Later chunks: `rows[i]` is the tapped
+        # First chunk: all prompt ids, and what `rotary_positions` needs of the images and
+        # videos among them, in their order. Later chunks: `rows[i]` is the tapped
         # hidden state at prompt position `row_positions[i]`; together they cover
         # `talker_row_positions(ids)` in ascending order.
         Edge(
@@ -61,6 +72,8 @@ PIPELINE = Pipeline(
             "prompt token",
             (
                 TensorSpec("ids", "int32", (VARIES,), optional=True),
+                TensorSpec("grids", "int32", (VARIES, 3), optional=True),
+                TensorSpec("steps", "int32", (VARIES,), optional=True),
                 TensorSpec("rows", "", (VARIES, VARIES), optional=True),
                 TensorSpec("row_positions", "int32", (VARIES,), optional=True),
             ),
@@ -179,3 +192,39 @@ def assistant_start(ids: npt.NDArray[np.int32], special: SpecialIds) -> int:
     if not len(heads):
         raise FailedPrecondition("the prompt has no assistant header; check the chat template")
     return int(heads[-1])
+
+
+def rotary_positions(
+    ids: npt.NDArray[np.int32],
+    special: SpecialIds,
+    grids: npt.NDArray[np.int32],
+    steps: npt.NDArray[np.int32],
+) -> tuple[npt.NDArray[np.int64], int]:
+    """Positions [n, 3] (time, height, width) of ids in rotary attention, and the next one.
+
+    Each run of image ids, and each of video ids, is one of `grids` [m, 3] in order: times,
+    rows and columns, with times `steps` [m] positions apart. Behind a run positions go on
+    from its largest. Mirrors `get_rope_index`, which both thinker and talker use. Raises
+    `DataLoss` if runs and grids do not fit.
+    """
+    seen = np.isin(ids, (special.image, special.video))
+    edges = np.flatnonzero(np.diff(np.where(seen, ids, -1), prepend=-1, append=-1))
+    runs = [(a, b) for a, b in itertools.pairwise(edges) if seen[a]]
+    sizes = grids.astype(np.int64).prod(1).tolist()
+    if (grids < 1).any() or (steps < 0).any() or [int(b - a) for a, b in runs] != sizes:
+        raise DataLoss(
+            f"prompt: images and videos take {[int(b - a) for a, b in runs]} positions, but "
+            f"their grids are {grids.tolist()}",
+            edge="prompt",
+        )
+    positions = np.empty((len(ids), 3), np.int64)
+    done, following = 0, 0
+    for (start, stop), grid, step in zip(runs, grids, steps, strict=True):
+        positions[done:start] = np.arange(following, following + start - done)[:, None]
+        following += int(start) - done
+        place = np.indices(tuple(grid)).reshape(3, -1).T * (int(step), 1, 1)
+        positions[start:stop] = following + place
+        following += int(place.max()) + 1
+        done = int(stop)
+    positions[done:] = np.arange(following, following + len(ids) - done)[:, None]
+    return positions, following + len(ids) - done

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import contextlib
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -19,6 +19,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from transformers import (
+    AutoImageProcessor,
     AutoTokenizer,
     LogitsProcessorList,
     Qwen3OmniMoeForConditionalGeneration,
@@ -30,7 +31,15 @@ from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
     _get_feat_extract_output_lengths,
 )
 
-from antiphon.conversation import AudioPart, Conversation, Message, TextPart
+from antiphon.conversation import (
+    AudioPart,
+    Conversation,
+    ImagePart,
+    Message,
+    Part,
+    TextPart,
+    VideoPart,
+)
 from antiphon.segment import FinishReason
 from antiphon.testing.margins import LogitGap, Margins, Narrowest
 
@@ -39,19 +48,31 @@ MIN_MARGIN = 1e-4
 # transformers types neither its `from_pretrained` nor the parts of its configurations.
 _MODEL: Any = Qwen3OmniMoeForConditionalGeneration
 _PROCESSOR: Any = Qwen3OmniMoeProcessor
+_IMAGES: Any = AutoImageProcessor
 _DEFAULTS: dict[str, Any] = cast(Any, Qwen3OmniMoeProcessorKwargs)._defaults
 _audio_positions: Any = _get_feat_extract_output_lengths
 
 
+Pixels = npt.NDArray[np.uint8]
+FRAMES_PER_S = 2.0
+"""Of the videos, as told to the processor."""
+
+
 @dataclass(frozen=True, slots=True)
 class Case:
-    """One request. Recordings are at 16 kHz; token limits count the stop id."""
+    """One request. Recordings are at 16 kHz; token limits count the stop id.
+
+    `conversation` has images and videos as files; `images` and `videos` are their pixels,
+    uint8 [height, width, 3] and [frames, height, width, 3].
+    """
 
     conversation: Conversation
     voice: str = "ethan"
     thinker_max_tokens: int = 60
     talker_max_tokens: int = 60
     audio: bool = True
+    images: tuple[Pixels, ...] = ()
+    videos: tuple[Pixels, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,19 +102,30 @@ class ReferenceOutput:
 def conversation(
     *messages: tuple[str, str | npt.NDArray[np.float32] | list[Any]],
 ) -> Conversation:
-    """Shorthand: (role, content) pairs; content is text, a recording, or a list of them."""
+    """Shorthand: (role, content) pairs; content is text, a recording, a file, or a list of them.
+
+    A file is `bytes`: a video if they say MP4, else an image.
+    """
     built: list[Message] = []
     recordings: list[npt.NDArray[np.float32]] = []
+    images: list[Pixels] = []
+    videos: list[Pixels] = []
     for role, content in messages:
-        parts: list[TextPart | AudioPart] = []
+        parts: list[Part] = []
         for piece in content if isinstance(content, list) else [content]:
             if isinstance(piece, str):
                 parts.append(TextPart(piece))
+            elif isinstance(piece, bytes) and piece[4:8] == b"ftyp":
+                parts.append(VideoPart(len(videos)))
+                videos.append(np.frombuffer(piece, np.uint8))
+            elif isinstance(piece, bytes):
+                parts.append(ImagePart(len(images)))
+                images.append(np.frombuffer(piece, np.uint8))
             else:
                 parts.append(AudioPart(len(recordings)))
                 recordings.append(piece)
         built.append(Message(role, tuple(parts)))  # type: ignore[arg-type]
-    return Conversation(tuple(built), tuple(recordings))
+    return Conversation(tuple(built), tuple(recordings), tuple(images), tuple(videos))
 
 
 class Reference:
@@ -105,6 +137,11 @@ class Reference:
         self.tokenizer: Any = AutoTokenizer.from_pretrained(directory)
         self.feature_extractor = WhisperFeatureExtractor.from_pretrained(directory)
         self.merge_size: int = self.model.config.thinker_config.vision_config.spatial_merge_size
+        self._directory = directory
+        # The talker's positions are the thinker's arithmetic over the user's ids. With an image
+        # and a recording it asks its own configuration for this, which does not declare it.
+        talker = self.model.talker.config
+        talker.audio_config = self.model.config.thinker_config.audio_config
 
     def run(self, case: Case) -> ReferenceOutput:
         """Generate once, greedily.
@@ -113,7 +150,7 @@ class Reference:
         for speech that ends at its first draw and for a prompt without a user message,
         `NotImplementedError` for an unknown voice.
         """
-        inputs = self.inputs(case.conversation)
+        inputs = self.inputs(case.conversation, case.images, case.videos)
         narrowest = Narrowest()
         with (
             warnings.catch_warnings(),
@@ -147,11 +184,17 @@ class Reference:
             margins=narrowest.margins(),
         )
 
-    def inputs(self, conversation: Conversation) -> dict[str, torch.Tensor]:
+    def inputs(
+        self,
+        conversation: Conversation,
+        images: Sequence[Pixels] = (),
+        videos: Sequence[Pixels] = (),
+    ) -> dict[str, torch.Tensor]:
         """The keyword arguments for `generate`, as `Qwen3OmniMoeProcessor` makes them.
 
         That processor cannot be built without torchvision, so its own expansion of
-        placeholders is called on a stand-in, with its own default settings.
+        placeholders is called on a stand-in, with its own default settings. Its image
+        processor is there without, its video processor is not.
         """
         messages = [
             {"role": message.role, "content": [_to_template(part) for part in message.parts]}
@@ -161,7 +204,8 @@ class Reference:
             messages, tokenize=False, add_generation_prompt=True
         )
         features = self._features(list(conversation.recordings))
-        expanded = self._expand(text, features.get("feature_attention_mask"))
+        features |= self._image_features(images) | self._video_features(videos)
+        expanded = self._expand(text, features)
         tokens = self.tokenizer(expanded, padding=False, return_tensors="pt")
         device = self.model.device
         return {name: each.to(device) for name, each in ({**tokens} | features).items()}
@@ -178,9 +222,39 @@ class Reference:
             "feature_attention_mask": features["attention_mask"],
         }
 
-    def _expand(self, text: str, mask: torch.Tensor | None) -> list[str]:
-        """The prompt with one audio placeholder for each audio position."""
+    def _image_features(self, images: Sequence[Pixels]) -> dict[str, torch.Tensor]:
+        """`pixel_values` [patches, values] of all images, and `image_grid_thw` [images, 3]."""
+        if not images:
+            return {}
+        from PIL import Image
+
+        processor: Any = _IMAGES.from_pretrained(self._directory)
+        pictures = [Image.fromarray(each) for each in images]
+        return dict(processor(images=pictures, return_tensors="pt"))
+
+    def _video_features(self, videos: Sequence[Pixels]) -> dict[str, torch.Tensor]:
+        """The same for videos, and `video_second_per_grid` [videos]; needs torchvision."""
+        if not videos:
+            return {}
+        from transformers import AutoVideoProcessor
+
+        processor: Any = cast(Any, AutoVideoProcessor).from_pretrained(self._directory)
+        size = _DEFAULTS["videos_kwargs"]["size"]
+        seen = dict(
+            processor(
+                videos=[torch.from_numpy(each).permute(0, 3, 1, 2) for each in videos],
+                size=size,
+                cap_pixels_per_frame=False,
+                return_tensors="pt",
+            )
+        )
+        seconds = processor.temporal_patch_size / FRAMES_PER_S
+        return seen | {"video_second_per_grid": torch.full((len(videos),), seconds)}
+
+    def _expand(self, text: str, features: dict[str, torch.Tensor]) -> list[str]:
+        """The prompt with one placeholder for each position that is heard or seen."""
         n_window = _DEFAULTS["audio_kwargs"]["n_window"]
+        mask = features.get("feature_attention_mask")
         lengths = [] if mask is None else _audio_positions(mask.sum(-1), n_window)
         merge = SimpleNamespace(merge_size=self.merge_size)
         stand_in = SimpleNamespace(
@@ -195,8 +269,8 @@ class Reference:
             stand_in,
             [text],
             iter(lengths),
-            iter([]),
-            iter([]),
+            iter(features.get("image_grid_thw", ())),
+            iter(features.get("video_grid_thw", ())),
             video_second_per_grid=iter([]),
             use_audio_in_video=video["use_audio_in_video"],
             position_id_per_seconds=video["position_id_per_seconds"],
@@ -236,9 +310,17 @@ def _capture_codes(model: Any) -> Iterator[list[torch.Tensor]]:
         del model.code2wav.chunked_decode
 
 
-def _to_template(part: TextPart | AudioPart) -> dict[str, str]:
+def _to_template(part: Part) -> dict[str, str]:
     """A message part as chat templates take it."""
-    return {"type": "text", "text": part.text} if isinstance(part, TextPart) else {"type": "audio"}
+    match part:
+        case TextPart(text):
+            return {"type": "text", "text": text}
+        case AudioPart():
+            return {"type": "audio"}
+        case ImagePart():
+            return {"type": "image"}
+        case VideoPart():
+            return {"type": "video"}
 
 
 def _to_frames(codes: torch.Tensor | None, groups: int) -> npt.NDArray[np.int32]:

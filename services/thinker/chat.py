@@ -1,4 +1,5 @@
-"""Messages to prompt ids: chat template and tokeniser, with one placeholder a recording.
+"""Messages to prompt ids: chat template and tokeniser, with one placeholder for each recording,
+image and video.
 
 Law: for ordinary text the ids equal Hugging Face's, which tokenises the rendered
 template as a whole. What a message says can never become a control id: a special
@@ -24,7 +25,7 @@ from typing import Any
 from jinja2 import TemplateError
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from antiphon.conversation import Message, TextPart
+from antiphon.conversation import AudioPart, ImagePart, Message, Part, TextPart
 from antiphon.errors import FailedPrecondition, InvalidArgument
 
 _MARK = "\ufdd0"
@@ -88,12 +89,19 @@ class ChatTokenizer:
         """A message's content in the template's form: words alone are a string."""
         if all(isinstance(part, TextPart) for part in message.parts):
             return self._words(_text(message), marked=marked)
-        return [
-            {"type": "text", "text": self._words(part.text, marked=marked)}
-            if isinstance(part, TextPart)
-            else {"type": "audio", "audio": part.index}
-            for part in message.parts
-        ]
+        return [self._part(part, marked=marked) for part in message.parts]
+
+    def _part(self, part: Part, *, marked: bool) -> dict[str, Any]:
+        """A part in the template's form."""
+        match part:
+            case TextPart(text):
+                return {"type": "text", "text": self._words(text, marked=marked)}
+            case AudioPart(index):
+                return {"type": "audio", "audio": index}
+            case ImagePart(index):
+                return {"type": "image", "image": index}
+            case _:
+                return {"type": "video", "video": part.index}
 
     def _words(self, text: str, *, marked: bool) -> str:
         """The text, with a mark after every character that can begin a special token."""

@@ -27,16 +27,24 @@ class Vocabulary:
         if not isinstance(tokenizer.backend_tokenizer.decoder, decoders.ByteLevel):
             raise FailedPrecondition("the tokenizer's decoder is not byte-level")
         byte_by_character = _byte_by_character()
-        special = {id_ for id_, token in tokenizer.added_tokens_decoder.items() if token.special}
+        self._special = {
+            id_: token.content.encode()
+            for id_, token in tokenizer.added_tokens_decoder.items()
+            if token.special
+        }
         self._bytes_by_id = {
             id_: _token_bytes(token, byte_by_character)
             for token, id_ in tokenizer.get_vocab().items()
-            if id_ not in special
+            if id_ not in self._special
         }
 
     def token_bytes(self, id_: int) -> bytes:
         """The id's bytes; none for special ids and for ids beyond the vocabulary."""
         return self._bytes_by_id.get(id_, b"")
+
+    def print_bytes(self, id_: int) -> bytes:
+        """The id's bytes, or a special id's name; none for ids beyond the vocabulary."""
+        return self._special.get(id_) or self.token_bytes(id_)
 
 
 class Detokenizer:

@@ -1,4 +1,4 @@
-"""Chooses the next id of every segment of a batch."""
+"""Chooses the next id of every segment of a batch, and says how likely the ids were."""
 
 from __future__ import annotations
 
@@ -11,6 +11,9 @@ from torch import Tensor
 from antiphon.sampler import SamplingRows, choose, choose_each, uniform_each
 from antiphon.sampling import Sampling
 
+Score = tuple[list[int], list[float]]
+"""Ids and their log probabilities."""
+
 
 @dataclass(frozen=True, slots=True)
 class Draw:
@@ -20,6 +23,15 @@ class Draw:
     sampling: Sampling
     step: int
     history: Tensor | None
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """An id that was chosen from `logits` [V], and how many of the likeliest are asked for."""
+
+    logits: Tensor
+    id_: int
+    top: int
 
 
 def draw_together(draws: Sequence[Draw]) -> list[int | None]:
@@ -40,6 +52,23 @@ def draw_together(draws: Sequence[Draw]) -> list[int | None]:
 def draw_alone(draw: Draw) -> int:
     """One id. Raises `Internal` when the logits leave nothing to choose from."""
     return choose(draw.logits, draw.sampling, step=draw.step, history=draw.history)
+
+
+def score_together(drawn: Sequence[Drawn]) -> list[Score]:
+    """Each id and the likeliest, 1 + `top` of them, with the model's own log probabilities.
+
+    Those are the log-softmax of the logits in float32, as `transformers` and vLLM have it.
+    """
+    logits = torch.stack([each.logits for each in drawn])
+    logprobs = logits.log_softmax(-1, dtype=torch.float32)
+    chosen = torch.tensor([each.id_ for each in drawn], device=logits.device)[:, None]
+    likeliest = logprobs.topk(min(max(each.top for each in drawn), logits.shape[-1]))
+    ids = torch.cat([chosen, likeliest.indices], dim=1).tolist()
+    values = torch.cat([logprobs.gather(1, chosen), likeliest.values], dim=1).tolist()
+    widths = [1 + each.top for each in drawn]
+    return [
+        (row[:width], value[:width]) for row, value, width in zip(ids, values, widths, strict=True)
+    ]
 
 
 def _choose_each(draws: Sequence[Draw]) -> tuple[Tensor, Tensor]:

@@ -26,9 +26,17 @@ import torch
 from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
 from antiphon.transport.device_edge import NoStream, ToHost
-from services.thinker.drawing import Draw, draw_alone, draw_together
+from services.thinker.drawing import (
+    Draw,
+    Drawn,
+    Score,
+    draw_alone,
+    draw_together,
+    score_together,
+)
 from services.thinker.generation import Generation
 from services.thinker.intake import Intake
+from services.thinker.logprobs import ReplyLogprobs
 from services.thinker.model import Fed, Feed, ThinkerModel
 from services.thinker.schedule import prefill_shares
 from services.thinker.segment import INPUT
@@ -42,6 +50,7 @@ _log = logging.getLogger(__name__)
 
 Segment = AnySegment[Generation]
 _Work = list[tuple[Segment, Generation, Feed]]
+_Asked = list[tuple[Segment, Generation, ReplyLogprobs, Drawn]]
 
 
 class ThinkerEngine:
@@ -171,9 +180,17 @@ class ThinkerEngine:
                         events.append(segment.emit_rows(generation, rows, positions, last=True))
                     drawn.append((segment, generation))
                     draws.append(_draw(segment, generation, part.logits))
+        asked: _Asked = []
         for each, draw, id_ in zip(drawn, draws, draw_together(draws), strict=True):
             with self._alone(each[0], events):
-                self._push(*each, draw_alone(draw) if id_ is None else id_, events)
+                chosen = draw_alone(draw) if id_ is None else id_
+                logprobs = each[0].logprobs
+                if logprobs is None:
+                    self._push(*each, chosen, events)
+                else:
+                    asked.append((*each, logprobs, Drawn(draw.logits, chosen, logprobs.top)))
+        if asked:
+            self._push_scored(asked, events)
 
     def _forward_alone(
         self, work: tuple[Segment, Generation, Feed], events: list[EngineEvent]
@@ -192,6 +209,19 @@ class ThinkerEngine:
         if release.finish is not None:
             events.append(segment.complete(generation, release.finish))
             self._give_slot_back(segment, worth_keeping=True)
+
+    def _push_scored(self, asked: _Asked, events: list[EngineEvent]) -> None:
+        """Push the ids of the segments that ask how likely theirs are, after all others."""
+        scores: Sequence[Score | None]
+        try:
+            scores = score_together([drawn for *_, drawn in asked])
+        except Exception:
+            _log.exception("scoring for %d segments failed; now one by one", len(asked))
+            scores = [None] * len(asked)
+        for (segment, generation, logprobs, drawn), score in zip(asked, scores, strict=True):
+            with self._alone(segment, events):
+                logprobs.push(*(score or score_together([drawn])[0]))
+                self._push(segment, generation, drawn.id_, events)
 
     def _give_slot_back(self, segment: Segment, *, worth_keeping: bool) -> None:
         """Keep what is in a segment's slot for reuse, or clear it. May be called again."""

@@ -12,8 +12,9 @@ from antiphon.errors import InvalidArgument
 from antiphon.pipelines.qwen3_omni import talker_row_positions
 from antiphon.runtime.engine import InputChunk
 from services.thinker.detokenizer import Detokenizer, Vocabulary
+from services.thinker.logprobs import ReplyLogprobs
 from services.thinker.prompt import PreparedPrompt, PromptFactory
-from services.thinker.segment import INPUT, PROMPT, TOKENS, G, Segment
+from services.thinker.segment import INPUT, PROMPT, TEXT, TOKENS, G, Segment
 from services.thinker.stopping import Reply
 
 
@@ -41,8 +42,10 @@ class Intake:
         return prompt
 
     def start_reply(self, segment: Segment[G], prompt: PreparedPrompt) -> Reply:
-        """An empty reply with the segment's ways to end."""
+        """An empty reply with the segment's ways to end; its log probabilities if asked for."""
         sampling = segment.settings.sampling
+        if sampling.top_logprobs is not None and segment.wants(TEXT):
+            segment.logprobs = ReplyLogprobs(self.vocabulary, sampling.top_logprobs)
         return Reply(
             Detokenizer(self.vocabulary),
             stop_ids=frozenset({self.prompts.special.im_end}),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import logging
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from transformers import (
     WhisperFeatureExtractor,
 )
 
-from antiphon.checkpoint import fingerprint, load_submodule
+from antiphon.checkpoint import fingerprint, has_submodule, load_submodule
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.generation_config import default_sampling
@@ -30,9 +31,11 @@ from services.thinker.intake import Intake
 from services.thinker.model import ThinkerModel
 from services.thinker.prompt import PromptFactory
 from services.thinker.vllm_engine import environment
+from services.thinker.vllm_engine.media import MediaLimits, media_limits
 from services.thinker.warm_up import warm_up
 
 MAX_INPUT_AUDIO_S = 1800.0
+VISION_TOWER = "thinker.visual."
 DEFAULT_SAMPLING = Sampling(
     temperature=0.0, top_k=50, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1024
 )
@@ -59,20 +62,26 @@ def load(model_dir: Path, config: StageConfig, *, prefill_rows: int = PREFILL_RO
         from services.thinker.vllm_engine.load import load_engine
 
         # The tap needs all layers in one process.
-        hears = config.engine_args.get("pipeline_parallel_size", 1) == 1
+        whole = config.engine_args.get("pipeline_parallel_size", 1) == 1
+        media = media_limits(
+            config.engine_args, hears=whole, sees=whole and has_submodule(model_dir, VISION_TOWER)
+        )
         checkpoint = read_config(model_dir)
-        detached = load_engine(model_dir, checkpoint, config, intake, hears=hears, tapped=hears)
+        intake = dataclasses.replace(intake, prompts=_give_sight(model_dir, prompts, media))
+        detached = load_engine(model_dir, checkpoint, config, intake, media=media, tapped=whole)
         try:
-            warm_up(detached, prompts.audio.sample_rate_hz if hears else None)
+            warm_up(detached, prompts.audio.sample_rate_hz if media.audio else None)
         except BaseException:
             detached.close()
             raise
-        return LoadedStage(detached, _facts(model_dir, prompts, name, hears=hears))
+        return LoadedStage(detached, _facts(model_dir, prompts, name, media))
     to_host = ToHost.of(config)
     engine = _load_torch(model_dir, config, intake, prefill_rows, to_host)
     warm_up(engine, prompts.audio.sample_rate_hz)
     engine.forget()
-    return LoadedStage(engine, _facts(model_dir, prompts, name, hears=True), to_host)
+    return LoadedStage(
+        engine, _facts(model_dir, prompts, name, MediaLimits(image=0, video=0)), to_host
+    )
 
 
 def _load_torch(
@@ -127,15 +136,29 @@ def _context_limit(most: int, config: StageConfig) -> int:
     return config.context_limit or most
 
 
-def _facts(model_dir: Path, prompts: PromptFactory, engine: str, *, hears: bool) -> StageFacts:
+def _give_sight(model_dir: Path, prompts: PromptFactory, media: MediaLimits) -> PromptFactory:
+    """The factory with the checkpoint's eyes, if anything may be seen."""
+    if not media.sees:
+        return prompts
+    # Pillow and OpenCV come with vLLM, and nothing else here needs them.
+    from services.thinker.sight import load_vision
+
+    vision = load_vision(model_dir, max_images=media.image, max_videos=media.video)
+    return dataclasses.replace(prompts, vision=vision)
+
+
+def _facts(model_dir: Path, prompts: PromptFactory, engine: str, media: MediaLimits) -> StageFacts:
     """What `Describe` says of this thinker."""
+    kinds = ("text", *(name for name, most in dataclasses.asdict(media).items() if most))
     return StageFacts(
         model=model_dir.resolve().name,
         checkpoint_fingerprint=fingerprint(model_dir),
         engine=engine,
         default_sampling=default_sampling(model_dir, THINKER, DEFAULT_SAMPLING),
         context_limit=prompts.context_limit,
-        input_kinds=("text", "audio") if hears else ("text",),
+        input_kinds=kinds,
         input_sample_rate_hz=prompts.audio.sample_rate_hz,
         max_input_audio_s=MAX_INPUT_AUDIO_S,
+        max_input_images=media.image,
+        max_input_videos=media.video,
     )

@@ -15,6 +15,8 @@ from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import AntiphonError, Internal
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, Failed, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
+from antiphon.wire.logprobs import logprobs_to_tensors
+from services.thinker.logprobs import ReplyLogprobs
 from services.thinker.prompt import PreparedPrompt
 from services.thinker.stopping import Release, Reply
 
@@ -50,7 +52,7 @@ G = TypeVar("G", bound=Answer)
 class Segment(Generic[G]):
     """One segment's state; `generation` is there once its input was prepared.
 
-    `spoken` counts the ids that left on `tokens`.
+    `spoken` counts the ids that left on `tokens`; `logprobs` is there if they are asked for.
     """
 
     key: SegmentKey
@@ -60,6 +62,7 @@ class Segment(Generic[G]):
     ended: bool = False
     generation: G | None = None
     spoken: int = 0
+    logprobs: ReplyLogprobs | None = None
 
     @property
     def can_step(self) -> bool:
@@ -93,7 +96,7 @@ class Segment(Generic[G]):
         """The prompt's ids, before anything of it was computed."""
         if self.wants(PROMPT):
             finish = None if len(generation.row_positions) else FinishReason.STOP
-            yield Emitted(self.key, PROMPT, 0, {"ids": generation.prompt.ids}, finish)
+            yield Emitted(self.key, PROMPT, 0, generation.prompt.tensors(), finish)
 
     def emit_rows(
         self, generation: G, rows: Tensor, positions: npt.NDArray[np.intp], *, last: bool
@@ -112,6 +115,8 @@ class Segment(Generic[G]):
                 "ids": np.array(reply.ids[-1:], dtype=np.int32),
                 "utf8": np.frombuffer(release.text.encode(), dtype=np.uint8),
             }
+            if self.logprobs is not None:
+                tensors = {**tensors, **logprobs_to_tensors(self.logprobs.release(release.text))}
             yield Emitted(self.key, TEXT, len(reply.ids) - 1, tensors, release.finish)
         if self.wants(TOKENS) and (release.spoken or release.finish):
             spoken: Tensors = {}
@@ -129,5 +134,6 @@ class Segment(Generic[G]):
             input_positions=len(generation.prompt.ids),
             output_positions=len(generation.reply.ids),
             input_audio_positions=generation.prompt.audio_positions,
+            input_image_positions=generation.prompt.image_positions,
             input_cached_positions=generation.reused,
         )

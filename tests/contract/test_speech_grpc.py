@@ -26,6 +26,7 @@ from gateway_door import MODEL, Door, open_door
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
 
+from antiphon.client.events import text_from_proto
 from antiphon.conversation import from_tensors
 from antiphon.errors import (
     AntiphonError,
@@ -37,7 +38,10 @@ from antiphon.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from antiphon.logprobs import TokenLogprob
+from antiphon.segment import FinishReason
 from antiphon.v1 import chunk_pb2, session_pb2, speech_pb2
+from antiphon.wire.logprobs import logprobs_to_tensors
 from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import speech_stub
 
@@ -114,6 +118,33 @@ async def test_generate_leaves_ids_out_unless_asked(channel: grpc.aio.Channel) -
         assert not event.text.token_ids
         assert not event.audio.float32
         assert not event.audio.codes
+
+
+async def test_generate_has_logprobs_when_the_thinkers_sampling_asks(
+    door: Door, channel: grpc.aio.Channel
+) -> None:
+    others = (TokenLogprob(9, b"<|im_end|>", -0.75), TokenLogprob(8, b"", float("-inf")))
+    tokens = [TokenLogprob(1, b"H", -0.25, others), TokenLogprob(2, b"\xc3", -1.5, others)]
+
+    async def tell(session: Session) -> None:
+        await session.opened()
+        ids, utf8 = np.arange(3, dtype=np.int32), np.frombuffer("H\ufffd".encode(), np.uint8)
+        tensors = {"ids": ids, "utf8": utf8, **logprobs_to_tensors(tokens)}
+        await session.chunk("text", tensors, finish=FinishReason.STOP)
+        await session.report()
+
+    door.fakes[THINKER].script = tell
+    sampling = {THINKER: session_pb2.Sampling(top_logprobs=2)}
+    _, event, _ = await events_of(channel, modalities=["text"], sampling=sampling)
+    assert door.fakes[THINKER].sessions[-1].segment.sampling[THINKER].top_logprobs == 2
+    assert list(event.text.token_ids) == [0, 1, 2]
+    assert text_from_proto(event.text).logprobs == tuple(tokens)
+
+
+async def test_generate_refuses_top_logprobs_out_of_range(channel: grpc.aio.Channel) -> None:
+    error = await failure_of(channel, sampling={THINKER: session_pb2.Sampling(top_logprobs=21)})
+    assert isinstance(error, InvalidArgument)
+    assert error.field == "sampling.thinker.top_logprobs"
 
 
 async def test_generate_is_text_only_when_asked(door: Door, channel: grpc.aio.Channel) -> None:

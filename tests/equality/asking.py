@@ -13,7 +13,7 @@ from truth import Truth
 
 import antiphon
 from antiphon import ChunkPolicy, Delivery, FinishReason, SamplingRequest
-from antiphon.conversation import AudioPart, Conversation
+from antiphon.conversation import AudioPart, Conversation, ImagePart, VideoPart
 from antiphon.testing.reference import Case, ReferenceOutput
 
 AUDIO_TOLERANCE = 1e-4
@@ -36,12 +36,16 @@ def messages(case: Conversation) -> list[antiphon.Message]:
     """The conversation as the SDK takes it; recordings as float WAV, so that no bit is lost."""
     built = []
     for message in case.messages:
-        parts: list[str | bytes] = []
+        parts: list[str | bytes | antiphon.Image | antiphon.Video] = []
         for part in message.parts:
             if isinstance(part, AudioPart):
                 file = io.BytesIO()
                 soundfile.write(file, case.recordings[part.index], RATE, "FLOAT", format="WAV")
                 parts.append(file.getvalue())
+            elif isinstance(part, ImagePart):
+                parts.append(antiphon.Image(case.images[part.index].tobytes()))
+            elif isinstance(part, VideoPart):
+                parts.append(antiphon.Video(case.videos[part.index].tobytes()))
             else:
                 parts.append(part.text)
         built.append(antiphon.Message(message.role, tuple(parts)))

@@ -11,6 +11,7 @@ from truth import Truth
 from antiphon.chunk import Chunk, Tensors, concatenate
 from antiphon.conversation import Conversation, to_tensors
 from antiphon.pipelines.qwen3_omni import SpecialIds, talker_row_positions
+from antiphon.testing.reference import Case
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
@@ -43,12 +44,10 @@ async def hear_prompt(address: str, session_id: str, conversation: Conversation)
 
 
 @torch.no_grad()
-def expected_rows(
-    truth: Truth, conversation: Conversation
-) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]]:
+def expected_rows(truth: Truth, case: Case) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]]:
     """Positions that the talker reads, and Hugging Face's hidden rows there."""
     model = truth.reference.model
-    inputs = truth.reference.inputs(conversation)
+    inputs = truth.reference.inputs(case.conversation, case.images, case.videos)
     special = SpecialIds.from_config(model.config.to_dict())
     ids = inputs["input_ids"][0].numpy().astype(np.int32)
     positions = talker_row_positions(ids, special)

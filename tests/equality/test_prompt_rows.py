@@ -29,7 +29,7 @@ async def test_rows_equal_the_reference(running: Running, truth: Truth) -> None:
         *(hear_prompt(address, f"rows {n}", case.conversation) for n, case in enumerate(cases))
     )
     for case, tensors in zip(cases, heard, strict=True):
-        positions, rows = expected_rows(truth, case.conversation)
+        positions, rows = expected_rows(truth, case)
         assert tensors["row_positions"].tolist() == positions.tolist()
         scale = np.abs(rows).max()
         np.testing.assert_allclose(tensors["rows"] / scale, rows / scale, rtol=0, atol=TOLERANCE)

@@ -13,6 +13,7 @@ from asking import ask, check, groups
 from prompt_rows import expected_rows, hear_prompt
 from test_fidelity import AUDIO_CASES, MIXED_CASES, TEXT_CASES, TURN_CASES
 from test_prompt_rows import TOLERANCE
+from test_vision import KINDS
 from truth import Truth
 
 import antiphon
@@ -79,8 +80,9 @@ async def test_sessions_at_once_equal_the_reference(
         *truth.safe(AUDIO_CASES, 2),
         *truth.safe(MIXED_CASES, 1),
         *truth.safe(TURN_CASES, 2),
+        *(truth.safe(KINDS[kind], 1)[0] for kind in ("large", "heard", "video", "all")),
     ]
-    heard = [*AUDIO_CASES, *TURN_CASES]
+    heard = [*AUDIO_CASES, *TURN_CASES, *(KINDS[kind][0] for kind in ("two", "turns", "video"))]
     address = running_with.processes["thinker"].address
     async with antiphon.AsyncClient(running_with.grpc_address) as client:
         for attempt in range(2):
@@ -96,7 +98,7 @@ async def test_sessions_at_once_equal_the_reference(
             for case, answer in zip(cases, answers, strict=True):
                 check(answer, truth.of(case))
             for case, tensors in zip(heard, prompts, strict=True):
-                positions, rows = expected_rows(truth, case.conversation)
+                positions, rows = expected_rows(truth, case)
                 assert tensors["row_positions"].tolist() == positions.tolist()
                 scale = np.abs(rows).max()
                 np.testing.assert_allclose(

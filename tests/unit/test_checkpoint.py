@@ -15,7 +15,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeThinkerForConditionalGeneration,
 )
 
-from antiphon.checkpoint import fingerprint, load_submodule, read_tensor
+from antiphon.checkpoint import fingerprint, has_submodule, load_submodule, read_tensor
 from antiphon.errors import FailedPrecondition
 from antiphon.testing.tiny_checkpoint import OTHER, build_tiny_checkpoint
 
@@ -66,6 +66,11 @@ def edit_index(directory: Path, old: str, new: str | None) -> None:
     if new is not None:
         index["weight_map"][new] = file
     path.write_text(json.dumps(index))
+
+
+def test_part_is_known_by_the_names_of_its_weights(directory: Path) -> None:
+    assert has_submodule(directory, "thinker.visual.")
+    assert not has_submodule(directory, "thinker.nose.")
 
 
 @pytest.mark.parametrize("part", PARTS)

@@ -6,8 +6,10 @@ import pytest
 from antiphon.conversation import (
     AudioPart,
     Conversation,
+    ImagePart,
     Message,
     TextPart,
+    VideoPart,
     from_tensors,
     to_tensors,
 )
@@ -21,14 +23,21 @@ def test_conversation_round_trip() -> None:
             Message("system", (TextPart("Be brief."),)),
             Message("user", (TextPart("What is this? é"), AudioPart(0))),
             Message("assistant", (TextPart("A tone."),)),
+            Message("user", (ImagePart(0), VideoPart(0), TextPart("And these?"), ImagePart(1))),
         ),
         (recording,),
+        (np.arange(9, dtype=np.uint8), np.ones(1, np.uint8)),
+        (np.arange(5, dtype=np.uint8),),
     )
     back = from_tensors(to_tensors(conversation))
     assert back.messages == conversation.messages
     np.testing.assert_array_equal(back.recordings[0], recording)
+    for name in ("images", "videos"):
+        for came, given in zip(getattr(back, name), getattr(conversation, name), strict=True):
+            np.testing.assert_array_equal(came, given)
 
 
+IMAGE = b'[{"role":"user","parts":[{"type":"image","index":0}]}]'
 AUDIO = b'[{"role":"user","parts":[{"type":"audio","index":0}]}]'
 
 
@@ -47,6 +56,12 @@ AUDIO = b'[{"role":"user","parts":[{"type":"audio","index":0}]}]'
         (AUDIO, {"audio.0": np.empty(0, np.float32)}),
         (AUDIO, {"audio.0": np.array([np.nan], np.float32)}),
         (b"[]", {"audio.0": np.ones(3, np.float32)}),
+        (AUDIO, {"audio.0": np.ones(3, np.float32), "smell.0": np.ones(3, np.float32)}),
+        (AUDIO, {"audio.0": np.ones(3, np.float32), "image.0": np.ones(3, np.uint8)}),
+        (IMAGE, {"video.0": np.ones(3, np.uint8)}),
+        (IMAGE, {"image.0": np.ones(3, np.float32)}),
+        (IMAGE, {"image.0": np.ones((2, 2), np.uint8)}),
+        (IMAGE, {"image.0": np.empty(0, np.uint8)}),
     ],
 )
 def test_conversation_raises_when_it_is_wrong(

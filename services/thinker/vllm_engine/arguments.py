@@ -14,11 +14,10 @@ from vllm.platforms import current_platform
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
+from antiphon.sampling import MAX_TOP_LOGPROBS
 from antiphon.vllm_plugin import TAPPED_THINKER
+from services.thinker.vllm_engine.media import ARGUMENT, MediaLimits
 from services.thinker.vllm_engine.row_receiver import RowAddress
-
-MAX_RECORDINGS = 256
-"""Recordings in one conversation."""
 
 CPU_CACHE_BYTES = 1 << 30
 """Paged memory on CPUs, beside one whole context: vLLM would take most of the host's."""
@@ -31,10 +30,12 @@ OWN_KEYS = {
     "max_model_len": "the stage's `context_limit`",
     "hf_overrides": "the tapped model is chosen there",
     "kv_transfer_config": "hidden rows leave through it",
-    "limit_mm_per_prompt": "recordings are taken, images and videos are not",
+    "mm_processor_kwargs": "what an image takes is counted by preprocessor_config.json",
     "enable_mm_embeds": "recordings come as features",
     "runner": "the thinker generates",
     "convert": "the thinker generates",
+    "disable_log_stats": "it measures where the stage has `metrics_listen`",
+    "logprobs_mode": "log probabilities are the model's own, before temperature and penalties",
 }
 """Arguments that a stage decides itself, and by what."""
 
@@ -51,13 +52,13 @@ def engine_arguments(
     config: StageConfig,
     *,
     context_limit: int,
-    hears: bool,
+    media: MediaLimits,
     rows: RowAddress | None,
 ) -> AsyncEngineArgs:
     """The arguments; `checkpoint` is its `config.json`.
 
-    Recordings are taken if it `hears`; `rows` is where hidden rows go, and without it the
-    model is the stock one.
+    `media` says what is taken beside words; `rows` is where hidden rows go, and without it
+    the model is the stock one.
     Raises `InvalidArgument` for arguments that vLLM or this stage does not take.
     """
     given = config.engine_args
@@ -73,6 +74,7 @@ def engine_arguments(
         "mm_processor_cache_gb": 0,
         # The defaults of a request are the stage's.
         "generation_config": "vllm",
+        # Its log line. What it measures is shown with the stage's metrics: see `load.py`.
         "disable_log_stats": True,
         # Its bars are noise in a log, and their lock outlives a killed process.
         "use_tqdm_on_load": False,
@@ -84,14 +86,11 @@ def engine_arguments(
         arguments |= {"kv_cache_memory_bytes": cache}
         if not PARALLEL & given.keys():
             arguments |= {"distributed_executor_backend": "uni"}
-    arguments |= {
-        "limit_mm_per_prompt": {"audio": MAX_RECORDINGS if hears else 0, "image": 0, "video": 0},
-        "enable_mm_embeds": hears,
-    }
+    arguments |= {"enable_mm_embeds": media.audio > 0}
     if rows is not None:
         arguments |= _tap(arguments["hf_overrides"], rows)
     try:
-        return AsyncEngineArgs(**arguments | given)
+        return AsyncEngineArgs(**arguments | given | {ARGUMENT: dataclasses.asdict(media)})
     except (ValidationError, ValueError, TypeError) as error:
         raise InvalidArgument(f"engine_args: {error}", field="engine_args") from error
 
@@ -105,6 +104,13 @@ def _check(given: Mapping[str, Any], config: StageConfig) -> None:
             raise InvalidArgument(
                 f"engine_args: {name} cannot be given: {OWN_KEYS[name]}", field="engine_args"
             )
+    most = given.get("max_logprobs")
+    if isinstance(most, int) and 0 <= most < MAX_TOP_LOGPROBS:
+        raise InvalidArgument(
+            f"engine_args: max_logprobs must be at least {MAX_TOP_LOGPROBS}: so many can be "
+            "asked for; leave it out",
+            field="engine_args",
+        )
     drafter = given.get("speculative_config") or {}
     if drafter.get("method") in TAPPING_DRAFTERS:
         raise InvalidArgument(

@@ -27,6 +27,7 @@ from services.thinker.vllm_engine.generation import Generation
 from services.thinker.vllm_engine.mailbox import Delivery, Ended, Mailbox, Rows, Tokens
 from services.thinker.vllm_engine.order import Order
 from services.thinker.vllm_engine.prompt_check import PromptCheck
+from services.thinker.vllm_engine.scores import scores_at
 
 ROWS_TIMEOUT_S = 10.0
 """Longest wait for hidden rows once the reply has ended."""
@@ -142,6 +143,7 @@ class VllmThinkerEngine:
             number,
             short,
             prompt.audio,
+            prompt.visuals,
             positions[: generation.rows_due],
             segment.settings.sampling,
             self._intake.prompts.special.im_end,
@@ -177,9 +179,12 @@ class VllmThinkerEngine:
             generation.reused = tokens.cached
             if not np.array_equal(tokens.prompt_ids, generation.prompt.ids):
                 raise Internal("vLLM has made another prompt of the conversation")
-        for id_ in tokens.ids:
+        for at, id_ in enumerate(tokens.ids):
             if generation.finish is not None:
                 return
+            if segment.logprobs is not None:
+                top = segment.logprobs.top
+                segment.logprobs.push(*scores_at(tokens.scores, at, tokens.ids, top))
             release = generation.reply.push(id_)
             generation.finish = release.finish
             events += segment.emit_reply(generation, release)

@@ -12,17 +12,22 @@ from dataclasses import dataclass
 
 from antiphon.chunk import Tensor
 from antiphon.errors import AntiphonError
+from services.thinker.vllm_engine.scores import Scores
 
 
 @dataclass(frozen=True, slots=True)
 class Tokens:
-    """The next ids of a request. `prompt_ids` and `cached` come with the first."""
+    """The next ids of a request. `prompt_ids` and `cached` come with the first.
+
+    `scores` say how likely each was, if that was asked for.
+    """
 
     number: int
     ids: Sequence[int]
     prompt_ids: Sequence[int] | None
     cached: int
     finished: bool
+    scores: Scores | None = None
 
 
 @dataclass(frozen=True, slots=True)

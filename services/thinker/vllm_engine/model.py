@@ -8,7 +8,7 @@ wide as its conversation's longest, so the width says what to pad to.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -20,13 +20,32 @@ from vllm.model_executor.models.qwen3_omni_moe_thinker import (
     Qwen3OmniMoeThinkerProcessingInfo,
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
+from vllm.multimodal.parse import MultiModalDataItems
+from vllm.multimodal.processing.processor import HFMultiModalInputs
 from vllm.sequence import IntermediateTensors
 
 from services.thinker.vllm_engine.tap import TapLayer
 
 
+class MixedProcessor(Qwen3OmniMoeThinkerMultiModalProcessor):  # type: ignore[type-arg, unused-ignore]
+    """The stock processor, for recordings that come as features beside images and videos.
+
+    Hugging Face's processor is run for these alone; but the stock one shows it places for the
+    recordings too, of whose lengths it knows nothing.
+    """
+
+    def _get_hf_mm_inputs(
+        self, mm_items: MultiModalDataItems, hf_kwargs: Mapping[str, object]
+    ) -> HFMultiModalInputs:
+        inputs: HFMultiModalInputs = super()._get_hf_mm_inputs(mm_items, hf_kwargs)
+        if "text" in inputs.hf_data and "audio" not in inputs.hf_data:
+            seen = {kind: n for kind, n in mm_items.get_all_counts().items() if kind != "audio"}
+            inputs.hf_data["text"] = self._get_hf_mm_text(seen)
+        return inputs
+
+
 @MULTIMODAL_REGISTRY.register_processor(
-    Qwen3OmniMoeThinkerMultiModalProcessor,
+    MixedProcessor,
     info=Qwen3OmniMoeThinkerProcessingInfo,
     dummy_inputs=Qwen3OmniMoeThinkerDummyInputsBuilder,
 )
@@ -39,6 +58,7 @@ class TappedThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
         self.set_aux_hidden_state_layers((config.talker_config.accept_hidden_layer,))
         hidden = config.thinker_config.text_config.hidden_size
         self.antiphon_tap = TapLayer(hidden, vllm_config.cache_config)
+        self._tapped_layer: int = config.talker_config.accept_hidden_layer
 
     def forward(
         self,
@@ -49,13 +69,27 @@ class TappedThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
         **kwargs: object,
     ) -> torch.Tensor:
         """The stock forward's hidden states [tokens, hidden]; the tapped ones stay in the cache."""
+        seen = self._seen_after(inputs_embeds)
         out = super().forward(
             input_ids, positions, intermediate_tensors, inputs_embeds=inputs_embeds, **kwargs
         )
         hidden: torch.Tensor
         hidden, (rows,) = out
+        if seen is not None:
+            rows = rows - seen
         self.antiphon_tap(rows.unsqueeze(1))
         return hidden
+
+    def _seen_after(self, inputs_embeds: torch.Tensor | None) -> torch.Tensor | None:
+        """What vLLM adds for images to the tapped rows [tokens, hidden], and Hugging Face only
+        after it has recorded them; None where the tapped layer lies behind all such layers.
+        """
+        level = self._tapped_layer - 1
+        if inputs_embeds is None or not 0 <= level < self.deepstack_num_level:
+            return None
+        # The stock forward clears it when it is through.
+        seen: torch.Tensor = self.deepstack_input_embeds[level]
+        return seen[: inputs_embeds.shape[0]].clone()
 
     def _process_audio_input(self, audio_input: Any) -> tuple[torch.Tensor, ...]:
         """Embeddings [positions, hidden] of each recording, in order."""

@@ -1,7 +1,8 @@
 """Refuses the prompts that would end vLLM's engine, for everybody, before it sees them.
 
 vLLM checks ids only where it has a tokeniser, and its position code assumes one more id
-after each recording: a prompt that breaks one of these rules takes all sessions with it.
+after each recording, image and video: a prompt that breaks one of these rules takes all
+sessions with it.
 """
 
 from __future__ import annotations
@@ -12,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from antiphon.errors import InvalidArgument
-from antiphon.pipelines.qwen3_omni import SpecialIds
+from antiphon.pipelines.qwen3_omni import SpecialIds, is_multimodal
 from services.thinker.prompt import PreparedPrompt
 
 
@@ -25,23 +26,39 @@ class PromptCheck:
     hears: bool
 
     def short_ids(self, prompt: PreparedPrompt) -> npt.NDArray[np.int32]:
-        """The prompt's ids as vLLM wants them: one placeholder for each recording.
+        """The prompt's ids as vLLM wants them: one placeholder for each recording, image, video.
 
         Raises `InvalidArgument` for a prompt that vLLM must not see.
         """
         self._check_ids(prompt.ids)
-        positions = prompt.audio.positions if prompt.audio else ()
-        if positions and not self.hears:
+        heard = list(prompt.audio.positions) if prompt.audio else []
+        if heard and not self.hears:
             raise InvalidArgument(
-                "messages: this thinker takes no recordings (pipeline_parallel_size above 1)",
+                "messages: this thinker takes no recordings (pipeline_parallel_size above 1, "
+                "or engine_args.limit_mm_per_prompt)",
                 field="messages",
             )
-        is_audio = prompt.ids == self.special.audio
-        begins = is_audio & ~np.concatenate([[False], is_audio[:-1]])
-        starts = np.flatnonzero(begins)
-        ends = np.flatnonzero(is_audio & ~np.concatenate([is_audio[1:], [False]])) + 1
-        self._check_places(starts, ends, positions, len(prompt.ids))
-        short: npt.NDArray[np.int32] = prompt.ids[begins | ~is_audio]
+        ids, special = prompt.ids, self.special
+        begins = is_multimodal(ids, special) & (ids != np.append([-1], ids[:-1]))
+        ends = is_multimodal(ids, special) & (ids != np.append(ids[1:], [-1]))
+        runs = np.flatnonzero(ends) - np.flatnonzero(begins) + 1
+        kinds = ids[begins]
+        seen = prompt.visuals
+        shown = {
+            "recordings": (special.audio, heard),
+            "images": (special.image, [each.positions for each in seen if each.kind == "image"]),
+            "videos": (special.video, [each.positions for each in seen if each.kind == "video"]),
+        }
+        for name, (id_, positions) in shown.items():
+            if (places := runs[kinds == id_].tolist()) != positions:
+                # Two places side by side look like one that is too long.
+                raise InvalidArgument(
+                    f"messages: the prompt has places of {places} positions for {name} that "
+                    f"take {positions}; each must have one of its own, parted from the next",
+                    field="messages",
+                )
+        self._check_parted(np.flatnonzero(ends), ids)
+        short: npt.NDArray[np.int32] = ids[begins | ~is_multimodal(ids, special)]
         return short
 
     def _check_ids(self, ids: npt.NDArray[np.int32]) -> None:
@@ -52,31 +69,19 @@ class PromptCheck:
                 f"model's vocabulary of {self.vocabulary}",
                 field="messages",
             )
-        seen = np.flatnonzero(np.isin(ids, (self.special.image, self.special.video)))
-        if len(seen):
-            raise InvalidArgument(
-                f"messages: a placeholder of an image or video at position {seen[0]}, "
-                "but neither is taken",
-                field="messages",
-            )
 
-    def _check_places(
-        self,
-        starts: npt.NDArray[np.intp],
-        ends: npt.NDArray[np.intp],
-        positions: tuple[int, ...],
-        length: int,
-    ) -> None:
-        lengths = (ends - starts).tolist()
-        if lengths != list(positions):
-            # Two places side by side look like one that is too long.
+    def _check_parted(self, lasts: npt.NDArray[np.intp], ids: npt.NDArray[np.int32]) -> None:
+        """Raise unless an id of words follows each place, whose last positions are given."""
+        if len(lasts) and lasts[-1] == len(ids) - 1:
             raise InvalidArgument(
-                f"messages: the prompt has places of {lengths} positions for recordings that "
-                f"take {list(positions)}; each must have one of its own, parted from the next",
+                "messages: the prompt ends with a place for what is heard or seen; words must "
+                "follow it",
                 field="messages",
             )
-        if len(ends) and ends[-1] == length:
+        followers = ids[lasts + 1]
+        if is_multimodal(followers, self.special).any():
             raise InvalidArgument(
-                "messages: the prompt ends with a recording's place; words must follow it",
+                "messages: two places for what is heard or seen are side by side; each must be "
+                "parted from the next",
                 field="messages",
             )

@@ -10,15 +10,29 @@ from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
 from services.thinker.audio import AudioFeatures
+from services.thinker.video import FRAMES_PER_S
+from services.thinker.vision import VIDEO
 from services.thinker.vllm_engine.order import Order
 from services.thinker.vllm_engine.spans import wanted
 
 
 def prompt_of(order: Order) -> dict[str, Any]:
-    """Ids, and the recordings as mel features."""
-    prompt: dict[str, Any] = {"prompt_token_ids": order.ids.tolist()}
+    """Ids, the recordings as mel features, and images and videos as pixels.
+
+    Pixels are decoded here, which takes long. Raises `InvalidArgument` for a file that cannot
+    be decoded.
+    """
+    media: dict[str, Any] = {}
     if order.audio is not None:
-        prompt["multi_modal_data"] = {"audio": _features(order.audio)}
+        media["audio"] = _features(order.audio)
+    for visual in order.visuals:
+        media.setdefault(visual.kind, []).append(visual.pixels())
+    prompt: dict[str, Any] = {"prompt_token_ids": order.ids.tolist()}
+    if media:
+        prompt["multi_modal_data"] = media
+    if VIDEO in media:
+        # How much time two frames of a video are apart: from it come their positions.
+        prompt["mm_processor_kwargs"] = {"fps": FRAMES_PER_S}
     return prompt
 
 
@@ -26,7 +40,7 @@ def parameters_of(order: Order) -> SamplingParams:
     """Sampling. Raises what vLLM does for values that it does not take.
 
     vLLM stops at the stop id and at the limit alone: stop strings are ours, so that both
-    engines cut alike.
+    engines cut alike. Log probabilities come as flat lists, without an object for each.
     """
     sampling = order.sampling
     rows = wanted(order.number, order.row_positions) if len(order.row_positions) else None
@@ -41,6 +55,8 @@ def parameters_of(order: Order) -> SamplingParams:
         ignore_eos=True,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
+        logprobs=sampling.top_logprobs,
+        flat_logprobs=sampling.top_logprobs is not None,
         extra_args=None if rows is None else {"kv_transfer_params": rows},
     )
 

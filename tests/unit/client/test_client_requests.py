@@ -37,6 +37,15 @@ def test_request_parts_keep_their_order_when_text_and_audio_mix(tmp_path: Path) 
     assert (parts[0].audio.wav, parts[2].audio.wav) == (b"RIFF from a file", b"RIFF bytes")
 
 
+def test_request_carries_files_when_a_message_shows_something(tmp_path: Path) -> None:
+    path = tmp_path / "clip.mp4"
+    path.write_bytes(b"a clip")
+    message = antiphon.Message.user(antiphon.Image(b"a picture"), antiphon.Video(path))
+    parts = generate_request([message]).messages[0].parts
+    assert [part.WhichOneof("content") for part in parts] == ["image", "video"]
+    assert (parts[0].image.file, parts[1].video.file) == (b"a picture", b"a clip")
+
+
 def test_request_names_the_part_when_a_file_is_missing(tmp_path: Path) -> None:
     with pytest.raises(InvalidArgument, match=r"gone\.wav") as caught:
         generate_request([antiphon.Message.user("Hi", tmp_path / "gone.wav")])
@@ -54,6 +63,7 @@ def test_request_options_reach_the_message_when_all_are_given() -> None:
         max_tokens=5,
         stop="END",
         seed=3,
+        top_logprobs=0,
         talker=antiphon.SamplingRequest(max_tokens=7),
         delivery=antiphon.Delivery.WHOLE,
         chunk_policy=antiphon.ChunkPolicy(first=1, ramp=(2,), steady=4),
@@ -62,7 +72,9 @@ def test_request_options_reach_the_message_when_all_are_given() -> None:
     thinker, talker = request.sampling["thinker"], request.sampling["talker"]
     assert thinker.HasField("temperature")
     assert (thinker.max_tokens, list(thinker.stop), thinker.seed) == (5, ["END"], 3)
+    assert thinker.HasField("top_logprobs")
     assert (talker.max_tokens, talker.seed) == (7, 3)
+    assert not talker.HasField("top_logprobs")
     assert not talker.HasField("temperature")
     assert request.delivery == session_pb2.DELIVERY_WHOLE
     assert (request.chunk_policy.first, list(request.chunk_policy.ramp)) == (1, [2])

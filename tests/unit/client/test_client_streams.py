@@ -86,6 +86,42 @@ async def test_client_events_arrive_in_order_when_server_streams(serve: Serve, r
     ]
 
 
+async def test_client_has_logprobs_in_events_and_in_the_whole_reply(
+    serve: Serve, read: Read
+) -> None:
+    end = speech_pb2.TokenLogprob(token_id=9, token=b"<|im_end|>", logprob=float("-inf"))
+    told = [
+        speech_pb2.TokenLogprob(token_id=1, token=b"Hel", logprob=-0.25, top=[end]),
+        speech_pb2.TokenLogprob(token_id=2, token=b"\xc3", logprob=-1.5),
+    ]
+
+    def tell(request: speech_pb2.GenerateRequest, server: Speech) -> Responses:
+        yield started()
+        yield speech_pb2.GenerateResponse(text=speech_pb2.TextDelta(text="He", logprobs=told[:1]))
+        yield speech_pb2.GenerateResponse(text=speech_pb2.TextDelta(text="l"))
+        yield speech_pb2.GenerateResponse(text=speech_pb2.TextDelta(text="é", logprobs=told[1:]))
+        yield finished()
+
+    server = serve(tell)
+    (*deltas, _), error = await read(server.address)
+    assert error is None
+    never = antiphon.TokenLogprob(9, b"<|im_end|>", float("-inf"))
+    expected = (
+        antiphon.TokenLogprob(1, b"Hel", -0.25, (never,)),
+        antiphon.TokenLogprob(2, b"\xc3", -1.5),
+    )
+    assert deltas == [
+        antiphon.TextDelta("He", (), expected[:1]),
+        antiphon.TextDelta("l"),
+        antiphon.TextDelta("é", (), expected[1:]),
+    ]
+    assert [each.token for each in expected] == ["Hel", r"\xc3"]
+    async with antiphon.AsyncClient(server.address) as client:
+        reply = await client.generate("Hi", top_logprobs=1).collect()
+    assert reply.logprobs == expected
+    assert server.requests[-1].sampling["thinker"].top_logprobs == 1
+
+
 async def test_client_reading_raises_cancelled_when_caller_cancels(
     serve: Serve, read: Read
 ) -> None:

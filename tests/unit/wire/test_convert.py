@@ -87,7 +87,8 @@ def test_sampling_round_trip_keeps_zero_apart_from_absent() -> None:
     for request in (
         SamplingRequest(),
         SamplingRequest(temperature=0.0, top_k=0, seed=0),
-        SamplingRequest(0.9, 50, 0.8, 1.05, (1 << 64) - 1, 7, ("stop",)),
+        SamplingRequest(top_logprobs=0),
+        SamplingRequest(0.9, 50, 0.8, 1.05, (1 << 64) - 1, 7, ("stop",), 20),
     ):
         assert sampling_from_proto(sampling_to_proto(request)) == request
 
@@ -109,6 +110,8 @@ def test_sampling_error_names_the_whole_path() -> None:
         ("max_tokens", 0),
         ("max_tokens", -5),
         ("seed", -1),
+        ("top_logprobs", -1),
+        ("top_logprobs", 21),
         ("stop", ("",)),
         ("stop", ("x",) * 17),
         ("stop", ("é" * 200,)),

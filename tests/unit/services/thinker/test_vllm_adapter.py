@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
 
@@ -17,6 +18,7 @@ from antiphon.pipelines.qwen3_omni import read_config
 from antiphon.runtime.engine import Completed, DetachedEngine, Emitted, EngineEvent, Failed
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import run_segment
+from antiphon.wire.logprobs import logprobs_from_tensors
 from services.thinker.intake import Intake
 from services.thinker.qwen3_omni import load, load_intake
 from services.thinker.vllm_engine import engine as engine_module
@@ -24,6 +26,7 @@ from services.thinker.vllm_engine.engine import VllmThinkerEngine
 from services.thinker.vllm_engine.mailbox import Delivery, Ended, Mailbox, Rows, Tokens
 from services.thinker.vllm_engine.order import Order
 from services.thinker.vllm_engine.prompt_check import PromptCheck
+from services.thinker.vllm_engine.scores import scores_at
 
 KEY = SegmentKey("s", 0)
 
@@ -138,6 +141,68 @@ def test_every_id_is_delivered_when_an_update_carries_several(
     assert isinstance(completed, Completed)
     assert completed.input_cached_positions == 5
     assert completed.output_positions == len(said)
+
+
+@dataclass
+class Flat:
+    """Scores as vLLM lays them out; of each id i also those of `others`."""
+
+    ids: list[int]
+    others: tuple[int, ...]
+    start_indices: list[int] = field(default_factory=list)
+    end_indices: list[int] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    ranks: list[int | None] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for id_ in self.ids:
+            self.start_indices.append(len(self.token_ids))
+            ranks = [9, *range(1, 1 + len(self.others))]
+            for each, rank in zip((id_, *(id_ + n for n in self.others)), ranks, strict=True):
+                self.token_ids.append(each)
+                self.logprobs.append(-each / 8)
+                self.ranks.append(rank)
+            self.end_indices.append(len(self.token_ids))
+
+
+def test_logprobs_stay_with_their_ids_when_an_update_carries_several(
+    bench: Bench, question: Conversation, said: list[int], intake: Intake
+) -> None:
+    prompt = ids_of(bench.begin(segment(question, top_logprobs=2)), "prompt")
+    assert bench.host.orders[0].sampling.top_logprobs == 2
+    events = bench.bring(
+        Tokens(0, said[:1], prompt, 5, False, Flat(said[:1], (1, 2))),
+        Tokens(0, said[1:4], None, 0, False, Flat(said[1:4], (1, 2))),
+        Tokens(0, said[4:], None, 0, True, Flat(said[4:], (1, 2))),
+    )
+    texts = [each for each in events if isinstance(each, Emitted) and each.edge == "text"]
+    came = [token for each in texts for token in logprobs_from_tensors(each.tensors)]
+    shown = [id_ for id_ in said if intake.vocabulary.token_bytes(id_)]
+    assert [each.token_id for each in came] == shown
+    for token in came:
+        everything = (token, *token.top)
+        assert [each.token_id - token.token_id for each in everything] == [0, 1, 2]
+        assert [each.logprob for each in everything] == [-each.token_id / 8 for each in everything]
+
+
+def test_scores_name_an_id_among_the_likeliest_again_when_vllm_has_joined_updates() -> None:
+    """Id 5 is there once, in front, as the second likeliest."""
+    flat = Flat([5], (2,))
+    flat.token_ids, flat.ranks, flat.logprobs = [5, 7, 9], [2, 1, 3], [-2.0, -1.0, -3.0]
+    flat.end_indices = [3]
+    assert scores_at(flat, 0, [5], 3) == ([5, 7, 5, 9], [-2.0, -1.0, -2.0, -3.0])
+    assert scores_at(flat, 0, [5], 2) == ([5, 7, 9], [-2.0, -1.0, -3.0])
+
+
+@pytest.mark.parametrize("scores", [None, Flat([1], (1,)), Flat([1, 2], ())])
+def test_segment_fails_when_vllm_keeps_back_the_logprobs_that_were_asked_for(
+    bench: Bench, question: Conversation, said: list[int], scores: Flat | None
+) -> None:
+    prompt = ids_of(bench.begin(segment(question, top_logprobs=2)), "prompt")
+    (failed,) = bench.bring(Tokens(0, said[:2], prompt, 0, False, scores))
+    assert isinstance(failed, Failed)
+    assert "does not say how likely" in failed.error.message
 
 
 def test_ids_behind_a_stop_string_are_nobodys_and_vllm_is_stopped(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import SimpleNamespace
@@ -21,6 +22,9 @@ from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
 )
 
 from antiphon.conversation import Conversation, TextPart
+from antiphon.logprobs import TokenLogprob
+from antiphon.testing.margins import LOGPROB_TOLERANCE
+from services.thinker.detokenizer import Vocabulary
 
 MARGIN = 1e-4
 MAX_TOKENS = 48
@@ -28,12 +32,13 @@ MAX_TOKENS = 48
 
 @dataclass(frozen=True)
 class ReferenceReply:
-    """What `generate` returns: reply ids, tapped prompt states, least top-2 margin."""
+    """What `generate` returns: reply ids, tapped prompt states, least top-2 margin, logits."""
 
     prompt_ids: npt.NDArray[np.int64]
     ids: list[int]
     hidden: npt.NDArray[np.float32]
     margin: float
+    logits: torch.Tensor
 
 
 Cases = list[tuple[Conversation, ReferenceReply]]
@@ -85,6 +90,7 @@ class Reference:
             do_sample=False,
             output_hidden_states=True,
             output_scores=True,
+            output_logits=True,
             return_dict_in_generate=True,
             **options,
         )
@@ -95,6 +101,7 @@ class Reference:
             out.sequences[0, length:].tolist(),
             tapped[0].numpy(),
             min(float(first - second) for first, second in best),
+            torch.cat(out.logits),
         )
 
     def _render(self, conversation: Conversation) -> str:
@@ -134,3 +141,21 @@ def clear_replies(
     """Those whose every id wins by at least `MARGIN`; others may differ by rounding."""
     replies = [(each, reference.reply(each, max_tokens, **options)) for each in conversations]
     return [(each, reply) for each, reply in replies if reply.margin >= MARGIN]
+
+
+def assert_logprobs_equal(
+    tokens: Sequence[TokenLogprob], expected: ReferenceReply, vocabulary: Vocabulary, top: int
+) -> None:
+    """One entry for each id with text: its own log-softmax, and the highest of the row."""
+    logprobs = expected.logits.log_softmax(-1, dtype=torch.float32)
+    close = LOGPROB_TOLERANCE * float(expected.logits.abs().max())
+    shown = [at for at, id_ in enumerate(expected.ids) if vocabulary.token_bytes(id_)]
+    assert [each.token_id for each in tokens] == [expected.ids[at] for at in shown]
+    for at, token in zip(shown, tokens, strict=True):
+        assert token.token_bytes == vocabulary.token_bytes(token.token_id)
+        everything = (token, *token.top)
+        theirs = [float(logprobs[at, each.token_id]) for each in everything]
+        np.testing.assert_allclose([e.logprob for e in everything], theirs, rtol=0, atol=close)
+        highest = logprobs[at].topk(top).values.tolist()
+        np.testing.assert_allclose([e.logprob for e in token.top], highest, rtol=0, atol=close)
+        assert len({each.token_id for each in token.top}) == top

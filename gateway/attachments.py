@@ -1,0 +1,74 @@
+"""What the parts of a request's messages refer to, as it came and as the thinker gets it."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from antiphon.chunk import Tensor
+from antiphon.conversation import AudioPart, Conversation, ImagePart, Message, VideoPart
+from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.v1 import stage_pb2
+from gateway.audio_in import Recording, decode_recordings
+from gateway.vision_in import IMAGE, VIDEO, File, read_files
+
+
+@dataclass(frozen=True, slots=True)
+class Attachments:
+    """Recordings, images and videos in the order of the parts that refer to them."""
+
+    recordings: list[Recording] = field(default_factory=list)
+    images: list[File] = field(default_factory=list)
+    videos: list[File] = field(default_factory=list)
+
+    def add_recording(self, recording: Recording) -> AudioPart:
+        """Append it; the part that refers to it."""
+        self.recordings.append(recording)
+        return AudioPart(len(self.recordings) - 1)
+
+    def add_image(self, file: File) -> ImagePart:
+        """Append it; the part that refers to it."""
+        self.images.append(file)
+        return ImagePart(len(self.images) - 1)
+
+    def add_video(self, file: File) -> VideoPart:
+        """Append it; the part that refers to it."""
+        self.videos.append(file)
+        return VideoPart(len(self.videos) - 1)
+
+
+async def read_conversation(
+    messages: tuple[Message, ...], given: Attachments, reader: stage_pb2.DescribeResponse
+) -> Conversation:
+    """The conversation as the reading stage wants it, decoded off the event loop.
+
+    Raises `NotImplementedYet` for a kind of input that the stage does not take, and
+    `InvalidArgument` for too much of one or what cannot be read, with the field.
+    """
+    _check(given.images, IMAGE, reader.max_input_images, reader)
+    _check(given.videos, VIDEO, reader.max_input_videos, reader)
+    if not (given.recordings or given.images or given.videos):
+        return Conversation(messages)
+
+    def decode() -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
+        recordings = decode_recordings(
+            given.recordings, rate_hz=reader.input_sample_rate_hz, max_s=reader.max_input_audio_s
+        )
+        return recordings, read_files(given.images, IMAGE), read_files(given.videos, VIDEO)
+
+    return Conversation(messages, *await asyncio.to_thread(decode))
+
+
+def _check(files: list[File], kind: str, most: int, reader: stage_pb2.DescribeResponse) -> None:
+    """Raise for files of a kind that the stage does not take, or does not take so many of."""
+    if files and kind not in reader.input_kinds:
+        raise NotImplementedYet(
+            f"{files[0].field}: this model's {reader.role} takes {', '.join(reader.input_kinds)}, "
+            f"no {kind}s, with its engine {reader.engine!r}; a {reader.role} with `engine: vllm` "
+            "does where the checkpoint can",
+            field=files[0].field,
+        )
+    if len(files) > most:
+        raise InvalidArgument(
+            f"{files[most].field}: more than {most} {kind}s in the request", field=files[most].field
+        )

@@ -1,0 +1,100 @@
+"""Images and videos from a client: files as they came, looked at just enough to know their kind.
+
+They go on as they are. The thinker decodes them: it bounds what comes of a small file, and
+its model says what to make of it.
+"""
+
+from __future__ import annotations
+
+import binascii
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import pybase64
+
+from antiphon.chunk import Tensor
+from antiphon.errors import InvalidArgument, NotImplementedYet
+
+IMAGE, VIDEO = "image", "video"
+"""Kinds of input, as stages name them in `Describe`."""
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """An image or video file as it came: bytes, or base64 text. `field` is its path."""
+
+    field: str
+    data: bytes | str
+
+
+@dataclass(frozen=True, slots=True)
+class _Kind:
+    """Media types of data URLs, and how a file of each format begins."""
+
+    media_types: frozenset[str]
+    formats: Mapping[str, Callable[[bytes], bool]]
+
+
+_KINDS = {
+    IMAGE: _Kind(
+        frozenset({"image/png", "image/jpeg", "image/jpg", "image/webp"}),
+        {
+            "PNG": lambda head: head.startswith(b"\x89PNG\r\n\x1a\n"),
+            "JPEG": lambda head: head.startswith(b"\xff\xd8\xff"),
+            "WebP": lambda head: head.startswith(b"RIFF") and head[8:12] == b"WEBP",
+        },
+    ),
+    VIDEO: _Kind(frozenset({"video/mp4"}), {"MP4": lambda head: head[4:8] == b"ftyp"}),
+}
+_HEAD_BYTES = 16
+
+
+def read_data_url(url: str, kind: str, field: str) -> File:
+    """The file in a data URL; its base64 is not decoded yet.
+
+    Raises `InvalidArgument` for what is no such URL, and `NotImplementedYet` for one that
+    would have to be fetched.
+    """
+    if url.startswith(("http://", "https://")):
+        raise NotImplementedYet(
+            f"{field}: nothing is fetched from the network; send the {kind} as a data URL",
+            field=field,
+        )
+    head, comma, data = url.partition(",")
+    media_type, *parameters = head.removeprefix("data:").lower().split(";")
+    if not comma or not head.startswith("data:") or parameters[-1:] != ["base64"]:
+        raise InvalidArgument(f"{field}: must be data:TYPE;base64,DATA", field=field)
+    if media_type not in _KINDS[kind].media_types:
+        known = ", ".join(sorted(_KINDS[kind].media_types))
+        raise InvalidArgument(
+            f"{field}: no media type {media_type!r} for {kind}s; there are: {known}", field=field
+        )
+    return File(field, data)
+
+
+def read_files(files: Sequence[File], kind: str) -> tuple[Tensor, ...]:
+    """The bytes of each file, uint8 vectors.
+
+    Decoding base64 takes long: call it off the event loop. Raises `InvalidArgument` with the
+    field of the file that is empty, no base64 or of no known format.
+    """
+    return tuple(np.frombuffer(_read(file, kind), dtype=np.uint8) for file in files)
+
+
+def _read(file: File, kind: str) -> bytes:
+    field = file.field
+    try:
+        data = (
+            file.data
+            if isinstance(file.data, bytes)
+            else pybase64.b64decode(file.data, validate=True)
+        )
+    except (binascii.Error, ValueError) as error:
+        raise InvalidArgument(f"{field}: is not base64: {error}", field=field) from error
+    if not data:
+        raise InvalidArgument(f"{field}: is empty", field=field)
+    formats = _KINDS[kind].formats
+    if not any(begins(data[:_HEAD_BYTES]) for begins in formats.values()):
+        raise InvalidArgument(f"{field}: is no {' or '.join(formats)} file", field=field)
+    return data

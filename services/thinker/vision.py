@@ -1,0 +1,179 @@
+"""Images and videos: what of a prompt they take, and the pixels that the model is given.
+
+A file's header says how many positions it takes, so a prompt that is too long is refused
+before a pixel is decoded. Pixels are decoded beside the engine, and from there on they go
+through the checkpoint's own image and video processors, in vLLM as in Hugging Face. The
+sizes that these choose are computed here with Hugging Face's own rule.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from functools import partial
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+from PIL import Image, ImageOps, UnidentifiedImageError
+from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import smart_resize
+
+from antiphon.chunk import Tensor
+from antiphon.conversation import Conversation, ImagePart, VideoPart
+from antiphon.errors import InvalidArgument
+
+MAX_PIXELS = 64_000_000
+"""Of an image, or of a video's frame; more than any camera's in one file is an attack."""
+
+FORMATS = ("PNG", "JPEG", "WEBP")
+_BACKGROUND = (255, 255, 255)
+_EXIF = "exif"
+_ORIENTATION = 0x0112
+_TURNED = range(5, 9)
+
+IMAGE: Literal["image"] = "image"
+VIDEO: Literal["video"] = "video"
+
+Pixels = npt.NDArray[np.uint8]
+
+
+@dataclass(frozen=True, slots=True)
+class Visual:
+    """An image or video of a conversation, as its file's header describes it.
+
+    `grid` are the positions that it takes: times, rows, columns. Two times are `step`
+    positions apart, as the model counts. `pixels` decodes it, an image upright, RGB and on
+    white, or a video's frames [frames, height, width, 3]: that takes long, and raises
+    `InvalidArgument` for a file that cannot be decoded.
+    """
+
+    kind: Literal["image", "video"]
+    grid: tuple[int, int, int]
+    step: int
+    pixels: Callable[[], Image.Image | Pixels]
+
+    @property
+    def positions(self) -> int:
+        """Prompt positions that it takes."""
+        times, rows, columns = self.grid
+        return times * rows * columns
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What a checkpoint's processor does to pixels: the side of a position's square, and the
+    least and most pixels of an image or frame."""
+
+    side: int
+    least: int
+    most: int
+
+    def grid(self, width: int, height: int, name: str) -> tuple[int, int]:
+        """Rows and columns. Raises `InvalidArgument` for a shape that the model cannot see."""
+        if width * height > MAX_PIXELS:
+            raise InvalidArgument(
+                f"{name}: has {width} x {height} pixels; at most {MAX_PIXELS} are allowed",
+                field=name,
+            )
+        try:
+            wanted = smart_resize(height, width, self.side, self.least, self.most)
+        except ValueError as error:
+            raise InvalidArgument(f"{name}: {error}", field=name) from error
+        return wanted[0] // self.side, wanted[1] // self.side
+
+
+Measure = Callable[[Tensor, str], Visual]
+"""From a file and its name to what its header says. Raises `InvalidArgument`."""
+
+
+@dataclass(frozen=True, slots=True)
+class VisionFrontEnd:
+    """One checkpoint's eyes: how to measure each kind, and the most of it in a conversation."""
+
+    images: Measure
+    videos: Measure
+    max_images: int
+    max_videos: int
+
+    def look(self, conversation: Conversation) -> tuple[Visual, ...]:
+        """The conversation's images and videos in the order in which its parts name them.
+
+        Reads headers only. Raises `InvalidArgument` naming `messages`, `image.N` or `video.N`.
+        """
+        counts = {
+            IMAGE: (len(conversation.images), self.max_images),
+            VIDEO: (len(conversation.videos), self.max_videos),
+        }
+        for kind, (count, most) in counts.items():
+            if count > most:
+                raise InvalidArgument(
+                    f"messages: {count} {kind}s; this thinker takes at most {most}: raise {kind} "
+                    "in engine_args.limit_mm_per_prompt, if the checkpoint sees",
+                    field="messages",
+                )
+        return tuple(self._look(conversation))
+
+    def _look(self, conversation: Conversation) -> Iterator[Visual]:
+        for message in conversation.messages:
+            for part in message.parts:
+                if not isinstance(part, ImagePart | VideoPart):
+                    continue
+                if message.role != "user":
+                    raise InvalidArgument(
+                        f"messages: only users show something, not {message.role}",
+                        field="messages",
+                    )
+                if isinstance(part, ImagePart):
+                    yield self.images(conversation.images[part.index], f"image.{part.index}")
+                else:
+                    yield self.videos(conversation.videos[part.index], f"video.{part.index}")
+
+
+def measure_image(sizes: Sizes, file: Tensor, name: str) -> Visual:
+    """What the header of an image file says. Raises `InvalidArgument`."""
+    image = _open(file, name)
+    width, height = image.size
+    try:
+        # Looking for more than the header has would decode all of a PNG file.
+        turned = _EXIF in image.info and image.getexif().get(_ORIENTATION) in _TURNED
+    except Exception as error:
+        raise broken(name, error) from error
+    if turned:
+        width, height = height, width
+    grid = (1, *sizes.grid(width, height, name))
+    return Visual(IMAGE, grid, step=1, pixels=partial(_decode, file, name))
+
+
+def _decode(file: Tensor, name: str) -> Image.Image:
+    """An image's pixels, upright RGB on white. Raises `InvalidArgument`."""
+    image = _open(file, name)
+    try:
+        upright = ImageOps.exif_transpose(image) if _EXIF in image.info else image
+        if not upright.has_transparency_data:
+            return upright.convert("RGB")
+        clear = upright.convert("RGBA")
+    except Exception as error:
+        raise broken(name, error) from error
+    flat = Image.new("RGB", clear.size, _BACKGROUND)
+    flat.paste(clear, mask=clear.getchannel("A"))
+    return flat
+
+
+def _open(file: Tensor, name: str) -> Image.Image:
+    """The image, of which only the header has been read. Raises `InvalidArgument`."""
+    try:
+        return Image.open(io.BytesIO(file.tobytes()), formats=FORMATS)
+    except UnidentifiedImageError as error:
+        raise InvalidArgument(f"{name}: is no {' or '.join(FORMATS)} file", field=name) from error
+    except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
+        raise InvalidArgument(
+            f"{name}: has more than the {MAX_PIXELS} pixels that are allowed", field=name
+        ) from error
+    except Exception as error:
+        raise broken(name, error) from error
+
+
+def broken(name: str, error: Exception) -> InvalidArgument:
+    """The error for a file at which a decoder failed; what it raises then is not documented."""
+    return InvalidArgument(f"{name}: cannot be decoded: {error}", field=name)

@@ -1,0 +1,105 @@
+"""Positions in rotary attention equal Hugging Face's `get_rope_index`."""
+
+from __future__ import annotations
+
+from functools import partial
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
+    Qwen3OmniMoePreTrainedModelForConditionalGeneration,
+)
+
+from antiphon.errors import DataLoss
+from antiphon.pipelines.qwen3_omni import SpecialIds, rotary_positions
+
+PER_SECOND, MERGE, N_WINDOW = 13, 2, 50
+SEEN, SEEN_END, HEARD, HEARD_END, WORD = 60, 61, 62, 63, 1
+SPECIAL = SpecialIds(40, 41, 42, 43, 44, 45, 46, audio=50, image=51, video=52)
+
+_MODEL: Any = Qwen3OmniMoePreTrainedModelForConditionalGeneration
+STAND_IN = SimpleNamespace(
+    spatial_merge_size=MERGE,
+    config=SimpleNamespace(
+        image_token_id=SPECIAL.image,
+        video_token_id=SPECIAL.video,
+        audio_token_id=SPECIAL.audio,
+        vision_start_token_id=SEEN,
+        audio_start_token_id=HEARD,
+        position_id_per_seconds=PER_SECOND,
+        audio_config=SimpleNamespace(n_window=N_WINDOW),
+    ),
+)
+STAND_IN.get_llm_pos_ids_for_vision = partial(_MODEL.get_llm_pos_ids_for_vision, STAND_IN)
+
+side = st.integers(1, 5)
+image = st.tuples(st.just("image"), st.just(1), side, side)
+video = st.tuples(st.just("video"), st.integers(1, 4), side, side)
+audio = st.tuples(st.just("audio"), st.integers(1, 3), side, side)
+words = st.tuples(st.just("words"), st.integers(0, 4), side, side)
+Piece = tuple[str, int, int, int]
+
+
+@settings(deadline=None)
+@given(st.lists(st.one_of(image, video, audio, words), max_size=8))
+def test_positions_equal_the_reference(pieces: list[Piece]) -> None:
+    ids: list[int] = []
+    shown: dict[str, list[tuple[int, int, int]]] = {"image": [], "video": []}
+    grids, steps, heard = [], [], []
+    for kind, count, rows, columns in pieces:
+        if kind == "words":
+            ids += [WORD] * count
+        elif kind == "audio":
+            # So many frames that the audio tower makes 13 positions of each hundred.
+            heard.append(100 * count)
+            ids += [HEARD, *[SPECIAL.audio] * (13 * count), HEARD_END]
+        else:
+            id_ = SPECIAL.image if kind == "image" else SPECIAL.video
+            ids += [SEEN, *[id_] * (count * rows * columns), SEEN_END]
+            shown[kind].append((count, MERGE * rows, MERGE * columns))
+            grids.append((count, rows, columns))
+            steps.append(PER_SECOND if kind == "video" else 1)
+    ids += [WORD] * 3
+    wanted, delta = _MODEL.get_rope_index(
+        STAND_IN,
+        torch.tensor([ids]),
+        torch.tensor(shown["image"]) if shown["image"] else None,
+        torch.tensor(shown["video"]) if shown["video"] else None,
+        torch.ones(1, len(ids), dtype=torch.long),
+        audio_seqlens=torch.tensor(heard) if heard else None,
+        second_per_grids=torch.ones(len(shown["video"])),
+    )
+    positions, following = rotary_positions(
+        np.array(ids, np.int32),
+        SPECIAL,
+        np.array(grids, np.int32).reshape(-1, 3),
+        np.array(steps, np.int32),
+    )
+    assert positions.T.tolist() == wanted[:, 0].tolist()
+    assert following - len(ids) == int(delta)
+
+
+@pytest.mark.parametrize(
+    ("ids", "grids"),
+    [
+        ([1, 51, 51, 1], []),
+        ([1, 51, 51, 1], [(1, 1, 3)]),
+        ([1, 51, 51, 1], [(1, 1, 2), (1, 1, 2)]),
+        ([1, 51, 52, 1], [(1, 1, 2)]),
+        ([1, 1], [(1, 1, 1)]),
+        ([1, 51, 51, 1], [(1, -1, -2)]),
+    ],
+)
+def test_positions_are_refused_when_grids_do_not_fit(
+    ids: list[int], grids: list[tuple[int, int, int]]
+) -> None:
+    steps = np.ones(len(grids), np.int32)
+    with pytest.raises(DataLoss):
+        rotary_positions(
+            np.array(ids, np.int32), SPECIAL, np.array(grids, np.int32).reshape(-1, 3), steps
+        )
