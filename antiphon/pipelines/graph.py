@@ -43,7 +43,9 @@ class Edge:
     `unit` is what positions count. `counted_by` names the tensor whose length
     along axis 0 is the number of positions. `grouped` edges follow the segment's
     chunk policy, others send what is there. Of a `governed` edge only so much is
-    made as its consumer has given credit for; its producer's engine must heed `held`.
+    made as its consumer has given credit for; its producer's engine must heed `held`. Chunks
+    of a segment leave an edge with a pace, neither grouped nor governed, at least `pace_s`
+    seconds apart: what is made sooner goes with the next.
     """
 
     name: str
@@ -55,6 +57,7 @@ class Edge:
     delivery: Delivery = Delivery.STREAM
     grouped: bool = False
     governed: bool = False
+    pace_s: float = 0.0
 
 
 @dataclass(frozen=True)

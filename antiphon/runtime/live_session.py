@@ -199,6 +199,12 @@ class LiveSession:
             return []
         return self._send(event.edge, self.segment.push(event, now))
 
+    def send_due(self, now: float) -> list[Instruction]:
+        """Send what has waited for its pace."""
+        if self.segment is None:
+            return []
+        return [each for due in self.segment.due(now) for each in self._send(*due)]
+
     def complete(self, event: Completed) -> list[Instruction]:
         """The engine is done with the turn, which ends when all its output has left.
 
@@ -299,9 +305,10 @@ class LiveSession:
     # -- clocks ------------------------------------------------------------------------
 
     def deadlines(self) -> Iterator[float]:
-        """Moments at which `lateness` may find something."""
+        """Moments at which `send_due` or `lateness` may find something."""
         if self.segment is None:
             return
+        yield from self.segment.due_times()
         if self.segment.deadline is not None:
             yield self.segment.deadline
         if self._clock_runs(self.segment):

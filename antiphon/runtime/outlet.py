@@ -4,6 +4,9 @@
 says), `whole` everything at the end. Positions are checked to be contiguous: an
 engine that loses or repeats output is caught here.
 
+On an edge with a pace, what comes too soon after the last piece waits until `due_at`; the
+last piece never does.
+
 With credit, what is due and has none waits here, in order, and `limit` tells how far
 the engine may go meanwhile: to the end of the chunk that it is at, so that one is
 ready when credit comes. `whole` delivery uses none: nobody could take a part of it.
@@ -11,6 +14,7 @@ ready when credit comes. `whole` delivery uses none: nobody could take a part of
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 from antiphon.chunk import Tensor, Tensors, concatenate
@@ -20,6 +24,9 @@ from antiphon.runtime.chunking import due, next_boundary
 from antiphon.runtime.credit import Credit
 from antiphon.runtime.instructions import Destination
 from antiphon.segment import ChunkPolicy, Delivery, FinishReason
+
+CLOCK_S = 0.0005
+"""Half of what an event loop's clock and timers tell apart."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,6 +48,8 @@ class Outlet:
         self._delivery = delivery
         self._policy = policy
         self._credit = None if delivery is Delivery.WHOLE else credit
+        self._pace_s = edge.pace_s if delivery is Delivery.STREAM else 0.0
+        self._rests_until = -math.inf
         self._pending: list[tuple[int, Tensors]] = []
         self._total = 0
         self._sent = 0
@@ -73,26 +82,43 @@ class Outlet:
             return False
         return not self.drained if self.finished else self._total >= limit
 
+    @property
+    def due_at(self) -> float | None:
+        """When what waits for nothing but the pace may go; None when there is none."""
+        return self._rests_until if self._pace_s and self._pending else None
+
     def push(
-        self, position: int, tensors: Tensors, finish_reason: FinishReason | None
+        self,
+        position: int,
+        tensors: Tensors,
+        finish_reason: FinishReason | None,
+        now: float = math.inf,
     ) -> list[Piece]:
         """Take an emission; return what goes out now. Raises `Internal` on a gap."""
         if self.finished:
             raise Internal(f"{self._edge.name}: output after its end", edge=self._edge.name)
         self._collect(position, tensors)
         self._finish_reason = finish_reason
-        return self._release()
+        return self._release(now)
+
+    def release_due(self, now: float) -> list[Piece]:
+        """What has waited for the pace."""
+        return self._release(now) if self.due_at is not None else []
 
     def grant(self, destination: Destination, positions: int) -> list[Piece]:
         """Credit came: what goes out now."""
         if self._credit is None or self.drained:
             return []
         self._credit.grant(destination, positions)
-        return self._release()
+        return self._release(math.inf)
 
-    def _release(self) -> list[Piece]:
+    def _release(self, now: float) -> list[Piece]:
         """What is due and has credit; the very last piece carries the finish reason."""
+        if self._pace_s and not self.finished and now < self._rests_until - CLOCK_S:
+            return []
         pieces = self._cut()
+        if pieces and self._pace_s:
+            self._rests_until = now + self._pace_s
         if self._finish_reason is None or self._pending:
             return pieces
         self.drained = True

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from antiphon.runtime.credit import Intake
 from antiphon.runtime.engine import Completed, Emitted
 from antiphon.runtime.instructions import Limit, Report
@@ -94,7 +96,15 @@ class Segment:
         if emitted.tensors:
             self._first_output_at = self._first_output_at or now
             self._last_output_at = now
-        return outlet.push(emitted.position, emitted.tensors, emitted.finish_reason)
+        return outlet.push(emitted.position, emitted.tensors, emitted.finish_reason, now)
+
+    def due_times(self) -> Iterator[float]:
+        """When output that waits for its pace may go."""
+        return (each.due_at for each in self._outlets.values() if each.due_at is not None)
+
+    def due(self, now: float) -> Iterator[tuple[str, list[Piece]]]:
+        """Output that has waited for its pace, by edge."""
+        return ((name, outlet.release_due(now)) for name, outlet in self._outlets.items())
 
     def unfinished_outputs(self) -> list[str]:
         """Output edges whose end the engine has not emitted."""

@@ -232,9 +232,11 @@ class SessionTable:
         return min(moments if expiry is None else [*moments, expiry], default=None)
 
     def tick(self, now: float) -> list[Instruction]:
-        """Fail what is late: deadlines, stalls, chunks whose session was never opened."""
+        """Send what has waited for its pace; fail what is late: deadlines, stalls, chunks
+        whose session was never opened."""
         done: list[Instruction] = []
         for session in list(self._sessions.values()):
+            done += session.send_due(now)
             if (error := session.lateness(now)) is not None:
                 done += self._end(session, Event.FAULT, error)
         for session_id, arrivals in self._holding.expired(now):
