@@ -32,7 +32,7 @@ DEFAULT_VOICE = "ethan"
 # A message costs a tenth of a millisecond at each end, whatever it carries: a thinker that is
 # faster than this lets tokens share them. Less than a spoken frame takes, and the first token
 # never waits.
-TOKEN_PACE_S = 0.005
+TOKEN_PACE_S = 0.010
 
 PIPELINE = Pipeline(
     name="qwen3_omni",
