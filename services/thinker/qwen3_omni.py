@@ -70,7 +70,8 @@ def load(model_dir: Path, config: StageConfig, *, prefill_rows: int = PREFILL_RO
         intake = dataclasses.replace(intake, prompts=_give_sight(model_dir, prompts, media))
         detached = load_engine(model_dir, checkpoint, config, intake, media=media, tapped=whole)
         try:
-            warm_up(detached, prompts.audio.sample_rate_hz if media.audio else None)
+            rate_hz = prompts.audio.sample_rate_hz if media.audio else None
+            warm_up(detached, rate_hz, _first_sight(media))
         except BaseException:
             detached.close()
             raise
@@ -145,6 +146,15 @@ def _give_sight(model_dir: Path, prompts: PromptFactory, media: MediaLimits) -> 
 
     vision = load_vision(model_dir, max_images=media.image, max_videos=media.video)
     return dataclasses.replace(prompts, vision=vision)
+
+
+def _first_sight(media: MediaLimits) -> bytes:
+    """The picture that warms the engine up; empty if it sees none."""
+    if not media.image:
+        return b""
+    from services.thinker.sight import blank_picture
+
+    return blank_picture()
 
 
 def _facts(model_dir: Path, prompts: PromptFactory, engine: str, media: MediaLimits) -> StageFacts:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import io
 from functools import partial
 from pathlib import Path
 from typing import Any, cast
 
+from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
     Qwen3OmniMoeProcessorKwargs,
@@ -45,3 +47,10 @@ def load_vision(model_dir: Path, *, max_images: int, max_videos: int) -> VisionF
         max_images,
         max_videos,
     )
+
+
+def blank_picture() -> bytes:
+    """A file of a small image."""
+    file = io.BytesIO()
+    Image.new("RGB", (64, 64)).save(file, "PNG")
+    return file.getvalue()

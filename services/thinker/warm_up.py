@@ -1,7 +1,8 @@
 """Pays for what only a first request would pay for, before the stage says it is ready.
 
-Template compilation, mel filters, the audio tower's and the layers' first calls, the
-allocation of the slots, greedy and drawn sampling, a shared and a lone forward.
+Template compilation, mel filters, the towers' and the layers' first calls, the allocation
+of the slots, greedy and drawn sampling, log probabilities, for which vLLM compiles code,
+a shared and a lone forward.
 """
 
 from __future__ import annotations
@@ -10,7 +11,16 @@ import logging
 
 import numpy as np
 
-from antiphon.conversation import AudioPart, Conversation, Message, TextPart, to_tensors
+from antiphon.chunk import Tensor
+from antiphon.conversation import (
+    AudioPart,
+    Conversation,
+    ImagePart,
+    Message,
+    Part,
+    TextPart,
+    to_tensors,
+)
 from antiphon.errors import ErrorCode
 from antiphon.runtime.engine import Completed, Engine, Failed, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
@@ -20,13 +30,23 @@ from services.thinker.segment import PROMPT, TEXT, TOKENS
 SOUND_S = 0.5
 STOP = FinishReason.STOP
 GREEDY = Sampling(temperature=0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=4)
-DRAWN = Sampling(temperature=1.0, top_k=50, top_p=0.9, repetition_penalty=1.1, seed=0, max_tokens=2)
+DRAWN = Sampling(
+    temperature=1.0,
+    top_k=50,
+    top_p=0.9,
+    repetition_penalty=1.1,
+    seed=0,
+    max_tokens=2,
+    top_logprobs=1,
+)
 
 _log = logging.getLogger(__name__)
 
 
-def warm_up(engine: Engine, sample_rate_hz: int | None) -> None:
+def warm_up(engine: Engine, sample_rate_hz: int | None, picture: bytes = b"") -> None:
     """Run two short segments on a fresh engine, with sound unless the rate is None.
+
+    They show a picture, the file of an image, if there is one.
 
     A context limit that has no room for them leaves it cold. Raises the engine's error
     for any other fault: then no request would succeed either.
@@ -35,7 +55,7 @@ def warm_up(engine: Engine, sample_rate_hz: int | None) -> None:
     for number, sampling in enumerate((GREEDY, DRAWN)):
         key = SegmentKey("warm-up", number)
         engine.admit(key, SegmentSettings("", sampling, frozenset({PROMPT, TEXT, TOKENS})))
-        engine.accept(key, _conversation(sample_rate_hz))
+        engine.accept(key, _conversation(sample_rate_hz, picture))
         running.add(key)
     while running:
         for event in engine.step():
@@ -48,12 +68,17 @@ def warm_up(engine: Engine, sample_rate_hz: int | None) -> None:
                 running.remove(event.key)
 
 
-def _conversation(sample_rate_hz: int | None) -> InputChunk:
-    """A word and a moment of silence."""
-    if sample_rate_hz is None:
-        message = Message("user", (TextPart("Hello"),))
-        return InputChunk("input", 0, to_tensors(Conversation((message,), ())), True, STOP)
-    silence = np.zeros(round(SOUND_S * sample_rate_hz), dtype=np.float32)
-    message = Message("user", (TextPart("Hello"), AudioPart(0)))
-    tensors = to_tensors(Conversation((message,), (silence,)))
+def _conversation(sample_rate_hz: int | None, picture: bytes) -> InputChunk:
+    """A word, a moment of silence, and what there is to see."""
+    parts: list[Part] = [TextPart("Hello")]
+    recordings: tuple[Tensor, ...] = ()
+    images: tuple[Tensor, ...] = ()
+    if sample_rate_hz is not None:
+        parts.append(AudioPart(0))
+        recordings = (np.zeros(round(SOUND_S * sample_rate_hz), dtype=np.float32),)
+    if picture:
+        parts.append(ImagePart(0))
+        images = (np.frombuffer(picture, dtype=np.uint8),)
+    message = Message("user", tuple(parts))
+    tensors = to_tensors(Conversation((message,), recordings, images))
     return InputChunk("input", 0, tensors, True, STOP)

@@ -11,9 +11,10 @@ from typing import Any
 from pydantic import ValidationError
 from vllm import AsyncEngineArgs
 from vllm.platforms import current_platform
+from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import InvalidArgument
+from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.sampling import MAX_TOP_LOGPROBS
 from antiphon.vllm_plugin import TAPPED_THINKER
 from services.thinker.vllm_engine.media import ARGUMENT, MediaLimits
@@ -59,10 +60,12 @@ def engine_arguments(
 
     `media` says what is taken beside words; `rows` is where hidden rows go, and without it
     the model is the stock one.
-    Raises `InvalidArgument` for arguments that vLLM or this stage does not take.
+    Raises `InvalidArgument` for arguments that vLLM or this stage does not take, and
+    `FailedPrecondition` for a checkpoint that vLLM's attention here cannot run.
     """
     given = config.engine_args
     _check(given, config)
+    _check_heads(checkpoint, config)
     arguments: dict[str, Any] = {
         "model": str(model_dir),
         "dtype": config.dtype,
@@ -124,6 +127,17 @@ def _check(given: Mapping[str, Any], config: StageConfig) -> None:
             f"device: the installed vLLM runs on {current_platform.device_type}, "
             f"not on {config.device}",
             field="device",
+        )
+
+
+def _check_heads(checkpoint: Mapping[str, Any], config: StageConfig) -> None:
+    """On CPUs vLLM would find out at its first step, and be started again and again."""
+    size = checkpoint["thinker_config"]["text_config"]["head_dim"]
+    if config.device == "cpu" and not CPUAttentionBackend.supports_head_size(size):
+        known = ", ".join(map(str, CPUAttentionBackend.get_supported_head_sizes()))
+        raise FailedPrecondition(
+            f"config.json: thinker_config.text_config.head_dim is {size}; on a CPU vLLM has "
+            f"attention for {known}; the engine torch runs any"
         )
 
 

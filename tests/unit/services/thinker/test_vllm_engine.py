@@ -16,12 +16,18 @@ from thinker_conversations import AUDIO, EVERYTHING, TEXT, ask, segment
 from thinker_reference import MAX_TOKENS, Reference, assert_logprobs_equal, clear_replies
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import AntiphonError, ErrorCode, InvalidArgument, Unavailable
+from antiphon.errors import (
+    AntiphonError,
+    ErrorCode,
+    FailedPrecondition,
+    InvalidArgument,
+    Unavailable,
+)
 from antiphon.runtime.engine import DetachedEngine, Engine, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
 from antiphon.testing.reference import conversation
-from antiphon.testing.tiny_checkpoint import OTHER, build_tiny_checkpoint
+from antiphon.testing.tiny_checkpoint import OTHER, TinyShape, build_tiny_checkpoint
 from antiphon.wire.logprobs import logprobs_from_tensors
 from services.thinker.detokenizer import Vocabulary
 from services.thinker.qwen3_omni import load
@@ -321,6 +327,12 @@ def test_engine_arguments_are_refused_by_name(
 def test_device_is_refused_when_the_installed_vllm_has_another(directory: Path) -> None:
     with pytest.raises(InvalidArgument, match="device"):
         load(directory, StageConfig(engine="vllm", device="cuda"))
+
+
+def test_checkpoint_is_refused_when_vllm_has_no_attention_for_its_heads(tmp_path: Path) -> None:
+    build_tiny_checkpoint(tmp_path, TinyShape(head_dim=16))
+    with pytest.raises(FailedPrecondition, match="head_dim is 16"):
+        load(tmp_path, StageConfig(engine="vllm"))
 
 
 def test_prompt_without_room_for_a_reply_is_refused_alone(engine: DetachedEngine) -> None:
