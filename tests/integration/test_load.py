@@ -59,9 +59,10 @@ async def test_thinker_gives_text_and_what_the_talker_needs(target: Target, tiny
     assert result.metrics["ttft"].count == requests
     assert result.metrics["ttfa"] is None
     assert result.edges["input"].messages == requests
-    assert requests <= result.edges["text"].messages <= requests * TOKENS
     assert result.edges["prompt"].messages >= requests
-    assert result.stages["thinker"].output_positions == result.edges["text"].messages
+    tokens = result.stages["thinker"].output_positions
+    # Tokens that come soon after each other share a message.
+    assert requests <= result.edges["text"].messages <= tokens <= requests * TOKENS
 
 
 @pytest.mark.parametrize("pace", ["real", "flat"])
