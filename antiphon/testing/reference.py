@@ -196,12 +196,8 @@ class Reference:
         placeholders is called on a stand-in, with its own default settings. Its image
         processor is there without, its video processor is not.
         """
-        messages = [
-            {"role": message.role, "content": [_to_template(part) for part in message.parts]}
-            for message in conversation.messages
-        ]
         text = self.tokenizer.apply_chat_template(
-            messages, tokenize=False, add_generation_prompt=True
+            chat_messages(conversation), tokenize=False, add_generation_prompt=True
         )
         features = self._features(list(conversation.recordings))
         features |= self._image_features(images) | self._video_features(videos)
@@ -308,6 +304,14 @@ def _capture_codes(model: Any) -> Iterator[list[torch.Tensor]]:
         yield captured
     finally:
         del model.code2wav.chunked_decode
+
+
+def chat_messages(conversation: Conversation) -> list[dict[str, Any]]:
+    """The messages of a conversation as chat templates take them."""
+    return [
+        {"role": message.role, "content": [_to_template(part) for part in message.parts]}
+        for message in conversation.messages
+    ]
 
 
 def _to_template(part: Part) -> dict[str, str]:

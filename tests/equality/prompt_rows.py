@@ -17,6 +17,9 @@ from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.stubs import stage_stub
 
+# Of the largest value: Hugging Face's own float32 is off by as much from what float64 gives.
+TOLERANCE = 1e-5
+
 
 async def hear_prompt(address: str, session_id: str, conversation: Conversation) -> Tensors:
     """Everything that leaves on `prompt`: ids, and hidden rows with their positions."""
@@ -44,7 +47,9 @@ async def hear_prompt(address: str, session_id: str, conversation: Conversation)
 
 
 @torch.no_grad()
-def expected_rows(truth: Truth, case: Case) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]]:
+def _expected_rows(
+    truth: Truth, case: Case
+) -> tuple[npt.NDArray[np.intp], npt.NDArray[np.float32]]:
     """Positions that the talker reads, and Hugging Face's hidden rows there."""
     model = truth.reference.model
     inputs = truth.reference.inputs(case.conversation, case.images, case.videos)
@@ -54,3 +59,11 @@ def expected_rows(truth: Truth, case: Case) -> tuple[npt.NDArray[np.intp], npt.N
     hidden = model.thinker(**inputs, output_hidden_states=True).hidden_states
     rows: npt.NDArray[np.float32] = hidden[model.config.talker_config.accept_hidden_layer][0]
     return positions, rows.numpy()[positions]
+
+
+def check_rows(tensors: Tensors, truth: Truth, case: Case) -> None:
+    """What was heard on `prompt` has Hugging Face's rows, where the talker reads them."""
+    positions, rows = _expected_rows(truth, case)
+    assert tensors["row_positions"].tolist() == positions.tolist()
+    scale = np.abs(rows).max()
+    np.testing.assert_allclose(tensors["rows"] / scale, rows / scale, rtol=0, atol=TOLERANCE)

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import asyncio
 
-import numpy as np
 import pytest
-from prompt_rows import expected_rows, hear_prompt
+from prompt_rows import check_rows, hear_prompt
 from test_fidelity import AUDIO_CASES, MIXED_CASES, TEXT_CASES, TURN_CASES
 from truth import Truth
 
@@ -18,9 +17,6 @@ pytestmark = [
     pytest.mark.asyncio(loop_scope="session"),
 ]
 
-# Of the largest value: Hugging Face's own float32 is off by as much from what float64 gives.
-TOLERANCE = 1e-5
-
 
 async def test_rows_equal_the_reference(running: Running, truth: Truth) -> None:
     address = running.processes["thinker"].address
@@ -29,10 +25,7 @@ async def test_rows_equal_the_reference(running: Running, truth: Truth) -> None:
         *(hear_prompt(address, f"rows {n}", case.conversation) for n, case in enumerate(cases))
     )
     for case, tensors in zip(cases, heard, strict=True):
-        positions, rows = expected_rows(truth, case)
-        assert tensors["row_positions"].tolist() == positions.tolist()
-        scale = np.abs(rows).max()
-        np.testing.assert_allclose(tensors["rows"] / scale, rows / scale, rtol=0, atol=TOLERANCE)
+        check_rows(tensors, truth, case)
 
 
 async def test_no_rows_leave_when_there_are_only_words(running: Running) -> None:

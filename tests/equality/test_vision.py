@@ -12,18 +12,17 @@ import numpy as np
 import pytest
 from asking import ask, check, groups
 from PIL import Image
-from prompt_rows import expected_rows, hear_prompt
+from prompt_rows import check_rows, hear_prompt
 from sights import case, clip, picture
 from test_fidelity import TEXT_CASES, sweep
-from test_prompt_rows import TOLERANCE
 from transformers import AutoProcessor
 from truth import Truth
 
 import antiphon
 from antiphon import Delivery
-from antiphon.conversation import AudioPart, ImagePart, Part, TextPart
 from antiphon.deployment.launcher import Running
 from antiphon.errors import InvalidArgument
+from antiphon.testing.reference import chat_messages
 
 pytest.importorskip("vllm")
 pytestmark = [
@@ -138,10 +137,7 @@ async def test_rows_equal_the_reference(running: Running, truth: Truth) -> None:
         *(hear_prompt(address, f"sight {n}", each.conversation) for n, each in enumerate(cases))
     )
     for each, tensors in zip(cases, heard, strict=True):
-        positions, rows = expected_rows(truth, each)
-        assert tensors["row_positions"].tolist() == positions.tolist()
-        scale = np.abs(rows).max()
-        np.testing.assert_allclose(tensors["rows"] / scale, rows / scale, rtol=0, atol=TOLERANCE)
+        check_rows(tensors, truth, each)
 
 
 async def test_what_was_seen_is_not_computed_again(
@@ -191,10 +187,7 @@ async def test_reference_is_given_what_the_whole_processor_makes(
     processor: Any = AutoProcessor.from_pretrained(checkpoint)
     shown = KINDS[kind][0]
     rendered = truth.reference.tokenizer.apply_chat_template(
-        [
-            {"role": message.role, "content": [part_of(part) for part in message.parts]}
-            for message in shown.conversation.messages
-        ],
+        chat_messages(shown.conversation),
         tokenize=False,
         add_generation_prompt=True,
     )
@@ -210,19 +203,6 @@ async def test_reference_is_given_what_the_whole_processor_makes(
     assert set(made) == set(wanted)
     for name, value in made.items():
         np.testing.assert_array_equal(value, np.asarray(wanted[name]), err_msg=name)
-
-
-def part_of(part: Part) -> dict[str, str]:
-    """A part as the chat template takes it."""
-    match part:
-        case TextPart(text):
-            return {"type": "text", "text": text}
-        case AudioPart():
-            return {"type": "audio"}
-        case ImagePart():
-            return {"type": "image"}
-        case _:
-            return {"type": "video"}
 
 
 async def test_replies_depend_on_what_is_seen(truth: Truth) -> None:

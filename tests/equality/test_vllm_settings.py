@@ -6,13 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator
 from pathlib import Path
 
-import numpy as np
 import pytest
 import pytest_asyncio
 from asking import ask, check, groups
-from prompt_rows import expected_rows, hear_prompt
+from prompt_rows import check_rows, hear_prompt
 from test_fidelity import AUDIO_CASES, MIXED_CASES, TEXT_CASES, TURN_CASES
-from test_prompt_rows import TOLERANCE
 from test_vision import KINDS
 from truth import Truth
 
@@ -98,9 +96,4 @@ async def test_sessions_at_once_equal_the_reference(
             for case, answer in zip(cases, answers, strict=True):
                 check(answer, truth.of(case))
             for case, tensors in zip(heard, prompts, strict=True):
-                positions, rows = expected_rows(truth, case)
-                assert tensors["row_positions"].tolist() == positions.tolist()
-                scale = np.abs(rows).max()
-                np.testing.assert_allclose(
-                    tensors["rows"] / scale, rows / scale, rtol=0, atol=TOLERANCE
-                )
+                check_rows(tensors, truth, case)
