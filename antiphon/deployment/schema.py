@@ -51,6 +51,9 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # that waits for a slow reader, per session.
     hold_bytes: Bytes = 64 << 20
     outbox_bytes: Bytes = 64 << 20
+    # Most input of all sessions that waits while the engine is in a step; what would exceed
+    # it ends its session with RESOURCE_EXHAUSTED.
+    mailbox_bytes: Bytes = 256 << 20
     # How payloads travel on this stage's links: the best that both ends can prove,
     # or one of them; then it is an error when that one cannot be had.
     transport: TransportName = "auto"

@@ -1,25 +1,24 @@
 """The engine's own thread, and the mailbox between it and the I/O loop.
 
 Both directions carry immutable batches and are bounded: commands by the mailbox's
-size (a full mailbox refuses the command, and the session fails), results by a
-number of permits (an engine that is ahead of the loop waits). So the two domains
-can move to separate processes without a change of what they say.
+size in number and bytes (a full mailbox refuses the command, and the session fails),
+results by a number of permits (an engine that is ahead of the loop waits). So the two
+domains can move to separate processes without a change of what they say.
 """
 
 from __future__ import annotations
 
 import threading
-from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
-from antiphon.errors import ResourceExhausted
 from antiphon.runtime.engine import DetachedEngine, Engine, PendingCopies
+from antiphon.runtime.engine_mailbox import EngineMailbox
 from antiphon.runtime.engine_rounds import EngineBatch, EngineRounds
 from antiphon.runtime.handover import Handover
-from antiphon.runtime.instructions import EngineCommand, Release
+from antiphon.runtime.instructions import EngineCommand
 from antiphon.runtime.process import stand_back
 
-MAILBOX_COMMANDS = 65536
+MAILBOX_BYTES = 256 << 20
 RESULT_PERMITS = 256
 
 
@@ -38,13 +37,14 @@ class EngineThread:
         counted_by: Mapping[str, str],
         copies: PendingCopies | None = None,
         nice: int = 0,
+        mailbox_bytes: int = MAILBOX_BYTES,
     ) -> None:
         self._nice = nice
         self._rounds = EngineRounds(engine, counted_by)
         self._detached = engine if isinstance(engine, DetachedEngine) else None
         self._copies = copies
         self._handover = Handover(post)
-        self._commands: deque[EngineCommand] = deque()
+        self._mailbox = EngineMailbox(mailbox_bytes)
         self._wake = threading.Condition()
         self._permits = threading.Semaphore(RESULT_PERMITS)
         self._stopping = False
@@ -55,15 +55,9 @@ class EngineThread:
         self._thread.start()
 
     def submit(self, command: EngineCommand) -> None:
-        """Hand over a command. Raises `ResourceExhausted` when the mailbox is full.
-
-        A `Release` always goes in: it only makes room.
-        """
+        """Hand over a command. Raises `ResourceExhausted`, see `EngineMailbox.put`."""
         with self._wake:
-            full = len(self._commands) >= MAILBOX_COMMANDS
-            if full and not isinstance(command, Release):
-                raise ResourceExhausted(f"{MAILBOX_COMMANDS} commands wait for the engine")
-            self._commands.append(command)
+            self._mailbox.put(command)
             self._wake.notify()
         self._interrupt()
 
@@ -108,14 +102,12 @@ class EngineThread:
                 return
             self._handover.put(batch, None if self._copies is None else self._copies.seal())
 
-    def _take_commands(self) -> list[EngineCommand] | None:
+    def _take_commands(self) -> Iterator[EngineCommand] | None:
         """All waiting commands; blocks while there are none and nothing can step."""
         steppable = self._rounds.steppable
         with self._wake:
-            while not (self._commands or self._stopping or steppable):
+            while not (len(self._mailbox) or self._stopping or steppable):
                 self._wake.wait()
             if self._stopping:
                 return None
-            commands = list(self._commands)
-            self._commands.clear()
-            return commands
+            return self._mailbox.take()

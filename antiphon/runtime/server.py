@@ -215,6 +215,7 @@ def _start_stage(
         links=links,
         outbox_bytes=config.outbox_bytes,
         engine_nice=config.engine_nice or 0,
+        mailbox_bytes=config.mailbox_bytes,
     )
     stage.start()
     link_port = LinkPort(stage, link_identity, links)

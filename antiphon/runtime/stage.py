@@ -15,7 +15,7 @@ from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, Unavailable
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.engine_rounds import EngineBatch
-from antiphon.runtime.engine_thread import EngineThread
+from antiphon.runtime.engine_thread import MAILBOX_BYTES, EngineThread
 from antiphon.runtime.inbox import Arrival
 from antiphon.runtime.instructions import (
     Admit,
@@ -64,6 +64,7 @@ class Stage:
         links: LinkSettings,
         outbox_bytes: int,
         engine_nice: int = 0,
+        mailbox_bytes: int = MAILBOX_BYTES,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._table = SessionTable(plan)
@@ -79,7 +80,7 @@ class Stage:
         self._links = LinkPool(identity, links, events, limit_bytes=outbox_bytes)
         counted_by = {edge.name: edge.counted_by for edge in plan.outputs.values()}
         self._engine = EngineThread(
-            loaded.engine, self._post, counted_by, loaded.copies, engine_nice
+            loaded.engine, self._post, counted_by, loaded.copies, engine_nice, mailbox_bytes
         )
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
