@@ -60,7 +60,11 @@ async def while_connected(
         await asyncio.gather(working, gone, return_exceptions=True)
     if not finished:
         raise Cancelled("the client went away")
-    working.result()
+    try:
+        working.result()
+    finally:
+        # The task holds its error, whose traceback holds this frame, and with it the request.
+        del working
 
 
 async def _wait_disconnected(receive: Receive) -> None:

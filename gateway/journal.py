@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+import uuid
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
@@ -17,12 +18,16 @@ log = logging.getLogger("gateway.requests")
 
 
 class Entry:
-    """One request as it unfolds. Times are those of the journal's clock."""
+    """One request as it unfolds. Times are those of the journal's clock.
+
+    `request_id` may be the client's and come again; `answer_id` is never the same.
+    """
 
     def __init__(self, api: str, name: str, request_id: str, clock: Callable[[], float]) -> None:
         self.api = api
         self.name = name
         self.request_id = request_id
+        self.answer_id = uuid.uuid4().hex
         self.status = ""
         self.error: AntiphonError | None = None
         self.session_id = ""
@@ -54,8 +59,20 @@ class Entry:
                 self.usage = event.usage
 
     def fail(self, error: AntiphonError) -> None:
-        """The request ends with an error; the first one counts."""
+        """The request ends with an error, which goes no further; the first one counts."""
+        _forget_frames(error)
         self.error = self.error or error
+
+
+def _forget_frames(error: BaseException | None) -> None:
+    """Let go of the frames that an error passed through, and of what lies in them.
+
+    Its traceback holds them, and some of them hold the error again (the entry, the call, a
+    variable): a circle, in which a refused body would stay until a full collection.
+    """
+    while error is not None:
+        error.__traceback__ = None
+        error = error.__cause__ or error.__context__
 
 
 class Journal:
