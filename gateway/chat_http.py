@@ -96,10 +96,10 @@ class ChatCompletions:
 
     def _head(self, chat: ChatOrder, entry: Entry) -> AnswerHead:
         return AnswerHead(
-            id=f"chatcmpl-{entry.request_id}",
+            id=f"chatcmpl-{entry.answer_id}",
             model=self._speech.stages.model_name(),
             created=int(time.time()),
-            audio_id=f"audio_{entry.request_id}" if chat.wants_audio else "",
+            audio_id=f"audio_{entry.answer_id}" if chat.wants_audio else "",
             audio_format=chat.audio_format,
             include_usage=chat.include_usage,
             logprobs=chat.logprobs,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import uuid
 
 import msgspec
@@ -30,6 +31,9 @@ QUIET_PATHS = frozenset({"/health", "/metrics"})
 """Asked every few seconds by machines; neither logged nor counted."""
 
 
+_CLIENT_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
+
+
 class EveryRequest:
     """Gives each request an id and a journal entry, and turns errors into responses."""
 
@@ -42,7 +46,7 @@ class EveryRequest:
         if scope["type"] != "http" or scope["path"] in QUIET_PATHS:
             await self._app(scope, receive, send)
             return
-        request_id = f"req_{uuid.uuid4().hex}"
+        request_id = _request_id(scope)
         name = f"{scope['method']} {scope['path']}"
         with self._journal.entry("http", name, request_id) as entry:
             scope.setdefault("state", {})["entry"] = entry
@@ -94,6 +98,7 @@ def http_app(speech: Speech, metrics: Metrics, journal: Journal, config: Gateway
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/models", models),
+            Route("/v1/models/", models),
             Route("/v1/models/{name:path}", model),
             Route("/health", health),
             Route("/metrics", show_metrics),
@@ -112,12 +117,20 @@ async def _answer_error(
         await error_response(error)(scope, receive, send)
 
 
+def _request_id(scope: Scope) -> str:
+    """The client's own id of its request where it may stand in a log, else a new one."""
+    given = dict(scope["headers"]).get(b"x-request-id", b"").decode("latin-1")
+    return given if _CLIENT_ID.fullmatch(given) else f"req_{uuid.uuid4().hex}"
+
+
 async def _routing_error(request: Request, error: Exception) -> Response:
     """404 and 405 in OpenAI's shape."""
-    status = error.status_code if isinstance(error, HTTPException) else 500
+    assert isinstance(error, HTTPException)
     where = f"{request.method} {request.url.path}"
-    kind = NotFound if status == 404 else InvalidArgument
-    return error_response(kind(f"there is no {where}"), status)
+    kind = NotFound if error.status_code == 404 else InvalidArgument
+    response = error_response(kind(f"there is no {where}"), error.status_code)
+    response.headers.update(error.headers or {})
+    return response
 
 
 def _model(stages: Stages) -> dict[str, object]:

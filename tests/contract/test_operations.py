@@ -134,6 +134,40 @@ async def test_every_response_has_its_own_request_id(door: Door) -> None:
     assert len(ids) == 3
 
 
+async def test_a_clients_request_id_is_kept_when_it_may_stand_in_a_log(
+    door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    for path in ("/v1/models", "/nothing"):
+        kept = await door.http.get(path, headers={"x-request-id": "job-7.a_b"})
+        assert kept.headers["x-request-id"] == "job-7.a_b"
+    assert json.loads(caplog.records[-1].getMessage())["id"] == "job-7.a_b"
+    for wrong in ("", "x" * 129, "two words", 'a"b', "\xe9"):
+        made = await door.http.get(
+            "/v1/models", headers=[(b"x-request-id", wrong.encode("latin-1"))]
+        )
+        assert made.headers["x-request-id"].startswith("req_")
+
+
+async def test_answers_have_ids_of_their_own_when_a_request_id_comes_again(door: Door) -> None:
+    body = {"model": MODEL, "messages": MESSAGES}
+    headers = {"x-request-id": "again"}
+    answers = [
+        await door.http.post("/v1/chat/completions", json=body, headers=headers) for _ in range(2)
+    ]
+    assert len({answer.json()["id"] for answer in answers}) == 2
+
+
+async def test_a_405_tells_what_is_allowed(door: Door) -> None:
+    assert (await door.http.get("/v1/chat/completions")).headers["allow"] == "POST"
+    allowed = (await door.http.post("/v1/models")).headers["allow"]
+    assert set(allowed.split(", ")) == {"GET", "HEAD"}
+
+
+async def test_models_are_listed_with_a_slash_too(door: Door) -> None:
+    listed, again = await door.http.get("/v1/models"), await door.http.get("/v1/models/")
+    assert (again.status_code, again.json()) == (200, listed.json())
+
+
 @pytest.mark.parametrize("stream", [True, False])
 async def test_the_log_has_one_line_per_request_without_what_was_said(
     door: Door, caplog: pytest.LogCaptureFixture, stream: bool
