@@ -1,0 +1,131 @@
+"""Engines that compute nothing, at the pace and with the payloads of Qwen3-Omni's stages.
+
+The thinker and the talker make one position of every segment a step, and a step lasts at least
+`STEP_S`, as that of a real engine would; sleeping costs no CPU time. Code2wav decodes whatever
+frames have come.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from antiphon.chunk import Tensors
+from antiphon.pipelines.qwen3_omni import CODE2WAV, TALKER, THINKER
+from antiphon.runtime.engine import (
+    Completed,
+    Emitted,
+    Engine,
+    EngineEvent,
+    InputChunk,
+    LoadedStage,
+    SegmentSettings,
+)
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon.testing.fake_engine import FACTS
+
+STEP_S = 0.020
+GROUPS = 16
+SAMPLES_PER_FRAME = 1920
+
+
+@dataclass(slots=True)
+class _Running:
+    """A segment: positions that may be made of what has come, positions made."""
+
+    outputs: frozenset[str]
+    available: int = 0
+    made: int = 0
+    finish_reason: FinishReason | None = None
+    ended: bool = False
+
+
+class IdleEngine:
+    """One stage's engine: positions of `awaited` come in, as many go out on `outputs`."""
+
+    def __init__(self, role: str, positions: int) -> None:
+        self._role = role
+        self._positions = positions
+        self._segments: dict[SegmentKey, _Running] = {}
+        self._due = time.monotonic()
+
+    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
+        """Take a segment in. The thinker needs no input."""
+        running = _Running(settings.outputs)
+        if self._role == THINKER:
+            running.available, running.finish_reason = self._positions, FinishReason.STOP
+        self._segments[key] = running
+
+    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
+        """Count what has come."""
+        if chunk.edge not in ("tokens", "codes"):
+            return
+        running = self._segments[key]
+        running.available += sum(len(tensor) for tensor in chunk.tensors.values())
+        running.finish_reason = chunk.finish_reason
+
+    def awaited_edge(self, key: SegmentKey) -> str | None:
+        """The input edge, while nothing can be made of what has come."""
+        running = self._segments[key]
+        can_step = running.made < running.available or running.finish_reason is not None
+        if can_step and not running.ended:
+            return None
+        return {THINKER: "input", TALKER: "tokens", CODE2WAV: "codes"}[self._role]
+
+    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
+        """One position of each segment; code2wav: all that it can."""
+        if self._role != CODE2WAV:
+            self._wait_due()
+        ready = [k for k in self._segments if k not in held and self.awaited_edge(k) is None]
+        return [event for key in ready for event in self._advance(key, self._segments[key])]
+
+    def release(self, key: SegmentKey) -> None:
+        """Forget a segment."""
+        del self._segments[key]
+
+    def _wait_due(self) -> None:
+        now = time.monotonic()
+        time.sleep(max(0.0, self._due - now))
+        self._due = max(self._due, now) + STEP_S
+
+    def _advance(self, key: SegmentKey, running: _Running) -> list[EngineEvent]:
+        left = running.available - running.made
+        count = left if self._role == CODE2WAV else min(1, left)
+        position, running.made = running.made, running.made + count
+        ends = running.finish_reason is not None and running.made == running.available
+        reason = running.finish_reason if ends else None
+        running.ended = ends
+        scale = SAMPLES_PER_FRAME if self._role == CODE2WAV else 1
+        made = [
+            Emitted(key, edge, position * scale, _tensors(edge, count), reason)
+            for edge in ("tokens", "text", "prompt", "codes", "audio")
+            if edge in running.outputs and (edge != "prompt" or ends)
+        ]
+        if reason is None:
+            return made
+        return [*made, Completed(key, reason, running.available, running.made * scale)]
+
+
+def _tensors(edge: str, count: int) -> Tensors:
+    """The tensors of so many positions."""
+    if not count or edge == "prompt":
+        return {}
+    match edge:
+        case "tokens":
+            return {"ids": np.zeros(count, np.int32)}
+        case "text":
+            return {"ids": np.zeros(count, np.int32), "utf8": np.full(4 * count, 97, np.uint8)}
+        case "codes":
+            return {"codes": np.zeros((count, GROUPS), np.uint16)}
+        case _:
+            samples = np.zeros(count * SAMPLES_PER_FRAME, np.float32)
+            return {"samples": samples, "codes": np.zeros((count, GROUPS), np.uint16)}
+
+
+def load(role: str, positions: int) -> LoadedStage:
+    """The engine of a role and what it says of itself."""
+    engine: Engine = IdleEngine(role, positions)
+    return LoadedStage(engine, replace(FACTS, samples_per_frame=SAMPLES_PER_FRAME))
