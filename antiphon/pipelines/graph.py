@@ -14,7 +14,8 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 
-from antiphon.errors import FailedPrecondition, NotFound
+from antiphon.chunk import Tensor, Tensors
+from antiphon.errors import DataLoss, FailedPrecondition, NotFound
 from antiphon.segment import ChunkPolicy, Delivery
 
 CLIENT = ""
@@ -34,6 +35,15 @@ class TensorSpec:
     dtype: str
     shape: tuple[int, ...]
     optional: bool = False
+
+    def admits(self, tensor: Tensor) -> bool:
+        """Whether a tensor has the declared dtype and shape. One without elements has no rows."""
+        sizes = zip(tensor.shape, self.shape, strict=False)
+        fits = tensor.ndim == len(self.shape) and all(
+            declared in (VARIES, size) for size, declared in sizes
+        )
+        known = not self.dtype or tensor.dtype.name == self.dtype
+        return fits and known and (tensor.size > 0 or not len(tensor))
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +68,17 @@ class Edge:
     grouped: bool = False
     governed: bool = False
     pace_s: float = 0.0
+
+    def check(self, tensors: Tensors) -> None:
+        """Raise `DataLoss` for a declared tensor of another dtype or shape."""
+        for spec in self.tensors:
+            tensor = tensors.get(spec.name)
+            if tensor is not None and not spec.admits(tensor):
+                raise DataLoss(
+                    f"{self.name}: {spec.name} came as {tensor.dtype.name} {list(tensor.shape)}, "
+                    f"not as {spec.dtype or 'numbers'} {list(spec.shape)}",
+                    edge=self.name,
+                )
 
 
 @dataclass(frozen=True)

@@ -16,6 +16,9 @@ from antiphon.v1 import stage_pb2
 from antiphon.version import VERSION
 from antiphon.wire.convert import delivery_to_proto
 
+MAX_COUNT = (1 << 64) - 1
+"""The largest that a message has room for."""
+
 _HOST_BOOT = Path("/proc/sys/kernel/random/boot_id")
 
 
@@ -104,7 +107,7 @@ def _link(link: LinkState) -> stage_pb2.LinkState:
         connected=link.connected,
         transport=link.transport,
         refused=link.refused,
-        counts=link.counts,
+        counts={name: min(count, MAX_COUNT) for name, count in link.counts.items()},
     )
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterable
 
+from antiphon.errors import AntiphonError
 from antiphon.runtime.instructions import Grant, Refuse
 from antiphon.runtime.outbox import Outbox
 from antiphon.runtime.stage import Answer, Stage
@@ -16,7 +17,7 @@ from antiphon.transport.incoming import IncomingEvents, IncomingLinks
 from antiphon.transport.incoming_connection import LinkContext
 from antiphon.transport.incoming_link import IncomingLink
 from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
-from antiphon.v1 import stage_pb2
+from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.convert import error_to_proto
 from antiphon.wire.frames import LinkMessage
 
@@ -29,7 +30,7 @@ class LinkPort:
         events = IncomingEvents(
             opened=self._opened,
             arrived=stage.chunk_arrived,
-            failed=stage.fail,
+            failed=self._failed,
             suspended=self._suspended,
             lost=self._lost,
         )
@@ -48,6 +49,14 @@ class LinkPort:
         outbox = self._stage.link_opened(link.link_id)
         task = asyncio.create_task(_answer(link, outbox), name=f"answers on {link.link_id}")
         self._answering[link.link_id] = task
+
+    def _failed(self, link: IncomingLink, message: chunk_pb2.Chunk, fault: AntiphonError) -> None:
+        # The producer is told too: here the session may not be open yet, and then nobody is.
+        session_id, edge = message.session_id, message.edge
+        fault.edge = fault.edge or edge
+        refusal = Refuse(link.link_id, session_id, edge, message.attempt, fault)
+        link.respond(_response(refusal))
+        self._stage.fail(session_id, fault)
 
     def _suspended(self, link: IncomingLink) -> None:
         self._stage.link_suspended(link.link_id, link.state.peer_address)

@@ -140,6 +140,7 @@ class LiveSession:
             raise InvalidArgument(
                 f"{chunk.edge}: not an input of {self._plan.role}", edge=chunk.edge, field="edge"
             )
+        self._plan.inputs[chunk.edge].check(chunk.tensors)
         if not self._inbox.admits(chunk):
             return []
         if arrival.link_id:

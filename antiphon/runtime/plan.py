@@ -11,6 +11,9 @@ from antiphon.runtime.instructions import Destination
 from antiphon.sampling import Sampling, SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
 
+MAX_WINDOW = 1 << 32
+"""Positions: years of audio, and far from where totals would not fit a message."""
+
 
 @dataclass(frozen=True, slots=True)
 class StageLimits:
@@ -63,8 +66,8 @@ class StagePlan:
         for name, window in request.windows.items():
             field = f"windows.{name}"
             edge = self.inputs.get(name) or self.outputs.get(name)
-            if window < 1:
-                raise InvalidArgument(f"{field}: must be at least 1", field=field)
+            if not 1 <= window <= MAX_WINDOW:
+                raise InvalidArgument(f"{field}: must be from 1 to {MAX_WINDOW}", field=field)
             if edge is not None and not edge.governed:
                 raise InvalidArgument(f"{field}: no credit governs this edge", field=field)
 

@@ -27,7 +27,7 @@ from antiphon.transport.incoming_link import IncomingLink
 from antiphon.transport.link import LinkEvents, OutgoingLink
 from antiphon.transport.negotiate import Attach, MakeSenders, attach_best, make_senders
 from antiphon.transport.settings import LinkIdentity, LinkSettings
-from antiphon.v1 import stage_pb2_grpc
+from antiphon.v1 import chunk_pb2, stage_pb2_grpc
 from antiphon.wire.frames import LinkMessage, add_stage_service
 from antiphon.wire.status import abort
 
@@ -142,7 +142,7 @@ class LinkConsumer(stage_pb2_grpc.StageServiceServicer):
         """There is no stage behind."""
         await abort(context, NotImplementedYet("a link's end only"))
 
-    def _failed(self, session_id: str, error: AntiphonError) -> None:
+    def _failed(self, link: IncomingLink, message: chunk_pb2.Chunk, error: AntiphonError) -> None:
         self.received.faults.append(error)
         self.received.changed.set()
 

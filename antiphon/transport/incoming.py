@@ -21,9 +21,12 @@ from antiphon.transport.incoming_connection import IncomingConnection, LinkConte
 from antiphon.transport.incoming_link import IncomingLink
 from antiphon.transport.negotiate import Attach, attach_best
 from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
-from antiphon.v1 import stage_pb2
+from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.frames import LinkMessage
 from antiphon.wire.status import abort
+
+MAX_NAME_BYTES = 256
+"""Of each name in a hello: they are kept as long as the link, and told in `Describe`."""
 
 log = logging.getLogger(__name__)
 
@@ -32,13 +35,13 @@ log = logging.getLogger(__name__)
 class IncomingEvents:
     """What links tell their owner, on the event loop.
 
-    `arrived` gets a chunk and its link's id; `failed` a session whose chunk was
-    malformed. `opened`, `suspended` and `lost` get the link.
+    `arrived` gets a chunk and its link's id; `failed` the link, the message and the fault
+    of a malformed chunk. `opened`, `suspended` and `lost` get the link.
     """
 
     opened: Callable[[IncomingLink], None]
     arrived: Callable[[Chunk, str], None]
-    failed: Callable[[str, AntiphonError], None]
+    failed: Callable[[IncomingLink, chunk_pb2.Chunk, AntiphonError], None]
     suspended: Callable[[IncomingLink], None]
     lost: Callable[[IncomingLink], None]
 
@@ -68,8 +71,8 @@ class IncomingLinks:
         if not isinstance(first, stage_pb2.LinkRequest) or not first.HasField("hello"):
             await abort(context, InvalidArgument("link: the first message must be `hello`"))
         hello = first.hello
-        if not hello.link_id:
-            await abort(context, InvalidArgument("hello.link_id: must not be empty"))
+        if (fault := _fault(hello)) is not None:
+            await abort(context, fault)
         link, resumed = self._link(hello)
         connection = IncomingConnection(
             link,
@@ -77,7 +80,7 @@ class IncomingLinks:
             context,
             self._settings,
             lambda chunk: self._events.arrived(chunk, link.link_id),
-            self._events.failed,
+            lambda message, fault: self._events.failed(link, message, fault),
             self._attach,
         )
         if (before := self._connections.get(link.link_id)) is not None:
@@ -142,3 +145,14 @@ class IncomingLinks:
         if (connection := self._connections.pop(link.link_id, None)) is not None:
             connection.close()
         self._events.lost(link)
+
+
+def _fault(hello: stage_pb2.LinkHello) -> InvalidArgument | None:
+    """What is wrong with a hello."""
+    if not hello.link_id:
+        return InvalidArgument("hello.link_id: must not be empty", field="hello.link_id")
+    for name in ("link_id", "host_id", "boot_id", "role", "address"):
+        if len(getattr(hello, name).encode()) > MAX_NAME_BYTES:
+            field = f"hello.{name}"
+            return InvalidArgument(f"{field}: at most {MAX_NAME_BYTES} bytes", field=field)
+    return None

@@ -1,7 +1,8 @@
 """One connection of a link as its consumer sees it: fetch payloads, deliver in order, answer.
 
 A chunk whose payload cannot be had is asked for again, and everything after it is
-passed over until it has come: the producer sends all of that again. Progress is
+passed over until it has come: the producer sends all of that again. A chunk that is
+malformed counts as received and is handed to `failed`: the link goes on. Progress is
 told now and then.
 """
 
@@ -28,7 +29,7 @@ from antiphon.transport.negotiate import Attach, Attached
 from antiphon.transport.payload import PayloadLost, PayloadReceiver
 from antiphon.transport.settings import LinkSettings
 from antiphon.v1 import chunk_pb2, stage_pb2
-from antiphon.wire.chunks import chunk_from_proto
+from antiphon.wire.chunks import chunk_from_proto, inline_bytes
 from antiphon.wire.frames import LinkMessage, as_frame
 
 PROGRESS_CHUNKS = 256
@@ -39,7 +40,7 @@ log = logging.getLogger(__name__)
 
 LinkContext = grpc.aio.ServicerContext[stage_pb2.LinkRequest, stage_pb2.LinkResponse]
 Arrived = Callable[[Chunk], None]
-Failed = Callable[[str, AntiphonError], None]
+Failed = Callable[[chunk_pb2.Chunk, AntiphonError], None]
 
 
 class IncomingConnection:
@@ -176,39 +177,38 @@ class IncomingConnection:
             if self._asked_again:
                 return
             raise DataLoss(f"link: chunk {number} came, {link.received} was expected")
+        fault: AntiphonError | None = None
         try:
-            blob = await self._fetch(proto)
+            transport, blob = await self._fetch(proto)
+            chunk = chunk_from_proto(proto, blob)
         except PayloadLost as error:
             self._ask_again(number, error)
             return
+        except AntiphonError as error:
+            fault = error
         self._asked_again = False
         link.received += 1
         self._unreported += 1
-        self._unreported_bytes += proto.payload.size_bytes
-        try:
-            chunk = chunk_from_proto(proto, blob)
-        except AntiphonError as error:
-            self._failed(proto.session_id, error)
-        else:
-            self._arrived(chunk)
+        if fault is not None:
+            self._failed(proto, fault)
+            return
+        # Counted from the bytes that came, not from what the message says of them.
+        if size_bytes := len(blob):
+            self._unreported_bytes += size_bytes
+            link.state.count_payload(transport, size_bytes)
+        self._arrived(chunk)
 
-    async def _fetch(self, proto: chunk_pb2.Chunk) -> memoryview | None:
-        """The payload, None when it is inline. Raises `PayloadLost`, and `DataLoss` for lies."""
+    async def _fetch(self, proto: chunk_pb2.Chunk) -> tuple[str, bytes | memoryview]:
+        """Transport and payload. Raises `PayloadLost`, and `DataLoss` for lies."""
         payload = proto.payload
         match payload.WhichOneof("location"):
             case None | "inline":
-                if payload.size_bytes:
-                    self._link.state.count_payload("grpc", payload.size_bytes)
-                return None
+                return "grpc", inline_bytes(proto)
             case "framed":
-                blob = self._framed.fetch(payload)
-                self._link.state.count_payload("grpc", payload.size_bytes)
-                return blob
+                return "grpc", self._framed.fetch(payload)
             case location:
                 receiver = self._receiver(f"{proto.edge}: a payload in {location}")
-                blob = await receiver.fetch(payload)
-                self._link.state.count_payload(receiver.name, payload.size_bytes)
-                return blob
+                return receiver.name, await receiver.fetch(payload)
 
     def _receiver(self, what: str) -> PayloadReceiver:
         """The agreed transport's. Raises `DataLoss` when it is gRPC."""
@@ -245,6 +245,7 @@ class IncomingConnection:
                 raise ResourceExhausted(f"link: {MAX_RESPONSES} answers were not confirmed")
             while self._control:
                 await self._context.write(self._control.popleft())
+            told = max(told, self._link.responses.first)
             due = self._link.responses.since(told)
             for response in due:
                 await self._context.write(response)

@@ -29,6 +29,7 @@ SMALL_BYTES = 4096
 MAX_TENSORS = 4096
 MAX_NAME_BYTES = 128
 MAX_DIMENSIONS = 8
+MAX_EMPTY_SIZE = 1 << 32
 MAX_HEADER_BYTES = 1 << 20
 MAX_METADATA_ENTRIES = 64
 MAX_METADATA_BYTES = 4096
@@ -214,6 +215,9 @@ def _view(view: memoryview, entry: _Entry) -> Tensor:
         raise DataLoss(f"blob: tensor {entry.name!r} has the unknown dtype {entry.dtype!r}")
     if len(entry.shape) > MAX_DIMENSIONS or any(size < 0 for size in entry.shape):
         raise DataLoss(f"blob: tensor {entry.name!r} has the shape {entry.shape}")
+    # An empty tensor has no bytes to check its other dimensions against.
+    if math.prod(size or 1 for size in entry.shape) > MAX_EMPTY_SIZE and 0 in entry.shape:
+        raise DataLoss(f"blob: tensor {entry.name!r} is empty and has the shape {entry.shape}")
     count = math.prod(entry.shape)
     end = entry.offset + count * dtype.itemsize
     if entry.offset < 0 or entry.offset % SMALL_ALIGNMENT or end > len(view):

@@ -39,7 +39,7 @@ def address_to_proto(chunk: Chunk) -> chunk_pb2.Chunk:
     )
 
 
-def chunk_from_proto(proto: chunk_pb2.Chunk, payload: memoryview | None = None) -> Chunk:
+def chunk_from_proto(proto: chunk_pb2.Chunk, payload: bytes | memoryview | None = None) -> Chunk:
     """The chunk, its tensors as read-only views. Raises `DataLoss`.
 
     `payload` is the blob where a transport brought it; None: it is inline.

@@ -122,3 +122,13 @@ def test_blob_refuses_metadata_over_the_limits(metadata: dict[str, str]) -> None
     header = msgspec.msgpack.encode([[], metadata])
     with pytest.raises(DataLoss, match="metadata"):
         blob.decode(b"ATB1" + len(header).to_bytes(4, "little") + header)
+
+
+@pytest.mark.parametrize("shape", [(0, 1 << 62, 1 << 62), (1 << 63, 0), ((1 << 64) - 1, 0)])
+def test_blob_raises_data_loss_when_an_empty_tensor_has_huge_dimensions(
+    shape: tuple[int, ...],
+) -> None:
+    header = msgspec.msgpack.encode([[("x", "uint8", shape, 64)], {}])
+    data = b"ATB1" + len(header).to_bytes(4, "little") + header
+    with pytest.raises(DataLoss, match="empty"):
+        blob.decode(data.ljust(128, b"\0"))
