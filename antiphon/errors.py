@@ -25,6 +25,28 @@ class ErrorCode(enum.Enum):
     DATA_LOSS = "data_loss"
 
 
+MAX_MESSAGE_CHARS = 8192
+MAX_FIELD_CHARS = 256
+_ELISION = " [...] "
+
+
+def shortened(text: str, most: int) -> str:
+    """The text, or its beginning and end when it has more than `most` characters."""
+    if len(text) <= most:
+        return text
+    tail = (most - len(_ELISION)) // 3
+    return f"{text[: most - len(_ELISION) - tail]}{_ELISION}{text[-tail:]}"
+
+
+def told(value: object, most: int = 80) -> str:
+    """A value as an error text shows it, whatever its type and size."""
+    if isinstance(value, int) and value.bit_length() > 256:
+        return f"an integer of {value.bit_length()} bits"
+    if isinstance(value, str | bytes):
+        value = value[: most + 1]
+    return shortened(repr(value), most)
+
+
 RETRYABLE = frozenset({ErrorCode.RESOURCE_EXHAUSTED, ErrorCode.UNAVAILABLE})
 
 
@@ -33,7 +55,8 @@ class AntiphonError(Exception):
 
     `field` is the dotted path of the offending request field, `stage` the role
     of the failing stage, `edge` the edge that was awaited or broken; each is
-    empty where it does not apply.
+    empty where it does not apply. Texts may quote what somebody sent, so they are
+    cut here, once for every door and every log.
     """
 
     code: ClassVar[ErrorCode] = ErrorCode.INTERNAL
@@ -47,9 +70,9 @@ class AntiphonError(Exception):
         edge: str = "",
         retry_after_s: float = 0.0,
     ) -> None:
-        super().__init__(message)
-        self.message = message
-        self.field = field
+        self.message = shortened(message, MAX_MESSAGE_CHARS)
+        super().__init__(self.message)
+        self.field = shortened(field, MAX_FIELD_CHARS)
         self.stage = stage
         self.edge = edge
         self.retry_after_s = retry_after_s

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
-import math
 from dataclasses import dataclass, fields, replace
+from numbers import Integral, Real
 
-from antiphon.errors import InvalidArgument
+from antiphon.errors import InvalidArgument, told
 
 MAX_TOP_K = 1 << 20
 MAX_STOPS = 16
 MAX_STOP_BYTES = 256
 MAX_TOP_LOGPROBS = 20
+SMALLEST = 1e-6
+"""Least temperature above 0, and least repetition penalty: logits divided by them stay finite
+in float32, where smaller numbers become 0."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +21,8 @@ class SamplingRequest:
     """What a client asked for; `None` takes the pipeline's default.
 
     `temperature` 0 is greedy: the likeliest id after repetition penalty and
-    suppression. `top_k` 0 keeps all ids. `max_tokens` counts the stop id.
+    suppression; others, and the penalty, are at least `SMALLEST`. `top_k` 0 keeps all
+    ids. `max_tokens` counts the stop id.
     `top_logprobs` asks the thinker for the log probability of each token of its
     text, and for so many of the likeliest; other stages pass over it, and over `stop`.
     Raises `InvalidArgument` with `field` for a value out of range.
@@ -34,17 +38,17 @@ class SamplingRequest:
     top_logprobs: int | None = None
 
     def __post_init__(self) -> None:
-        _check_range("temperature", self.temperature, 0.0, 100.0)
-        _check_range("top_k", self.top_k, 0, MAX_TOP_K)
-        _check_range("top_p", self.top_p, 0.0, 1.0, above=True)
-        _check_range("repetition_penalty", self.repetition_penalty, 0.0, 100.0, above=True)
-        _check_range("seed", self.seed, 0, (1 << 64) - 1)
-        _check_range("max_tokens", self.max_tokens, 1, (1 << 31) - 1)
-        _check_range("top_logprobs", self.top_logprobs, 0, MAX_TOP_LOGPROBS)
-        if len(self.stop) > MAX_STOPS:
-            raise InvalidArgument(f"stop: at most {MAX_STOPS} stop strings", field="stop")
+        _check_number("temperature", self.temperature, SMALLEST, 100.0, or_zero=True)
+        _check_integer("top_k", self.top_k, 0, MAX_TOP_K)
+        _check_number("top_p", self.top_p, SMALLEST, 1.0)
+        _check_number("repetition_penalty", self.repetition_penalty, SMALLEST, 100.0)
+        _check_integer("seed", self.seed, 0, (1 << 64) - 1)
+        _check_integer("max_tokens", self.max_tokens, 1, (1 << 31) - 1)
+        _check_integer("top_logprobs", self.top_logprobs, 0, MAX_TOP_LOGPROBS)
+        if not isinstance(self.stop, tuple) or len(self.stop) > MAX_STOPS:
+            raise InvalidArgument(f"stop: a tuple of at most {MAX_STOPS} strings", field="stop")
         for text in self.stop:
-            if not text or len(text.encode()) > MAX_STOP_BYTES:
+            if not isinstance(text, str) or not 0 < utf8_size(text) <= MAX_STOP_BYTES:
                 raise InvalidArgument(
                     f"stop: each stop string has 1 to {MAX_STOP_BYTES} bytes of UTF-8", field="stop"
                 )
@@ -78,15 +82,34 @@ class Sampling:
         return replace(self, **given)
 
 
-def _check_range(
-    name: str, value: float | None, low: float, high: float, *, above: bool = False
-) -> None:
-    """Raise unless `low <= value <= high` (`low < value` with `above`)."""
+def utf8_size(text: str) -> int:
+    """Bytes of the text as UTF-8; 0 for one that is no Unicode text (lone surrogates)."""
+    try:
+        return len(text.encode())
+    except UnicodeEncodeError:
+        return 0
+
+
+def _check_integer(name: str, value: int | None, low: int, high: int) -> None:
+    """Raise unless it is an integer from `low` to `high`, or None."""
     if value is None:
         return
-    inside = low < value <= high if above else low <= value <= high
-    if not math.isfinite(value) or not inside:
-        bound = f"above {low:g}" if above else f"at least {low:g}"
-        raise InvalidArgument(
-            f"{name}: must be {bound} and at most {high:g}, got {value}", field=name
-        )
+    fits = isinstance(value, Integral) and not isinstance(value, bool)
+    if not fits or not low <= value <= high:
+        raise _refused(name, f"an integer from {low} to {high}", value)
+
+
+def _check_number(
+    name: str, value: float | None, low: float, high: float, *, or_zero: bool = False
+) -> None:
+    """Raise unless it is a number from `low` to `high`, or None; NaN is none of them."""
+    if value is None:
+        return
+    fits = isinstance(value, Real) and not isinstance(value, bool)
+    if not fits or not (low <= value <= high or (or_zero and value == 0)):
+        wanted = f"{'0 or ' if or_zero else ''}from {low:g} to {high:g}"
+        raise _refused(name, wanted, value)
+
+
+def _refused(name: str, wanted: str, value: object) -> InvalidArgument:
+    return InvalidArgument(f"{name}: must be {wanted}, is {told(value)}", field=name)

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from antiphon.chunk import Tensor
 from antiphon.conversation import AudioPart, Conversation, ImagePart, Message, VideoPart
+from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.v1 import stage_pb2
-from gateway.audio_in import Recording, decode_recordings
+from gateway.audio_in import AudioLimits, Recording, decode_recordings
 from gateway.vision_in import IMAGE, VIDEO, File, read_files
 
 
@@ -20,6 +22,19 @@ class Attachments:
     recordings: list[Recording] = field(default_factory=list)
     images: list[File] = field(default_factory=list)
     videos: list[File] = field(default_factory=list)
+
+    def field_by_input(self) -> dict[str, str]:
+        """The path in the request of each, by its name on the thinker's `input` edge."""
+        kinds: dict[str, Sequence[Recording | File]] = {
+            "audio": self.recordings,
+            IMAGE: self.images,
+            VIDEO: self.videos,
+        }
+        return {
+            f"{kind}.{index}": each.field
+            for kind, items in kinds.items()
+            for index, each in enumerate(items)
+        }
 
     def add_recording(self, recording: Recording) -> AudioPart:
         """Append it; the part that refers to it."""
@@ -38,25 +53,44 @@ class Attachments:
 
 
 async def read_conversation(
-    messages: tuple[Message, ...], given: Attachments, reader: stage_pb2.DescribeResponse
+    messages: tuple[Message, ...],
+    given: Attachments,
+    reader: stage_pb2.DescribeResponse,
+    config: GatewayConfig,
 ) -> Conversation:
     """The conversation as the reading stage wants it, decoded off the event loop.
 
     Raises `NotImplementedYet` for a kind of input that the stage does not take, and
     `InvalidArgument` for too much of one or what cannot be read, with the field.
     """
+    _check_parts(messages, config.max_parts)
     _check(given.images, IMAGE, reader.max_input_images, reader)
     _check(given.videos, VIDEO, reader.max_input_videos, reader)
     if not (given.recordings or given.images or given.videos):
         return Conversation(messages)
 
     def decode() -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
+        limits = AudioLimits(
+            recordings=config.max_recordings,
+            each_s=config.max_recording_s,
+            all_s=min(config.max_audio_s, reader.max_input_audio_s),
+        )
         recordings = decode_recordings(
-            given.recordings, rate_hz=reader.input_sample_rate_hz, max_s=reader.max_input_audio_s
+            given.recordings, rate_hz=reader.input_sample_rate_hz, limits=limits
         )
         return recordings, read_files(given.images, IMAGE), read_files(given.videos, VIDEO)
 
     return Conversation(messages, *await asyncio.to_thread(decode))
+
+
+def _check_parts(messages: tuple[Message, ...], most: int) -> None:
+    """Raise for a conversation of more parts; each message has at least one."""
+    parts = 0
+    for index, message in enumerate(messages):
+        parts += len(message.parts)
+        if parts > most:
+            field = f"messages[{index}]"
+            raise InvalidArgument(f"{field}: more than {most} parts in the request", field=field)
 
 
 def _check(files: list[File], kind: str, most: int, reader: stage_pb2.DescribeResponse) -> None:

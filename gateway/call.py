@@ -32,7 +32,7 @@ from gateway.events import AudioDelta, Event, Finished, Started
 from gateway.lineup import Lineup
 from gateway.mailbox import Mailbox
 from gateway.progress import Progress
-from gateway.request import AUDIO, SpeechRequest
+from gateway.request import AUDIO, SpeechRequest, name_field
 from gateway.session_messages import opening_messages
 from gateway.stage_stream import StageStream
 from gateway.stages import Stages
@@ -70,6 +70,7 @@ class Call:
         self._idle_timeout_s = config.idle_timeout_s
         timeout_s = min(config.request_timeout_s, request.timeout_s)
         self._deadline = time.monotonic() + timeout_s
+        self._field_by_input = request.field_by_input
         self._progress = Progress(self.session_id, lineup)
         self._windows = lineup.windows(
             ahead_s=config.max_ahead_seconds, stage_ahead_s=config.max_stage_ahead_seconds
@@ -214,6 +215,7 @@ class Call:
 
     def _fail_by_word(self, role: str, error: AntiphonError) -> None:
         """A stage says that its part failed. Only the client can cancel: else it is a loss."""
+        name_field(error, self._field_by_input)
         may_echo = error.code in _ECHO_CODES
         if isinstance(error, Cancelled):
             error = Unavailable(f"the stage {role} gave up: {error.message}", edge=error.edge)

@@ -13,8 +13,7 @@ from antiphon.conversation import Message
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
-from antiphon.v1 import session_pb2
-from antiphon.wire.convert import policy_from_proto
+from antiphon.wire.convert import checked_policy
 from gateway import chat_schema
 from gateway.attachments import Attachments
 from gateway.chat_messages import invalid, read_messages
@@ -45,7 +44,7 @@ ACCEPTED: Mapping[str, tuple[Any, ...]] = {
 }
 _FORMATS = ("wav", "pcm16")
 _LATER_FORMATS = ("aac", "mp3", "flac", "opus")
-_PATH = re.compile(r" - at `\$\.?(?P<path>.*)`$")
+_PATH = re.compile(r" - at `(?:key` in `)?\$\.?(?P<path>.*)`$")
 _UNKNOWN = re.compile(r"unknown field `(?P<name>.*)`$")
 _MISSING = re.compile(r"missing required field `(?P<name>.*)`$")
 
@@ -114,6 +113,8 @@ def _parse(body: bytes) -> ChatRequest:
         inner = _UNKNOWN.search(text) or _MISSING.search(text)
         field = ".".join(part for part in (path, inner["name"] if inner else "") if part)
         raise InvalidArgument(f"{field}: {text}" if field else text, field=field) from error
+    except RecursionError as error:
+        raise InvalidArgument("the body is nested too deeply; leave such values out") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"the body is not JSON: {error}") from error
 
@@ -217,8 +218,4 @@ def _chunk_policy(chat: ChatRequest) -> ChunkPolicy | None:
     if chat.chunk_policy is None:
         return None
     given = chat.chunk_policy
-    try:
-        proto = session_pb2.ChunkPolicy(first=given.first, ramp=given.ramp, steady=given.steady)
-    except ValueError as error:
-        raise invalid("chunk_policy", str(error)) from error
-    return policy_from_proto(proto)
+    return checked_policy(ChunkPolicy(given.first, given.ramp, given.steady))

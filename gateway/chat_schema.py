@@ -7,10 +7,15 @@ decided in chat_request.py. `talker`, `delivery` and `chunk_policy` are addition
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET, Meta, UnsetType
+
+# Of fields that are taken without effect, as long as OpenAI allows them or longer.
+Label = Annotated[str, Meta(max_length=512)]
+MetadataKey = Annotated[str, Meta(max_length=64)]
+Metadata = Annotated[dict[MetadataKey, Label], Meta(max_length=16)]
 
 
 class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
@@ -73,11 +78,11 @@ Part = TextPart | AudioPart | ImagePart | VideoPart | AudioUrlPart | FilePart | 
 
 
 class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One message. `name` is ignored."""
+    """One message. `name` has no effect."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | tuple[Part, ...] | None = None
-    name: str | None = None
+    name: Label | None = None
     audio: Any = None
     refusal: Any = None
     tool_calls: Any = None
@@ -99,7 +104,7 @@ class AudioOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """`include_obfuscation` is ignored."""
+    """`include_obfuscation` has no effect."""
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
@@ -122,6 +127,13 @@ class ChunkPolicyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     first: int
     ramp: tuple[int, ...]
     steady: int
+
+
+class PromptCacheOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Without effect: which prefixes are kept is the thinker's choice."""
+
+    mode: Label | None = None
+    ttl: Label | None = None
 
 
 class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -162,14 +174,14 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     verbosity: Any = None
     service_tier: Any = None
     store: Any = None
-    # Accepted and ignored whatever they say.
-    user: Any = None
-    metadata: Any = None
-    parallel_tool_calls: Any = None
-    prompt_cache_key: Any = None
-    prompt_cache_options: Any = None
-    prompt_cache_retention: Any = None
-    safety_identifier: Any = None
+    # Accepted without effect; the README lists them.
+    user: Label | None = None
+    metadata: Metadata | None = None
+    parallel_tool_calls: bool | None = None
+    prompt_cache_key: Label | None = None
+    prompt_cache_options: PromptCacheOptions | None = None
+    prompt_cache_retention: Label | None = None
+    safety_identifier: Label | None = None
 
 
 class AudioAnswer(msgspec.Struct, frozen=True):

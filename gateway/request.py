@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
 from antiphon.conversation import Conversation
+from antiphon.errors import AntiphonError
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
 
@@ -22,7 +23,8 @@ class SpeechRequest:
     """One turn: what was said, what is wanted, and how to make it.
 
     `sampling` is by stage role. `delivery` goes for every edge; None leaves the
-    deployment's. `timeout_s` is what the client still waits.
+    deployment's. `timeout_s` is what the client still waits. `field_by_input` has the
+    client's path of each recording, image and video, by its name in the conversation.
     """
 
     conversation: Conversation
@@ -32,6 +34,15 @@ class SpeechRequest:
     delivery: Delivery | None = None
     chunk_policy: ChunkPolicy | None = None
     timeout_s: float = math.inf
+    field_by_input: Mapping[str, str] = field(default_factory=dict)
+
+
+def name_field(error: AntiphonError, field_by_input: Mapping[str, str]) -> None:
+    """Let a stage's error name a recording, image or video as the client knows it."""
+    path = field_by_input.get(error.field)
+    if path is not None:
+        error.message = error.message.replace(error.field, path, 1)
+        error.args, error.field = (error.message,), path
 
 
 def with_seeds(

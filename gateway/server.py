@@ -61,7 +61,7 @@ class Gateway:
         self.calls = Calls(self.stages, config, delivery_of(deployment))
         self.metrics = Metrics(in_flight=lambda: self.calls.in_flight)
         journal = Journal(self.metrics)
-        speech = Speech(self.stages, self.calls)
+        speech = Speech(self.stages, self.calls, config)
         self._servicer = SpeechServicer(speech, journal, send_timeout_s=config.idle_timeout_s)
         self._grpc = grpc.aio.server(options=_server_options(config.max_body_bytes))
         self._health = health.aio.HealthServicer()

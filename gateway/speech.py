@@ -8,6 +8,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from antiphon.conversation import Message
+from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import NotFound
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
@@ -43,9 +44,10 @@ class Order:
 class Speech:
     """Answers orders with calls."""
 
-    def __init__(self, stages: Stages, calls: Calls) -> None:
+    def __init__(self, stages: Stages, calls: Calls, config: GatewayConfig) -> None:
         self.stages = stages
         self._calls = calls
+        self._config = config
 
     @asynccontextmanager
     async def answer(self, order: Order) -> AsyncIterator[Call]:
@@ -65,8 +67,9 @@ class Speech:
             reader = lineup.input_member
             request = SpeechRequest(
                 conversation=await read_conversation(
-                    order.messages, order.attachments, reader.description
+                    order.messages, order.attachments, reader.description, self._config
                 ),
+                field_by_input=order.attachments.field_by_input(),
                 outputs=order.outputs,
                 voice=voice,
                 sampling={role or reader.role: each for role, each in order.sampling.items()},

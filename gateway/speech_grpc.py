@@ -58,7 +58,7 @@ class SpeechServicer(speech_pb2_grpc.SpeechServiceServicer):
             entry.status = grpc.StatusCode.CANCELLED.name
             try:
                 await self._answer(request, context, entry)
-                entry.status = grpc.StatusCode.OK.name
+                entry.status = entry.error.code.name if entry.error else grpc.StatusCode.OK.name
             except AntiphonError as error:
                 await _end_with(error, context, entry)
             except Exception:

@@ -87,6 +87,13 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     request_timeout_s: Seconds = 600.0
     idle_timeout_s: Seconds = 60.0
     max_body_bytes: Bytes = 64 << 20
+    # What a conversation may have: parts of its messages, recordings among them, and seconds of
+    # one recording and of all; the model's own limit counts too. A second is 64 kB for the model,
+    # however small the file is.
+    max_parts: Positive = 4096
+    max_recordings: Positive = 64
+    max_recording_s: Seconds = 600.0
+    max_audio_s: Seconds = 900.0
     # How far the audio that stages make may run ahead of what the client has taken,
     # and one stage's output ahead of the next stage.
     max_ahead_seconds: Ahead = 30.0

@@ -7,6 +7,7 @@ Reading checks what the proto types cannot, such as ranges, and raises
 from __future__ import annotations
 
 from dataclasses import fields
+from numbers import Integral
 
 from antiphon.errors import (
     ERROR_BY_CODE,
@@ -15,6 +16,7 @@ from antiphon.errors import (
     Internal,
     InvalidArgument,
     NotImplementedYet,
+    shortened,
 )
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery, FinishReason
@@ -22,6 +24,10 @@ from antiphon.v1 import chunk_pb2, session_pb2
 
 MAX_FRAMES_PER_CHUNK = 1 << 16
 MAX_RAMP = 64
+# An error rides in the trailing metadata, of which gRPC takes 8 KiB, once as a status line in
+# which each byte may become three, and once as a message in base64.
+MAX_ERROR_TEXT_BYTES = 1024
+MAX_ERROR_NAME_BYTES = 256
 
 _FINISH_TO_PROTO = {
     FinishReason.STOP: chunk_pb2.FINISH_REASON_STOP,
@@ -66,13 +72,13 @@ def delivery_from_proto(proto: session_pb2.Delivery.ValueType) -> Delivery | Non
 
 
 def error_to_proto(error: AntiphonError) -> session_pb2.SessionError:
-    """The error as a message."""
+    """The error as a message, its texts cut to what metadata can carry."""
     return session_pb2.SessionError(
         code=_CODE_TO_PROTO[error.code],
-        message=error.message,
-        field=error.field,
-        stage=error.stage,
-        edge=error.edge,
+        message=_cut(error.message, MAX_ERROR_TEXT_BYTES),
+        field=_cut(error.field, MAX_ERROR_NAME_BYTES),
+        stage=_cut(error.stage, MAX_ERROR_NAME_BYTES),
+        edge=_cut(error.edge, MAX_ERROR_NAME_BYTES),
         retry_after_s=error.retry_after_s,
     )
 
@@ -117,15 +123,34 @@ def policy_to_proto(policy: ChunkPolicy) -> session_pb2.ChunkPolicy:
 
 def policy_from_proto(proto: session_pb2.ChunkPolicy) -> ChunkPolicy:
     """The policy. Raises `InvalidArgument` unless every size is in range."""
-    policy = ChunkPolicy(first=proto.first, ramp=tuple(proto.ramp), steady=proto.steady)
+    # One more than may be there tells that there are too many.
+    ramp = tuple(proto.ramp[: MAX_RAMP + 1])
+    return checked_policy(ChunkPolicy(first=proto.first, ramp=ramp, steady=proto.steady))
+
+
+def checked_policy(policy: ChunkPolicy) -> ChunkPolicy:
+    """The same policy. Raises `InvalidArgument` unless it fits the message."""
     sizes = (policy.first, *policy.ramp, policy.steady)
-    if len(policy.ramp) > MAX_RAMP or not all(1 <= size <= MAX_FRAMES_PER_CHUNK for size in sizes):
+    if len(policy.ramp) > MAX_RAMP or not all(map(_is_chunk_size, sizes)):
         raise InvalidArgument(
             f"chunk_policy: first, steady and at most {MAX_RAMP} ramp sizes, "
             f"each from 1 to {MAX_FRAMES_PER_CHUNK} frames",
             field="chunk_policy",
         )
     return policy
+
+
+def _is_chunk_size(size: object) -> bool:
+    whole = isinstance(size, Integral) and not isinstance(size, bool)
+    return whole and 1 <= int(size) <= MAX_FRAMES_PER_CHUNK  # type: ignore[call-overload]
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    """The text within so many bytes of UTF-8, its middle left out."""
+    most = most_bytes
+    while len((cut := shortened(text, most)).encode(errors="replace")) > most_bytes:
+        most = most * 3 // 4
+    return cut
 
 
 def refuse_resume(segment_open: session_pb2.SegmentOpen) -> None:

@@ -6,11 +6,19 @@ sentence; a peer that does gets back the same exception type with all its fields
 
 from __future__ import annotations
 
+import re
 from typing import Any, NoReturn
 
 import grpc
 
-from antiphon.errors import ERROR_BY_CODE, AntiphonError, ErrorCode, Internal
+from antiphon.errors import (
+    ERROR_BY_CODE,
+    AntiphonError,
+    ErrorCode,
+    Internal,
+    InvalidArgument,
+    ResourceExhausted,
+)
 from antiphon.v1 import session_pb2
 from antiphon.wire.convert import error_from_proto, error_to_proto
 
@@ -28,6 +36,9 @@ _STATUS = {
     ErrorCode.INTERNAL: grpc.StatusCode.INTERNAL,
     ErrorCode.DATA_LOSS: grpc.StatusCode.DATA_LOSS,
 }
+# What gRPC itself says of a message or of metadata above a limit, at either end. It says so with
+# RESOURCE_EXHAUSTED, but the same request would be too large again.
+_TOO_LARGE = re.compile(r"larger than max|metadata size exceeds|(soft|hard) limit", re.IGNORECASE)
 _CODE = {status: code for code, status in _STATUS.items()}
 
 
@@ -44,12 +55,15 @@ def error_from_rpc(failure: grpc.RpcError, *, stage: str = "") -> AntiphonError:
             error = error_from_proto(session_pb2.SessionError.FromString(value))
             error.stage = error.stage or stage
             return error
-    code = _CODE.get(failure.code())
+    code, said = _CODE.get(failure.code()), failure.details() or failure.code().name.lower()
     kind = Internal if code is None else ERROR_BY_CODE[code]
-    return kind(failure.details() or failure.code().name.lower(), stage=stage)
+    if kind is ResourceExhausted and _TOO_LARGE.search(said):
+        kind = InvalidArgument
+    return kind(said, stage=stage)
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: AntiphonError) -> NoReturn:
     """End the call with the error's status and its typed form in the trailing metadata."""
-    metadata = ((ERROR_METADATA_KEY, error_to_proto(error).SerializeToString()),)
-    await context.abort(_STATUS[error.code], error.message, metadata)
+    proto = error_to_proto(error)
+    metadata = ((ERROR_METADATA_KEY, proto.SerializeToString()),)
+    await context.abort(_STATUS[error.code], proto.message, metadata)

@@ -8,10 +8,11 @@ import httpx
 import numpy as np
 import pytest
 import soundfile
-from fake_stages import INPUT_RATE_HZ, MAX_INPUT_AUDIO_S, THINKER
-from gateway_door import Door
+from fake_stages import INPUT_RATE_HZ, MAX_INPUT_AUDIO_S, THINKER, Session
+from gateway_door import Door, open_door
 
 from antiphon.conversation import AudioPart, Conversation, from_tensors
+from antiphon.errors import InvalidArgument
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -64,6 +65,15 @@ async def test_audio_is_read_at_any_width(door: Door, subtype: str) -> None:
     assert np.abs(recording - tone(INPUT_RATE_HZ)).max() < 0.01
 
 
+@pytest.mark.parametrize("subtype", ["ALAW", "ULAW"])
+async def test_audio_is_read_as_a_telephone_sends_it(door: Door, subtype: str) -> None:
+    response = await ask(door, wav(tone(INPUT_RATE_HZ), INPUT_RATE_HZ, subtype))
+    assert response.status_code == 200, response.text
+    (recording,) = heard(door).recordings
+    # The octave below 0.5 has sixteen steps, and an encoder may cut instead of rounding.
+    assert np.abs(recording - tone(INPUT_RATE_HZ)).max() < 0.25 / 16 + 2**-12
+
+
 async def test_audio_channels_are_averaged(door: Door) -> None:
     left = tone(INPUT_RATE_HZ)
     await ask(door, wav(np.stack([left, np.zeros_like(left)], axis=1), INPUT_RATE_HZ))
@@ -87,6 +97,10 @@ BAD: dict[str, bytes | str] = {
     "noise": bytes(range(256)),
     "not wav": wav(tone(8_000), 8_000, format_="FLAC"),
     "no samples": wav(np.zeros(0), 8_000),
+    **{
+        subtype: wav(tone(8_000), 8_000, subtype)
+        for subtype in ("GSM610", "G721_32", "IMA_ADPCM", "MS_ADPCM", "NMS_ADPCM_16")
+    },
     "nan": wav(np.array([0.0, np.nan]), 8_000, "FLOAT"),
     "infinite": wav(np.array([0.0, np.inf]), 8_000, "DOUBLE"),
     "rate too low": wav(np.zeros(9), 500),
@@ -109,6 +123,48 @@ async def test_audio_is_refused_when_all_recordings_together_are_too_long(door: 
     response = await ask(door, half, half)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == FIELD.replace("content[1]", "content[2]")
+
+
+async def test_audio_is_refused_when_there_are_very_many_recordings(door: Door) -> None:
+    short = base64.b64encode(wav(np.zeros(1), 8_000)).decode()
+    response = await ask(door, *[short] * 5000)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert error["code"] == "invalid_argument"
+    assert error["param"].startswith("messages[0]")
+
+
+@pytest.mark.parametrize(
+    ("settings", "seconds", "place"),
+    [
+        ({"max_recordings": 2}, 0.1, 3),
+        ({"max_recording_s": 0.5}, 0.6, 1),
+        ({"max_audio_s": 1.0}, 0.4, 3),
+    ],
+)
+async def test_audio_is_refused_beyond_a_limit_of_the_gateway(
+    settings: dict[str, Any], seconds: float, place: int
+) -> None:
+    async with open_door(**settings) as door:
+        response = await ask(door, *[wav(tone(8_000, seconds), 8_000)] * 3)
+        assert response.status_code == 400, response.text
+        error = response.json()["error"]
+        assert error["param"] == FIELD.replace("content[1]", f"content[{place}]")
+        assert not door.fakes[THINKER].sessions
+
+
+async def test_what_a_stage_says_of_a_recording_names_its_path(door: Door) -> None:
+    async def refuse(session: Session) -> None:
+        await session.opened()
+        await session.error(InvalidArgument("audio.1: too short: 9 samples", field="audio.1"))
+
+    door.fakes[THINKER].script = refuse
+    short = wav(tone(INPUT_RATE_HZ), INPUT_RATE_HZ)
+    response = await ask(door, short, short)
+    assert response.status_code == 400
+    path = FIELD.replace("content[1]", "content[2]")
+    error = response.json()["error"]
+    assert (error["param"], error["message"]) == (path, f"{path}: too short: 9 samples")
 
 
 async def test_audio_is_not_implemented_when_the_thinker_hears_nothing(door: Door) -> None:

@@ -11,6 +11,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 WAV = {"voice": "ethan", "format": "wav"}
 BOTH = ["text", "audio"]
+HUGE = 10**399
 
 
 def user(*parts: dict[str, Any]) -> dict[str, Any]:
@@ -79,6 +80,33 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"chunk_policy": {"first": -1, "ramp": [], "steady": 1}}, "chunk_policy"),
     ({"chunk_policy": {"first": 1, "ramp": []}}, "chunk_policy.steady"),
     ({"colour": "red"}, "colour"),
+    *(({name: sign * HUGE}, name) for name in ("max_tokens", "max_completion_tokens", "seed")
+      for sign in (1, -1)),
+    *(({"talker": {name: HUGE}}, f"talker.{name}") for name in (
+        "top_k", "seed", "max_tokens", "temperature", "top_p", "repetition_penalty")),
+    ({"logprobs": True, "top_logprobs": HUGE}, "top_logprobs"),
+    ({"temperature": HUGE}, "temperature"),
+    ({"temperature": 1e-39}, "temperature"),
+    ({"top_p": 1e-39}, "top_p"),
+    ({"talker": {"repetition_penalty": 1e-39}}, "talker.repetition_penalty"),
+    ({"chunk_policy": {"first": HUGE, "ramp": [], "steady": 1}}, "chunk_policy"),
+    ({"chunk_policy": {"first": 1, "ramp": [HUGE], "steady": 1}}, "chunk_policy"),
+    ({"chunk_policy": {"first": 1, "ramp": [1] * 65, "steady": 1}}, "chunk_policy"),
+    ({"user": 5}, "user"),
+    ({"user": "u" * 513}, "user"),
+    ({"metadata": "words"}, "metadata"),
+    ({"metadata": {"key": 5}}, "metadata[...]"),
+    ({"metadata": {"k" * 65: "v"}}, "metadata"),
+    ({"metadata": {"key": "v" * 513}}, "metadata[...]"),
+    ({"metadata": {str(n): "v" for n in range(17)}}, "metadata"),
+    ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
+    ({"prompt_cache_key": 5}, "prompt_cache_key"),
+    ({"prompt_cache_options": [1]}, "prompt_cache_options"),
+    ({"prompt_cache_retention": 5}, "prompt_cache_retention"),
+    ({"safety_identifier": {}}, "safety_identifier"),
+    ({"messages": [{"role": "user", "content": "Hi", "name": "n" * 513}]}, "messages[0].name"),
+    ({"messages": MESSAGES * 4097}, "messages[4096]"),
+    (user(*[{"type": "text", "text": "a"}] * 4097), "messages[0]"),
 ]  # fmt: skip
 
 NOT_YET: list[tuple[dict[str, Any], str]] = [
@@ -160,6 +188,46 @@ async def test_chat_is_a_400_when_the_body_is_not_a_json_object(door: Door, body
     response = await door.http.post("/v1/chat/completions", content=body)
     assert response.status_code == 400
     assert response.json()["error"]["code"] == "invalid_argument"
+
+
+NESTS: dict[str, bytes] = {
+    "metadata": b'"messages": [], "metadata": %b',
+    "tools": b'"messages": [], "tools": %b',
+    "part": b'"messages": [{"role": "user", "content": [{"type": "audio_url", "url": %b}]}]',
+}
+
+
+@pytest.mark.parametrize("where", NESTS)
+@pytest.mark.parametrize("depth", [2_000, 100_000])
+async def test_chat_is_a_400_when_the_body_is_nested_too_deeply(
+    door: Door, where: str, depth: int
+) -> None:
+    nest = b"[" * depth + b"]" * depth
+    body = b'{"model": "fake-omni", ' + NESTS[where] % nest + b"}"
+    response = await door.http.post("/v1/chat/completions", content=body)
+    assert response.status_code == 400, response.text
+
+
+async def test_chat_takes_what_has_no_effect(door: Door) -> None:
+    response = await door.chat(
+        user="u" * 512,
+        metadata={"k" * 64: "v" * 512} | {str(n): "v" for n in range(15)},
+        parallel_tool_calls=True,
+        prompt_cache_key="key",
+        prompt_cache_options={"mode": "implicit", "ttl": "30m"},
+        prompt_cache_retention="24h",
+        safety_identifier="somebody",
+    )
+    assert response.status_code == 200, response.text
+
+
+async def test_an_error_quotes_no_more_than_a_person_reads(door: Door) -> None:
+    response = await door.chat(**{"f" * 400_000: 1})
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert len(error["message"]) <= 8192
+    assert error["param"].startswith("fff")
+    assert len(error["param"]) <= 256
 
 
 async def test_chat_names_a_missing_model(door: Door) -> None:
