@@ -16,7 +16,7 @@ from grpc_reflection.v1alpha import reflection
 from antiphon.deployment.address import host_and_port
 from antiphon.deployment.schema import Deployment
 from antiphon.errors import Unavailable
-from antiphon.transport.channel import SERVER_OPTIONS
+from antiphon.transport.channel import CLIENT_SERVER_OPTIONS
 from antiphon.v1 import speech_pb2, speech_pb2_grpc
 from gateway.calls import Calls
 from gateway.config import delivery_of
@@ -161,6 +161,6 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _server_options(max_body_bytes: int) -> list[tuple[str, int]]:
-    options = dict(SERVER_OPTIONS)
+    options = dict(CLIENT_SERVER_OPTIONS)
     options["grpc.max_receive_message_length"] = max_body_bytes
     return list(options.items())

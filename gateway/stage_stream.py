@@ -10,7 +10,7 @@ import grpc
 from antiphon.errors import AntiphonError, Unavailable
 from antiphon.v1 import session_pb2
 from antiphon.wire.status import ERROR_METADATA_KEY, error_from_rpc
-from gateway.stages import Stage
+from gateway.stage import Stage
 
 Rpc = grpc.aio.StreamStreamCall[session_pb2.SessionRequest, session_pb2.SessionResponse]
 
@@ -26,7 +26,10 @@ class StageStream:
         self._credits: dict[str, int] = {}
         self._half_closed = False
         self._changed = asyncio.Event()
+        self._stage = stage
+        self._loss: Unavailable | None = None
         self._rpc: Rpc = stage.stub.RunSession(self._requests(opening))
+        stage.hold(self._stage_lost)
 
     def half_close(self) -> None:
         """Say that no more is coming; the stage then ends the stream."""
@@ -40,6 +43,7 @@ class StageStream:
 
     def cancel(self) -> None:
         """End the stream at once; the stage frees everything. May be repeated."""
+        self._stage.let_go(self._stage_lost)
         self._rpc.cancel()
         self.half_close()  # an RPC that is over already leaves its request iterator waiting
 
@@ -53,6 +57,10 @@ class StageStream:
                 yield response
         except grpc.aio.AioRpcError as failure:
             raise self._error(failure) from failure
+        except asyncio.CancelledError:
+            if self._loss is not None:
+                raise self._loss from None
+            raise
 
     async def _requests(
         self, opening: session_pb2.SessionOpen
@@ -65,6 +73,11 @@ class StageStream:
                 edge, positions = self._credits.popitem()
                 credit = session_pb2.OutputCredit(edge=edge, positions=positions)
                 yield session_pb2.SessionRequest(credit=credit)
+
+    def _stage_lost(self, loss: Unavailable) -> None:
+        """The stage has stopped answering: the stream is broken, whatever gRPC knows."""
+        self._loss = loss
+        self.cancel()
 
     def _error(self, failure: grpc.aio.AioRpcError) -> AntiphonError:
         typed = any(key == ERROR_METADATA_KEY for key, _ in failure.trailing_metadata() or ())

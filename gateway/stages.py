@@ -1,121 +1,22 @@
 """The stages that the gateway knows: one channel each, watched for as long as it runs.
 
 A stage is `ready` from the moment that its health service says SERVING and it has
-described itself, until its watch stream breaks or says otherwise. A request finds
+described itself, until it stops answering or says otherwise. A request finds
 out at once: nobody waits for a stage that is down.
 """
 
 from __future__ import annotations
 
 import asyncio
-import logging
-from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from collections.abc import AsyncGenerator, Iterator, Mapping
 from types import TracebackType
 
-import grpc
-from grpc_health.v1 import health_pb2
-
 from antiphon.deployment.schema import Deployment
-from antiphon.errors import AntiphonError, FailedPrecondition, InvalidArgument, Unavailable
+from antiphon.errors import AntiphonError, FailedPrecondition, InvalidArgument
 from antiphon.pipelines.graph import CLIENT
-from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import stage_pb2
-from antiphon.wire.stubs import stage_stub
 from gateway.lineup import Edges, Lineup, Member, check_agreement, roles_for
-
-log = logging.getLogger("gateway.stages")
-
-DESCRIBE_TIMEOUT_S = 5.0
-# Whoever asks how things stand does not wait for a stage that is stuck.
-DESCRIBE_NOW_S = 1.0
-Serving = health_pb2.HealthCheckResponse.ServingStatus
-
-
-class Stage:
-    """One stage process and what is known of it. `changed` is called on every change."""
-
-    def __init__(
-        self, role: str, address: str, *, reconnect_s: float, changed: Callable[[], None]
-    ) -> None:
-        self.role = role
-        self.address = address
-        self.description: stage_pb2.DescribeResponse | None = None
-        self.reason = "not reached yet"
-        self._reconnect_s = reconnect_s
-        self._changed = changed
-        self.channel = grpc.aio.insecure_channel(address, options=_channel_options(reconnect_s))
-        self.stub = stage_stub(self.channel)
-
-    @property
-    def ready(self) -> bool:
-        """Whether it serves and has described itself."""
-        return self.description is not None
-
-    def require(self) -> stage_pb2.DescribeResponse:
-        """Its description. Raises `Unavailable` when it is down."""
-        if self.description is None:
-            raise Unavailable(
-                f"the stage {self.role} at {self.address} is down: {self.reason}", stage=self.role
-            )
-        return self.description
-
-    async def watch(self) -> None:
-        """Keep `description` true, for ever. Cancelling leaves the channel open."""
-        reached = True
-        while True:
-            try:
-                await self._follow_health(wait_for_ready=not reached)
-                self._fall("it ended its health stream")
-            except grpc.aio.AioRpcError as failure:
-                self._fall(failure.details() or failure.code().name.lower())
-            except AntiphonError as error:
-                self._fall(error.message)
-            reached = self.channel.get_state() == grpc.ChannelConnectivity.READY
-            if reached:
-                await asyncio.sleep(self._reconnect_s)
-
-    async def _follow_health(self, *, wait_for_ready: bool) -> None:
-        """Follow the health stream until it ends. Raises what breaks it."""
-        watch = self.channel.unary_stream(
-            "/grpc.health.v1.Health/Watch",
-            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-            response_deserializer=health_pb2.HealthCheckResponse.FromString,
-        )
-        request = health_pb2.HealthCheckRequest()
-        async for response in watch(request, wait_for_ready=wait_for_ready):
-            if response.status == health_pb2.HealthCheckResponse.SERVING:
-                self._rise(await self._describe())
-            else:
-                self._fall(f"it is {Serving.Name(response.status)}")
-
-    async def describe_now(self) -> stage_pb2.DescribeResponse | None:
-        """What it tells at this moment; None when it does not."""
-        if not self.ready:
-            return None
-        try:
-            return await self.stub.Describe(stage_pb2.DescribeRequest(), timeout=DESCRIBE_NOW_S)
-        except grpc.aio.AioRpcError as failure:
-            log.info("stage %s does not tell how it is: %s", self.role, failure.details())
-            return None
-
-    async def _describe(self) -> stage_pb2.DescribeResponse:
-        description = await self.stub.Describe(
-            stage_pb2.DescribeRequest(), timeout=DESCRIBE_TIMEOUT_S
-        )
-        if description.role != self.role:
-            raise FailedPrecondition(f"a {description.role!r} answers there, not a {self.role!r}")
-        return description
-
-    def _rise(self, description: stage_pb2.DescribeResponse) -> None:
-        log.info("stage %s at %s is ready", self.role, self.address)
-        self.description, self.reason = description, ""
-        self._changed()
-
-    def _fall(self, reason: str) -> None:
-        if reason != self.reason:
-            log.warning("stage %s at %s is down: %s", self.role, self.address, reason)
-        self.description, self.reason = None, reason
-        self._changed()
+from gateway.stage import Stage
 
 
 class Stages:
@@ -226,12 +127,7 @@ class Stages:
                 f"stages.{role}.addresses: exactly one is needed, got {len(addresses)}",
                 field=f"stages.{role}.addresses",
             )
-        return Stage(
-            role,
-            addresses[0],
-            reconnect_s=self._deployment.gateway.reconnect_s,
-            changed=self._on_change,
-        )
+        return Stage(role, addresses[0], self._deployment.gateway, self._on_change)
 
     def _check_roles(self) -> None:
         """Raise `FailedPrecondition` unless graph and deployment name the same things."""
@@ -254,10 +150,3 @@ class Stages:
         """Wake who waits for a change, and wait for the next one."""
         self._change.set()
         self._change = asyncio.Event()
-
-
-def _channel_options(reconnect_s: float) -> list[tuple[str, int]]:
-    """The common options, with the deployment's pause between attempts to connect."""
-    options = dict(CHANNEL_OPTIONS)
-    options["grpc.max_reconnect_backoff_ms"] = max(100, round(reconnect_s * 1000))
-    return list(options.items())

@@ -100,6 +100,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     max_stage_ahead_seconds: Ahead = 4.0
     # How often a stage that is down is tried again.
     reconnect_s: Seconds = 1.0
+    # How often a stage is asked whether it still answers, and how long it may take to: one
+    # late answer takes it out for new requests, two in a row end those that run on it.
+    probe_interval_s: Seconds = 0.5
+    probe_timeout_s: Seconds = 1.5
 
 
 class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

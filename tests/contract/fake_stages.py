@@ -110,6 +110,19 @@ class Session:
         await self._context.write(message)
 
 
+class Health(health.aio.HealthServicer):
+    """A health service whose checks wait while it is not `answering`; its streams do not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answering = asyncio.Event()
+        self.answering.set()
+
+    async def Check(self, request: Any, context: Any) -> health_pb2.HealthCheckResponse:
+        await self.answering.wait()
+        return await super().Check(request, context)
+
+
 Script = Callable[[Session], Awaitable[None]]
 
 
@@ -164,7 +177,7 @@ class FakeStage(stage_pb2_grpc.StageServiceServicer):
     async def start(self) -> None:
         """Serve, at the address of before if there was one."""
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
-        self.health = health.aio.HealthServicer()
+        self.health = Health()
         stage_pb2_grpc.add_StageServiceServicer_to_server(self, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
         self.address = f"127.0.0.1:{self._server.add_insecure_port(self.address)}"

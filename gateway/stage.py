@@ -1,0 +1,210 @@
+"""One stage process as the gateway sees it: a channel, and whether it serves.
+
+Three signs tell:
+
+* its health stream: SERVING, or not, as the stage itself says;
+* the connection: gRPC's pings notice a process that is stopped or gone
+  (`antiphon.transport.channel`), and end its streams;
+* a probe, a unary health check every `probe_interval_s`: pings are also answered by a
+  process whose event loop or interpreter hangs, the probe is not. The first that is not
+  answered within `probe_timeout_s` takes the stage out for new requests, the second in a
+  row ends the running ones.
+
+A stage that says NOT_SERVING keeps its running requests: it may be draining.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import AntiphonError, FailedPrecondition, Unavailable
+from antiphon.transport.channel import CHANNEL_OPTIONS
+from antiphon.v1 import stage_pb2
+from antiphon.wire.stubs import stage_stub
+
+log = logging.getLogger("gateway.stages")
+
+DESCRIBE_TIMEOUT_S = 5.0
+# Whoever asks how things stand does not wait for a stage that is stuck.
+DESCRIBE_NOW_S = 1.0
+MISSES_TO_LOSE = 2
+Serving = health_pb2.HealthCheckResponse.ServingStatus
+Lost = Callable[[Unavailable], None]
+
+
+class Stage:
+    """One stage process and what is known of it. `changed` is called on every change."""
+
+    def __init__(
+        self, role: str, address: str, config: GatewayConfig, changed: Callable[[], None]
+    ) -> None:
+        self.role = role
+        self.address = address
+        self.description: stage_pb2.DescribeResponse | None = None
+        self.reason = "not reached yet"
+        self._config = config
+        self._changed = changed
+        self._says_serving = False
+        self._holders: set[Lost] = set()
+        self.channel = grpc.aio.insecure_channel(
+            address, options=_channel_options(config.reconnect_s)
+        )
+        self.stub = stage_stub(self.channel)
+
+    @property
+    def ready(self) -> bool:
+        """Whether it serves and has described itself."""
+        return self.description is not None
+
+    def require(self) -> stage_pb2.DescribeResponse:
+        """Its description. Raises `Unavailable` when it is down."""
+        if self.description is None:
+            raise Unavailable(
+                f"the stage {self.role} at {self.address} is down: {self.reason}", stage=self.role
+            )
+        return self.description
+
+    def hold(self, lost: Lost) -> None:
+        """Call `lost` if the stage stops answering, until `let_go`."""
+        self._holders.add(lost)
+
+    def let_go(self, lost: Lost) -> None:
+        """The end of `hold`; may be repeated."""
+        self._holders.discard(lost)
+
+    async def watch(self) -> None:
+        """Keep `description` true, for ever. Cancelling leaves the channel open."""
+        reached = True
+        while True:
+            try:
+                await self._follow_health(wait_for_ready=not reached)
+                self._fall("it ended its health stream")
+            except grpc.aio.AioRpcError as failure:
+                self._fall(failure.details() or failure.code().name.lower())
+            except AntiphonError as error:
+                self._fall(error.message)
+            except Exception as error:
+                log.exception("watching the stage %s failed; it is tried again", self.role)
+                self._fall(f"it cannot be watched: {error}")
+            reached = self.channel.get_state() == grpc.ChannelConnectivity.READY
+            if reached:
+                await asyncio.sleep(self._config.reconnect_s)
+
+    async def describe_now(self) -> stage_pb2.DescribeResponse | None:
+        """What it tells at this moment; None when it does not."""
+        if not self.ready:
+            return None
+        try:
+            return await self.stub.Describe(stage_pb2.DescribeRequest(), timeout=DESCRIBE_NOW_S)
+        except grpc.aio.AioRpcError as failure:
+            log.info("stage %s does not tell how it is: %s", self.role, failure.details())
+            return None
+
+    async def _follow_health(self, *, wait_for_ready: bool) -> None:
+        """Follow the health stream until it ends, probing meanwhile. Raises what breaks it."""
+        watch = self.channel.unary_stream(
+            "/grpc.health.v1.Health/Watch",
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
+        request = health_pb2.HealthCheckRequest()
+        stream = watch(request, wait_for_ready=wait_for_ready)
+        probing: asyncio.Task[None] | None = None
+        try:
+            async for response in stream:
+                self._says_serving = response.status == health_pb2.HealthCheckResponse.SERVING
+                if self._says_serving:
+                    self._rise(await self._describe())
+                else:
+                    self._fall(f"it is {_name_of(response.status)}")
+                if probing is None:
+                    probing = asyncio.create_task(self._probe())
+        finally:
+            self._says_serving = False
+            stream.cancel()
+            if probing is not None:
+                probing.cancel()
+                await asyncio.gather(probing, return_exceptions=True)
+
+    async def _probe(self) -> None:
+        """Ask at intervals whether it still answers, for as long as its health stream lasts."""
+        misses = 0
+        while True:
+            # A miss has taken its time already; and whether it was one shows at once.
+            if not misses:
+                await asyncio.sleep(self._config.probe_interval_s)
+            if await self._answers():
+                misses = 0
+                continue
+            misses += 1
+            reason = f"it has not answered a probe within {self._config.probe_timeout_s:g} s"
+            self._fall(reason)
+            if misses >= MISSES_TO_LOSE:
+                self._lose(f"{reason}, {misses} times in a row")
+                await asyncio.sleep(self._config.probe_interval_s)
+
+    async def _answers(self) -> bool:
+        """Whether it answers a probe now; one that does, and serves, is ready again."""
+        check = self.channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
+        timeout_s = self._config.probe_timeout_s
+        try:
+            await check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+            if self._says_serving and not self.ready:
+                description = await self._describe(timeout_s)
+                # It may have said otherwise meanwhile.
+                if self._says_serving:
+                    self._rise(description)
+        except grpc.aio.AioRpcError as failure:
+            log.info("stage %s did not answer a probe: %s", self.role, failure.details())
+            return False
+        except AntiphonError as error:
+            self._fall(error.message)
+        return True
+
+    async def _describe(self, timeout_s: float = DESCRIBE_TIMEOUT_S) -> stage_pb2.DescribeResponse:
+        description = await self.stub.Describe(stage_pb2.DescribeRequest(), timeout=timeout_s)
+        if description.role != self.role:
+            raise FailedPrecondition(f"a {description.role!r} answers there, not a {self.role!r}")
+        return description
+
+    def _rise(self, description: stage_pb2.DescribeResponse) -> None:
+        log.info("stage %s at %s is ready", self.role, self.address)
+        self.description, self.reason = description, ""
+        self._changed()
+
+    def _fall(self, reason: str) -> None:
+        if reason != self.reason:
+            log.warning("stage %s at %s is down: %s", self.role, self.address, reason)
+        self.description, self.reason = None, reason
+        self._changed()
+
+    def _lose(self, why: str) -> None:
+        """End what runs there."""
+        for lost in list(self._holders):
+            lost(
+                Unavailable(
+                    f"the stage {self.role} at {self.address} was lost: {why}", stage=self.role
+                )
+            )
+
+
+def _name_of(status: int) -> str:
+    """A serving status in words; a stage of another version may know more of them."""
+    return Serving.Name(status) if status in Serving.values() else f"in the unknown state {status}"
+
+
+def _channel_options(reconnect_s: float) -> list[tuple[str, int]]:
+    """The common options, with the deployment's pause between attempts to connect."""
+    options = dict(CHANNEL_OPTIONS)
+    options["grpc.max_reconnect_backoff_ms"] = max(100, round(reconnect_s * 1000))
+    return list(options.items())

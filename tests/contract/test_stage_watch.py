@@ -1,0 +1,80 @@
+"""What the gateway makes of a stage's health: odd states, and a stage that stops answering."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+
+import pytest
+from fake_stages import CODE2WAV, TALKER, THINKER, Session, stall
+from gateway_door import SPOKEN, open_door
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+GENEROUS_S = 30.0
+UNKNOWN_STATUS = 99
+
+
+async def test_a_stage_in_an_unknown_state_is_down_and_watched_further() -> None:
+    async with asyncio.timeout(GENEROUS_S), open_door() as door:
+        ready = door.gateway.stages.readiness()
+        assert await anext(ready)
+        await door.fakes[TALKER].health.set("", UNKNOWN_STATUS)
+        assert not await anext(ready)
+        health = await door.http.get("/health")
+        assert health.status_code == 503
+        assert str(UNKNOWN_STATUS) in health.json()["stages"][TALKER]["reason"]
+        await door.fakes[TALKER].set_serving(True)
+        assert await anext(ready)
+        await ready.aclose()
+
+
+async def test_a_running_call_goes_on_when_its_stage_says_that_it_serves_no_more() -> None:
+    """As it does while it drains."""
+    go_on, speaking = asyncio.Event(), asyncio.Event()
+
+    async def speak(session: Session) -> None:
+        speaking.set()
+        await go_on.wait()
+        await usual(session)
+
+    async with asyncio.timeout(GENEROUS_S), open_door() as door:
+        usual = door.fakes[THINKER].script
+        door.fakes[THINKER].script = speak
+        ready = door.gateway.stages.readiness()
+        assert await anext(ready)
+        asking = asyncio.create_task(door.chat())
+        await speaking.wait()
+        await door.fakes[THINKER].set_serving(False)
+        assert not await anext(ready)
+        assert (await door.chat()).status_code == 503
+        go_on.set()
+        assert (await asking).status_code == 200
+        await ready.aclose()
+
+
+async def test_a_stage_that_stops_answering_is_down_and_its_calls_end_until_it_answers() -> None:
+    """Its connection, its health stream and its sessions are as good as ever."""
+    async with asyncio.timeout(GENEROUS_S), open_door() as door:
+        for role in (THINKER, TALKER, CODE2WAV):
+            door.fakes[role].script = stall
+        ready = door.gateway.stages.readiness()
+        assert await anext(ready)
+        asking = asyncio.create_task(door.chat(**SPOKEN))
+        door.fakes[CODE2WAV].health.answering.clear()
+        assert not await anext(ready)
+        refused = await door.chat(**SPOKEN)
+        assert refused.status_code == 503
+        assert "has not answered a probe" in refused.text
+        ended = await asking
+        assert ended.status_code == 503
+        error = json.loads(ended.text)["error"]
+        assert error["code"] == "unavailable"
+        assert f"the stage {CODE2WAV} at" in error["message"]
+        assert "was lost" in error["message"]
+        door.fakes.reset()
+        assert (await door.chat()).status_code == 200, "text needs no code2wav"
+        door.fakes[CODE2WAV].health.answering.set()
+        assert await anext(ready)
+        assert (await door.chat(**SPOKEN)).status_code == 200
+        await ready.aclose()
