@@ -25,7 +25,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _parser().parse_args(arguments)
     console = Console(sys.stdout)
     try:
-        launcher = Launcher(_deployment(options), metrics=True, report=console)
+        launcher = Launcher(
+            _deployment(options), metrics=True, on_exit=options.on_exit, report=console
+        )
         return asyncio.run(up(launcher, console))
     except AntiphonError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -33,7 +35,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 async def up(launcher: Launcher, console: Console) -> int:
-    """Run until a signal asks to stop (0) or the gateway ends (1)."""
+    """Run until a signal asks to stop (0) or the end of a service ends everything (1)."""
     stopping = _StopOnSignal(launcher, console)
     try:
         async with launcher as running:
@@ -46,8 +48,8 @@ async def up(launcher: Launcher, console: Console) -> int:
                 if process.metrics_url:
                     console.say(f"    {name:<9} {process.metrics_url}")
             console.say()
-            await running.wait()
-            console.say("the gateway has ended, stopping the stages")
+            ended = await running.wait()
+            console.say(f"{ended.name} has ended, stopping everything")
             return 1
     except asyncio.CancelledError:
         if not stopping.asked:
@@ -69,6 +71,7 @@ class _StopOnSignal:
 
     def _stop(self) -> None:
         if self.asked or self._task is None:
+            self._console.say("killing everything")
             self._launcher.kill()
             return
         self.asked = True
@@ -89,6 +92,13 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--host", metavar="ADDRESS", help="where the gateway listens (127.0.0.1)")
     up.add_argument("--port", type=int, help="of its HTTP door (8000); 0 takes a free one")
     up.add_argument("--grpc-port", type=int, metavar="PORT", help="of its gRPC door (a free one)")
+    up.add_argument(
+        "--on-exit",
+        choices=("restart", "stop"),
+        default="restart",
+        help="when a process ends after all were ready: start it again, after a longer pause each "
+        "time (restart), or stop everything with status 1 (stop)",
+    )
     up.add_argument(
         "--stage",
         action="extend",

@@ -10,6 +10,7 @@ from antiphon.deployment.events import (
     Listening,
     Loaded,
     Output,
+    Restarting,
     Started,
     describe_status,
 )
@@ -58,5 +59,7 @@ def _describe(event: LaunchEvent) -> str:
             return f"ready after {event.seconds:.1f} s"
         case Exited():
             return describe_status(event.status)
+        case Restarting():
+            return f"starts again in {event.after_s:g} s"
         case Output():
             return event.line

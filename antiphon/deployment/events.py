@@ -41,6 +41,14 @@ class Exited:
 
 
 @dataclass(frozen=True, slots=True)
+class Restarting:
+    """The service ended by itself and is started again after this many seconds."""
+
+    service: str
+    after_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class Output:
     """A line that the service printed."""
 
@@ -48,7 +56,7 @@ class Output:
     line: str
 
 
-LaunchEvent = Started | Listening | Loaded | Exited | Output
+LaunchEvent = Started | Listening | Loaded | Exited | Restarting | Output
 Report = Callable[[LaunchEvent], None]
 
 

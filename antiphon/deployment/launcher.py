@@ -3,7 +3,8 @@
 The order: all stages start at once and tell where they listen, before they load;
 then the gateway starts with a deployment file that has their addresses; the
 deployment is ready when all of them are. Until then the end of any process ends
-all of them; afterwards the others go on, and the gateway refuses what it cannot do.
+all of them; afterwards the others go on, the gateway refuses what it cannot do, and
+what has ended is started again at the address that it had, if so wanted.
 """
 
 from __future__ import annotations
@@ -11,12 +12,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import TracebackType
+from types import MappingProxyType, TracebackType
 
-from antiphon.deployment.events import LaunchEvent, Report, describe_status
+from antiphon.deployment.events import LaunchEvent, Report, Restarting, describe_status
 from antiphon.deployment.plan import (
     GATEWAY,
     application_root,
@@ -26,6 +27,7 @@ from antiphon.deployment.plan import (
 )
 from antiphon.deployment.process import ServiceProcess, http_url
 from antiphon.deployment.schema import Deployment, dump_deployment
+from antiphon.deployment.supervision import Backoff, OnExit
 from antiphon.errors import DeadlineExceeded, Unavailable
 
 STARTUP_TIMEOUT_S = 900.0
@@ -35,17 +37,27 @@ METRICS_LISTEN = "127.0.0.1:0"
 
 @dataclass(frozen=True, slots=True)
 class Running:
-    """A deployment that is ready. `processes` are by role, and "gateway"."""
+    """A deployment that is ready.
+
+    `processes` are by role, and "gateway"; one that was started again takes its
+    predecessor's place. `ended` is set when the end of one has ended the deployment.
+    """
 
     model: Path
     http_url: str
     grpc_address: str
     processes: Mapping[str, ServiceProcess]
     startup_s: float
+    ended: asyncio.Event
 
-    async def wait(self) -> int:
-        """Wait until the gateway ends by itself; its exit status."""
-        return await self.processes[GATEWAY].wait()
+    async def wait(self) -> ServiceProcess:
+        """Wait until the deployment has ended by itself; the service that ended it.
+
+        With `restart` none does.
+        """
+        await self.ended.wait()
+        # The gateway is the last: where stages are left alone when they end, it is the one.
+        return [each for each in self.processes.values() if each.exited.done()][-1]
 
 
 class Launcher:
@@ -58,10 +70,11 @@ class Launcher:
     Takes a deployment or a checkpoint directory; a deployment without a model serves
     the embedded one. A stage that has addresses already runs elsewhere and is not
     started. With `metrics` a stage without `metrics_listen` gets a free port of this
-    host's for it. `report` is called with every `LaunchEvent`. Raises what `plan.resolve`
-    raises. Entering raises `Unavailable`, naming the stage, when a process ends before
-    all are ready, and `DeadlineExceeded` after `startup_timeout_s`; nothing is left
-    running then, nor when the entering task is cancelled.
+    host's for it. `report` is called with every `LaunchEvent`. `on_exit` says what the
+    end of a service means once all are ready. Raises what `plan.resolve` raises.
+    Entering raises `Unavailable`, naming the stage, when a process ends before all are
+    ready, and `DeadlineExceeded` after `startup_timeout_s`; nothing is left running
+    then, nor when the entering task is cancelled.
     """
 
     def __init__(
@@ -69,6 +82,7 @@ class Launcher:
         deployment: Deployment | Path,
         *,
         metrics: bool = False,
+        on_exit: OnExit = "leave",
         report: Report | None = None,
         root: Path | None = None,
         startup_timeout_s: float = STARTUP_TIMEOUT_S,
@@ -83,9 +97,13 @@ class Launcher:
         self._report = report or _ignore
         self._startup_timeout_s = startup_timeout_s
         self._stop_timeout_s = stop_timeout_s
+        self._on_exit = on_exit
         self._processes: dict[str, ServiceProcess] = {}
         self._one_ended = asyncio.Event()
-        self._watches: set[asyncio.Task[None]] = set()
+        self._ended = asyncio.Event()
+        self._all_were_ready = False
+        self._stopping = asyncio.Event()
+        self._watches: dict[str, asyncio.Task[None]] = {}
         self._files = contextlib.ExitStack()
 
     async def __aenter__(self) -> Running:
@@ -104,22 +122,34 @@ class Launcher:
         await self.stop()
 
     async def stop(self) -> None:
-        """Ask all processes to stop, and kill what is left after `stop_timeout_s`.
+        """Ask the gateway to stop, then the stages: what it still answers needs them.
 
-        If this is cancelled, it kills at once. Returns when all have ended.
+        Each of the two has `stop_timeout_s`, then what is left is killed. If this is
+        cancelled, it kills at once. Returns when all have ended.
         """
-        for process in self._processes.values():
-            process.terminate()
+        self._stopping.set()
+        stages = [name for name in self._processes if name != GATEWAY]
         try:
-            if self._watches:
-                await asyncio.wait(self._watches, timeout=self._stop_timeout_s)
+            await self._stop([name for name in self._processes if name == GATEWAY])
+            await self._stop(stages)
         finally:
             self.kill()
             self._files.close()
-        await asyncio.gather(*self._watches)
+        await asyncio.gather(*self._watches.values())
+
+    async def _stop(self, names: Sequence[str]) -> None:
+        """Ask these to stop, and kill those that have not within `stop_timeout_s`."""
+        for name in names:
+            self._processes[name].terminate()
+        watches = [self._watches[name] for name in names]
+        if watches:
+            await asyncio.wait(watches, timeout=self._stop_timeout_s)
+        for name in names:
+            self._processes[name].kill()
 
     def kill(self) -> None:
-        """End all processes at once."""
+        """End all processes at once; none is started again."""
+        self._stopping.set()
         for process in self._processes.values():
             process.kill()
 
@@ -139,6 +169,7 @@ class Launcher:
             raise self._ended_early()
         if start.cancelled():
             raise self._too_slow()
+        self._all_were_ready = True
         return start.result()
 
     async def _start(self) -> Running:
@@ -164,27 +195,51 @@ class Launcher:
             model=Path(self._deployment.model),
             http_url=http_url(doors.http),
             grpc_address=doors.grpc,
-            processes=dict(self._processes),
+            processes=MappingProxyType(self._processes),
             startup_s=asyncio.get_running_loop().time() - started_at,
+            ended=self._ended,
         )
 
     async def _spawn(self, name: str, *argv: str) -> ServiceProcess:
-        process = await ServiceProcess.start(name, argv, root=self._root, report=self._report)
-        self._processes[name] = process
-        self._watches.add(asyncio.create_task(self._watch(process)))
+        process = await self._start_process(name, argv)
+        self._watches[name] = asyncio.create_task(self._watch(name, argv))
         return process
 
-    async def _watch(self, process: ServiceProcess) -> None:
-        """Report the end of a process when it comes."""
-        await process.report_exit()
-        self._one_ended.set()
+    async def _start_process(self, name: str, argv: Sequence[str]) -> ServiceProcess:
+        process = await ServiceProcess.start(name, argv, root=self._root, report=self._report)
+        self._processes[name] = process
+        if self._stopping.is_set():
+            process.kill()
+        return process
+
+    async def _watch(self, name: str, argv: Sequence[str]) -> None:
+        """Report the ends of a service and do what they call for, until the deployment stops."""
+        backoff = Backoff()
+        doors: tuple[str, ...] = ()
+        while True:
+            process = self._processes[name]
+            await process.report_exit()
+            self._one_ended.set()
+            if self._stopping.is_set() or not self._all_were_ready:
+                return
+            if self._on_exit != "restart":
+                if name == GATEWAY or self._on_exit == "stop":
+                    self._ended.set()
+                return
+            doors = doors or process.doors
+            pause_s = backoff.pause_s(process.ready_for_s)
+            self._report(Restarting(name, pause_s))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(pause_s):
+                    await self._stopping.wait()
+            if self._stopping.is_set():
+                return
+            await self._start_process(name, (*argv, *doors))
 
     def _ended_early(self) -> Unavailable:
         process = next(each for each in self._processes.values() if each.exited.done())
-        said = "".join(f"\n  {line}" for line in process.tail)
-        status = describe_status(process.exited.result())
         return Unavailable(
-            f"{process.name} {status} before everything was ready; it said:{said or ' nothing'}",
+            f"{process.name} {why_it_ended(process, ' before everything was ready')}",
             stage=process.name,
         )
 
@@ -194,6 +249,15 @@ class Launcher:
             f"not ready after {self._startup_timeout_s:g} s: {', '.join(waiting)}",
             stage=waiting[0] if waiting else "",
         )
+
+
+def why_it_ended(process: ServiceProcess, when: str = "") -> str:
+    """How a process ended, and the sentence that it gave; else all that it printed last."""
+    status = f"{describe_status(process.exited.result())}{when}"
+    if process.reason:
+        return f"{status}: {process.reason}"
+    said = "".join(f"\n  {line}" for line in process.tail)
+    return f"{status}; it said:{said or ' nothing'}"
 
 
 def _write(path: Path, deployment: Deployment) -> str:

@@ -77,6 +77,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         self._lines = LineBuffer()
         self._drained = asyncio.Event()
         self._started_at = loop.time()
+        self._ready_at = self._exited_at = 0.0
 
     @classmethod
     async def start(
@@ -136,6 +137,32 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         door = announcement.metrics or announcement.http
         return f"{http_url(door)}/metrics" if door else ""
 
+    @property
+    def doors(self) -> tuple[str, ...]:
+        """The options that have a successor listen where this one did."""
+        if not self.listening.done():
+            return ()
+        told = self.listening.result()
+        given = {
+            "--listen": told.address,
+            "--metrics-listen": told.metrics,
+            "--http-listen": told.http,
+            "--grpc-listen": told.grpc,
+        }
+        return tuple(part for option in given.items() if option[1] for part in option)
+
+    @property
+    def ready_for_s(self) -> float:
+        """How long it was ready before it ended; 0 if it never was, or has not ended."""
+        return max(0.0, self._exited_at - self._ready_at) if self.ready.done() else 0.0
+
+    @property
+    def reason(self) -> str:
+        """The sentence with which it refused to start or went down; "" if it printed none."""
+        start = f"{self.name}: "
+        said = (line for line in reversed(self.tail) if line.startswith(start))
+        return next(said, "").removeprefix(start)
+
     async def wait(self) -> int:
         """The exit status, when there is one."""
         return await asyncio.shield(self.exited)
@@ -175,7 +202,8 @@ class ServiceProcess(asyncio.SubprocessProtocol):
             self.listening.set_result(announcement)
             self._report(Listening(self.name, self.address, announcement.metrics))
         elif announcement.event == "ready" and not self.ready.done():
-            seconds = asyncio.get_running_loop().time() - self._started_at
+            self._ready_at = asyncio.get_running_loop().time()
+            seconds = self._ready_at - self._started_at
             self.ready.set_result(seconds)
             self._report(Loaded(self.name, seconds))
 
@@ -201,6 +229,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         # Python's resource tracker ignores this: it ends by itself when it has removed what
         # the processes left, which a kill would prevent.
         self._signal_group(signal.SIGTERM)
+        self._exited_at = asyncio.get_running_loop().time()
         self.exited.set_result(cast(int, self._transport.get_returncode()))
 
     def _printed(self, line: str) -> None:

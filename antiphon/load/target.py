@@ -9,8 +9,13 @@ from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from antiphon.deployment.events import Report, describe_status
-from antiphon.deployment.launcher import STARTUP_TIMEOUT_S, STOP_TIMEOUT_S, Launcher
+from antiphon.deployment.events import Report
+from antiphon.deployment.launcher import (
+    STARTUP_TIMEOUT_S,
+    STOP_TIMEOUT_S,
+    Launcher,
+    why_it_ended,
+)
 from antiphon.deployment.plan import GATEWAY, application_root, resolve, with_gateway
 from antiphon.deployment.process import ServiceProcess
 from antiphon.deployment.schema import Deployment, dump_deployment
@@ -89,8 +94,6 @@ async def _ready(process: ServiceProcess, ended: asyncio.Task[None]) -> None:
     first = asyncio.FIRST_COMPLETED
     await asyncio.wait((process.ready, ended), timeout=STARTUP_TIMEOUT_S, return_when=first)
     if ended.done():
-        said = "".join(f"\n  {line}" for line in process.tail)
-        status = describe_status(process.exited.result())
-        raise Unavailable(f"{process.name} {status}; it said:{said}", stage=process.name)
+        raise Unavailable(f"{process.name} {why_it_ended(process)}", stage=process.name)
     if not process.ready.done():
         raise DeadlineExceeded(f"{process.name}: not ready after {STARTUP_TIMEOUT_S:g} s")

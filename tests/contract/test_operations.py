@@ -45,6 +45,7 @@ async def test_health_tells_each_stage(door: Door) -> None:
     assert response.json() == {
         "ready": True,
         "reason": "",
+        "outputs": {"text": True, "audio": True},
         "stages": {
             role: {"address": door.fakes[role].address, "ready": True, "reason": ""}
             for role in ROLES
@@ -64,8 +65,22 @@ async def test_health_is_a_503_with_the_reason_when_a_stage_is_down() -> None:
         stages = response.json()["stages"]
         assert [stages[role]["ready"] for role in ROLES] == [True, False, True]
         assert stages[TALKER]["reason"]
+        assert response.json()["outputs"] == {"text": True, "audio": False}
+        assert (await door.chat()).status_code == 200
+        assert (await door.chat(**SPOKEN)).status_code == 503
         assert await door.metric(f'antiphon_gateway_stage_ready{{stage="{TALKER}"}}') == 0
         assert await door.metric(f'antiphon_gateway_stage_ready{{stage="{THINKER}"}}') == 1
+
+
+async def test_health_tells_no_output_when_what_all_need_is_down() -> None:
+    async with open_door() as door:
+        ready = door.gateway.stages.readiness()
+        assert await anext(ready)
+        await door.fakes[THINKER].die()
+        assert not await anext(ready)
+        await ready.aclose()
+        outputs = (await door.http.get("/health")).json()["outputs"]
+    assert outputs == {"text": False, "audio": False}
 
 
 async def test_health_tells_when_another_role_answers() -> None:

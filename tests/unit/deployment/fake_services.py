@@ -23,7 +23,8 @@ def say(**event):
 """
 STAGE = """
 metrics = options.get("--metrics-listen", "").replace(":0", ":9")
-say(event="listening", address="127.0.0.1:" + str(1000 + os.getpid()), metrics=metrics)
+host, _, port = options["--listen"].rpartition(":")
+say(event="listening", address=f"{host}:{int(port) or 1000 + os.getpid()}", metrics=metrics)
 print("weights loaded")
 say(event="ready", seconds=0.5)
 signal.pause()
@@ -34,6 +35,22 @@ say(event="listening", http="127.0.0.1:8000", grpc="127.0.0.1:9000")
 say(event="ready", seconds=0.1)
 signal.pause()
 """
+# It stops as one that drains: not before the stages had their chance to go first.
+DRAINING_GATEWAY = GATEWAY.replace(
+    "signal.pause()",
+    """
+import re, select
+config = open(options["--config"]).read()
+ports = re.findall(r"addresses:\\s+- 127.0.0.1:(\\d+)", config)
+handles = [os.pidfd_open(int(port) - 1000) for port in ports]
+def drain(*_):
+    print(len(handles), "stages,", len(select.select(handles, [], [], 1)[0]), "gone")
+    sys.exit(0)
+signal.signal(signal.SIGTERM, drain)
+say(event="ready", seconds=0.1)
+while True: signal.pause()
+""",
+).replace('say(event="ready", seconds=0.1)\n\n', "\n")
 STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN)" + STAGE.replace(
     "signal.pause()", "\nwhile True: signal.pause()"
 )

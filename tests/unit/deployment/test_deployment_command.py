@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import signal
 import subprocess
@@ -9,6 +10,7 @@ import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
 
+import pytest
 from fake_services import EXIT_WAIT_S, ROLES, STUBBORN, Checkout, Pids
 
 from antiphon.deployment.plan import EMBEDDED_MODEL
@@ -55,6 +57,16 @@ def read_until(process: subprocess.Popen[str], mark: str) -> str:
     raise AssertionError(f"it ended before {mark!r}:\n{said}")
 
 
+def pid_of(service: str, said: str) -> int:
+    (pid,) = re.findall(rf"{service} *\| started, process (\d+)", said)
+    return int(pid)
+
+
+def listening(service: str, said: str) -> str:
+    (address,) = re.findall(rf"{service} *\| listens on ([0-9.:]+)", said)
+    return str(address)
+
+
 def pids_in(said: str) -> list[int]:
     return [int(pid) for pid in re.findall(r"started, process (\d+)", said)]
 
@@ -90,6 +102,7 @@ def test_command_kills_at_once_when_interrupted_twice(checkout: Checkout) -> Non
         process.send_signal(signal.SIGINT)
         read_until(process, "once more kills at once")
         process.send_signal(signal.SIGINT)
+        read_until(process, "killing everything")
         assert process.wait(EXIT_WAIT_S) == 0
     assert not pids.left(0)
 
@@ -109,10 +122,53 @@ def test_command_fails_with_the_reason_when_a_stage_cannot_load(checkout: Checko
     assert "error: talker exited with status 1 before everything was ready" in said
 
 
-def test_command_fails_when_the_gateway_ends(checkout: Checkout) -> None:
-    with running(checkout, *COMMAND, until="gRPC") as (process, said):
-        subprocess.run(["kill", "-9", str(pids_in(said)[-1])], check=True)
+def test_command_gives_the_sentence_alone_when_a_stage_refuses_to_start(checkout: Checkout) -> None:
+    refusal = "sys.exit('talker: config.json has no talker_config; take another checkpoint')"
+    checkout.write("talker", f"print(*range(30), sep=chr(10)); {refusal}")
+    with running(checkout, *COMMAND, until="error:") as (process, said):
+        assert process.stdout is not None
+        assert process.stdout.read() == ""
         assert process.wait(EXIT_WAIT_S) == 1
+    error = said.splitlines()[-1]
+    assert error.endswith("ready: config.json has no talker_config; take another checkpoint")
+
+
+@pytest.mark.parametrize("name", ["talker", "gateway"])
+def test_command_starts_a_service_again_where_it_was_when_it_is_killed(
+    checkout: Checkout, name: str
+) -> None:
+    with running(checkout, *COMMAND, until="    gateway") as (process, said):
+        pid = pid_of(name, said)
+        for pause in ("0.5 s", "1 s"):
+            os.kill(pid, signal.SIGKILL)
+            again = read_until(process, f"{name:<9}| ready after")
+            assert f"{name:<9}| was killed by SIGKILL\n" in again
+            assert f"{name:<9}| starts again in {pause}\n" in again
+            assert listening(name, again) == listening(name, said)
+            pid = pid_of(name, again)
+        pids = Pids([pid])
+        process.send_signal(signal.SIGINT)
+        assert process.wait(EXIT_WAIT_S) == 0
+    assert not pids.left(0)
+
+
+@pytest.mark.parametrize("name", ["talker", "gateway"])
+def test_command_stops_when_a_service_ends_and_it_is_told_to(checkout: Checkout, name: str) -> None:
+    with running(checkout, *COMMAND, "--on-exit", "stop", until="    gateway") as (process, said):
+        pids = Pids(pids_in(said))
+        os.kill(pid_of(name, said), signal.SIGKILL)
+        read_until(process, f"{name} has ended, stopping everything")
+        assert process.wait(EXIT_WAIT_S) == 1
+    assert not pids.left(0)
+
+
+def test_command_stops_when_interrupted_while_a_stage_is_down(checkout: Checkout) -> None:
+    with running(checkout, *COMMAND, until="    gateway") as (process, said):
+        os.kill(pid_of("talker", said), signal.SIGKILL)
+        read_until(process, "talker   | starts again in")
+        process.send_signal(signal.SIGINT)
+        read_until(process, "nothing is left running")
+        assert process.wait(EXIT_WAIT_S) == 0
 
 
 def test_command_serves_the_embedded_model_when_none_is_named(checkout: Checkout) -> None:

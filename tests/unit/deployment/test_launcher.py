@@ -8,7 +8,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from fake_services import GATEWAY, ROLES, STAGE, STUBBORN, Checkout, Pids
+from fake_services import DRAINING_GATEWAY, GATEWAY, ROLES, STAGE, STUBBORN, Checkout, Pids
 
 from antiphon.deployment.events import Exited, LaunchEvent, Listening, Loaded, Output, Started
 from antiphon.deployment.launcher import Launcher
@@ -148,7 +148,8 @@ async def test_launcher_keeps_the_others_running_when_one_dies_after_start(
         alive = {name for name, each in running.processes.items() if not each.exited.done()}
         assert alive == {"thinker", "code2wav", "gateway"}
         os.kill(running.processes["gateway"].pid, 9)
-        assert await running.wait() == -9
+        assert (await running.wait()).name == "gateway"
+        assert running.processes["gateway"].exited.result() == -9
 
 
 async def test_launcher_raises_deadline_exceeded_when_a_stage_never_gets_ready(
@@ -191,6 +192,14 @@ async def test_launcher_kills_a_stage_when_it_does_not_stop(checkout: Checkout) 
         processes = running.processes
     assert processes["talker"].exited.result() == -9
     assert processes["thinker"].exited.result() == -15
+
+
+async def test_launcher_stops_the_stages_when_the_gateway_has_ended(checkout: Checkout) -> None:
+    checkout.write("gateway", DRAINING_GATEWAY)
+    told = Told()
+    async with launcher(checkout, told):
+        pass
+    assert told.said("gateway")[-1] == "3 stages, 0 gone"
 
 
 async def test_launcher_ends_a_stage_when_its_announcement_has_no_form(checkout: Checkout) -> None:
