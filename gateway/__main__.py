@@ -36,13 +36,21 @@ def main() -> int:
 
 
 async def _serve(options: Options) -> None:
-    """Serve until told to stop, then shut down in order."""
+    """Serve until told to stop, then finish what runs; told again, stop at once."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
     began = time.monotonic()
-    async with Gateway(options.deployment) as gateway:
+    gateway = Gateway(options.deployment)
+
+    def told() -> None:
+        if stop.is_set():
+            log.info("told again to stop: ending what runs")
+            gateway.hurry()
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told)
+    async with gateway:
         log.info("listening: http %s, grpc %s", gateway.http_address, gateway.grpc_address)
         addresses = {"http": gateway.http_address, "grpc": gateway.grpc_address}
         _announce(options, {"event": "listening", **addresses})
@@ -55,7 +63,7 @@ async def _serve(options: Options) -> None:
             _announce(options, {"event": "ready", "seconds": seconds})
         ready.cancel()
         await stopped
-        log.info("shutting down")
+        log.info("finishing what runs, for at most %g s", options.deployment.gateway.drain_s)
 
 
 def _announce(options: Options, event: dict[str, object]) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
 from antiphon.deployment.schema import GatewayConfig
@@ -26,7 +26,8 @@ class Calls:
         self._delivery = delivery
         self._live: set[Call] = set()
         self._admitted = 0
-        self._closing = False
+        self._closing = self._ended = False
+        self._hurried = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
 
@@ -35,14 +36,23 @@ class Calls:
         """Requests that are admitted and not over."""
         return self._admitted
 
+    @property
+    def closing(self) -> bool:
+        """Whether the gateway was told to stop."""
+        return self._closing
+
+    def check_open(self) -> None:
+        """Raise `Unavailable` when the gateway was told to stop."""
+        if self._closing:
+            raise _shutting_down()
+
     @contextmanager
     def admit(self) -> Iterator[None]:
         """Count a request in for as long as the context lasts.
 
         Raises `ResourceExhausted` when there are too many, `Unavailable` at shutdown.
         """
-        if self._closing:
-            raise Unavailable("the gateway is shutting down")
+        self.check_open()
         if self._admitted >= self._config.max_calls:
             raise ResourceExhausted(
                 f"{self._admitted} requests are in flight, which is the most", retry_after_s=1.0
@@ -58,7 +68,9 @@ class Calls:
 
     @asynccontextmanager
     async def run(self, request: SpeechRequest, lineup: Lineup) -> AsyncIterator[Call]:
-        """A call that is live within the context."""
+        """A call that is live within the context. Raises `Unavailable` after the shutdown."""
+        if self._ended:
+            raise _shutting_down()
         call = Call(request, lineup, self._stages, self._config, self._delivery)
         self._live.add(call)
         try:
@@ -71,19 +83,38 @@ class Calls:
         """Return when no request is in flight."""
         await self._idle.wait()
 
-    async def close(self, grace_s: float) -> None:
-        """Admit nothing more; after `grace_s` end what is left with `Unavailable`."""
+    def refuse(self) -> None:
+        """Admit nothing more from now on."""
         self._closing = True
-        if await self._idle_within(grace_s):
-            return
-        for call in self._live:
-            call.end_with(Unavailable("the gateway is shutting down"))
-        await self._idle_within(CLOSE_WAIT_S)
 
-    async def _idle_within(self, wait_s: float) -> bool:
-        """Whether the last request was over before the time was."""
-        try:
-            async with asyncio.timeout(wait_s):
-                return await self._idle.wait()
-        except TimeoutError:
-            return False
+    def hurry(self) -> None:
+        """End what runs now, without the rest of the time that it was given."""
+        self._hurried.set()
+
+    async def wait_hurried(self) -> None:
+        """Return when someone is in a hurry."""
+        await self._hurried.wait()
+
+    async def close(self, drain_s: float) -> None:
+        """Admit nothing more; after `drain_s`, or when hurried, end the rest with `Unavailable`."""
+        self.refuse()
+        await _wait_first((self._idle, self._hurried), drain_s)
+        self._ended = True
+        for call in self._live:
+            call.end_with(_shutting_down())
+        await _wait_first((self._idle,), CLOSE_WAIT_S)
+
+
+def _shutting_down() -> Unavailable:
+    return Unavailable("the gateway is shutting down", retry_after_s=1.0)
+
+
+async def _wait_first(events: Iterable[asyncio.Event], timeout_s: float) -> None:
+    """Return when one of the events is set, or the time is over."""
+    waits = [asyncio.create_task(event.wait()) for event in events]
+    try:
+        await asyncio.wait(waits, timeout=timeout_s, return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        for wait in waits:
+            wait.cancel()
+        await asyncio.gather(*waits, return_exceptions=True)

@@ -36,6 +36,7 @@ class ChatCompletions:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; its journal entry is `scope["state"]["entry"]`."""
+        self._speech.check_open()
         body = await read_body(scope, receive, self._max_body_bytes)
         chat = read_chat(body)
         entry: Entry = scope["state"]["entry"]

@@ -7,6 +7,7 @@ import re
 import uuid
 
 import msgspec
+from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
@@ -82,6 +83,8 @@ def http_app(speech: Speech, metrics: Metrics, journal: Journal, config: Gateway
 
     async def health(request: Request) -> Response:
         report = health_report(speech.stages)
+        if speech.closing:
+            report = replace(report, ready=False, reason="the gateway is shutting down")
         body = msgspec.json.encode(report)
         return Response(body, 200 if report.ready else 503, media_type="application/json")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import math
 import socket
 from collections.abc import Iterator
 from types import TracebackType
@@ -27,8 +28,8 @@ from gateway.speech import Speech
 from gateway.speech_grpc import SpeechServicer
 from gateway.stages import Stages
 
-CLOSE_GRACE_S = 2.0
-"""How long running calls may go on after the gateway was told to stop."""
+LAST_WORDS_S = 1.0
+"""How long an answer that is over may take to leave, when the gateway stops."""
 
 # The kernel alone would take megabytes for a client that reads nothing: a minute of
 # audio that counts as taken. So much of it may lie unsent.
@@ -45,17 +46,23 @@ class HttpServer(uvicorn.Server):
         """Take no signals."""
         yield
 
+    def cut_connections(self) -> None:
+        """End all connections, whatever waits on them."""
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+
 
 class Gateway:
     """Serves from entering to leaving the context. `http_address`, `grpc_address`: "host:port".
 
-    Leaving refuses new requests, lets running ones finish for `grace_s`, then ends
-    them. Raises `InvalidArgument` for a wrong address, `Unavailable` when one is taken.
+    Leaving refuses new requests, lets running ones finish for `drain_s` of its config,
+    then ends them; `hurry` ends that wait. Raises `InvalidArgument` for a wrong address,
+    `Unavailable` when one is taken.
     """
 
-    def __init__(self, deployment: Deployment, *, grace_s: float = CLOSE_GRACE_S) -> None:
+    def __init__(self, deployment: Deployment) -> None:
         config = deployment.gateway
-        self._grace_s = grace_s
+        self._drain_s = config.drain_s
         self._grpc_listen = config.grpc_listen
         self.stages = Stages(deployment)
         self.calls = Calls(self.stages, config, delivery_of(deployment))
@@ -77,7 +84,6 @@ class Gateway:
                 log_level="warning",
                 access_log=False,
                 server_header=False,
-                timeout_graceful_shutdown=1,
             )
         )
         self._tasks: list[asyncio.Task[None]] = []
@@ -104,15 +110,29 @@ class Gateway:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        loop = asyncio.get_running_loop()
+        drained_at = loop.time() + self._drain_s
+        self.calls.refuse()
         serving, telling = self._tasks
         telling.cancel()
         await asyncio.gather(telling, return_exceptions=True)
         await self._health.enter_graceful_shutdown()
-        await self.calls.close(self._grace_s)
+        await self.calls.close(self._drain_s)
+        # Answers that nobody makes any more, but that clients have not taken yet.
+        left_s = max(LAST_WORDS_S, drained_at - loop.time())
+        self._http.config.timeout_graceful_shutdown = math.ceil(left_s)
         self._http.should_exit = True
-        await self._grpc.stop(grace=0.1)
+        await self._grpc.stop(grace=LAST_WORDS_S)
+        hurried = asyncio.create_task(self.calls.wait_hurried())
+        await asyncio.wait((serving, hurried), return_when=asyncio.FIRST_COMPLETED)
+        hurried.cancel()
+        self._http.cut_connections()
         await serving
         await self.stages.__aexit__(kind, error, trace)
+
+    def hurry(self) -> None:
+        """End what runs now, when leaving the context waits for it."""
+        self.calls.hurry()
 
     async def wait_ready(self) -> None:
         """Return when all stages are described, serving and fit together."""

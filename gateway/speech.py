@@ -80,6 +80,15 @@ class Speech:
             async with self._calls.run(request, lineup) as call:
                 yield call
 
+    @property
+    def closing(self) -> bool:
+        """Whether the gateway was told to stop."""
+        return self._calls.closing
+
+    def check_open(self) -> None:
+        """Raise `Unavailable` when the gateway was told to stop."""
+        self._calls.check_open()
+
     def check_model(self, name: str) -> None:
         """Raise `NotFound` unless the name is empty or the served model's."""
         served = self.stages.model_name()

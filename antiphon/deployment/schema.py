@@ -104,6 +104,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # late answer takes it out for new requests, two in a row end those that run on it.
     probe_interval_s: Seconds = 0.5
     probe_timeout_s: Seconds = 1.5
+    # Told to stop, the gateway refuses new requests at once and lets running ones finish for
+    # so long; what is left then ends with an error. Whoever stops the process waits longer.
+    drain_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
 
 
 class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -30,6 +30,7 @@ def deployment_of(
         "grpc_listen": "127.0.0.1:0",
         "max_body_bytes": 1 << 20,
         "reconnect_s": 0.1,
+        "drain_s": 0.1,
     }
     return Deployment(
         stages={r: StageConfig(addresses=(s.address,)) for r, s in fakes.by_role.items()},
@@ -68,7 +69,7 @@ async def open_door(**settings: Any) -> AsyncIterator[Door]:
     """Fake stages, a gateway in front of them, and clients."""
     async with (
         FakeStages() as fakes,
-        Gateway(deployment_of(fakes, **settings), grace_s=0.1) as running,
+        Gateway(deployment_of(fakes, **settings)) as running,
     ):
         await running.wait_ready()
         door = Door(fakes, running)

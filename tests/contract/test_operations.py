@@ -2,11 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
 import signal
-import sys
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +11,7 @@ import openai
 import pytest
 from fake_stages import ROLES, TALKER, THINKER, FakeStages, Session
 from gateway_door import MESSAGES, MODEL, SPOKEN, Door, deployment_of, open_door
+from gateway_process import gateway_process
 
 from antiphon.deployment.schema import Deployment, StageConfig, dump_deployment
 from antiphon.errors import InvalidArgument, Unavailable
@@ -211,7 +208,7 @@ async def test_running_requests_are_ended_with_unavailable_at_shutdown() -> None
 
     async with FakeStages() as fakes:
         fakes[THINKER].script = begin
-        async with Gateway(deployment_of(fakes), grace_s=0.05) as gateway:
+        async with Gateway(deployment_of(fakes, drain_s=0.05)) as gateway:
             await gateway.wait_ready()
             client = httpx.AsyncClient(base_url=f"http://{gateway.http_address}", timeout=10)
             body = {"model": MODEL, "messages": MESSAGES, "stream": True}
@@ -235,31 +232,6 @@ async def test_gateway_refuses_to_start_when_an_address_is_wrong_or_taken(door: 
     taken = Gateway(deployment_of(fakes, http_listen=door.gateway.http_address))
     with pytest.raises(Unavailable, match="http_listen"):
         await taken.__aenter__()
-
-
-@asynccontextmanager
-async def gateway_process(
-    config: Path, *arguments: str
-) -> AsyncIterator[tuple[asyncio.subprocess.Process, asyncio.StreamReader]]:
-    """`python -m gateway` and what it announces."""
-    reading, writing = os.pipe()
-    process = await asyncio.create_subprocess_exec(
-        sys.executable, "-m", "gateway", "--config", str(config),
-        "--announce-fd", str(writing), *arguments,
-        pass_fds=(writing,), stderr=asyncio.subprocess.PIPE,
-    )  # fmt: skip
-    os.close(writing)
-    reader = asyncio.StreamReader()
-    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
-        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb")
-    )
-    try:
-        yield process, reader
-    finally:
-        transport.close()
-        if process.returncode is None:
-            process.kill()
-        await process.communicate()
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

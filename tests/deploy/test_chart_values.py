@@ -146,6 +146,12 @@ def test_pods_take_placement_environment_and_annotations() -> None:
     assert "a" not in rendered.annotations(TALKER)
 
 
+def test_the_gateways_pod_has_longer_to_end_than_its_drain() -> None:
+    rendered = render({})
+    drain_s = rendered.deployment_file().gateway.drain_s
+    assert rendered.pods()[GATEWAY]["terminationGracePeriodSeconds"] >= drain_s + 10
+
+
 def test_pods_say_where_their_series_are_unless_told_otherwise() -> None:
     ports = {THINKER: "50052", TALKER: "50052", GATEWAY: "8000"}
     rendered = render({"stages": {"talker": {"podAnnotations": {"prometheus.io/scrape": "false"}}}})

@@ -1,0 +1,35 @@
+"""`python -m gateway` as a process of its own."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import sys
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+
+@asynccontextmanager
+async def gateway_process(
+    config: Path, *arguments: str
+) -> AsyncIterator[tuple[asyncio.subprocess.Process, asyncio.StreamReader]]:
+    """The process, and what it announces."""
+    reading, writing = os.pipe()
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "gateway", "--config", str(config),
+        "--announce-fd", str(writing), *arguments,
+        pass_fds=(writing,), stderr=asyncio.subprocess.PIPE,
+    )  # fmt: skip
+    os.close(writing)
+    reader = asyncio.StreamReader()
+    transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+        lambda: asyncio.StreamReaderProtocol(reader), os.fdopen(reading, "rb")
+    )
+    try:
+        yield process, reader
+    finally:
+        transport.close()
+        if process.returncode is None:
+            process.kill()
+        await process.communicate()
