@@ -58,7 +58,8 @@ class SpeechServicer(speech_pb2_grpc.SpeechServiceServicer):
             entry.status = grpc.StatusCode.CANCELLED.name
             try:
                 await self._answer(request, context, entry)
-                entry.status = entry.error.code.name if entry.error else grpc.StatusCode.OK.name
+                if entry.error is None:
+                    entry.status = grpc.StatusCode.OK.name
             except AntiphonError as error:
                 await _end_with(error, context, entry)
             except Exception:
@@ -88,7 +89,9 @@ class SpeechServicer(speech_pb2_grpc.SpeechServiceServicer):
             except AntiphonError as error:
                 if not entry.session_id:
                     raise
+                # Before the client knows: it may cancel as soon as it does.
                 entry.fail(error)
+                entry.status = error.code.name
                 last = speech_pb2.GenerateResponse(error=error_to_proto(error))
                 await self._write(context, last)
 

@@ -1,0 +1,152 @@
+"""What the gRPC door says of permanent errors, and what the journal has of them."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import pytest
+import pytest_asyncio
+from fake_stages import THINKER, Session
+from gateway_door import Door
+
+import antiphon
+from antiphon.errors import AntiphonError, Internal, InvalidArgument, NotFound
+from antiphon.v1 import session_pb2, speech_pb2
+from antiphon.wire.status import error_from_rpc
+from antiphon.wire.stubs import speech_stub
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+Part = speech_pb2.Part
+NOTHING = Part(audio=speech_pb2.AudioPart(wav=b"noise"))
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def client(door: Door) -> AsyncIterator[antiphon.AsyncClient]:
+    async with antiphon.AsyncClient(door.gateway.grpc_address) as client:
+        yield client
+
+
+def journal_line(caplog: pytest.LogCaptureFixture) -> dict[str, Any]:
+    """The one line that the journal has."""
+    (record,) = [each for each in caplog.records if each.name == "gateway.requests"]
+    line: dict[str, Any] = json.loads(record.getMessage())
+    return line
+
+
+@pytest.mark.parametrize("letter", ["v", "ß", "\u6f22", "\U0001d11e", "\n", '"'])
+async def test_generate_refuses_a_very_long_voice_for_good(
+    client: antiphon.AsyncClient, letter: str
+) -> None:
+    with pytest.raises(InvalidArgument, match="chelsie, ethan") as caught:
+        await client.generate("Hi", voice=letter * 20_000).collect()
+    assert caught.value.field == "voice"
+    assert not caught.value.retryable
+    assert caught.value.message.startswith("voice: no voice")
+
+
+async def test_generate_refuses_a_very_long_model_name_for_good(
+    client: antiphon.AsyncClient,
+) -> None:
+    with pytest.raises(NotFound) as caught:
+        await client.generate("Hi", model="m" * 20_000).collect()
+    assert not caught.value.retryable
+
+
+async def test_generate_refuses_a_message_above_the_limit_for_good(
+    client: antiphon.AsyncClient,
+) -> None:
+    with pytest.raises(InvalidArgument, match="larger than max") as caught:
+        await client.generate("Hi" * (1 << 20)).collect()
+    assert not caught.value.retryable
+
+
+def user(*parts: Part) -> dict[str, Any]:
+    return {"messages": [speech_pb2.Message(role="user", parts=parts)]}
+
+
+WRONG: dict[str, tuple[dict[str, Any], str]] = {
+    "role": ({"sampling": {"r" * 20_000: session_pb2.Sampling()}}, "sampling.rrr"),
+    "modality": ({"modalities": ["text", "m" * 20_000]}, "modalities"),
+    "who": ({"messages": [speech_pb2.Message(role="x" * 20_000, parts=[Part(text="Hi")])]},
+            "messages[0].role"),
+    "parts": (user(*[Part(text="a")] * 4097), "messages[0]"),
+    "recordings": (user(*[NOTHING] * 65), "messages[0].parts[64].audio.wav"),
+    "ramp": ({"chunk_policy": session_pb2.ChunkPolicy(first=1, ramp=[1] * 100_000, steady=1)},
+             "chunk_policy"),
+    "chunk": ({"chunk_policy": session_pb2.ChunkPolicy(first=1, ramp=[1], steady=(1 << 32) - 1)},
+              "chunk_policy"),
+    "not a number": ({"sampling": {THINKER: session_pb2.Sampling(temperature=float("nan"))}},
+                     "sampling.thinker.temperature"),
+    "infinite": ({"sampling": {THINKER: session_pb2.Sampling(top_p=float("inf"))}},
+                 "sampling.thinker.top_p"),
+    "tiny": ({"sampling": {THINKER: session_pb2.Sampling(temperature=1e-320)}},
+             "sampling.thinker.temperature"),
+    "stops": ({"sampling": {THINKER: session_pb2.Sampling(stop=["s"] * 50_000)}},
+              "sampling.thinker.stop"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WRONG)
+async def test_generate_refuses_what_has_no_bound_naming_the_field(door: Door, name: str) -> None:
+    fields, field = WRONG[name]
+    message = speech_pb2.Message(role="user", parts=[Part(text="Hi")])
+    request = speech_pb2.GenerateRequest(**{"messages": [message], **fields})
+    async with grpc.aio.insecure_channel(door.gateway.grpc_address) as channel:
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await speech_stub(channel).Generate(request).read()
+    error: AntiphonError = error_from_rpc(caught.value)
+    assert isinstance(error, InvalidArgument), error
+    assert error.field.startswith(field)
+
+
+@pytest.mark.parametrize("to_the_end", [True, False])
+async def test_a_stream_that_fails_midway_is_journaled_with_its_error(
+    door: Door, client: antiphon.AsyncClient, caplog: pytest.LogCaptureFixture, to_the_end: bool
+) -> None:
+    async def break_off(session: Session) -> None:
+        await session.opened()
+        await session.text("Hel")
+        await session.error(Internal("the engine broke"))
+
+    door.fakes[THINKER].script = break_off
+    caplog.clear()
+    if to_the_end:
+        message = speech_pb2.Message(role="user", parts=[Part(text="Hi")])
+        request = speech_pb2.GenerateRequest(messages=[message], modalities=["text"])
+        async with grpc.aio.insecure_channel(door.gateway.grpc_address) as channel:
+            *_, last = [event async for event in speech_stub(channel).Generate(request)]
+        assert last.error.message == "the engine broke"
+    else:
+        # The SDK cancels the call when it has read the error.
+        with pytest.raises(Internal, match="the engine broke"):
+            await client.generate("Hi", modalities=["text"]).collect()
+    await door.gateway.calls.wait_idle()
+    line = journal_line(caplog)
+    assert (line["status"], line["error"], line["stage"]) == ("INTERNAL", "internal", THINKER)
+    assert line["session"]
+
+
+async def test_what_a_stage_says_of_a_recording_names_its_path_here_too(
+    door: Door, client: antiphon.AsyncClient
+) -> None:
+    async def refuse(session: Session) -> None:
+        await session.opened()
+        await session.error(InvalidArgument("image.0: is no picture", field="image.0"))
+
+    told = door.gateway.stages[THINKER].require()
+    told.input_kinds.append("image")
+    told.max_input_images = 1
+    door.fakes[THINKER].script = refuse
+    message = antiphon.Message.user("See", antiphon.Image(b"\x89PNG\r\n\x1a\n and pixels"))
+    try:
+        with pytest.raises(InvalidArgument) as caught:
+            await client.generate([message], modalities=["text"]).collect()
+    finally:
+        told.input_kinds.remove("image")
+        told.max_input_images = 0
+    field = "messages[0].parts[1].image.file"
+    assert (caught.value.field, caught.value.message) == (field, f"{field}: is no picture")
