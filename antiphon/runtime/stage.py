@@ -237,8 +237,8 @@ class Stage:
                 self._reply(key.session_id, instruction)
             case Refuse(link_id) | Grant(link_id):
                 self._answer(link_id, instruction)
-            case End(session_id):
-                self._end(session_id, instruction)
+            case End():
+                self._end(instruction)
 
     def _reply(self, session_id: str, reply: Reply, size_bytes: int = 0) -> None:
         if (outbox := self._replies.get(session_id)) is not None:
@@ -248,11 +248,10 @@ class Stage:
         if (outbox := self._incoming.get(link_id)) is not None:
             outbox.put_nowait(answer, GRANT_BYTES)
 
-    def _end(self, session_id: str, end: End) -> None:
-        outbox = self._replies.pop(session_id, None)
+    def _end(self, end: End) -> None:
+        outbox = self._replies.pop(end.session_id, None)
         if outbox is not None:
-            outbox.put_nowait(end)
-            outbox.end()
+            outbox.end(end)
         if not self._replies:
             self._idle.set()
 
