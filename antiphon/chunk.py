@@ -14,6 +14,9 @@ from antiphon.segment import FinishReason, SegmentKey
 Tensor = npt.NDArray[Any]
 Tensors = Mapping[str, Tensor]
 
+MAX_NAME = 128
+"""Most characters of a session's id and of an edge's name: ids are remembered."""
+
 
 @dataclass(frozen=True, slots=True)
 class Chunk:

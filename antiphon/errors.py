@@ -143,6 +143,11 @@ class DataLoss(AntiphonError):
     code = ErrorCode.DATA_LOSS
 
 
+def unexpected(error: Exception) -> Internal:
+    """What an exception of no type of ours is told as."""
+    return Internal(f"{type(error).__name__}: {error}")
+
+
 ERROR_BY_CODE: dict[ErrorCode, type[AntiphonError]] = {
     kind.code: kind
     for kind in (

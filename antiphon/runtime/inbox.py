@@ -10,7 +10,7 @@ from collections import OrderedDict, deque
 from dataclasses import dataclass
 
 from antiphon.chunk import Chunk
-from antiphon.errors import DataLoss, ResourceExhausted
+from antiphon.errors import AntiphonError, DataLoss, ResourceExhausted
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +63,16 @@ class Holding:
         self._remembered = remembered
         self._held: OrderedDict[str, deque[Arrival]] = OrderedDict()
         self._since: dict[str, float] = {}
-        self._closed: OrderedDict[str, None] = OrderedDict()
+        self._closed: OrderedDict[str, AntiphonError | None] = OrderedDict()
         self.held_bytes = 0
 
     def is_closed(self, session_id: str) -> bool:
         """Whether the session was here and has ended."""
         return session_id in self._closed
+
+    def fault(self, session_id: str) -> AntiphonError | None:
+        """What was wrong with a session before it was opened."""
+        return self._closed.get(session_id)
 
     def hold(self, arrival: Arrival, now: float) -> None:
         """Keep a chunk until its session opens. Raises `ResourceExhausted` when full."""
@@ -89,10 +93,10 @@ class Holding:
         self.held_bytes -= sum(arrival.chunk.size_bytes for arrival in arrivals)
         return arrivals
 
-    def close(self, session_id: str) -> None:
-        """Remember that a session has ended; drop what is held for it."""
+    def close(self, session_id: str, fault: AntiphonError | None = None) -> None:
+        """Remember that a session has ended, or why it must not begin; drop what is held."""
         self.take(session_id)
-        self._closed[session_id] = None
+        self._closed[session_id] = fault
         if len(self._closed) > self._remembered:
             self._closed.popitem(last=False)
 

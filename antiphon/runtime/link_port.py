@@ -56,7 +56,7 @@ class LinkPort:
         fault.edge = fault.edge or edge
         refusal = Refuse(link.link_id, session_id, edge, message.attempt, fault)
         link.respond(_response(refusal))
-        self._stage.fail(session_id, fault)
+        self._stage.chunk_malformed(session_id, fault)
 
     def _suspended(self, link: IncomingLink) -> None:
         self._stage.link_suspended(link.link_id, link.state.peer_address)

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from antiphon.chunk import MAX_NAME
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.graph import Edge, Pipeline
 from antiphon.runtime.instructions import Destination
@@ -13,6 +15,7 @@ from antiphon.segment import ChunkPolicy, Delivery
 
 MAX_WINDOW = 1 << 32
 """Positions: years of audio, and far from where totals would not fit a message."""
+MAX_SECONDS = 366 * 86_400.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,7 +80,8 @@ class SessionRequest:
     """What opens a session on this stage. `stall_timeout_s` 0 takes the stage's.
 
     `windows` are the positions that may be on their way, by governed edge of the
-    whole session; an edge without one is not bounded.
+    whole session; an edge without one is not bounded. Raises `InvalidArgument` for
+    a time that no clock can keep, and for an id that is empty or too long to remember.
     """
 
     session_id: str
@@ -86,10 +90,22 @@ class SessionRequest:
     stall_timeout_s: float = 0.0
     windows: Mapping[str, int] = field(default_factory=dict)
 
+    def __post_init__(self) -> None:
+        _check_seconds("open.limits.stall_timeout_s", self.stall_timeout_s)
+        if not 1 <= len(self.session_id) <= MAX_NAME:
+            raise InvalidArgument(
+                f"open.session_id: must have 1 to {MAX_NAME} characters, "
+                f"has {len(self.session_id)}",
+                field="open.session_id",
+            )
+
 
 @dataclass(frozen=True, slots=True)
 class SegmentRequest:
-    """What opens a turn, as far as this stage is concerned. `deadline_s` 0 is none."""
+    """What opens a turn, as far as this stage is concerned. `deadline_s` 0 is none.
+
+    Raises `InvalidArgument` for a deadline that no clock can keep.
+    """
 
     segment: int
     sampling: SamplingRequest
@@ -98,3 +114,15 @@ class SegmentRequest:
     delivery: Mapping[str, Delivery]
     policy: ChunkPolicy | None = None
     deadline_s: float = 0.0
+
+    def __post_init__(self) -> None:
+        _check_seconds("deadline_s", self.deadline_s)
+
+
+def _check_seconds(name: str, seconds: float) -> None:
+    """Raise for what would disturb every timer beside it, such as NaN."""
+    if not (math.isfinite(seconds) and 0.0 <= seconds <= MAX_SECONDS):
+        raise InvalidArgument(
+            f"{name}: must be from 0 (the default) to {MAX_SECONDS:.0f} seconds, got {seconds:g}",
+            field=name,
+        )

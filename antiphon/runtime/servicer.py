@@ -7,6 +7,7 @@ import logging
 from collections.abc import AsyncIterable, AsyncIterator
 
 import grpc
+from google.protobuf.message import DecodeError
 
 from antiphon.chunk import Chunk
 from antiphon.errors import (
@@ -15,6 +16,7 @@ from antiphon.errors import (
     InvalidArgument,
     NotImplementedYet,
     Unavailable,
+    unexpected,
 )
 from antiphon.runtime.description import StageIdentity, describe
 from antiphon.runtime.instructions import (
@@ -95,14 +97,23 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
             opening = _opening(await anext(incoming, None))
             request = _session_request(opening, identity)
             outbox = stage.open(request)
-        except AntiphonError as error:
-            error.stage = error.stage or identity.role
-            await context.write(session_pb2.SessionResponse(error=error_to_proto(error)))
+        except (AntiphonError, DecodeError) as error:
+            refusal = _fault(error)
+            refusal.stage = refusal.stage or identity.role
+            await context.write(session_pb2.SessionResponse(error=error_to_proto(refusal)))
             return
+        one_answer = opening.HasField("first_segment")
         reader = asyncio.create_task(_read(stage, identity.role, opening, incoming))
+        del opening  # It may be large, and the reader needs it only to begin with.
         try:
             async for reply in outbox:
-                if (response := _response(reply, identity, opening)) is not None:
+                try:
+                    response = _response(reply, identity, one_answer=one_answer)
+                except Exception as error:
+                    # Of this reply; the session's end follows it in the outbox.
+                    stage.fail(request.session_id, _fault(error))
+                    continue
+                if response is not None:
                     await context.write(response)
         except grpc.aio.InternalError:
             log.info("session %s: its client is gone", request.session_id)
@@ -133,12 +144,24 @@ async def _read(
             stage.open_segment(session_id, _segment_request(opening.first_segment, role))
         for chunk in opening.first_input:
             _take_chunk(stage, session_id, chunk)
+        del opening
         async for request in incoming:
             _act(stage, role, session_id, request)
-    except AntiphonError as error:
-        stage.fail(session_id, error)
+    except Exception as error:
+        # Whatever it is: without an error here the session would wait for its reader for ever.
+        stage.fail(session_id, _fault(error))
     else:
         stage.client_done(session_id)
+
+
+def _fault(error: Exception) -> AntiphonError:
+    """What a session is told of an exception."""
+    if isinstance(error, AntiphonError):
+        return error
+    if isinstance(error, DecodeError):
+        return InvalidArgument("the bytes that came are no session request")
+    log.error("a session's stream failed", exc_info=error)
+    return unexpected(error)
 
 
 def _act(stage: Stage, role: str, session_id: str, request: session_pb2.SessionRequest) -> None:
@@ -181,8 +204,6 @@ def _opening(first: session_pb2.SessionRequest | None) -> session_pb2.SessionOpe
 
 def _session_request(request: session_pb2.SessionOpen, identity: StageIdentity) -> SessionRequest:
     """The checked `open` of a stream."""
-    if not request.session_id:
-        raise InvalidArgument("open.session_id: must not be empty", field="open.session_id")
     if request.attempt:
         raise NotImplementedYet(
             "open.attempt: moving a session is not implemented yet", field="open.attempt"
@@ -231,9 +252,9 @@ def _segment_request(request: session_pb2.SegmentOpen, role: str) -> SegmentRequ
 
 
 def _response(
-    reply: Reply, identity: StageIdentity, opening: session_pb2.SessionOpen
+    reply: Reply, identity: StageIdentity, *, one_answer: bool
 ) -> session_pb2.SessionResponse | None:
-    told = _one_answer(reply) if opening.HasField("first_segment") else reply
+    told = _one_answer(reply) if one_answer else reply
     match told:
         case Opened():
             opened = session_pb2.SessionOpened(boot_id=identity.boot_id)

@@ -13,12 +13,16 @@ Laws it keeps:
   is not missed.
 * A slot is taken for as long as the engine has the segment; what has yet to leave
   when the engine is done waits for credit without one.
+* A fault ends the session it is about and no other, whatever was raised. What nobody
+  expected becomes an `Internal`, and `report` hears of it.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 
+from antiphon.chunk import MAX_NAME
 from antiphon.errors import (
     AntiphonError,
     Cancelled,
@@ -26,6 +30,7 @@ from antiphon.errors import (
     FailedPrecondition,
     ResourceExhausted,
     Unavailable,
+    unexpected,
 )
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, Failed
 from antiphon.runtime.inbox import Arrival, Holding
@@ -46,10 +51,14 @@ from antiphon.segment import SegmentKey
 
 
 class SessionTable:
-    """All sessions of one stage."""
+    """All sessions of one stage. `report` is told of exceptions that nobody expected, with
+    the session's id."""
 
-    def __init__(self, plan: StagePlan) -> None:
+    def __init__(
+        self, plan: StagePlan, report: Callable[[str, Exception], None] | None = None
+    ) -> None:
         self._plan = plan
+        self._report = report
         self._sessions: dict[str, LiveSession] = {}
         self._tally = Tally()
         self._holding = Holding(
@@ -61,10 +70,13 @@ class SessionTable:
     def open(self, request: SessionRequest, now: float) -> list[Instruction]:
         """Register a session and deliver what was held for it.
 
-        Raises `FailedPrecondition` for an id that was used before, and
-        `InvalidArgument` for a route from an edge that the stage does not have.
+        Raises `FailedPrecondition` for an id that was used before, `InvalidArgument`
+        for a route from an edge that the stage does not have, and what was wrong with a
+        chunk that came before.
         """
         session_id = request.session_id
+        if (fault := self._holding.fault(session_id)) is not None:
+            raise fault
         if session_id in self._sessions or self._holding.is_closed(session_id):
             raise FailedPrecondition(f"session {session_id} was opened before")
         self._sessions[session_id] = LiveSession(request, self._plan, self._tally)
@@ -149,6 +161,14 @@ class SessionTable:
             return [_refusal(arrival, error)]
         return []
 
+    def chunk_malformed(self, session_id: str, error: AntiphonError) -> list[Instruction]:
+        """A chunk came on a link and cannot be read: its session fails, now or as it opens."""
+        if session_id in self._sessions:
+            return self.fail(session_id, error)
+        if len(session_id) <= MAX_NAME and not self._holding.is_closed(session_id):
+            self._holding.close(session_id, error)
+        return []
+
     def link_lost(self, link_id: str) -> list[Instruction]:
         """An upstream process is gone: sessions that still need its edges fail."""
         done: list[Instruction] = []
@@ -208,11 +228,12 @@ class SessionTable:
             if (session := self._with_segment(key)) and session.segment:
                 session.segment.note_busy(seconds)
         for event in events:
-            if (session := self._with_segment(event.key)) is not None:
-                done += self._take(session, event, now)
+            if self._with_segment(event.key) is not None:
+                done += self._on(event.key.session_id, partial(self._take, event, now))
         for key, edge in awaited.items():
-            if (session := self._with_segment(key)) is not None:
-                done += session.note_awaited(edge, (accepted or {}).get(key, 0), now)
+            if self._with_segment(key) is not None:
+                known = (accepted or {}).get(key, 0)
+                done += self._on(key.session_id, partial(_note_awaited, edge, known, now))
         return done
 
     def engine_lost(self, error: AntiphonError) -> list[Instruction]:
@@ -235,10 +256,9 @@ class SessionTable:
         """Send what has waited for its pace; fail what is late: deadlines, stalls, chunks
         whose session was never opened."""
         done: list[Instruction] = []
-        for session in list(self._sessions.values()):
-            done += session.send_due(now)
-            if (error := session.lateness(now)) is not None:
-                done += self._end(session, Event.FAULT, error)
+        for session_id in list(self._sessions):
+            done += self._on(session_id, lambda session: session.send_due(now))
+            done += self._on(session_id, lambda session: self._end_if_late(session, now))
         for session_id, arrivals in self._holding.expired(now):
             late = DeadlineExceeded(
                 f"{self._plan.role}: session {session_id} was not opened within "
@@ -297,19 +317,24 @@ class SessionTable:
             return act(session)
         except AntiphonError as error:
             return self._end(session, Event.FAULT, error)
+        except Exception as error:
+            if self._report is not None:
+                self._report(session_id, error)
+            return self._end(session, Event.FAULT, unexpected(error))
 
-    def _take(self, session: LiveSession, event: EngineEvent, now: float) -> list[Instruction]:
-        try:
-            match event:
-                case Emitted():
-                    self._count(event)
-                    return session.emit(event, now)
-                case Completed():
-                    return [*session.complete(event), *self._end_if_done(session)]
-                case Failed():
-                    raise event.error
-        except AntiphonError as error:
-            return self._end(session, Event.FAULT, error)
+    def _take(self, event: EngineEvent, now: float, session: LiveSession) -> list[Instruction]:
+        match event:
+            case Emitted():
+                self._count(event)
+                return session.emit(event, now)
+            case Completed():
+                return [*session.complete(event), *self._end_if_done(session)]
+            case Failed():
+                return self._end(session, Event.FAULT, event.error)
+
+    def _end_if_late(self, session: LiveSession, now: float) -> list[Instruction]:
+        error = session.lateness(now)
+        return [] if error is None else self._end(session, Event.FAULT, error)
 
     def _count(self, event: Emitted) -> None:
         edge = self._plan.outputs.get(event.edge)
@@ -344,11 +369,18 @@ class SessionTable:
         if error is not None:
             error.stage = error.stage or self._plan.role
         outcome = Outcome.CANCELLED if error is None else Outcome.FAILED
+        # First of all: nothing that is raised below may keep it here.
+        self._sessions.pop(session.session_id, None)
+        self._holding.close(session.session_id)
         done = session.park(outcome, error)
         session.become(event)
-        del self._sessions[session.session_id]
-        self._holding.close(session.session_id)
         return [*done, End(session.session_id, error)]
+
+
+def _note_awaited(
+    edge: str | None, accepted: int, now: float, session: LiveSession
+) -> list[Instruction]:
+    return session.note_awaited(edge, accepted, now)
 
 
 def _refusal(arrival: Arrival, error: AntiphonError) -> Refuse:

@@ -9,10 +9,11 @@ in this class happens on the event loop; only the engine runs elsewhere.
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Iterable
 
 from antiphon.chunk import Chunk
-from antiphon.errors import AntiphonError, Unavailable
+from antiphon.errors import AntiphonError, Unavailable, unexpected
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.engine_rounds import EngineBatch
 from antiphon.runtime.engine_thread import MAILBOX_BYTES, EngineThread
@@ -48,6 +49,8 @@ Reply = Chunk | Told
 Answer = Refuse | Grant
 """What a link's producer is told."""
 
+log = logging.getLogger(__name__)
+
 GRANT_BYTES = 64
 """About what a grant takes, so that those for a producer that reads none are bounded."""
 
@@ -67,7 +70,7 @@ class Stage:
         mailbox_bytes: int = MAILBOX_BYTES,
     ) -> None:
         self._loop = asyncio.get_running_loop()
-        self._table = SessionTable(plan)
+        self._table = SessionTable(plan, _report)
         self._outbox_bytes = outbox_bytes
         self._replies: dict[str, Outbox[Reply]] = {}
         self._incoming: dict[str, Outbox[Answer]] = {}
@@ -163,6 +166,10 @@ class Stage:
         """End a session with an error that its stream found."""
         self._apply(self._table.fail(session_id, error))
 
+    def chunk_malformed(self, session_id: str, error: AntiphonError) -> None:
+        """A chunk came on a link that cannot be read: its session fails, now or as it opens."""
+        self._apply(self._table.chunk_malformed(session_id, error))
+
     # -- what links say --------------------------------------------------------------------
 
     def link_opened(self, link_id: str) -> Outbox[Answer]:
@@ -205,23 +212,45 @@ class Stage:
 
     def _engine_stepped(self, batch: EngineBatch) -> None:
         now = self._loop.time()
-        done = self._table.engine_stepped(
-            batch.events, batch.awaited, batch.busy_s, now, batch.accepted
-        )
-        if batch.error is not None:
-            done += self._table.engine_lost(batch.error)
-        self._apply(done)
-        self._engine.batch_taken()
+        try:
+            done = self._table.engine_stepped(
+                batch.events, batch.awaited, batch.busy_s, now, batch.accepted
+            )
+            if batch.error is not None:
+                done += self._table.engine_lost(batch.error)
+            self._apply(done)
+        finally:
+            self._engine.batch_taken()
 
     # -- carrying out ------------------------------------------------------------------------
 
     def _apply(self, instructions: Iterable[Instruction]) -> None:
+        """Carry out all of them; one that cannot be ends its session, whatever it raises."""
+        failed: dict[str, AntiphonError] = {}
         for instruction in instructions:
-            try:
-                self._carry_out(instruction)
-            except AntiphonError as error:
-                self._apply(self._table.fail(_session_of(instruction), error))
+            session_id = _session_of(instruction)
+            if session_id not in failed:
+                error = self._tried(instruction)
+                if error is not None:
+                    failed[session_id] = error
+                    self._apply(self._table.fail(session_id, error))
+            elif isinstance(instruction, Release):
+                # The rest of what a failed session wanted is void, but it must leave nothing.
+                self._engine.submit(instruction)
+            elif isinstance(instruction, End):
+                self._end(End(session_id, instruction.error or failed[session_id]))
         self._set_timer()
+
+    def _tried(self, instruction: Instruction) -> AntiphonError | None:
+        """Carry an instruction out; the error if that cannot be done."""
+        try:
+            self._carry_out(instruction)
+        except AntiphonError as error:
+            return error
+        except Exception as error:
+            _report(_session_of(instruction), error)
+            return unexpected(error)
+        return None
 
     def _carry_out(self, instruction: Instruction) -> None:
         match instruction:
@@ -265,6 +294,10 @@ class Stage:
     def _tick(self) -> None:
         self._timer = None
         self._apply(self._table.tick(self._loop.time()))
+
+
+def _report(session_id: str, error: Exception) -> None:
+    log.error("session %s failed", session_id, exc_info=error)
 
 
 def _session_of(instruction: Instruction) -> str:

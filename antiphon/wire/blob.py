@@ -213,6 +213,8 @@ def _view(view: memoryview, entry: _Entry) -> Tensor:
     dtype = _DTYPES.get(entry.dtype)
     if dtype is None:
         raise DataLoss(f"blob: tensor {entry.name!r} has the unknown dtype {entry.dtype!r}")
+    if len(entry.name.encode()) > MAX_NAME_BYTES:
+        raise DataLoss(f"blob: a tensor's name has more than {MAX_NAME_BYTES} bytes")
     if len(entry.shape) > MAX_DIMENSIONS or any(size < 0 for size in entry.shape):
         raise DataLoss(f"blob: tensor {entry.name!r} has the shape {entry.shape}")
     # An empty tensor has no bytes to check its other dimensions against.

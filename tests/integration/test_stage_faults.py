@@ -1,0 +1,233 @@
+"""One session's fault on a served stage: it has its error, and the others notice nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import math
+from collections.abc import AsyncIterator
+
+import grpc
+import numpy as np
+import pytest
+from stage_session import Request, Session, batch, codes_chunk, linked, opening
+
+from antiphon.errors import Internal
+from antiphon.runtime.engine import Emitted, EngineEvent, LoadedStage
+from antiphon.runtime.engine_thread import RESULT_PERMITS
+from antiphon.runtime.instructions import Destination, End
+from antiphon.runtime.plan import SegmentRequest, SessionRequest
+from antiphon.sampling import SamplingRequest
+from antiphon.segment import SegmentKey
+from antiphon.testing.fake_engine import FACTS, FakeEngine
+from antiphon.testing.stage_harness import RunningStage, running_stage
+from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
+from antiphon.wire import blob
+from antiphon.wire.chunks import chunk_to_proto
+
+ErrorCode = session_pb2.ErrorCode
+UNSENDABLE = 77
+"""A code whose samples have a dtype that no wire carries."""
+
+
+class OddEngine(FakeEngine):
+    """Emits what cannot be sent, for sessions that ask for it by a code."""
+
+    def _decode(self, key: SegmentKey) -> list[EngineEvent]:
+        return [_odd(event) for event in super()._decode(key)]
+
+
+def _odd(event: EngineEvent) -> EngineEvent:
+    if not (isinstance(event, Emitted) and UNSENDABLE in event.tensors.get("codes", ())):
+        return event
+    tensors = {**event.tensors, "samples": event.tensors["samples"].astype(np.complex64)}
+    return Emitted(event.key, event.edge, event.position, tensors, event.finish_reason)
+
+
+@pytest.fixture
+async def odd() -> AsyncIterator[tuple[RunningStage, OddEngine]]:
+    engine = OddEngine()
+    async with running_stage(LoadedStage(engine, FACTS), "code2wav") as running:
+        yield running, engine
+        engine.gate.set()
+
+
+async def opened(running: RunningStage, name: str) -> Session:
+    session = Session(running, name)
+    await session.send(*opening(name))
+    await session.opened()
+    return session
+
+
+async def speaks(session: Session, sequence: int = 0) -> None:
+    """The session's whole answer comes."""
+    ending = codes_chunk(session.id, sequence, [1], end=True)
+    await session.send(Request(chunk=chunk_to_proto(ending)))
+    assert (await session.audio()).segment_finished
+    await session.read("report")
+    await session.call.done_writing()
+    assert await session.call.read() is grpc.aio.EOF
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, -1.0, 1e12])
+@pytest.mark.parametrize("field", ["deadline_s", "open.limits.stall_timeout_s"])
+async def test_clock_without_sense_fails_its_session_and_no_other(
+    served: RunningStage, seconds: float, field: str
+) -> None:
+    deadline = seconds if field == "deadline_s" else 0.0
+    limits = session_pb2.SessionLimits(stall_timeout_s=0.0 if deadline else seconds)
+    if field == "deadline_s":
+        limits = session_pb2.SessionLimits()
+    turn = session_pb2.SegmentOpen(outputs=["audio"], deadline_s=deadline)
+    bad = Session(served, "bad")
+    await bad.send(
+        Request(open=session_pb2.SessionOpen(session_id="bad", limits=limits, first_segment=turn))
+    )
+    error = await bad.error()
+    assert (error.code, error.field) == (ErrorCode.ERROR_CODE_INVALID_ARGUMENT, field)
+    await speaks(await opened(served, "good"))
+    assert served.stage.table.session_count == 0
+
+
+async def test_output_that_cannot_be_sent_fails_its_session_on_the_stream(
+    odd: tuple[RunningStage, OddEngine],
+) -> None:
+    running, _ = odd
+    bad, good = await opened(running, "bad"), await opened(running, "good")
+    await bad.send(Request(chunk=chunk_to_proto(codes_chunk("bad", 0, [UNSENDABLE]))))
+    error = await bad.error()
+    assert (error.code, error.stage) == (ErrorCode.ERROR_CODE_INTERNAL, "code2wav")
+    await speaks(good)
+
+
+async def test_output_that_cannot_be_sent_to_a_stage_fails_its_session_and_frees_all(
+    odd: tuple[RunningStage, OddEngine],
+) -> None:
+    running, engine = odd
+    stage = running.stage
+    good = await opened(running, "good")
+    turn = SegmentRequest(0, SamplingRequest(), "", frozenset({"audio"}), {})
+    for number in range(RESULT_PERMITS + 10):
+        name = f"bad-{number}"
+        outbox = stage.open(
+            SessionRequest(name, 0, {"audio": (Destination(running.address), Destination())})
+        )
+        stage.open_segment(name, turn)
+        stage.chunk_arrived(codes_chunk(name, 0, [UNSENDABLE]), "")
+        ends = [reply async for reply in outbox if isinstance(reply, End)]
+        assert [type(end.error) for end in ends] == [Internal]
+        assert await asyncio.to_thread(engine.released.get, timeout=10) == (name, 0)
+    assert stage.table.session_count == stage.table.open_segments == 1
+    await speaks(good)
+
+
+async def test_other_sessions_of_a_batch_get_their_output_when_one_cannot(
+    odd: tuple[RunningStage, OddEngine],
+) -> None:
+    running, engine = odd
+    stage = running.stage
+    good = await opened(running, "good")
+    outbox = stage.open(SessionRequest("bad", 0, {"audio": (Destination(running.address),)}))
+    turn = SegmentRequest(0, SamplingRequest(), "", frozenset({"audio"}), {})
+    stage.open_segment("bad", turn)
+    engine.gate.clear()
+    # The first two share a step, whatever else the engine is at.
+    stage.chunk_arrived(codes_chunk("bad", 0, [UNSENDABLE]), "")
+    stage.chunk_arrived(codes_chunk("good", 0, [5]), "")
+    engine.gate.set()
+    ends = [reply async for reply in outbox if isinstance(reply, End)]
+    assert isinstance(ends[0].error, Internal)
+    assert (await good.audio()).tensors["samples"][0] == 5
+    await speaks(good, sequence=1)
+
+
+SCALAR = chunk_pb2.Payload(inline=blob.encode({"codes": np.array(3, np.uint16)}))
+SCALAR.size_bytes = len(SCALAR.inline)
+
+
+def _huge() -> chunk_pb2.Payload:
+    """An empty tensor of (0, 2**40, 2**40)."""
+    shape = b"\x93" + b"\x00" + 2 * (b"\xcf" + (1 << 40).to_bytes(8, "big"))
+    entry = b"\x94" + b"\xa5codes" + b"\xa6uint16" + shape + b"\x30"
+    header = b"\x92" + b"\x91" + entry + b"\x80"
+    data = b"ATB1" + len(header).to_bytes(4, "little") + header
+    data += bytes(-len(data) % 64)
+    return chunk_pb2.Payload(inline=data, size_bytes=len(data))
+
+
+@pytest.mark.parametrize("payload", [SCALAR, _huge()], ids=["scalar", "huge"])
+@pytest.mark.parametrize("way", ["link", "stream"])
+async def test_malformed_tensor_fails_its_session_and_no_other(
+    served: RunningStage, payload: chunk_pb2.Payload, way: str
+) -> None:
+    bad = Session(served, "bad")
+    await bad.send(*opening("bad", windows={"codes": 100}))
+    await bad.opened()
+    good = await opened(served, "good")
+    broken = chunk_pb2.Chunk(session_id="bad", edge="codes", payload=payload)
+    async with linked(served) as link:
+        if way == "link":
+            await link.write(stage_pb2.LinkRequest(batch=stage_pb2.ChunkBatch(chunks=[broken])))
+        else:
+            await bad.send(Request(chunk=broken))
+        error = await bad.error()
+        assert error.code == ErrorCode.ERROR_CODE_DATA_LOSS
+        assert "codes" in error.message
+        await link.write(batch(codes_chunk("good", 0, [1], end=True)))
+        assert (await good.audio()).segment_finished
+
+
+@pytest.mark.parametrize("first", [True, False], ids=["first", "later"])
+async def test_bytes_that_are_no_request_fail_the_session(
+    served: RunningStage, first: bool
+) -> None:
+    call = served.channel.stream_stream(
+        "/antiphon.v1.StageService/RunSession",
+        response_deserializer=session_pb2.SessionResponse.FromString,
+    )()
+    if not first:
+        await call.write(opening("bytes")[0].SerializeToString())
+        await call.read()
+    await call.write(b"\xff\xff\xff")
+    answer = await call.read()
+    assert isinstance(answer, session_pb2.SessionResponse)
+    assert answer.error.code == ErrorCode.ERROR_CODE_INVALID_ARGUMENT
+    assert await call.read() is grpc.aio.EOF
+    assert served.stage.table.session_count == 0
+
+
+async def test_malformed_chunk_that_comes_before_its_session_fails_it_when_it_opens(
+    served: RunningStage,
+) -> None:
+    broken = chunk_pb2.Chunk(
+        session_id="soon", edge="codes", payload=chunk_pb2.Payload(size_bytes=4, inline=b"junk")
+    )
+    async with linked(served) as link:
+        await link.write(stage_pb2.LinkRequest(batch=stage_pb2.ChunkBatch(chunks=[broken])))
+        await link.write(batch(codes_chunk("soon", 1, [1])))
+        refusal = await link.read()
+        assert isinstance(refusal, stage_pb2.LinkResponse)
+        assert refusal.refusal.session_id == "soon"
+        soon = Session(served, "soon")
+        await soon.send(opening("soon")[0])
+        error = await soon.error()
+        assert error.code == ErrorCode.ERROR_CODE_DATA_LOSS
+        assert "header" in error.message
+
+
+async def test_whole_answer_above_the_outbox_is_sent_and_its_stream_ends(
+    engine: FakeEngine,
+) -> None:
+    values = list(range(1, 40))
+    async with running_stage(LoadedStage(engine, FACTS), "code2wav", outbox_bytes=64) as running:
+        session = Session(running, "whole")
+        requests = opening("whole")
+        requests[1].segment_open.delivery["audio"] = session_pb2.DELIVERY_WHOLE
+        await session.send(*requests)
+        await session.opened()
+        ending = codes_chunk("whole", 0, values, end=True)
+        await session.send(Request(chunk=chunk_to_proto(ending)))
+        audio = await session.audio()
+        assert len(audio.tensors["samples"]) == 4 * len(values)
+        await session.read("report")
+        await session.call.done_writing()
+        assert await session.call.read() is grpc.aio.EOF
