@@ -24,35 +24,61 @@ if TYPE_CHECKING:
     from antiphon.client.reply import Reply
     from antiphon.client.request import GenerateOptions, Image, Message, Video
     from antiphon.client.sync import Client, Generation
-    from antiphon.errors import AntiphonError
+    from antiphon.errors import (
+        AntiphonError,
+        Cancelled,
+        DataLoss,
+        DeadlineExceeded,
+        ErrorCode,
+        FailedPrecondition,
+        Internal,
+        InvalidArgument,
+        NotFound,
+        NotImplementedYet,
+        ResourceExhausted,
+        Unavailable,
+    )
     from antiphon.logprobs import TokenLogprob
     from antiphon.sampling import SamplingRequest
     from antiphon.segment import ChunkPolicy, Delivery, FinishReason
+    from antiphon.version import __version__
 
 _MODULES = {
     "AntiphonError": "antiphon.errors",
     "AsyncClient": "antiphon.client.aio",
     "AsyncGeneration": "antiphon.client.aio",
     "AudioDelta": "antiphon.client.events",
+    "Cancelled": "antiphon.errors",
     "ChunkPolicy": "antiphon.segment",
     "Client": "antiphon.client.sync",
+    "DataLoss": "antiphon.errors",
+    "DeadlineExceeded": "antiphon.errors",
     "Delivery": "antiphon.segment",
+    "ErrorCode": "antiphon.errors",
     "Event": "antiphon.client.events",
+    "FailedPrecondition": "antiphon.errors",
     "FinishReason": "antiphon.segment",
     "Finished": "antiphon.client.events",
     "GenerateOptions": "antiphon.client.request",
     "Generation": "antiphon.client.sync",
     "Image": "antiphon.client.request",
+    "Internal": "antiphon.errors",
+    "InvalidArgument": "antiphon.errors",
     "Message": "antiphon.client.request",
     "ModelInfo": "antiphon.client.events",
+    "NotFound": "antiphon.errors",
+    "NotImplementedYet": "antiphon.errors",
     "Reply": "antiphon.client.reply",
+    "ResourceExhausted": "antiphon.errors",
     "SamplingRequest": "antiphon.sampling",
     "ServerInfo": "antiphon.client.events",
     "StageReport": "antiphon.client.events",
     "TextDelta": "antiphon.client.events",
     "TokenLogprob": "antiphon.logprobs",
+    "Unavailable": "antiphon.errors",
     "Usage": "antiphon.client.events",
     "Video": "antiphon.client.request",
+    "__version__": "antiphon.version",
 }
 
 __all__ = (
@@ -60,25 +86,37 @@ __all__ = (
     "AsyncClient",
     "AsyncGeneration",
     "AudioDelta",
+    "Cancelled",
     "ChunkPolicy",
     "Client",
+    "DataLoss",
+    "DeadlineExceeded",
     "Delivery",
+    "ErrorCode",
     "Event",
+    "FailedPrecondition",
     "FinishReason",
     "Finished",
     "GenerateOptions",
     "Generation",
     "Image",
+    "Internal",
+    "InvalidArgument",
     "Message",
     "ModelInfo",
+    "NotFound",
+    "NotImplementedYet",
     "Reply",
+    "ResourceExhausted",
     "SamplingRequest",
     "ServerInfo",
     "StageReport",
     "TextDelta",
     "TokenLogprob",
+    "Unavailable",
     "Usage",
     "Video",
+    "__version__",
 )
 
 

@@ -8,3 +8,5 @@ try:
     VERSION = version("antiphon")
 except PackageNotFoundError:  # run from a source tree that is not installed
     VERSION = "0+source"
+
+__version__ = VERSION

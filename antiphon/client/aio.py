@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Self, Unpack
 
 import grpc
 
+from antiphon.client import checks
 from antiphon.client.channel import CHANNEL_OPTIONS, check_open, closed_by_caller
 from antiphon.client.events import Event, ServerInfo, server_info_from_proto
 from antiphon.client.reply import EventReader, Reply, join_events
@@ -124,10 +125,11 @@ class AsyncClient:
     """
 
     def __init__(self, address: str, *, credentials: grpc.ChannelCredentials | None = None) -> None:
+        target = checks.address(address)
         self._channel = (
-            grpc.aio.insecure_channel(address, CHANNEL_OPTIONS)
+            grpc.aio.insecure_channel(target, CHANNEL_OPTIONS)
             if credentials is None
-            else grpc.aio.secure_channel(address, credentials, CHANNEL_OPTIONS)
+            else grpc.aio.secure_channel(target, credentials, CHANNEL_OPTIONS)
         )
         self._stub = speech_stub(self._channel)
         self._closed = False
@@ -135,9 +137,10 @@ class AsyncClient:
     async def server_info(self, *, timeout_s: float = 10.0) -> ServerInfo:
         """What the server serves."""
         check_open(self._closed)
+        seconds = checks.timeout(timeout_s)
         try:
             answer = await self._stub.GetServerInfo(
-                speech_pb2.GetServerInfoRequest(), timeout=timeout_s
+                speech_pb2.GetServerInfoRequest(), timeout=seconds
             )
         except grpc.RpcError as failure:
             raise error_from_rpc(failure) from failure
@@ -157,8 +160,9 @@ class AsyncClient:
         `InvalidArgument` for a message or an option that cannot be sent.
         """
         check_open(self._closed)
+        seconds = checks.timeout(timeout_s)
         request = generate_request(messages, **options)
-        return AsyncGeneration(self._stub.Generate(request, timeout=timeout_s))
+        return AsyncGeneration(self._stub.Generate(request, timeout=seconds))
 
     async def close(self) -> None:
         """Cancel what runs and close the connection."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from antiphon.client.brief import brief
 from antiphon.errors import DataLoss
 from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
@@ -46,6 +47,9 @@ class TextDelta:
     token_ids: tuple[int, ...] = ()
     logprobs: tuple[TokenLogprob, ...] = ()
 
+    def __repr__(self) -> str:
+        return brief(self)
+
 
 @dataclass(frozen=True, slots=True)
 class AudioDelta:
@@ -60,6 +64,9 @@ class AudioDelta:
     first_sample: int
     float32: bytes = b""
     codes: bytes = b""
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(frozen=True, slots=True)

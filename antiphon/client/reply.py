@@ -10,6 +10,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
+from antiphon.client.brief import brief
 from antiphon.client.events import (
     AudioDelta,
     Event,
@@ -45,6 +46,9 @@ class Reply:
     usage: Usage
     reports: dict[str, StageReport]
     logprobs: tuple[TokenLogprob, ...] = ()
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @property
     def audio_s(self) -> float:

@@ -4,14 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
+from os import PathLike
 from typing import Literal, TypedDict
 
-from antiphon.errors import InvalidArgument
+from antiphon.client.brief import brief
+from antiphon.client.checks import file_bytes, listed, of_type, unicode_text, wrong_type
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
 from antiphon.v1 import session_pb2, speech_pb2
-from antiphon.wire.convert import delivery_to_proto, policy_to_proto, sampling_to_proto
+from antiphon.wire.convert import (
+    checked_policy,
+    delivery_to_proto,
+    policy_to_proto,
+    sampling_to_proto,
+)
 
 Role = Literal["system", "user", "assistant"]
 Modality = Literal["text", "audio"]
@@ -21,19 +27,25 @@ DEFAULT_TIMEOUT_S = 600.0
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """A picture in a message: the bytes of a PNG, JPEG or WebP file, or where one lies."""
+    """A picture in a message: the bytes of a PNG, JPEG or WebP file, or the path of one."""
 
-    file: bytes | Path
+    file: bytes | str | PathLike[str]
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
 @dataclass(frozen=True, slots=True)
 class Video:
-    """A moving picture in a message: the bytes of an MP4 file, or where one lies."""
+    """A moving picture in a message: the bytes of an MP4 file, or the path of one."""
 
-    file: bytes | Path
+    file: bytes | str | PathLike[str]
+
+    def __repr__(self) -> str:
+        return brief(self)
 
 
-Part = str | bytes | Path | Image | Video
+Part = str | bytes | PathLike[str] | Image | Video
 """A `str` is text; `bytes` are a WAV file; a `Path` is where a WAV file lies."""
 
 
@@ -42,11 +54,14 @@ class Message:
     """One message of a conversation: who says it, and its parts in order.
 
     >>> Message.user("What is said here?", Path("question.wav"))
-    >>> Message.user(Image(Path("cat.jpg")), "What is this?")
+    >>> Message.user(Image("cat.jpg"), "What is this?")
     """
 
     role: Role
     parts: tuple[Part, ...]
+
+    def __repr__(self) -> str:
+        return brief(self)
 
     @classmethod
     def system(cls, *parts: Part) -> Message:
@@ -110,26 +125,31 @@ def generate_request(
 ) -> speech_pb2.GenerateRequest:
     """The message of a `Generate` call; a `str` is one user message.
 
-    Raises `InvalidArgument` for a value out of range or a file that cannot be read.
+    Raises `InvalidArgument` for a value out of range or of another type, and for a file
+    that cannot be read.
     """
-    conversation = [Message.user(messages)] if isinstance(messages, str) else messages
+    stop_strings = (stop,) if isinstance(stop, str) else listed("stop", stop, str)
     thinker = SamplingRequest(
         temperature=temperature,
         top_p=top_p,
         max_tokens=max_tokens,
-        stop=_stop_strings(stop),
+        stop=stop_strings,
         seed=seed,
         top_logprobs=top_logprobs,
     )
+    speaking = SamplingRequest() if talker is None else of_type("talker", talker, SamplingRequest)
+    how = None if delivery is None else of_type("delivery", delivery, Delivery)
     return speech_pb2.GenerateRequest(
-        model=model,
-        messages=[_message_to_proto(index, each) for index, each in enumerate(conversation)],
-        modalities=modalities,
-        voice=voice,
-        sampling=_sampling_by_role(thinker, talker or SamplingRequest()),
-        delivery=delivery_to_proto(delivery) if delivery else session_pb2.DELIVERY_UNSPECIFIED,
-        chunk_policy=policy_to_proto(chunk_policy) if chunk_policy else None,
-        include_ids=include_ids,
+        model=unicode_text("model", model),
+        messages=_messages_to_proto(messages),
+        modalities=[
+            unicode_text("modalities", each) for each in listed("modalities", modalities, str)
+        ],
+        voice=unicode_text("voice", voice),
+        sampling=_sampling_by_role(thinker, speaking),
+        delivery=session_pb2.DELIVERY_UNSPECIFIED if how is None else delivery_to_proto(how),
+        chunk_policy=None if chunk_policy is None else _policy_to_proto(chunk_policy),
+        include_ids=of_type("include_ids", include_ids, bool),
     )
 
 
@@ -147,37 +167,39 @@ def _sampling_by_role(
     }
 
 
-def _stop_strings(stop: Sequence[str]) -> tuple[str, ...]:
-    """The stop strings; one `str` is one of them, not its letters."""
-    return (stop,) if isinstance(stop, str) else tuple(stop)
+def _policy_to_proto(policy: ChunkPolicy) -> session_pb2.ChunkPolicy:
+    ramp = listed("chunk_policy", of_type("chunk_policy", policy, ChunkPolicy).ramp, int)
+    return policy_to_proto(checked_policy(replace(policy, ramp=ramp)))
+
+
+def _messages_to_proto(messages: str | Sequence[Message]) -> list[speech_pb2.Message]:
+    if isinstance(messages, str):
+        conversation: tuple[Message, ...] = (Message.user(messages),)
+    else:
+        conversation = listed("messages", messages, Message)
+    return [_message_to_proto(index, each) for index, each in enumerate(conversation)]
 
 
 def _message_to_proto(index: int, message: Message) -> speech_pb2.Message:
+    path = f"messages[{index}]"
+    if not isinstance(message.parts, tuple | list):
+        raise wrong_type(f"{path}.parts", "a tuple of parts", message.parts)
     parts = [
-        _part_to_proto(f"messages[{index}].parts[{number}]", part)
-        for number, part in enumerate(message.parts)
+        _part_to_proto(f"{path}.parts[{number}]", part) for number, part in enumerate(message.parts)
     ]
-    return speech_pb2.Message(role=message.role, parts=parts)
+    return speech_pb2.Message(role=unicode_text(f"{path}.role", message.role), parts=parts)
 
 
 def _part_to_proto(field: str, part: Part) -> speech_pb2.Part:
     match part:
         case str():
-            return speech_pb2.Part(text=part)
-        case bytes():
-            return speech_pb2.Part(audio=speech_pb2.AudioPart(wav=part))
-        case Path():
-            return speech_pb2.Part(audio=speech_pb2.AudioPart(wav=_read(field, part)))
+            return speech_pb2.Part(text=unicode_text(field, part))
+        case bytes() | PathLike():
+            return speech_pb2.Part(audio=speech_pb2.AudioPart(wav=file_bytes(field, part)))
         case Image(file):
-            return speech_pb2.Part(image=speech_pb2.ImagePart(file=_read(field, file)))
+            return speech_pb2.Part(image=speech_pb2.ImagePart(file=file_bytes(field, file)))
         case Video(file):
-            return speech_pb2.Part(video=speech_pb2.VideoPart(file=_read(field, file)))
-
-
-def _read(field: str, file: bytes | Path) -> bytes:
-    if isinstance(file, bytes):
-        return file
-    try:
-        return file.read_bytes()
-    except OSError as error:
-        raise InvalidArgument(f"{field}: {file}: {error.strerror}", field=field) from error
+            return speech_pb2.Part(video=speech_pb2.VideoPart(file=file_bytes(field, file)))
+        case _:
+            wanted = "text, the bytes or the Path of a WAV file, an Image or a Video"
+            raise wrong_type(field, wanted, part)

@@ -8,6 +8,7 @@ from typing import Protocol, Self, Unpack
 
 import grpc
 
+from antiphon.client import checks
 from antiphon.client.channel import CHANNEL_OPTIONS, check_open, closed_by_caller
 from antiphon.client.events import Event, ServerInfo, server_info_from_proto
 from antiphon.client.reply import EventReader, Reply, join_events
@@ -131,10 +132,11 @@ class Client:
     """
 
     def __init__(self, address: str, *, credentials: grpc.ChannelCredentials | None = None) -> None:
+        target = checks.address(address)
         self._channel = (
-            grpc.insecure_channel(address, CHANNEL_OPTIONS)
+            grpc.insecure_channel(target, CHANNEL_OPTIONS)
             if credentials is None
-            else grpc.secure_channel(address, credentials, CHANNEL_OPTIONS)
+            else grpc.secure_channel(target, credentials, CHANNEL_OPTIONS)
         )
         self._stub = speech_pb2_grpc.SpeechServiceStub(self._channel)
         self._closed = False
@@ -142,8 +144,9 @@ class Client:
     def server_info(self, *, timeout_s: float = 10.0) -> ServerInfo:
         """What the server serves."""
         check_open(self._closed)
+        seconds = checks.timeout(timeout_s)
         try:
-            answer = self._stub.GetServerInfo(speech_pb2.GetServerInfoRequest(), timeout=timeout_s)
+            answer = self._stub.GetServerInfo(speech_pb2.GetServerInfoRequest(), timeout=seconds)
         except grpc.RpcError as failure:
             raise error_from_rpc(failure) from failure
         return server_info_from_proto(answer)
@@ -162,8 +165,9 @@ class Client:
         `InvalidArgument` for a message or an option that cannot be sent.
         """
         check_open(self._closed)
+        seconds = checks.timeout(timeout_s)
         request = generate_request(messages, **options)
-        return Generation(self._stub.Generate(request, timeout=timeout_s))
+        return Generation(self._stub.Generate(request, timeout=seconds))
 
     def close(self) -> None:
         """Cancel what runs and close the connection."""

@@ -1,0 +1,36 @@
+"""Values as one line for a person: how much there is of long ones, not all of it."""
+
+from __future__ import annotations
+
+from dataclasses import fields
+from typing import TYPE_CHECKING
+
+from antiphon.errors import shortened, told
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+MOST_CHARS = 200
+MOST_ITEMS = 4
+
+
+def brief(value: DataclassInstance) -> str:
+    """The `repr` of a dataclass that may hold megabytes."""
+    told_fields = (f"{each.name}={_short(getattr(value, each.name))}" for each in fields(value))
+    return f"{type(value).__name__}({', '.join(told_fields)})"
+
+
+def _short(value: object) -> str:
+    match value:
+        case bytes():
+            return f"<{len(value)} bytes>" if len(value) > MOST_ITEMS else repr(value)
+        case str():
+            return told(value, MOST_CHARS)
+        case tuple() | list():
+            shown = [_short(each) for each in value[:MOST_ITEMS]]
+            if more := len(value) - len(shown):
+                shown.append(f"<{more} more>")
+            inside = ", ".join(shown)
+            return f"[{inside}]" if isinstance(value, list) else f"({inside})"
+        case _:
+            return shortened(repr(value), MOST_CHARS)
