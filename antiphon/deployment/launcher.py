@@ -21,10 +21,12 @@ from antiphon.deployment.events import LaunchEvent, Report, Restarting, describe
 from antiphon.deployment.plan import (
     GATEWAY,
     application_root,
+    listen_addresses,
     resolve,
     with_addresses,
     with_priorities,
 )
+from antiphon.deployment.ports import check_free
 from antiphon.deployment.process import ServiceProcess, http_url
 from antiphon.deployment.schema import Deployment, dump_deployment
 from antiphon.deployment.supervision import Backoff, OnExit
@@ -73,8 +75,9 @@ class Launcher:
     host's for it. `report` is called with every `LaunchEvent`. `on_exit` says what the
     end of a service means once all are ready. Raises what `plan.resolve` raises.
     Entering raises `Unavailable`, naming the stage, when a process ends before all are
-    ready, and `DeadlineExceeded` after `startup_timeout_s`; nothing is left running
-    then, nor when the entering task is cancelled.
+    ready, or, with nothing started, when a port is taken, and `DeadlineExceeded` after
+    `startup_timeout_s`; nothing is left running then, nor when the entering task is
+    cancelled.
     """
 
     def __init__(
@@ -107,6 +110,7 @@ class Launcher:
         self._files = contextlib.ExitStack()
 
     async def __aenter__(self) -> Running:
+        check_free(listen_addresses(self._deployment, self._pipeline))
         try:
             return await self._start_unless_one_ends()
         except BaseException:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 import antiphon
-from antiphon.deployment.schema import Deployment
+from antiphon.deployment.schema import Deployment, check_roles, deployment_of
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.graph import Pipeline, pipeline_named, pipeline_of
 
@@ -31,14 +30,29 @@ def with_overrides(deployment: Deployment, overrides: Iterable[str]) -> Deployme
         if not (role and dot and key and equals):
             raise InvalidArgument(f"--stage {override}: must look like thinker.slots=4")
         content["stages"].setdefault(role, {})[key] = value
-    return _checked(content)
+    return deployment_of(content, strict=False)
 
 
 def with_gateway(deployment: Deployment, changes: Mapping[str, str]) -> Deployment:
     """The deployment with these settings of the gateway."""
     content = msgspec.to_builtins(deployment)
     content["gateway"] |= changes
-    return _checked(content)
+    return deployment_of(content, strict=False)
+
+
+def listen_addresses(deployment: Deployment, pipeline: Pipeline) -> dict[str, str]:
+    """Where the processes that are started here are to listen, by the setting that says so."""
+    gateway = deployment.gateway
+    wanted = {
+        "gateway.http_listen": gateway.http_listen,
+        "gateway.grpc_listen": gateway.grpc_listen,
+    }
+    for role in pipeline.roles:
+        stage = deployment.stage(role)
+        if not stage.addresses:
+            wanted[f"stages.{role}.listen"] = stage.listen
+            wanted[f"stages.{role}.metrics_listen"] = stage.metrics_listen
+    return {field: address for field, address in wanted.items() if address}
 
 
 def with_addresses(deployment: Deployment, addresses: Mapping[str, str]) -> Deployment:
@@ -75,13 +89,7 @@ def resolve(deployment: Deployment, root: Path) -> tuple[Deployment, Pipeline]:
     model = Path(named_model).expanduser().resolve() if named_model else embedded_model(root)
     named = deployment.pipeline
     pipeline = pipeline_named(named) if named else pipeline_of(model)
-    unknown = sorted(set(deployment.stages) - set(pipeline.roles))
-    if unknown:
-        raise InvalidArgument(
-            f"stages: {pipeline.name} has no {', '.join(unknown)}; "
-            f"it has {', '.join(pipeline.roles)}",
-            field=f"stages.{unknown[0]}",
-        )
+    check_roles(deployment, pipeline.name, pipeline.roles)
     return msgspec.structs.replace(deployment, model=str(model)), pipeline
 
 
@@ -111,11 +119,3 @@ def application_root() -> Path:
     raise FailedPrecondition(
         f"the packages `services` and `{GATEWAY}` are not in {tried}; run from a checkout"
     )
-
-
-def _checked(content: dict[str, Any]) -> Deployment:
-    """The content as a deployment; text becomes a number where the schema wants one."""
-    try:
-        return msgspec.convert(content, Deployment, strict=False)
-    except msgspec.ValidationError as error:
-        raise InvalidArgument(str(error)) from error

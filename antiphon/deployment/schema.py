@@ -5,8 +5,10 @@ Unknown keys and values out of range are errors at start, never silent defaults.
 
 from __future__ import annotations
 
+import difflib
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
@@ -132,11 +134,68 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 def load_deployment(path: Path) -> Deployment:
     """Read and check a deployment file. Raises `InvalidArgument` naming the key."""
     try:
-        return msgspec.yaml.decode(path.read_bytes(), type=Deployment)
+        return deployment_of(msgspec.yaml.decode(path.read_bytes()))
     except OSError as error:
         raise InvalidArgument(f"{path}: {error.strerror}") from error
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{path}: {error.message}", field=error.field) from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{path}: {error}") from error
+
+
+def deployment_of(content: object, *, strict: bool = True) -> Deployment:
+    """Mappings as a deployment; unless `strict`, text becomes a number where one is wanted.
+
+    Raises `InvalidArgument` that names the key, and the one that was probably meant.
+    """
+    if isinstance(content, dict):
+        _check_keys(content, Deployment, "")
+        _check_keys(content.get("gateway"), GatewayConfig, "gateway.")
+        stages = content.get("stages")
+        for role, stage in stages.items() if isinstance(stages, dict) else ():
+            _check_keys(stage, StageConfig, f"stages.{role}.")
+            _converted(stage, StageConfig, f"stages.{role}", strict=strict)
+    return _converted(content, Deployment, "", strict=strict)
+
+
+def check_roles(deployment: Deployment, pipeline: str, roles: Sequence[str]) -> None:
+    """Raise `InvalidArgument` for a stage that the pipeline does not have."""
+    for role in deployment.stages:
+        if role not in roles:
+            raise InvalidArgument(
+                f"stages: {pipeline} has no {role}; it has {', '.join(roles)}"
+                f"{_probably(role, roles)}",
+                field=f"stages.{role}",
+            )
+
+
+def _check_keys(content: object, kind: type[msgspec.Struct], where: str) -> None:
+    """Raise `InvalidArgument` for a key of the content that the struct does not have."""
+    known = kind.__struct_fields__
+    for key in content if isinstance(content, dict) else ():
+        if key not in known:
+            meant = _probably(key, known) or f"; there are {', '.join(known)}"
+            raise InvalidArgument(
+                f"{where}{key}: there is no such setting{meant}", field=f"{where}{key}"
+            )
+
+
+def _probably(name: object, known: Sequence[str]) -> str:
+    close = difflib.get_close_matches(str(name), known, n=1)
+    return f"; did you mean {close[0]}?" if close else ""
+
+
+Struct = TypeVar("Struct", bound=msgspec.Struct)
+
+
+def _converted(content: object, kind: type[Struct], where: str, *, strict: bool) -> Struct:
+    try:
+        return msgspec.convert(content, kind, strict=strict)
+    except msgspec.ValidationError as error:
+        # msgspec ends its sentence with the path within the value: " - at `$.slots`".
+        fault, _, path = str(error).partition(" - at `$")
+        field = f"{where}{path.rstrip('`')}".lstrip(".")
+        raise InvalidArgument(f"{field}: {fault}" if field else fault, field=field) from error
 
 
 def dump_deployment(deployment: Deployment) -> bytes:

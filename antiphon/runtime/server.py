@@ -23,8 +23,13 @@ import msgspec
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from antiphon.deployment.schema import Deployment, StageConfig, load_deployment
-from antiphon.errors import AntiphonError, InvalidArgument
+from antiphon.deployment.schema import (
+    Deployment,
+    StageConfig,
+    check_roles,
+    load_deployment,
+)
+from antiphon.errors import AntiphonError, InvalidArgument, Unavailable
 from antiphon.pipelines.graph import Pipeline, pipeline_named, pipeline_of
 from antiphon.runtime.description import StageIdentity
 from antiphon.runtime.engine import LoadedStage
@@ -105,6 +110,7 @@ def _options(role: str, arguments: argparse.Namespace) -> StageOptions:
     pipeline = pipeline_named(deployment.pipeline) if deployment.pipeline else pipeline_of(model)
     if role not in pipeline.roles:
         raise InvalidArgument(f"pipeline {pipeline.name} has no {role}: {list(pipeline.roles)}")
+    check_roles(deployment, pipeline.name, pipeline.roles)
     unknown = sorted(set(deployment.delivery) - {edge.name for edge in pipeline.edges})
     if unknown:
         raise InvalidArgument(f"delivery: pipeline {pipeline.name} has no edge {unknown}")
@@ -165,7 +171,12 @@ async def _start_server(
     names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
     await healthiness.tell(serving=False)
-    port = server.add_insecure_port(listen)
+    try:
+        port = server.add_insecure_port(listen)
+    except RuntimeError as error:
+        raise Unavailable(
+            f"cannot listen on {listen}; choose another port, or stop what listens there"
+        ) from error
     await server.start()
     return server, f"{listen.rpartition(':')[0]}:{port}"
 

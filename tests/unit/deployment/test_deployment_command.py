@@ -21,11 +21,13 @@ from pathlib import Path
 from antiphon.deployment.__main__ import up
 from antiphon.deployment.console import Console
 from antiphon.deployment.launcher import Launcher
+from antiphon.testing.local_deployment import local_deployment
 console = Console(sys.stdout)
-launcher = Launcher(Path("model"), report=console, stop_timeout_s=10_000)
+launcher = Launcher(local_deployment(Path("model")), report=console, stop_timeout_s=10_000)
 sys.exit(asyncio.run(up(launcher, console)))
 """
-COMMAND = ("-m", "antiphon.deployment", "up", "--model", "model")
+UP = ("-m", "antiphon.deployment", "up", "--port", "0")
+COMMAND = (*UP, "--model", "model")
 
 
 @contextmanager
@@ -173,19 +175,17 @@ def test_command_stops_when_interrupted_while_a_stage_is_down(checkout: Checkout
 
 def test_command_serves_the_embedded_model_when_none_is_named(checkout: Checkout) -> None:
     checkout.model.rename(checkout.embed())
-    with running(checkout, "-m", "antiphon.deployment", "up", until="gRPC") as (_, said):
+    with running(checkout, *UP, until="gRPC") as (_, said):
         assert f"model {checkout.root / EMBEDDED_MODEL}\n" in said
 
 
 def test_command_fails_when_no_model_is_named_and_none_is_embedded(checkout: Checkout) -> None:
-    command = ("-m", "antiphon.deployment", "up")
-    with running(checkout, *command, until="error:") as (process, said):
+    with running(checkout, *UP, until="error:") as (process, said):
         assert process.wait(EXIT_WAIT_S) == 1
     assert "error: no model was named" in said
 
 
 def test_command_fails_when_there_is_no_checkpoint(checkout: Checkout) -> None:
-    command = ("-m", "antiphon.deployment", "up", "--model", "nowhere")
-    with running(checkout, *command, until="error:") as (process, said):
+    with running(checkout, *UP, "--model", "nowhere", until="error:") as (process, said):
         assert process.wait(EXIT_WAIT_S) == 1
     assert "config.json is missing" in said

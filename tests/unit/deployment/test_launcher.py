@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import socket
 from typing import Any
 
 import msgspec
@@ -12,9 +13,10 @@ from fake_services import DRAINING_GATEWAY, GATEWAY, ROLES, STAGE, STUBBORN, Che
 
 from antiphon.deployment.events import Exited, LaunchEvent, Listening, Loaded, Output, Started
 from antiphon.deployment.launcher import Launcher
-from antiphon.deployment.plan import with_addresses
+from antiphon.deployment.plan import with_addresses, with_gateway
 from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.errors import DeadlineExceeded, Unavailable
+from antiphon.testing.local_deployment import local_deployment
 
 SILENT = "signal.pause()"
 ALL = (*ROLES, "gateway")
@@ -34,7 +36,8 @@ class Told(list[LaunchEvent]):
 
 
 def launcher(checkout: Checkout, told: Told, **settings: Any) -> Launcher:
-    return Launcher(checkout.model, root=checkout.root, report=told.append, **settings)
+    deployment = local_deployment(checkout.model)
+    return Launcher(deployment, root=checkout.root, report=told.append, **settings)
 
 
 async def test_launcher_tells_addresses_when_all_are_ready(checkout: Checkout) -> None:
@@ -61,8 +64,9 @@ async def test_services_share_the_launchers_session_but_not_its_process_group(
 async def test_launcher_gives_stages_a_metrics_door_when_asked_and_leaves_those_that_have_one(
     checkout: Checkout,
 ) -> None:
-    own = {"talker": StageConfig(metrics_listen="10.0.0.7:9464")}
-    deployment = Deployment(model=str(checkout.model), stages=own)
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        own = {"talker": StageConfig(metrics_listen=f"127.0.0.1:{free.getsockname()[1]}")}
+    deployment = local_deployment(checkout.model, **own)
     told = Told()
     async with Launcher(
         deployment, root=checkout.root, report=told.append, metrics=True
@@ -164,6 +168,22 @@ async def test_launcher_raises_deadline_exceeded_when_a_stage_never_gets_ready(
     assert set(told.of(Exited)) == set(told.of(Started))
 
 
+@pytest.mark.parametrize("taken", ["gateway.http_listen", "stages.talker.listen"])
+async def test_launcher_starts_nothing_when_a_port_is_taken(checkout: Checkout, taken: str) -> None:
+    told = Told()
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+        deployment = local_deployment(checkout.model, talker=StageConfig(listen="127.0.0.1:0"))
+        if taken == "stages.talker.listen":
+            deployment = local_deployment(checkout.model, talker=StageConfig(listen=address))
+        else:
+            deployment = with_gateway(deployment, {"http_listen": address})
+        with pytest.raises(Unavailable, match=f"{taken}: cannot listen on {address}"):
+            async with Launcher(deployment, root=checkout.root, report=told.append):
+                pytest.fail("it became ready")
+    assert not told
+
+
 async def test_launcher_stops_all_when_its_start_is_cancelled(checkout: Checkout) -> None:
     told = Told()
     checkout.write("code2wav", "print('here'); " + SILENT)
@@ -175,7 +195,7 @@ async def test_launcher_stops_all_when_its_start_is_cancelled(checkout: Checkout
             here.set()
 
     async def enter() -> None:
-        async with Launcher(checkout.model, root=checkout.root, report=report):
+        async with Launcher(local_deployment(checkout.model), root=checkout.root, report=report):
             pytest.fail("it became ready")
 
     entering = asyncio.create_task(enter())
@@ -222,7 +242,7 @@ async def test_launcher_ends_what_a_stage_started_when_the_stage_dies(checkout: 
 
 
 async def test_launcher_leaves_a_stage_alone_when_it_has_an_address(checkout: Checkout) -> None:
-    elsewhere = with_addresses(Deployment(model=str(checkout.model)), {"talker": "10.0.0.7:50051"})
+    elsewhere = with_addresses(local_deployment(checkout.model), {"talker": "10.0.0.7:50051"})
     told = Told()
     async with Launcher(elsewhere, root=checkout.root, report=told.append) as running:
         assert set(running.processes) == {"thinker", "code2wav", "gateway"}

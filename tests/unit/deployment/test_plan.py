@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import re
+import socket
 from pathlib import Path
 
 import pytest
@@ -13,14 +15,16 @@ from antiphon.deployment.plan import (
     EMBEDDED_MODEL,
     application_root,
     embedded_model,
+    listen_addresses,
     resolve,
     with_addresses,
     with_gateway,
     with_overrides,
     with_priorities,
 )
-from antiphon.deployment.schema import Deployment, StageConfig
-from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.deployment.ports import check_free
+from antiphon.deployment.schema import Deployment, StageConfig, check_roles, load_deployment
+from antiphon.errors import FailedPrecondition, InvalidArgument, Unavailable
 from antiphon.pipelines.qwen3_omni import PIPELINE
 
 
@@ -39,6 +43,74 @@ def test_overrides_take_the_schemas_types_when_written_as_text() -> None:
 def test_overrides_are_refused_when_form_key_or_value_is_wrong(override: str) -> None:
     with pytest.raises(InvalidArgument):
         with_overrides(Deployment(), [override])
+
+
+@pytest.mark.parametrize(
+    ("override", "field", "words"),
+    [
+        ("talker.devise=cuda", "stages.talker.devise", "did you mean device?"),
+        ("talker.qqq=1", "stages.talker.qqq", "there are addresses, listen,"),
+        ("talker.slots=many", "stages.talker.slots", "Expected `int`"),
+    ],
+)
+def test_override_that_is_refused_is_named_with_what_was_meant(
+    override: str, field: str, words: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=rf"^{re.escape(field)}: .*{re.escape(words)}") as e:
+        with_overrides(Deployment(), [override])
+    assert e.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("content", "field", "words"),
+    [
+        ("stages: {talker: {devise: cuda}}", "stages.talker.devise", "did you mean device?"),
+        ("stages: {talker: {slots: 0}}", "stages.talker.slots", "Expected `int` >= 1"),
+        ("stages: {talker: 3}", "stages.talker", "Expected `object`, got `int`"),
+        ("gateway: {max_call: 3}", "gateway.max_call", "did you mean max_calls?"),
+        ("gateway: {max_calls: no}", "gateway.max_calls", "Expected `int`, got `bool`"),
+        ("stage: {}", "stage", "did you mean stages?"),
+        ("[]", "", "Expected `object`, got `array`"),
+    ],
+)
+def test_deployment_file_that_is_refused_is_named_with_the_key(
+    tmp_path: Path, content: str, field: str, words: str
+) -> None:
+    path = tmp_path / "deployment.yaml"
+    path.write_text(content)
+    where = f"{path}: {field}: " if field else f"{path}: "
+    with pytest.raises(InvalidArgument, match=rf"^{re.escape(where)}.*{re.escape(words)}") as e:
+        load_deployment(path)
+    assert e.value.field == field
+
+
+def test_roles_are_refused_with_the_one_that_was_meant() -> None:
+    deployment = Deployment(stages={"code2wave": StageConfig()})
+    with pytest.raises(
+        InvalidArgument, match=r"has no code2wave; .*; did you mean code2wav\?"
+    ) as e:
+        check_roles(deployment, PIPELINE.name, PIPELINE.roles)
+    assert e.value.field == "stages.code2wave"
+
+
+def test_addresses_to_listen_on_leave_out_stages_that_run_elsewhere() -> None:
+    talker, code2wav = StageConfig(addresses=("h:1",)), StageConfig(metrics_listen="0.0.0.0:9464")
+    stages = {"talker": talker, "code2wav": code2wav}
+    assert listen_addresses(Deployment(stages=stages), PIPELINE) == {
+        "gateway.http_listen": "127.0.0.1:8000",
+        "gateway.grpc_listen": "127.0.0.1:0",
+        "stages.thinker.listen": "127.0.0.1:0",
+        "stages.code2wav.listen": "127.0.0.1:0",
+        "stages.code2wav.metrics_listen": "0.0.0.0:9464",
+    }
+
+
+def test_ports_are_refused_when_two_settings_have_the_same() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(Unavailable, match=f"^two: cannot listen on {address}"):
+        check_free({"one": address, "two": address})
+    check_free({"one": address, "two": "127.0.0.1:0", "three": "127.0.0.1:0"})
 
 
 def test_gateway_settings_replace_only_what_they_name() -> None:
