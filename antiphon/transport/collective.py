@@ -83,7 +83,8 @@ class _Group:
         """Leave; the other rank's transfers fail at once."""
         if self._joined is not None and library_for(self._device) == "nccl":
             self._joined.abort()
-        self._joined, self._closed = None, True
+        # The store's sockets go with it, and this may be part of a cycle.
+        self._joined, self._store, self._closed = None, None, True
 
     def _group(self) -> Any:
         if self._closed:
@@ -168,8 +169,9 @@ class CollectiveSender:
         """There are no slots."""
 
     def close(self) -> None:
-        """Leave the group."""
+        """Leave the group and end the rendezvous."""
         self._break()
+        self._store = None
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _break(self) -> None:
@@ -231,19 +233,15 @@ def _note(receiving: asyncio.Future[memoryview]) -> None:
         log.info("a collective failed: %s", error)
 
 
-async def join_rendezvous(
+def join_rendezvous(
     offer: stage_pb2.TransportOffer, device: str
 ) -> tuple[CollectiveReceiver, bytes]:
-    """The receiver and the proof. Raises `OSError`, `RuntimeError` or `ValueError`."""
+    """The receiver and the proof. Blocks; raises `OSError`, `RuntimeError` or `ValueError`."""
     if (library := library_for(device)) != offer.transport:
         raise ValueError(f"this process's device {device} is for {library}")
     host, _, port = offer.locator.rpartition(":")
-
-    def connect() -> tuple[Any, bytes]:
-        store = _c10d.TCPStore(host, int(port), None, is_master=False, timeout=_TIMEOUT)
-        return store, bytes.fromhex(store.get("nonce").decode())
-
-    store, proof = await asyncio.to_thread(connect)
+    store = _c10d.TCPStore(host, int(port), None, is_master=False, timeout=_TIMEOUT)
+    proof = bytes.fromhex(store.get("nonce").decode())
     return CollectiveReceiver(store, device, _address_towards(host)), proof
 
 

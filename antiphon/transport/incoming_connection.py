@@ -81,15 +81,15 @@ class IncomingConnection:
         self._link.responses.confirmed(hello.responses)
         accept = self._accept(attached)
         accept.boot_id, accept.chunks, accept.resumed = boot_id, self._link.received, resumed
-        await self._context.write(stage_pb2.LinkResponse(accept=accept))
-        reader = asyncio.create_task(self._receive())
-        writer = asyncio.create_task(self._answer())
-        self._tasks = [reader, writer]
         try:
+            await self._context.write(stage_pb2.LinkResponse(accept=accept))
+            reader = asyncio.create_task(self._receive())
+            writer = asyncio.create_task(self._answer())
+            self._tasks = [reader, writer]
             await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
         finally:
             await self._stop()
-        for task in (reader, writer):
+        for task in self._tasks:
             error = None if task.cancelled() else task.exception()
             if isinstance(error, AntiphonError):
                 raise error
@@ -105,8 +105,11 @@ class IncomingConnection:
         self.close()
         if self._timer is not None:
             self._timer.cancel()
-        await asyncio.wait(self._tasks)
-        self._detach()
+        try:
+            if self._tasks:
+                await asyncio.wait(self._tasks)
+        finally:
+            self._detach()
 
     # -- transports ------------------------------------------------------------------------
 

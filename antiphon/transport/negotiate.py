@@ -7,13 +7,13 @@ is passed over leaves its reason, on both sides.
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.transport import framed, shared_memory
+from antiphon.transport.aside import made_aside
 from antiphon.transport.framed import FramedSender, WriteMessage
 from antiphon.transport.payload import PayloadReceiver, PayloadSender
 from antiphon.transport.settings import LinkSettings
@@ -77,11 +77,17 @@ async def make_senders(
     """
     senders: list[PayloadSender] = []
     failed: list[str] = []
-    for name in candidates(settings):
-        try:
-            senders.append(await _make(name, settings, address, write))
-        except (OSError, RuntimeError, ImportError, ValueError) as error:
-            failed.append(f"{name}: {error}")
+    try:
+        for name in candidates(settings):
+            try:
+                senders.append(await _make(name, settings, address, write))
+            except (OSError, RuntimeError, ImportError, ValueError) as error:
+                failed.append(f"{name}: {error}")
+    except BaseException:
+        # A cancelled handshake: nobody else knows of those that were made already.
+        for sender in senders:
+            sender.close()
+        raise
     if not senders:
         raise FailedPrecondition(f"no transport can be offered: {'; '.join(failed)}")
     return senders, failed
@@ -94,11 +100,15 @@ async def _make(
         return SlabSender(Slab(settings.slab_bytes))
     if name == framed.NAME:
         return FramedSender(write)
-    # Needs torch, which gRPC and shared memory do not.
-    from antiphon.transport.collective import CollectiveSender
-
     host = address.rpartition(":")[0].strip("[]") or "localhost"
-    return await asyncio.to_thread(CollectiveSender, settings.device, host, write)
+
+    def make() -> PayloadSender:
+        # Needs torch, which gRPC and shared memory do not; its import takes seconds.
+        from antiphon.transport.collective import CollectiveSender
+
+        return CollectiveSender(settings.device, host, write)
+
+    return await made_aside(make, lambda sender: sender.close())
 
 
 async def attach_best(
@@ -132,7 +142,14 @@ async def _attach(
     if offer.transport == shared_memory.NAME:
         return await attach_slab(offer)
     if offer.transport in COLLECTIVES:
-        from antiphon.transport.collective import join_rendezvous
-
-        return await join_rendezvous(offer, settings.device)
+        return await made_aside(
+            lambda: _join(offer, settings.device), lambda joined: joined[0].close()
+        )
     raise ValueError("this version does not know it")
+
+
+def _join(offer: stage_pb2.TransportOffer, device: str) -> tuple[PayloadReceiver, bytes]:
+    """Blocks, for seconds where torch has not been imported yet."""
+    from antiphon.transport.collective import join_rendezvous
+
+    return join_rendezvous(offer, device)

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-import asyncio
 import hmac
+import os
 from collections.abc import Iterable
 
 from antiphon.errors import DataLoss
+from antiphon.transport.aside import made_aside
 from antiphon.transport.fd_passing import FdGiver, receive_fd
 from antiphon.transport.payload import Placement
 from antiphon.transport.slab import AttachedSlab, Slab
@@ -89,6 +90,6 @@ async def attach_slab(
 
     Raises `OSError` or `ValueError`, which say why this process cannot reach it.
     """
-    fd = await asyncio.to_thread(receive_fd, offer.locator, offer.nonce)
+    fd = await made_aside(lambda: receive_fd(offer.locator, offer.nonce), os.close)
     slab = AttachedSlab(fd, offer.size_bytes)
     return SlabReceiver(slab), slab.nonce()

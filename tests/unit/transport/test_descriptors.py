@@ -1,0 +1,120 @@
+"""Handshakes that are cut short leave no descriptor behind."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import os
+import socket
+import threading
+from pathlib import Path
+
+import pytest
+
+from antiphon.transport.aside import made_aside
+from antiphon.transport.negotiate import attach_best, check_possible, make_senders
+from antiphon.transport.settings import LinkSettings
+from antiphon.transport.shared_memory import SlabSender
+from antiphon.transport.slab import Slab
+from antiphon.wire.frames import LinkMessage
+
+TIMES = 20
+AUTO = LinkSettings("auto", "cpu", slab_bytes=1 << 20, resume_window_s=5.0)
+GLOO = LinkSettings("nccl", "cpu", slab_bytes=1 << 20, resume_window_s=5.0)
+
+
+def descriptors() -> list[str]:
+    """What is open here, sockets and anonymous files by kind."""
+    gc.collect()
+    found = []
+    for name in os.listdir("/proc/self/fd"):
+        try:
+            found.append(str(Path("/proc/self/fd", name).readlink()))
+        except FileNotFoundError:
+            continue  # The listing's own.
+    return sorted(found)
+
+
+@pytest.fixture(autouse=True, scope="module")
+def torch_is_there() -> None:
+    """Its import opens descriptors of its own, once."""
+    check_possible(GLOO)
+
+
+async def ignore(message: LinkMessage) -> None:
+    """A link that nobody listens on."""
+
+
+async def threads_ended() -> None:
+    """Wait until whatever the loop's threads had begun has come back to the loop."""
+    await asyncio.get_running_loop().shutdown_default_executor()
+    for _ in range(3):  # The thread's future, the loop's own, and who waits for that.
+        await asyncio.sleep(0)
+
+
+async def test_nothing_is_open_when_attachments_to_a_slab_are_cancelled() -> None:
+    sender = SlabSender(Slab(1 << 20))
+    offer = sender.offer()
+    before = descriptors()
+    attaching = [asyncio.create_task(attach_best([offer], AUTO)) for _ in range(TIMES)]
+    await asyncio.sleep(0)
+    for task in attaching:
+        task.cancel()
+    await asyncio.wait(attaching)
+    await threads_ended()
+    assert descriptors() == before
+    sender.close()
+
+
+async def test_nothing_is_open_when_the_making_of_senders_is_cancelled() -> None:
+    before = descriptors()
+    settings = LinkSettings("auto", "cuda", slab_bytes=1 << 20, resume_window_s=5.0)
+    making = [
+        asyncio.create_task(make_senders(settings, "127.0.0.1:9", ignore)) for _ in range(TIMES)
+    ]
+    await asyncio.sleep(0)
+    for task in making:
+        task.cancel()
+    await asyncio.wait(making)
+    await threads_ended()
+    after = descriptors()
+    assert sum("memfd" in each for each in after) == sum("memfd" in each for each in before)
+    # torch closes the last of its servers' sockets when it likes.
+    assert len(after) < len(before) + TIMES // 2, after
+
+
+async def test_what_a_thread_makes_for_nobody_is_dropped() -> None:
+    going, dropped = threading.Event(), asyncio.get_running_loop().create_future()
+    making = asyncio.create_task(made_aside(lambda: going.wait(60) and "made", dropped.set_result))
+    await asyncio.sleep(0)
+    making.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await making
+    assert not dropped.done()
+    going.set()
+    assert await dropped == "made"
+
+
+async def test_what_a_thread_raises_is_raised_and_for_nobody_is_forgotten() -> None:
+    going = threading.Event()
+
+    def fail() -> None:
+        going.wait(60)
+        raise OSError("no")
+
+    cancelled, waiting = (asyncio.create_task(made_aside(fail, print)) for _ in range(2))
+    await asyncio.sleep(0)
+    cancelled.cancel()
+    going.set()
+    with pytest.raises(OSError, match="no"):
+        await waiting
+    await threads_ended()
+    assert cancelled.cancelled()
+
+
+async def test_rendezvous_is_closed_with_its_sender_though_somebody_holds_that() -> None:
+    (sender,), _ = await make_senders(GLOO, "127.0.0.1:9", ignore)
+    host, _, port = sender.offer().locator.rpartition(":")
+    sender.close()
+    with pytest.raises(OSError, match="refused"):
+        socket.create_connection((host, int(port)), timeout=10).close()
