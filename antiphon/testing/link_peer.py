@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from antiphon.deployment.schema import TransportName
 from antiphon.errors import ResourceExhausted
 from antiphon.testing.link_rig import LinkConsumer, marked_chunk, producer, serving
-from antiphon.transport.negotiate import attach_best
+from antiphon.transport.negotiate import attach_best, check_possible
 from antiphon.transport.settings import LinkSettings
 
 SESSIONS = 4
@@ -77,6 +77,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--seed", type=int, default=0)
     arguments = parser.parse_args(argv)
     settings = settings_of(arguments.transport)
+    check_possible(settings)
     if arguments.produce_to:
         asyncio.run(produce(settings, arguments.produce_to, arguments.seed, arguments.rounds))
     else:

@@ -42,7 +42,12 @@ def settings(transport: str, window_s: float = LONG_S) -> LinkSettings:
 
 
 @pytest.mark.parametrize(
-    ("ours", "theirs"), [("shared_memory", "grpc"), ("grpc", "shared_memory"), ("nccl", "grpc")]
+    ("ours", "theirs"),
+    [
+        ("shared_memory", "grpc"),
+        ("grpc", "shared_memory"),
+        pytest.param("nccl", "grpc", id="gloo-grpc"),
+    ],
 )
 async def test_link_is_lost_at_once_when_the_ends_are_set_to_different_transports(
     ours: str, theirs: str
