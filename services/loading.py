@@ -6,6 +6,7 @@ The import happens on the first load, after the port is bound: it brings torch i
 from __future__ import annotations
 
 import importlib
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
@@ -28,7 +29,10 @@ def load_role(package: str) -> Load:
             if error.name != name:
                 raise
             raise NotFound(f"{package} has no code for the pipeline {pipeline.name}") from error
-        return cast("LoadedStage", module.load(model_dir, config))
+        loaded = cast("LoadedStage", module.load(model_dir, config))
+        from services.device_loss import device_is_lost
+
+        return replace(loaded, is_fatal=device_is_lost)
 
     return load
 

@@ -56,6 +56,10 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # Most input of all sessions that waits while the engine is in a step; what would exceed
     # it ends its session with RESOURCE_EXHAUSTED.
     mailbox_bytes: Bytes = 256 << 20
+    # Longest step of the engine. A stage whose engine is in one for longer serves no more, and
+    # its sessions end, until the engine comes back. Unset: 5 s, or 30 s on a CPU, where one
+    # step takes in a whole recording. Steps that wait for vLLM's processes are not watched.
+    step_timeout_s: Seconds | None = None
     # How payloads travel on this stage's links: the best that both ends can prove,
     # or one of them; then it is an error when that one cannot be had.
     transport: TransportName = "auto"

@@ -168,6 +168,11 @@ class StageFacts:
     max_input_videos: int = 0
 
 
+def never_fatal(error: Exception) -> bool:
+    """Of an engine without a device that an error can poison."""
+    return False
+
+
 @dataclass(frozen=True, slots=True)
 class LoadedStage:
     """What a stage's `load` hands to the runtime."""
@@ -176,3 +181,5 @@ class LoadedStage:
     facts: StageFacts
     # Where the engine's outputs are copied to the host beside its work.
     copies: PendingCopies | None = None
+    # Whether an exception of the engine means that it cannot go on in this process.
+    is_fatal: Callable[[Exception], bool] = never_fatal

@@ -2,19 +2,27 @@
 
 Limits on output are kept here and not on the loop, so that a segment stops exactly
 there, however late the loop is.
+
+A step that raises loses every segment, and the engine goes on with new ones. It is at
+its end, and so is the process, when the error has poisoned its device (`is_fatal`), when
+it cannot even release what it had, or when `FAILURES_TO_GIVE_UP` steps in a row raised.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from antiphon.errors import AntiphonError, Internal
-from antiphon.runtime.engine import Emitted, Engine, EngineEvent, Failed
+from antiphon.errors import AntiphonError, Internal, Unavailable
+from antiphon.runtime.engine import Emitted, Engine, EngineEvent, Failed, never_fatal
 from antiphon.runtime.instructions import Admit, EngineCommand, Feed, Limit, Release
 from antiphon.segment import SegmentKey
+
+FAILURES_TO_GIVE_UP = 3
+# A guess at how long a restart takes, for whoever wants to try again.
+RESTART_S = 10.0
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +33,8 @@ class EngineBatch:
 
     `awaited` has, for every segment that was touched, the edge that it waits for
     or None when it can step, and `accepted` how many chunks the engine has been
-    given of it. `error` means that the engine's state is unknown.
+    given of it. `error` means that the engine's state is unknown, and `fatal` that no
+    batch follows: it cannot go on.
     """
 
     events: Sequence[EngineEvent]
@@ -33,6 +42,7 @@ class EngineBatch:
     accepted: Mapping[SegmentKey, int] = field(default_factory=dict)
     busy_s: Mapping[SegmentKey, float] = field(default_factory=dict)
     error: AntiphonError | None = None
+    fatal: bool = False
 
     @property
     def is_empty(self) -> bool:
@@ -58,13 +68,25 @@ class EngineRounds:
     """An engine with its admitted segments. Belongs to one thread.
 
     `counted_by` names, by output edge, the tensor whose length is the number of
-    positions.
+    positions; for `is_fatal` see `LoadedStage`.
     """
 
-    def __init__(self, engine: Engine, counted_by: Mapping[str, str]) -> None:
+    def __init__(
+        self,
+        engine: Engine,
+        counted_by: Mapping[str, str],
+        is_fatal: Callable[[Exception], bool] = never_fatal,
+    ) -> None:
         self._engine = engine
         self._counted_by = counted_by
+        self._is_fatal = is_fatal
+        self._failures = 0
         self._admitted: dict[SegmentKey, _Running] = {}
+
+    @property
+    def has_segments(self) -> bool:
+        """Whether any is admitted. For any thread."""
+        return bool(self._admitted)
 
     @property
     def steppable(self) -> bool:
@@ -74,11 +96,20 @@ class EngineRounds:
     def run(self, commands: Iterable[EngineCommand]) -> EngineBatch:
         """One round."""
         touched: set[SegmentKey] = set()
-        events = [event for command in commands for event in self._apply(command, touched)]
-        return self._step(events, touched)
+        events: list[EngineEvent] = []
+        try:
+            for command in commands:
+                events += self._apply(command, touched)
+            return self._step(events, touched)
+        except Exception as error:
+            log.exception("the engine failed")
+            return self._lost(events, error)
 
     def _apply(self, command: EngineCommand, touched: set[SegmentKey]) -> list[EngineEvent]:
-        """Carry out a command; a refusal is the segment's failure."""
+        """Carry out a command; a refusal is the segment's failure.
+
+        Raises what leaves the engine's state unknown: a release that fails, a lost device.
+        """
         try:
             match command:
                 case Admit(key, settings):
@@ -98,6 +129,8 @@ class EngineRounds:
         except AntiphonError as error:
             return [Failed(command.key, error)]
         except Exception as error:
+            if isinstance(command, Release) or self._is_fatal(error):
+                raise
             log.exception("engine refused %s", type(command).__name__)
             return [Failed(command.key, Internal(f"{type(error).__name__}: {error}"))]
         return []
@@ -108,11 +141,8 @@ class EngineRounds:
         busy_s: dict[SegmentKey, float] = {}
         if ready:
             started = time.perf_counter()
-            try:
-                made = self._engine.step(self._held())
-            except Exception as error:
-                log.exception("engine step failed")
-                return self._lost(events, Internal(f"{type(error).__name__}: {error}"))
+            made = self._engine.step(self._held())
+            self._failures = 0
             self._count(made)
             events += made
             share = (time.perf_counter() - started) / len(ready)
@@ -137,9 +167,29 @@ class EngineRounds:
                 counted = event.tensors.get(self._counted_by.get(event.edge, ""), ())
                 running.made[event.edge] = running.made.get(event.edge, 0) + len(counted)
 
-    def _lost(self, events: list[EngineEvent], error: AntiphonError) -> EngineBatch:
-        """A step raised: release everything, since nobody knows what it left behind."""
-        for key in self._admitted:
-            self._engine.release(key)
+    def _lost(self, events: list[EngineEvent], error: Exception) -> EngineBatch:
+        """The engine raised: release everything, since nobody knows what it left behind."""
+        self._failures += 1
+        given_up = self._is_fatal(error) or self._failures >= FAILURES_TO_GIVE_UP
+        fatal = given_up or not self._released_all()
         self._admitted.clear()
-        return EngineBatch(tuple(events), error=error)
+        what = f"{type(error).__name__}: {error}"
+        told = engine_at_its_end(what) if fatal else Internal(what)
+        return EngineBatch(tuple(events), error=told, fatal=fatal)
+
+    def _released_all(self) -> bool:
+        try:
+            for key in self._admitted:
+                self._engine.release(key)
+        except Exception:
+            log.exception("the engine cannot release what it had")
+            return False
+        return True
+
+
+def engine_at_its_end(what: str) -> Unavailable:
+    """The error of every session when the engine cannot go on."""
+    return Unavailable(
+        f"the engine cannot go on ({what}); the stage ends, try again when it has been restarted",
+        retry_after_s=RESTART_S,
+    )

@@ -4,22 +4,29 @@ Both directions carry immutable batches and are bounded: commands by the mailbox
 size in number and bytes (a full mailbox refuses the command, and the session fails),
 results by a number of permits (an engine that is ahead of the loop waits). So the two
 domains can move to separate processes without a change of what they say.
+
+The thread does not end without a word: whatever escapes it is told in a last batch, which
+is `fatal`.
 """
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
-from antiphon.runtime.engine import DetachedEngine, Engine, PendingCopies
+from antiphon.runtime.engine import DetachedEngine, Engine, PendingCopies, never_fatal
 from antiphon.runtime.engine_mailbox import EngineMailbox
-from antiphon.runtime.engine_rounds import EngineBatch, EngineRounds
+from antiphon.runtime.engine_rounds import EngineBatch, EngineRounds, engine_at_its_end
 from antiphon.runtime.handover import Handover
 from antiphon.runtime.instructions import EngineCommand
 from antiphon.runtime.process import stand_back
+from antiphon.runtime.watchdog import Pulse
 
 MAILBOX_BYTES = 256 << 20
 RESULT_PERMITS = 256
+
+log = logging.getLogger(__name__)
 
 
 class EngineThread:
@@ -27,7 +34,8 @@ class EngineThread:
     one whose `copies` have to be waited for, on that of the `Handover`.
 
     The receiver of a batch calls `batch_taken` once it is done with it. For
-    `counted_by` see `EngineRounds`. On Linux the thread stands back for others by `nice`.
+    `counted_by` see `EngineRounds`; `pulse` makes what a thread is watched by, for
+    `is_fatal` see `LoadedStage`. On Linux the thread stands back for others by `nice`.
     """
 
     def __init__(
@@ -38,17 +46,26 @@ class EngineThread:
         copies: PendingCopies | None = None,
         nice: int = 0,
         mailbox_bytes: int = MAILBOX_BYTES,
+        pulse: Callable[[], Pulse] = Pulse,
+        is_fatal: Callable[[Exception], bool] = never_fatal,
     ) -> None:
         self._nice = nice
-        self._rounds = EngineRounds(engine, counted_by)
+        self._post = post
+        self._rounds = EngineRounds(engine, counted_by, is_fatal)
         self._detached = engine if isinstance(engine, DetachedEngine) else None
         self._copies = copies
-        self._handover = Handover(post)
+        self._pulse = pulse()
+        self._handover = Handover(post, pulse(), is_fatal)
         self._mailbox = EngineMailbox(mailbox_bytes)
         self._wake = threading.Condition()
         self._permits = threading.Semaphore(RESULT_PERMITS)
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+
+    @property
+    def has_work(self) -> bool:
+        """Whether it could begin something without a further command. For any thread."""
+        return self._rounds.has_segments or len(self._mailbox) > 0
 
     def start(self) -> None:
         """Start the thread."""
@@ -87,6 +104,10 @@ class EngineThread:
         stand_back(self._nice)
         try:
             self._run_rounds()
+        except Exception as error:
+            log.exception("the engine's thread ends")
+            what = f"{type(error).__name__}: {error}"
+            self._post(EngineBatch((), error=engine_at_its_end(what), fatal=True))
         finally:
             self._handover.close()
             if self._detached is not None:
@@ -94,13 +115,26 @@ class EngineThread:
 
     def _run_rounds(self) -> None:
         while (commands := self._take_commands()) is not None:
-            batch = self._rounds.run(commands)
+            batch = self._run_round(commands)
+            if batch.fatal:
+                self._post(batch)
+                return
             if batch.is_empty:
                 continue
             self._permits.acquire()
             if self._stopping:
                 return
             self._handover.put(batch, None if self._copies is None else self._copies.seal())
+
+    def _run_round(self, commands: Iterator[EngineCommand]) -> EngineBatch:
+        """One round, under watch; a detached engine's step waits for others by design."""
+        if self._detached is not None:
+            return self._rounds.run(commands)
+        self._pulse.begin()
+        try:
+            return self._rounds.run(commands)
+        finally:
+            self._pulse.end()
 
     def _take_commands(self) -> Iterator[EngineCommand] | None:
         """All waiting commands; blocks while there are none and nothing can step."""

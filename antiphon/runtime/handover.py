@@ -14,7 +14,9 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from antiphon.errors import Internal
-from antiphon.runtime.engine_rounds import EngineBatch
+from antiphon.runtime.engine import never_fatal
+from antiphon.runtime.engine_rounds import EngineBatch, engine_at_its_end
+from antiphon.runtime.watchdog import Pulse
 
 Wait = Callable[[], None]
 Post = Callable[[EngineBatch], None]
@@ -25,11 +27,19 @@ log = logging.getLogger(__name__)
 class Handover:
     """`put` and `close` are the engine thread's; `post` is called in the order of `put`.
 
-    What waits is bounded by whoever puts: the engine has a number of permits.
+    What waits is bounded by whoever puts: the engine has a number of permits. `pulse`
+    beats while copies are waited for; an error of theirs that `is_fatal` is the last batch.
     """
 
-    def __init__(self, post: Post) -> None:
+    def __init__(
+        self,
+        post: Post,
+        pulse: Pulse | None = None,
+        is_fatal: Callable[[Exception], bool] = never_fatal,
+    ) -> None:
         self._post = post
+        self._pulse = pulse or Pulse()
+        self._is_fatal = is_fatal
         self._waiting: queue.SimpleQueue[tuple[EngineBatch, Wait | None] | None]
         self._waiting = queue.SimpleQueue()
         self._under_way = 0
@@ -58,17 +68,23 @@ class Handover:
     def _run(self) -> None:
         while (item := self._waiting.get()) is not None:
             batch, wait = item
-            self._post(_completed(batch, wait))
+            self._post(self._completed(batch, wait))
             with self._counting:
                 self._under_way -= 1
 
-
-def _completed(batch: EngineBatch, wait: Wait | None) -> EngineBatch:
-    """The batch once its copies are complete; if they failed, nothing of it can be used."""
-    try:
-        if wait is not None:
+    def _completed(self, batch: EngineBatch, wait: Wait | None) -> EngineBatch:
+        """The batch once its copies are complete; if they failed, nothing of it can be used."""
+        if wait is None:
+            return batch
+        self._pulse.begin()
+        try:
             wait()
-    except RuntimeError as error:
-        log.exception("copying outputs to the host failed")
-        return replace(batch, events=(), error=Internal(f"copying to the host failed: {error}"))
-    return batch
+        except Exception as error:
+            log.exception("copying outputs to the host failed")
+            what = f"copying to the host failed: {error}"
+            fatal = self._is_fatal(error)
+            told = engine_at_its_end(what) if fatal else Internal(what)
+            return replace(batch, events=(), error=told, fatal=fatal)
+        finally:
+            self._pulse.end()
+        return batch

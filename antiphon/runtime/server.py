@@ -13,10 +13,12 @@ import logging
 import os
 import signal
 import sys
+import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import grpc
 import msgspec
@@ -51,6 +53,12 @@ Load = Callable[[Pipeline, Path, StageConfig], LoadedStage]
 """Loads a stage's model; runs on a thread of its own, may take minutes."""
 
 DRAIN_S = 10.0
+# The exit status of a process whose engine cannot go on, and the most it may take to end.
+FAILED_STATUS = 1
+FAILED_EXIT_S = 10.0
+# How long a step may take where the deployment does not say.
+STEP_TIMEOUT_CPU_S = 30.0
+STEP_TIMEOUT_ACCELERATOR_S = 5.0
 STOP_GRACE_S = 2.0
 
 log = logging.getLogger(__name__)
@@ -138,11 +146,12 @@ async def _serve(options: StageOptions, load: Load) -> int:
             log.info("%s has its metrics on http://%s/metrics", options.role, metrics_address)
         stop = _stop_on_signals()
         stage: Stage | None = None
+        status = 0
         try:
             loaded = await _load_or_stop(options, load, stop)
             if loaded is None:
                 return 0
-            stage = _start_stage(options, loaded, address, (servicer, metrics))
+            stage = _start_stage(options, loaded, address, (servicer, metrics), healthiness)
             await healthiness.tell(serving=True)
             healthiness.follow(loaded.engine)
             seconds = time.perf_counter() - started
@@ -150,15 +159,34 @@ async def _serve(options: StageOptions, load: Load) -> int:
             log.info(
                 "%s serves %s on %s after %.1f s", options.role, options.model_dir, address, seconds
             )
-            await stop.wait()
+            await _either(stop.wait(), stage.failed.wait())
             await healthiness.close()
-            if not await stage.drain(DRAIN_S):
+            if stage.failed.is_set():
+                log.critical("%s ends, to be started again: its engine cannot go on", options.role)
+                _end_within(FAILED_EXIT_S)
+                status = FAILED_STATUS
+            elif not await stage.drain(DRAIN_S):
                 log.warning("%d sessions did not end in %g s", stage.table.session_count, DRAIN_S)
         finally:
             if stage is not None:
                 await stage.close()
             await server.stop(STOP_GRACE_S)
-    return 0
+    return status
+
+
+async def _either(*waits: Coroutine[Any, Any, object]) -> None:
+    """Return when one of them does."""
+    tasks = [asyncio.ensure_future(wait) for wait in waits]
+    await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
+    for task in tasks:
+        task.cancel()
+
+
+def _end_within(seconds: float) -> None:
+    """End the process by then, even if a lost device keeps a thread or a destructor waiting."""
+    timer = threading.Timer(seconds, os._exit, (FAILED_STATUS,))
+    timer.daemon = True
+    timer.start()
 
 
 async def _start_server(
@@ -199,6 +227,7 @@ def _start_stage(
     loaded: LoadedStage,
     address: str,
     doors: Iterable[StageServicer | StageMetrics],
+    healthiness: Health,
 ) -> Stage:
     """Put the loaded model behind the doors."""
     config = options.config
@@ -227,12 +256,21 @@ def _start_stage(
         outbox_bytes=config.outbox_bytes,
         engine_nice=config.engine_nice or 0,
         mailbox_bytes=config.mailbox_bytes,
+        step_timeout_s=_step_timeout_s(config),
+        told=lambda fault: healthiness.note("engine", fault),
     )
     stage.start()
     link_port = LinkPort(stage, link_identity, links)
     for door in doors:
         door.serve(stage, identity, link_port)
     return stage
+
+
+def _step_timeout_s(config: StageConfig) -> float:
+    """What the deployment says, or what is enough on such a device."""
+    if config.step_timeout_s is not None:
+        return config.step_timeout_s
+    return STEP_TIMEOUT_CPU_S if config.device == "cpu" else STEP_TIMEOUT_ACCELERATOR_S
 
 
 def _stop_on_signals() -> asyncio.Event:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, Unavailable, unexpected
@@ -38,6 +38,7 @@ from antiphon.runtime.instructions import (
 from antiphon.runtime.outbox import Outbox
 from antiphon.runtime.plan import SegmentRequest, SessionRequest, StagePlan
 from antiphon.runtime.session_table import SessionTable
+from antiphon.runtime.watchdog import Watchdog
 from antiphon.segment import SegmentKey
 from antiphon.transport.link import LinkEvents
 from antiphon.transport.link_pool import LinkPool
@@ -51,12 +52,18 @@ Answer = Refuse | Grant
 
 log = logging.getLogger(__name__)
 
+STEP_TIMEOUT_S = 30.0
 GRANT_BYTES = 64
 """About what a grant takes, so that those for a producer that reads none are bounded."""
 
 
 class Stage:
-    """Runs one engine for many sessions. Construct it on the event loop."""
+    """Runs one engine for many sessions. Construct it on the event loop.
+
+    `told` gets the fault of an engine that is in one step for longer than `step_timeout_s`,
+    and None when it has come back. `failed` is set when the engine cannot go on at all:
+    this process has to end then.
+    """
 
     def __init__(
         self,
@@ -68,6 +75,8 @@ class Stage:
         outbox_bytes: int,
         engine_nice: int = 0,
         mailbox_bytes: int = MAILBOX_BYTES,
+        step_timeout_s: float = STEP_TIMEOUT_S,
+        told: Callable[[AntiphonError | None], None] = lambda fault: None,
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._table = SessionTable(plan, _report)
@@ -82,8 +91,21 @@ class Stage:
         )
         self._links = LinkPool(identity, links, events, limit_bytes=outbox_bytes)
         counted_by = {edge.name: edge.counted_by for edge in plan.outputs.values()}
+        self._told = told
+        self._fault: AntiphonError | None = None
+        self.failed = asyncio.Event()
+        self._watchdog = Watchdog(
+            step_timeout_s, self._engine_changed, lambda: self._engine.has_work
+        )
         self._engine = EngineThread(
-            loaded.engine, self._post, counted_by, loaded.copies, engine_nice, mailbox_bytes
+            loaded.engine,
+            self._post,
+            counted_by,
+            loaded.copies,
+            engine_nice,
+            mailbox_bytes,
+            self._watchdog.pulse,
+            loaded.is_fatal,
         )
         self._timer: asyncio.TimerHandle | None = None
         self._idle = asyncio.Event()
@@ -119,6 +141,7 @@ class Stage:
         if self._timer is not None:
             self._timer.cancel()
         await self._links.close()
+        self._watchdog.close()
         self._engine.stop()
         await asyncio.to_thread(self._engine.join, 10.0)
 
@@ -131,6 +154,8 @@ class Stage:
         """
         if not self._accepting:
             raise Unavailable("the stage drains and takes no new sessions", retry_after_s=1.0)
+        if self._fault is not None:
+            raise Unavailable(self._fault.message, retry_after_s=self._fault.retry_after_s)
         outbox: Outbox[Reply] = Outbox(self._outbox_bytes)
         opened = self._table.open(request, self._loop.time())
         self._replies[request.session_id] = outbox
@@ -217,10 +242,23 @@ class Stage:
                 batch.events, batch.awaited, batch.busy_s, now, batch.accepted
             )
             if batch.error is not None:
+                self._fault = batch.error if batch.fatal else self._fault
                 done += self._table.engine_lost(batch.error)
             self._apply(done)
         finally:
             self._engine.batch_taken()
+            if batch.fatal:
+                self._watchdog.close()
+                self.failed.set()
+                self._told(batch.error)
+
+    def _engine_changed(self, fault: AntiphonError | None) -> None:
+        """The engine is late, or back. What it has meanwhile is lost; it releases it then."""
+        self._fault = fault
+        if fault is not None:
+            log.error("%s", fault.message)
+            self._apply(self._table.engine_lost(fault))
+        self._told(fault)
 
     # -- carrying out ------------------------------------------------------------------------
 
@@ -256,6 +294,7 @@ class Stage:
         match instruction:
             case Admit() | Feed() | Limit() | Release():
                 self._engine.submit(instruction)
+                self._watchdog.engage()
             case Send(destination, chunk) if destination.is_reply:
                 self._reply(chunk.session_id, chunk, chunk.size_bytes)
             case Send(destination, chunk):

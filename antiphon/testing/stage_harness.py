@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import grpc
 
+from antiphon.errors import AntiphonError
 from antiphon.pipelines.graph import Pipeline
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.description import StageIdentity
@@ -15,7 +16,7 @@ from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.link_port import LinkPort
 from antiphon.runtime.plan import StageLimits, StagePlan
 from antiphon.runtime.servicer import StageServicer
-from antiphon.runtime.stage import Stage
+from antiphon.runtime.stage import STEP_TIMEOUT_S, Stage
 from antiphon.transport.channel import CHANNEL_OPTIONS, SERVER_OPTIONS
 from antiphon.transport.settings import LinkIdentity, LinkSettings
 from antiphon.wire.frames import add_stage_service
@@ -43,6 +44,8 @@ async def running_stage(
     limits: StageLimits = LIMITS,
     outbox_bytes: int = 1 << 20,
     links: LinkSettings = LINKS,
+    step_timeout_s: float = STEP_TIMEOUT_S,
+    told: Callable[[AntiphonError | None], None] = lambda fault: None,
 ) -> AsyncIterator[RunningStage]:
     """Serve `loaded` as `role` until the block ends."""
     identity = StageIdentity(
@@ -54,7 +57,15 @@ async def running_stage(
     add_stage_service(servicer, server)
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     link_identity = LinkIdentity(identity.host_id, identity.boot_id, role, address)
-    stage = Stage(loaded, plan, link_identity, links=links, outbox_bytes=outbox_bytes)
+    stage = Stage(
+        loaded,
+        plan,
+        link_identity,
+        links=links,
+        outbox_bytes=outbox_bytes,
+        step_timeout_s=step_timeout_s,
+        told=told,
+    )
     await server.start()
     stage.start()
     servicer.serve(stage, identity, LinkPort(stage, link_identity, links))

@@ -28,6 +28,7 @@ from services.code2wav.segment import (
     read_codes,
 )
 from services.code2wav.stream import Piece, Run, StreamDecoder
+from services.device_loss import device_is_lost
 from services.graphs import Bucketing
 
 log = logging.getLogger(__name__)
@@ -131,6 +132,8 @@ class Code2WavEngine:
         try:
             decoded = self._decode(turns)
         except Exception as error:
+            if device_is_lost(error):
+                raise
             if len(turns) == 1:
                 segment, _ = turns[0]
                 segment.over = True

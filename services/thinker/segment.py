@@ -16,6 +16,7 @@ from antiphon.errors import AntiphonError, Internal
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, Failed, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.wire.logprobs import logprobs_to_tensors
+from services.device_loss import device_is_lost
 from services.thinker.logprobs import ReplyLogprobs
 from services.thinker.prompt import PreparedPrompt
 from services.thinker.stopping import Release, Reply
@@ -78,6 +79,8 @@ class Segment(Generic[G]):
         except AntiphonError as error:
             fault = error
         except Exception as error:
+            if device_is_lost(error):
+                raise
             _log.exception("%s: the thinker failed", self.key)
             fault = Internal(f"the thinker failed: {type(error).__name__}: {error}")
         self.ended = True

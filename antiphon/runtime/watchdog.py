@@ -1,0 +1,129 @@
+"""The engine's heartbeat, and the watch on it.
+
+A `Pulse` is kept by a thread: it says when that thread began what it is at. The
+`Watchdog` looks at the pulses from the event loop. It has one timer, which runs only
+while the engine has work; so an engine at rest costs nothing, and a busy one one look
+per `timeout_s`. It tells of a pulse that is late once, and once more when none is.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Sequence
+
+from antiphon.errors import AntiphonError, Unavailable
+
+
+class Pulse:
+    """Since when a thread is at one piece of work. `back` is called on it when a late one ends.
+
+    `begin` and `end` are the thread's, the rest is anybody's.
+    """
+
+    def __init__(self, back: Callable[[], None] = lambda: None) -> None:
+        self._back = back
+        self._lock = threading.Lock()
+        self._began: float | None = None
+        self._late = False
+
+    @property
+    def late(self) -> bool:
+        """Whether what goes on was found late."""
+        return self._late
+
+    def begin(self) -> None:
+        """A piece of work begins."""
+        with self._lock:
+            self._began = time.monotonic()
+
+    def end(self) -> None:
+        """It is done."""
+        with self._lock:
+            self._began = None
+            was_late, self._late = self._late, False
+        if was_late:
+            self._back()
+
+    def forget(self) -> None:
+        """Whatever is late comes back without a word."""
+        with self._lock:
+            self._late = False
+
+    def look(self, timeout_s: float) -> float:
+        """Seconds that the work has left; 0, and it is late, when there are none."""
+        with self._lock:
+            if self._began is None:
+                return timeout_s
+            left_s = max(0.0, self._began + timeout_s - time.monotonic())
+            self._late = self._late or not left_s
+            return left_s
+
+
+class Watchdog:
+    """Belongs to the event loop. `changed` gets the fault of a late engine, None when it is back.
+
+    `has_work` says whether anything could begin without `engage` being called.
+    """
+
+    def __init__(
+        self,
+        timeout_s: float,
+        changed: Callable[[AntiphonError | None], None],
+        has_work: Callable[[], bool],
+    ) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._timeout_s = timeout_s
+        self._changed = changed
+        self._has_work = has_work
+        self._pulses: Sequence[Pulse] = ()
+        self._timer: asyncio.TimerHandle | None = None
+        self._closed = False
+
+    def pulse(self) -> Pulse:
+        """A new pulse to be watched; for one thread."""
+
+        def back() -> None:
+            self._loop.call_soon_threadsafe(self._back)
+
+        pulse = Pulse(back)
+        self._pulses = (*self._pulses, pulse)
+        return pulse
+
+    def engage(self) -> None:
+        """The engine was given work."""
+        if self._timer is None and not self._closed:
+            self._timer = self._loop.call_later(self._timeout_s, self._look)
+
+    def close(self) -> None:
+        """Watch no more, and hear nothing: the loop may be gone when a late step returns."""
+        self._closed = True
+        for pulse in self._pulses:
+            pulse.forget()
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _look(self) -> None:
+        self._timer = None
+        was_late = any(pulse.late for pulse in self._pulses)
+        left_s = min(pulse.look(self._timeout_s) for pulse in self._pulses)
+        if not left_s:
+            # Whoever is late says so itself when it is back.
+            if not was_late:
+                self._changed(self._fault())
+        elif self._has_work():
+            self._timer = self._loop.call_later(left_s, self._look)
+
+    def _back(self) -> None:
+        if self._closed or any(pulse.late for pulse in self._pulses):
+            return
+        self._changed(None)
+        self.engage()
+
+    def _fault(self) -> Unavailable:
+        return Unavailable(
+            f"the engine has been in one step for {self._timeout_s:g} s (step_timeout_s); "
+            "try again, and restart the stage if it does not come back",
+            retry_after_s=1.0,
+        )
