@@ -52,6 +52,10 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # Bounds on chunks held for sessions that are not open yet, and on output
     # that waits for a slow reader, per session.
     hold_bytes: Bytes = 64 << 20
+    # Sessions that are registered at a time, whether they have a segment open or not, and how
+    # long one may be without: between the turns of a conversation, mostly.
+    max_sessions: Positive = 1024
+    idle_session_timeout_s: Seconds = 600.0
     outbox_bytes: Bytes = 64 << 20
     # Most input of all sessions that waits while the engine is in a step; what would exceed
     # it ends its session with RESOURCE_EXHAUSTED.

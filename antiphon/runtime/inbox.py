@@ -6,11 +6,19 @@ older one is a duplicate and dropped, a later one means that a chunk was lost.
 
 from __future__ import annotations
 
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from dataclasses import dataclass
 
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, DataLoss, ResourceExhausted
+
+CHUNK_BYTES = 1024
+"""About what a chunk that waits takes beside its tensors' bytes, so that empty ones are bounded."""
+
+
+def held_size(chunk: Chunk) -> int:
+    """Bytes that a chunk counts for while it waits."""
+    return CHUNK_BYTES + chunk.size_bytes
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,6 +61,7 @@ class Inbox:
 class Holding:
     """Chunks that came before their session was opened, bounded in bytes and seconds.
 
+    Time goes on from call to call, so the session that came first is the first to expire.
     Also remembers the ids of closed sessions, so that late chunks are refused at
     once instead of being held; the memory is bounded and outlives the hold time.
     """
@@ -61,7 +70,7 @@ class Holding:
         self._limit_bytes = limit_bytes
         self._timeout_s = timeout_s
         self._remembered = remembered
-        self._held: OrderedDict[str, deque[Arrival]] = OrderedDict()
+        self._held: dict[str, list[Arrival]] = {}
         self._since: dict[str, float] = {}
         self._closed: OrderedDict[str, AntiphonError | None] = OrderedDict()
         self.held_bytes = 0
@@ -77,20 +86,22 @@ class Holding:
     def hold(self, arrival: Arrival, now: float) -> None:
         """Keep a chunk until its session opens. Raises `ResourceExhausted` when full."""
         chunk = arrival.chunk
-        if self.held_bytes + chunk.size_bytes > self._limit_bytes:
+        size_bytes = held_size(chunk)
+        if self.held_bytes + size_bytes > self._limit_bytes:
             raise ResourceExhausted(
-                f"{chunk.edge}: chunks for unopened sessions fill {self._limit_bytes} bytes",
+                f"{chunk.edge}: chunks for unopened sessions fill {self._limit_bytes} bytes "
+                "(hold_bytes)",
                 edge=chunk.edge,
             )
-        self._held.setdefault(chunk.session_id, deque()).append(arrival)
+        self._held.setdefault(chunk.session_id, []).append(arrival)
         self._since.setdefault(chunk.session_id, now)
-        self.held_bytes += chunk.size_bytes
+        self.held_bytes += size_bytes
 
     def take(self, session_id: str) -> tuple[Arrival, ...]:
         """The chunks held for a session that opens now, in order of arrival."""
         arrivals = tuple(self._held.pop(session_id, ()))
         self._since.pop(session_id, None)
-        self.held_bytes -= sum(arrival.chunk.size_bytes for arrival in arrivals)
+        self.held_bytes -= sum(held_size(arrival.chunk) for arrival in arrivals)
         return arrivals
 
     def close(self, session_id: str, fault: AntiphonError | None = None) -> None:
@@ -102,16 +113,14 @@ class Holding:
 
     def expired(self, now: float) -> tuple[tuple[str, tuple[Arrival, ...]], ...]:
         """Sessions that were not opened in time, with their chunks; they count as closed now."""
-        late = [
-            session_id
-            for session_id, since in self._since.items()
-            if now >= since + self._timeout_s
-        ]
-        gone = tuple((session_id, self.take(session_id)) for session_id in late)
-        for session_id in late:
+        gone = []
+        while (expiry := self.next_expiry()) is not None and now >= expiry:
+            session_id = next(iter(self._since))
+            gone.append((session_id, self.take(session_id)))
             self.close(session_id)
-        return gone
+        return tuple(gone)
 
     def next_expiry(self) -> float | None:
         """When `expired` will next have something."""
-        return min(self._since.values()) + self._timeout_s if self._since else None
+        first = next(iter(self._since.values()), None)
+        return None if first is None else first + self._timeout_s

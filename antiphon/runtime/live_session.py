@@ -23,7 +23,7 @@ from antiphon.errors import (
 from antiphon.pipelines.graph import CLIENT, Edge
 from antiphon.runtime.credit import Credit, Intake
 from antiphon.runtime.engine import Completed, Emitted, InputChunk, SegmentSettings
-from antiphon.runtime.inbox import Arrival, Inbox
+from antiphon.runtime.inbox import Arrival, Inbox, held_size
 from antiphon.runtime.instructions import (
     Admit,
     Destination,
@@ -45,7 +45,7 @@ from antiphon.segment import FinishReason, SegmentKey
 class LiveSession:
     """A session that has not ended."""
 
-    def __init__(self, request: SessionRequest, plan: StagePlan, tally: Tally) -> None:
+    def __init__(self, request: SessionRequest, plan: StagePlan, tally: Tally, now: float) -> None:
         plan.check(request)
         self.session_id = request.session_id
         self.state = State.REGISTERED
@@ -54,7 +54,8 @@ class LiveSession:
         self._plan = plan
         self._tally = tally
         self._routes = request.routes
-        self._windows = request.windows
+        edges = plan.inputs.keys() | plan.outputs.keys()
+        self._windows = {name: each for name, each in request.windows.items() if name in edges}
         self._attempt = request.attempt
         self._stall_timeout_s = request.stall_timeout_s or plan.limits.stall_timeout_s
         self._inbox = Inbox(request.attempt)
@@ -63,6 +64,7 @@ class LiveSession:
         self._early_bytes = 0
         self._sequences: dict[str, int] = {}
         self._links: dict[str, str] = {}
+        self._idle_since = now
 
     def become(self, event: Event) -> None:
         """Follow the state table."""
@@ -108,7 +110,14 @@ class LiveSession:
             if self._plan.inputs[name].producer == CLIENT
         ]
 
-    def park(self, outcome: Outcome, error: AntiphonError | None = None) -> list[Instruction]:
+    def park(self, outcome: Outcome, now: float) -> list[Instruction]:
+        """End the open turn; another may follow, in time."""
+        self._idle_since = now
+        return self.drop_segment(outcome)
+
+    def drop_segment(
+        self, outcome: Outcome, error: AntiphonError | None = None
+    ) -> list[Instruction]:
         """End the open turn, if there is one, and give back its slot and memory."""
         if self.segment is None:
             return []
@@ -175,10 +184,11 @@ class LiveSession:
 
     def _keep(self, chunk: Chunk) -> None:
         """Hold a chunk of a turn that is not open yet."""
-        self._early_bytes += chunk.size_bytes
+        self._early_bytes += held_size(chunk)
         if self._early_bytes > self._plan.limits.hold_bytes:
             raise ResourceExhausted(
-                f"{chunk.edge}: chunks of later segments fill {self._plan.limits.hold_bytes} bytes",
+                f"{chunk.edge}: chunks of later segments fill {self._plan.limits.hold_bytes} "
+                "bytes (hold_bytes)",
                 edge=chunk.edge,
             )
         self._early.append(chunk)
@@ -206,7 +216,7 @@ class LiveSession:
             return []
         return [each for due in self.segment.due(now) for each in self._send(*due)]
 
-    def complete(self, event: Completed) -> list[Instruction]:
+    def complete(self, event: Completed, now: float) -> list[Instruction]:
         """The engine is done with the turn, which ends when all its output has left.
 
         Raises `Internal` if an output edge has not ended.
@@ -217,7 +227,7 @@ class LiveSession:
             raise Internal(f"{self._plan.role}: completed before the end of {unfinished[0]}")
         self.segment.completed = event
         if self.segment.drained:
-            return self._leave()
+            return self._leave(now)
         self.segment.in_engine = False
         return [Release(self.segment.key)]
 
@@ -239,12 +249,12 @@ class LiveSession:
         target, undrained = Destination(address), self.segment.undrained_outputs()
         return next((edge for edge in undrained if target in self._routes[edge]), None)
 
-    def _leave(self) -> list[Instruction]:
+    def _leave(self, now: float) -> list[Instruction]:
         """Report the turn and park, once the engine is done and all output has left."""
         segment = self.segment
         if segment is None or segment.completed is None or not segment.drained:
             return []
-        return [segment.report(segment.completed), *self.park(Outcome.FINISHED)]
+        return [segment.report(segment.completed), *self.park(Outcome.FINISHED, now)]
 
     def _send(self, edge: str, pieces: list[Piece]) -> list[Instruction]:
         chunks = [self._address(edge, piece) for piece in pieces]
@@ -289,7 +299,7 @@ class LiveSession:
         if was_held and not segment.held:
             segment.waiting_since = now
             done += self._grant_inputs()
-        return [*done, *self._leave()]
+        return [*done, *self._leave(now)]
 
     def _grant_inputs(self) -> list[Instruction]:
         """What came on the awaited edge was taken, unless its outcome waits for credit itself."""
@@ -308,6 +318,7 @@ class LiveSession:
     def deadlines(self) -> Iterator[float]:
         """Moments at which `send_due` or `lateness` may find something."""
         if self.segment is None:
+            yield self._idle_since + self._plan.limits.idle_session_timeout_s
             return
         yield from self.segment.due_times()
         if self.segment.deadline is not None:
@@ -316,9 +327,9 @@ class LiveSession:
             yield self.segment.waiting_since + self._stall_timeout_s
 
     def lateness(self, now: float) -> AntiphonError | None:
-        """The error of a passed deadline or a stalled input."""
+        """The error of a passed deadline, a stalled input or a turn that is not opened."""
         if self.segment is None:
-            return None
+            return self._idleness(now)
         if self.segment.deadline is not None and now >= self.segment.deadline:
             return DeadlineExceeded(
                 f"{self._plan.role}: the segment's deadline passed", stage=self._plan.role
@@ -331,6 +342,16 @@ class LiveSession:
             f"{self._plan.role}: waited {self._stall_timeout_s:g} s for {edge}",
             stage=self._plan.role,
             edge=edge,
+        )
+
+    def _idleness(self, now: float) -> AntiphonError | None:
+        timeout_s = self._plan.limits.idle_session_timeout_s
+        if now < self._idle_since + timeout_s:
+            return None
+        return DeadlineExceeded(
+            f"{self._plan.role}: the session had no open segment for {timeout_s:g} s "
+            "(idle_session_timeout_s)",
+            stage=self._plan.role,
         )
 
     def _clock_runs(self, segment: Segment) -> bool:

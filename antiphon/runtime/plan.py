@@ -16,16 +16,20 @@ from antiphon.segment import ChunkPolicy, Delivery
 MAX_WINDOW = 1 << 32
 """Positions: years of audio, and far from where totals would not fit a message."""
 MAX_SECONDS = 366 * 86_400.0
+MAX_DESTINATIONS = 16
+MAX_ADDRESS = 256
 
 
 @dataclass(frozen=True, slots=True)
 class StageLimits:
-    """Bounds of a stage: open segments, seconds, bytes."""
+    """Bounds of a stage: open segments, seconds, bytes, sessions."""
 
     slots: int
     stall_timeout_s: float
     hold_timeout_s: float
     hold_bytes: int
+    max_sessions: int = 1024
+    idle_session_timeout_s: float = 600.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +70,14 @@ class StagePlan:
             raise InvalidArgument(
                 f"routes: {self.role} has no output {', '.join(unknown)}", field="routes"
             )
+        for name, destinations in request.routes.items():
+            lengths = [len(each.address) for each in destinations]
+            if len(lengths) > MAX_DESTINATIONS or max(lengths, default=0) > MAX_ADDRESS:
+                raise InvalidArgument(
+                    f"routes.{name}: at most {MAX_DESTINATIONS} destinations, with addresses of "
+                    f"at most {MAX_ADDRESS} characters",
+                    field=f"routes.{name}",
+                )
         for name, window in request.windows.items():
             field = f"windows.{name}"
             edge = self.inputs.get(name) or self.outputs.get(name)
@@ -104,7 +116,8 @@ class SessionRequest:
 class SegmentRequest:
     """What opens a turn, as far as this stage is concerned. `deadline_s` 0 is none.
 
-    Raises `InvalidArgument` for a deadline that no clock can keep.
+    Raises `InvalidArgument` for a deadline that no clock can keep and for a voice whose
+    name is too long.
     """
 
     segment: int
@@ -117,6 +130,10 @@ class SegmentRequest:
 
     def __post_init__(self) -> None:
         _check_seconds("deadline_s", self.deadline_s)
+        if len(self.voice) > MAX_NAME:
+            raise InvalidArgument(
+                f"voice: at most {MAX_NAME} characters, has {len(self.voice)}", field="voice"
+            )
 
 
 def _check_seconds(name: str, seconds: float) -> None:

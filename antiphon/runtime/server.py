@@ -243,7 +243,12 @@ def _start_stage(
         resume_window_s=links.resume_window_s,
     )
     limits = StageLimits(
-        config.slots, config.stall_timeout_s, config.hold_timeout_s, config.hold_bytes
+        slots=config.slots,
+        stall_timeout_s=config.stall_timeout_s,
+        hold_timeout_s=config.hold_timeout_s,
+        hold_bytes=config.hold_bytes,
+        max_sessions=config.max_sessions,
+        idle_session_timeout_s=config.idle_session_timeout_s,
     )
     delivery = {edge: Delivery(value) for edge, value in options.deployment.delivery.items()}
     plan = StagePlan.of(options.pipeline, options.role, facts.default_sampling, limits, delivery)

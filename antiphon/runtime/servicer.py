@@ -12,6 +12,7 @@ from google.protobuf.message import DecodeError
 from antiphon.chunk import Chunk
 from antiphon.errors import (
     AntiphonError,
+    DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
     NotImplementedYet,
@@ -94,7 +95,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         stage, identity = self._stage, self._identity
         incoming = aiter(requests)
         try:
-            opening = _opening(await anext(incoming, None))
+            opening = await _opening(incoming, stage.limits.hold_timeout_s)
             request = _session_request(opening, identity)
             outbox = stage.open(request)
         except (AntiphonError, DecodeError) as error:
@@ -114,9 +115,12 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
                     stage.fail(request.session_id, _fault(error))
                     continue
                 if response is not None:
-                    await context.write(response)
+                    async with asyncio.timeout(stage.limits.idle_session_timeout_s):
+                        await context.write(response)
         except grpc.aio.InternalError:
             log.info("session %s: its client is gone", request.session_id)
+        except TimeoutError:
+            log.warning("session %s: its client takes nothing", request.session_id)
         finally:
             stage.stream_lost(request.session_id)
             reader.cancel()
@@ -195,8 +199,17 @@ def _take_chunk(stage: Stage, session_id: str, message: chunk_pb2.Chunk) -> None
     stage.chunk_arrived(chunk, "")
 
 
-def _opening(first: session_pb2.SessionRequest | None) -> session_pb2.SessionOpen:
-    """What a stream begins with."""
+async def _opening(
+    incoming: AsyncIterator[session_pb2.SessionRequest], timeout_s: float
+) -> session_pb2.SessionOpen:
+    """What a stream begins with, in time."""
+    try:
+        async with asyncio.timeout(timeout_s):
+            first = await anext(incoming, None)
+    except TimeoutError as error:
+        raise DeadlineExceeded(
+            f"open: nothing came for {timeout_s:g} s (hold_timeout_s)", field="open"
+        ) from error
     if first is None or not first.HasField("open"):
         raise InvalidArgument("the first message of a session must be `open`", field="open")
     return first.open

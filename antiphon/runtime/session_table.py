@@ -71,15 +71,21 @@ class SessionTable:
         """Register a session and deliver what was held for it.
 
         Raises `FailedPrecondition` for an id that was used before, `InvalidArgument`
-        for a route from an edge that the stage does not have, and what was wrong with a
-        chunk that came before.
+        for a route from an edge that the stage does not have, `ResourceExhausted` when
+        there are too many, and what was wrong with a chunk that came before.
         """
         session_id = request.session_id
         if (fault := self._holding.fault(session_id)) is not None:
             raise fault
         if session_id in self._sessions or self._holding.is_closed(session_id):
             raise FailedPrecondition(f"session {session_id} was opened before")
-        self._sessions[session_id] = LiveSession(request, self._plan, self._tally)
+        most = self._plan.limits.max_sessions
+        if len(self._sessions) >= most:
+            raise ResourceExhausted(
+                f"{self._plan.role}: {most} sessions are registered, no more may be (max_sessions)",
+                retry_after_s=1.0,
+            )
+        self._sessions[session_id] = LiveSession(request, self._plan, self._tally, now)
         done: list[Instruction] = [Opened(session_id)]
         for arrival in self._holding.take(session_id):
             done += self.chunk_arrived(arrival, now)
@@ -105,14 +111,14 @@ class SessionTable:
         """The client sends no more input for the turn."""
         return self._on(session_id, lambda session: session.input_finished(segment, now))
 
-    def cancel_segment(self, session_id: str, segment: int) -> list[Instruction]:
+    def cancel_segment(self, session_id: str, segment: int, now: float) -> list[Instruction]:
         """End a turn at once; the session stays and may open another."""
 
         def act(session: LiveSession) -> list[Instruction]:
             is_open = session.segment is not None and session.segment.key.segment == segment
             if not is_open:
                 return []
-            return [*session.park(Outcome.CANCELLED), *self._end_if_done(session)]
+            return [*session.park(Outcome.CANCELLED, now), *self._end_if_done(session)]
 
         return self._on(session_id, act)
 
@@ -328,7 +334,7 @@ class SessionTable:
                 self._count(event)
                 return session.emit(event, now)
             case Completed():
-                return [*session.complete(event), *self._end_if_done(session)]
+                return [*session.complete(event, now), *self._end_if_done(session)]
             case Failed():
                 return self._end(session, Event.FAULT, event.error)
 
@@ -372,7 +378,7 @@ class SessionTable:
         # First of all: nothing that is raised below may keep it here.
         self._sessions.pop(session.session_id, None)
         self._holding.close(session.session_id)
-        done = session.park(outcome, error)
+        done = session.drop_segment(outcome, error)
         session.become(event)
         return [*done, End(session.session_id, error)]
 

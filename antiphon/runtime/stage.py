@@ -36,7 +36,7 @@ from antiphon.runtime.instructions import (
     Told,
 )
 from antiphon.runtime.outbox import Outbox
-from antiphon.runtime.plan import SegmentRequest, SessionRequest, StagePlan
+from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
 from antiphon.runtime.session_table import SessionTable
 from antiphon.runtime.watchdog import Watchdog
 from antiphon.segment import SegmentKey
@@ -80,6 +80,7 @@ class Stage:
     ) -> None:
         self._loop = asyncio.get_running_loop()
         self._table = SessionTable(plan, _report)
+        self._limits = plan.limits
         self._outbox_bytes = outbox_bytes
         self._replies: dict[str, Outbox[Reply]] = {}
         self._incoming: dict[str, Outbox[Answer]] = {}
@@ -116,6 +117,11 @@ class Stage:
     def table(self) -> SessionTable:
         """The sessions, for observation."""
         return self._table
+
+    @property
+    def limits(self) -> StageLimits:
+        """Its bounds."""
+        return self._limits
 
     def outgoing_links(self) -> list[LinkState]:
         """The links to downstream processes, for observation."""
@@ -173,7 +179,7 @@ class Stage:
 
     def cancel_segment(self, session_id: str, segment: int) -> None:
         """End a turn and park the session."""
-        self._apply(self._table.cancel_segment(session_id, segment))
+        self._apply(self._table.cancel_segment(session_id, segment, self._loop.time()))
 
     def credited(self, key: SegmentKey, edge: str, positions: int) -> None:
         """The client takes more of an output on its stream: up to `positions` in all."""

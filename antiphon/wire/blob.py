@@ -131,10 +131,16 @@ def decode(blob: bytes | bytearray | memoryview) -> dict[str, Tensor]:
         return {}
     view = memoryview(blob).cast("B").toreadonly()
     tensors: dict[str, Tensor] = {}
-    for entry in _read_header(view).entries:
+    header = _read_header(view)
+    # A tensor keeps the whole blob in memory, but only its own bytes are counted.
+    unclaimed = len(view) - _PREFIX.size - _PREFIX.unpack_from(view)[1] - ALIGNMENT
+    for entry in header.entries:
         if entry.name in tensors:
             raise DataLoss(f"blob: tensor {entry.name!r} comes twice")
-        tensors[entry.name] = _view(view, entry)
+        tensors[entry.name] = tensor = _view(view, entry)
+        unclaimed -= tensor.nbytes + ALIGNMENT
+    if unclaimed > 0:
+        raise DataLoss(f"blob: at least {unclaimed} bytes belong to no tensor")
     return tensors
 
 

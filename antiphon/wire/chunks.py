@@ -6,7 +6,7 @@ payload whose size lies. A malformed chunk is a `DataLoss`.
 
 from __future__ import annotations
 
-from antiphon.chunk import Chunk
+from antiphon.chunk import MAX_NAME, Chunk
 from antiphon.errors import DataLoss
 from antiphon.v1 import chunk_pb2
 from antiphon.wire import blob
@@ -44,6 +44,8 @@ def chunk_from_proto(proto: chunk_pb2.Chunk, payload: bytes | memoryview | None 
 
     `payload` is the blob where a transport brought it; None: it is inline.
     """
+    if max(len(proto.session_id), len(proto.edge)) > MAX_NAME:
+        raise DataLoss(f"chunk: session_id and edge may have {MAX_NAME} characters each")
     reason = finish_reason_from_proto(proto.finish_reason)
     if proto.segment_finished != (reason is not None):
         raise DataLoss(

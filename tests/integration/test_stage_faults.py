@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 from collections.abc import AsyncIterator
+from dataclasses import replace
 
 import grpc
 import numpy as np
@@ -19,7 +20,7 @@ from antiphon.runtime.plan import SegmentRequest, SessionRequest
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import SegmentKey
 from antiphon.testing.fake_engine import FACTS, FakeEngine
-from antiphon.testing.stage_harness import RunningStage, running_stage
+from antiphon.testing.stage_harness import LIMITS, RunningStage, running_stage
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
 from antiphon.wire import blob
 from antiphon.wire.chunks import chunk_to_proto
@@ -231,3 +232,51 @@ async def test_whole_answer_above_the_outbox_is_sent_and_its_stream_ends(
         await session.read("report")
         await session.call.done_writing()
         assert await session.call.read() is grpc.aio.EOF
+
+
+async def test_stream_that_says_nothing_is_refused_in_time(engine: FakeEngine) -> None:
+    limits = replace(LIMITS, hold_timeout_s=0.05)
+    async with running_stage(LoadedStage(engine, FACTS), "code2wav", limits=limits) as running:
+        error = await Session(running, "silent").error()
+        assert (error.code, error.field) == (ErrorCode.ERROR_CODE_DEADLINE_EXCEEDED, "open")
+
+
+async def test_parked_session_fails_when_no_segment_is_opened(engine: FakeEngine) -> None:
+    limits = replace(LIMITS, idle_session_timeout_s=0.05)
+    async with running_stage(LoadedStage(engine, FACTS), "code2wav", limits=limits) as running:
+        session = Session(running, "idle")
+        await session.send(opening("idle")[0])
+        await session.read("opened")
+        error = await session.error()
+        assert error.code == ErrorCode.ERROR_CODE_DEADLINE_EXCEEDED
+        assert "idle_session_timeout_s" in error.message
+        assert running.stage.table.session_count == 0
+
+
+async def test_sessions_are_bounded_in_number(engine: FakeEngine) -> None:
+    limits = replace(LIMITS, max_sessions=2)
+    async with running_stage(LoadedStage(engine, FACTS), "code2wav", limits=limits) as running:
+        sessions = [await opened(running, name) for name in ("a", "b")]
+        refused = Session(running, "c")
+        await refused.send(opening("c")[0])
+        error = await refused.error()
+        assert (error.code, error.stage) == (ErrorCode.ERROR_CODE_RESOURCE_EXHAUSTED, "code2wav")
+        assert error.retry_after_s > 0
+        await speaks(sessions[0])
+        await speaks(await opened(running, "d"))
+
+
+async def test_session_is_freed_when_its_client_takes_nothing(engine: FakeEngine) -> None:
+    limits = replace(LIMITS, idle_session_timeout_s=0.2)
+    async with running_stage(
+        LoadedStage(engine, FACTS), "code2wav", limits=limits, outbox_bytes=1 << 30
+    ) as running:
+        session = Session(running, "deaf")
+        await session.send(*opening("deaf"))
+        await session.opened()
+        # More than flow control lets go without a reader.
+        for sequence in range(4):
+            frames = codes_chunk("deaf", sequence, [1] * 60_000)
+            await session.send(Request(chunk=chunk_to_proto(frames)))
+        assert await asyncio.to_thread(engine.released.get, timeout=30) == ("deaf", 0)
+        assert running.stage.table.session_count == 0

@@ -13,7 +13,7 @@ from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, Internal
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, Failed
-from antiphon.runtime.inbox import Arrival
+from antiphon.runtime.inbox import CHUNK_BYTES, Arrival
 from antiphon.runtime.instructions import Admit, Destination, End, Feed, Instruction, Release, Send
 from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
 from antiphon.runtime.session_table import SessionTable
@@ -22,7 +22,13 @@ from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.fake_engine import NEUTRAL_SAMPLING
 
 NAMES = ("a", "b", "c")
-LIMITS = StageLimits(slots=2, stall_timeout_s=5.0, hold_timeout_s=3.0, hold_bytes=64)
+LIMITS = StageLimits(
+    slots=2,
+    stall_timeout_s=5.0,
+    hold_timeout_s=3.0,
+    hold_bytes=8 * CHUNK_BYTES,
+    idle_session_timeout_s=20.0,
+)
 names = st.sampled_from(NAMES)
 
 
@@ -94,7 +100,7 @@ class Table(RuleBasedStateMachine):
 
     @rule(name=names, number=st.integers(0, 2))
     def cancel(self, name: str, number: int) -> None:
-        self.take(self.table.cancel_segment(name, number))
+        self.take(self.table.cancel_segment(name, number, self.now))
 
     @rule(name=names)
     def client_done(self, name: str) -> None:

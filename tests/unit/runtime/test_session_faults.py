@@ -14,6 +14,8 @@ from antiphon.runtime.engine import Completed, Emitted
 from antiphon.runtime.inbox import Arrival
 from antiphon.runtime.instructions import Destination, End, Instruction, Release, Send
 from antiphon.runtime.plan import (
+    MAX_ADDRESS,
+    MAX_DESTINATIONS,
     MAX_SECONDS,
     MAX_WINDOW,
     SegmentRequest,
@@ -125,6 +127,20 @@ def test_request_is_refused_when_no_clock_can_keep_its_time(seconds: float) -> N
     with pytest.raises(InvalidArgument, match="deadline_s"):
         SegmentRequest(0, SamplingRequest(), "", frozenset(), {}, deadline_s=seconds)
     SessionRequest("s", 0, ROUTES, stall_timeout_s=MAX_SECONDS)
+
+
+def test_request_is_refused_when_a_name_or_a_list_in_it_is_too_long() -> None:
+    sessions = two_sessions()
+    for most, more in (
+        ([Destination("x" * MAX_ADDRESS)], [Destination("x" * (MAX_ADDRESS + 1))]),
+        ([Destination("x")] * MAX_DESTINATIONS, [Destination("x")] * (MAX_DESTINATIONS + 1)),
+    ):
+        sessions.open(SessionRequest(f"c-{len(most)}", 0, {"audio": tuple(most)}), 0.0)
+        with pytest.raises(InvalidArgument, match=r"routes\.audio"):
+            sessions.open(SessionRequest("d", 0, {"audio": tuple(more)}), 0.0)
+    SegmentRequest(0, SamplingRequest(), "x" * MAX_NAME, frozenset(), {})
+    with pytest.raises(InvalidArgument, match="voice"):
+        SegmentRequest(0, SamplingRequest(), "x" * (MAX_NAME + 1), frozenset(), {})
 
 
 @pytest.mark.parametrize("window", [0, -1, MAX_WINDOW + 1, (1 << 64) - 1])

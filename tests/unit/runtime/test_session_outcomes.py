@@ -52,7 +52,7 @@ def fail(sessions: SessionTable) -> None:
     ("end", "outcome", "code"),
     [
         (finish, Outcome.FINISHED, None),
-        (lambda sessions: sessions.cancel_segment("s", 0), Outcome.CANCELLED, None),
+        (lambda sessions: sessions.cancel_segment("s", 0, 1.0), Outcome.CANCELLED, None),
         (lambda sessions: sessions.stream_lost("s"), Outcome.CANCELLED, None),
         (lambda sessions: sessions.fail("s", Cancelled("over there")), Outcome.CANCELLED, None),
         (fail, Outcome.FAILED, ErrorCode.INTERNAL),

@@ -41,7 +41,13 @@ from antiphon.sampling import SamplingRequest
 from antiphon.segment import Delivery, FinishReason, SegmentKey
 from antiphon.testing.fake_engine import NEUTRAL_SAMPLING
 
-LIMITS = StageLimits(slots=2, stall_timeout_s=30.0, hold_timeout_s=5.0, hold_bytes=1000)
+LIMITS = StageLimits(
+    slots=2,
+    stall_timeout_s=30.0,
+    hold_timeout_s=5.0,
+    hold_bytes=4000,
+    idle_session_timeout_s=3600.0,
+)
 KEY = SegmentKey("s", 0)
 AUDIO = {"audio": (Destination(),)}
 
@@ -120,8 +126,8 @@ def test_held_chunks_are_refused_when_the_session_never_opens() -> None:
 
 def test_held_chunks_are_refused_when_they_fill_the_bound() -> None:
     sessions = table()
-    sessions.chunk_arrived(chunk(0, frames=200), 0.0)
-    (refusal,) = sessions.chunk_arrived(chunk(1, frames=200), 0.0)
+    sessions.chunk_arrived(chunk(0, frames=500), 0.0)
+    (refusal,) = sessions.chunk_arrived(chunk(1, frames=500), 0.0)
     assert isinstance(refusal, Refuse)
     assert isinstance(refusal.error, ResourceExhausted)
 
@@ -171,9 +177,9 @@ def test_stall_clock_stands_while_the_engine_can_step_or_the_session_is_parked()
     stepped(sessions, awaited={KEY: None})
     assert sessions.next_deadline() is None
     assert sessions.tick(1e6) == []
-    sessions.cancel_segment("s", 0)
+    sessions.cancel_segment("s", 0, 1e6)
     assert sessions.state("s") is State.PARKED
-    assert sessions.tick(1e9) == []
+    assert sessions.tick(1e6 + 100 * LIMITS.stall_timeout_s) == []
 
 
 def test_stall_clock_starts_again_when_input_comes() -> None:
@@ -233,8 +239,8 @@ def test_next_segment_takes_its_early_chunks_and_drops_late_ones() -> None:
 
 def test_early_chunks_fail_the_session_when_they_fill_the_bound() -> None:
     sessions = opened()
-    sessions.chunk_arrived(chunk(0, number=1, frames=200), 0.0)
-    error = end_error(sessions.chunk_arrived(chunk(1, number=1, frames=200), 0.0))
+    sessions.chunk_arrived(chunk(0, number=1, frames=500), 0.0)
+    error = end_error(sessions.chunk_arrived(chunk(1, number=1, frames=500), 0.0))
     assert isinstance(error, ResourceExhausted)
 
 
@@ -254,7 +260,7 @@ def test_segment_is_refused_when_all_slots_are_taken() -> None:
     error = end_error(sessions.open_segment("c", segment(), 0.0))
     assert isinstance(error, ResourceExhausted)
     assert error.retryable
-    sessions.cancel_segment("a", 0)
+    sessions.cancel_segment("a", 0, 0.0)
     sessions.open(SessionRequest("d", 0, AUDIO), 0.0)
     assert kinds(sessions.open_segment("d", segment(), 0.0)) == [SegmentOpened, Admit]
 

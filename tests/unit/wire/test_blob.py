@@ -132,3 +132,64 @@ def test_blob_raises_data_loss_when_an_empty_tensor_has_huge_dimensions(
     data = b"ATB1" + len(header).to_bytes(4, "little") + header
     with pytest.raises(DataLoss, match="empty"):
         blob.decode(data.ljust(128, b"\0"))
+
+
+def raw(*entries: tuple[str, str, tuple[int, ...], int], size: int = 256) -> bytes:
+    """A blob whose header says what it likes."""
+    header = msgspec.msgpack.encode([list(entries), {}])
+    head = b"ATB1" + len(header).to_bytes(4, "little") + header
+    return head.ljust(max(size, len(head)), b"\0")
+
+
+@pytest.mark.parametrize(
+    ("blob_", "match"),
+    [
+        (raw(("x" * 129, "uint8", (1,), 192)), "128 bytes"),
+        (raw(("x", "uint8", (1,) * 9, 64)), "shape"),
+        (raw(("x", "uint8", (-1,), 64)), "shape"),
+        (raw(("x", "uint8", (256,), 64)), "outside"),
+        (raw(("x", "uint8", (8,), 249)), "outside"),
+        (raw(("x", "uint8", (8,), -16)), "outside"),
+        (raw(("x", "uint8", (8,), 63)), "outside"),
+        (raw(("x", "complex64", (1,), 64)), "unknown dtype"),
+        (raw(("x", "uint8", (0, 1 << 33), 64)), "empty"),
+        (raw(("x", "uint8", (0,), 64), size=4096), "belong to no tensor"),
+        (raw(size=4096), "belong to no tensor"),
+        (raw(*((str(n), "uint8", (0,), 0) for n in range(blob.MAX_TENSORS + 1))), "tensors"),
+        (b"ATB1" + (249).to_bytes(4, "little") + bytes(248), "does not fit"),
+        (
+            b"ATB1" + (blob.MAX_HEADER_BYTES + 1).to_bytes(4, "little")
+            + bytes(blob.MAX_HEADER_BYTES + 1),
+            "does not fit",
+        ),
+        (b"ATB2" + bytes(60), "magic"),
+        (b"ATB1", "too few"),
+    ],
+)  # fmt: skip
+def test_blob_names_the_bound_that_its_header_breaks(blob_: bytes, match: str) -> None:
+    with pytest.raises(DataLoss, match=match):
+        blob.decode(blob_)
+
+
+def test_blob_of_its_largest_parts_is_taken() -> None:
+    names = {f"{n:0128}": np.zeros((1,) * 8, np.uint8) for n in range(3)}
+    decoded = blob.decode(blob.encode(names))
+    assert list(decoded) == list(names)
+    many = {str(n): np.zeros(1, np.uint8) for n in range(blob.MAX_TENSORS)}
+    assert len(blob.decode(blob.encode(many))) == blob.MAX_TENSORS
+
+
+@pytest.mark.parametrize(
+    "tensors_",
+    [
+        {"x" * 129: np.zeros(1)},
+        {"x": np.zeros((1,) * 9)},
+        {str(n): np.zeros(1, np.uint8) for n in range(blob.MAX_TENSORS + 1)},
+    ],
+    ids=["name", "dimensions", "tensors"],
+)
+def test_blob_encode_raises_when_a_bound_of_the_header_is_broken(
+    tensors_: dict[str, np.ndarray],
+) -> None:
+    with pytest.raises(ValueError, match="tensor"):
+        blob.encode(tensors_)

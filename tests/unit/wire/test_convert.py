@@ -3,7 +3,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from antiphon.chunk import Chunk
+from antiphon.chunk import MAX_NAME, Chunk
 from antiphon.errors import (
     ERROR_BY_CODE,
     AntiphonError,
@@ -68,6 +68,17 @@ def test_chunk_without_tensors_has_no_payload() -> None:
 def test_chunk_raises_data_loss_when_it_contradicts_itself(proto: chunk_pb2.Chunk) -> None:
     with pytest.raises(DataLoss):
         chunk_from_proto(proto)
+
+
+@pytest.mark.parametrize("field", ["session_id", "edge"])
+def test_chunk_raises_data_loss_when_a_name_is_too_long(field: str) -> None:
+    for name, is_well in (("x" * MAX_NAME, True), ("x" * (MAX_NAME + 1), False)):
+        proto = chunk_pb2.Chunk(**{field: name})
+        if is_well:
+            assert getattr(chunk_from_proto(proto), field) == name
+            continue
+        with pytest.raises(DataLoss, match="characters"):
+            chunk_from_proto(proto)
 
 
 @pytest.mark.parametrize("kind", list(ERROR_BY_CODE.values()))
