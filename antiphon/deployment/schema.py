@@ -22,6 +22,10 @@ DeliveryName = Literal["stream", "whole"]
 TransportName = Literal["auto", "shared_memory", "nccl", "grpc"]
 
 
+LINK_SESSION_BYTES = 512 << 20
+LINK_BYTES = 1 << 30
+
+
 class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One stage: where it listens, what it runs on, what it allows."""
 
@@ -69,6 +73,11 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     transport: TransportName = "auto"
     # Most shared memory that the payloads under way on one link take; a power of two.
     slab_bytes: Annotated[int, msgspec.Meta(ge=1 << 17)] = 256 << 20
+    # Most output of one session, and of all together, that waits on one link to a stage: of
+    # all, only sessions with more than an equal share are refused. The hidden rows of a long
+    # prompt come at once: the first must hold those of the longest one.
+    link_session_bytes: Bytes = LINK_SESSION_BYTES
+    link_bytes: Bytes = LINK_BYTES
     # On a GPU, whether outputs are copied to the host, and inputs to the GPU, beside the
     # engine's work; and the pinned memory that each of the two may take, a power of two.
     async_to_host: bool = True

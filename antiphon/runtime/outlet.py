@@ -1,8 +1,10 @@
 """One output edge of one segment: collects what the engine emits, cuts it into chunks.
 
 `stream` delivery sends what there is (or, on grouped edges, what the chunk policy
-says), `whole` everything at the end. Positions are checked to be contiguous: an
-engine that loses or repeats output is caught here.
+says), `whole` everything at the end. What is there at once and is large, such as the
+hidden rows of a long prompt, leaves as several pieces of about `PIECE_BYTES`, so that
+other sessions' chunks pass between them; one `whole` stays one. Positions are checked
+to be contiguous: an engine that loses or repeats output is caught here.
 
 On an edge with a pace, what comes too soon after the last piece waits until `due_at`; the
 last piece never does.
@@ -27,6 +29,9 @@ from antiphon.segment import ChunkPolicy, Delivery, FinishReason
 
 CLOCK_S = 0.0005
 """Half of what an event loop's clock and timers tell apart."""
+
+PIECE_BYTES = (4 << 20) - (64 << 10)
+"""With a blob's header it fits a slab's slot of 4 MiB."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,8 +150,10 @@ class Outlet:
         """The pieces that are due and have credit."""
         if not self._pending or (self._delivery is Delivery.WHOLE and not self.finished):
             return []
-        if self._delivery is Delivery.WHOLE or not self._edge.grouped:
+        if self._delivery is Delivery.WHOLE:
             return self._take_all()
+        if not self._edge.grouped:
+            return [part for piece in self._take_all() for part in self._parts(piece)]
         pieces = []
         for size in due(self._total, self._sent, finished=self.finished, policy=self._policy):
             if not self._has_credit(size):
@@ -165,6 +172,24 @@ class Outlet:
         self._pending.clear()
         self._sent = self._total
         return [piece]
+
+    def _parts(self, piece: Piece) -> list[Piece]:
+        """A piece in parts of about `PIECE_BYTES`, where its tensors have a row for each other."""
+        size_bytes = sum(tensor.nbytes for tensor in piece.tensors.values())
+        rows = {len(tensor) if tensor.ndim else 0 for tensor in piece.tensors.values()}
+        if size_bytes <= PIECE_BYTES or len(rows) > 1:
+            return [piece]
+        (count,) = rows
+        step = max(1, count * PIECE_BYTES // size_bytes)
+        # Rows that are not what positions count are all at the position of their piece.
+        stride = self._edge.counted_by in piece.tensors
+        return [
+            Piece(
+                piece.position + stride * first,
+                {name: tensor[first : first + step] for name, tensor in piece.tensors.items()},
+            )
+            for first in range(0, count, step)
+        ]
 
     def _take(self, size: int) -> Piece:
         """Cut `size` positions off the front of what is pending."""

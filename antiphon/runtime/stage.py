@@ -90,7 +90,7 @@ class Stage:
             credited=self._credited,
             suspended=self._destination_suspended,
         )
-        self._links = LinkPool(identity, links, events, limit_bytes=outbox_bytes)
+        self._links = LinkPool(identity, links, events)
         counted_by = {edge.name: edge.counted_by for edge in plan.outputs.values()}
         self._told = told
         self._fault: AntiphonError | None = None

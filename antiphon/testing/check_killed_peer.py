@@ -47,7 +47,7 @@ async def check_killed_consumer(transport: TransportName, seed: int) -> None:
     try:
         assert peer.stdout is not None
         address = (await peer.stdout.readline()).decode().strip()
-        link, told = producer(address, settings_of(transport), limit_bytes=8 << 20)
+        link, told = producer(address, settings_of(transport))
         chance = random.Random(seed)
         kill_at, sequence = chance.randrange(1, 500), 0
         while not told.suspended:

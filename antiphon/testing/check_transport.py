@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from antiphon.errors import ResourceExhausted
-from antiphon.testing.link_rig import LIMIT_BYTES, Rig, check_marks, linked, marked_chunk
+from antiphon.testing.link_rig import Rig, check_marks, linked, marked_chunk
 from antiphon.transport.negotiate import Attach, MakeSenders, attach_best, make_senders
 from antiphon.transport.settings import LinkSettings
 
@@ -46,12 +46,10 @@ class Subject:
     attach: Attach = attach_best
     faulty: bool = False
 
-    def linked(
-        self, *, limit_bytes: int = LIMIT_BYTES, **settings: object
-    ) -> AbstractAsyncContextManager[Rig]:
+    def linked(self, **settings: object) -> AbstractAsyncContextManager[Rig]:
         """Both ends of a link that uses the transport."""
         chosen = replace(self.settings, **settings)  # type: ignore[arg-type]
-        return linked(chosen, senders=self.senders, attach=self.attach, limit_bytes=limit_bytes)
+        return linked(chosen, senders=self.senders, attach=self.attach)
 
 
 async def check_order_and_sizes(subject: Subject) -> None:
@@ -100,7 +98,7 @@ async def check_small_passes_large(subject: Subject) -> None:
 
 async def check_slow_reader(subject: Subject) -> None:
     """What waits for a reader that has stopped is bounded; then all of it comes."""
-    async with subject.linked(limit_bytes=2 * MIB) as rig:
+    async with subject.linked(session_bytes=2 * MIB) as rig:
         rig.link.send_nowait(marked_chunk("s", 0, 10))
         await rig.consumer.received.wait_count(1)
         rig.wire.flowing.clear()

@@ -22,13 +22,19 @@ from antiphon.transport.settings import LinkSettings
 
 SESSIONS = 4
 LARGEST_BYTES = 1 << 20
-LIMIT_BYTES = 8 << 20
+SESSION_BYTES = 8 << 20
 RESUME_WINDOW_S = 1.0
 
 
 def settings_of(transport: TransportName) -> LinkSettings:
     """Settings of a peer; its windows are short."""
-    return LinkSettings(transport, "cpu", slab_bytes=16 << 20, resume_window_s=RESUME_WINDOW_S)
+    return LinkSettings(
+        transport,
+        "cpu",
+        slab_bytes=16 << 20,
+        resume_window_s=RESUME_WINDOW_S,
+        session_bytes=SESSION_BYTES,
+    )
 
 
 async def consume(settings: LinkSettings, host: str) -> None:
@@ -42,7 +48,7 @@ async def consume(settings: LinkSettings, host: str) -> None:
 async def produce(settings: LinkSettings, address: str, seed: int, rounds: int) -> None:
     """Send until killed, lost, or done; `rounds` 0 is for ever."""
     chance = random.Random(seed)
-    link, told = producer(address, settings, limit_bytes=LIMIT_BYTES)
+    link, told = producer(address, settings)
     sequence = 0
     while not told.lost and (not rounds or sequence < rounds):
         size = int(LARGEST_BYTES ** chance.random())

@@ -35,7 +35,6 @@ Item = TypeVar("Item")
 AnyContext = grpc.aio.ServicerContext[Any, Any]
 
 EDGE = "rows"
-LIMIT_BYTES = 256 << 20
 PRODUCER = LinkIdentity("host", "producer-boot", "producer")
 
 
@@ -277,14 +276,11 @@ def producer(
     settings: LinkSettings,
     senders: MakeSenders = make_senders,
     *,
-    limit_bytes: int = LIMIT_BYTES,
     identity: LinkIdentity = PRODUCER,
 ) -> tuple[OutgoingLink, Told]:
     """A link to an address and what it tells."""
     told = Told()
-    link = OutgoingLink(
-        address, identity, settings, told.events(), limit_bytes=limit_bytes, make_senders=senders
-    )
+    link = OutgoingLink(address, identity, settings, told.events(), make_senders=senders)
     return link, told
 
 
@@ -295,14 +291,13 @@ async def linked(
     consumer_settings: LinkSettings | None = None,
     senders: MakeSenders = make_senders,
     attach: Attach = attach_best,
-    limit_bytes: int = LIMIT_BYTES,
 ) -> AsyncIterator[Rig]:
     """Both ends of a link on this event loop."""
     consumer = LinkConsumer(consumer_settings or settings, attach, boot_id="consumer-boot")
     async with serving(consumer) as address:
         wire = CutWire(address)
         await wire.open()
-        link, told = producer(wire.address, settings, senders, limit_bytes=limit_bytes)
+        link, told = producer(wire.address, settings, senders)
         try:
             yield Rig(link, told, consumer, wire)
         finally:

@@ -71,7 +71,6 @@ class OutgoingLink:
         settings: LinkSettings,
         events: LinkEvents,
         *,
-        limit_bytes: int,
         make_senders: MakeSenders = make_senders,
     ) -> None:
         self.state = LinkState(outgoing=True, peer_address=address)
@@ -81,7 +80,7 @@ class OutgoingLink:
         self._settings = settings
         self._events = events
         self._make_senders = make_senders
-        self._log = SendLog(limit_bytes)
+        self._log = SendLog(settings.session_bytes, settings.link_bytes)
         self._changed = asyncio.Event()
         self._responses = 0
         self._peer_boot = ""

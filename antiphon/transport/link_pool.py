@@ -16,27 +16,18 @@ class LinkPool:
         identity: LinkIdentity,
         settings: LinkSettings,
         events: LinkEvents,
-        *,
-        limit_bytes: int,
     ) -> None:
         self._identity = identity
         self._settings = settings
         self._owner = events
         self._events = LinkEvents(events.refused, self._lost, events.credited, events.suspended)
-        self._limit_bytes = limit_bytes
         self._links: dict[str, OutgoingLink] = {}
 
     def send_nowait(self, address: str, chunk: Chunk) -> None:
         """Queue a chunk on the link to `address`. Raises `ResourceExhausted`."""
         link = self._links.get(address)
         if link is None:
-            link = OutgoingLink(
-                address,
-                self._identity,
-                self._settings,
-                self._events,
-                limit_bytes=self._limit_bytes,
-            )
+            link = OutgoingLink(address, self._identity, self._settings, self._events)
             self._links[address] = link
         link.send_nowait(chunk)
 

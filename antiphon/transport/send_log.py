@@ -1,17 +1,23 @@
 """The chunks of a link that the consumer has not acknowledged; pure.
 
-What waits is in the order in which it came. A chunk gets its number, which is its
-place on the link, when it is sent: so one whose payload is still on its way may be
-passed by the chunks of other sessions, and only by those. What has been sent stays
-until it is acknowledged; both what waits and what was sent are bounded in bytes, and
-one chunk may always go alone, however large it is.
+What waits is in order within its session, and sessions take turns. A chunk gets its
+number, which is its place on the link, when it is sent: so one whose payload is still on
+its way is passed by the chunks of other sessions, and only by those. What has been sent
+stays until it is acknowledged.
+
+Bounds, so that no session can have another's chunks refused:
+
+* Of each session at most `session_bytes` wait, and as many are sent before the consumer
+  has to acknowledge some. One chunk may always go alone, however large it is.
+* Of all sessions `link_bytes` wait or are not acknowledged. Over that only those are
+  refused who hold more than an equal share of it.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Container
-from dataclasses import dataclass
+from collections import OrderedDict, deque
+from collections.abc import Collection, Container
+from dataclasses import dataclass, field
 
 from antiphon.errors import ResourceExhausted
 from antiphon.v1 import chunk_pb2
@@ -36,16 +42,32 @@ class Outgoing:
         return self.encoding.size_bytes if self.encoding else 0
 
 
+@dataclass(slots=True)
+class _Session:
+    """What one session has on the link; `sent` chunks are not acknowledged."""
+
+    waiting: deque[Outgoing] = field(default_factory=deque)
+    waiting_bytes: int = 0
+    sent: int = 0
+    sent_bytes: int = 0
+
+    @property
+    def held_bytes(self) -> int:
+        return self.waiting_bytes + self.sent_bytes
+
+
 class SendLog:
     """Chunks from the first that is not acknowledged to the last that waits."""
 
-    def __init__(self, limit_bytes: int) -> None:
-        self._limit_bytes = limit_bytes
+    def __init__(self, session_bytes: int, link_bytes: int) -> None:
+        self._session_bytes = session_bytes
+        self._link_bytes = link_bytes
+        self._sessions: dict[str, _Session] = {}
+        # Those of which something waits; the first is the next whose turn it is.
+        self._turns: OrderedDict[str, None] = OrderedDict()
         self._sent: deque[Outgoing] = deque()
-        self._waiting: deque[Outgoing] = deque()
         self._first = 0
-        self._waiting_bytes = 0
-        self._sent_bytes = 0
+        self._held_bytes = 0
 
     @property
     def acknowledged(self) -> int:
@@ -55,33 +77,60 @@ class SendLog:
     @property
     def waits(self) -> bool:
         """Whether anything has not been sent."""
-        return bool(self._waiting)
+        return bool(self._turns)
+
+    @property
+    def sessions(self) -> Collection[str]:
+        """Those of which the consumer has not acknowledged everything."""
+        return self._sessions.keys()
 
     def append(self, chunk: Outgoing) -> None:
         """A chunk to send. Raises `ResourceExhausted` when too much waits already."""
-        if self._waiting and self._waiting_bytes + chunk.size_bytes > self._limit_bytes:
-            edge = chunk.address.edge
-            raise ResourceExhausted(
-                f"{edge}: {self._limit_bytes} bytes wait on the link", edge=edge
+        size, session_id = chunk.size_bytes, chunk.session_id
+        session = self._sessions.get(session_id) or _Session()
+        if session.waiting and session.waiting_bytes + size > self._session_bytes:
+            raise _refusal(chunk, f"{self._session_bytes} bytes of the session wait on the link")
+        share = self._link_bytes // len(self._sessions.keys() | {session_id})
+        is_full = self._held_bytes and self._held_bytes + size > self._link_bytes
+        if is_full and session.held_bytes + size > share:
+            raise _refusal(
+                chunk,
+                f"{self._link_bytes} bytes of all sessions wait on the link, and of this one "
+                f"more than its share of {share}",
             )
-        self._waiting.append(chunk)
-        self._waiting_bytes += chunk.size_bytes
+        self._sessions[session_id] = session
+        self._held_bytes += size
+        session.waiting.append(chunk)
+        session.waiting_bytes += size
+        self._turns.setdefault(session_id)
 
     def first(self, held: Container[str] = ()) -> Outgoing | None:
         """The next chunk that may be sent, of a session that is not held; None without one.
 
-        None too when the consumer has to acknowledge something before.
+        Nor does a session send of which the consumer has to acknowledge something before.
         """
-        if self._sent and self._sent_bytes >= self._limit_bytes:
-            return None
-        return next((chunk for chunk in self._waiting if chunk.session_id not in held), None)
+        for session_id in self._turns:
+            session = self._sessions[session_id]
+            may_send = not session.sent or session.sent_bytes < self._session_bytes
+            if may_send and session_id not in held:
+                return session.waiting[0]
+        return None
 
     def sent(self, chunk: Outgoing) -> int:
-        """A waiting chunk is sent now: its number. Raises `ValueError` if it does not wait."""
-        self._waiting.remove(chunk)
-        self._waiting_bytes -= chunk.size_bytes
+        """A session's first waiting chunk is sent now: its number. Raises `ValueError` for any
+        other."""
+        session = self._sessions.get(chunk.session_id)
+        if session is None or not session.waiting or session.waiting[0] is not chunk:
+            raise ValueError("the chunk is not the next of its session")
+        session.waiting.popleft()
+        session.waiting_bytes -= chunk.size_bytes
+        session.sent += 1
+        session.sent_bytes += chunk.size_bytes
+        if session.waiting:
+            self._turns.move_to_end(chunk.session_id)
+        else:
+            del self._turns[chunk.session_id]
         self._sent.append(chunk)
-        self._sent_bytes += chunk.size_bytes
         return self._first + len(self._sent) - 1
 
     def numbered(self, number: int) -> Outgoing | None:
@@ -93,9 +142,13 @@ class SendLog:
         """The consumer has the first `count` chunks of the link; those that it had not before."""
         come = []
         while self._first < count and self._sent:
-            come.append(self._sent.popleft())
-            self._sent_bytes -= come[-1].size_bytes
+            chunk = self._sent.popleft()
+            come.append(chunk)
             self._first += 1
+            self._held_bytes -= chunk.size_bytes
+            session = self._unsent(chunk)
+            if not session.sent and not session.waiting:
+                del self._sessions[chunk.session_id]
         return come
 
     def rewind(self, number: int) -> int:
@@ -104,7 +157,21 @@ class SendLog:
         while self._sent and self._first + len(self._sent) > number:
             chunk = self._sent.pop()
             again += 1
-            self._sent_bytes -= chunk.size_bytes
-            self._waiting.appendleft(chunk)
-            self._waiting_bytes += chunk.size_bytes
+            session = self._unsent(chunk)
+            session.waiting.appendleft(chunk)
+            session.waiting_bytes += chunk.size_bytes
+            self._turns.setdefault(chunk.session_id)
+            self._turns.move_to_end(chunk.session_id, last=False)
         return again
+
+    def _unsent(self, chunk: Outgoing) -> _Session:
+        """Take a chunk off what its session has sent."""
+        session = self._sessions[chunk.session_id]
+        session.sent -= 1
+        session.sent_bytes -= chunk.size_bytes
+        return session
+
+
+def _refusal(chunk: Outgoing, why: str) -> ResourceExhausted:
+    edge = chunk.address.edge
+    return ResourceExhausted(f"{edge}: {why}", edge=edge)

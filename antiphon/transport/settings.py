@@ -5,7 +5,12 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, field
 
-from antiphon.deployment.schema import StageConfig, TransportName
+from antiphon.deployment.schema import (
+    LINK_BYTES,
+    LINK_SESSION_BYTES,
+    StageConfig,
+    TransportName,
+)
 from antiphon.errors import InvalidArgument
 
 
@@ -16,12 +21,15 @@ class LinkSettings:
     `device` is the torch device between whose kind NCCL or Gloo are chosen,
     `slab_bytes` the most that the payloads under way on one link may take of shared
     memory, `resume_window_s` how long a broken link may take to heal; 0: not at all.
+    `session_bytes` and `link_bytes` bound what waits on a link; see `SendLog`.
     """
 
     transport: TransportName
     device: str
     slab_bytes: int
     resume_window_s: float
+    session_bytes: int = LINK_SESSION_BYTES
+    link_bytes: int = LINK_BYTES
 
     @classmethod
     def of(cls, config: StageConfig) -> LinkSettings:
@@ -30,7 +38,14 @@ class LinkSettings:
             raise InvalidArgument(
                 f"slab_bytes: {config.slab_bytes} is not a power of two", field="slab_bytes"
             )
-        return cls(config.transport, config.device, config.slab_bytes, config.resume_window_s)
+        return cls(
+            config.transport,
+            config.device,
+            config.slab_bytes,
+            config.resume_window_s,
+            config.link_session_bytes,
+            config.link_bytes,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,11 +12,12 @@ import subprocess
 import sys
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import NoReturn
 
 import pytest
 
-from antiphon.errors import FailedPrecondition, Internal, Unavailable
+from antiphon.errors import FailedPrecondition, Internal, ResourceExhausted, Unavailable
 from antiphon.testing.faulty_transport import FaultySender
 from antiphon.testing.link_rig import (
     CutWire,
@@ -248,3 +249,36 @@ async def test_other_sessions_go_on_while_a_collective_hangs() -> None:
         await received.wait_count(5)
         received.check_complete("hangs", 2)
         assert rig.link.state.counts["fallback.collective_failed"] > 0
+
+
+async def test_sessions_go_on_when_another_has_96_mb_waiting_on_grpc() -> None:
+    bounded = replace(settings("grpc"), session_bytes=64 << 20)
+    async with linked(bounded) as rig:
+        rig.link.send_nowait(marked_chunk("small", 0, 8))
+        received = rig.consumer.received
+        await received.wait_count(1)
+        rig.wire.flowing.clear()
+        rig.link.send_nowait(marked_chunk("large", 0, 96 << 20))
+        for sequence in range(1, 78):
+            rig.link.send_nowait(marked_chunk("small", sequence, 8))
+        with pytest.raises(ResourceExhausted, match="of the session"):
+            rig.link.send_nowait(marked_chunk("large", 1, 96 << 20))
+        rig.wire.flowing.set()
+        await received.wait_count(79)
+        received.check_complete("small", 78)
+        received.check_complete("large", 1)
+
+
+async def test_pieces_of_a_large_session_are_passed_by_another() -> None:
+    async with linked(settings("grpc")) as rig:
+        received = rig.consumer.received
+        received.hold = True
+        for sequence in range(16):
+            rig.link.send_nowait(marked_chunk("large", sequence, 4 << 20))
+        for sequence in range(20):
+            rig.link.send_nowait(marked_chunk("small", sequence, 100))
+        await received.wait_count(36)
+        received.check_complete("large", 16)
+        received.check_complete("small", 20)
+        order = [chunk.session_id for chunk in received.held]
+        assert order[:20] == ["small"] * 20

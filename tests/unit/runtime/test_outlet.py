@@ -82,3 +82,51 @@ def test_outlet_raises_when_output_follows_the_end() -> None:
     outlet.push(0, {}, FinishReason.STOP)
     with pytest.raises(Internal, match="after its end"):
         outlet.push(0, codes(0, 1), None)
+
+
+def hidden_rows(count: int) -> Tensors:
+    rows = np.arange(count * 4096, dtype=np.float32).reshape(count, 4096)
+    return {"rows": rows, "row_positions": np.arange(count, dtype=np.int32)}
+
+
+def test_outlet_cuts_what_is_large_into_pieces_that_join_to_the_same() -> None:
+    outlet = Outlet(PIPELINE.edge("prompt"), Delivery.STREAM, POLICY)
+    (ids,) = outlet.push(0, {"ids": np.arange(700, dtype=np.int32)}, None)
+    assert len(ids.tensors["ids"]) == 700
+    whole = hidden_rows(700)
+    pieces = outlet.push(700, whole, FinishReason.STOP)
+    assert len(pieces) == 3
+    for name, tensor in whole.items():
+        np.testing.assert_array_equal(
+            np.concatenate([piece.tensors[name] for piece in pieces]), tensor
+        )
+    sizes = [sum(tensor.nbytes for tensor in piece.tensors.values()) for piece in pieces]
+    assert max(sizes) <= 4 << 20
+    assert {piece.position for piece in pieces} == {700}
+    assert [piece.finish_reason for piece in pieces] == [None, None, FinishReason.STOP]
+
+
+def test_outlet_pieces_count_on_when_the_cut_tensor_is_what_positions_count() -> None:
+    outlet = Outlet(PIPELINE.edge("tokens"), Delivery.STREAM, POLICY)
+    ids = np.arange(3 << 20, dtype=np.int32)
+    pieces = outlet.push(0, {"ids": ids}, None)
+    assert len(pieces) > 2
+    for piece in pieces:
+        assert piece.tensors["ids"][0] == piece.position
+    assert outlet.total == len(ids)
+    assert outlet.push(len(ids), {}, FinishReason.STOP)[-1].position == len(ids)
+
+
+def test_outlet_leaves_one_piece_when_whole_or_when_tensors_have_rows_of_their_own() -> None:
+    outlet = Outlet(PIPELINE.edge("prompt"), Delivery.WHOLE, POLICY)
+    assert len(outlet.push(0, hidden_rows(700), FinishReason.STOP)) == 1
+    outlet = Outlet(PIPELINE.edge("text"), Delivery.STREAM, POLICY)
+    unlike = {"ids": np.arange(3, dtype=np.int32), "utf8": np.zeros(9 << 20, np.uint8)}
+    assert len(outlet.push(0, unlike, FinishReason.STOP)) == 1
+
+
+def test_outlet_cuts_no_row_in_two() -> None:
+    outlet = Outlet(PIPELINE.edge("prompt"), Delivery.STREAM, POLICY)
+    rows = {"rows": np.zeros((2, 5 << 20), np.uint8), "row_positions": np.arange(2, dtype=np.int32)}
+    pieces = outlet.push(0, rows, None)
+    assert [len(piece.tensors["rows"]) for piece in pieces] == [1, 1]
