@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from antiphon.chunk import Tensor
-from antiphon.conversation import AudioPart, Conversation, ImagePart, Message, VideoPart
+from antiphon.conversation import AudioPart, Conversation, ImagePart, Message, TextPart, VideoPart
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.v1 import stage_pb2
@@ -64,6 +64,8 @@ async def read_conversation(
     `InvalidArgument` for too much of one or what cannot be read, with the field.
     """
     _check_parts(messages, config.max_parts)
+    if reader.max_input_text_bytes:
+        _check_text(messages, reader)
     _check(given.images, IMAGE, reader.max_input_images, reader)
     _check(given.videos, VIDEO, reader.max_input_videos, reader)
     if not (given.recordings or given.images or given.videos):
@@ -91,6 +93,22 @@ def _check_parts(messages: tuple[Message, ...], most: int) -> None:
         if parts > most:
             field = f"messages[{index}]"
             raise InvalidArgument(f"{field}: more than {most} parts in the request", field=field)
+
+
+def _check_text(messages: tuple[Message, ...], reader: stage_pb2.DescribeResponse) -> None:
+    """Raise for more text than fits into the context, before anything is sent."""
+    most, size = reader.max_input_text_bytes, 0
+    for index, message in enumerate(messages):
+        for part in message.parts:
+            if isinstance(part, TextPart):
+                size += len(part.text.encode(errors="surrogatepass"))
+        if size > most:
+            field = f"messages[{index}]"
+            raise InvalidArgument(
+                f"{field}: the text up to here has {size} bytes; the context limit of "
+                f"{reader.context_limit} positions takes at most {most}",
+                field=field,
+            )
 
 
 def _check(files: list[File], kind: str, most: int, reader: stage_pb2.DescribeResponse) -> None:

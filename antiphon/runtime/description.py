@@ -91,6 +91,7 @@ def describe(
         max_input_audio_s=facts.max_input_audio_s,
         max_input_images=facts.max_input_images,
         max_input_videos=facts.max_input_videos,
+        max_input_text_bytes=facts.max_input_text_bytes,
         open_sessions=open_sessions,
         open_segments=open_segments,
         held_segments=held_segments,

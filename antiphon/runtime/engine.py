@@ -115,6 +115,24 @@ class Engine(Protocol):
 
 
 @runtime_checkable
+class PreparingEngine(Engine, Protocol):
+    """An engine that gets a segment ready for its first step beside its thread.
+
+    Nothing is awaited meanwhile, so `awaited_edge` is None; the runtime does not step for
+    such a segment. A `step` that has nothing else to do waits for one to be ready.
+    """
+
+    def prepares(self, key: SegmentKey) -> bool:
+        """Whether the segment is being got ready."""
+
+    def wake_with(self, wake: Callable[[], None]) -> None:
+        """Call `wake`, on any thread, whenever a segment is ready."""
+
+    def close(self) -> None:
+        """Get nothing more ready; nothing is called after this."""
+
+
+@runtime_checkable
 class DetachedEngine(Engine, Protocol):
     """An engine whose model runs in processes of its own, which may die and come back.
 
@@ -147,8 +165,8 @@ class PendingCopies(Protocol):
 class StageFacts:
     """What a loaded model tells about itself; the rest of `Describe` is the runtime's.
 
-    Rates in Hz, limits in positions, audio length in seconds; 0 or empty where
-    a thing does not apply.
+    Rates in Hz, limits in positions, audio length in seconds, text in bytes of UTF-8 in a
+    whole conversation; 0 or empty where a thing does not apply.
     """
 
     model: str
@@ -166,6 +184,7 @@ class StageFacts:
     max_input_audio_s: float = 0.0
     max_input_images: int = 0
     max_input_videos: int = 0
+    max_input_text_bytes: int = 0
 
 
 def never_fatal(error: Exception) -> bool:

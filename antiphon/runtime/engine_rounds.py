@@ -16,7 +16,14 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from antiphon.errors import AntiphonError, Internal, Unavailable
-from antiphon.runtime.engine import Emitted, Engine, EngineEvent, Failed, never_fatal
+from antiphon.runtime.engine import (
+    Emitted,
+    Engine,
+    EngineEvent,
+    Failed,
+    PreparingEngine,
+    never_fatal,
+)
 from antiphon.runtime.instructions import Admit, EngineCommand, Feed, Limit, Release
 from antiphon.segment import SegmentKey
 
@@ -78,6 +85,7 @@ class EngineRounds:
         is_fatal: Callable[[Exception], bool] = never_fatal,
     ) -> None:
         self._engine = engine
+        self._preparing = engine if isinstance(engine, PreparingEngine) else None
         self._counted_by = counted_by
         self._is_fatal = is_fatal
         self._failures = 0
@@ -155,7 +163,9 @@ class EngineRounds:
         return EngineBatch(tuple(events), awaited, accepted, busy_s)
 
     def _can_step(self, key: SegmentKey) -> bool:
-        return not self._admitted[key].held and self._engine.awaited_edge(key) is None
+        if self._admitted[key].held or self._engine.awaited_edge(key) is not None:
+            return False
+        return self._preparing is None or not self._preparing.prepares(key)
 
     def _held(self) -> frozenset[SegmentKey]:
         return frozenset(key for key, running in self._admitted.items() if running.held)

@@ -15,7 +15,13 @@ import logging
 import threading
 from collections.abc import Callable, Iterator, Mapping
 
-from antiphon.runtime.engine import DetachedEngine, Engine, PendingCopies, never_fatal
+from antiphon.runtime.engine import (
+    DetachedEngine,
+    Engine,
+    PendingCopies,
+    PreparingEngine,
+    never_fatal,
+)
 from antiphon.runtime.engine_mailbox import EngineMailbox
 from antiphon.runtime.engine_rounds import EngineBatch, EngineRounds, engine_at_its_end
 from antiphon.runtime.handover import Handover
@@ -61,6 +67,9 @@ class EngineThread:
         self._permits = threading.Semaphore(RESULT_PERMITS)
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
+        self._preparing = engine if isinstance(engine, PreparingEngine) else None
+        if self._preparing is not None:
+            self._preparing.wake_with(self._look_again)
 
     @property
     def has_work(self) -> bool:
@@ -100,6 +109,11 @@ class EngineThread:
         if self._detached is not None:
             self._detached.interrupt()
 
+    def _look_again(self) -> None:
+        """On any thread: a segment can step that could not before."""
+        with self._wake:
+            self._wake.notify()
+
     def _run(self) -> None:
         stand_back(self._nice)
         try:
@@ -112,6 +126,8 @@ class EngineThread:
             self._handover.close()
             if self._detached is not None:
                 self._detached.close()
+            if self._preparing is not None:
+                self._preparing.close()
 
     def _run_rounds(self) -> None:
         while (commands := self._take_commands()) is not None:
@@ -138,9 +154,8 @@ class EngineThread:
 
     def _take_commands(self) -> Iterator[EngineCommand] | None:
         """All waiting commands; blocks while there are none and nothing can step."""
-        steppable = self._rounds.steppable
         with self._wake:
-            while not (len(self._mailbox) or self._stopping or steppable):
+            while not (len(self._mailbox) or self._stopping or self._rounds.steppable):
                 self._wake.wait()
             if self._stopping:
                 return None

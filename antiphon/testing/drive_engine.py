@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+import threading
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from antiphon.chunk import Tensor, concatenate
@@ -12,11 +13,13 @@ from antiphon.runtime.engine import (
     Engine,
     Failed,
     InputChunk,
+    PreparingEngine,
     SegmentSettings,
 )
 from antiphon.segment import FinishReason, SegmentKey
 
 MAX_STEPS = 100_000
+READY_TIMEOUT_S = 300.0
 
 
 @dataclass(slots=True)
@@ -43,10 +46,25 @@ class SegmentOutput:
         return reasons[0] if reasons else None
 
 
+def await_ready(engine: Engine, keys: Collection[SegmentKey]) -> None:
+    """Return when none of the segments is being got ready."""
+    if not isinstance(engine, PreparingEngine):
+        return
+    woken = threading.Semaphore(0)
+    engine.wake_with(lambda: woken.release())
+    while any(engine.prepares(key) for key in keys):
+        assert woken.acquire(timeout=READY_TIMEOUT_S), "a segment is never ready"
+
+
 def advance(
     engine: Engine, outputs: Mapping[SegmentKey, SegmentOutput], *, steps: int = MAX_STEPS
 ) -> None:
-    """Step until every segment waits for input or has ended; release the ended ones."""
+    """Step until every segment waits for input or has ended; release the ended ones.
+
+    All that are got ready beside the engine's thread are ready before the first step, so that
+    who shares a step does not depend on the threads' luck.
+    """
+    await_ready(engine, [key for key, out in outputs.items() if not (out.completed or out.failed)])
     for _ in range(steps):
         live = [key for key, out in outputs.items() if not (out.completed or out.failed)]
         if not any(engine.awaited_edge(key) is None for key in live):

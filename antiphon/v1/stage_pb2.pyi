@@ -75,6 +75,7 @@ class DescribeResponse(google.protobuf.message.Message):
     OUTPUT_POSITIONS_FIELD_NUMBER: builtins.int
     MAX_INPUT_IMAGES_FIELD_NUMBER: builtins.int
     MAX_INPUT_VIDEOS_FIELD_NUMBER: builtins.int
+    MAX_INPUT_TEXT_BYTES_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name that clients ask for, for example "qwen3-omni"."""
     checkpoint_fingerprint: builtins.str
@@ -116,6 +117,10 @@ class DescribeResponse(google.protobuf.message.Message):
     max_input_images: builtins.int
     """Most images and most videos in the input of one segment; 0: none accepted."""
     max_input_videos: builtins.int
+    max_input_text_bytes: builtins.int
+    """Bytes of text, in UTF-8, that no conversation within the context limit exceeds; 0: unknown.
+    Fewer need not fit.
+    """
     @property
     def inputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EdgeDescription]:
         """Edges that this stage consumes and produces."""
@@ -180,8 +185,9 @@ class DescribeResponse(google.protobuf.message.Message):
         output_positions: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
         max_input_images: builtins.int = ...,
         max_input_videos: builtins.int = ...,
+        max_input_text_bytes: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "checkpoint_fingerprint", b"checkpoint_fingerprint", "code_entries", b"code_entries", "code_groups", b"code_groups", "context_limit", b"context_limit", "engine", b"engine", "held_segments", b"held_segments", "host_id", b"host_id", "input_kinds", b"input_kinds", "input_sample_rate_hz", b"input_sample_rate_hz", "inputs", b"inputs", "links", b"links", "max_input_audio_s", b"max_input_audio_s", "max_input_images", b"max_input_images", "max_input_videos", b"max_input_videos", "max_stop_bytes", b"max_stop_bytes", "max_stops", b"max_stops", "model", b"model", "open_segments", b"open_segments", "open_sessions", b"open_sessions", "output_positions", b"output_positions", "outputs", b"outputs", "pipeline", b"pipeline", "pipeline_edges", b"pipeline_edges", "role", b"role", "sample_rate_hz", b"sample_rate_hz", "samples_per_frame", b"samples_per_frame", "slots", b"slots", "transports", b"transports", "version", b"version", "voices", b"voices"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "checkpoint_fingerprint", b"checkpoint_fingerprint", "code_entries", b"code_entries", "code_groups", b"code_groups", "context_limit", b"context_limit", "engine", b"engine", "held_segments", b"held_segments", "host_id", b"host_id", "input_kinds", b"input_kinds", "input_sample_rate_hz", b"input_sample_rate_hz", "inputs", b"inputs", "links", b"links", "max_input_audio_s", b"max_input_audio_s", "max_input_images", b"max_input_images", "max_input_text_bytes", b"max_input_text_bytes", "max_input_videos", b"max_input_videos", "max_stop_bytes", b"max_stop_bytes", "max_stops", b"max_stops", "model", b"model", "open_segments", b"open_segments", "open_sessions", b"open_sessions", "output_positions", b"output_positions", "outputs", b"outputs", "pipeline", b"pipeline", "pipeline_edges", b"pipeline_edges", "role", b"role", "sample_rate_hz", b"sample_rate_hz", "samples_per_frame", b"samples_per_frame", "slots", b"slots", "transports", b"transports", "version", b"version", "voices", b"voices"]) -> None: ...
 
 global___DescribeResponse = DescribeResponse
 

@@ -23,10 +23,14 @@ from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
+from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from antiphon.conversation import AudioPart, ImagePart, Message, Part, TextPart
 from antiphon.errors import FailedPrecondition, InvalidArgument
+
+MOST_COMPOSED = 3
+"""How many times shorter a text can become when it is normalised: Hangul composes 9 bytes to 3."""
 
 _MARK = "\ufdd0"
 """A noncharacter of Unicode: not for interchange, so no text needs it."""
@@ -39,8 +43,10 @@ class ChatTokenizer:
         """`template` overrides the tokeniser's own when it is not None."""
         self.tokenizer = tokenizer
         self._template = template
-        self._literal = copy.deepcopy(tokenizer.backend_tokenizer)
+        self._whole = _untruncated(tokenizer)
+        self._literal = _untruncated(tokenizer)
         self._literal.encode_special_tokens = True
+        self.bytes_per_id = _bytes_per_id(tokenizer)
         special = {
             token.content: id_
             for id_, token in tokenizer.added_tokens_decoder.items()
@@ -60,7 +66,7 @@ class ChatTokenizer:
         """
         texts = "".join(_text(message) for message in messages)
         if self._any_special.search(texts) is None:
-            ids: list[int] = self.tokenizer(self._render(messages, marked=False))["input_ids"]
+            ids: list[int] = self._whole.encode(self._render(messages, marked=False)).ids
             return ids
         if _MARK in texts:
             raise InvalidArgument("messages: U+FDD0 is not a character", field="messages")
@@ -137,6 +143,30 @@ def load_chat_tokenizer(model_dir: Path) -> ChatTokenizer:
     if template is None and tokenizer.chat_template is None:
         raise FailedPrecondition(f"{model_dir}: there is no chat template")
     return ChatTokenizer(tokenizer, template)
+
+
+def text_bytes(messages: Sequence[Message]) -> int:
+    """How many bytes of UTF-8 the words of the messages take."""
+    return sum(len(_text(message).encode()) for message in messages)
+
+
+def _untruncated(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    """The tokeniser behind Hugging Face's, with which any number of threads may encode."""
+    backend: Tokenizer = copy.deepcopy(tokenizer.backend_tokenizer)
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
+def _bytes_per_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Most bytes of text that one id can stand for.
+
+    A byte-level vocabulary writes each byte as a character.
+    """
+    longest = max(map(len, tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)))
+    added = (len(t.content.encode()) for t in tokenizer.added_tokens_decoder.values())
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    return max(longest, *added) * (MOST_COMPOSED if normalizer is not None else 1)
 
 
 def _text(message: Message) -> str:

@@ -1,14 +1,15 @@
 """The `torch` engine of the thinker: continuous batching over slots.
 
-A segment goes through three kinds of step:
-- prepare: the conversation becomes prompt ids, which leave on `prompt` at once, so
-  that the talker prefills while the thinker does;
+A segment's conversation becomes prompt ids on threads beside the engine's, see
+`preparation`; then it goes through three kinds of step:
+- begin: the prompt's ids leave on `prompt` at once, so that the talker prefills while
+  the thinker does;
 - prefill, in as many steps as its rows need: with the last, hidden rows leave on
   `prompt`, and the first id is sampled;
 - decode: one more id.
 Every call of `step` runs one forward: the latest id of every segment that decodes, and
-at most `prefill_rows` prompt rows; then it prepares one segment, and it encodes the
-recordings of one. So a step's length, and with it the gap between two ids of a reply,
+at most `prefill_rows` prompt rows; it encodes the recordings of one segment, and begins
+all whose prompts are made. So a step's length, and with it the gap between two ids of a reply,
 does not depend on how long others' prompts are.
 
 A fault in a step fails its segment alone: a forward that failed for all is run again
@@ -19,7 +20,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
 
@@ -38,6 +39,8 @@ from services.thinker.generation import Generation
 from services.thinker.intake import Intake
 from services.thinker.logprobs import ReplyLogprobs
 from services.thinker.model import Fed, Feed, ThinkerModel
+from services.thinker.preparation import Preparations, wait_for_one
+from services.thinker.prompt import PreparedPrompt
 from services.thinker.schedule import prefill_shares
 from services.thinker.segment import INPUT
 from services.thinker.segment import Segment as AnySegment
@@ -54,7 +57,7 @@ _Asked = list[tuple[Segment, Generation, ReplyLogprobs, Drawn]]
 
 
 class ThinkerEngine:
-    """Implements `antiphon.runtime.engine.Engine`."""
+    """Implements `antiphon.runtime.engine.PreparingEngine`."""
 
     def __init__(
         self,
@@ -70,6 +73,8 @@ class ThinkerEngine:
         self._prefill_rows = prefill_rows
         self._slots = Slots(model.key_values.slots)
         self._segments: dict[SegmentKey, Segment] = {}
+        self._preparations = Preparations()
+        self._wake: Callable[[], None] = _nobody
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Take a segment in."""
@@ -77,15 +82,34 @@ class ThinkerEngine:
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
         """Store the conversation, which comes in one chunk. Raises `InvalidArgument`."""
-        self._intake.store(self._segments[key], chunk)
+        segment = self._segments[key]
+        self._intake.store(segment, chunk)
+        if segment.can_step:
+            self._intake.begin(segment, self._preparations, lambda: self._wake())
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
         """`input` until the conversation is complete."""
         return None if self._segments[key].can_step else INPUT
 
+    def prepares(self, key: SegmentKey) -> bool:
+        """Whether the segment's prompt is being made."""
+        preparation = self._segments[key].preparation
+        return preparation is not None and not preparation.done()
+
+    def wake_with(self, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever a prompt was made."""
+        self._wake = wake
+
+    def close(self) -> None:
+        """Make no more prompts."""
+        self._preparations.close()
+
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """One forward for all, and the preparation of one."""
+        """One forward for all, and the prompts that were made.
+
+        Waits for a prompt when there is nothing else to do.
+        """
         events: list[EngineEvent] = []
         live = [each for each in self._segments.values() if each.can_step and each.key not in held]
         begun = [(each, each.generation) for each in live if each.generation is not None]
@@ -93,16 +117,19 @@ class ThinkerEngine:
         work += self._prompt_work([each for each in begun if each[1].remaining], events)
         if work:
             self._forward(work, events)
+        if not begun:
+            wait_for_one([each.preparation for each in live if each.preparation is not None])
         for segment in live:
-            if segment.generation is None:
+            if (prompt := segment.preparation) is not None and prompt.done():
+                segment.preparation = None
                 with self._alone(segment, events):
-                    events += self._prepare(segment)
-                break
+                    events += self._begin(segment, prompt.result())
         return events
 
     @torch.inference_mode()
     def release(self, key: SegmentKey) -> None:
         """Forget a segment. What it has computed may stay in its slot, to be reused."""
+        self._preparations.drop(key)
         self._give_slot_back(self._segments.pop(key), worth_keeping=True)
 
     def forget(self) -> None:
@@ -115,9 +142,8 @@ class ThinkerEngine:
         """What goes wrong inside fails this segment and no other."""
         return segment.alone(events, lambda: self._give_slot_back(segment, worth_keeping=False))
 
-    def _prepare(self, segment: Segment) -> Iterator[EngineEvent]:
-        """Make the prompt and let its ids go."""
-        prompt = self._intake.prepare(segment)
+    def _begin(self, segment: Segment, prompt: PreparedPrompt) -> Iterator[EngineEvent]:
+        """Let the prompt's ids go."""
         segment.generation = Generation(
             prompt,
             self._intake.start_reply(segment, prompt),
@@ -234,6 +260,10 @@ class ThinkerEngine:
         else:
             self._model.key_values.clear(slot)
             self._slots.free(slot)
+
+
+def _nobody() -> None:
+    """Who is woken before anyone is."""
 
 
 def _draw(segment: Segment, generation: Generation, logits: torch.Tensor) -> Draw:

@@ -19,11 +19,18 @@ from antiphon.conversation import Conversation
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.pipelines.qwen3_omni import SpecialIds, user_positions
 from services.thinker.audio import AudioFeatures, AudioFrontEnd
-from services.thinker.chat import ChatTokenizer
+from services.thinker.chat import ChatTokenizer, text_bytes
 
 if TYPE_CHECKING:
     # It needs Pillow, which a stage that sees nothing does without.
     from services.thinker.vision import VisionFrontEnd, Visual
+
+
+JSON_ESCAPE = 6
+"""Most bytes of JSON for one of text: control characters are spelled `\\u0000`."""
+
+PART_BYTES = 128
+"""Of JSON around a message or a part of one, of which a prompt has no more than positions."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,6 +61,10 @@ class PreparedPrompt:
         return {"ids": self.ids, "grids": grids, "steps": steps}
 
 
+class PromptTooLong(InvalidArgument):
+    """The prompt leaves no room for a reply within the context limit."""
+
+
 @dataclass(frozen=True, slots=True)
 class PromptFactory:
     """Makes prompts for one checkpoint; `context_limit` counts prompt and reply.
@@ -67,6 +78,16 @@ class PromptFactory:
     context_limit: int
     vision: VisionFrontEnd | None = None
 
+    @property
+    def max_text_bytes(self) -> int:
+        """No text of more bytes can fit; one of fewer need not."""
+        return self.context_limit * self.chat.bytes_per_id
+
+    def check_size(self, json_bytes: int) -> None:
+        """Raise `InvalidArgument` for messages whose JSON is larger than any that fit."""
+        if json_bytes > JSON_ESCAPE * self.max_text_bytes + PART_BYTES * self.context_limit:
+            raise self._too_long(f"{json_bytes} bytes")
+
     def prepare(self, conversation: Conversation, *, speaks: bool) -> PreparedPrompt:
         """The prompt of a conversation; `speaks` if the reply is to be spoken.
 
@@ -75,6 +96,8 @@ class PromptFactory:
         """
         if not conversation.messages:
             raise InvalidArgument("messages: there are none", field="messages")
+        if (size := text_bytes(conversation.messages)) > self.max_text_bytes:
+            raise self._too_long(f"{size} bytes of text")
         heard = self.audio.positions(conversation.recordings)
         visuals = self._look(conversation)
         short = np.asarray(self.chat.encode(conversation.messages), dtype=np.int32)
@@ -122,7 +145,7 @@ class PromptFactory:
     def _check(self, ids: npt.NDArray[np.int32], *, speaks: bool) -> None:
         """Raise unless there is room for a reply, and a user to speak to if need be."""
         if len(ids) >= self.context_limit:
-            raise InvalidArgument(
+            raise PromptTooLong(
                 f"messages: the prompt takes {len(ids)} positions, which leaves no room "
                 f"for a reply within the context limit of {self.context_limit}",
                 field="messages",
@@ -131,3 +154,10 @@ class PromptFactory:
             raise InvalidArgument(
                 "messages: speech needs at least one user message", field="messages"
             )
+
+    def _too_long(self, what: str) -> PromptTooLong:
+        return PromptTooLong(
+            f"messages: {what} cannot fit into the context limit of {self.context_limit} "
+            f"positions, which takes at most {self.max_text_bytes} bytes of text; shorten them",
+            field="messages",
+        )

@@ -171,4 +171,5 @@ def _facts(model_dir: Path, prompts: PromptFactory, engine: str, media: MediaLim
         max_input_audio_s=MAX_INPUT_AUDIO_S,
         max_input_images=media.image,
         max_input_videos=media.video,
+        max_input_text_bytes=prompts.max_text_bytes,
     )

@@ -18,6 +18,7 @@ from antiphon.segment import FinishReason, SegmentKey
 from antiphon.wire.logprobs import logprobs_to_tensors
 from services.device_loss import device_is_lost
 from services.thinker.logprobs import ReplyLogprobs
+from services.thinker.preparation import Preparation
 from services.thinker.prompt import PreparedPrompt
 from services.thinker.stopping import Release, Reply
 
@@ -53,7 +54,8 @@ G = TypeVar("G", bound=Answer)
 class Segment(Generic[G]):
     """One segment's state; `generation` is there once its input was prepared.
 
-    `spoken` counts the ids that left on `tokens`; `logprobs` is there if they are asked for.
+    `preparation` is the prompt while it is being made. `spoken` counts the ids that left on
+    `tokens`; `logprobs` is there if they are asked for.
     """
 
     key: SegmentKey
@@ -61,6 +63,7 @@ class Segment(Generic[G]):
     tensors: Tensors = field(default_factory=dict)
     input_finished: bool = False
     ended: bool = False
+    preparation: Preparation | None = None
     generation: G | None = None
     spoken: int = 0
     logprobs: ReplyLogprobs | None = None
@@ -77,7 +80,8 @@ class Segment(Generic[G]):
             yield
             return
         except AntiphonError as error:
-            fault = error
+            # The frames that it came through hold `events`, and the input.
+            fault = error.with_traceback(None)
         except Exception as error:
             if device_is_lost(error):
                 raise

@@ -5,6 +5,7 @@ from typing import Any
 
 import openai
 import pytest
+from fake_stages import THINKER
 from gateway_door import MESSAGES, MODEL, SPOKEN, Door
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -256,3 +257,26 @@ async def test_stream_is_refused_before_it_starts(door: Door) -> None:
     response = await door.chat(**{**SPOKEN, "audio": {"voice": "nobody", "format": "pcm16"}},
                                stream=True)  # fmt: skip
     assert response.status_code == 400
+
+
+async def test_text_that_cannot_fit_into_the_context_is_refused_before_any_stage_is_asked(
+    door: Door,
+) -> None:
+    told = door.gateway.stages[THINKER].require()
+    before = told.max_input_text_bytes
+    sessions = len(door.fakes[THINKER].sessions)
+    told.max_input_text_bytes = 20
+    try:
+        said = [{"role": "system", "content": "ö" * 5}, {"role": "user", "content": "x" * 11}]
+        refused = await door.chat(messages=said)
+        said[1]["content"] = "x" * 10
+        taken = await door.chat(messages=said)
+    finally:
+        told.max_input_text_bytes = before
+    assert refused.status_code == 400
+    error = refused.json()["error"]
+    assert error["param"] == "messages[1]"
+    assert "21 bytes" in error["message"]
+    assert "at most 20" in error["message"]
+    assert taken.status_code == 200
+    assert len(door.fakes[THINKER].sessions) == sessions + 1

@@ -1,8 +1,9 @@
 """The `vllm` engine of the thinker: segments on this side, vLLM's requests on the other.
 
 Prompts, stopping, detokenising and what leaves on which edge are those of the torch
-engine. A step prepares one segment's prompt, whose ids leave at once, and hands it to
-vLLM; or it waits until something has come: ids, hidden rows, an end. Rows travel beside
+engine, and prompts are made beside the engine's thread as there. A step waits until
+something has come: a prompt, whose ids leave at once and which goes to vLLM, ids, hidden
+rows, an end. Rows travel beside
 the ids and may come later than they, so a segment ends when its reply and its rows have.
 """
 
@@ -13,6 +14,7 @@ import itertools
 import math
 import time
 from collections.abc import Callable, Collection, Sequence
+from functools import partial
 from typing import Protocol
 
 import numpy as np
@@ -21,10 +23,19 @@ from antiphon.errors import AntiphonError, Internal
 from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
 from services.thinker.intake import Intake
+from services.thinker.preparation import Preparations
+from services.thinker.prompt import PreparedPrompt
 from services.thinker.segment import INPUT
 from services.thinker.segment import Segment as AnySegment
 from services.thinker.vllm_engine.generation import Generation
-from services.thinker.vllm_engine.mailbox import Delivery, Ended, Mailbox, Rows, Tokens
+from services.thinker.vllm_engine.mailbox import (
+    Ended,
+    FromVllm,
+    Mailbox,
+    Prepared,
+    Rows,
+    Tokens,
+)
 from services.thinker.vllm_engine.order import Order
 from services.thinker.vllm_engine.prompt_check import PromptCheck
 from services.thinker.vllm_engine.scores import scores_at
@@ -69,6 +80,7 @@ class VllmThinkerEngine:
         self._host = host
         self._mailbox = mailbox
         self._close = close
+        self._preparations = Preparations()
         self._numbers = itertools.count()
         self._segments: dict[SegmentKey, Segment] = {}
         self._by_number: dict[int, Segment] = {}
@@ -80,25 +92,26 @@ class VllmThinkerEngine:
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
         """Store the conversation, which comes in one chunk. Raises `InvalidArgument`."""
-        self._intake.store(self._segments[key], chunk)
+        segment = self._segments[key]
+        self._intake.store(segment, chunk)
+        if segment.can_step:
+            done = partial(self._mailbox.put, Prepared(key))
+            self._intake.begin(segment, self._preparations, done)
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
         """`input` until the conversation is complete."""
         return None if self._segments[key].can_step else INPUT
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Hand one prompt to vLLM, and take what has come; wait when there is neither.
+        """Take what has come; wait when there is nothing.
 
         No edge of the thinker is governed, so `held` is empty.
         """
         events: list[EngineEvent] = []
-        new = next((each for each in self._segments.values() if _is_new(each)), None)
-        if new is not None:
-            with self._alone(new, events):
-                self._order(new, events)
-        for delivery in self._mailbox.take(0 if new is not None else self._patience_s()):
-            segment = self._by_number.get(delivery.number)
-            if segment is not None:
+        for delivery in self._mailbox.take(self._patience_s()):
+            if isinstance(delivery, Prepared):
+                self._begin(delivery.key, events)
+            elif (segment := self._by_number.get(delivery.number)) is not None:
                 with self._alone(segment, events):
                     self._take(delivery, segment, events)
         for segment in self._overdue(time.monotonic()):
@@ -108,6 +121,7 @@ class VllmThinkerEngine:
 
     def release(self, key: SegmentKey) -> None:
         """Forget a segment and abort what vLLM still does for it."""
+        self._preparations.drop(key)
         self._stop(self._segments.pop(key))
 
     def interrupt(self) -> None:
@@ -120,6 +134,7 @@ class VllmThinkerEngine:
 
     def close(self) -> None:
         """End vLLM's processes."""
+        self._preparations.close()
         self._close()
 
     def _alone(
@@ -128,9 +143,16 @@ class VllmThinkerEngine:
         """What goes wrong inside fails this segment and no other."""
         return segment.alone(events, lambda: self._stop(segment))
 
-    def _order(self, segment: Segment, events: list[EngineEvent]) -> None:
-        """Make the prompt, let its ids go, and hand it to vLLM."""
-        prompt = self._intake.prepare(segment)
+    def _begin(self, key: SegmentKey, events: list[EngineEvent]) -> None:
+        """Go on with a prompt that was made, if its segment is still here."""
+        segment = self._segments.get(key)
+        if segment is not None and segment.preparation is not None:
+            prompt, segment.preparation = segment.preparation, None
+            with self._alone(segment, events):
+                self._order(segment, prompt.result(), events)
+
+    def _order(self, segment: Segment, prompt: PreparedPrompt, events: list[EngineEvent]) -> None:
+        """Let the prompt's ids go, and hand it to vLLM."""
         short = self._check.short_ids(prompt)
         reply = self._intake.start_reply(segment, prompt)
         positions = self._intake.row_positions(prompt)
@@ -153,7 +175,7 @@ class VllmThinkerEngine:
         self._by_number[number] = segment
         self._host.submit(order)
 
-    def _take(self, delivery: Delivery, segment: Segment, events: list[EngineEvent]) -> None:
+    def _take(self, delivery: FromVllm, segment: Segment, events: list[EngineEvent]) -> None:
         """What one delivery makes of its segment."""
         generation = segment.generation
         if generation is None:
@@ -213,7 +235,3 @@ class VllmThinkerEngine:
         generation = segment.generation
         if generation is not None and self._by_number.pop(generation.number, None) is not None:
             self._host.cancel(generation.number)
-
-
-def _is_new(segment: Segment) -> bool:
-    return segment.can_step and segment.generation is None

@@ -1,7 +1,7 @@
-"""Where threads that hear from vLLM leave what came, and the engine's thread waits for it.
+"""Where threads that hear from vLLM, or make prompts, leave what came for the engine's thread.
 
-Bounded by what is under way: a request leaves here at most the ids and rows that it may
-make, and one end.
+Bounded by what is under way: a segment leaves here at most one prompt, the ids and rows that
+its request may make, and one end.
 """
 
 from __future__ import annotations
@@ -12,7 +12,15 @@ from dataclasses import dataclass
 
 from antiphon.chunk import Tensor
 from antiphon.errors import AntiphonError
+from antiphon.segment import SegmentKey
 from services.thinker.vllm_engine.scores import Scores
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A segment's prompt was made, or could not be."""
+
+    key: SegmentKey
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +55,8 @@ class Ended:
     error: AntiphonError
 
 
-Delivery = Tokens | Rows | Ended
+FromVllm = Tokens | Rows | Ended
+Delivery = Prepared | FromVllm
 
 
 class Mailbox:

@@ -204,16 +204,6 @@ def test_decode_goes_on_in_every_step_when_a_long_prompt_arrives(small_dir: Path
         engine.release(key)
 
 
-def test_one_segment_is_prepared_in_a_step(small_dir: Path) -> None:
-    engine = _engine(small_dir, prefill_rows=256)
-    for number in range(3):
-        _start(engine, SegmentKey("s", number), TEXT[number])
-    for number in range(3):
-        ids = [each.key.segment for each in engine.step() if isinstance(each, Emitted)
-               and each.edge == "prompt"]  # fmt: skip
-        assert ids == [number]
-
-
 def test_held_segments_wait_and_others_go_on(small_dir: Path) -> None:
     engine = _engine(small_dir, prefill_rows=256)
     held, free = SegmentKey("held", 0), SegmentKey("free", 0)

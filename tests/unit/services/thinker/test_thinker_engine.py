@@ -3,6 +3,7 @@ from __future__ import annotations
 import logging
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -163,7 +164,7 @@ def test_segment_fails_alone_and_is_logged_when_a_step_faults(
 ) -> None:
     engine = small_stage.engine
     settings, [chunk] = segment(TEXT[0])
-    bad = replace(chunk, tensors={"messages": 3})  # type: ignore[dict-item]
+    bad = replace(chunk, tensors={"messages": SimpleNamespace(nbytes=3)})  # type: ignore[dict-item]
     with caplog.at_level(logging.ERROR):
         out = run_segments(
             engine, {KEY: (settings, [bad]), SegmentKey("good", 0): (settings, [chunk])}
