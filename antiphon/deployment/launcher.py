@@ -89,7 +89,7 @@ class Launcher:
         report: Report | None = None,
         root: Path | None = None,
         startup_timeout_s: float = STARTUP_TIMEOUT_S,
-        stop_timeout_s: float = STOP_TIMEOUT_S,
+        stop_timeout_s: float | None = None,
     ) -> None:
         if isinstance(deployment, Path):
             deployment = Deployment(model=str(deployment))
@@ -128,7 +128,8 @@ class Launcher:
     async def stop(self) -> None:
         """Ask the gateway to stop, then the stages: what it still answers needs them.
 
-        Each of the two has `stop_timeout_s`, then what is left is killed. If this is
+        Each has `stop_timeout_s`, by default what its `drain_s` says and
+        `STOP_TIMEOUT_S` more; then what is left is killed. If this is
         cancelled, it kills at once. Returns when all have ended.
         """
         self._stopping.set()
@@ -142,14 +143,25 @@ class Launcher:
         await asyncio.gather(*self._watches.values())
 
     async def _stop(self, names: Sequence[str]) -> None:
-        """Ask these to stop, and kill those that have not within `stop_timeout_s`."""
+        """Ask these to stop, and kill those that have not in time."""
         for name in names:
             self._processes[name].terminate()
         watches = [self._watches[name] for name in names]
         if watches:
-            await asyncio.wait(watches, timeout=self._stop_timeout_s)
+            await asyncio.wait(watches, timeout=self._stop_within_s(names))
         for name in names:
             self._processes[name].kill()
+
+    def _stop_within_s(self, names: Sequence[str]) -> float:
+        """How long these may take to stop."""
+        if self._stop_timeout_s is not None:
+            return self._stop_timeout_s
+        gateway = self._deployment.gateway
+        drains = [
+            gateway.drain_s if name == GATEWAY else self._deployment.stage(name).drain_s
+            for name in names
+        ]
+        return max(drains) + STOP_TIMEOUT_S
 
     def kill(self) -> None:
         """End all processes at once; none is started again."""

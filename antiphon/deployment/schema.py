@@ -91,6 +91,9 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # the step: with `graphs`. Off until it has been run on one, and for good on a CPU, where
     # a step is complete when it is launched and each end of speech costs a frame for nothing.
     launch_ahead: bool = False
+    # Told to stop, a stage refuses new sessions at once and lets running ones finish for so
+    # long; what is left then ends with an error. Whoever stops the process waits longer.
+    drain_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
     # How long the sessions of a broken link wait for it to heal.
     resume_window_s: Seconds = 5.0
 

@@ -52,7 +52,6 @@ from antiphon.wire.frames import add_stage_service
 Load = Callable[[Pipeline, Path, StageConfig], LoadedStage]
 """Loads a stage's model; runs on a thread of its own, may take minutes."""
 
-DRAIN_S = 10.0
 # The exit status of a process whose engine cannot go on, and the most it may take to end.
 FAILED_STATUS = 1
 FAILED_EXIT_S = 10.0
@@ -144,11 +143,11 @@ async def _serve(options: StageOptions, load: Load) -> int:
         _announce(options.announce_fd, listening)
         if metrics_address:
             log.info("%s has its metrics on http://%s/metrics", options.role, metrics_address)
-        stop = _stop_on_signals()
+        signals = _Signals()
         stage: Stage | None = None
         status = 0
         try:
-            loaded = await _load_or_stop(options, load, stop)
+            loaded = await _load_or_stop(options, load, signals.stop)
             if loaded is None:
                 return 0
             stage = _start_stage(options, loaded, address, (servicer, metrics), healthiness)
@@ -159,19 +158,29 @@ async def _serve(options: StageOptions, load: Load) -> int:
             log.info(
                 "%s serves %s on %s after %.1f s", options.role, options.model_dir, address, seconds
             )
-            await _either(stop.wait(), stage.failed.wait())
+            await _either(signals.stop.wait(), stage.failed.wait())
             await healthiness.close()
+            if not stage.failed.is_set():
+                await _drain(stage, options.config.drain_s, signals.at_once)
             if stage.failed.is_set():
                 log.critical("%s ends, to be started again: its engine cannot go on", options.role)
                 _end_within(FAILED_EXIT_S)
                 status = FAILED_STATUS
-            elif not await stage.drain(DRAIN_S):
-                log.warning("%d sessions did not end in %g s", stage.table.session_count, DRAIN_S)
         finally:
             if stage is not None:
                 await stage.close()
             await server.stop(STOP_GRACE_S)
     return status
+
+
+async def _drain(stage: Stage, drain_s: float, at_once: asyncio.Event) -> None:
+    """Let the running sessions finish, as long as that may take."""
+    running = stage.table.session_count
+    if running:
+        log.info("finishing %d sessions, for at most %g s", running, drain_s)
+    await _either(stage.drain(drain_s), at_once.wait())
+    if left := stage.table.session_count:
+        log.warning("%d sessions had not finished when the stage stopped", left)
 
 
 async def _either(*waits: Coroutine[Any, Any, object]) -> None:
@@ -278,12 +287,20 @@ def _step_timeout_s(config: StageConfig) -> float:
     return STEP_TIMEOUT_CPU_S if config.device == "cpu" else STEP_TIMEOUT_ACCELERATOR_S
 
 
-def _stop_on_signals() -> asyncio.Event:
-    stop = asyncio.Event()
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop.set)
-    return stop
+class _Signals:
+    """SIGTERM and SIGINT: the first asks to `stop`, the second to do so `at_once`."""
+
+    def __init__(self) -> None:
+        self.stop = asyncio.Event()
+        self.at_once = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, self._came)
+
+    def _came(self) -> None:
+        if self.stop.is_set():
+            self.at_once.set()
+        self.stop.set()
 
 
 def _announce(fd: int | None, line: Mapping[str, object]) -> None:

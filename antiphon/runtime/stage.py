@@ -53,6 +53,8 @@ Answer = Refuse | Grant
 log = logging.getLogger(__name__)
 
 STEP_TIMEOUT_S = 30.0
+# When whoever is refused by a stage that stops may find it, or another, again.
+RETRY_AFTER_S = 1.0
 GRANT_BYTES = 64
 """About what a grant takes, so that those for a producer that reads none are bounded."""
 
@@ -143,7 +145,11 @@ class Stage:
 
     async def close(self) -> None:
         """End every session with an error, close the links, stop the engine."""
-        self._apply(self._table.engine_lost(Unavailable("the stage shuts down")))
+        self._apply(
+            self._table.engine_lost(
+                Unavailable("the stage stops before this has finished", retry_after_s=RETRY_AFTER_S)
+            )
+        )
         if self._timer is not None:
             self._timer.cancel()
         await self._links.close()
@@ -159,7 +165,9 @@ class Stage:
         Raises `AntiphonError` when it is refused.
         """
         if not self._accepting:
-            raise Unavailable("the stage drains and takes no new sessions", retry_after_s=1.0)
+            raise Unavailable(
+                "the stage stops and takes no new sessions", retry_after_s=RETRY_AFTER_S
+            )
         if self._fault is not None:
             raise Unavailable(self._fault.message, retry_after_s=self._fault.retry_after_s)
         outbox: Outbox[Reply] = Outbox(self._outbox_bytes)

@@ -1,0 +1,21 @@
+"""A code2wav process without a model, `python -m tests.integration.fake_stage --config ...`."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.pipelines.graph import Pipeline
+from antiphon.runtime.engine import LoadedStage
+from antiphon.runtime.server import main
+from antiphon.testing.fake_engine import FACTS, FakeEngine
+
+
+def load(pipeline: Pipeline, model_dir: Path, config: StageConfig) -> LoadedStage:
+    """The fake engine; it hangs on nothing, and an exploding frame ends a step."""
+    return LoadedStage(FakeEngine(), FACTS, is_fatal=lambda error: "exploded" in str(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main("code2wav", load))
