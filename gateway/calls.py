@@ -72,6 +72,7 @@ class Calls:
         if self._ended:
             raise _shutting_down()
         call = Call(request, lineup, self._stages, self._config, self._delivery)
+        del request  # The call has what it needs of it.
         self._live.add(call)
         try:
             async with call:

@@ -2,21 +2,27 @@
 
 from __future__ import annotations
 
+import asyncio
 import time
+from contextlib import ExitStack
+from dataclasses import replace
 
-from starlette.responses import Response
 from starlette.types import Message, Receive, Scope, Send
 
+from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError
 from antiphon.sampling import SamplingRequest
+from gateway.attachments import Attachments
 from gateway.call import Call
 from gateway.chat_answer import AnswerHead, StreamAnswer, WholeAnswer, server_sent
 from gateway.chat_request import TALKER, ChatOrder, read_chat
 from gateway.events import Started
 from gateway.http_body import read_body, while_connected
-from gateway.http_errors import error_json
+from gateway.http_errors import BodyTooLarge, BodyTooSlow, TooManyValues, error_json
 from gateway.journal import Entry
-from gateway.sending import ClientStalled, send_in_time
+from gateway.metrics import Metrics, Refused
+from gateway.room import NoRoom, Room
+from gateway.sending import ClientStalled, pieces
 from gateway.speech import INPUT_STAGE, Order, Speech
 
 _STREAM_HEADERS = [
@@ -25,53 +31,93 @@ _STREAM_HEADERS = [
     (b"x-accel-buffering", b"no"),
 ]
 
+_BOUNDS = {
+    BodyTooLarge: Refused.BODY_BYTES,
+    TooManyValues: Refused.BODY_VALUES,
+    BodyTooSlow: Refused.BODY_TIME,
+    NoRoom: Refused.UPLOADS,
+}
+
 
 class ChatCompletions:
     """The endpoint, an ASGI application. Errors before the response are raised."""
 
-    def __init__(self, speech: Speech, *, max_body_bytes: int, send_timeout_s: float) -> None:
+    def __init__(self, speech: Speech, config: GatewayConfig, metrics: Metrics) -> None:
         self._speech = speech
-        self._max_body_bytes = max_body_bytes
-        self._send_timeout_s = send_timeout_s
+        self._config = config
+        self._metrics = metrics
+        self._uploads = Room(config.max_upload_bytes, "request bodies", "gateway.max_upload_bytes")
+        self._unread = Room(config.max_unread_bytes, "unread answers", "gateway.max_unread_bytes")
+        metrics.watch("upload_bytes", "Bytes of bodies held", lambda: self._uploads.held_bytes)
+        metrics.watch("unread_bytes", "Bytes of answers held", lambda: self._unread.held_bytes)
+
+    def stop_uploads(self) -> None:
+        """Refuse those who have not sent their request yet."""
+        self._uploads.clear()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer one request; its journal entry is `scope["state"]["entry"]`."""
         self._speech.check_open()
-        body = await read_body(scope, receive, self._max_body_bytes)
-        chat = read_chat(body)
-        entry: Entry = scope["state"]["entry"]
-        answer = self._stream if chat.stream else self._whole
+        with ExitStack() as upload:
+            chat = await self._read(scope, receive, upload)
+            # The call takes what it needs of the attachments; nobody else keeps them.
+            orders = [_order(chat)]
+            chat = replace(chat, messages=(), attachments=Attachments())
+            entry: Entry = scope["state"]["entry"]
 
-        async def work(send: Send) -> None:
-            async with self._speech.answer(_order(chat)) as call:
-                await answer(chat, call, entry, scope, receive, send)
+            async def work(send: Send) -> None:
+                async with self._speech.answer(orders.pop()) as call:
+                    upload.close()
+                    if chat.stream:
+                        await self._stream(chat, call, entry, send)
+                        return
+                    body = await self._whole(chat, call, entry)
+                await self._send_whole(body, scope["state"]["transport"], send)
 
-        await while_connected(receive, send, work)
+            await while_connected(receive, send, work)
 
-    async def _whole(
-        self,
-        chat: ChatOrder,
-        call: Call,
-        entry: Entry,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
+    async def _read(self, scope: Scope, receive: Receive, upload: ExitStack) -> ChatOrder:
+        """The request; room for its body is held until `upload` is closed."""
+        loop = asyncio.get_running_loop()
+        clock = asyncio.timeout(self._config.body_timeout_s)
+
+        def give_way() -> None:
+            if not clock.expired():
+                clock.reschedule(loop.time())
+
+        holding = upload.enter_context(self._uploads.hold(give_way))
+        try:
+            body = await read_body(scope, receive, self._config, holding, clock)
+        except AntiphonError as error:
+            self._speech.check_open()
+            if bound := _BOUNDS.get(type(error)):
+                self._metrics.refuse(bound)
+            raise
+        return read_chat(body)
+
+    async def _whole(self, chat: ChatOrder, call: Call, entry: Entry) -> bytes:
         answer = WholeAnswer(self._head(chat, entry))
         async for event in call:
             entry.note(event)
             answer.add(event)
-        await Response(answer.body(), media_type="application/json")(scope, receive, send)
+        return answer.body()
 
-    async def _stream(
-        self,
-        chat: ChatOrder,
-        call: Call,
-        entry: Entry,
-        scope: Scope,
-        receive: Receive,
-        send: Send,
-    ) -> None:
+    async def _send_whole(self, body: bytes, transport: asyncio.Transport, send: Send) -> None:
+        """Send what no stage works on any more. Who takes nothing of it may have to give way."""
+        length = (b"content-length", str(len(body)).encode())
+        headers = [(b"content-type", b"application/json"), length]
+        with self._unread.hold(transport.abort) as holding:
+            try:
+                holding.moved(len(body))
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+                for piece in pieces({"type": "http.response.body", "body": body}):
+                    await send(piece)
+                    holding.moved(len(body))
+            except NoRoom:
+                self._metrics.refuse(Refused.UNREAD)
+                raise
+
+    async def _stream(self, chat: ChatOrder, call: Call, entry: Entry, send: Send) -> None:
         """Send events as they come; the response starts with the first of them."""
         answer = StreamAnswer(self._head(chat, entry))
         try:
@@ -81,19 +127,16 @@ class ChatCompletions:
                     start: Message = {"type": "http.response.start", "status": 200}
                     await send({**start, "headers": _STREAM_HEADERS})
                 if data := answer.add(event):
-                    await self._send(send, data)
+                    await send({"type": "http.response.body", "body": data, "more_body": True})
         except ClientStalled:
             raise
         except AntiphonError as error:
             if not entry.session_id:
                 raise
             entry.fail(error)
-            await self._send(send, server_sent(error_json(error)))
+            data = server_sent(error_json(error))
+            await send({"type": "http.response.body", "body": data, "more_body": True})
         await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-    async def _send(self, send: Send, data: bytes) -> None:
-        message: Message = {"type": "http.response.body", "body": data, "more_body": True}
-        await send_in_time(send(message), self._send_timeout_s)
 
     def _head(self, chat: ChatOrder, entry: Entry) -> AnswerHead:
         return AnswerHead(

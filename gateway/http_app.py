@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import re
 import uuid
+from functools import partial
 
 import msgspec
 from msgspec.structs import replace
@@ -18,11 +19,11 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Internal, InvalidArgument, NotFound
-from gateway.chat_http import ChatCompletions
 from gateway.health import health_report
 from gateway.http_errors import error_response
 from gateway.journal import Entry, Journal
-from gateway.metrics import CONTENT_TYPE, Metrics, expose_links
+from gateway.metrics import CONTENT_TYPE, Metrics, Refused, expose_links
+from gateway.sending import BoundedSending
 from gateway.speech import Speech
 from gateway.stages import Stages
 
@@ -69,8 +70,10 @@ class EveryRequest:
                 await _answer_error(mistake, entry, scope, receive, send_marked)
 
 
-def http_app(speech: Speech, metrics: Metrics, journal: Journal, config: GatewayConfig) -> ASGIApp:
-    """The whole application."""
+def http_app(
+    speech: Speech, chat: ASGIApp, metrics: Metrics, journal: Journal, config: GatewayConfig
+) -> ASGIApp:
+    """The whole application; `chat` answers chat completions."""
 
     async def models(request: Request) -> Response:
         listed = {"object": "list", "data": [_model(speech.stages)]}
@@ -84,7 +87,9 @@ def http_app(speech: Speech, metrics: Metrics, journal: Journal, config: Gateway
     async def health(request: Request) -> Response:
         report = health_report(speech.stages)
         if speech.closing:
-            report = replace(report, ready=False, reason="the gateway is shutting down")
+            nothing = dict.fromkeys(report.outputs, False)
+            reason = "the gateway is shutting down"
+            report = replace(report, ready=False, reason=reason, outputs=nothing)
         body = msgspec.json.encode(report)
         return Response(body, 200 if report.ready else 503, media_type="application/json")
 
@@ -94,10 +99,7 @@ def http_app(speech: Speech, metrics: Metrics, journal: Journal, config: Gateway
         links = expose_links(await speech.stages.describe_now())
         return Response(metrics.expose() + links, headers={"content-type": CONTENT_TYPE})
 
-    chat = ChatCompletions(
-        speech, max_body_bytes=config.max_body_bytes, send_timeout_s=config.idle_timeout_s
-    )
-    return Starlette(
+    app = Starlette(
         routes=[
             Route("/v1/chat/completions", chat, methods=["POST"]),
             Route("/v1/models", models),
@@ -109,6 +111,8 @@ def http_app(speech: Speech, metrics: Metrics, journal: Journal, config: Gateway
         middleware=[Middleware(EveryRequest, journal=journal)],
         exception_handlers={HTTPException: _routing_error},
     )
+    stalled = partial(metrics.refuse, Refused.SEND_TIME)
+    return BoundedSending(app, config.send_timeout_s, stalled)
 
 
 async def _answer_error(

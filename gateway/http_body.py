@@ -7,29 +7,72 @@ from collections.abc import Callable, Coroutine
 
 from starlette.types import Message, Receive, Scope, Send
 
+from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import Cancelled, InvalidArgument
-from gateway.http_errors import BodyTooLarge
+from gateway.http_errors import BodyTooLarge, BodyTooSlow, TooManyValues
+from gateway.room import Holding, gave_way
+
+FREE_BYTES = 64 << 10
+"""So much of a body takes no room: few words get through whoever fills it with large ones.
+
+The bound on connections bounds them together.
+"""
+
+# A JSON value comes after one of these, or is the body. Counted before anything is decoded:
+# a value of two bytes takes a hundred in memory, and nothing else runs while they are made.
+_BEFORE_VALUES = (b",", b"[", b"{")
 
 
-async def read_body(scope: Scope, receive: Receive, limit_bytes: int) -> bytes:
-    """The whole body. Raises `BodyTooLarge`, `Cancelled` when the client goes away first."""
+async def read_body(
+    scope: Scope,
+    receive: Receive,
+    config: GatewayConfig,
+    holding: Holding,
+    clock: asyncio.Timeout,
+) -> bytes:
+    """The whole body, which takes room in `holding`, before `clock` runs out.
+
+    Raises `BodyTooLarge`, `BodyTooSlow`, `NoRoom`, and `Cancelled` when the client goes away.
+    """
     length = dict(scope["headers"]).get(b"content-length", b"0")
     if not length.isdigit():
         raise InvalidArgument("content-length: is not a number")
-    if int(length) > limit_bytes:
-        raise BodyTooLarge(f"the body has {int(length)} bytes; the most is {limit_bytes}")
+    if int(length) > config.max_body_bytes:
+        raise _too_large(f"{int(length)} bytes", config)
     parts: list[bytes] = []
-    size = 0
-    while True:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            raise Cancelled("the client went away while it sent its request")
-        parts.append(message.get("body", b""))
-        size += len(parts[-1])
-        if size > limit_bytes:
-            raise BodyTooLarge(f"the body has more than {limit_bytes} bytes")
-        if not message.get("more_body", False):
-            return b"".join(parts)
+    size = values = 0
+    try:
+        async with clock:
+            while True:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Cancelled("the client went away while it sent its request")
+                parts.append(message.get("body", b""))
+                size += len(parts[-1])
+                values += sum(map(parts[-1].count, _BEFORE_VALUES))
+                if size > config.max_body_bytes:
+                    raise _too_large(f"more than {config.max_body_bytes} bytes", config)
+                if values > config.max_body_values:
+                    raise TooManyValues(
+                        f"the body has more than {config.max_body_values} values; commas and "
+                        "brackets count, in texts too; gateway.max_body_values sets the bound"
+                    )
+                holding.moved(max(0, size - FREE_BYTES))
+                if not message.get("more_body", False):
+                    holding.keep()
+                    return b"".join(parts)
+    except TimeoutError:
+        if holding.gave_way:
+            raise gave_way() from None
+        raise BodyTooSlow(
+            f"the body did not come within {config.body_timeout_s:g} s; "
+            "gateway.body_timeout_s sets the bound"
+        ) from None
+
+
+def _too_large(size: str, config: GatewayConfig) -> BodyTooLarge:
+    most = config.max_body_bytes
+    return BodyTooLarge(f"the body has {size}; gateway.max_body_bytes sets the bound: {most}")
 
 
 async def while_connected(

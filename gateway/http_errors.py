@@ -7,7 +7,13 @@ import math
 import msgspec
 from starlette.responses import Response
 
-from antiphon.errors import AntiphonError, ErrorCode, InvalidArgument, ResourceExhausted
+from antiphon.errors import (
+    AntiphonError,
+    DeadlineExceeded,
+    ErrorCode,
+    InvalidArgument,
+    ResourceExhausted,
+)
 
 _STATUS = {
     ErrorCode.INVALID_ARGUMENT: 400,
@@ -28,6 +34,14 @@ class BodyTooLarge(InvalidArgument):
     """The request body is larger than the gateway takes."""
 
 
+class TooManyValues(BodyTooLarge):
+    """The request body has more JSON values than the gateway takes."""
+
+
+class BodyTooSlow(DeadlineExceeded):
+    """The request body did not come in time."""
+
+
 class ErrorBody(msgspec.Struct, frozen=True):
     """OpenAI's error. `code` is our error code."""
 
@@ -39,7 +53,9 @@ class ErrorBody(msgspec.Struct, frozen=True):
 
 def status_of(error: AntiphonError) -> int:
     """The HTTP status of an error."""
-    return 413 if isinstance(error, BodyTooLarge) else _STATUS[error.code]
+    if isinstance(error, BodyTooLarge):
+        return 413
+    return 408 if isinstance(error, BodyTooSlow) else _STATUS[error.code]
 
 
 def error_json(error: AntiphonError) -> bytes:

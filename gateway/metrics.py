@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import enum
 from collections.abc import Callable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
@@ -16,6 +17,22 @@ _SECONDS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.8, 1.2, 2.0, 3.0, 5.0, 10.0, 30.0)
 _RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0, 1.2, 1.5, 2.0, 5.0, 20.0)
 
 
+class Refused(enum.StrEnum):
+    """Bounds of the HTTP door that a client can run into."""
+
+    CONNECTIONS = "max_connections"
+    IDLE_CONNECTION = "idle_connection"
+    HEAD_BYTES = "max_head_bytes"
+    HEAD_TIME = "head_timeout_s"
+    PIPELINED = "pipelined"
+    BODY_BYTES = "max_body_bytes"
+    BODY_VALUES = "max_body_values"
+    BODY_TIME = "body_timeout_s"
+    UPLOADS = "max_upload_bytes"
+    UNREAD = "max_unread_bytes"
+    SEND_TIME = "send_timeout_s"
+
+
 class Metrics:
     """All series of the gateway. `api` is "http" or "grpc"."""
 
@@ -27,12 +44,23 @@ class Metrics:
         self.ttft = self._histogram("ttft_seconds", "Request to first text", _SECONDS)
         self.ttfa = self._histogram("ttfa_seconds", "Request to first audio", _SECONDS)
         self.rtf = self._histogram("rtf_ratio", "Request time by audio time", _RATIOS)
+        self._refused = self._counter(
+            "refused", "Requests refused and connections cut at a bound of the door", ("bound",)
+        )
+        for bound in Refused:
+            self._refused.labels(bound.value)
         self.stage_ready = Gauge(
             f"{PREFIX}stage_ready", "1 when the stage is ready", ("stage",), registry=self.registry
         )
-        Gauge(f"{PREFIX}in_flight", "Requests being answered", registry=self.registry).set_function(
-            in_flight
-        )
+        self.watch("in_flight", "Requests being answered", in_flight)
+
+    def refuse(self, bound: Refused) -> None:
+        """A client ran into a bound."""
+        self._refused.labels(bound.value).inc()
+
+    def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
+        """Show a number as it is when someone asks."""
+        Gauge(f"{PREFIX}{name}", text, registry=self.registry).set_function(value)
 
     def expose(self) -> bytes:
         """All series in the text format of Prometheus."""

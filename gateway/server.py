@@ -8,6 +8,7 @@ import math
 import socket
 from collections.abc import Iterator
 from types import TracebackType
+from typing import cast
 
 import grpc
 import uvicorn
@@ -20,7 +21,9 @@ from antiphon.errors import Unavailable
 from antiphon.transport.channel import CLIENT_SERVER_OPTIONS
 from antiphon.v1 import speech_pb2, speech_pb2_grpc
 from gateway.calls import Calls
+from gateway.chat_http import ChatCompletions
 from gateway.config import delivery_of
+from gateway.connection import Doorkeeper
 from gateway.http_app import http_app
 from gateway.journal import Journal
 from gateway.metrics import Metrics
@@ -69,19 +72,23 @@ class Gateway:
         self.metrics = Metrics(in_flight=lambda: self.calls.in_flight)
         journal = Journal(self.metrics)
         speech = Speech(self.stages, self.calls, config)
-        self._servicer = SpeechServicer(speech, journal, send_timeout_s=config.idle_timeout_s)
+        self._servicer = SpeechServicer(speech, journal, send_timeout_s=config.send_timeout_s)
         self._grpc = grpc.aio.server(options=_server_options(config.max_body_bytes))
         self._health = health.aio.HealthServicer()
         host_and_port(config.grpc_listen, field="gateway.grpc_listen")
         self._http_listen = host_and_port(config.http_listen, field="gateway.http_listen")
+        doorkeeper = Doorkeeper(config, self.metrics.refuse)
+        self.metrics.watch("connections", "HTTP connections", lambda: len(doorkeeper.all))
+        self._chat = ChatCompletions(speech, config, self.metrics)
         self._http = HttpServer(
             uvicorn.Config(
-                http_app(speech, self.metrics, journal, config),
-                http="httptools",
+                http_app(speech, self._chat, self.metrics, journal, config),
+                http=cast(type[asyncio.Protocol], doorkeeper),
                 ws="none",
                 lifespan="off",
                 log_config=None,
-                log_level="warning",
+                log_level="error",
+                timeout_keep_alive=math.ceil(config.head_timeout_s),
                 access_log=False,
                 server_header=False,
             )
@@ -113,6 +120,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
         drained_at = loop.time() + self._drain_s
         self.calls.refuse()
+        self._chat.stop_uploads()
         serving, telling = self._tasks
         telling.cancel()
         await asyncio.gather(telling, return_exceptions=True)

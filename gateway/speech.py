@@ -77,7 +77,11 @@ class Speech:
                 chunk_policy=order.chunk_policy,
                 timeout_s=order.timeout_s,
             )
-            async with self._calls.run(request, lineup) as call:
+            # Attachments may be large, and the call may be long: it alone keeps what it needs.
+            del order
+            running = self._calls.run(request, lineup)
+            del request
+            async with running as call:
                 yield call
 
     @property

@@ -108,7 +108,22 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # Whole request, and longest silence of all stages within one.
     request_timeout_s: Seconds = 600.0
     idle_timeout_s: Seconds = 60.0
+    # A body's bytes, its JSON values (commas and brackets are counted, also in texts), how long
+    # it may take to come, and all bodies together that come or are read.
     max_body_bytes: Bytes = 64 << 20
+    max_body_values: Positive = 200_000
+    body_timeout_s: Seconds = 60.0
+    max_upload_bytes: Bytes = 256 << 20
+    # Connections at the HTTP door, fewer than the process may open files; a new one takes the
+    # place of the one that has been idle for longest. How long a connection may be idle, or
+    # take to send a request line with its headers, and how large these may be.
+    max_connections: Positive = 512
+    head_timeout_s: Seconds = 10.0
+    max_head_bytes: Annotated[int, msgspec.Meta(ge=1024)] = 32 << 10
+    # How long a client may take nothing of its answer until its connection is cut, and all
+    # whole answers together that wait to be taken. A stream waits with its stages.
+    send_timeout_s: Seconds = 30.0
+    max_unread_bytes: Bytes = 256 << 20
     # What a conversation may have: parts of its messages, recordings among them, and seconds of
     # one recording and of all; the model's own limit counts too. A second is 64 kB for the model,
     # however small the file is.

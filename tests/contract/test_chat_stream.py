@@ -234,7 +234,7 @@ async def test_stream_stops_reading_from_the_stages_when_the_client_does_not_rea
 
 
 async def test_stages_are_freed_when_the_client_takes_nothing_for_too_long() -> None:
-    async with open_door(idle_timeout_s=0.2) as door:
+    async with open_door(send_timeout_s=0.2) as door:
         door.fakes[THINKER].script = pour_without_end
         body = {"model": MODEL, "messages": MESSAGES, "stream": True}
         async with door.http.stream("POST", "/v1/chat/completions", json=body) as response:

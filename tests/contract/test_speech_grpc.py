@@ -318,7 +318,7 @@ async def test_generate_frees_the_stages_when_the_client_takes_nothing_for_too_l
             await session.text("x" * 262_144)
 
     async with (
-        open_door(idle_timeout_s=0.2) as door,
+        open_door(send_timeout_s=0.2) as door,
         grpc.aio.insecure_channel(door.gateway.grpc_address) as channel,
     ):
         door.fakes[THINKER].script = pour

@@ -1,0 +1,304 @@
+"""Clients that send too much, too little or read nothing, on bare sockets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from fake_stages import THINKER, Session
+from gateway_door import Door, open_door
+from raw_http import PATH, RawClient, chat_body, post, raw_client
+
+from antiphon.segment import FinishReason
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SMALL_BUFFER = 1 << 12
+LARGE_BYTES = 16 << 20
+"""More of an answer than both hosts' kernels take."""
+CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
+
+
+def refusals(bound: str) -> str:
+    return f'antiphon_gateway_refused_total{{bound="{bound}"}}'
+
+
+async def answer_at_length(session: Session) -> None:
+    await session.opened()
+    for _ in range(LARGE_BYTES >> 18):
+        await session.text("x" * (1 << 18))
+    await session.chunk("text", finish=FinishReason.STOP)
+    await session.report()
+
+
+class Begun:
+    """A thinker that begins and goes on for as long as it is let."""
+
+    def __init__(self) -> None:
+        self.event = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def __call__(self, session: Session) -> None:
+        await session.opened()
+        await session.text("begun")
+        self.event.set()
+        await self.go_on.wait()
+        await session.chunk("text", finish=FinishReason.STOP)
+        await session.report()
+
+
+class Ended(logging.Handler):
+    """The log's lines of requests that are over."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._lines: asyncio.Queue[Any] = asyncio.Queue()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        self._lines.put_nowait(json.loads(record.getMessage()))
+
+    async def next(self) -> Any:
+        return await self._lines.get()
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def ended() -> AsyncIterator[Ended]:
+    log = logging.getLogger("gateway.requests")
+    handler, level = Ended(), log.level
+    log.addHandler(handler)
+    log.setLevel(logging.INFO)
+    yield handler
+    log.setLevel(level)
+    log.removeHandler(handler)
+
+
+async def half_sent(client: RawClient, size: int) -> None:
+    """Announce a body of twice the size and send that much of it, once it is awaited."""
+    await client.send(post(b"", length=2 * size, headers="Expect: 100-continue\r\n"))
+    assert await client.reader.readexactly(len(CONTINUE)) == CONTINUE
+    await client.send(b" " * size)
+
+
+def error_of(body: bytes) -> str:
+    message: str = json.loads(body)["error"]["message"]
+    return message
+
+
+async def test_whole_answers_that_nobody_reads_take_no_call_slot() -> None:
+    async with open_door(max_calls=2) as door, AsyncExitStack() as stack:
+        begun: asyncio.Queue[None] = asyncio.Queue()
+
+        async def begin(session: Session) -> None:
+            begun.put_nowait(None)
+            await answer_at_length(session)
+
+        door.fakes[THINKER].script = begin
+        attackers = [
+            await stack.enter_async_context(raw_client(door, receive_buffer=SMALL_BUFFER))
+            for _ in range(2)
+        ]
+        for attacker in attackers:
+            await attacker.send(post(chat_body()))
+            await begun.get()
+        await door.gateway.calls.wait_idle()
+        for attacker in attackers:
+            await attacker.send(post(chat_body()))
+        for _ in range(3):
+            assert (await door.chat()).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_client_that_takes_nothing_is_cut_off(ended: Ended, stream: bool) -> None:
+    async with (
+        open_door(send_timeout_s=0.3) as door,
+        raw_client(door, receive_buffer=SMALL_BUFFER) as client,
+    ):
+        door.fakes[THINKER].script = answer_at_length
+        await client.send(post(chat_body(stream=stream)))
+        assert (await ended.next())["error"] == "deadline_exceeded"
+        assert len(await client.wait_cut()) < LARGE_BYTES
+        assert await door.metric(refusals("send_timeout_s")) == 1
+        assert await door.metric("antiphon_gateway_unread_bytes") == 0
+        await door.gateway.calls.wait_idle()
+
+
+async def test_answers_are_refused_when_unread_ones_take_all_room() -> None:
+    async with open_door(max_unread_bytes=100) as door:
+        refused = await door.chat()
+        assert (refused.status_code, refused.headers["retry-after"]) == (429, "1")
+        assert "max_unread_bytes" in refused.json()["error"]["message"]
+        assert await door.metric(refusals("max_unread_bytes")) == 1
+        assert (await door.chat(stream=True)).status_code == 200
+
+
+@pytest.mark.parametrize("stream", [True, False])
+async def test_a_clients_leaving_is_noticed_behind_a_pipelined_request(
+    door: Door, stream: bool
+) -> None:
+    begun = Begun()
+    door.fakes[THINKER].script = begun
+    async with raw_client(door) as client:
+        await client.send(2 * post(chat_body(stream=stream)))
+        await begun.event.wait()
+        await client.send(post(chat_body(stream=stream)))
+    (session,) = door.fakes[THINKER].sessions
+    await session.cancelled.wait()
+    await door.gateway.calls.wait_idle()
+
+
+async def test_the_first_of_pipelined_requests_is_answered_and_the_connection_closed(
+    door: Door,
+) -> None:
+    async with raw_client(door) as client:
+        await client.send(2 * post(chat_body()))
+        status, headers, body = await client.response()
+        assert (status, headers["connection"]) == (200, "close")
+        assert json.loads(body)["choices"][0]["message"]["content"] == "Hello wörld!"
+        assert await client.wait_cut() == b""
+    assert len(door.fakes[THINKER].sessions) == 1
+
+
+async def test_requests_one_after_the_other_share_a_connection(door: Door) -> None:
+    async with raw_client(door) as client:
+        for _ in range(3):
+            await client.send(post(chat_body()))
+            assert (await client.response())[0] == 200
+
+
+@pytest.mark.parametrize("metadata", ["[" + "[]," * 5000 + "[]]", "{" + '"a":1,' * 5000 + '"a":1}'])
+async def test_a_body_of_many_small_values_is_refused_before_it_is_decoded(metadata: str) -> None:
+    async with open_door(max_body_values=4000) as door, raw_client(door) as client:
+        await client.send(post(chat_body()[:-1] + b',"metadata":' + metadata.encode() + b"}"))
+        status, _, body = await client.response()
+        assert status == 413
+        assert "max_body_values" in error_of(body)
+        assert await door.metric(refusals("max_body_values")) == 1
+        await client.send(post(chat_body()))
+        assert (await client.response())[0] == 200
+
+
+async def test_a_body_that_does_not_come_is_a_408() -> None:
+    async with open_door(body_timeout_s=0.2) as door, raw_client(door) as client:
+        await half_sent(client, 100)
+        status, headers, body = await client.response()
+        assert (status, headers["x-should-retry"]) == (408, "false")
+        assert "body_timeout_s" in error_of(body)
+        assert await door.metric(refusals("body_timeout_s")) == 1
+
+
+async def test_half_sent_bodies_are_bounded_together_and_stop_no_small_one() -> None:
+    size, most = 400 << 10, 1 << 20
+    async with open_door(max_calls=2, max_upload_bytes=most) as door, AsyncExitStack() as stack:
+        clients = [await stack.enter_async_context(raw_client(door)) for _ in range(6)]
+        for client in clients:
+            await half_sent(client, size)
+            assert await door.metric("antiphon_gateway_upload_bytes") <= most
+        answers = [asyncio.create_task(each.response()) for each in clients]
+        done, waiting = await asyncio.wait(answers, return_when=asyncio.FIRST_COMPLETED)
+        status, headers, _ = done.pop().result()
+        assert (status, headers["x-should-retry"]) == (429, "true")
+        assert (await door.chat()).status_code == 200
+        assert await door.metric(refusals("max_upload_bytes")) >= 1
+        for each in waiting:
+            each.cancel()
+
+
+async def test_half_sent_bodies_are_refused_when_the_gateway_is_told_to_stop() -> None:
+    async with AsyncExitStack() as stack:
+        async with open_door(drain_s=60) as door:
+            client = await stack.enter_async_context(raw_client(door))
+            await half_sent(client, 100)
+        assert (await client.response())[0] == 503
+
+
+HEADS = {
+    "a target": (b"GET /" + b"x" * 70_000 + b" HTTP/1.1\r\n\r\n", 414),
+    "a header": (b"GET /health HTTP/1.1\r\nx: " + b"x" * 70_000 + b"\r\n\r\n", 431),
+    "many headers": (b"GET /health HTTP/1.1\r\n" + b"a: b\r\n" * 20_000 + b"\r\n", 431),
+    "a header without end": (b"GET /health HTTP/1.1\r\nx: " + b"x" * 400_000, 431),
+    "a name without end": (b"GET /health HTTP/1.1\r\n" + b"x" * 400_000, 431),
+}
+
+
+@pytest.mark.parametrize("name", HEADS)
+async def test_a_head_that_is_too_large_is_refused(door: Door, name: str) -> None:
+    head, expected = HEADS[name]
+    before = await door.metric(refusals("max_head_bytes"))
+    async with raw_client(door) as client:
+        await client.send(head)
+        status, headers, body = await client.response()
+        assert (status, headers["connection"]) == (expected, "close")
+        assert "max_head_bytes" in error_of(body)
+        assert await client.wait_cut() == b""
+    assert await door.metric(refusals("max_head_bytes")) == before + 1
+
+
+@pytest.mark.parametrize("tail", [b"0\r\nx: ", b"1;x="], ids=["trailer", "chunk extension"])
+async def test_what_is_no_body_between_chunks_is_bounded(door: Door, tail: bytes) -> None:
+    head = f"POST {PATH} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    async with raw_client(door) as client:
+        await client.send(head + tail + b"x" * 400_000)
+        assert not (await client.wait_cut()).startswith(b"HTTP")
+
+
+async def test_small_chunks_of_a_body_are_no_head(door: Door) -> None:
+    head = f"POST {PATH} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    body = chat_body(messages=[{"role": "user", "content": "x" * 20_000}])
+    chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
+    async with raw_client(door) as client:
+        await client.send(head + chunks + b"0\r\n\r\n")
+        assert (await client.response())[0] == 200
+
+
+@pytest.mark.parametrize("beginning", [b"", b"GET /hea"])
+async def test_a_connection_without_a_request_is_cut(beginning: bytes) -> None:
+    async with open_door(head_timeout_s=0.3) as door, raw_client(door) as client:
+        await client.send(beginning)
+        told = await client.wait_cut()
+        if beginning:
+            assert told.startswith(b"HTTP/1.1 408 ")
+            assert await door.metric(refusals("head_timeout_s")) == 1
+        else:
+            assert not told.startswith(b"HTTP")
+
+
+async def test_idle_connections_give_way_to_new_ones() -> None:
+    async with open_door(max_connections=3) as door, AsyncExitStack() as stack:
+        await door.http.aclose()
+        silent = [await stack.enter_async_context(raw_client(door)) for _ in range(8)]
+        async with raw_client(door) as client:
+            await client.send(post(chat_body()))
+            assert (await client.response())[0] == 200
+        for each in silent[:5]:
+            assert not (await each.wait_cut()).startswith(b"HTTP")
+
+
+async def test_connections_are_refused_when_all_have_requests() -> None:
+    async with open_door(max_connections=2) as door, AsyncExitStack() as stack:
+        await door.http.aclose()
+        begun = Begun()
+        door.fakes[THINKER].script = begun
+        for _ in range(2):
+            begun.event.clear()
+            busy = await stack.enter_async_context(raw_client(door))
+            await busy.send(post(chat_body()))
+            await begun.event.wait()
+        async with raw_client(door) as client:
+            status, headers, body = await client.response()
+            assert (status, headers["x-should-retry"]) == (503, "true")
+            assert "max_connections" in error_of(body)
+        begun.go_on.set()
+        assert (await busy.response())[0] == 200
+
+
+async def test_what_is_no_http_is_refused(door: Door) -> None:
+    async with raw_client(door) as client:
+        await client.send(b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03\r\n\r\n")
+        status, _, body = await client.response()
+        assert (status, "HTTP" in error_of(body)) == (400, True)
