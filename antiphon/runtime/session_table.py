@@ -19,7 +19,7 @@ Laws it keeps:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from functools import partial
 
 from antiphon.chunk import MAX_NAME
@@ -206,11 +206,14 @@ class SessionTable:
             if (edge := session.edge_to(address)) is not None
         ]
 
-    def destination_lost(self, address: str, error: AntiphonError) -> list[Instruction]:
-        """A downstream process cannot be reached: sessions that send to it fail."""
+    def destination_lost(
+        self, address: str, error: AntiphonError, unacknowledged: Collection[str] = ()
+    ) -> list[Instruction]:
+        """A downstream process cannot be reached: sessions that send to it, or whose chunks it
+        has not acknowledged, fail."""
         done: list[Instruction] = []
         for session in list(self._sessions.values()):
-            if session.edge_to(address) is not None:
+            if session.session_id in unacknowledged or session.edge_to(address) is not None:
                 done += self._end(session, Event.FAULT, error)
         return done
 

@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable
 
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, Unavailable, unexpected
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.engine_rounds import EngineBatch
 from antiphon.runtime.engine_thread import MAILBOX_BYTES, EngineThread
+from antiphon.runtime.held_ends import HeldEnds
 from antiphon.runtime.inbox import Arrival
 from antiphon.runtime.instructions import (
     Admit,
@@ -91,7 +92,9 @@ class Stage:
             lost=self._destination_lost,
             credited=self._credited,
             suspended=self._destination_suspended,
+            settled=self._settled,
         )
+        self._held_ends = HeldEnds(self._let_go, plan.limits.stall_timeout_s)
         self._links = LinkPool(identity, links, events)
         counted_by = {edge.name: edge.counted_by for edge in plan.outputs.values()}
         self._told = told
@@ -153,6 +156,7 @@ class Stage:
         if self._timer is not None:
             self._timer.cancel()
         await self._links.close()
+        self._held_ends.close()
         self._watchdog.close()
         self._engine.stop()
         await asyncio.to_thread(self._engine.join, 10.0)
@@ -200,6 +204,7 @@ class Stage:
     def stream_lost(self, session_id: str) -> None:
         """The session's stream is gone; frees everything. Harmless after the end."""
         self._apply(self._table.stream_lost(session_id))
+        self._held_ends.let_go(session_id)
 
     def fail(self, session_id: str, error: AntiphonError) -> None:
         """End a session with an error that its stream found."""
@@ -240,8 +245,16 @@ class Stage:
     def _destination_suspended(self, address: str) -> None:
         self._apply(self._table.destination_suspended(address))
 
-    def _destination_lost(self, address: str, error: AntiphonError) -> None:
-        self._apply(self._table.destination_lost(address, error))
+    def _destination_lost(
+        self, address: str, error: AntiphonError, unacknowledged: Collection[str]
+    ) -> None:
+        self._apply(self._table.destination_lost(address, error, unacknowledged))
+        for session_id in unacknowledged:
+            self._held_ends.let_go(session_id, error)
+
+    def _settled(self, session_id: str) -> None:
+        if not self._links.has_unacknowledged(session_id):
+            self._held_ends.let_go(session_id)
 
     # -- what the engine says --------------------------------------------------------------
 
@@ -331,6 +344,12 @@ class Stage:
             outbox.put_nowait(answer, GRANT_BYTES)
 
     def _end(self, end: End) -> None:
+        if end.error is None and self._links.has_unacknowledged(end.session_id):
+            self._held_ends.hold(end.session_id)
+        else:
+            self._let_go(end)
+
+    def _let_go(self, end: End) -> None:
         outbox = self._replies.pop(end.session_id, None)
         if outbox is not None:
             outbox.end(end)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import AsyncIterable, AsyncIterator, Callable
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
@@ -237,10 +237,13 @@ class CutWire:
 
 @dataclass(slots=True)
 class Told:
-    """What a link has told its owner. `lost` has its last word."""
+    """What a link has told its owner. `lost` has its last word, `unacknowledged` the sessions
+    that it concerned."""
 
     suspended: int = 0
     lost: list[AntiphonError] = field(default_factory=list)
+    unacknowledged: Collection[str] = ()
+    settled: list[str] = field(default_factory=list)
     refused: list[tuple[str, AntiphonError]] = field(default_factory=list)
     changed: Changes = field(default_factory=Changes)
 
@@ -248,10 +251,15 @@ class Told:
         """To be told here; credits are the session table's affair."""
         return LinkEvents(
             refused=lambda session_id, error: self._note(self.refused.append, (session_id, error)),
-            lost=lambda _, error: self._note(self.lost.append, error),
+            lost=lambda _, error, sessions: self._note(self._lose, (error, sessions)),
+            settled=lambda session_id: self._note(self.settled.append, session_id),
             credited=lambda *_: None,
             suspended=lambda _: self._note(self._suspend, None),
         )
+
+    def _lose(self, lost: tuple[AntiphonError, Collection[str]]) -> None:
+        error, self.unacknowledged = lost
+        self.lost.append(error)
 
     def _suspend(self, _: None) -> None:
         self.suspended += 1

@@ -167,7 +167,10 @@ class IncomingConnection:
         for proto in batch.chunks:
             await self._take(number, proto)
             number += 1
-        if self._unreported >= PROGRESS_CHUNKS or self._unreported_bytes >= PROGRESS_BYTES:
+        # An end is told at once: the producer keeps its session until it knows of it.
+        ends = any(proto.segment_finished for proto in batch.chunks)
+        many = self._unreported >= PROGRESS_CHUNKS or self._unreported_bytes >= PROGRESS_BYTES
+        if many or (ends and self._unreported):
             self._report_progress()
         elif self._unreported and self._timer is None:
             self._timer = self._loop.call_later(PROGRESS_S, self._report_progress)

@@ -14,7 +14,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import dataclass
 
 import grpc
@@ -49,11 +49,14 @@ class LinkEvents:
     """What a link tells its owner, on the event loop.
 
     `credited` gets the link's address and, of a segment's edge, how many positions
-    may be sent in all. `suspended` and `lost` get the link's address.
+    may be sent in all. `suspended` and `lost` get the link's address, `lost` also the
+    sessions of which the consumer has not acknowledged everything; `settled` gets a
+    session of which it now has.
     """
 
     refused: Callable[[str, AntiphonError], None]
-    lost: Callable[[str, AntiphonError], None]
+    lost: Callable[[str, AntiphonError, Collection[str]], None]
+    settled: Callable[[str], None]
     credited: Callable[[str, SegmentKey, str, int], None]
     suspended: Callable[[str], None]
 
@@ -88,6 +91,11 @@ class OutgoingLink:
         self._connection: Connection | None = None
         self._accepted = self._closing = False
         self._task = asyncio.create_task(self._run(), name=f"link to {address}")
+
+    @property
+    def sessions(self) -> Collection[str]:
+        """Those of which the consumer has not acknowledged everything."""
+        return self._log.sessions
 
     def send_nowait(self, chunk: Chunk) -> None:
         """Queue a chunk.
@@ -153,7 +161,7 @@ class OutgoingLink:
         if self._peer_boot and (accept.boot_id != self._peer_boot or not accept.resumed):
             raise Unavailable(f"the process at {self._address} does not know the link any more")
         self._peer_boot = accept.boot_id
-        self._log.acknowledge(accept.chunks)
+        self._settle(self._log.acknowledge(accept.chunks))
         self.state.counts["resent"] += self._log.rewind(accept.chunks)
 
     def _connected(self, connection: Connection) -> None:
@@ -168,7 +176,7 @@ class OutgoingLink:
         while isinstance(response := await stream.read(), stage_pb2.LinkResponse):
             match response.WhichOneof("message"):
                 case "progress":
-                    connection.progressed(response.progress)
+                    self._settle(connection.progressed(response.progress))
                 case "resend":
                     connection.asked_again(response.resend)
                 case "accept":
@@ -183,6 +191,12 @@ class OutgoingLink:
                     key = SegmentKey(credit.session_id, credit.segment)
                     self._events.credited(self._address, key, credit.edge, credit.positions)
         raise asyncio.InvalidStateError("the peer closed the link")
+
+    def _settle(self, acknowledged: Iterable[Outgoing]) -> None:
+        """Tell of the sessions of which nothing is under way any more."""
+        for session_id in {chunk.session_id for chunk in acknowledged}:
+            if session_id not in self._log.sessions:
+                self._events.settled(session_id)
 
     def _may_heal(self, cause: Exception) -> bool:
         """A connection has ended: whether the next may go on. If not, the link is lost."""
@@ -208,7 +222,7 @@ class OutgoingLink:
             f"{role}: the link to {self._address} was lost: {cause.message}", stage=cause.stage
         )
         log.warning("%s", cause.message)
-        self._events.lost(self._address, cause)
+        self._events.lost(self._address, cause, tuple(self._log.sessions))
 
     def _handshake_s(self) -> float:
         """How long one attempt may take: a stuck one must leave time for the next."""

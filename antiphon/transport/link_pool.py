@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+from dataclasses import replace
+
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError
 from antiphon.transport.link import LinkEvents, OutgoingLink
@@ -20,7 +23,7 @@ class LinkPool:
         self._identity = identity
         self._settings = settings
         self._owner = events
-        self._events = LinkEvents(events.refused, self._lost, events.credited, events.suspended)
+        self._events = replace(events, lost=self._lost)
         self._links: dict[str, OutgoingLink] = {}
 
     def send_nowait(self, address: str, chunk: Chunk) -> None:
@@ -30,6 +33,10 @@ class LinkPool:
             link = OutgoingLink(address, self._identity, self._settings, self._events)
             self._links[address] = link
         link.send_nowait(chunk)
+
+    def has_unacknowledged(self, session_id: str) -> bool:
+        """Whether a consumer has not acknowledged all of a session's chunks."""
+        return any(session_id in link.sessions for link in self._links.values())
 
     def states(self) -> list[LinkState]:
         """The links that are not lost."""
@@ -41,6 +48,6 @@ class LinkPool:
         for link in links:
             await link.close()
 
-    def _lost(self, address: str, error: AntiphonError) -> None:
+    def _lost(self, address: str, error: AntiphonError, sessions: Collection[str]) -> None:
         self._links.pop(address, None)
-        self._owner.lost(address, error)
+        self._owner.lost(address, error, sessions)

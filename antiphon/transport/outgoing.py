@@ -125,12 +125,14 @@ class Connection:
         finally:
             await self._pushes.close()
 
-    def progressed(self, progress: stage_pb2.LinkProgress) -> None:
-        """The consumer has chunks."""
-        for chunk in self._log.acknowledge(progress.chunks):
+    def progressed(self, progress: stage_pb2.LinkProgress) -> list[Outgoing]:
+        """The consumer has chunks: those that it had not before."""
+        come = self._log.acknowledge(progress.chunks)
+        for chunk in come:
             self._placed.pop(chunk, None)
             self._only_grpc.discard(chunk)
         self._changed.set()
+        return come
 
     def asked_again(self, resend: stage_pb2.LinkResend) -> None:
         """A payload did not arrive: it goes over gRPC, and what followed it follows again."""

@@ -155,3 +155,77 @@ async def test_describe_tells_of_the_links(served: RunningStage) -> None:
         (state,) = told.links
         assert (state.peer_address, state.transport, state.connected) == ("talker:1", "grpc", True)
         assert accept.transport == "grpc"
+
+
+def routed(session_id: str, address: str) -> list[Request]:
+    """Open a session whose audio goes to another stage."""
+    target = session_pb2.Destination(stage=session_pb2.StageTarget(address=address))
+    route = session_pb2.Route(edge="audio", destinations=[target])
+    open_ = session_pb2.SessionOpen(session_id=session_id, routes=[route])
+    turn = session_pb2.SegmentOpen(outputs=["audio"])
+    return [Request(open=open_), Request(segment_open=turn)]
+
+
+@pytest.mark.parametrize("served", [3.0], indirect=True)
+@pytest.mark.parametrize("half_closed", [False, True])
+async def test_session_is_told_when_its_last_chunks_waited_on_a_link_that_is_given_up(
+    served: RunningStage, half_closed: bool
+) -> None:
+    consumer = LinkConsumer(replace(LINKS, resume_window_s=30.0), attach_best, boot_id="next")
+    async with serving(consumer) as address:
+        wire = CutWire(address)
+        await wire.open()
+        # So that the link is up before the session has sent anything.
+        first, last = Session(served, "first"), Session(served, "last")
+        await first.send(*routed("first", wire.address))
+        await first.opened()
+        await first.send(Request(chunk=chunk_to_proto(codes_chunk("first", 0, [1]))))
+        await consumer.received.wait_count(1)
+        await wire.close()
+        await first.read("suspended")
+        await last.send(*routed("last", wire.address))
+        await last.opened()
+        await last.send(Request(chunk=chunk_to_proto(codes_chunk("last", 0, [1], end=True))))
+        if half_closed:
+            await last.call.done_writing()
+        await last.read("report")
+        error = await last.error()
+        assert error.code == ErrorCode.ERROR_CODE_UNAVAILABLE
+        assert "was lost" in error.message
+        assert not consumer.received.sequences["last"]
+        assert served.stage.table.session_count == 0
+
+
+async def test_session_ends_well_when_its_last_chunks_are_acknowledged(
+    served: RunningStage,
+) -> None:
+    consumer = LinkConsumer(replace(LINKS, resume_window_s=30.0), attach_best, boot_id="next")
+    async with serving(consumer) as address:
+        session = Session(served, "well")
+        await session.send(*routed("well", address))
+        await session.opened()
+        await session.send(Request(chunk=chunk_to_proto(codes_chunk("well", 0, [1], end=True))))
+        await session.call.done_writing()
+        await session.read("report")
+        assert await session.call.read() is grpc.aio.EOF
+        assert consumer.received.finished == 1
+        assert await served.stage.drain(30.0)
+
+
+async def test_session_that_waits_for_acknowledgement_is_forgotten_when_its_client_goes(
+    served: RunningStage,
+) -> None:
+    consumer = LinkConsumer(replace(LINKS, resume_window_s=30.0), attach_best, boot_id="next")
+    async with serving(consumer) as address:
+        wire = CutWire(address)
+        await wire.open()
+        wire.flowing.clear()
+        session = Session(served, "gone")
+        await session.send(*routed("gone", wire.address))
+        await session.opened()
+        await session.send(Request(chunk=chunk_to_proto(codes_chunk("gone", 0, [1], end=True))))
+        await session.call.done_writing()
+        await session.read("report")
+        session.call.cancel()
+        assert await served.stage.drain(30.0)
+        await wire.close()
