@@ -37,7 +37,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
             if options.record is not None:
                 asyncio.run(_record(options, options.record, console))
             else:
-                _tell(asyncio.run(_load(options, console)), options, console)
+                result = asyncio.run(_load(options, console))
+                _tell(result, options, console)
+                return _status(result, console)
     except (AntiphonError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -109,6 +111,15 @@ def _tell(result: Result, options: Options, console: Console) -> None:
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_bytes(content)
             console.say(f"saved {path}")
+
+
+def _status(result: Result, console: Console) -> int:
+    """1 when a request failed; whether objectives were kept is for the reader."""
+    requests = result.requests
+    if requests.due == requests.succeeded:
+        return 0
+    console.say(f"{requests.due - requests.succeeded} of {requests.due} requests failed: status 1")
+    return 1
 
 
 def _in_words(options: Options) -> str:

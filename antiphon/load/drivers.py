@@ -11,9 +11,10 @@ from pathlib import Path
 import msgspec
 
 from antiphon.deployment.plan import GATEWAY
-from antiphon.errors import FailedPrecondition, Unavailable
+from antiphon.errors import DataLoss, FailedPrecondition, Internal, NotFound, Unavailable
 from antiphon.load.gateway_driver import GrpcDriver, HttpDriver
 from antiphon.load.http_stream import HttpAddress, get
+from antiphon.load.kind import check_gateway, describe_role
 from antiphon.load.options import Options
 from antiphon.load.recording import feeds_of
 from antiphon.load.run import Driver
@@ -39,6 +40,7 @@ async def connected(options: Options, target: Target) -> AsyncIterator[Driver]:
             yield stage
     elif options.door == "grpc":
         content, timeout_s = options.content, options.timeout_s
+        await check_gateway(target.grpc_address)
         async with GrpcDriver(target.grpc_address, content, timeout_s=timeout_s) as grpc:
             yield grpc
     else:
@@ -77,6 +79,10 @@ async def _first_model(address: HttpAddress) -> _Model:
         models = msgspec.json.decode(await get(address, "/v1/models"), type=_Models)
     except (OSError, EOFError) as error:
         raise Unavailable(f"{address}: {error}") from error
+    except (NotFound, DataLoss, Internal) as error:
+        raise FailedPrecondition(
+            f"{address} does not list models as a {GATEWAY} does: {error.message}"
+        ) from error
     except (msgspec.DecodeError, msgspec.ValidationError) as error:
         raise FailedPrecondition(f"{address}: lists no models: {error}") from error
     if not models.data:
@@ -85,11 +91,7 @@ async def _first_model(address: HttpAddress) -> _Model:
 
 
 async def _stage_driver(options: Options, target: Target) -> StageDriver:
-    description = await describe_stage(target.grpc_address)
-    if description.role != options.service:
-        raise FailedPrecondition(
-            f"{target.grpc_address} is a {description.role}, not a {options.service}"
-        )
+    description = await describe_role(target.grpc_address, options.service)
     return StageDriver(
         target.grpc_address,
         description,

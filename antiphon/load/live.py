@@ -12,6 +12,7 @@ from antiphon.load import figures
 from antiphon.load.objectives import Objective, goodput
 from antiphon.load.run import Run
 from antiphon.load.statistics import distribution
+from antiphon.load.tables import DASH
 
 TERMINAL_EVERY_S = 0.5
 PLAIN_EVERY_S = 10.0
@@ -34,7 +35,8 @@ def progress_line(run: Run, now: float, objectives: Sequence[Objective]) -> str:
     for name in ("ttft", "ttfa"):
         seen = distribution(v for each in latest if (v := each.metric(name)) is not None)
         if seen is not None:
-            parts.append(f"{name} p50 {figures.seconds(seen.p50)} p99 {figures.seconds(seen.p99)}")
+            p99 = DASH if seen.p99 is None else figures.seconds(seen.p99)
+            parts.append(f"{name} p50 {figures.seconds(seen.p50)} p99 {p99} n {seen.count}")
     if latest:
         parts.append(f"good {figures.percent(goodput(latest, objectives))}")
     return "  ".join(parts)

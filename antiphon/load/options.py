@@ -82,6 +82,11 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
         raise InvalidArgument(f"say what to load, one of {', '.join(SERVICES)}; or --record FILE")
     if given.record and given.target:
         raise InvalidArgument("--record starts what it records: it takes no --target")
+    if given.service != GATEWAY and "://" in given.target:
+        raise InvalidArgument(
+            f"--target {given.target}: that is a gateway's HTTP door; a {given.service}'s is "
+            "host:port, where it serves gRPC"
+        )
     if given.service == TALKER and given.target and not (given.model or given.replay):
         raise InvalidArgument(
             "a talker's prompts need the checkpoint's special ids: give --model DIR, where it "

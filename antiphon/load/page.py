@@ -12,7 +12,7 @@ from typing import Any
 from antiphon.load import figures
 from antiphon.load.charts import charts
 from antiphon.load.result import Result
-from antiphon.load.tables import Cell, Table, capacity_in_words, tables
+from antiphon.load.tables import DASH, Cell, Table, capacity_in_words, tables
 
 STYLE = """
 :root { color-scheme: light dark; --ink: #1c2230; --dim: #667; --line: #d9dde6; --paper: #fff;
@@ -89,6 +89,9 @@ def _tiles(result: Result) -> Iterator[str]:
         each = result.metrics.get(name)
         if each is not None:
             for part, value in (("p50", each.p50), ("p99", each.p99)):
+                if value is None:
+                    chosen.append((f"{name} {part}, n = {each.count}", Cell(DASH)))
+                    continue
                 cell = Cell(figures.metric(name, value), f"metrics/{name}/{part}", value)
                 chosen.append((f"{name} {part}", cell))
     tiles = (

@@ -126,6 +126,7 @@ class Result:
     gaps: Distribution | None
     continuity: Mapping[str, float]
     sent_late: Distribution | None
+    fed_late: Distribution | None
     errors: Mapping[str, int]
     edges: Mapping[str, EdgeTotals]
     stages: Mapping[str, StageSummary]

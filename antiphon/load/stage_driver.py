@@ -17,7 +17,7 @@ import grpc
 
 from antiphon.errors import DataLoss
 from antiphon.load.content import Content
-from antiphon.load.measured import StageTimes, Trace
+from antiphon.load.measured import Fed, OwnDelay, StageTimes, Trace
 from antiphon.load.upstream import FRAMES_PER_S, Feed, FeedOf
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
@@ -108,9 +108,15 @@ class StageDriver:
         clock, started_at = asyncio.get_running_loop().time, trace.sent_at or 0.0
         for message in opening(session_id, self._edges, self._content, trace.number):
             yield message
+        delay, fed_s = OwnDelay(), 0.0
         for timed in feed:
-            if self._paced and (wait_s := started_at + timed.at_s - clock()) > 0:
+            due_at = started_at + timed.at_s
+            if self._paced and (wait_s := due_at - clock()) > 0:
                 await asyncio.sleep(wait_s)
+                delay.woke(clock() - due_at)
+            if self._paced and timed.chunk.edge == CODES:
+                fed_s += self._seconds(timed.chunk)
+                trace.fed.append(Fed(fed_s, due_at, delay.of_send(clock() - due_at)))
             chunk = chunk_pb2.Chunk()
             chunk.CopyFrom(timed.chunk)
             chunk.session_id = session_id
@@ -146,7 +152,7 @@ class StageDriver:
         tensors = chunk_from_proto(proto).tensors
         if proto.edge == AUDIO:
             return len(tensors["samples"]) / self._description.sample_rate_hz
-        return len(tensors[CODES]) / FRAMES_PER_S
+        return len(tensors[CODES]) / FRAMES_PER_S if CODES in tensors else 0.0
 
 
 def opening(

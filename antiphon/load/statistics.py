@@ -6,17 +6,24 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+# What is above a percentile must be a value at least: of 19 values the largest is above p90
+# and p99 alike, and to call it p99 would say more than is known.
+ENOUGH_FOR = {90: 10, 99: 100}
+
 
 @dataclass(frozen=True, slots=True)
 class Distribution:
-    """A metric over many requests; the unit is the metric's."""
+    """A metric over many requests; the unit is the metric's.
+
+    A percentile of fewer values than it takes (`ENOUGH_FOR`) is None.
+    """
 
     count: int
     mean: float
     min: float
     p50: float
-    p90: float
-    p99: float
+    p90: float | None
+    p99: float | None
     max: float
 
 
@@ -35,12 +42,15 @@ def distribution(values: Iterable[float]) -> Distribution | None:
     ascending = sorted(values)
     if not ascending:
         return None
-    p50, p90, p99 = (percentile(ascending, percent) for percent in (50, 90, 99))
+    p90, p99 = (
+        percentile(ascending, percent) if len(ascending) >= enough else None
+        for percent, enough in ENOUGH_FOR.items()
+    )
     return Distribution(
         count=len(ascending),
         mean=math.fsum(ascending) / len(ascending),
         min=ascending[0],
-        p50=p50,
+        p50=percentile(ascending, 50),
         p90=p90,
         p99=p99,
         max=ascending[-1],

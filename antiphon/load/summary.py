@@ -73,6 +73,7 @@ def summarize(
         gaps=distribution(chain.from_iterable(each.gaps for each in succeeded)),
         continuity=continuity(succeeded),
         sent_late=distribution(each.late_s for each in requests if each.late_s is not None),
+        fed_late=distribution(x.fed_late_s for x in requests if x.fed_late_s is not None),
         errors=dict(Counter(each.error for each in requests if each.error).most_common()),
         edges=_edges(each.edges for each in succeeded),
         stages=_stages([each.stages for each in succeeded], seconds),

@@ -13,12 +13,19 @@ from functools import partial
 from antiphon.load import figures
 from antiphon.load.measured import METRICS
 from antiphon.load.result import CapacityResult, Result
-from antiphon.load.statistics import Distribution
+from antiphon.load.statistics import ENOUGH_FOR, Distribution
 
 ENOUGH_REQUESTS = 20
 """Fewer cannot tell a goodput of 95 % from one of 100 %."""
 
 PERCENTILES = ("mean", "p50", "p90", "p99", "max")
+DASH = "-"
+"""For a figure that too few values were seen for."""
+
+
+_ENOUGH = f"n values; {DASH}: too few of them, " + ", ".join(
+    f"p{percent} takes {enough}" for percent, enough in ENOUGH_FOR.items()
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,12 +89,16 @@ def _metrics(result: Result) -> Table:
         for name, each in result.metrics.items()
         if each is not None
     ]
-    for name, each in (("gaps", result.gaps), ("sent_late", result.sent_late)):
+    more = ("gaps", result.gaps), ("sent_late", result.sent_late), ("fed_late", result.fed_late)
+    for name, each in more:
         if each is not None:
             rows.append(_distribution(name.replace("_", " "), name, each, figures.seconds))
     meanings = "; ".join(f"{name}: {meaning}" for name, meaning in METRICS.items())
-    note = f"{meanings}; gaps: every wait between two pieces; sent late: the driver's own delay."
-    return Table("Times", ("", *PERCENTILES), tuple(rows), note)
+    note = (
+        f"{meanings}; gaps: every wait between two pieces; sent late, fed late: the driver's own "
+        "delay of a request, and the longest of a chunk that a stage is fed at real time."
+    )
+    return Table("Times", ("", "n", *PERCENTILES), tuple(rows), f"{note} {_ENOUGH}")
 
 
 def _objectives(result: Result) -> Table:
@@ -178,9 +189,9 @@ def _stages(result: Result) -> Table:
         for name, each in stage.times.items():
             words = f"{role}, {name.removesuffix('_s').replace('_', ' ')}"
             rows.append(_distribution(words, f"{place}/times/{name}", each, figures.seconds))
-        rows.append((Cell(f"{role}, positions made a second"), made, *[Cell("")] * 4))
+        rows.append((Cell(f"{role}, positions made a second"), Cell(""), made, *[Cell("")] * 4))
     note = "Seconds since the stage opened the request's segment; busy: its engine's time on it."
-    return Table("Stages, by their own reports", ("", *PERCENTILES), tuple(rows), note)
+    return Table("Stages, by their own reports", ("", "n", *PERCENTILES), tuple(rows), note)
 
 
 def _processes(result: Result) -> Table:
@@ -217,15 +228,16 @@ def _left_open(result: Result) -> Table:
 def _distribution(
     name: str, path: str, each: Distribution, write: Callable[[float], str]
 ) -> tuple[Cell, ...]:
-    return _row(name, *((f"{path}/{part}", getattr(each, part), write) for part in PERCENTILES))
+    figures_of = ((f"{path}/{part}", getattr(each, part), write) for part in PERCENTILES)
+    return _row(name, (f"{path}/count", each.count, figures.count), *figures_of)
 
 
-def _row(name: str, *cells: tuple[str, float, Callable[[float], str]]) -> tuple[Cell, ...]:
+def _row(name: str, *cells: tuple[str, float | None, Callable[[float], str]]) -> tuple[Cell, ...]:
     return (Cell(name), *(_cell(*cell) for cell in cells))
 
 
-def _cell(path: str, value: float, write: Callable[[float], str]) -> Cell:
-    return Cell(write(value), path, value)
+def _cell(path: str, value: float | None, write: Callable[[float], str]) -> Cell:
+    return Cell(DASH) if value is None else Cell(write(value), path, value)
 
 
 def lines(table: Table) -> Iterator[str]:

@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import logging
 import os
-import platform
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -18,6 +17,7 @@ from antiphon.load import figures
 from antiphon.load.capacity import CapacitySearch
 from antiphon.load.drivers import connected
 from antiphon.load.live import shown
+from antiphon.load.machine import load_average, machine
 from antiphon.load.measured import Trace
 from antiphon.load.objectives import goodput
 from antiphon.load.options import Options
@@ -32,7 +32,6 @@ from antiphon.load.stage_states import (
 )
 from antiphon.load.summary import Observed, capacity_of, summarize
 from antiphon.load.target import Target
-from antiphon.version import VERSION
 
 log = logging.getLogger(__name__)
 
@@ -47,6 +46,7 @@ async def load_service(options: Options, target: Target, stream: TextIO) -> Resu
     Raises what a first request is refused with, when all of them would be.
     """
     started_at = datetime.now(UTC).isoformat(timespec="seconds")
+    about = {**machine(), "load average at start": load_average()}
     async with connected(options, target) as driver:
         await _check(driver)
         trials = Trials(options, target, driver, stream)
@@ -58,7 +58,7 @@ async def load_service(options: Options, target: Target, stream: TextIO) -> Resu
         observed,
         service=options.service,
         started_at=started_at,
-        settings={**options.settings(), **_machine()},
+        settings={**options.settings(), **about, "load average at end": load_average()},
         objectives=options.objectives,
         capacity=capacity,
     )
@@ -166,12 +166,6 @@ class Trials:
 
     def _say(self, line: str) -> None:
         print(line, file=self._stream, flush=True)
-
-
-def _machine() -> dict[str, str]:
-    """What the figures depend on besides."""
-    machine = f"{platform.system()} {platform.machine()}, {os.cpu_count()} cores"
-    return {"antiphon": VERSION, "machine": machine}
 
 
 def _with_amount(load: Load, amount: float) -> Load:

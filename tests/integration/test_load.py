@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import io
 import json
+import socket
 import subprocess
 import sys
 from collections.abc import AsyncIterator
@@ -13,7 +14,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
-from antiphon.errors import InvalidArgument
+from antiphon.errors import FailedPrecondition, InvalidArgument, Unavailable
 from antiphon.load.capture import record
 from antiphon.load.content import Content
 from antiphon.load.options import read_options
@@ -94,6 +95,8 @@ async def test_code2wav_gets_its_frames_one_by_one_at_real_time(target: Target, 
     duration = result.metrics["duration"]
     assert duration
     assert duration.min >= (FRAMES - 1) / 12.5
+    assert result.fed_late
+    assert result.fed_late.count == result.requests.succeeded
 
 
 @pytest.mark.parametrize("door", ["http", "grpc"])
@@ -147,6 +150,66 @@ async def test_a_load_that_can_only_be_refused_is_not_begun(target: Target, tiny
         await load_service(options, place, io.StringIO())
 
 
+@pytest.mark.parametrize(
+    ("service", "at", "words"),
+    [
+        ("talker", "gateway", "is a gateway, not a talker"),
+        ("code2wav", "talker", "is a talker, not a code2wav"),
+        ("gateway", "talker", "is a talker, not a gateway"),
+    ],
+)
+async def test_target_of_another_kind_is_named(
+    target: Target, tiny: Path, service: str, at: str, words: str
+) -> None:
+    address = target.grpc_address if at == "gateway" else target.stages[at]
+    options = read_options([service, *PATIENT, "--target", address, "--model", str(tiny)])
+    with pytest.raises(FailedPrecondition, match=f"{address} {words}"):
+        await load_service(options, target_at(service, address), io.StringIO())
+
+
+async def test_http_target_that_is_no_gateway_is_named() -> None:
+    async def refuse(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n")
+        await writer.drain()
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+        options = read_options(["gateway", *PATIENT, "--target", url])
+        with pytest.raises(FailedPrecondition, match=f"{url} does not list models as a gateway"):
+            await load_service(options, target_at("gateway", url), io.StringIO())
+
+
+async def test_target_where_nothing_answers_is_named() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    options = read_options(["code2wav", *PATIENT, "--target", address])
+    with pytest.raises(Unavailable, match=f"no gRPC service answers at {address}"):
+        await load_service(options, target_at("code2wav", address), io.StringIO())
+
+
+async def test_command_fails_when_a_request_fails(target: Target, tiny: Path) -> None:
+    # Nobody answers within a millisecond.
+    arguments = ("--timeout", "0.001", "--target", target.stages["code2wav"], *SHORT, "--rate", "9")
+    ran = await command("code2wav", *arguments)
+    assert ran.returncode == 1, ran.stdout + ran.stderr
+    assert "deadline_exceeded" in ran.stdout
+    assert "requests failed: status 1" in ran.stdout
+
+
+async def command(*arguments: str) -> subprocess.CompletedProcess[str]:
+    """`python -m antiphon.load` to its end."""
+    return await asyncio.to_thread(
+        subprocess.run,
+        [sys.executable, "-m", "antiphon.load", *arguments],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+
+
 async def test_a_capacity_is_found_when_even_little_is_carried(target: Target, tiny: Path) -> None:
     arguments = ("--sessions", "1", "--find-capacity", "--max-trials", "2", "--pace", "flat")
     result = await loaded(target, tiny, "code2wav", *arguments)
@@ -161,15 +224,7 @@ async def test_command_starts_a_stage_loads_it_and_saves_what_it_shows(
 ) -> None:
     json_path, html_path = tmp_path / "result.json", tmp_path / "result.html"
     files = ("--json", str(json_path), "--html", str(html_path))
-    command = (sys.executable, "-m", "antiphon.load", "code2wav", "--model", str(tiny))
-    ran = await asyncio.to_thread(
-        subprocess.run,
-        [*command, *SHORT, "--rate", "3", *files],
-        cwd=ROOT,
-        capture_output=True,
-        text=True,
-        timeout=240,
-    )
+    ran = await command("code2wav", "--model", str(tiny), *SHORT, "--rate", "3", *files)
     assert ran.returncode == 0, ran.stdout + ran.stderr
     assert "code2wav | exited with status 0" in ran.stdout
     result = json.loads(json_path.read_bytes())
@@ -177,4 +232,6 @@ async def test_command_starts_a_stage_loads_it_and_saves_what_it_shows(
     (shown,) = (line.split() for line in ran.stdout.splitlines() if line.startswith("  due "))
     assert shown == ["due", str(result["requests"]["due"])]
     assert set(result["processes"]) == {"code2wav", "load driver"}
+    for name in ("commit", "machine", "load average at start", "load average at end"):
+        assert result["settings"][name] in html_path.read_text()
     assert html_path.read_text().startswith("<!doctype html>")

@@ -13,7 +13,7 @@ from antiphon.errors import InvalidArgument
 from antiphon.load import figures
 from antiphon.load.arrivals import poisson_arrivals
 from antiphon.load.capacity import CapacitySearch
-from antiphon.load.measured import Measured, Trace
+from antiphon.load.measured import Fed, Measured, OwnDelay, Trace
 from antiphon.load.objectives import Objective, good, goodput
 from antiphon.load.player import Piece, plays_on, underrun
 from antiphon.load.statistics import distribution, percentile, slope
@@ -113,6 +113,61 @@ def test_request_without_audio_has_no_metrics_of_audio_and_the_gaps_of_its_text(
     measured = request(texts=(101.0, 101.5))
     assert (measured.ttfa, measured.rtf, measured.underrun) == (None, None, None)
     assert list(measured.gaps) == [0.5]
+
+
+FRAME_S, FIRST_S = 0.08, 0.057
+"""A frame of audio, and what is made of the first one alone."""
+
+
+def fed_request(
+    *, late_s: tuple[float, ...], took_s: tuple[float, ...], frames_per_s: float = 12.5
+) -> Measured:
+    """A stage that is fed a frame at a time, so late, and takes so long for each."""
+    trace = Trace(0, due_at=100.0, sent_at=100.0)
+    for index, (late, took) in enumerate(zip(late_s, took_s, strict=True)):
+        due_at = 100.0 + index / frames_per_s
+        trace.fed.append(Fed((index + 1) * FRAME_S, due_at, late))
+        trace.audio.append((due_at + late + took, FRAME_S if index else FIRST_S))
+    return trace.end(110.0)
+
+
+def test_underrun_of_a_fed_stage_is_not_the_drivers_delay_nor_the_short_first_frame() -> None:
+    punctual = fed_request(late_s=(0, 0, 0, 0), took_s=(0.01, 0.01, 0.01, 0.01))
+    assert punctual.underrun == pytest.approx(0, abs=1e-9)
+    late = fed_request(late_s=(0, 0.08, 0.02, 0), took_s=(0.01, 0.01, 0.01, 0.01))
+    assert late.underrun == pytest.approx(0, abs=1e-9)
+    assert late.fed_late_s == 0.08
+    assert late.gap == pytest.approx(FRAME_S)
+
+
+def test_underrun_of_a_fed_stage_is_what_the_stage_itself_takes_longer() -> None:
+    slow = fed_request(late_s=(0, 0.08, 0, 0), took_s=(0.01, 0.01, 0.06, 0.01))
+    assert slow.underrun == pytest.approx(0.05)
+    # A feed that is ahead of the player leaves the stage that much time.
+    ahead = fed_request(late_s=(0, 0, 0, 0), took_s=(0.01, 0.01, 0.06, 0.01), frames_per_s=25)
+    assert ahead.underrun == 0
+
+
+def test_delay_of_a_feed_is_the_drivers_until_it_has_caught_up_and_the_stages_from_then_on() -> (
+    None
+):
+    delay = OwnDelay()
+    delay.woke(0.2)
+    assert [delay.of_send(late_s) for late_s in (0.2, 0.12, 0.04, -0.04)] == [0.2, 0.12, 0.04, 0]
+    delay.woke(0.001)
+    # The stage reads nothing for a second.
+    assert [delay.of_send(late_s) for late_s in (0.001, 1.0, 0.9)] == [0.001] * 3
+
+
+@pytest.mark.parametrize(
+    ("count", "p90", "p99"), [(1, False, False), (10, True, False), (99, True, False),
+    (100, True, True)],
+)  # fmt: skip
+def test_percentiles_take_enough_values(count: int, p90: bool, p99: bool) -> None:
+    found = distribution(range(count))
+    assert found is not None
+    assert found.count == count
+    assert (found.p90 is not None, found.p99 is not None) == (p90, p99)
 
 
 def test_objective_is_met_up_to_its_limit() -> None:

@@ -43,6 +43,11 @@ def test_text_only_asks_for_and_judges_text() -> None:
     assert options.objectives == (Objective("ttft", 1.0),)
 
 
+def test_http_target_of_a_stage_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="a gateway's HTTP door; a code2wav's is host:port"):
+        read_options(["code2wav", "--target", "http://h:1"])
+
+
 @pytest.mark.parametrize(
     ("service", "address", "target", "door"),
     [

@@ -6,7 +6,9 @@ import asyncio
 import json
 import os
 import re
+import subprocess
 from html.parser import HTMLParser
+from pathlib import Path
 from typing import Any
 from xml.etree import ElementTree
 
@@ -15,6 +17,7 @@ import pytest
 
 from antiphon.errors import Unavailable
 from antiphon.load.capacity import CapacitySearch
+from antiphon.load.machine import commit, machine
 from antiphon.load.measured import StageTimes, Trace
 from antiphon.load.objectives import Objective
 from antiphon.load.page import page
@@ -116,6 +119,19 @@ def test_page_and_terminal_show_the_same(result: Result) -> None:
                     assert shown[cell.path] == cell.text
 
 
+def test_percentile_of_too_few_requests_is_a_dash_beside_their_number(result: Result) -> None:
+    ttfa = result.metrics["ttfa"]
+    assert ttfa
+    assert 10 <= ttfa.count < 100
+    (times,) = (table for table in tables(result) if table.title == "Times")
+    (row,) = (row for row in times.rows if row[0].text == "ttfa")
+    assert times.headings == ("", "n", "mean", "p50", "p90", "p99", "max")
+    assert [cell.text for cell in row][1] == str(ttfa.count)
+    assert [cell.text for cell in row][5] == "-"
+    assert "p99 takes 100" in times.note
+    assert f"<b>-</b><span>ttfa p99, n = {ttfa.count}</span>" in page(result)
+
+
 def test_page_is_alone_and_its_plots_are_well_formed(result: Result) -> None:
     text = page(result)
     figures = Figures()
@@ -138,7 +154,7 @@ def test_result_counts_what_came_of_the_requests(result: Result) -> None:
     assert "gone &lt;&amp;&gt;" in page(result)
     assert result.metrics["ttfa"]
     assert result.metrics["ttfa"].count == requests.succeeded
-    assert result.metrics["ttfa"].p99 == pytest.approx(0.2)
+    assert result.metrics["ttfa"].p90 == pytest.approx(0.2)
     assert result.metrics["rtf"]
     assert result.metrics["rtf"].p50 == pytest.approx(0.85)
     assert result.continuity == {"50": 0.0, "100": 0.0, "200": 1.0}
@@ -159,6 +175,23 @@ def test_processes_that_are_there_are_summed_up(result: Result) -> None:
     assert 0 <= mine.cpu < (os.cpu_count() or 1) + 1
     with pytest.raises(OSError):  # noqa: PT011 - which one depends on the system
         usage_of(2**30, 0.0)
+
+
+def test_machine_names_the_commit_of_the_services(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert set(machine()) == {"antiphon", "commit", "machine"}
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "services").mkdir()
+    (tmp_path / "gateway").mkdir()
+    assert commit() == "unknown: not in a checkout"
+    git = ("git", "-c", "user.name=a", "-c", "user.email=a@b.c")
+    for step in (["init", "-q"], ["commit", "-q", "--allow-empty", "-m", "one"]):
+        subprocess.run([*git, *step], check=True)
+    clean = commit()
+    assert re.fullmatch("[0-9a-f]{12}", clean)
+    (tmp_path / "new").write_text("")
+    assert commit() == f"{clean}+"
 
 
 def test_capacity_in_words_says_what_is_not_known() -> None:
