@@ -301,7 +301,7 @@ class Stage:
                     self._apply(self._table.fail(session_id, error))
             elif isinstance(instruction, Release):
                 # The rest of what a failed session wanted is void, but it must leave nothing.
-                self._engine.submit(instruction)
+                self._carry_out(instruction)
             elif isinstance(instruction, End):
                 self._end(End(session_id, instruction.error or failed[session_id]))
         self._set_timer()

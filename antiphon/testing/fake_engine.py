@@ -57,14 +57,15 @@ class _Segment:
 class FakeEngine:
     """Decodes frames by repeating a number.
 
-    `gate` cleared: steps block until it is set. `stepped` and `released` tell tests
-    what happened on the engine's thread.
+    `gate` cleared: steps block until it is set. `in_step` is set while one runs; `stepped`
+    and `released` tell tests what happened on the engine's thread.
     """
 
     def __init__(self) -> None:
         self.segments: dict[SegmentKey, _Segment] = {}
         self.released: queue.Queue[SegmentKey] = queue.Queue(1024)
         self.stepped: queue.Queue[int] = queue.Queue(1024)
+        self.in_step = threading.Event()
         self.gate = threading.Event()
         self.gate.set()
 
@@ -86,9 +87,11 @@ class FakeEngine:
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
         """Decode what every segment has."""
+        self.in_step.set()
         self.gate.wait()
         ready = [k for k in self.segments if k not in held and self.awaited_edge(k) is None]
         events = [event for key in ready for event in self._decode(key)]
+        self.in_step.clear()
         self.stepped.put_nowait(len(events))
         return events
 

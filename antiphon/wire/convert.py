@@ -6,6 +6,7 @@ Reading checks what the proto types cannot, such as ranges, and raises
 
 from __future__ import annotations
 
+import math
 from dataclasses import fields
 from numbers import Integral
 
@@ -92,7 +93,8 @@ def error_from_proto(proto: session_pb2.SessionError) -> AntiphonError:
         field=proto.field,
         stage=proto.stage,
         edge=proto.edge,
-        retry_after_s=proto.retry_after_s,
+        # It becomes a header: what is no number of seconds is as good as none.
+        retry_after_s=proto.retry_after_s if 0.0 <= proto.retry_after_s < math.inf else 0.0,
     )
 
 

@@ -12,11 +12,14 @@ import numpy as np
 import pytest
 from stage_session import Request, Session, batch, codes_chunk, linked, opening
 
-from antiphon.errors import Internal
+from antiphon.chunk import Chunk
+from antiphon.errors import Internal, ResourceExhausted
 from antiphon.runtime.engine import Emitted, EngineEvent, LoadedStage
 from antiphon.runtime.engine_thread import RESULT_PERMITS
 from antiphon.runtime.instructions import Destination, End
+from antiphon.runtime.outbox import Outbox
 from antiphon.runtime.plan import SegmentRequest, SessionRequest
+from antiphon.runtime.stage import Reply
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import SegmentKey
 from antiphon.testing.fake_engine import FACTS, FakeEngine
@@ -280,3 +283,58 @@ async def test_session_is_freed_when_its_client_takes_nothing(engine: FakeEngine
             await session.send(Request(chunk=chunk_to_proto(frames)))
         assert await asyncio.to_thread(engine.released.get, timeout=30) == ("deaf", 0)
         assert running.stage.table.session_count == 0
+
+
+@pytest.fixture
+def few_items(monkeypatch: pytest.MonkeyPatch) -> int:
+    """How many messages may wait for a reader, made small."""
+    monkeypatch.setattr("antiphon.runtime.outbox.MAX_ITEMS", 16)
+    return 16
+
+
+async def unread_turns(running: RunningStage, count: int) -> Outbox[Reply]:
+    """A session with so many turns behind it; each has put a message into its outbox."""
+    stage = running.stage
+    outbox = stage.open(SessionRequest("unread", 0, {"audio": (Destination(),)}))
+    for number in range(count):
+        stage.open_segment("unread", audio_turn(number))
+        stage.cancel_segment("unread", number)
+    return outbox
+
+
+def audio_turn(number: int) -> SegmentRequest:
+    return SegmentRequest(number, SamplingRequest(), "", frozenset({"audio"}), {})
+
+
+async def test_nothing_is_admitted_after_its_session_failed_in_the_same_batch(
+    served: RunningStage, engine: FakeEngine, few_items: int
+) -> None:
+    unread = await unread_turns(served, few_items - 1)
+    served.stage.open_segment("unread", audio_turn(few_items - 1))
+    *_, last = [reply async for reply in unread]
+    assert isinstance(last, End)
+    assert isinstance(last.error, ResourceExhausted)
+    assert served.stage.table.session_count == served.stage.table.open_segments == 0
+    # The engine has done all its commands when it has stepped for another session.
+    await speaks(await opened(served, "good"))
+    assert not engine.segments
+
+
+async def test_report_that_cannot_be_sent_leaves_an_error_and_no_segment(
+    served: RunningStage, engine: FakeEngine, few_items: int
+) -> None:
+    # There is room for `segment_opened` and the last chunk, and none for the report.
+    turns = few_items - 3
+    unread = await unread_turns(served, turns)
+    served.stage.open_segment("unread", audio_turn(turns))
+    served.stage.client_done("unread")
+    served.stage.chunk_arrived(codes_chunk("unread", 0, [1], end=True, segment=turns), "")
+    while await asyncio.to_thread(engine.released.get, timeout=10) != ("unread", turns):
+        continue
+    *_, chunk, last = [reply async for reply in unread]
+    assert isinstance(chunk, Chunk)
+    assert chunk.segment_finished
+    assert isinstance(last, End)
+    assert isinstance(last.error, ResourceExhausted)
+    assert not engine.segments
+    await speaks(await opened(served, "good"))

@@ -117,9 +117,17 @@ async def test_cancelled_stream_frees_the_segment_while_the_engine_is_in_a_step(
     await session.send(*opening("busy"))
     await session.opened()
     await session.send(Request(chunk=chunk_to_proto(codes_chunk("busy", 0, [1]))))
+    assert await asyncio.to_thread(engine.in_step.wait, 10)
     session.call.cancel()
+    # The session is gone, and its slot free, while the engine still works for it.
+    assert await served.stage.drain(10)
+    assert served.stage.table.session_count == served.stage.table.open_segments == 0
+    assert engine.in_step.is_set()
+    assert SegmentKey("busy", 0) in engine.segments
     engine.gate.set()
     await until_released(engine, served, SegmentKey("busy", 0))
+    assert not engine.segments
+    assert served.stage.table.output_positions == {}
 
 
 async def test_link_refuses_late_chunks_of_an_ended_session(served: RunningStage) -> None:

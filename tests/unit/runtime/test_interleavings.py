@@ -16,6 +16,7 @@ from antiphon.runtime.engine import Completed, Emitted, EngineEvent, Failed
 from antiphon.runtime.inbox import CHUNK_BYTES, Arrival
 from antiphon.runtime.instructions import Admit, Destination, End, Feed, Instruction, Release, Send
 from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
+from antiphon.runtime.session import State
 from antiphon.runtime.session_table import SessionTable
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import FinishReason, SegmentKey
@@ -114,7 +115,10 @@ class Table(RuleBasedStateMachine):
     @rule(seconds=st.floats(0, 4))
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
-        self.take(self.table.tick(self.now))
+        due = self.table.next_deadline()
+        done = self.table.tick(self.now)
+        assert bool(done) == (due is not None and due <= self.now), "it wakes to do something"
+        self.take(done)
 
     @rule()
     def lose_link(self) -> None:
@@ -148,7 +152,10 @@ class Table(RuleBasedStateMachine):
         assert self.table.held_bytes <= LIMITS.hold_bytes
         assert {key.session_id for key in self.admitted}.isdisjoint(self.ended)
         deadline = self.table.next_deadline()
-        assert deadline is None or deadline > self.now - 10
+        assert deadline is None or deadline > self.now, "nothing is overdue"
+        states = {self.table.state(name) for name in NAMES}
+        assert deadline is not None or states <= {None, State.READY}, "all else has a clock"
+        assert deadline is None or deadline <= self.now + LIMITS.idle_session_timeout_s
 
     def teardown(self) -> None:
         for name in NAMES:

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 
@@ -139,5 +141,43 @@ def test_delivery_and_policy_round_trip() -> None:
     assert delivery_from_proto(session_pb2.DELIVERY_UNSPECIFIED) is None
     policy = ChunkPolicy(first=1, ramp=(2, 4), steady=9)
     assert policy_from_proto(policy_to_proto(policy)) == policy
-    with pytest.raises(InvalidArgument):
-        policy_from_proto(session_pb2.ChunkPolicy(first=1, steady=0))
+    with pytest.raises(InvalidArgument) as caught:
+        delivery_from_proto(99)  # type: ignore[arg-type]
+    assert caught.value.field == "delivery"
+
+
+@pytest.mark.parametrize(
+    "proto",
+    [
+        session_pb2.ChunkPolicy(first=1, ramp=[1] * 64, steady=1),
+        session_pb2.ChunkPolicy(first=65536, ramp=[65536], steady=65536),
+    ],
+)
+def test_policy_at_its_bounds_is_taken(proto: session_pb2.ChunkPolicy) -> None:
+    assert policy_to_proto(policy_from_proto(proto)) == proto
+
+
+@pytest.mark.parametrize(
+    "proto",
+    [
+        session_pb2.ChunkPolicy(first=1, ramp=[1] * 65, steady=1),
+        session_pb2.ChunkPolicy(first=0, steady=1),
+        session_pb2.ChunkPolicy(first=1, steady=0),
+        session_pb2.ChunkPolicy(first=1, ramp=[1, 0], steady=1),
+        session_pb2.ChunkPolicy(first=65537, steady=1),
+        session_pb2.ChunkPolicy(first=1, steady=65537),
+        session_pb2.ChunkPolicy(first=1, ramp=[65537], steady=1),
+    ],
+)
+def test_policy_out_of_bounds_is_refused(proto: session_pb2.ChunkPolicy) -> None:
+    with pytest.raises(InvalidArgument) as caught:
+        policy_from_proto(proto)
+    assert caught.value.field == "chunk_policy"
+
+
+@pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, -1.0])
+def test_retry_that_makes_no_sense_is_none(seconds: float) -> None:
+    proto = session_pb2.SessionError(
+        code=session_pb2.ERROR_CODE_UNAVAILABLE, message="later", retry_after_s=seconds
+    )
+    assert error_from_proto(proto).retry_after_s == 0.0

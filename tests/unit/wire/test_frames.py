@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import pytest
 from google.protobuf.message import DecodeError
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
@@ -40,12 +41,60 @@ def test_frame_has_the_bytes_that_protobuf_reads_and_back(
 @example(b"\x1a")
 @example(b"\x1a\x02\x08")
 @example(b"\x1a\x02\x2a\x05")
-def test_request_is_refused_in_one_of_two_ways_when_bytes_are_arbitrary(data: bytes) -> None:
+@example(b"\x22\x01x\x08\x01")
+@example(b"\x08\x01\x22\x00")
+@example(b"\x0d\x22\x22\x22\x22\x22\x00")
+def test_arbitrary_bytes_are_read_as_protobuf_reads_them_or_refused(data: bytes) -> None:
     for raw in (data, b"\x1a" + data, b"\x1a" + bytes([len(data)]) + data):
-        try:
-            message_from_bytes(raw)
-        except (DataLoss, DecodeError):
-            continue
+        assert_read_alike(raw)
+
+
+@given(NUMBERS, NUMBERS, st.binary(max_size=40), st.integers(0, 80), st.integers(1, 255))
+@settings(max_examples=1000, deadline=None)
+def test_damaged_frame_is_read_as_protobuf_reads_it_or_refused(
+    transfer: int, offset: int, data: bytes, at: int, flip: int
+) -> None:
+    raw = bytearray(proto(transfer, offset, 99, data))
+    raw[at % len(raw)] ^= flip
+    assert_read_alike(bytes(raw))
+    assert_read_alike(bytes(raw[: at % len(raw)]))
+
+
+def assert_read_alike(raw: bytes) -> None:
+    """What protobuf refuses is refused here; what is taken here says the same as there."""
+    try:
+        ours = message_from_bytes(raw)
+    except (DataLoss, DecodeError):
+        return
+    theirs = stage_pb2.LinkRequest.FromString(raw)
+    frame = as_frame(ours)
+    if frame is None:
+        assert ours == theirs
+        return
+    assert theirs.HasField("frame")
+    expected = theirs.frame
+    assert (frame.transfer, frame.offset_bytes, frame.total_bytes, frame.size_bytes) == (
+        expected.transfer,
+        expected.offset_bytes,
+        expected.total_bytes,
+        len(expected.data),
+    )
+    assert b"".join(frame.pieces) == expected.data
+
+
+@pytest.mark.parametrize(
+    "raw",
+    [
+        b"\x1a\x04\x08\x01\x22\x05",  # data that is longer than the message
+        b"\x1a\x05\x22\x01x\x08\x01",  # a number behind the data
+        b"\x1a\x02\x08",  # cut in a tag's number
+        b"\x1a" + b"\xff" * 9 + b"\x7f",  # a size that never ends
+        b"\x1a\x80",
+    ],
+)
+def test_frame_that_no_writer_writes_is_refused(raw: bytes) -> None:
+    with pytest.raises((DataLoss, DecodeError)):
+        message_from_bytes(raw)
 
 
 def test_other_requests_are_protobufs_own() -> None:
