@@ -29,6 +29,7 @@ ENCODINGS = {
     "ULAW": "mu-law",
 }
 MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 768_000
+LOUDEST = 2.0**31
 BLOCK_SAMPLES = 1 << 16
 """Of all channels together: how much is decoded before it becomes mono and is resampled."""
 
@@ -104,8 +105,11 @@ def _resampled(file: soundfile.SoundFile, field: str, rate_hz: int) -> Iterator[
     left = file.frames
     while left > 0:
         block = file.read(min(size, left), dtype="float32", always_2d=True)
-        if not np.isfinite(block).all():
-            raise InvalidArgument(f"{field}: has samples that are NaN or infinite", field=field)
+        # Not NaN either. Float files hold -1 to 1 or the integers of another width.
+        if len(block) and not np.abs(block).max() <= LOUDEST:
+            raise InvalidArgument(
+                f"{field}: has samples that are NaN, infinite or beyond {LOUDEST:g}", field=field
+            )
         left = left - len(block) if len(block) else 0
         mono = block.mean(axis=1, dtype=np.float32)
         yield mono if file.samplerate == rate_hz else stream.resample_chunk(mono, last=not left)

@@ -6,8 +6,13 @@ import pytest
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--thinker-engine`: what the thinker runs on where real services are started."""
+    """`--thinker-engine`: what the thinker runs on where real services are started.
+
+    `--fuzz-seed`, `--fuzz-seconds`: what the fuzz of the door begins with, and for how long.
+    """
     parser.addoption("--thinker-engine", choices=("torch", "vllm"), default="torch")
+    parser.addoption("--fuzz-seed", default="1", help="or one case as a failure names it")
+    parser.addoption("--fuzz-seconds", type=float, default=30.0)
 
 
 def pytest_configure(config: pytest.Config) -> None:

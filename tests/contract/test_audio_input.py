@@ -103,6 +103,7 @@ BAD: dict[str, bytes | str] = {
     },
     "nan": wav(np.array([0.0, np.nan]), 8_000, "FLOAT"),
     "infinite": wav(np.array([0.0, np.inf]), 8_000, "DOUBLE"),
+    "too loud": wav(np.full((2, 5), 3e38), 8_000, "FLOAT"),
     "rate too low": wav(np.zeros(9), 500),
     "too long": wav(np.zeros(round((MAX_INPUT_AUDIO_S + 0.1) * 8_000)), 8_000),
 }
