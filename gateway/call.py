@@ -85,6 +85,8 @@ class Call:
         self._all_opened = asyncio.Event()
         self._echo: AntiphonError | None = None
         self._echo_timer: asyncio.TimerHandle | None = None
+        self._idle: asyncio.Timeout | None = None
+        self._until_deadline = False
         self._waiting: Event | None = None
         self._given: Event | None = None
         self._started = self._finished = False
@@ -163,19 +165,26 @@ class Call:
 
     async def _next_message(self) -> _Message:
         """The next message of any stage. Raises `DeadlineExceeded` when none comes in time."""
-        left_s = self._deadline - time.monotonic()
         try:
-            async with asyncio.timeout(min(self._idle_timeout_s, left_s)):
+            async with asyncio.timeout(self._wait_s()) as self._idle:
                 return await self._mailbox.get()
         except TimeoutError:
             late = ", ".join(self._progress.unfinished)
             idle = f"no stage has said anything for {self._idle_timeout_s:g} s"
-            what = "the request's time is over" if left_s <= self._idle_timeout_s else idle
+            what = "the request's time is over" if self._until_deadline else idle
             error = DeadlineExceeded(
                 f"{what}; not finished: {late}", stage=self._progress.unfinished[0]
             )
             self.end_with(error)
             raise error from None
+        finally:
+            self._idle = None
+
+    def _wait_s(self) -> float:
+        """How long the next sign of life may take: until the stages' time is over, or all time."""
+        left_s = self._deadline - time.monotonic()
+        self._until_deadline = left_s <= self._idle_timeout_s
+        return min(self._idle_timeout_s, left_s)
 
     def _apply(self, role: str, response: session_pb2.SessionResponse | None) -> Event | None:
         """Take note of a message. Raises `AntiphonError` when it breaks the protocol."""
@@ -209,9 +218,21 @@ class Call:
                 # The stage keeps the session for its resume window, and says so if the link
                 # does not heal in it; a peer that died is told by its own stream.
                 log.warning("%s: %s lost its link for a while", self.session_id, role)
+            case "progress":
+                self._progressed(role, response.progress.segment)
             case _:
                 await self._all_opened.wait()
                 await self._mailbox.put((role, response))
+
+    def _progressed(self, role: str, segment: int) -> None:
+        """A stage works on its part: the idle clock starts again, and so do those of the stages
+        that wait for it."""
+        if self._idle is not None and not self._idle.expired():
+            self._idle.reschedule(asyncio.get_running_loop().time() + self._wait_s())
+        after = self._lineup.roles[self._lineup.roles.index(role) + 1 :]
+        for stream in self._streams:
+            if stream.role in after:
+                stream.progress(segment)
 
     def _fail_by_word(self, role: str, error: AntiphonError) -> None:
         """A stage says that its part failed. Only the client can cancel: else it is a loss."""

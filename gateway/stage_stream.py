@@ -24,6 +24,7 @@ class StageStream:
         self.role = stage.role
         self.address = stage.address
         self._credits: dict[str, int] = {}
+        self._progressed: int | None = None
         self._half_closed = False
         self._changed = asyncio.Event()
         self._stage = stage
@@ -39,6 +40,11 @@ class StageStream:
     def credit(self, edge: str, positions: int) -> None:
         """Let the stage send so many positions of an edge in all; the latest word counts."""
         self._credits[edge] = positions
+        self._changed.set()
+
+    def progress(self, segment: int) -> None:
+        """Tell the stage that one before it works on the segment; the latest word counts."""
+        self._progressed = segment
         self._changed.set()
 
     def cancel(self) -> None:
@@ -73,6 +79,9 @@ class StageStream:
                 edge, positions = self._credits.popitem()
                 credit = session_pb2.OutputCredit(edge=edge, positions=positions)
                 yield session_pb2.SessionRequest(credit=credit)
+            segment, self._progressed = self._progressed, None
+            if segment is not None:
+                yield session_pb2.SessionRequest(progress=session_pb2.Progress(segment=segment))
 
     def _stage_lost(self, loss: Unavailable) -> None:
         """The stage has stopped answering: the stream is broken, whatever gRPC knows."""

@@ -95,6 +95,13 @@ class Report:
 
 
 @dataclass(frozen=True, slots=True)
+class Progress:
+    """Stream: the engine works on the segment, of which there is nothing to send yet."""
+
+    key: SegmentKey
+
+
+@dataclass(frozen=True, slots=True)
 class Suspended:
     """Stream: the link that an edge needs has broken and may heal."""
 
@@ -133,6 +140,6 @@ class Grant:
 
 
 EngineCommand = Admit | Feed | Limit | Release
-Told = Opened | SegmentOpened | Report | Suspended | End
+Told = Opened | SegmentOpened | Report | Progress | Suspended | End
 Instruction = EngineCommand | Send | Told | Refuse | Grant
 Instructions = Sequence[Instruction]

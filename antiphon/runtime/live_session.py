@@ -30,6 +30,7 @@ from antiphon.runtime.instructions import (
     Feed,
     Grant,
     Instruction,
+    Progress,
     Release,
     SegmentOpened,
     Send,
@@ -208,13 +209,26 @@ class LiveSession:
         """Send what an emission makes due to every destination of its edge."""
         if self.segment is None:
             return []
-        return self._send(event.edge, self.segment.push(event, now))
+        return self._send(event.edge, self.segment.push(event, now), now)
 
     def send_due(self, now: float) -> list[Instruction]:
         """Send what has waited for its pace."""
         if self.segment is None:
             return []
-        return [each for due in self.segment.due(now) for each in self._send(*due)]
+        return [each for due in self.segment.due(now) for each in self._send(*due, now)]
+
+    def _progress(self, now: float) -> list[Instruction]:
+        """Say that the engine works on the turn if nothing was said for a while."""
+        segment = self.segment
+        if segment is None or now < segment.told_at + self._plan.limits.progress_s:
+            return []
+        segment.told_at = now
+        return [Progress(segment.key)]
+
+    def upstream_progressed(self, now: float) -> None:
+        """What the turn waits for is being made: the stall clock starts again."""
+        if self.segment is not None:
+            self.segment.waiting_since = now
 
     def complete(self, event: Completed, now: float) -> list[Instruction]:
         """The engine is done with the turn, which ends when all its output has left.
@@ -231,16 +245,18 @@ class LiveSession:
         self.segment.in_engine = False
         return [Release(self.segment.key)]
 
-    def note_awaited(self, edge: str | None, accepted: int, now: float) -> list[Instruction]:
+    def note_awaited(
+        self, edge: str | None, accepted: int, now: float, *, stepped: bool
+    ) -> list[Instruction]:
         """The engine says what the turn waits for, None when it can step.
 
-        `accepted` is how many chunks it knew of then.
+        `accepted` is how many chunks it knew of then, `stepped` whether it has made a step.
         """
         if self.segment is None or not self.segment.in_engine:
             return []
         self.segment.note_awaited(edge, accepted, now)
         self.become(Event.STEPPABLE if edge is None else Event.INPUT_AWAITED)
-        return self._grant_inputs()
+        return [*self._grant_inputs(), *(self._progress(now) if stepped else ())]
 
     def edge_to(self, address: str) -> str | None:
         """An output that has not left and goes to this stage; None when there is none."""
@@ -256,7 +272,9 @@ class LiveSession:
             return []
         return [segment.report(segment.completed), *self.park(Outcome.FINISHED, now)]
 
-    def _send(self, edge: str, pieces: list[Piece]) -> list[Instruction]:
+    def _send(self, edge: str, pieces: list[Piece], now: float) -> list[Instruction]:
+        if self.segment is not None and pieces and Destination() in self._routes[edge]:
+            self.segment.told_at = now
         chunks = [self._address(edge, piece) for piece in pieces]
         return [Send(to, chunk) for chunk in chunks for to in self._routes[edge]]
 
@@ -293,7 +311,7 @@ class LiveSession:
         if segment is None or outlet is None or segment.key != key:
             return []
         was_held = segment.held
-        done = self._send(edge, outlet.grant(destination, positions))
+        done = self._send(edge, outlet.grant(destination, positions), now)
         if segment.in_engine:
             done += segment.limits()
         if was_held and not segment.held:

@@ -32,6 +32,11 @@ class Outbox(Generic[Item]):
         self._ended = False
         self._changed = asyncio.Event()
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether the reader has been given everything."""
+        return not self._items
+
     def put_nowait(self, item: Item, size_bytes: int = 0) -> None:
         """Append an item; after the end it is dropped."""
         if self._ended:

@@ -30,6 +30,7 @@ class StageLimits:
     hold_bytes: int
     max_sessions: int = 1024
     idle_session_timeout_s: float = 600.0
+    progress_s: float = 1.0
 
 
 @dataclass(frozen=True, slots=True)

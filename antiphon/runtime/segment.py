@@ -37,6 +37,7 @@ class Segment:
         self.awaited = ""
         self.deadline = deadline
         self.waiting_since = now
+        self.told_at = now
         self._outlets = outlets
         self._opened_at = now
         self._accepted = 0

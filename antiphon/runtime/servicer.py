@@ -24,6 +24,7 @@ from antiphon.runtime.instructions import (
     Destination,
     End,
     Opened,
+    Progress,
     Report,
     SegmentOpened,
     Suspended,
@@ -182,6 +183,8 @@ def _act(stage: Stage, role: str, session_id: str, request: session_pb2.SessionR
             credit = request.credit
             key = SegmentKey(session_id, credit.segment)
             stage.credited(key, credit.edge, credit.positions)
+        case "progress":
+            stage.upstream_progressed(SegmentKey(session_id, request.progress.segment))
         case "reroute":
             raise NotImplementedYet("reroute: not implemented yet", field="reroute")
         case "open":
@@ -282,6 +285,9 @@ def _response(
                 edge=edge, address=address, resume_window_s=identity.resume_window_s
             )
             return session_pb2.SessionResponse(suspended=suspended)
+        case Progress(key):
+            progress = session_pb2.Progress(segment=key.segment)
+            return session_pb2.SessionResponse(progress=progress)
         case Report():
             return session_pb2.SessionResponse(report=_report(told))
         case End(_, error) if error is not None:

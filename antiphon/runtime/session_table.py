@@ -141,6 +141,11 @@ class SessionTable:
         session = self._sessions.get(session_id)
         return self._end(session, Event.FAULT, error) if session else []
 
+    def upstream_progressed(self, key: SegmentKey, now: float) -> None:
+        """A stage before this one works on the segment."""
+        if (session := self._with_segment(key)) is not None:
+            session.upstream_progressed(now)
+
     def credited(
         self, key: SegmentKey, edge: str, destination: Destination, positions: int, now: float
     ) -> list[Instruction]:
@@ -241,8 +246,10 @@ class SessionTable:
                 done += self._on(event.key.session_id, partial(self._take, event, now))
         for key, edge in awaited.items():
             if self._with_segment(key) is not None:
+                note = partial(LiveSession.note_awaited, edge=edge, now=now)
                 known = (accepted or {}).get(key, 0)
-                done += self._on(key.session_id, partial(_note_awaited, edge, known, now))
+                act = partial(note, accepted=known, stepped=key in busy_s)
+                done += self._on(key.session_id, act)
         return done
 
     def engine_lost(self, error: AntiphonError) -> list[Instruction]:
@@ -384,12 +391,6 @@ class SessionTable:
         done = session.drop_segment(outcome, error)
         session.become(event)
         return [*done, End(session.session_id, error)]
-
-
-def _note_awaited(
-    edge: str | None, accepted: int, now: float, session: LiveSession
-) -> list[Instruction]:
-    return session.note_awaited(edge, accepted, now)
 
 
 def _refusal(arrival: Arrival, error: AntiphonError) -> Refuse:

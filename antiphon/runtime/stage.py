@@ -28,6 +28,7 @@ from antiphon.runtime.instructions import (
     Instruction,
     Limit,
     Opened,
+    Progress,
     Refuse,
     Release,
     Report,
@@ -197,6 +198,11 @@ class Stage:
         """The client takes more of an output on its stream: up to `positions` in all."""
         self._credited("", key, edge, positions)
 
+    def upstream_progressed(self, key: SegmentKey) -> None:
+        """A stage before this one works on the segment; nothing has come of it yet."""
+        self._table.upstream_progressed(key, self._loop.time())
+        self._set_timer()
+
     def client_done(self, session_id: str) -> None:
         """The client has closed its side."""
         self._apply(self._table.client_done(session_id))
@@ -330,6 +336,8 @@ class Stage:
                 self._reply(session_id, instruction)
             case SegmentOpened(key) | Report(key):
                 self._reply(key.session_id, instruction)
+            case Progress(key):
+                self._tell_progress(key.session_id, instruction)
             case Refuse(link_id) | Grant(link_id):
                 self._answer(link_id, instruction)
             case End():
@@ -338,6 +346,12 @@ class Stage:
     def _reply(self, session_id: str, reply: Reply, size_bytes: int = 0) -> None:
         if (outbox := self._replies.get(session_id)) is not None:
             outbox.put_nowait(reply, size_bytes)
+
+    def _tell_progress(self, session_id: str, progress: Progress) -> None:
+        """Say so unless something waits to be read, which says as much."""
+        outbox = self._replies.get(session_id)
+        if outbox is not None and outbox.is_empty:
+            outbox.put_nowait(progress)
 
     def _answer(self, link_id: str, answer: Answer) -> None:
         if (outbox := self._incoming.get(link_id)) is not None:
@@ -379,7 +393,7 @@ def _session_of(instruction: Instruction) -> str:
             return chunk.session_id
         case Admit(key) | Feed(key) | Limit(key) | Release(key) | Grant(_, key):
             return key.session_id
-        case SegmentOpened(key) | Report(key):
+        case SegmentOpened(key) | Report(key) | Progress(key):
             return key.session_id
         case Opened(session_id) | Suspended(session_id) | End(session_id) | Refuse(_, session_id):
             return session_id

@@ -625,6 +625,25 @@ class OutputCredit(google.protobuf.message.Message):
 global___OutputCredit = OutputCredit
 
 @typing.final
+class Progress(google.protobuf.message.Message):
+    """A segment goes on although nothing of it has been sent: a stage's engine has made
+    a step with it, of a long prompt for example.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SEGMENT_FIELD_NUMBER: builtins.int
+    segment: builtins.int
+    def __init__(
+        self,
+        *,
+        segment: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["segment", b"segment"]) -> None: ...
+
+global___Progress = Progress
+
+@typing.final
 class SessionRequest(google.protobuf.message.Message):
     """What a client or the gateway sends on a RunSession stream."""
 
@@ -637,6 +656,7 @@ class SessionRequest(google.protobuf.message.Message):
     CANCEL_SEGMENT_FIELD_NUMBER: builtins.int
     REROUTE_FIELD_NUMBER: builtins.int
     CREDIT_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
     @property
     def open(self) -> global___SessionOpen: ...
     @property
@@ -653,6 +673,12 @@ class SessionRequest(google.protobuf.message.Message):
     def reroute(self) -> global___Reroute: ...
     @property
     def credit(self) -> global___OutputCredit: ...
+    @property
+    def progress(self) -> global___Progress:
+        """Of a stage before this one, which told it on its own stream: what this stage
+        awaits is being made, and its stall timeout starts anew.
+        """
+
     def __init__(
         self,
         *,
@@ -663,10 +689,11 @@ class SessionRequest(google.protobuf.message.Message):
         cancel_segment: global___CancelSegment | None = ...,
         reroute: global___Reroute | None = ...,
         credit: global___OutputCredit | None = ...,
+        progress: global___Progress | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["cancel_segment", b"cancel_segment", "chunk", b"chunk", "credit", b"credit", "input_finished", b"input_finished", "message", b"message", "open", b"open", "reroute", b"reroute", "segment_open", b"segment_open"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cancel_segment", b"cancel_segment", "chunk", b"chunk", "credit", b"credit", "input_finished", b"input_finished", "message", b"message", "open", b"open", "reroute", b"reroute", "segment_open", b"segment_open"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["open", "segment_open", "chunk", "input_finished", "cancel_segment", "reroute", "credit"] | None: ...
+    def HasField(self, field_name: typing.Literal["cancel_segment", b"cancel_segment", "chunk", b"chunk", "credit", b"credit", "input_finished", b"input_finished", "message", b"message", "open", b"open", "progress", b"progress", "reroute", b"reroute", "segment_open", b"segment_open"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cancel_segment", b"cancel_segment", "chunk", b"chunk", "credit", b"credit", "input_finished", b"input_finished", "message", b"message", "open", b"open", "progress", b"progress", "reroute", b"reroute", "segment_open", b"segment_open"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["open", "segment_open", "chunk", "input_finished", "cancel_segment", "reroute", "credit", "progress"] | None: ...
 
 global___SessionRequest = SessionRequest
 
@@ -802,6 +829,7 @@ class SessionResponse(google.protobuf.message.Message):
     SUSPENDED_FIELD_NUMBER: builtins.int
     ERROR_FIELD_NUMBER: builtins.int
     SEGMENT_OPENED_FIELD_NUMBER: builtins.int
+    PROGRESS_FIELD_NUMBER: builtins.int
     @property
     def opened(self) -> global___SessionOpened: ...
     @property
@@ -818,6 +846,12 @@ class SessionResponse(google.protobuf.message.Message):
 
     @property
     def segment_opened(self) -> global___SegmentOpened: ...
+    @property
+    def progress(self) -> global___Progress:
+        """At most one a second, and only when nothing else was sent for as long. A stage
+        whose engine hangs sends none.
+        """
+
     def __init__(
         self,
         *,
@@ -827,9 +861,10 @@ class SessionResponse(google.protobuf.message.Message):
         suspended: global___SessionSuspended | None = ...,
         error: global___SessionError | None = ...,
         segment_opened: global___SegmentOpened | None = ...,
+        progress: global___Progress | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["chunk", b"chunk", "error", b"error", "message", b"message", "opened", b"opened", "report", b"report", "segment_opened", b"segment_opened", "suspended", b"suspended"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["chunk", b"chunk", "error", b"error", "message", b"message", "opened", b"opened", "report", b"report", "segment_opened", b"segment_opened", "suspended", b"suspended"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["opened", "chunk", "report", "suspended", "error", "segment_opened"] | None: ...
+    def HasField(self, field_name: typing.Literal["chunk", b"chunk", "error", b"error", "message", b"message", "opened", b"opened", "progress", b"progress", "report", b"report", "segment_opened", b"segment_opened", "suspended", b"suspended"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["chunk", b"chunk", "error", b"error", "message", b"message", "opened", b"opened", "progress", b"progress", "report", b"report", "segment_opened", b"segment_opened", "suspended", b"suspended"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["opened", "chunk", "report", "suspended", "error", "segment_opened", "progress"] | None: ...
 
 global___SessionResponse = SessionResponse

@@ -55,6 +55,7 @@ class Session:
         self.opening = session_pb2.SessionOpen()
         self.segment = session_pb2.SegmentOpen()
         self.input: Chunk | None = None
+        self.requests: AsyncIterator[session_pb2.SessionRequest]
         self.cancelled = asyncio.Event()
         self.half_closed = asyncio.Event()
         self.ended = asyncio.Event()
@@ -104,6 +105,10 @@ class Session:
     async def report(self, reason: FinishReason = FinishReason.STOP, **counts: int) -> None:
         report = session_pb2.SegmentReport(finish_reason=finish_reason_to_proto(reason), **counts)
         await self._context.write(session_pb2.SessionResponse(report=report))
+
+    async def progress(self, segment: int = 0) -> None:
+        progress = session_pb2.Progress(segment=segment)
+        await self._context.write(session_pb2.SessionResponse(progress=progress))
 
     async def error(self, error: AntiphonError) -> None:
         message = session_pb2.SessionResponse(error=error_to_proto(error))
@@ -199,6 +204,7 @@ class FakeStage(stage_pb2_grpc.StageServiceServicer):
         self.sessions.append(session)
         try:
             _take(session, await anext(request_iterator))
+            session.requests = request_iterator
             await self.script(session)
             if self.ends_itself:
                 return

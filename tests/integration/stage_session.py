@@ -55,8 +55,12 @@ class Session:
             await self.call.write(request)
 
     async def read(self, kind: str) -> session_pb2.SessionResponse:
-        response = await self.call.read()
-        assert isinstance(response, session_pb2.SessionResponse), "the stream has ended"
+        """The next message, of this kind; progress, which a slow machine makes, aside."""
+        while True:
+            response = await self.call.read()
+            assert isinstance(response, session_pb2.SessionResponse), "the stream has ended"
+            if kind == "progress" or response.WhichOneof("message") != "progress":
+                break
         assert response.WhichOneof("message") == kind, response
         return response
 

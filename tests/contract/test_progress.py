@@ -1,0 +1,70 @@
+"""Progress counts as life: a stage that works is waited for, and those behind it wait with it."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from fake_stages import CODE2WAV, TALKER, THINKER, Session, think
+from gateway_door import SPOKEN, open_door
+
+from antiphon.v1 import session_pb2
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+GENEROUS_S = 60.0
+IDLE_S = 1.0
+
+
+async def test_a_call_is_waited_for_while_a_stage_says_that_it_works_on_it() -> None:
+    async def work(session: Session) -> None:
+        await session.opened()
+        # Longer than the gateway waits for a word, in all; each pause is a part of that.
+        for _ in range(8):
+            await asyncio.sleep(IDLE_S / 4)
+            await session.progress()
+        await think(session)
+
+    async with asyncio.timeout(GENEROUS_S), open_door(idle_timeout_s=IDLE_S) as door:
+        door.fakes[THINKER].script = work
+        assert (await door.chat()).status_code == 200
+
+
+async def test_the_stages_behind_the_one_that_works_are_told_and_those_before_it_are_not() -> None:
+    async def work(session: Session) -> None:
+        await session.opened()
+        await session.progress(segment=0)
+        await asyncio.Event().wait()
+
+    told: asyncio.Queue[tuple[str, session_pb2.SessionRequest]] = asyncio.Queue()
+
+    async def listen(session: Session) -> None:
+        await session.opened()
+        async for request in session.requests:
+            told.put_nowait((session.role, request))
+
+    async with asyncio.timeout(GENEROUS_S), open_door() as door:
+        for role in (THINKER, CODE2WAV):
+            door.fakes[role].script = listen
+        door.fakes[TALKER].script = work
+        asking = asyncio.create_task(door.chat(**SPOKEN))
+        role, request = await told.get()
+        assert role == CODE2WAV
+        assert request.WhichOneof("message") == "progress"
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+        await door.fakes[THINKER].sessions[0].ended.wait()
+        assert told.empty()
+
+
+async def test_a_stage_that_says_nothing_is_not_waited_for_after_its_progress_ends() -> None:
+    async def work(session: Session) -> None:
+        await session.opened()
+        await session.progress()
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(GENEROUS_S), open_door(idle_timeout_s=0.2) as door:
+        door.fakes[THINKER].script = work
+        response = await door.chat()
+        assert response.status_code == 504
+        assert "no stage has said anything for 0.2 s" in response.text
