@@ -175,6 +175,8 @@ class FakeStage(stage_pb2_grpc.StageServiceServicer):
     script: Script
     description: stage_pb2.DescribeResponse
     sessions: list[Session] = field(default_factory=list)
+    # Set while the stage has had a session.
+    begun: asyncio.Event = field(default_factory=asyncio.Event)
     address: str = "127.0.0.1:0"
     # Ends the stream after the script, without waiting for the gateway to half-close.
     ends_itself: bool = False
@@ -202,6 +204,7 @@ class FakeStage(stage_pb2_grpc.StageServiceServicer):
     async def RunSession(self, request_iterator: AsyncIterator[Any], context: Any) -> None:
         session = Session(self.role, context)
         self.sessions.append(session)
+        self.begun.set()
         try:
             _take(session, await anext(request_iterator))
             session.requests = request_iterator
@@ -280,6 +283,15 @@ class FakeStages:
             stage.ends_itself = False
             stage.description = describe(role)
             stage.sessions.clear()
+            stage.begun.clear()
+
+    async def wait_begun(self, *roles: str) -> None:
+        """Return when each of the roles (all, when none is named) has a session.
+
+        A request reaches its stages one by one: that one has it says nothing of the others.
+        """
+        for role in roles or ROLES:
+            await self[role].begun.wait()
 
     def sessions(self, roles: Sequence[str] = ROLES) -> list[Session]:
         """The latest session of each role."""

@@ -200,6 +200,7 @@ async def test_disconnect_frees_all_stages(door: Door, stream: bool) -> None:
     async with httpx.AsyncClient(base_url=door.url) as leaving:
         asking = asyncio.create_task(leaving.post("/v1/chat/completions", json=body))
         await begun.wait()
+        await door.fakes.wait_begun()
         asking.cancel()
         await asyncio.gather(asking, return_exceptions=True)
     for session in door.fakes.sessions():
@@ -234,7 +235,8 @@ async def test_stream_stops_reading_from_the_stages_when_the_client_does_not_rea
 
 
 async def test_stages_are_freed_when_the_client_takes_nothing_for_too_long() -> None:
-    async with open_door(send_timeout_s=0.2) as door:
+    # Longer than any pause of this process, which is the client as well.
+    async with open_door(send_timeout_s=3) as door:
         door.fakes[THINKER].script = pour_without_end
         body = {"model": MODEL, "messages": MESSAGES, "stream": True}
         async with door.http.stream("POST", "/v1/chat/completions", json=body) as response:

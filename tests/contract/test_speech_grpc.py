@@ -266,6 +266,7 @@ async def test_generate_frees_all_stages_when_it_is_cancelled(
     async for event in call:
         if event.HasField("text"):
             break
+    await door.fakes.wait_begun()
     call.cancel()
     for session in door.fakes.sessions():
         await session.ended.wait()
@@ -318,7 +319,8 @@ async def test_generate_frees_the_stages_when_the_client_takes_nothing_for_too_l
             await session.text("x" * 262_144)
 
     async with (
-        open_door(send_timeout_s=0.2) as door,
+        # Longer than any pause of this process, which is the client as well.
+        open_door(send_timeout_s=3) as door,
         grpc.aio.insecure_channel(door.gateway.grpc_address) as channel,
     ):
         door.fakes[THINKER].script = pour

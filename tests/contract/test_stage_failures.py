@@ -90,7 +90,12 @@ async def test_stream_has_the_status_of_a_stage_without_a_slot(door: Door) -> No
 
 async def test_chat_cancels_all_stages_when_one_refuses(door: Door) -> None:
     door.fakes[THINKER].script = door.fakes[CODE2WAV].script = stall
-    door.fakes[TALKER].script = refusing(ResourceExhausted("all slots are taken"))
+
+    async def refuse_last(session: Session) -> None:
+        await door.fakes.wait_begun(THINKER, CODE2WAV)
+        await session.error(ResourceExhausted("all slots are taken"))
+
+    door.fakes[TALKER].script = refuse_last
     assert (await door.chat(**SPOKEN)).status_code == 429
     for role in (THINKER, CODE2WAV):
         await door.fakes[role].sessions[0].cancelled.wait()
@@ -112,6 +117,7 @@ async def test_stream_ends_with_unavailable_naming_the_stage_that_dies(role: str
         door.fakes[THINKER].script = begin
         asking = asyncio.create_task(door.chat(stream=True, **SPOKEN))
         await begun.wait()
+        await door.fakes.wait_begun()
         await door.fakes[role].die()
         error = error_of(await asking)
         assert error["code"] == "unavailable"
@@ -229,7 +235,8 @@ async def test_chat_is_refused_when_stages_do_not_fit_together(door: Door, name:
 
 
 async def test_chat_is_a_504_naming_the_stages_that_say_nothing() -> None:
-    async with open_door(idle_timeout_s=0.2) as door:
+    # Time enough for the others to finish.
+    async with open_door(idle_timeout_s=3) as door:
         door.fakes[CODE2WAV].script = stall
         response = await door.chat(**SPOKEN)
         assert response.status_code == 504

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Awaitable, Callable
 
 import grpc
@@ -268,6 +269,50 @@ def test_client_request_is_cancelled_when_with_block_is_left(serve: Serve) -> No
         with client.generate("Hi") as generation:
             next(generation)
         assert server.cancelled.wait(timeout=30)
+
+
+async def test_async_client_request_is_cancelled_when_with_block_is_left(serve: Serve) -> None:
+    def hang(request: speech_pb2.GenerateRequest, server: Speech) -> Responses:
+        yield text("Hel")
+        server.hang.wait()
+
+    server = serve(hang)
+    async with antiphon.AsyncClient(server.address) as client:
+        async with client.generate("Hi") as generation:
+            await anext(generation)
+        # The client is open still, and its channel too.
+        assert await asyncio.to_thread(server.cancelled.wait, 30)
+
+
+@pytest.mark.parametrize("blocking", [True, False])
+@pytest.mark.parametrize("fault", ["an error event", "a gap in the audio"])
+async def test_client_request_is_cancelled_when_its_stream_has_a_fault(
+    serve: Serve, blocking: bool, fault: str
+) -> None:
+    def go_on(request: speech_pb2.GenerateRequest, server: Speech) -> Responses:
+        yield started()
+        if fault == "an error event":
+            yield speech_pb2.GenerateResponse(error=error_to_proto(Unavailable("lost")))
+        else:
+            yield audio(1, b"\0\0")
+        server.hang.wait()
+
+    def read_on(address: str) -> bool:
+        with antiphon.Client(address) as client:
+            generation = client.generate("Hi")
+            with pytest.raises(AntiphonError):
+                next(generation)
+            return server.cancelled.wait(timeout=30)
+
+    server = serve(go_on)
+    if blocking:
+        assert await asyncio.to_thread(read_on, server.address)
+        return
+    async with antiphon.AsyncClient(server.address) as client:
+        generation = client.generate("Hi")
+        with pytest.raises(AntiphonError):
+            await anext(generation)
+        assert await asyncio.to_thread(server.cancelled.wait, 30)
 
 
 async def test_client_server_info_is_the_same_from_both_clients(serve: Serve) -> None:

@@ -9,14 +9,21 @@ import soundfile
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gateway.audio_out import BASE64_GROUP_BYTES, Base64Stream, to_pcm16, wav_file
+from gateway.audio_out import Base64Stream, to_pcm16, wav_file
+
+
+def test_base64_pieces_hold_whole_samples_when_audio_does_not_come_in_threes() -> None:
+    stream = Base64Stream()
+    samples = [stream.add(bytes(3)), stream.add(bytes(3)), stream.add(bytes(8)), stream.flush()]
+    assert [len(base64.b64decode(text)) for text in samples] == [0, 6, 6, 2]
 
 
 @given(st.lists(st.binary(max_size=40), max_size=12))
 def test_base64_pieces_join_up_to_the_whole(pieces: list[bytes]) -> None:
     stream = Base64Stream()
     texts = [stream.add(piece) for piece in pieces]
-    assert all(len(base64.b64decode(text)) % BASE64_GROUP_BYTES == 0 for text in texts)
+    # Three bytes are a whole group of base64, two a whole sample.
+    assert all(len(base64.b64decode(text, validate=True)) % 6 == 0 for text in texts)
     texts.append(stream.flush())
     assert base64.b64decode("".join(texts), validate=True) == b"".join(pieces)
     assert stream.flush() == ""
