@@ -15,7 +15,8 @@ import msgspec
 from antiphon.errors import InvalidArgument
 
 Positive = Annotated[int, msgspec.Meta(ge=1)]
-Seconds = Annotated[float, msgspec.Meta(gt=0)]
+# At most a year: what no clock can keep, such as infinity, is no deadline.
+Seconds = Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400)]
 Ahead = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Bytes = Annotated[int, msgspec.Meta(ge=1)]
 DeliveryName = Literal["stream", "whole"]
@@ -53,13 +54,14 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # Longest wait for an awaited input, and for a chunk's session to be opened.
     stall_timeout_s: Seconds = 30.0
     hold_timeout_s: Seconds = 10.0
+    # Sessions that are registered at a time, whether they have a segment open or not, and how
+    # long one may be without: between the turns of a conversation, or done while others still
+    # speak. So it is `gateway.request_timeout_s` where that is longer.
+    max_sessions: Positive = 1024
+    idle_session_timeout_s: Seconds = 600.0
     # Bounds on chunks held for sessions that are not open yet, and on output
     # that waits for a slow reader, per session.
     hold_bytes: Bytes = 64 << 20
-    # Sessions that are registered at a time, whether they have a segment open or not, and how
-    # long one may be without: between the turns of a conversation, mostly.
-    max_sessions: Positive = 1024
-    idle_session_timeout_s: Seconds = 600.0
     outbox_bytes: Bytes = 64 << 20
     # Most input of all sessions that waits while the engine is in a step; what would exceed
     # it ends its session with RESOURCE_EXHAUSTED.

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from antiphon.chunk import MAX_NAME
+from antiphon.deployment.schema import GatewayConfig, StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.graph import Edge, Pipeline
 from antiphon.runtime.instructions import Destination
@@ -30,6 +31,22 @@ class StageLimits:
     hold_bytes: int
     max_sessions: int = 1024
     idle_session_timeout_s: float = 600.0
+
+    @classmethod
+    def of(cls, config: StageConfig, gateway: GatewayConfig) -> StageLimits:
+        """The bounds that a deployment sets.
+
+        A stage that is done waits without a segment until the others of its request are.
+        """
+        return cls(
+            slots=config.slots,
+            stall_timeout_s=config.stall_timeout_s,
+            hold_timeout_s=config.hold_timeout_s,
+            hold_bytes=config.hold_bytes,
+            max_sessions=config.max_sessions,
+            idle_session_timeout_s=max(config.idle_session_timeout_s, gateway.request_timeout_s),
+        )
+
     progress_s: float = 1.0
 
 

@@ -251,14 +251,7 @@ def _start_stage(
         transports=candidates(links),
         resume_window_s=links.resume_window_s,
     )
-    limits = StageLimits(
-        slots=config.slots,
-        stall_timeout_s=config.stall_timeout_s,
-        hold_timeout_s=config.hold_timeout_s,
-        hold_bytes=config.hold_bytes,
-        max_sessions=config.max_sessions,
-        idle_session_timeout_s=config.idle_session_timeout_s,
-    )
+    limits = StageLimits.of(config, options.deployment.gateway)
     delivery = {edge: Delivery(value) for edge, value in options.deployment.delivery.items()}
     plan = StagePlan.of(options.pipeline, options.role, facts.default_sampling, limits, delivery)
     link_identity = LinkIdentity(identity.host_id, identity.boot_id, options.role, address)
