@@ -1,6 +1,6 @@
-"""code2wav as a process whose engine or interpreter hangs when told to; for tests.
+"""code2wav as a process whose engine or interpreter hangs when told to.
 
-`python -m tests.integration.stoppable_stage FIFO --config ...`: one letter in the FIFO is one
+`python -m benchmarks.failures.stage FIFO --config ...`: one letter in the FIFO is one
 command. E: the engine's steps hang until G. I: the interpreter hangs, every thread of it,
 until the next letter. P: every step, and every release after it, raises.
 """
@@ -26,7 +26,7 @@ HOLDS_THE_INTERPRETER = ctypes.PyDLL(None)
 
 
 class StoppableEngine:
-    """Code2wav's engine behind a gate."""
+    """Code2wav's engine behind a gate; see `antiphon.runtime.engine.Engine`."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
@@ -35,20 +35,25 @@ class StoppableEngine:
         self.poisoned = False
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
+        """Take a segment in."""
         self._engine.admit(key, settings)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
+        """Store input."""
         self._engine.accept(key, chunk)
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
+        """What a segment waits for."""
         return self._engine.awaited_edge(key)
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
+        """Step as soon as the gate is open."""
         self.gate.wait()
         self._check()
         return self._engine.step(held)
 
     def release(self, key: SegmentKey) -> None:
+        """Free a segment."""
         self._check()
         self._engine.release(key)
 
