@@ -19,7 +19,6 @@ from antiphon.deployment.address import host_and_port
 from antiphon.deployment.schema import Deployment
 from antiphon.errors import Unavailable
 from antiphon.transport.channel import CLIENT_SERVER_OPTIONS
-from antiphon.v1 import speech_pb2, speech_pb2_grpc
 from gateway.calls import Calls
 from gateway.chat_http import ChatCompletions
 from gateway.config import delivery_of
@@ -28,7 +27,7 @@ from gateway.http_app import http_app
 from gateway.journal import Journal
 from gateway.metrics import Metrics
 from gateway.speech import Speech
-from gateway.speech_grpc import SpeechServicer
+from gateway.speech_grpc import SERVICE, SpeechServicer
 from gateway.stages import Stages
 
 LAST_WORDS_S = 1.0
@@ -37,8 +36,6 @@ LAST_WORDS_S = 1.0
 # The kernel alone would take megabytes for a client that reads nothing: a minute of
 # audio that counts as taken. So much of it may lie unsent.
 UNSENT_BYTES = 64 << 10
-
-_SERVICE = speech_pb2.DESCRIPTOR.services_by_name["SpeechService"].full_name
 
 
 class HttpServer(uvicorn.Server):
@@ -72,7 +69,7 @@ class Gateway:
         self.metrics = Metrics(in_flight=lambda: self.calls.in_flight)
         journal = Journal(self.metrics)
         speech = Speech(self.stages, self.calls, config)
-        self._servicer = SpeechServicer(speech, journal, send_timeout_s=config.send_timeout_s)
+        self._servicer = SpeechServicer(speech, journal, config)
         self._grpc = grpc.aio.server(options=_server_options(config.max_body_bytes))
         self._health = health.aio.HealthServicer()
         host_and_port(config.grpc_listen, field="gateway.grpc_listen")
@@ -147,9 +144,9 @@ class Gateway:
         await self.stages.wait_ready()
 
     async def _start_grpc(self) -> None:
-        speech_pb2_grpc.add_SpeechServiceServicer_to_server(self._servicer, self._grpc)
+        self._servicer.add_to(self._grpc)
         health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
-        names = (_SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
+        names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
         reflection.enable_server_reflection(names, self._grpc)
         host, _ = host_and_port(self._grpc_listen, field="gateway.grpc_listen")
         try:
@@ -170,7 +167,7 @@ class Gateway:
     async def _set_health(self, *, serving: bool) -> None:
         response = health_pb2.HealthCheckResponse
         status = response.SERVING if serving else response.NOT_SERVING
-        for name in ("", _SERVICE):
+        for name in ("", SERVICE):
             await self._health.set(name, status)
 
 

@@ -2,17 +2,21 @@
 
 from __future__ import annotations
 
+import asyncio
 import logging
 import math
 import uuid
 from typing import Any
 
 import grpc
+from google.protobuf.message import DecodeError
 
-from antiphon.errors import AntiphonError, Internal, NotImplementedYet
-from antiphon.v1 import speech_pb2, speech_pb2_grpc
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import AntiphonError, Internal, InvalidArgument, NotImplementedYet
+from antiphon.v1 import speech_pb2
 from antiphon.version import VERSION
 from antiphon.wire.convert import error_to_proto
+from antiphon.wire.fields import check_fields
 from antiphon.wire.status import abort
 from gateway.journal import Entry, Journal
 from gateway.request import AUDIO, TEXT
@@ -24,22 +28,40 @@ from gateway.stages import Stages
 log = logging.getLogger("gateway.grpc")
 
 FEATURES = ("generate",)
+SERVICE = speech_pb2.DESCRIPTOR.services_by_name["SpeechService"].full_name
 REQUEST_ID_KEY = "x-request-id"
 
 Context = grpc.aio.ServicerContext[Any, Any]
 
 
-class SpeechServicer(speech_pb2_grpc.SpeechServiceServicer):
+class SpeechServicer:
     """The service over the same calls as HTTP.
 
     An error before the first event is the call's gRPC status; a later one is the
     last event.
     """
 
-    def __init__(self, speech: Speech, journal: Journal, *, send_timeout_s: float) -> None:
+    def __init__(self, speech: Speech, journal: Journal, config: GatewayConfig) -> None:
         self._speech = speech
         self._journal = journal
-        self._send_timeout_s = send_timeout_s
+        self._config = config
+
+    def add_to(self, server: grpc.aio.Server) -> None:
+        """Serve the methods there. A request of `Generate` comes as bytes: see `_parse`."""
+        handlers = {
+            "GetServerInfo": grpc.unary_unary_rpc_method_handler(
+                self.GetServerInfo,
+                request_deserializer=speech_pb2.GetServerInfoRequest.FromString,
+                response_serializer=speech_pb2.GetServerInfoResponse.SerializeToString,
+            ),
+            "Generate": grpc.unary_stream_rpc_method_handler(
+                self.Generate,
+                response_serializer=speech_pb2.GenerateResponse.SerializeToString,
+            ),
+            "Converse": grpc.stream_stream_rpc_method_handler(self.Converse),
+        }
+        handler = grpc.method_handlers_generic_handler(SERVICE, handlers)
+        server.add_generic_rpc_handlers((handler,))
 
     async def GetServerInfo(
         self, request: speech_pb2.GetServerInfoRequest, context: Context
@@ -47,10 +69,7 @@ class SpeechServicer(speech_pb2_grpc.SpeechServiceServicer):
         """What is served now; no model while no stage has told of one."""
         return server_info(self._speech.stages)
 
-    # The stubs know iterators only; grpc.aio also takes methods that write to the context.
-    async def Generate(  # type: ignore[override]
-        self, request: speech_pb2.GenerateRequest, context: Context
-    ) -> None:
+    async def Generate(self, request: bytes, context: Context) -> None:
         """Answer once. Cancelling frees every stage."""
         request_id = f"req_{uuid.uuid4().hex}"
         with self._journal.entry("grpc", "Generate", request_id) as entry:
@@ -67,17 +86,16 @@ class SpeechServicer(speech_pb2_grpc.SpeechServiceServicer):
                 mistake = Internal("the gateway made a mistake; its log has more")
                 await _end_with(mistake, context, entry)
 
-    async def Converse(  # type: ignore[override]
-        self, request_iterator: object, context: Context
-    ) -> None:
+    async def Converse(self, request_iterator: object, context: Context) -> None:
         """Not there yet."""
         await abort(context, NotImplementedYet("Converse is not implemented yet"))
 
-    async def _answer(
-        self, request: speech_pb2.GenerateRequest, context: Context, entry: Entry
-    ) -> None:
+    async def _answer(self, data: bytes, context: Context, entry: Entry) -> None:
         left_s = context.time_remaining()
-        order = read_generate(request, math.inf if left_s is None else left_s)
+        request = await self._parse(data)
+        order = read_generate(
+            request, math.inf if left_s is None else left_s, max_parts=self._config.max_parts
+        )
         async with self._speech.answer(order) as call:
             try:
                 async for event in call:
@@ -95,8 +113,17 @@ class SpeechServicer(speech_pb2_grpc.SpeechServiceServicer):
                 last = speech_pb2.GenerateResponse(error=error_to_proto(error))
                 await self._write(context, last)
 
+    async def _parse(self, data: bytes) -> speech_pb2.GenerateRequest:
+        """The request. Raises `InvalidArgument` for one of too many fields, or none at all."""
+        kind = speech_pb2.GenerateRequest
+        await asyncio.to_thread(check_fields, data, kind.DESCRIPTOR, self._config.max_body_values)
+        try:
+            return kind.FromString(data)
+        except DecodeError as error:
+            raise InvalidArgument("the bytes are no GenerateRequest") from error
+
     async def _write(self, context: Context, message: speech_pb2.GenerateResponse) -> None:
-        await send_in_time(context.write(message), self._send_timeout_s)
+        await send_in_time(context.write(message), self._config.send_timeout_s)
 
 
 def server_info(stages: Stages) -> speech_pb2.GetServerInfoResponse:

@@ -22,9 +22,18 @@ from gateway.request import AUDIO, TEXT
 from gateway.speech import Order
 from gateway.vision_in import File
 
+MAX_ROLES = 16
+MAX_MODALITIES = 16
 
-def read_generate(request: speech_pb2.GenerateRequest, timeout_s: float) -> Order:
-    """The order in a request. Raises `InvalidArgument` with the field."""
+
+def read_generate(
+    request: speech_pb2.GenerateRequest, timeout_s: float, *, max_parts: int
+) -> Order:
+    """The order in a request. Raises `InvalidArgument` with the field.
+
+    What there may be many of is counted before any of it is read.
+    """
+    _check_counts(request, max_parts)
     outputs = frozenset(request.modalities or (TEXT, AUDIO))
     if TEXT not in outputs or outputs - {TEXT, AUDIO}:
         raise InvalidArgument(
@@ -48,6 +57,24 @@ def read_generate(request: speech_pb2.GenerateRequest, timeout_s: float) -> Orde
         ),
         timeout_s=timeout_s,
     )
+
+
+def _check_counts(request: speech_pb2.GenerateRequest, max_parts: int) -> None:
+    for name, items, most in (
+        ("modalities", request.modalities, MAX_MODALITIES),
+        ("sampling", request.sampling, MAX_ROLES),
+    ):
+        if len(items) > most:
+            raise InvalidArgument(f"{name}: more than {most} of them", field=name)
+    parts = 0
+    for index, message in enumerate(request.messages):
+        # One without parts is refused later, and counts until then.
+        parts += max(1, len(message.parts))
+        if parts > max_parts:
+            field = f"messages[{index}]"
+            raise InvalidArgument(
+                f"{field}: more than {max_parts} parts in the request", field=field
+            )
 
 
 def write_event(event: Event, *, include_ids: bool) -> speech_pb2.GenerateResponse:

@@ -19,7 +19,7 @@ from antiphon.errors import (
     NotImplementedYet,
     shortened,
 )
-from antiphon.sampling import SamplingRequest
+from antiphon.sampling import MAX_STOPS, SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery, FinishReason
 from antiphon.v1 import chunk_pb2, session_pb2
 
@@ -113,7 +113,7 @@ def sampling_from_proto(proto: session_pb2.Sampling, *, field: str = "sampling")
 
     given = {each.name: value for each, value in proto.ListFields() if each.name != "stop"}
     try:
-        return SamplingRequest(**given, stop=tuple(proto.stop))
+        return SamplingRequest(**given, stop=tuple(proto.stop[: MAX_STOPS + 1]))
     except InvalidArgument as error:
         raise InvalidArgument(f"{field}.{error.message}", field=f"{field}.{error.field}") from None
 

@@ -10,7 +10,7 @@ import grpc
 import pytest
 import pytest_asyncio
 from fake_stages import THINKER, Session
-from gateway_door import Door
+from gateway_door import Door, open_door
 
 import antiphon
 from antiphon.errors import AntiphonError, Internal, InvalidArgument, NotFound
@@ -101,6 +101,44 @@ async def test_generate_refuses_what_has_no_bound_naming_the_field(door: Door, n
     error: AntiphonError = error_from_rpc(caught.value)
     assert isinstance(error, InvalidArgument), error
     assert error.field.startswith(field)
+
+
+MANY = {
+    "parts": (speech_pb2.GenerateRequest(**user(*[Part(text="a")] * 5000)), "messages[0]"),
+    "messages": (
+        speech_pb2.GenerateRequest(messages=[speech_pb2.Message(role="user")] * 5000),
+        "messages[4096]",
+    ),
+    "roles": (
+        speech_pb2.GenerateRequest(
+            **user(Part(text="a")), sampling={str(n): session_pb2.Sampling() for n in range(17)}
+        ),
+        "sampling",
+    ),
+    "modalities": (
+        speech_pb2.GenerateRequest(**user(Part(text="a")), modalities=["text"] * 17),
+        "modalities",
+    ),
+    "fields": (speech_pb2.GenerateRequest(modalities=["text"] * 20_001), ""),
+    "noise": (b"\x0b\xff\xff", ""),
+    "no UTF-8": (b"\x0a\x01\xff", ""),
+}
+
+
+@pytest.mark.parametrize("name", MANY)
+async def test_generate_refuses_what_there_is_too_much_of(name: str) -> None:
+    message, field = MANY[name]
+    data = message if isinstance(message, bytes) else message.SerializeToString()
+    async with (
+        open_door(max_body_values=20_000) as door,
+        grpc.aio.insecure_channel(door.gateway.grpc_address) as channel,
+    ):
+        with pytest.raises(grpc.aio.AioRpcError) as caught:
+            await channel.unary_stream("/antiphon.v1.SpeechService/Generate")(data).read()
+        error = error_from_rpc(caught.value)
+        assert isinstance(error, InvalidArgument), error
+        assert error.field == field
+        assert not any(stage.sessions for stage in door.fakes.by_role.values())
 
 
 @pytest.mark.parametrize("to_the_end", [True, False])

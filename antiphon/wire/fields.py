@@ -1,0 +1,67 @@
+"""How many fields a serialized message has, counted before anything is made of it.
+
+Parsed, a field of two bytes takes a hundred and more, and parsing holds the interpreter for
+as long as it takes. So what comes from strangers is counted first.
+"""
+
+from __future__ import annotations
+
+from google.protobuf.descriptor import Descriptor, FieldDescriptor
+
+from antiphon.errors import InvalidArgument
+
+_MAX_VARINT_BYTES = 10
+_TEXTS = (FieldDescriptor.TYPE_STRING, FieldDescriptor.TYPE_BYTES)
+
+
+def check_fields(data: bytes, descriptor: Descriptor, most: int) -> None:
+    """Raise `InvalidArgument` for more than `most` fields, those of messages within included.
+
+    Packed numbers count one each. Raises it too for bytes that are no message.
+    """
+    count = 0
+    inside = [(0, len(data), descriptor)]
+    while inside:
+        place, end, message = inside.pop()
+        while place < end:
+            key, place = _varint(data, place, end)
+            count += 1
+            match key & 7:
+                case 0:
+                    _, place = _varint(data, place, end)
+                case 1:
+                    place += 8
+                case 5:
+                    place += 4
+                case 2:
+                    size, place = _varint(data, place, end)
+                    field = message.fields_by_number.get(key >> 3)
+                    if field is not None and field.message_type is not None:
+                        inside.append((place, min(place + size, end), field.message_type))
+                    elif field is not None and field.type not in _TEXTS:
+                        count += size
+                    place += size
+                case _:
+                    raise _malformed()
+            if count > most:
+                raise InvalidArgument(
+                    f"the message has more than {most} fields; "
+                    "gateway.max_body_values sets the bound"
+                )
+        if place > end:
+            raise _malformed()
+
+
+def _varint(data: bytes, place: int, end: int) -> tuple[int, int]:
+    """The number at a place, and the place behind it."""
+    number = 0
+    for index in range(min(_MAX_VARINT_BYTES, end - place)):
+        byte = data[place + index]
+        number |= (byte & 0x7F) << (7 * index)
+        if byte < 0x80:
+            return number, place + index + 1
+    raise _malformed()
+
+
+def _malformed() -> InvalidArgument:
+    return InvalidArgument("the bytes are no message of this method")
