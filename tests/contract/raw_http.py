@@ -6,7 +6,7 @@ import asyncio
 import json
 import socket
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -58,16 +58,25 @@ class RawClient:
 
 
 @asynccontextmanager
-async def raw_client(door: Door, *, receive_buffer: int = 0) -> AsyncIterator[RawClient]:
+async def connect(address: str, receive_buffer: int) -> AsyncIterator[RawClient]:
     """A connection; with `receive_buffer` this host takes little for a client that reads not."""
-    host, _, port = door.gateway.http_address.rpartition(":")
+    host, _, port = address.rpartition(":")
     sock = socket.socket()
-    sock.setblocking(False)
-    if receive_buffer:
-        sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
-    await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
-    reader, writer = await asyncio.open_connection(sock=sock, limit=1 << 12)
+    try:
+        sock.setblocking(False)
+        if receive_buffer:
+            sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        await asyncio.get_running_loop().sock_connect(sock, (host, int(port)))
+        reader, writer = await asyncio.open_connection(sock=sock, limit=1 << 12)
+    except BaseException:
+        sock.close()
+        raise
     try:
         yield RawClient(reader, writer)
     finally:
         writer.transport.abort()
+
+
+def raw_client(door: Door, *, receive_buffer: int = 0) -> AbstractAsyncContextManager[RawClient]:
+    """A connection to a gateway."""
+    return connect(door.gateway.http_address, receive_buffer)
