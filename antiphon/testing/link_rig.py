@@ -117,8 +117,9 @@ class LinkConsumer(stage_pb2_grpc.StageServiceServicer):
         received: Received | None = None,
     ) -> None:
         self.received = received or Received()
+        self.opened: list[IncomingLink] = []
         events = IncomingEvents(
-            opened=lambda link: None,
+            opened=self.opened.append,
             arrived=lambda chunk, _: self.received.take(chunk),
             failed=self._failed,
             suspended=self._suspended,

@@ -1,0 +1,156 @@
+"""The clocks and bounds of a link: each ends what it is for, and nothing later."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterable
+from dataclasses import replace
+
+import grpc
+import pytest
+
+from antiphon.errors import ResourceExhausted, Unavailable
+from antiphon.testing.link_rig import (
+    CutWire,
+    LinkConsumer,
+    linked,
+    marked_chunk,
+    producer,
+    serving,
+)
+from antiphon.transport import incoming_link, link
+from antiphon.transport.channel import SERVER_OPTIONS
+from antiphon.transport.negotiate import attach_best
+from antiphon.transport.settings import LinkSettings
+from antiphon.v1 import stage_pb2, stage_pb2_grpc
+
+WINDOW_S = 2.0
+GRPC = LinkSettings("grpc", "cpu", slab_bytes=1 << 20, resume_window_s=WINDOW_S)
+
+
+async def window_ends() -> None:
+    """Until timers that began with the window, or before, have gone off."""
+    await asyncio.sleep(WINDOW_S + 0.1)
+
+
+async def test_link_that_healed_outlives_the_window_of_its_break() -> None:
+    async with linked(GRPC) as rig:
+        received = rig.consumer.received
+        rig.link.send_nowait(marked_chunk("s", 0, 10))
+        await received.wait_count(1)
+        rig.wire.cut()
+        await received.changed.wait_until(lambda: received.suspended)
+        await rig.told.changed.wait_until(lambda: rig.link.state.counts["reconnected"], 30.0)
+        rig.link.send_nowait(marked_chunk("s", 1, 10))
+        await received.wait_count(2)
+        await window_ends()
+        assert not received.lost
+        assert not rig.told.lost
+        # A second break has a window of its own.
+        rig.wire.cut()
+        await received.changed.wait_until(lambda: received.suspended == 2)
+        rig.link.send_nowait(marked_chunk("s", 2, 10))
+        await received.wait_count(3)
+        received.check_complete("s", 3)
+        assert not received.lost
+        assert not rig.told.lost
+
+
+async def test_link_is_lost_when_another_boot_comes_and_its_window_does_nothing_more() -> None:
+    consumer = LinkConsumer(GRPC, attach_best, boot_id="stays")
+    async with serving(consumer) as address:
+        wire = CutWire(address)
+        await wire.open()
+        told = consumer.received
+        for boot, target in (("1", wire.address), ("2", address)):
+            identity = replace(link_identity(), boot_id=boot)
+            made, _ = producer(target, GRPC, identity=identity)
+            made.send_nowait(marked_chunk(boot, 0, 10))
+            await told.changed.wait_until(lambda boot=boot: told.sequences[boot])
+            if boot == "1":
+                await wire.close()
+                await told.changed.wait_until(lambda: told.suspended)
+                first = made
+        assert told.lost == 1
+        await window_ends()
+        assert told.lost == 1
+        await made.close()
+        await first.close(flush=False)
+
+
+def link_identity() -> link.LinkIdentity:
+    return link.LinkIdentity("host", "boot", "producer", "here:1")
+
+
+class Mute(stage_pb2_grpc.StageServiceServicer):
+    """Takes links and never says a word."""
+
+    def __init__(self) -> None:
+        self.calls = 0
+
+    async def Link(  # type: ignore[override]
+        self,
+        requests: AsyncIterable[stage_pb2.LinkRequest],
+        context: grpc.aio.ServicerContext[stage_pb2.LinkRequest, stage_pb2.LinkResponse],
+    ) -> None:
+        """Wait until the caller goes."""
+        self.calls += 1
+        await asyncio.Event().wait()
+
+
+async def test_link_is_lost_when_the_peer_never_answers_its_hello(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link, "FIRST_HANDSHAKE_S", 0.1)
+    monkeypatch.setattr(link, "HANDSHAKE_S", 0.1)
+    server, mute = grpc.aio.server(options=SERVER_OPTIONS), Mute()
+    stage_pb2_grpc.add_StageServiceServicer_to_server(mute, server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    made, told = producer(f"127.0.0.1:{port}", replace(GRPC, resume_window_s=1.0))
+    made.send_nowait(marked_chunk("s", 0, 10))
+    await told.changed.wait_until(lambda: told.lost, 60.0)
+    assert isinstance(told.lost[0], Unavailable)
+    assert told.unacknowledged == ("s",)
+    assert mute.calls > 1
+    await made.close()
+    await server.stop(None)
+
+
+async def test_producer_waits_no_longer_than_its_goodbye_when_the_wire_stands(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(link, "GOODBYE_S", 0.1)
+    async with linked(GRPC) as rig:
+        rig.link.send_nowait(marked_chunk("s", 0, 10))
+        await rig.consumer.received.wait_count(1)
+        rig.wire.flowing.clear()
+        rig.link.send_nowait(marked_chunk("s", 1, 32 << 20))
+        async with asyncio.timeout(30):
+            await rig.link.close()
+        assert not rig.told.lost
+
+
+async def test_producer_that_confirms_no_answers_loses_its_link(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(incoming_link, "MAX_RESPONSES", 10)
+    async with linked(GRPC) as rig:
+        rig.link.send_nowait(marked_chunk("s", 0, 10))
+        await rig.consumer.received.wait_count(1)
+        (one,) = rig.consumer.opened
+        for number in range(11):
+            credit = stage_pb2.LinkCredit(session_id="s", edge="e", positions=number)
+            one.respond(stage_pb2.LinkResponse(credit=credit))
+        await rig.told.changed.wait_until(lambda: rig.told.lost)
+        assert isinstance(rig.told.lost[0], ResourceExhausted)
+        received = rig.consumer.received
+        await received.changed.wait_until(lambda: received.lost)
+
+
+async def test_acknowledged_sessions_are_told_of() -> None:
+    async with linked(GRPC) as rig:
+        rig.link.send_nowait(marked_chunk("a", 0, 10))
+        rig.link.send_nowait(marked_chunk("b", 0, 3 << 20))
+        await rig.told.changed.wait_until(lambda: set(rig.told.settled) == {"a", "b"})
+        assert not rig.link.sessions

@@ -1,0 +1,91 @@
+"""What a collective's receiver takes from its producer; over Gloo, as everywhere on a CPU."""
+
+from __future__ import annotations
+
+import asyncio
+
+import numpy as np
+import pytest
+
+from antiphon.errors import DataLoss
+from antiphon.testing.link_rig import Changes
+from antiphon.transport import collective
+from antiphon.transport.collective import CollectiveReceiver, CollectiveSender, join_rendezvous
+from antiphon.transport.payload import Fallback, NotPlaced, PayloadLost
+from antiphon.v1 import chunk_pb2, stage_pb2
+from antiphon.wire.blob import Encoding
+from antiphon.wire.frames import LinkMessage
+
+LARGEST_BYTES = 1 << 30
+
+
+def payload(transfer: int, size: int) -> chunk_pb2.Payload:
+    moved = chunk_pb2.CollectiveTransfer(transfer=transfer)
+    return chunk_pb2.Payload(size_bytes=size, collective=moved)
+
+
+class Ends:
+    """Both sides in this process; the producer's messages go straight to the consumer."""
+
+    def __init__(self) -> None:
+        self.started = Changes()
+        self.sender = CollectiveSender("cpu", "127.0.0.1", self._write)
+        offer = self.sender.offer()
+        self.receiver: CollectiveReceiver
+        self.receiver, self.proof = join_rendezvous(offer, "cpu")
+
+    async def _write(self, message: LinkMessage) -> None:
+        assert isinstance(message, stage_pb2.LinkRequest)
+        self.receiver.begin(message.start)
+
+    def close(self) -> None:
+        self.sender.close()
+        self.receiver.close()
+
+
+@pytest.fixture
+async def ends() -> Ends:
+    return await asyncio.to_thread(Ends)
+
+
+async def test_blob_comes_over_the_group_and_proofs_are_checked(ends: Ends) -> None:
+    assert ends.sender.proved(ends.proof)
+    assert not ends.sender.proved(bytes(len(ends.proof)))
+    encoding = Encoding({"x": np.arange(100_000, dtype=np.uint8)})
+    placement = ends.sender.place(encoding)
+    assert placement.push is not None
+    await placement.push()
+    assert bytes(await ends.receiver.fetch(placement.payload)) == encoding.to_bytes()
+    placement = ends.sender.place(encoding)
+    assert placement.push is not None
+    await placement.push()
+    placement.payload.size_bytes -= 1
+    with pytest.raises(DataLoss, match="another size"):
+        await ends.receiver.fetch(placement.payload)
+    ends.close()
+    with pytest.raises(NotPlaced) as caught:
+        ends.sender.place(encoding)
+    assert caught.value.reason is Fallback.COLLECTIVE_FAILED
+
+
+async def test_nothing_is_reserved_for_a_payload_that_is_too_large(ends: Ends) -> None:
+    start = stage_pb2.TransferStart(transfer=0, size_bytes=LARGEST_BYTES + 1)
+    with pytest.raises(DataLoss, match=f"a payload of {LARGEST_BYTES + 1} bytes"):
+        ends.receiver.begin(start)
+    with pytest.raises(PayloadLost, match="never began"):
+        await ends.receiver.fetch(payload(0, LARGEST_BYTES + 1))
+    ends.close()
+
+
+async def test_payload_is_lost_when_its_transfer_is_another_or_never_comes(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collective, "SETTLE_S", 0.05)
+    ends.receiver.begin(stage_pb2.TransferStart(transfer=3, size_bytes=100))
+    with pytest.raises(PayloadLost, match="never began"):
+        await ends.receiver.fetch(payload(4, 100))
+    ends.receiver.begin(stage_pb2.TransferStart(transfer=5, size_bytes=100))
+    with pytest.raises(PayloadLost) as caught:
+        await ends.receiver.fetch(payload(5, 100))
+    assert caught.value.reason is Fallback.COLLECTIVE_FAILED
+    ends.close()
