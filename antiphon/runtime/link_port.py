@@ -7,9 +7,9 @@ goes on for the others. What a stage answers on a link outlives the connection.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterable
+from collections.abc import AsyncIterable, Callable
 
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, Internal
 from antiphon.runtime.instructions import Grant, Refuse
 from antiphon.runtime.outbox import Outbox
 from antiphon.runtime.stage import Answer, Stage
@@ -47,7 +47,9 @@ class LinkPort:
 
     def _opened(self, link: IncomingLink) -> None:
         outbox = self._stage.link_opened(link.link_id)
-        task = asyncio.create_task(_answer(link, outbox), name=f"answers on {link.link_id}")
+        task = asyncio.create_task(
+            answer_on(link, outbox, self._stage.fail), name=f"answers on {link.link_id}"
+        )
         self._answering[link.link_id] = task
 
     def _failed(self, link: IncomingLink, message: chunk_pb2.Chunk, fault: AntiphonError) -> None:
@@ -66,10 +68,19 @@ class LinkPort:
         self._stage.link_lost(link.link_id)
 
 
-async def _answer(link: IncomingLink, outbox: Outbox[Answer]) -> None:
-    """Hand a stage's answers over to the link."""
+async def answer_on(
+    link: IncomingLink, outbox: Outbox[Answer], fail: Callable[[str, AntiphonError], None]
+) -> None:
+    """Hand a stage's answers over to the link; `fail` gets the session of one that cannot be."""
     async for answer in outbox:
-        link.respond(_response(answer))
+        try:
+            response = _response(answer)
+        except (TypeError, ValueError) as error:
+            # Out of a message's range: that concerns its session, the others wait for theirs.
+            key = answer.session_id if isinstance(answer, Refuse) else answer.key.session_id
+            fail(key, Internal(f"link: an answer cannot be sent: {error}"))
+        else:
+            link.respond(response)
 
 
 def _response(answer: Answer) -> stage_pb2.LinkResponse:

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import grpc
 
 from antiphon.chunk import Chunk
-from antiphon.errors import AntiphonError, InvalidArgument
+from antiphon.errors import AntiphonError, InvalidArgument, ResourceExhausted
 from antiphon.transport.incoming_connection import IncomingConnection, LinkContext
 from antiphon.transport.incoming_link import IncomingLink
 from antiphon.transport.negotiate import Attach, attach_best
@@ -24,6 +24,9 @@ from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.frames import LinkMessage
 from antiphon.wire.status import abort
+
+MAX_LINKS = 1024
+"""Of one process, those that may heal included."""
 
 MAX_NAME_BYTES = 256
 """Of each name in a hello: they are kept as long as the link, and told in `Describe`."""
@@ -73,7 +76,10 @@ class IncomingLinks:
         hello = first.hello
         if (fault := _fault(hello)) is not None:
             await abort(context, fault)
-        link, resumed = self._link(hello)
+        try:
+            link, resumed = self._link(hello)
+        except ResourceExhausted as error:
+            await abort(context, error)
         connection = IncomingConnection(
             link,
             incoming,
@@ -106,7 +112,10 @@ class IncomingLinks:
         return [link.state for link in self._links.values()]
 
     def _link(self, hello: stage_pb2.LinkHello) -> tuple[IncomingLink, bool]:
-        """The link that a hello is about, and whether it was known."""
+        """The link that a hello is about, and whether it was known.
+
+        Raises `ResourceExhausted` for one too many.
+        """
         for other in list(self._links.values()):
             same_place = hello.address and other.producer == (hello.host_id, hello.address)
             if same_place and other.boot_id != hello.boot_id:
@@ -119,6 +128,8 @@ class IncomingLinks:
                 known.expiry = None
             known.state.counts["reconnected"] += 1
             return known, True
+        if len(self._links) >= MAX_LINKS:
+            raise ResourceExhausted(f"link: {MAX_LINKS} links are open", retry_after_s=1.0)
         state = LinkState(outgoing=False, peer_role=hello.role, peer_address=hello.address)
         producer = (hello.host_id, hello.address)
         link = IncomingLink(hello.link_id, producer, hello.boot_id, state)

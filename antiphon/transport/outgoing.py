@@ -31,6 +31,8 @@ from antiphon.wire.frames import LinkCall, LinkMessage
 
 MAX_BATCH_BYTES = 1 << 20
 MAX_BATCH_CHUNKS = 4096
+# What is kept of the reasons that a consumer gives.
+MAX_REASONS, MAX_REASON = 8, 500
 # A transport that broke is offered anew after this long, doubling.
 FIRST_OFFER_S = 1.0
 LAST_OFFER_S = 60.0
@@ -98,7 +100,8 @@ class Connection:
                 other.close()
         self._chosen, self._senders = chosen, [chosen]
         self._state.transport = chosen.name
-        self._state.refused = (*self._failed, *accept.refused)
+        told = (reason[:MAX_REASON] for reason in accept.refused[:MAX_REASONS])
+        self._state.refused = (*self._failed, *told)
         for reason in self._state.refused:
             log.info("link to %s: %s", self._state.peer_address, reason)
         if self._offered_anew and chosen.name == self._framed.name:
@@ -141,7 +144,8 @@ class Connection:
             if (lost := self._placed.pop(chunk, None)) is not None:
                 self._chosen.release((lost.slab_slot.generation,))
         self._state.counts["resent"] += self._log.rewind(resend.first)
-        self._state.count_fallback(resend.reason)
+        known = resend.reason in {reason.value for reason in Fallback}
+        self._state.count_fallback(resend.reason if known else "unknown")
         self._changed.set()
 
     def leave(self) -> None:

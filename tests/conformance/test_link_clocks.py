@@ -18,7 +18,7 @@ from antiphon.testing.link_rig import (
     producer,
     serving,
 )
-from antiphon.transport import incoming_link, link
+from antiphon.transport import incoming, incoming_link, link
 from antiphon.transport.channel import SERVER_OPTIONS
 from antiphon.transport.negotiate import attach_best
 from antiphon.transport.settings import LinkSettings
@@ -154,3 +154,64 @@ async def test_acknowledged_sessions_are_told_of() -> None:
         rig.link.send_nowait(marked_chunk("b", 0, 3 << 20))
         await rig.told.changed.wait_until(lambda: set(rig.told.settled) == {"a", "b"})
         assert not rig.link.sessions
+
+
+async def test_links_are_bounded_in_number(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(incoming, "MAX_LINKS", 2)
+    async with linked(GRPC) as rig:
+        rig.link.send_nowait(marked_chunk("s", 0, 10))
+        second, _ = producer(rig.wire.address, GRPC)
+        second.send_nowait(marked_chunk("t", 0, 10))
+        await rig.consumer.received.wait_count(2)
+        third, told = producer(rig.wire.address, GRPC)
+        third.send_nowait(marked_chunk("u", 0, 10))
+        await told.changed.wait_until(lambda: told.lost)
+        assert isinstance(told.lost[0], ResourceExhausted)
+        # The others may come back, and a place is free when one has gone.
+        rig.wire.cut()
+        rig.link.send_nowait(marked_chunk("s", 1, 10))
+        await rig.consumer.received.wait_count(3)
+        await second.close()
+        received = rig.consumer.received
+        await received.changed.wait_until(lambda: received.lost)
+        fourth, _ = producer(rig.wire.address, GRPC)
+        fourth.send_nowait(marked_chunk("u", 0, 10))
+        await received.wait_count(4)
+        await fourth.close()
+
+
+class Babbler(stage_pb2_grpc.StageServiceServicer):
+    """Takes chunks, and gives reasons that nobody knows, at length."""
+
+    async def Link(  # type: ignore[override]
+        self,
+        requests: AsyncIterable[stage_pb2.LinkRequest],
+        context: grpc.aio.ServicerContext[stage_pb2.LinkRequest, stage_pb2.LinkResponse],
+    ) -> None:
+        """Accept, ask for everything again under names of its own, then be content."""
+        reasons = ["grpc: no" * 1000] * 100
+        accept = stage_pb2.LinkAccept(transport="grpc", boot_id="b", refused=reasons)
+        await context.write(stage_pb2.LinkResponse(accept=accept))
+        for number in range(100):
+            resend = stage_pb2.LinkResend(first=0, reason=f"reason {number}")
+            await context.write(stage_pb2.LinkResponse(resend=resend))
+        progress = stage_pb2.LinkProgress(chunks=(1 << 64) - 1)
+        async for request in requests:
+            if request.HasField("batch"):
+                await context.write(stage_pb2.LinkResponse(progress=progress))
+
+
+async def test_producer_keeps_little_of_what_its_consumer_babbles() -> None:
+    server = grpc.aio.server(options=SERVER_OPTIONS)
+    stage_pb2_grpc.add_StageServiceServicer_to_server(Babbler(), server)
+    port = server.add_insecure_port("127.0.0.1:0")
+    await server.start()
+    made, told = producer(f"127.0.0.1:{port}", GRPC)
+    made.send_nowait(marked_chunk("s", 0, 10))
+    await told.changed.wait_until(lambda: told.settled)
+    counts = made.state.counts
+    assert [name for name in counts if name.startswith("fallback.")] == ["fallback.unknown"]
+    assert counts["fallback.unknown"] == 100
+    assert sum(map(len, made.state.refused)) <= 4000
+    await made.close()
+    await server.stop(None)

@@ -1,0 +1,30 @@
+from __future__ import annotations
+
+import asyncio
+
+from antiphon.errors import AntiphonError, Internal
+from antiphon.runtime.instructions import Grant
+from antiphon.runtime.link_port import answer_on
+from antiphon.runtime.outbox import Outbox
+from antiphon.runtime.stage import Answer
+from antiphon.segment import SegmentKey
+from antiphon.transport.incoming_link import IncomingLink
+from antiphon.transport.settings import LinkState
+
+
+async def test_answers_go_on_when_one_does_not_fit_its_message() -> None:
+    link = IncomingLink("l", ("h", "a"), "boot", LinkState(outgoing=False))
+    outbox: Outbox[Answer] = Outbox(1 << 20)
+    failed: list[tuple[str, AntiphonError]] = []
+    for session_id, positions in (("greedy", 1 << 64), ("modest", 7)):
+        outbox.put_nowait(Grant("l", SegmentKey(session_id, 0), "codes", positions))
+    answering = asyncio.create_task(
+        answer_on(link, outbox, lambda session_id, error: failed.append((session_id, error)))
+    )
+    await link.changed.wait()
+    (response,) = link.responses.since(0)
+    assert (response.credit.session_id, response.credit.positions) == ("modest", 7)
+    ((session_id, error),) = failed
+    assert session_id == "greedy"
+    assert isinstance(error, Internal)
+    answering.cancel()
