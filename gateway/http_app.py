@@ -90,8 +90,11 @@ def http_app(
             nothing = dict.fromkeys(report.outputs, False)
             reason = "the gateway is shutting down"
             report = replace(report, ready=False, reason=reason, outputs=nothing)
+        # With ?output=text the status is that of this output alone.
+        output = request.query_params.get("output", "")
+        ready = report.outputs.get(output, False) if output else report.ready
         body = msgspec.json.encode(report)
-        return Response(body, 200 if report.ready else 503, media_type="application/json")
+        return Response(body, 200 if ready else 503, media_type="application/json")
 
     async def show_metrics(request: Request) -> Response:
         for stage in speech.stages:

@@ -65,6 +65,8 @@ async def test_health_is_a_503_with_the_reason_when_a_stage_is_down() -> None:
         assert response.json()["outputs"] == {"text": True, "audio": False}
         assert (await door.chat()).status_code == 200
         assert (await door.chat(**SPOKEN)).status_code == 503
+        for output, status in (("text", 200), ("audio", 503), ("smell", 503)):
+            assert (await door.http.get(f"/health?output={output}")).status_code == status
         assert await door.metric(f'antiphon_gateway_stage_ready{{stage="{TALKER}"}}') == 0
         assert await door.metric(f'antiphon_gateway_stage_ready{{stage="{THINKER}"}}') == 1
 

@@ -107,6 +107,12 @@ def test_gateway_liveness_does_not_ask_about_the_stages() -> None:
     assert gateway["livenessProbe"]["tcpSocket"] == {"port": 8000}
 
 
+def test_gateway_is_ready_for_the_output_that_is_asked_for() -> None:
+    rendered = render({"gateway": {"readyOutput": "text"}})
+    (gateway,) = rendered.pods()["demo-antiphon-gateway"]["containers"]
+    assert gateway["readinessProbe"]["httpGet"]["path"] == "/health?output=text"
+
+
 def test_selectors_match_exactly_their_own_pods(rendered: Rendered) -> None:
     deployments = rendered.of_kind("Deployment")
     labels = {
