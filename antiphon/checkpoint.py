@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.files import REMEDY, reading
 
 if TYPE_CHECKING:
     import torch
@@ -106,7 +107,8 @@ def load_submodule(
     """
     import torch
 
-    module = _construct(module_class, config)
+    with reading(model_dir / "config.json"):
+        module = _construct(module_class, config)
     for child in skip:
         setattr(module, child, None)
     wanted = module.state_dict()
@@ -118,6 +120,11 @@ def load_submodule(
     }
     plan = {name: _sources(name, like.shape, files) for name, like in wanted.items()}
     _check_names(prefix, {source for each in plan.values() for source in each}, files)
+    for source in (source for each in plan.values() for source in each):
+        if not files[source].is_file():
+            raise FailedPrecondition(
+                f"{files[source]}: is missing, cannot read {prefix}{source}; {REMEDY}"
+            )
     loaded: dict[str, torch.Tensor] = {}
     with _Reader(files, prefix) as reader:
         for name, like in wanted.items():
@@ -186,7 +193,10 @@ def _check_names(prefix: str, wanted: set[str], files: Mapping[str, Path]) -> No
             shown = ", ".join(prefix + name for name in names[:NAMES_IN_MESSAGE])
             more = len(names) - NAMES_IN_MESSAGE
             rest = f" and {more} more" if more > 0 else ""
-            raise FailedPrecondition(f"the checkpoint's tensors {kind}: {shown}{rest}")
+            raise FailedPrecondition(
+                "weights and config.json do not belong together: "
+                f"the checkpoint's tensors {kind}: {shown}{rest}"
+            )
 
 
 def _locate(model_dir: Path) -> dict[str, Path]:
@@ -197,8 +207,12 @@ def _locate(model_dir: Path) -> dict[str, Path]:
             names = json.loads(index.read_text())["weight_map"]
             return {name: model_dir / file for name, file in names.items()}
         names = json.loads(_read_header(single)[8:])
-    except (OSError, ValueError, KeyError) as error:
-        raise FailedPrecondition(f"{model_dir}: cannot list its tensors: {error!r}") from error
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        parts = any(model_dir.glob("model-*.safetensors"))
+        named = index if parts or index.is_file() else single
+        raise FailedPrecondition(
+            f"{named}: cannot list its tensors: {error!r}; {REMEDY}"
+        ) from error
     return {name: single for name in names if name != "__metadata__"}
 
 
@@ -249,7 +263,7 @@ class _Reader(contextlib.ExitStack):
             tensor: torch.Tensor = self._opened[path].get_tensor(self._prefix + name)
         except (OSError, SafetensorError) as error:
             raise FailedPrecondition(
-                f"{path}: cannot read {self._prefix}{name}: {error}"
+                f"{path}: cannot read {self._prefix}{name}: {error}; {REMEDY}"
             ) from error
         return tensor
 
@@ -259,6 +273,7 @@ class _Reader(contextlib.ExitStack):
         if stored.shape != target.shape:
             raise FailedPrecondition(
                 f"{self._prefix}{name}: is {list(stored.shape)} in the checkpoint, "
-                f"the configuration makes it {list(target.shape)}"
+                f"the configuration makes it {list(target.shape)}: weights and config.json do not "
+                "belong together"
             )
         target.copy_(stored)

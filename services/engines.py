@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import InvalidArgument
+from antiphon.errors import FailedPrecondition, InvalidArgument
 
 AUTO, TORCH, VLLM = "auto", "torch", "vllm"
 
@@ -20,6 +20,37 @@ def require_torch(role: str, config: StageConfig) -> None:
         raise InvalidArgument(
             f"{role}: engine_args: the engine {TORCH} takes none, got {sorted(config.engine_args)}",
             field="engine_args",
+        )
+
+
+def check_device(config: StageConfig) -> None:
+    """Raise unless torch has the configured device.
+
+    `InvalidArgument` for what is none, `FailedPrecondition` for one that this machine or this
+    build of torch does not have.
+    """
+    import torch
+
+    try:
+        device = torch.device(config.device)
+    except RuntimeError as error:
+        raise InvalidArgument(
+            f"device: {config.device!r} is none; give cpu, cuda or cuda:N", field="device"
+        ) from error
+    if device.type != "cuda":
+        return
+    if torch.version.cuda is None and torch.version.hip is None:
+        raise FailedPrecondition(
+            f"device: {config.device}: the installed torch {torch.__version__} is built without "
+            "CUDA; install one that has it, or set device to cpu",
+            field="device",
+        )
+    count = torch.cuda.device_count()
+    if (device.index or 0) >= count:
+        raise FailedPrecondition(
+            f"device: {config.device}: torch finds {count} CUDA devices; check the driver and "
+            "CUDA_VISIBLE_DEVICES, or set another device",
+            field="device",
         )
 
 

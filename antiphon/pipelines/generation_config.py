@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
 from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.pipelines.files import read_json
 from antiphon.sampling import Sampling, SamplingRequest
 
 FILE = "generation_config.json"
@@ -27,7 +27,8 @@ def default_sampling(model_dir: Path, role: str, otherwise: Sampling) -> Samplin
     The settings are the keys of `SETTINGS`, for example `talker_temperature`; all are
     optional, and so is the file. Raises `FailedPrecondition` for a value that is none.
     """
-    found = _read(model_dir / FILE)
+    path = model_dir / FILE
+    found = read_json(path) if path.exists() else {}
     given = {
         name: found[f"{role}_{setting}"]
         for setting, name in SETTINGS.items()
@@ -36,13 +37,6 @@ def default_sampling(model_dir: Path, role: str, otherwise: Sampling) -> Samplin
     try:
         return otherwise.with_request(msgspec.convert(given, SamplingRequest))
     except (msgspec.ValidationError, InvalidArgument) as error:
-        raise FailedPrecondition(f"{FILE}: {role}_*: {error}") from error
-
-
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        return msgspec.json.decode(path.read_bytes(), type=dict[str, Any])
-    except FileNotFoundError:
-        return {}
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise FailedPrecondition(f"{FILE}: {error}") from error
+        raise FailedPrecondition(
+            f"{path}: {role}_*: {error}; correct it or leave it out"
+        ) from error

@@ -8,7 +8,6 @@ which has a function `load`. Nothing else lists architectures.
 from __future__ import annotations
 
 import importlib
-import json
 import pkgutil
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -16,6 +15,7 @@ from pathlib import Path
 
 from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import DataLoss, FailedPrecondition, NotFound
+from antiphon.pipelines.files import REMEDY, read_json
 from antiphon.segment import ChunkPolicy, Delivery
 
 CLIENT = ""
@@ -153,10 +153,12 @@ def pipeline_of(model_dir: Path) -> Pipeline:
     config_path = model_dir / "config.json"
     if not config_path.is_file():
         raise NotFound(f"no checkpoint in {model_dir}: {config_path.name} is missing")
-    architectures = json.loads(config_path.read_text()).get("architectures") or []
+    architectures = read_json(config_path).get("architectures")
+    if not isinstance(architectures, list):
+        raise FailedPrecondition(f"{config_path}: architectures must be a list of names; {REMEDY}")
     pipelines = all_pipelines()
     for pipeline in pipelines.values():
-        if set(pipeline.architectures) & set(architectures):
+        if any(name in architectures for name in pipeline.architectures):
             return pipeline
     known = sorted(name for each in pipelines.values() for name in each.architectures)
     raise FailedPrecondition(

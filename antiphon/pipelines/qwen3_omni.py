@@ -12,7 +12,6 @@ turns. So `prompt` carries all ids at once and rows as prefill makes them.
 from __future__ import annotations
 
 import itertools
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -21,10 +20,13 @@ import numpy as np
 import numpy.typing as npt
 
 from antiphon.errors import DataLoss, FailedPrecondition
+from antiphon.pipelines.files import REMEDY, read_json
 from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, TensorSpec
 from antiphon.segment import Delivery
 
 THINKER, TALKER, CODE2WAV = "thinker", "talker", "code2wav"
+
+CONFIG_FILE = "config.json"
 
 DEFAULT_VOICE = "ethan"
 """The voice when none is asked for, if the checkpoint has it; that of the reference's call."""
@@ -157,13 +159,14 @@ class SpecialIds:
                 video=thinker["video_token_id"],
             )
         except KeyError as missing:
-            raise FailedPrecondition(f"config.json: {missing.args[0]} is missing") from None
+            raise FailedPrecondition(
+                f"{CONFIG_FILE}: {missing.args[0]} is missing; {REMEDY}"
+            ) from None
 
 
 def read_config(model_dir: Path) -> dict[str, Any]:
-    """The checkpoint's `config.json`."""
-    config: dict[str, Any] = json.loads((model_dir / "config.json").read_text())
-    return config
+    """The checkpoint's `config.json`. Raises `FailedPrecondition` if it cannot be read."""
+    return read_json(model_dir / CONFIG_FILE)
 
 
 def user_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArray[np.intp]:

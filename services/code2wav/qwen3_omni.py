@@ -8,8 +8,6 @@ from typing import cast
 
 import numpy as np
 import torch
-from huggingface_hub.errors import StrictDataclassError
-from transformers import Qwen3OmniMoeConfig
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
     Qwen3OmniMoeCode2WavConfig,
 )
@@ -18,15 +16,17 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3Omni
 from antiphon.checkpoint import fingerprint, load_submodule
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
-from antiphon.pipelines.qwen3_omni import read_config
+from antiphon.pipelines.files import reading
+from antiphon.pipelines.qwen3_omni import CONFIG_FILE
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToHost
 from services.code2wav.engine import Code2WavEngine
 from services.code2wav.pace import ACCELERATOR, CPU
 from services.code2wav.stream import Piece, StreamDecoder
-from services.engines import TORCH, require_torch
+from services.engines import TORCH, check_device, require_torch
 from services.graphs import Bucketing, graphs_of
+from services.hugging_face import load_config
 
 # Not in the checkpoint: the model card and its examples write 24 kHz files.
 SAMPLE_RATE_HZ = 24_000
@@ -44,6 +44,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     Raises `InvalidArgument` for another engine, `FailedPrecondition` for what it cannot run.
     """
     require_torch("code2wav", config)
+    check_device(config)
     module = load_submodule(
         Qwen3OmniMoeCode2Wav,
         _read_config(model_dir),
@@ -52,7 +53,8 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         dtype=getattr(torch, config.dtype),
         device=config.device,
     )
-    decoder = StreamDecoder(module)
+    with reading(model_dir / CONFIG_FILE):
+        decoder = StreamDecoder(module)
     if decoder.entries > CODE_DTYPE_ENTRIES:
         raise FailedPrecondition(f"codes travel as uint16; the codebooks have {decoder.entries}")
     context_limit = config.context_limit or module.config.max_position_embeddings
@@ -81,10 +83,7 @@ def _warm_up(decoder: StreamDecoder) -> None:
 
 def _read_config(model_dir: Path) -> Qwen3OmniMoeCode2WavConfig:
     """The decoder's part of `config.json`."""
-    try:
-        whole = Qwen3OmniMoeConfig.from_dict(read_config(model_dir))
-    except (OSError, ValueError, StrictDataclassError) as error:
-        raise FailedPrecondition(f"{model_dir}: cannot use its config.json: {error}") from error
+    whole = load_config(model_dir, "code2wav_config")
     if not whole.enable_audio_output:
         raise FailedPrecondition(f"{model_dir}: this checkpoint makes no audio")
     return cast(Qwen3OmniMoeCode2WavConfig, whole.code2wav_config)

@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import logging
 from pathlib import Path
-from typing import Any
 
 import torch
-from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import Qwen3OmniMoeConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeTalkerForConditionalGeneration,
 )
@@ -20,8 +18,9 @@ from antiphon.pipelines.qwen3_omni import TALKER, SpecialIds, read_config
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToDevice, ToHost
-from services.engines import TORCH, require_torch
+from services.engines import TORCH, check_device, require_torch
 from services.graphs import Bucketing, graphs_of
+from services.hugging_face import load_config
 from services.talker.engine import TalkerEngine
 from services.talker.model import Talker
 from services.talker.warm_up import warm_up
@@ -46,8 +45,9 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     for the slots.
     """
     require_torch("talker", config)
+    check_device(config)
     to_host = _to_host(config)
-    whole: Any = Qwen3OmniMoeConfig.from_pretrained(model_dir)
+    whole = load_config(model_dir, "thinker_config", "talker_config", "code2wav_config")
     limit = _context_limit(whole.talker_config.text_config.max_position_embeddings, config)
     module = load_submodule(
         Qwen3OmniMoeTalkerForConditionalGeneration,

@@ -12,6 +12,8 @@ from typing import Any
 
 from torch import Tensor
 
+from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.files import REMEDY
 from antiphon.pipelines.qwen3_omni import DEFAULT_VOICE
 from antiphon.transport.device_edge import ToDevice, on_device
 from services.talker.transcript import HEADER_ROWS, Transcript
@@ -75,8 +77,15 @@ class RowTable:
 
 
 def _voices(config: Any) -> Mapping[str, int]:
-    """Speaker ids by lower-case name, the default first."""
+    """Speaker ids by lower-case name, the default first. Raises `FailedPrecondition`."""
     voices = {name.lower(): speaker for name, speaker in (config.speaker_id or {}).items()}
+    if not all(
+        isinstance(speaker, int) and 0 <= speaker < config.text_config.vocab_size
+        for speaker in voices.values()
+    ):
+        raise FailedPrecondition(
+            f"config.json: talker_config.speaker_id must name codec ids, is {voices}; {REMEDY}"
+        )
     return dict(sorted(voices.items(), key=lambda voice: voice[0] != DEFAULT_VOICE))
 
 

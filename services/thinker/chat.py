@@ -16,7 +16,6 @@ tokens before anything else, so the pieces get the ids that they have in the who
 from __future__ import annotations
 
 import copy
-import json
 import re
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,6 +27,10 @@ from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from antiphon.conversation import AudioPart, ImagePart, Message, Part, TextPart
 from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.pipelines.files import REMEDY, read_json, reading
+
+TOKENIZER_FILE, OLD_FILES = "tokenizer.json", ("vocab.json", "merges.txt")
+SETTINGS_FILE, TEMPLATE_FILE = "tokenizer_config.json", "chat_template.json"
 
 MOST_COMPOSED = 3
 """How many times shorter a text can become when it is normalised: Hangul composes 9 bytes to 3."""
@@ -135,13 +138,28 @@ def load_chat_tokenizer(model_dir: Path) -> ChatTokenizer:
     """The tokeniser and chat template in a checkpoint directory, from local files only.
 
     `chat_template.json` is where a processor's template lies, which Hugging Face's
-    processor prefers to the tokeniser's. Raises `FailedPrecondition` without either.
+    processor prefers to the tokeniser's. Raises `FailedPrecondition` without either, and
+    without the tokeniser's vocabulary, instead of which transformers would make an empty one.
     """
-    tokenizer = AutoTokenizer.from_pretrained(model_dir, local_files_only=True)
-    path = model_dir / "chat_template.json"
-    template = json.loads(path.read_text())["chat_template"] if path.is_file() else None
+    path = model_dir / TOKENIZER_FILE
+    if not path.is_file():
+        if not all((model_dir / name).is_file() for name in OLD_FILES):
+            raise FailedPrecondition(
+                f"{model_dir}: {TOKENIZER_FILE} is missing (or {' and '.join(OLD_FILES)}); {REMEDY}"
+            )
+        path = model_dir / OLD_FILES[0]
+    for name in (TOKENIZER_FILE, SETTINGS_FILE):
+        if (model_dir / name).exists():
+            read_json(model_dir / name)
+    with reading(path):
+        tokenizer = AutoTokenizer.from_pretrained(model_dir, local_files_only=True)
+    path = model_dir / TEMPLATE_FILE
+    template = read_json(path).get("chat_template") if path.is_file() else None
     if template is None and tokenizer.chat_template is None:
-        raise FailedPrecondition(f"{model_dir}: there is no chat template")
+        raise FailedPrecondition(
+            f"{model_dir}: there is no chat template, in chat_template.jinja, {TEMPLATE_FILE} or "
+            f"{SETTINGS_FILE}; {REMEDY}"
+        )
     return ChatTokenizer(tokenizer, template)
 
 

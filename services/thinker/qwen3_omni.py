@@ -5,24 +5,25 @@ from __future__ import annotations
 import dataclasses
 import logging
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import (
-    Qwen3OmniMoeConfig,
     Qwen3OmniMoeThinkerForConditionalGeneration,
     WhisperFeatureExtractor,
 )
 
 from antiphon.checkpoint import fingerprint, has_submodule, load_submodule
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import InvalidArgument
+from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.pipelines.files import REMEDY, read_json, reading
 from antiphon.pipelines.generation_config import default_sampling
-from antiphon.pipelines.qwen3_omni import THINKER, SpecialIds, read_config
+from antiphon.pipelines.qwen3_omni import CONFIG_FILE, THINKER, SpecialIds, read_config
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToHost
-from services.engines import VLLM, choose_engine
+from services.engines import VLLM, check_device, choose_engine
+from services.hugging_face import load_config
 from services.thinker.audio import AudioFrontEnd
 from services.thinker.chat import load_chat_tokenizer
 from services.thinker.detokenizer import Vocabulary
@@ -35,6 +36,7 @@ from services.thinker.vllm_engine.media import MediaLimits, media_limits
 from services.thinker.warm_up import warm_up
 
 MAX_INPUT_AUDIO_S = 1800.0
+PREPROCESSOR_FILE = "preprocessor_config.json"
 VISION_TOWER = "thinker.visual."
 DEFAULT_SAMPLING = Sampling(
     temperature=0.0, top_k=50, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1024
@@ -56,6 +58,8 @@ def load(model_dir: Path, config: StageConfig, *, prefill_rows: int = PREFILL_RO
     _log.info("the engine is %s (configured: %s)", name, config.engine)
     if name == VLLM:
         environment.prepare(config)
+    else:
+        check_device(config)
     intake = load_intake(model_dir, config)
     prompts = intake.prompts
     if name == VLLM:
@@ -89,7 +93,14 @@ def _load_torch(
     model_dir: Path, config: StageConfig, intake: Intake, prefill_rows: int, to_host: ToHost
 ) -> ThinkerEngine:
     """The engine that runs in this process."""
-    whole: Any = Qwen3OmniMoeConfig.from_pretrained(model_dir, local_files_only=True)
+    whole = load_config(model_dir, "thinker_config", "talker_config")
+    layers = whole.thinker_config.text_config.num_hidden_layers
+    tapped = whole.talker_config.accept_hidden_layer
+    if not 0 <= tapped <= layers:
+        raise FailedPrecondition(
+            f"{model_dir / CONFIG_FILE}: talker_config.accept_hidden_layer is {tapped}; the "
+            f"thinker has layers up to {layers}; {REMEDY}"
+        )
     module = load_submodule(
         Qwen3OmniMoeThinkerForConditionalGeneration,
         whole.thinker_config,
@@ -101,7 +112,7 @@ def _load_torch(
     )
     model = ThinkerModel(
         module,
-        tapped_layer=whole.talker_config.accept_hidden_layer,
+        tapped_layer=tapped,
         slots=config.slots,
         context_limit=intake.prompts.context_limit,
     )
@@ -110,8 +121,8 @@ def _load_torch(
 
 def load_intake(model_dir: Path, config: StageConfig) -> Intake:
     """Chat template, tokeniser and audio front end of the directory."""
-    whole: Any = Qwen3OmniMoeConfig.from_pretrained(model_dir, local_files_only=True)
-    extractor = WhisperFeatureExtractor.from_pretrained(model_dir, local_files_only=True)
+    whole = load_config(model_dir, "thinker_config", "talker_config")
+    extractor = _load_extractor(model_dir)
     prompts = PromptFactory(
         chat=load_chat_tokenizer(model_dir),
         audio=AudioFrontEnd(
@@ -125,6 +136,15 @@ def load_intake(model_dir: Path, config: StageConfig) -> Intake:
         ),
     )
     return Intake(prompts, Vocabulary(prompts.chat.tokenizer))
+
+
+def _load_extractor(model_dir: Path) -> WhisperFeatureExtractor:
+    """The audio front end's settings. Raises `FailedPrecondition`."""
+    path = model_dir / PREPROCESSOR_FILE
+    settings = read_json(path)
+    with reading(path):
+        made: Any = WhisperFeatureExtractor.from_dict(settings)
+        return cast(WhisperFeatureExtractor, made)
 
 
 def _context_limit(most: int, config: StageConfig) -> int:

@@ -21,10 +21,11 @@ from antiphon.conversation import (
     TextPart,
     to_tensors,
 )
-from antiphon.errors import ErrorCode
+from antiphon.errors import FailedPrecondition
 from antiphon.runtime.engine import Completed, Engine, Failed, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
+from services.thinker.prompt import PromptTooLong
 from services.thinker.segment import PROMPT, TEXT, TOKENS
 
 SOUND_S = 0.5
@@ -48,7 +49,7 @@ def warm_up(engine: Engine, sample_rate_hz: int | None, picture: bytes = b"") ->
 
     They show a picture, the file of an image, if there is one.
 
-    A context limit that has no room for them leaves it cold. Raises the engine's error
+    A context limit that has no room for them leaves it cold. Raises `FailedPrecondition`
     for any other fault: then no request would succeed either.
     """
     running = set()
@@ -60,8 +61,12 @@ def warm_up(engine: Engine, sample_rate_hz: int | None, picture: bytes = b"") ->
     while running:
         for event in engine.step():
             if isinstance(event, Failed):
-                if event.error.code is not ErrorCode.INVALID_ARGUMENT:
-                    raise event.error
+                if not isinstance(event.error, PromptTooLong):
+                    raise FailedPrecondition(
+                        f"the first prompt fails, and so would every other: {event.error}; check "
+                        "the checkpoint's tokenizer, chat template, preprocessor_config.json and "
+                        "config.json"
+                    ) from event.error
                 _log.warning("the thinker is not warmed up: %s", event.error)
             if isinstance(event, Completed | Failed):
                 engine.release(event.key)

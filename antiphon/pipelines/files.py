@@ -1,0 +1,42 @@
+"""Reads a checkpoint's small files; what is wrong with one is a sentence that names it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from antiphon.errors import AntiphonError, FailedPrecondition
+
+REMEDY = "take the file from where the checkpoint came from"
+LONGEST_REASON = 300
+
+
+def read_json(path: Path) -> dict[str, Any]:
+    """A file's JSON object. Raises `FailedPrecondition` if it is missing or holds none."""
+    require_file(path)
+    with reading(path):
+        content = json.loads(path.read_bytes())
+        if not isinstance(content, dict):
+            raise TypeError(f"it holds a {type(content).__name__}, no JSON object")
+    return content
+
+
+def require_file(path: Path) -> None:
+    """Raise `FailedPrecondition` unless the file is there."""
+    if not path.is_file():
+        raise FailedPrecondition(f"{path.parent}: {path.name} is missing; {REMEDY}")
+
+
+@contextlib.contextmanager
+def reading(path: Path) -> Iterator[None]:
+    """Whatever a library raises inside, at what the file says, becomes `FailedPrecondition`."""
+    try:
+        yield
+    except AntiphonError:
+        raise
+    except Exception as error:
+        reason = " ".join(f"{type(error).__name__}: {error}".split())[:LONGEST_REASON]
+        raise FailedPrecondition(f"{path}: cannot be used: {reason}; {REMEDY}") from error
