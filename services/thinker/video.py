@@ -18,6 +18,7 @@ from PIL import Image
 
 from antiphon.chunk import Tensor
 from antiphon.errors import InvalidArgument
+from services.thinker.mp4 import MAX_VIDEO_FRAMES, check_samples
 from services.thinker.vision import VIDEO, Pixels, Sizes, Visual, broken
 
 FRAMES_PER_S = 2.0
@@ -38,17 +39,24 @@ class Pace:
 
 def measure_video(sizes: Sizes, pace: Pace, file: Tensor, name: str) -> Visual:
     """What the header of an MP4 file and its first frame say. Raises `InvalidArgument`."""
+    check_samples(file.tobytes(), name)
     capture = _open(file, name)
-    shown, first = capture.read()
     total = int(capture.get(cv2.CAP_PROP_FRAME_COUNT))
     rate = float(capture.get(cv2.CAP_PROP_FPS))
-    if not shown or total < 1 or not rate > 0:
+    if total < 1 or not rate > 0:
         raise InvalidArgument(f"{name}: has no frames", field=name)
+    if total > MAX_VIDEO_FRAMES:
+        raise InvalidArgument(
+            f"{name}: has {total} frames; at most {MAX_VIDEO_FRAMES} are allowed", field=name
+        )
     if total / rate > MAX_VIDEO_S:
         raise InvalidArgument(
             f"{name}: too long: {total / rate:.1f} s, at most {MAX_VIDEO_S:g} s are allowed",
             field=name,
         )
+    shown, first = capture.read()
+    if not shown:
+        raise InvalidArgument(f"{name}: has no frames", field=name)
     rows, columns = sizes.grid(first.shape[1], first.shape[0], name)
     indices = _sampled(total, rate, pace.frames)
     grid = (-(-len(indices) // pace.frames), rows, columns)

@@ -105,6 +105,18 @@ def test_file_is_refused_when_it_has_no_frames(prompts: PromptFactory, file: byt
     assert raised.value.field == "video.0"
 
 
+def test_video_is_refused_by_its_header_when_it_has_very_many_frames(
+    prompts: PromptFactory, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = mp4(2, 1.0)
+    at = file.index(b"stsz") + 12
+    many = file[:at] + (1 << 31).to_bytes(4, "big") + file[at + 4 :]
+    monkeypatch.setattr(cv2, "VideoCapture", None)
+    with pytest.raises(InvalidArgument, match="frames; at most") as raised:
+        look(prompts, many)
+    assert raised.value.field == "video.0"
+
+
 def test_playlist_is_not_followed(prompts: PromptFactory) -> None:
     conversation_of: Any = conversation(("user", mp4(2, 1.0)))
     playlist = np.frombuffer(b"#EXTM3U\nhttp://127.0.0.1:1/a.ts\n", np.uint8)

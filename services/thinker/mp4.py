@@ -1,0 +1,97 @@
+"""How many samples an MP4 file says it has, from its boxes alone, before a decoder opens it.
+
+A table of some bytes can say that there are billions of frames: FFmpeg makes an index of
+them all when it opens the file, and finding the last one to see would take that many grabs.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from antiphon.errors import InvalidArgument
+
+MAX_VIDEO_FRAMES = 28_800
+"""Two minutes at 240 frames a second."""
+
+MAX_OTHER_SAMPLES = 8_000_000
+"""Of a track that is no video: two minutes of sound, where each of its samples is one."""
+
+MAX_BOXES = 100_000
+"""A fragment for each frame of two minutes takes about a third of it."""
+
+_CONTAINERS = frozenset({b"moov", b"trak", b"mdia", b"minf", b"stbl", b"moof", b"traf"})
+_SIZE_TABLES = frozenset({b"stsz", b"stz2"})
+
+
+@dataclass(slots=True)
+class _Counts:
+    """What has been counted: of the present track, and of all fragments."""
+
+    samples: int = 0
+    is_video: bool = False
+    fragments: int = 0
+
+
+def check_samples(data: bytes, name: str) -> None:
+    """Raise `InvalidArgument`, with `name` as its field, for a file of too many samples."""
+    counts = _Counts()
+    for boxes, (kind, start, end) in enumerate(_boxes(data, 0, len(data))):
+        if boxes >= MAX_BOXES:
+            raise InvalidArgument(f"{name}: has more than {MAX_BOXES} boxes", field=name)
+        if kind == b"trak":
+            counts.samples, counts.is_video = 0, False
+        elif kind == b"cmov":
+            raise InvalidArgument(f"{name}: has a compressed header", field=name)
+        elif kind == b"hdlr":
+            counts.is_video = data[start + 8 : start + 12] == b"vide"
+        elif kind in _SIZE_TABLES:
+            counts.samples = max(counts.samples, _number(data, start + 8, end))
+        elif kind == b"stts":
+            counts.samples = max(counts.samples, _timed(data, start, end))
+        elif kind == b"trun":
+            counts.fragments += _number(data, start + 4, end)
+        _check(counts, name)
+
+
+def _check(counts: _Counts, name: str) -> None:
+    most = MAX_VIDEO_FRAMES if counts.is_video else MAX_OTHER_SAMPLES
+    if counts.samples > most or counts.fragments > 2 * MAX_VIDEO_FRAMES:
+        raise InvalidArgument(
+            f"{name}: has {max(counts.samples, counts.fragments)} frames; at most "
+            f"{MAX_VIDEO_FRAMES} are allowed",
+            field=name,
+        )
+
+
+def _boxes(data: bytes, at: int, end: int) -> Iterator[tuple[bytes, int, int]]:
+    """Kind, start and end of the content of each box, those in containers behind their own."""
+    waiting = [(at, end)]
+    while waiting:
+        at, end = waiting.pop()
+        if end - at < 8:
+            continue
+        size, kind = _number(data, at, end), data[at + 4 : at + 8]
+        header = 8
+        if size == 1 and end - at >= 16:
+            header, size = 16, int.from_bytes(data[at + 8 : at + 16], "big")
+        stop = end if size == 0 else min(at + size, end)
+        if size != 0 and size < header:
+            continue
+        yield kind, at + header, stop
+        waiting.append((stop, end))
+        if kind in _CONTAINERS:
+            waiting.append((at + header, stop))
+
+
+def _timed(data: bytes, start: int, end: int) -> int:
+    """Samples of a table of durations, which are run-length coded."""
+    entries = min(_number(data, start + 4, end), max(end - start - 8, 0) // 8)
+    table = data[start + 8 : start + 8 + 8 * entries]
+    return sum(count for count, _ in struct.iter_unpack(">II", table))
+
+
+def _number(data: bytes, at: int, end: int) -> int:
+    """Four bytes; 0 where the box has none."""
+    return int.from_bytes(data[at : at + 4], "big") if at + 4 <= end else 0
