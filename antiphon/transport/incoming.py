@@ -149,8 +149,9 @@ class IncomingLinks:
         self._events.suspended(link)
 
     def _lose(self, link: IncomingLink) -> None:
-        if self._links.pop(link.link_id, None) is None:
+        if self._links.get(link.link_id) is not link:
             return
+        del self._links[link.link_id]
         if link.expiry is not None:
             link.expiry.cancel()
         if (connection := self._connections.pop(link.link_id, None)) is not None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
@@ -108,13 +109,21 @@ async def test_session_fails_when_the_window_ends(served: RunningStage) -> None:
     assert error.edge == "codes"
 
 
+def answering() -> list[str]:
+    """The tasks that answer on links."""
+    names = (task.get_name() for task in asyncio.all_tasks())
+    return [name for name in names if name.startswith("answers on")]
+
+
 async def test_session_fails_at_once_when_its_producer_says_goodbye(served: RunningStage) -> None:
     session = await speaking(served, "left")
     async with upstream(served) as (link, _):
         await link.write(numbered(0, chunk_to_proto(codes_chunk("left", 0, [1]))))
         await session.audio()
+        assert answering()
         await link.write(stage_pb2.LinkRequest(goodbye=stage_pb2.LinkGoodbye()))
         assert (await session.error()).code == ErrorCode.ERROR_CODE_UNAVAILABLE
+        assert not answering()
 
 
 async def test_producer_sends_what_was_lost_again_and_says_that_it_is_suspended(

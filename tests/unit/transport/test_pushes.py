@@ -90,3 +90,20 @@ async def test_others_are_told_not_to_wait_when_a_push_takes_long(
     assert pushes.is_busy("gloo")
     await pushes.close()
     assert not pushes.is_stuck("gloo")
+
+
+async def test_push_that_has_ended_is_not_stuck_when_its_time_is_over(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(module, "PATIENCE_S", 0.05)
+    changed = asyncio.Event()
+    pushes, transfer = Pushes(changed), Transfer()
+    pushes.begin("gloo", transfer.chunk, transfer.placement)
+    transfer.ends.set()
+    await ended(changed)
+    push = pushes.of(transfer.chunk)
+    assert push is not None
+    changed.clear()
+    await asyncio.sleep(0.1)  # A timer that was set before has gone off.
+    assert not push.stuck
+    assert not changed.is_set()

@@ -1,0 +1,102 @@
+"""What a link keeps and what it sends at once: no more than it must."""
+
+from __future__ import annotations
+
+import gc
+import random
+
+import pytest
+
+from antiphon.chunk import Chunk
+from antiphon.segment import FinishReason
+from antiphon.testing.faulty_transport import FaultySender
+from antiphon.testing.link_rig import linked, marked_chunk
+from antiphon.transport import incoming_connection
+from antiphon.transport.framed import WriteMessage
+from antiphon.transport.negotiate import make_senders
+from antiphon.transport.payload import PayloadSender
+from antiphon.transport.send_log import Outgoing
+from antiphon.transport.settings import LinkSettings
+from antiphon.transport.shared_memory import SlabSender
+
+SHARED = LinkSettings("shared_memory", "cpu", slab_bytes=1 << 20, resume_window_s=5.0)
+GRPC = LinkSettings("grpc", "cpu", slab_bytes=1 << 20, resume_window_s=5.0)
+
+
+def outgoing() -> int:
+    """Chunks on their way, of all links."""
+    gc.collect()
+    return sum(isinstance(each, Outgoing) for each in gc.get_objects())
+
+
+async def test_nothing_of_a_chunk_is_kept_when_it_was_acknowledged() -> None:
+    assert not outgoing()
+    async with linked(SHARED) as rig:
+        # In a slot, and too large for one.
+        for sequence, size in enumerate((100, 100_000, 3 << 20, 100_000)):
+            rig.link.send_nowait(marked_chunk("s", sequence, size))
+        await rig.told.changed.wait_until(lambda: rig.told.settled and not rig.link.sessions)
+        assert rig.link.state.counts["chunks.shared_memory"]
+        assert rig.link.state.counts["fallback.too_large"]
+        rig.link.send_nowait(marked_chunk("t", 0, 10))
+        await rig.told.changed.wait_until(lambda: "t" in rig.told.settled)
+        assert outgoing() <= 1  # The one that the writer has taken last.
+
+
+async def test_slots_are_free_again_when_their_payloads_got_lost() -> None:
+    made: list[SlabSender] = []
+
+    async def senders(
+        settings: LinkSettings, address: str, write: WriteMessage
+    ) -> tuple[list[PayloadSender], list[str]]:
+        senders, failed = await make_senders(settings, address, write)
+        (slab,) = senders
+        assert isinstance(slab, SlabSender)
+        made.append(slab)
+        return [FaultySender(slab, random.Random(3), 0.5)], failed
+
+    async with linked(SHARED, senders=senders) as rig:
+        for sequence in range(20):
+            rig.link.send_nowait(marked_chunk("s", sequence, 30_000))
+        await rig.told.changed.wait_until(lambda: rig.told.settled and not rig.link.sessions)
+        rig.consumer.received.check_complete("s", 20)
+        assert rig.link.state.counts["fallback.slot_lost"]
+        assert made[0].slab.used == 0
+
+
+@pytest.mark.parametrize(
+    "chunks",
+    [
+        [marked_chunk("s", sequence, 3 << 20) for sequence in range(3)],
+        [marked_chunk("s", sequence, 0) for sequence in range(256)],
+        [Chunk("s", "rows", segment_finished=True, finish_reason=FinishReason.STOP)],
+    ],
+    ids=["bytes", "chunks", "end"],
+)
+async def test_progress_is_told_at_once_when_there_is_much_or_an_end(
+    chunks: list[Chunk], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(incoming_connection, "PROGRESS_S", 3600.0)
+    async with linked(GRPC) as rig:
+        for chunk in chunks:
+            rig.link.send_nowait(chunk)
+        await rig.told.changed.wait_until(lambda: rig.told.settled, 60.0)
+
+
+async def test_progress_is_told_after_a_while_when_there_is_little() -> None:
+    async with linked(GRPC) as rig:
+        rig.link.send_nowait(marked_chunk("s", 0, 10))
+        await rig.told.changed.wait_until(lambda: rig.told.settled, 60.0)
+
+
+@pytest.mark.parametrize(("count", "size"), [(40, 500_000), (10_000, 0)], ids=["bytes", "chunks"])
+async def test_messages_are_bounded_when_much_waits(count: int, size: int) -> None:
+    async with linked(GRPC) as rig:
+        for sequence in range(count):
+            rig.link.send_nowait(marked_chunk("s", sequence, size))
+        await rig.consumer.received.wait_count(count)
+        rig.consumer.received.check_complete("s", count)
+        # At most 1 MiB and a chunk, and at most 4096 chunks each; the first is the hello.
+        assert rig.link.state.counts["messages"] - 1 >= max(
+            count * size // 1_600_000, count // 4096
+        )
