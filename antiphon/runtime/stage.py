@@ -118,6 +118,7 @@ class Stage:
         self._idle = asyncio.Event()
         self._idle.set()
         self._accepting = True
+        self._closed = False
 
     @property
     def table(self) -> SessionTable:
@@ -149,13 +150,12 @@ class Stage:
 
     async def close(self) -> None:
         """End every session with an error, close the links, stop the engine."""
+        self._closed = True
         self._apply(
             self._table.engine_lost(
                 Unavailable("the stage stops before this has finished", retry_after_s=RETRY_AFTER_S)
             )
         )
-        if self._timer is not None:
-            self._timer.cancel()
         await self._links.close()
         self._held_ends.close()
         self._watchdog.close()
@@ -374,7 +374,8 @@ class Stage:
         """Wake up at the table's next deadline."""
         if self._timer is not None:
             self._timer.cancel()
-        deadline = self._table.next_deadline()
+        # Streams that end later have nothing left to wait for.
+        deadline = None if self._closed else self._table.next_deadline()
         self._timer = None if deadline is None else self._loop.call_at(deadline, self._tick)
 
     def _tick(self) -> None:

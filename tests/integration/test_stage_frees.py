@@ -1,0 +1,77 @@
+"""What a served stage lets go of: timers, outboxes, sessions that end as it drains."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+import weakref
+from typing import Any
+
+import pytest
+from stage_session import Request, Session, codes_chunk, opening
+
+from antiphon.runtime.engine import LoadedStage
+from antiphon.testing.fake_engine import FACTS, FakeEngine
+from antiphon.testing.stage_harness import RunningStage, running_stage
+from antiphon.wire.chunks import chunk_to_proto
+
+
+class Timers:
+    """The timers that a stage has set."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.handles: list[asyncio.TimerHandle] = []
+        loop = asyncio.get_running_loop()
+        call_at = loop.call_at
+
+        def recorded(when: float, callback: Any, *rest: Any, **more: Any) -> asyncio.TimerHandle:
+            handle = call_at(when, callback, *rest, **more)
+            if getattr(callback, "__name__", "") == "_tick":
+                self.handles.append(handle)
+            return handle
+
+        monkeypatch.setattr(loop, "call_at", recorded)
+
+    @property
+    def pending(self) -> int:
+        """Those that are still to come."""
+        now = asyncio.get_running_loop().time()
+        return sum(not each.cancelled() and each.when() > now for each in self.handles)
+
+
+async def test_stage_has_one_timer_and_none_when_it_is_closed(
+    engine: FakeEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    timers = Timers(monkeypatch)
+    async with running_stage(LoadedStage(engine, FACTS), "code2wav") as running:
+        session = Session(running, "s")
+        await session.send(*opening("s"))
+        await session.opened()
+        for sequence in range(5):
+            piece = chunk_to_proto(codes_chunk("s", sequence, [1]))
+            await session.send(Request(chunk=piece))
+            await session.audio()
+            assert timers.pending == 1
+        assert len(timers.handles) > 5
+        # Held for a session that never opens, it has a clock of its own.
+        running.stage.chunk_arrived(codes_chunk("unknown", 0, [1]), "up")
+        assert timers.pending == 1
+    assert timers.pending == 0
+
+
+async def test_answers_of_a_lost_link_are_let_go(served: RunningStage) -> None:
+    outbox = served.stage.link_opened("up")
+    gone = weakref.ref(outbox)
+    served.stage.link_lost("up")
+    del outbox
+    gc.collect()
+    assert gone() is None
+
+
+async def test_drain_waits_for_what_runs_and_gives_up_in_time(served: RunningStage) -> None:
+    session = Session(served, "s")
+    await session.send(*opening("s"))
+    await session.opened()
+    assert not await served.stage.drain(0.01)
+    session.call.cancel()
+    assert await served.stage.drain(10)
