@@ -16,7 +16,7 @@ from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
 from antiphon.deployment.address import host_and_port
-from antiphon.deployment.schema import Deployment
+from antiphon.deployment.schema import Deployment, GatewayConfig
 from antiphon.errors import Unavailable
 from antiphon.transport.channel import CLIENT_SERVER_OPTIONS
 from gateway.calls import Calls
@@ -36,6 +36,9 @@ LAST_WORDS_S = 1.0
 # The kernel alone would take megabytes for a client that reads nothing: a minute of
 # audio that counts as taken. So much of it may lie unsent.
 UNSENT_BYTES = 64 << 10
+
+# gRPC's arguments are 32-bit numbers.
+_MOST_MS = (1 << 31) - 1
 
 
 class HttpServer(uvicorn.Server):
@@ -70,7 +73,7 @@ class Gateway:
         journal = Journal(self.metrics)
         speech = Speech(self.stages, self.calls, config)
         self._servicer = SpeechServicer(speech, journal, config)
-        self._grpc = grpc.aio.server(options=_server_options(config.max_body_bytes))
+        self._grpc = grpc.aio.server(options=_server_options(config))
         self._health = health.aio.HealthServicer()
         host_and_port(config.grpc_listen, field="gateway.grpc_listen")
         self._http_listen = host_and_port(config.http_listen, field="gateway.http_listen")
@@ -185,7 +188,12 @@ def _listen(host: str, port: int) -> socket.socket:
     return listener
 
 
-def _server_options(max_body_bytes: int) -> list[tuple[str, int]]:
+def _server_options(config: GatewayConfig) -> list[tuple[str, int]]:
     options = dict(CLIENT_SERVER_OPTIONS)
-    options["grpc.max_receive_message_length"] = max_body_bytes
+    options["grpc.max_receive_message_length"] = config.max_body_bytes
+    # The status of a call waits behind what its client does not take, for as long as that
+    # stays connected. So a connection takes calls for a request's time, and has as much again
+    # for those that run on it; clients that do nothing wrong connect anew without noticing.
+    age_ms = min(math.ceil(config.request_timeout_s * 1000), _MOST_MS)
+    options["grpc.max_connection_age_ms"] = options["grpc.max_connection_age_grace_ms"] = age_ms
     return list(options.items())

@@ -46,7 +46,7 @@ SERVER_OPTIONS: tuple[tuple[str, int], ...] = (
 )
 
 # At the door for clients, whose networks may lose a second: their process is not ours, and
-# one that takes nothing is ended by `gateway.idle_timeout_s`.
+# one that takes nothing is ended by `gateway.send_timeout_s`.
 CLIENT_KEEPALIVE_MS = 10_000
 
 CLIENT_SERVER_OPTIONS: tuple[tuple[str, int], ...] = tuple(

@@ -9,6 +9,7 @@ from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from typing import Any
 
+import grpc
 import pytest
 import pytest_asyncio
 from fake_stages import THINKER, Session
@@ -16,6 +17,8 @@ from gateway_door import Door, open_door
 from raw_http import PATH, RawClient, chat_body, post, raw_client
 
 from antiphon.segment import FinishReason
+from antiphon.v1 import speech_pb2
+from antiphon.wire.stubs import speech_stub
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -126,6 +129,20 @@ async def test_a_client_that_takes_nothing_is_cut_off(ended: Ended, stream: bool
         assert await door.metric(refusals("send_timeout_s")) == 1
         assert await door.metric("antiphon_gateway_unread_bytes") == 0
         await door.gateway.calls.wait_idle()
+
+
+async def test_a_grpc_client_that_takes_nothing_is_cut_off(ended: Ended) -> None:
+    async with (
+        open_door(send_timeout_s=0.5, request_timeout_s=2) as door,
+        grpc.aio.insecure_channel(door.gateway.grpc_address) as channel,
+    ):
+        door.fakes[THINKER].script = answer_at_length
+        request = speech_pb2.GenerateRequest(modalities=["text"])
+        request.messages.add(role="user").parts.add(text="Hi")
+        call: Any = speech_stub(channel).Generate(request)
+        assert (await call.read()).HasField("started")
+        assert (await ended.next())["error"] == "deadline_exceeded"
+        call.cancel()
 
 
 async def test_answers_are_refused_when_unread_ones_take_all_room() -> None:
