@@ -40,14 +40,16 @@ class EngineBatch:
 
     `awaited` has, for every segment that was touched, the edge that it waits for
     or None when it can step, and `accepted` how many chunks the engine has been
-    given of it. `error` means that the engine's state is unknown, and `fatal` that no
-    batch follows: it cannot go on.
+    given of it. `busy_s` has those of the step with their share of its time, `moved_up` those
+    that wait to be got ready, of which another one was. `error` means that the engine's
+    state is unknown, and `fatal` that no batch follows: it cannot go on.
     """
 
     events: Sequence[EngineEvent]
     awaited: Mapping[SegmentKey, str | None] = field(default_factory=dict)
     accepted: Mapping[SegmentKey, int] = field(default_factory=dict)
     busy_s: Mapping[SegmentKey, float] = field(default_factory=dict)
+    moved_up: frozenset[SegmentKey] = frozenset()
     error: AntiphonError | None = None
     fatal: bool = False
 
@@ -89,6 +91,7 @@ class EngineRounds:
         self._counted_by = counted_by
         self._is_fatal = is_fatal
         self._failures = 0
+        self._queued: frozenset[SegmentKey] = frozenset()
         self._admitted: dict[SegmentKey, _Running] = {}
 
     @property
@@ -156,11 +159,22 @@ class EngineRounds:
             share = (time.perf_counter() - started) / len(ready)
             busy_s = dict.fromkeys(ready, share)
         gone = {event.key for event in events if isinstance(event, Failed)}
-        touched = (touched | set(ready)) - gone
+        moved_up = self._moved_up()
+        touched = (touched | set(ready) | moved_up) - gone
         here = [key for key in touched if key in self._admitted]
         awaited = {key: self._engine.awaited_edge(key) for key in here}
         accepted = {key: self._admitted[key].accepted for key in here}
-        return EngineBatch(tuple(events), awaited, accepted, busy_s)
+        return EngineBatch(tuple(events), awaited, accepted, busy_s, moved_up)
+
+    def _moved_up(self) -> frozenset[SegmentKey]:
+        """Segments that are still being got ready when another of them was: it goes on."""
+        if self._preparing is None:
+            return frozenset()
+        before, self._queued = (
+            self._queued,
+            frozenset(filter(self._preparing.prepares, self._admitted)),
+        )
+        return self._queued if (before & self._admitted.keys()) - self._queued else frozenset()
 
     def _can_step(self, key: SegmentKey) -> bool:
         if self._admitted[key].held or self._engine.awaited_edge(key) is not None:

@@ -246,17 +246,17 @@ class LiveSession:
         return [Release(self.segment.key)]
 
     def note_awaited(
-        self, edge: str | None, accepted: int, now: float, *, stepped: bool
+        self, edge: str | None, accepted: int, now: float, *, worked_on: bool
     ) -> list[Instruction]:
         """The engine says what the turn waits for, None when it can step.
 
-        `accepted` is how many chunks it knew of then, `stepped` whether it has made a step.
+        `accepted` is how many chunks it knew of then, `worked_on` whether it has gone on.
         """
         if self.segment is None or not self.segment.in_engine:
             return []
         self.segment.note_awaited(edge, accepted, now)
         self.become(Event.STEPPABLE if edge is None else Event.INPUT_AWAITED)
-        return [*self._grant_inputs(), *(self._progress(now) if stepped else ())]
+        return [*self._grant_inputs(), *(self._progress(now) if worked_on else ())]
 
     def edge_to(self, address: str) -> str | None:
         """An output that has not left and goes to this stage; None when there is none."""

@@ -231,10 +231,11 @@ class SessionTable:
         busy_s: Mapping[SegmentKey, float],
         now: float,
         accepted: Mapping[SegmentKey, int] | None = None,
+        moved_up: frozenset[SegmentKey] = frozenset(),
     ) -> list[Instruction]:
         """Results of a step, and what each touched segment waits for now.
 
-        `accepted` is how many chunks the engine had been given of each.
+        `accepted` is how many chunks the engine had been given of each; see `EngineBatch`.
         """
         done: list[Instruction] = []
         self._tally.stepped(busy_s)
@@ -248,7 +249,7 @@ class SessionTable:
             if self._with_segment(key) is not None:
                 note = partial(LiveSession.note_awaited, edge=edge, now=now)
                 known = (accepted or {}).get(key, 0)
-                act = partial(note, accepted=known, stepped=key in busy_s)
+                act = partial(note, accepted=known, worked_on=key in busy_s or key in moved_up)
                 done += self._on(key.session_id, act)
         return done
 

@@ -272,7 +272,7 @@ class Stage:
         now = self._loop.time()
         try:
             done = self._table.engine_stepped(
-                batch.events, batch.awaited, batch.busy_s, now, batch.accepted
+                batch.events, batch.awaited, batch.busy_s, now, batch.accepted, batch.moved_up
             )
             if batch.error is not None:
                 self._fault = batch.error if batch.fatal else self._fault

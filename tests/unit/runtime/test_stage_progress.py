@@ -2,17 +2,45 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Collection, Sequence
+
 import numpy as np
 import pytest
 from test_session_table import KEY, LIMITS, chunk, kinds, opened
 
-from antiphon.runtime.engine import Emitted
-from antiphon.runtime.instructions import End, Progress, Send
+from antiphon.runtime.engine import Emitted, EngineEvent, SegmentSettings
+from antiphon.runtime.engine_rounds import EngineRounds
+from antiphon.runtime.instructions import Admit, End, Progress, Release, Send
 from antiphon.runtime.session import State
 from antiphon.runtime.session_table import SessionTable
 from antiphon.segment import SegmentKey
+from antiphon.testing.fake_engine import NEUTRAL_SAMPLING, FakeEngine
 
 BUSY = {KEY: 0.01}
+SETTINGS = SegmentSettings("", NEUTRAL_SAMPLING, frozenset({"audio"}))
+
+
+class Preparing(FakeEngine):
+    """Whose segments are got ready elsewhere: those that are not in `ready`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ready: set[SegmentKey] = set()
+
+    def awaited_edge(self, key: SegmentKey) -> str | None:
+        return None
+
+    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
+        return ()
+
+    def prepares(self, key: SegmentKey) -> bool:
+        return key not in self.ready
+
+    def wake_with(self, wake: Callable[[], None]) -> None:
+        raise AssertionError("only rounds are made here")
+
+    def close(self) -> None:
+        raise AssertionError("only rounds are made here")
 
 
 @pytest.fixture
@@ -51,6 +79,32 @@ def test_a_segment_that_was_not_in_the_step_makes_no_progress(working: SessionTa
     """As when the engine serves others, or hangs and steps no more."""
     assert not working.engine_stepped([], {}, {}, 10.0)
     assert not working.tick(10.0)
+
+
+def test_a_segment_that_moves_up_in_the_queue_of_preparations_makes_progress(
+    working: SessionTable,
+) -> None:
+    def moved_up(now: float, *keys: SegmentKey) -> list[type]:
+        return kinds(
+            working.engine_stepped([], {KEY: None}, {}, now, {KEY: 1}, moved_up=frozenset(keys))
+        )
+
+    assert moved_up(2.0) == []
+    assert moved_up(2.0, KEY) == [Progress]
+
+
+def test_those_that_are_still_prepared_move_up_when_another_is_ready() -> None:
+    engine = Preparing()
+    rounds = EngineRounds(engine, {})
+    first, second = SegmentKey("first", 0), SegmentKey("second", 0)
+    batch = rounds.run([Admit(key, SETTINGS) for key in (first, second)])
+    assert batch.moved_up == frozenset()
+    engine.ready.add(first)
+    assert rounds.run([]).moved_up == {second}
+    assert rounds.run([]).moved_up == frozenset(), "nobody else became ready"
+    third = SegmentKey("third", 0)
+    rounds.run([Admit(third, SETTINGS)])
+    assert rounds.run([Release(second)]).moved_up == frozenset(), "that one gave up"
 
 
 def test_progress_upstream_starts_the_stall_clock_again() -> None:
