@@ -1,8 +1,9 @@
 """Prompts made beside the engine's thread, which would keep every reply waiting meanwhile.
 
 Tokenising a long text takes seconds, and so do the mel features of a long recording;
-tokenisers and torch let go of the interpreter's lock. Large inputs wait for one another
-and for nobody else: short ones have threads of their own. What nobody wants any more is
+tokenisers and torch let go of the interpreter's lock. Long texts wait for one another and
+for nobody else, and so do large recordings, images and videos: small inputs have threads
+of their own. What nobody wants any more is
 dropped while it waits; what is being made is made to its end, for nobody.
 
 Bounded by the segments that are open: each has one preparation at most.
@@ -24,7 +25,7 @@ LARGE_MEDIA_BYTES = 4 << 20
 """From here on an input is large: about 20 ms of work, and a minute of sound."""
 
 SMALL_AT_ONCE = 2
-LARGE_AT_ONCE = 1
+LARGE_AT_ONCE = 1  # of text, and of the rest
 CLOSE_TIMEOUT_S = 5.0
 
 Make = Callable[[], PreparedPrompt]
@@ -37,24 +38,32 @@ class Preparations:
 
     def __init__(self) -> None:
         self._small = _Lane("prepare", SMALL_AT_ONCE)
-        self._large = _Lane("prepare large", LARGE_AT_ONCE)
+        self._text = _Lane("prepare text", LARGE_AT_ONCE)
+        self._media = _Lane("prepare media", LARGE_AT_ONCE)
 
     def begin(self, key: SegmentKey, tensors: Tensors, make: Make) -> Preparation:
         """Start making the prompt of an input."""
         preparation = Preparation()
-        lane = self._large if _is_large(tensors) else self._small
-        lane.put(key, make, preparation)
+        self._lane(tensors).put(key, make, preparation)
         return preparation
 
     def drop(self, key: SegmentKey) -> None:
         """Forget what waits to be made for a segment."""
-        self._small.drop(key)
-        self._large.drop(key)
+        for lane in (self._small, self._text, self._media):
+            lane.drop(key)
 
     def close(self) -> None:
         """Make nothing more; returns when what is being made is done, or after a while."""
-        for lane in (self._small, self._large):
+        for lane in (self._small, self._text, self._media):
             lane.close(CLOSE_TIMEOUT_S)
+
+    def _lane(self, tensors: Tensors) -> _Lane:
+        """Where an input waits."""
+        text = tensors["messages"].nbytes if "messages" in tensors else 0
+        if text >= LARGE_TEXT_BYTES:
+            return self._text
+        media = sum(tensor.nbytes for tensor in tensors.values()) - text
+        return self._media if media >= LARGE_MEDIA_BYTES else self._small
 
 
 def wait_for_one(preparations: Collection[Preparation]) -> None:
@@ -121,9 +130,3 @@ def _attempt(make: Make) -> PreparedPrompt | Exception:
     except BaseException as error:
         # A panic of the tokeniser is none of Python's ordinary exceptions.
         return Internal(f"the prompt could not be made: {type(error).__name__}: {error}")
-
-
-def _is_large(tensors: Tensors) -> bool:
-    text = tensors["messages"].nbytes if "messages" in tensors else 0
-    media = sum(tensor.nbytes for tensor in tensors.values()) - text
-    return text >= LARGE_TEXT_BYTES or media >= LARGE_MEDIA_BYTES

@@ -12,7 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from thinker_conversations import TEXT, ask, segment
+from thinker_conversations import TEXT, ask, conversation, say, segment
 
 from antiphon.conversation import Conversation, Message, TextPart
 from antiphon.deployment.schema import StageConfig
@@ -22,11 +22,11 @@ from antiphon.runtime.engine_rounds import EngineBatch
 from antiphon.runtime.engine_thread import EngineThread
 from antiphon.runtime.instructions import Admit, Feed, Release
 from antiphon.segment import SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
+from antiphon.testing.drive_engine import SegmentOutput, advance, await_ready, run_segment
 from services.thinker.chat import ChatTokenizer
 from services.thinker.engine import ThinkerEngine
 from services.thinker.intake import Intake
-from services.thinker.preparation import LARGE_TEXT_BYTES
+from services.thinker.preparation import LARGE_MEDIA_BYTES, LARGE_TEXT_BYTES
 from services.thinker.qwen3_omni import load_intake
 
 TIMEOUT_S = 120.0
@@ -130,6 +130,20 @@ def test_short_prompts_do_not_wait_for_any_number_of_long_texts(
     submit(thread, SegmentKey("honest", 0), TEXT[0])
     ends = until_ended(thread, batches, {SegmentKey("honest", 0)})
     assert list(ends) == [SegmentKey("honest", 0)]
+
+
+def test_long_recordings_do_not_wait_for_long_texts(small_stage: LoadedStage, held: Held) -> None:
+    engine = with_chat(small_stage, held)
+    heard = SegmentKey("heard", 0)
+    for key, spoken_to in ((ATTACKER, LONG), (heard, conversation(say(66.0)))):
+        settings, (chunk,) = segment(spoken_to)
+        engine.admit(key, settings)
+        engine.accept(key, chunk)
+    assert chunk.tensors["audio.0"].nbytes > LARGE_MEDIA_BYTES
+    await_ready(engine, [heard])
+    assert engine.prepares(ATTACKER)
+    for key in (ATTACKER, heard):
+        engine.release(key)
 
 
 def test_release_drops_a_preparation_that_waits_with_its_input(
