@@ -62,6 +62,7 @@ def copy_of_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_contracts_report_planted_imports(copy_of_packages: Path) -> None:
     planted = {
         "services/talker/planted.py": "import services.thinker\nimport antiphon.client",
+        "services/lm/planted.py": "import services.talker",
         "gateway/planted.py": "import torch",
         "antiphon/client/planted.py": "import numpy",
         "antiphon/wire/planted.py": "import antiphon.pipelines",
@@ -90,7 +91,7 @@ def _contracts() -> list[configparser.SectionProxy]:
 
 def test_every_stage_is_kept_apart_from_the_others() -> None:
     (stages,) = (each["modules"] for each in _contracts() if each["type"] == "independence")
-    folders = {path.parent.name for path in (ROOT / "services").glob("*/__init__.py")}
+    folders = {path.parent.name for path in (ROOT / "services").glob("*/__main__.py")}
     assert set(stages.split()) == {f"services.{name}" for name in folders}
 
 

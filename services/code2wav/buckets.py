@@ -19,7 +19,7 @@ from antiphon.transport.device_edge import on_device
 from services.code2wav.batch import Batch, Members, StreamStates
 from services.code2wav.pace import Pace
 from services.code2wav.stream import StreamDecoder
-from services.graphs import Bucketing, RowFunction, bucket_sizes
+from services.lm.graphs import Bucketing, RowFunction, bucket_sizes
 
 # Slot, new frames, seen frames: what stands before the codes in a row of numbers.
 _HEAD = 3

@@ -29,7 +29,7 @@ from services.code2wav.segment import (
 )
 from services.code2wav.stream import Piece, Run, StreamDecoder
 from services.device_loss import device_is_lost
-from services.graphs import Bucketing
+from services.lm.graphs import Bucketing
 
 log = logging.getLogger(__name__)
 

@@ -25,8 +25,8 @@ from services.code2wav.engine import Code2WavEngine
 from services.code2wav.pace import ACCELERATOR, CPU
 from services.code2wav.stream import Piece, StreamDecoder
 from services.engines import TORCH, check_device, require_torch
-from services.graphs import Bucketing, graphs_of
 from services.hugging_face import load_config
+from services.lm.graphs import Bucketing, graphs_of
 
 # Not in the checkpoint: the model card and its examples write 24 kHz files.
 SAMPLE_RATE_HZ = 24_000

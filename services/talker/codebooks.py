@@ -9,7 +9,7 @@ All sessions of a step go through in lockstep: their sequences have the same len
 every moment and end with the frame. So keys and values live in one buffer that is
 allocated once, attention has no mask, and ids stay on the device until the end. Nothing
 between a frame's first code and its last depends on a value that is on the device, so
-that it can be one graph for each number of rows: see `services.graphs`.
+that it can be one graph for each number of rows: see `services.lm.graphs`.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from torch.nn.functional import linear, scaled_dot_product_attention
 
 from antiphon.sampler import SamplingRows, choose_each
 from antiphon.sampling import Sampling
-from services.graphs import Bucketing, RowFunction
-from services.talker.decoder import Decoder
-from services.talker.experts import LEAST_ROWS
-from services.talker.layer import Rotation
-from services.talker.slots import StackShape
+from services.lm.decoder import Decoder
+from services.lm.experts import LEAST_ROWS
+from services.lm.graphs import Bucketing, RowFunction
+from services.lm.kv_cache import CacheShape
+from services.lm.rotary import Rotation
 
 # Literals of `prepare_inputs_for_generation`; the temperature is `generate`'s default.
 PREDICTOR_TOP_K = 50
@@ -60,7 +60,7 @@ class CodePredictor:
             table.weight for table in module.model.codec_embedding
         )
         self.groups = len(self._heads) + 1
-        self._decoder = Decoder(module.model, max_positions=self.groups)
+        self._decoder = Decoder(module.model, self.groups, batch_invariant=True, exact_norms=False)
         rotation = self._decoder.rotation
         self._rotations = [
             Rotation(rotation.cosines[at, None], rotation.sines[at, None])
@@ -151,14 +151,14 @@ class CodePredictor:
 class _Lockstep:
     """Keys and values of sequences that have the same length: the code predictor's."""
 
-    def __init__(self, shape: StackShape, sessions: int, positions: int) -> None:
+    def __init__(self, shape: CacheShape, sessions: int, positions: int) -> None:
         # By layer, session and position: the heads of keys, then those of values.
         size = (shape.layers, sessions, positions, 2 * shape.key_heads, shape.head_dim)
         self._memory = torch.zeros(size, dtype=shape.dtype, device=shape.device)
         self._shape = shape
 
     def begin(self, layer: int, queries: Tensor, memory: Tensor) -> Tensor:
-        """Of positions 0 of all sessions, then positions 1; see `layer.Attend`."""
+        """Of positions 0 of all sessions, then positions 1; see `services.lm.layer.Attend`."""
         count, key_heads = queries.shape[0] // 2, self._shape.key_heads
         self._memory[layer, :count, 0] = memory[:count]
         # Position 0 sees itself alone.

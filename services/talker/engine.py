@@ -16,7 +16,7 @@ Draws are counted as Hugging Face counts tokens: draw n of at most `max_tokens` 
 the stop code (finish), the last one allowed (finish, no frame), or frame n-1.
 
 Codes do not depend on who else is served. In float32 on a CPU with one thread not even
-their digits do: see `services.talker.slots`, `.segment` and `.experts`.
+their digits do: see `services.lm.decoder` and `services.talker.segment`.
 """
 
 from __future__ import annotations
@@ -101,7 +101,7 @@ class TalkerEngine:
         """Forget the segment and give its slot back, whatever is in flight."""
         segment = self._segments.pop(key)
         if segment.slot is not None:
-            self._model.cache.give_back(segment.slot, clear=segment.doubtful)
+            self._model.give_slot_back(segment.slot, segment.doubtful)
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:

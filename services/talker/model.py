@@ -11,18 +11,20 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear
 
-from antiphon.errors import FailedPrecondition
+from antiphon.errors import FailedPrecondition, ResourceExhausted
 from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.sampler import SamplingRows, choose_each, uniform_each
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import NoStream, ToDevice, ToHost, on_device
-from services.graphs import Bucketing
+from services.lm.attention import Span
+from services.lm.decoder import Decoder
+from services.lm.experts import LEAST_ROWS
+from services.lm.graphs import Bucketing
+from services.lm.kv_cache import KVCache
+from services.lm.slots import Slots
 from services.talker.codebooks import CodePredictor
-from services.talker.decoder import Decoder
-from services.talker.experts import LEAST_ROWS
 from services.talker.readback import Readback
 from services.talker.rows import RowTable
-from services.talker.slots import Place, SlotCache, SlotRows, Stretch, attention_key
 from services.talker.transcript import Transcript
 
 # The last ids of the vocabulary are control ids, of which only the stop code may be
@@ -40,6 +42,11 @@ class Chunk:
     transcript: Transcript
     voice: str
 
+    @property
+    def span(self) -> Span:
+        """Where the rows go."""
+        return Span(self.slot, self.start, self.stop - self.start)
+
 
 @dataclass(frozen=True, slots=True)
 class Draw:
@@ -50,6 +57,11 @@ class Draw:
     token: int
     sampling: Sampling
     step: int
+
+    @property
+    def span(self) -> Span:
+        """Where the row goes."""
+        return Span(self.slot, self.position)
 
 
 class Talker:
@@ -78,9 +90,17 @@ class Talker:
         self._special = special
         self._head: Tensor = module.codec_head.weight
         rows = max(slots, LEAST_ROWS)
-        # First what a frame begins with: see `services.graphs`.
-        self._decoder = Decoder(module.model, context_limit, bucketing, rows)
-        self.cache = SlotCache(self._decoder.shape, slots, context_limit)
+        # First what a frame begins with: see `services.lm.graphs`.
+        self._decoder = Decoder(
+            module.model,
+            context_limit,
+            batch_invariant=True,
+            exact_norms=False,
+            bucketing=bucketing,
+            most_rows=rows,
+        )
+        self.cache = KVCache(self._decoder.shape, slots, context_limit)
+        self._slots = Slots(slots)
         self._predictor = CodePredictor(module.code_predictor, rows, bucketing)
         self.groups = self._predictor.groups
         self.rows = RowTable(module, embeddings, to_device)
@@ -109,25 +129,30 @@ class Talker:
 
     def take_slot(self) -> int:
         """A slot for a new segment. Raises `ResourceExhausted`."""
-        slot = self.cache.take()
+        slot = self._slots.take()
+        if slot is None:
+            raise ResourceExhausted(f"all {self.cache.slots} slots are taken")
         self._seen[slot] = False
         self._pending[slot] = self.rows.begin
         self._shifts[slot] = 0
         return slot
+
+    def give_slot_back(self, slot: int, doubtful: range) -> None:
+        """The slot's segment is gone; these positions may hold what is not finite."""
+        if doubtful:
+            self.cache.clear(slot, doubtful.start, doubtful.stop)
+        self._slots.free(slot)
 
     def step(self, chunks: Sequence[Chunk], draws: Sequence[Draw]) -> Readback:
         """Append the rows of all in one forward; then a frame for each of `draws`, in order.
 
         A segment may have its last chunk and its first draw in one step. Nothing in here
         waits for the device where it copies beside its work, both ways, unless its experts
-        ask it: see `services.talker.experts`.
+        ask it: see `services.lm.experts`.
         """
-        ordered = sorted(draws, key=lambda draw: attention_key(Place(draw.slot, draw.position)))
-        where = SlotRows(
-            self.cache,
-            [Stretch(each.slot, each.start, each.stop) for each in chunks],
-            [Place(each.slot, each.position) for each in ordered],
-        )
+        ordered = sorted(draws, key=lambda draw: self._decoder.order(draw.span))
+        spans = [*(each.span for each in chunks), *(each.span for each in ordered)]
+        plan = self._decoder.plan(self.cache, spans)
         # Products over the frames' rows alone need as many, too.
         filled = [*ordered, *ordered[-1:] * (LEAST_ROWS - len(ordered))]
         rows = [
@@ -136,7 +161,7 @@ class Talker:
         if filled:
             rows.append(self._next_rows(filled))
         turned = self._turned(chunks, ordered)
-        states = self._decoder.forward_slots(torch.cat(rows), where, turned)
+        states, _ = self._decoder.append(torch.cat(rows), plan, turned)
         if not draws:
             return Readback(np.empty((0, self.groups + 1), np.int64), (), None)
         drawn = self._to_host.copy(self._draw(states[-len(filled) :], filled, len(draws)))

@@ -19,8 +19,8 @@ from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToDevice, ToHost
 from services.engines import TORCH, check_device, require_torch
-from services.graphs import Bucketing, graphs_of
 from services.hugging_face import load_config
+from services.lm.graphs import Bucketing, graphs_of
 from services.talker.engine import TalkerEngine
 from services.talker.model import Talker
 from services.talker.warm_up import warm_up

@@ -2,7 +2,7 @@
 
 Libraries set themselves up for a kind of product the first time they meet it: a chunk
 of a prompt, few rows, as many rows as there are slots, a draw and a greedy choice.
-Graphs are there before: a model is made with all of them, see `services.graphs`.
+Graphs are there before: a model is made with all of them, see `services.lm.graphs`.
 """
 
 from __future__ import annotations

@@ -27,6 +27,7 @@ import torch
 from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
 from antiphon.transport.device_edge import NoStream, ToHost
+from services.lm.slots import Slots
 from services.thinker.drawing import (
     Draw,
     Drawn,
@@ -44,7 +45,6 @@ from services.thinker.prompt import PreparedPrompt
 from services.thinker.schedule import prefill_shares
 from services.thinker.segment import INPUT
 from services.thinker.segment import Segment as AnySegment
-from services.thinker.slots import Slots
 
 PREFILL_ROWS = 256
 """Most prompt rows in one step: what bounds how long a step delays those that decode."""
@@ -71,7 +71,7 @@ class ThinkerEngine:
         self._model = model
         self._intake = intake
         self._prefill_rows = prefill_rows
-        self._slots = Slots(model.key_values.slots)
+        self._slots = Slots(model.cache.slots)
         self._segments: dict[SegmentKey, Segment] = {}
         self._preparations = Preparations()
         self._wake: Callable[[], None] = _nobody
@@ -179,7 +179,7 @@ class ThinkerEngine:
             if claim is None:
                 return False
             if claim.source is not None:
-                self._model.key_values.copy(claim.source, claim.slot, claim.reused)
+                self._model.cache.copy(claim.source, claim.slot, claim.reused)
             generation.place(claim)
         return True
 
@@ -258,7 +258,7 @@ class ThinkerEngine:
         if worth_keeping and not generation.remaining:
             self._slots.keep(slot, generation.kept())
         else:
-            self._model.key_values.clear(slot)
+            self._model.cache.clear(slot)
             self._slots.free(slot)
 
 

@@ -9,10 +9,10 @@ import numpy.typing as npt
 import torch
 
 from antiphon.errors import Internal
+from services.lm.slots import Claim, Content, Kept, Tapped, join_tapped
 from services.thinker.audio import AudioFeatures
 from services.thinker.model import Fed, Feed
 from services.thinker.prompt import PreparedPrompt
-from services.thinker.slots import Claim, Kept, Tapped, join_tapped, prompt_content
 from services.thinker.stopping import Reply
 
 EncodeAudio = Callable[[AudioFeatures], torch.Tensor]
@@ -117,3 +117,13 @@ class Generation:
         if self.slot is None:
             raise Internal("a prompt is fed before it has a slot")
         return self.slot
+
+
+def prompt_content(
+    ids: npt.NDArray[np.int32], audio_id: int, audio: AudioFeatures | None
+) -> Content:
+    """The content of a prompt's positions; digests are negative, as no id is."""
+    content = ids.astype(np.int64)
+    if audio is not None:
+        content[ids == audio_id] = np.repeat(np.asarray(audio.digests), audio.positions)
+    return content

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import partial
 from typing import Any
 
 import numpy as np
@@ -18,10 +17,11 @@ import torch
 from torch import Tensor
 from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
 
-from services.thinker.attention import AttentionPlan, Span, span_order
+from services.lm.attention import Span
+from services.lm.decoder import Decoder
+from services.lm.graphs import Bucketing
+from services.lm.kv_cache import KVCache
 from services.thinker.audio import AudioFeatures
-from services.thinker.key_values import KeyValues, KeyValueShape
-from services.thinker.layer import Layer, Norm, Rotation
 
 Ids = npt.NDArray[np.int32]
 Offsets = npt.NDArray[np.intp]
@@ -58,10 +58,9 @@ class Fed:
 
 
 class ThinkerModel:
-    """Runs a thinker whose hidden state number `tapped_layer` is read.
+    """Runs a thinker whose hidden state number `tapped_layer` is read: see `Decoder.append`.
 
-    Numbered as Hugging Face's `hidden_states`: 0 is the layers' input, n the output
-    of layer n, and the last one the normed output.
+    `bucketing` runs what can be a graph, in steps without prompt rows.
     """
 
     def __init__(
@@ -71,6 +70,7 @@ class ThinkerModel:
         tapped_layer: int,
         slots: int,
         context_limit: int,
+        bucketing: Bucketing | None = None,
     ) -> None:
         module: Any = thinker  # its annotations are narrower than what it takes
         self.device: torch.device = module.device
@@ -80,18 +80,15 @@ class ThinkerModel:
         self._words = module.model.embed_tokens
         self._head = module.lm_head
         with torch.inference_mode():
-            self._layers = tuple(Layer(each) for each in module.model.layers)
-            self._norm = Norm.of(module.model.norm)
-            weight = self._words.weight
-            self._rotation = Rotation.of(module.model.rotary_emb, context_limit, like=weight)
-        shape = KeyValueShape(
-            layers=len(self._layers),
-            key_heads=self._layers[0].key_heads,
-            head_dim=module.model.layers[0].self_attn.head_dim,
-            dtype=weight.dtype,
-            device=self.device,
-        )
-        self.key_values = KeyValues(shape, slots, context_limit)
+            self._decoder = Decoder(
+                module.model,
+                context_limit,
+                batch_invariant=False,
+                exact_norms=True,
+                bucketing=bucketing,
+                most_rows=slots,
+            )
+        self.cache = KVCache(self._decoder.shape, slots, context_limit, grows=True)
 
     def encode_audio(self, audio: AudioFeatures) -> Tensor:
         """The audio tower's output [positions, hidden] of all recordings.
@@ -107,23 +104,16 @@ class ThinkerModel:
 
     def forward(self, feeds: Sequence[Feed]) -> list[Fed]:
         """Append every feed's ids to its sequence, all in one batch."""
-        order = sorted(range(len(feeds)), key=lambda index: span_order(feeds[index].span))
+        order = sorted(range(len(feeds)), key=lambda index: self._decoder.order(feeds[index].span))
         ordered = [feeds[index] for index in order]
-        self.key_values.reserve(max(each.span.end for each in feeds))
-        plan = AttentionPlan([each.span for each in ordered], self.key_values)
-        rotation = self._rotation.at(plan.positions)
+        self.cache.reserve(max(each.span.end for each in feeds))
+        plan = self._decoder.plan(self.cache, [each.span for each in ordered])
         tapped_index, sampled_index = _wanted(ordered)
-
-        rows = self._embed(ordered)
-        tapped = rows
-        for number, layer in enumerate(self._layers, 1):
-            rows = layer(rows, rotation, partial(plan.attend, number - 1))
-            if number == self._tapped_layer:
-                tapped = rows
+        states, tapped = self._decoder.append(
+            self._embed(ordered), plan, tapped_layer=self._tapped_layer
+        )
         taken = tapped[torch.from_numpy(tapped_index).to(self.device)]
-        if self._tapped_layer == len(self._layers):
-            taken = self._norm(taken)
-        logits = self._head(self._norm(rows[torch.from_numpy(sampled_index).to(self.device)]))
+        logits = self._head(states[torch.from_numpy(sampled_index).to(self.device)])
         fed = dict(zip(order, _split(ordered, logits, taken), strict=True))
         return [fed[index] for index in range(len(feeds))]
 

@@ -24,7 +24,7 @@ from services.code2wav.batch import StreamStates
 from services.code2wav.buckets import Buckets
 from services.code2wav.pace import Pace
 from services.code2wav.stream import StreamDecoder
-from services.graphs import Eager, GraphPool, RowFunction, bucket_sizes
+from services.lm.graphs import Eager, GraphPool, RowFunction, bucket_sizes
 
 SLOTS = 5
 SIZES = (1, 1, 2, 3, 5, 8, 14)

@@ -24,7 +24,7 @@ from antiphon.runtime.engine import Completed, Emitted
 from antiphon.segment import FinishReason, SegmentKey
 from services.code2wav.engine import Code2WavEngine
 from services.code2wav.pace import ACCELERATOR, CPU, Pace
-from services.graphs import Bucketing, Eager
+from services.lm.graphs import Bucketing, Eager
 
 
 @pytest.fixture(autouse=True)

@@ -31,7 +31,7 @@ from antiphon.testing.drive_engine import SegmentOutput
 from antiphon.testing.late_copies import LateCopies
 from antiphon.testing.tiny_checkpoint import TinyShape, build_tiny_checkpoint
 from antiphon.transport.device_edge import UNIT_BYTES, Staging, ToHost
-from services.graphs import Bucketing
+from services.lm.graphs import Bucketing
 from services.talker.engine import TalkerEngine
 from services.talker.model import Talker
 from services.talker.qwen3_omni import load

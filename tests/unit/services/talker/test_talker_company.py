@@ -16,11 +16,12 @@ from antiphon.runtime.engine import Emitted, Engine, Failed, InputChunk
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, run_segment
-from services.graphs import Eager
-from services.talker.decoder import Decoder
+from services.lm.attention import Span
+from services.lm.decoder import Decoder
+from services.lm.graphs import Eager
+from services.lm.kv_cache import KVCache
 from services.talker.qwen3_omni import load
 from services.talker.segment import CHUNK_ROWS
-from services.talker.slots import Place, SlotCache, SlotRows, Stretch, attention_key
 
 SLOTS = 64
 
@@ -166,20 +167,22 @@ def scattered(count: int, draw: random.Random) -> Iterator[tuple[int, int]]:
 @torch.inference_mode()
 def test_states_have_the_same_digits_when_others_share_the_forward(lab: Lab, count: int) -> None:
     draw, generator = random.Random(count), torch.Generator().manual_seed(count)
-    decoder = Decoder(lab.model.talker.model, max_positions=300)
-    cache = SlotCache(decoder.shape, SLOTS, 300)
-    cache.memory.copy_(torch.randn(cache.memory.shape, generator=generator))
-    places = sorted((Place(*each) for each in scattered(count, draw)), key=attention_key)
-    taken = {place.slot for place in places}
+    decoder = Decoder(lab.model.talker.model, 300, batch_invariant=True, exact_norms=False)
+    cache = KVCache(decoder.shape, SLOTS, 300)
+    for layer in range(decoder.shape.layers):
+        memory = cache.layer(layer)
+        memory.copy_(torch.randn(memory.shape, generator=generator))
+    spans = sorted((Span(*each) for each in scattered(count, draw)), key=decoder.order)
+    taken = {span.slot for span in spans}
     free = next(slot for slot in range(SLOTS) if slot not in taken)
-    stretches = [Stretch(free, 0, 40)] if count > 1 else []
-    rows = torch.randn(40 * len(stretches) + count, lab.shape.talker_hidden, generator=generator)
-    together = decoder.forward_slots(rows, SlotRows(cache, stretches, places))
-    for index, place in enumerate(places, 40 * len(stretches)):
-        alone = decoder.forward_slots(rows[index, None], SlotRows(cache, [], [place]))
+    prompts = [Span(free, 0, 40)] if count > 1 else []
+    rows = torch.randn(40 * len(prompts) + count, lab.shape.talker_hidden, generator=generator)
+    together, _ = decoder.append(rows, decoder.plan(cache, [*prompts, *spans]))
+    for index, span in enumerate(spans, 40 * len(prompts)):
+        alone, _ = decoder.append(rows[index, None], decoder.plan(cache, [span]))
         assert torch.equal(alone[0], together[index])
-    for stretch in stretches:
-        alone = decoder.forward_slots(rows[:40], SlotRows(cache, [stretch], []))
+    for prompt in prompts:
+        alone, _ = decoder.append(rows[:40], decoder.plan(cache, [prompt]))
         assert torch.equal(alone[:40], together[:40])
 
 

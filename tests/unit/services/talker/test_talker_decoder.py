@@ -7,8 +7,9 @@ import torch
 from talker_lab import Lab
 
 from antiphon.checkpoint import load_submodule
-from services.talker.decoder import Decoder
-from services.talker.slots import Place, SlotCache, SlotRows, Stretch
+from services.lm.attention import Span
+from services.lm.decoder import Decoder
+from services.lm.kv_cache import KVCache
 
 ROWS = 40
 
@@ -32,17 +33,13 @@ def make_rows(module: Any, dtype: torch.dtype) -> torch.Tensor:
 
 @torch.inference_mode()
 def run_ours(module: Any, rows: torch.Tensor, pieces: list[int]) -> torch.Tensor:
-    decoder = Decoder(module, max_positions=ROWS)
-    cache = SlotCache(decoder.shape, slots=3, positions=ROWS)
+    decoder = Decoder(module, ROWS, batch_invariant=True, exact_norms=False)
+    cache = KVCache(decoder.shape, slots=3, positions=ROWS)
     slot, start, states = 1, 0, []
     for part in rows.split(pieces):
-        stop = start + len(part)
-        if len(part) == 1:
-            where = SlotRows(cache, [], [Place(slot, start)])
-        else:
-            where = SlotRows(cache, [Stretch(slot, start, stop)], [])
-        states.append(decoder.forward_slots(part, where)[: len(part)])
-        start = stop
+        plan = decoder.plan(cache, [Span(slot, start, len(part))])
+        states.append(decoder.append(part, plan)[0][: len(part)])
+        start += len(part)
     return torch.cat(states)
 
 

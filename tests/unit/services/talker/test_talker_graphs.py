@@ -20,12 +20,13 @@ from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import run_segments
 from antiphon.testing.graph_watch import Watch
-from services.graphs import Eager, GraphPool, RowFunction, bucket_sizes
+from services.lm.attention import Span
+from services.lm.decoder import Decoder
+from services.lm.experts import LEAST_ROWS, Sparse
+from services.lm.graphs import Eager, GraphPool, RowFunction, bucket_sizes
+from services.lm.kv_cache import KVCache
 from services.talker.codebooks import CodePredictor
-from services.talker.decoder import Decoder
-from services.talker.experts import LEAST_ROWS, Sparse
 from services.talker.qwen3_omni import load
-from services.talker.slots import Place, SlotCache, SlotRows, attention_key
 
 ROWS = 16
 
@@ -84,7 +85,7 @@ class ReplayPool(GraphPool):
 @contextmanager
 def experts_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
-        patch.setattr(Sparse, "_mix_by_loop", lambda self, *given: self._experts(*given))
+        patch.setattr(Sparse, "_mix_by_loop", Sparse._mix)
         yield
 
 
@@ -125,21 +126,28 @@ def test_rows_are_padded_with_what_was_there_when_they_fill_no_bucket() -> None:
 @torch.inference_mode()
 def test_states_and_memory_have_the_same_digits_when_rows_are_padded(lab: Lab, count: int) -> None:
     module, generator = lab.model.talker.model, torch.Generator().manual_seed(count)
-    plain = Decoder(module, max_positions=300)
-    bucketed = Decoder(module, 300, Eager, ROWS)
-    caches = [SlotCache(plain.shape, ROWS, 300) for _ in range(2)]
-    caches[0].memory.copy_(torch.randn(caches[0].memory.shape, generator=generator))
+    plain = Decoder(module, 300, batch_invariant=True, exact_norms=False)
+    bucketed = Decoder(
+        module, 300, batch_invariant=True, exact_norms=False, bucketing=Eager, most_rows=ROWS
+    )
+    caches = [KVCache(plain.shape, ROWS, 300) for _ in range(2)]
+    layers = range(plain.shape.layers)
+    for layer in layers:
+        memory = caches[0].layer(layer)
+        memory.copy_(torch.randn(memory.shape, generator=generator))
     width = lab.shape.talker_hidden
     # Whoever was there before leaves its rows in the padding, which may be anything.
-    first = [Place(slot, 0) for slot in range(ROWS)]
-    bucketed.forward_slots(torch.full((ROWS, width), np.nan), SlotRows(caches[1], [], first))
-    caches[1].memory.copy_(caches[0].memory)
-    places = sorted((Place(slot, 19 * slot) for slot in range(count)), key=attention_key)
+    first = [Span(slot, 0) for slot in range(ROWS)]
+    bucketed.append(torch.full((ROWS, width), np.nan), bucketed.plan(caches[1], first))
+    for layer in layers:
+        caches[1].layer(layer).copy_(caches[0].layer(layer))
+    spans = sorted((Span(slot, 19 * slot) for slot in range(count)), key=plain.order)
     rows = torch.randn(count, width, generator=generator)
-    expected = plain.forward_slots(rows, SlotRows(caches[0], [], places))
-    states = bucketed.forward_slots(rows, SlotRows(caches[1], [], places))
+    expected, _ = plain.append(rows, plain.plan(caches[0], spans))
+    states, _ = bucketed.append(rows, bucketed.plan(caches[1], spans))
     assert torch.equal(states, expected)
-    assert torch.equal(caches[1].memory, caches[0].memory)
+    for layer in layers:
+        assert torch.equal(caches[1].layer(layer), caches[0].layer(layer))
 
 
 def company(lab: Lab, samplings: Sequence[Sampling]) -> Inputs:
@@ -212,22 +220,31 @@ def test_talker_asks_the_device_for_nothing_when_experts_are_one_product(
     lab: Lab, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     recorder = Recorder()
-    decoder = Decoder(lab.model.talker.model, 300, recorder, ROWS)
-    cache = SlotCache(decoder.shape, ROWS, 300)
+    decoder = Decoder(
+        lab.model.talker.model,
+        300,
+        batch_invariant=True,
+        exact_norms=False,
+        bucketing=recorder,
+        most_rows=ROWS,
+    )
+    cache = KVCache(decoder.shape, ROWS, 300)
     rows = torch.randn(5, lab.shape.talker_hidden)
-    where = SlotRows(cache, [], [Place(slot, 3) for slot in range(5)])
+    plan = decoder.plan(cache, [Span(slot, 3) for slot in range(5)])
     with experts_as_on_a_gpu(monkeypatch):
-        decoder.forward_slots(rows, where)
+        decoder.append(rows, plan)
     assert recorder.watch.unfit == []
     # The loop over experts, which only a CPU takes, is seen to ask.
-    decoder.forward_slots(rows, where)
+    decoder.append(rows, plan)
     assert recorder.watch.unfit
 
 
 def test_talker_has_pieces_only_where_experts_ask_nothing(lab: Lab) -> None:
     talker = lab.model.talker
     assert Sparse(talker.model.layers[-1].mlp).asks_device
-    assert not Decoder(talker.code_predictor.model, 4).asks_device
+    assert not Decoder(
+        talker.code_predictor.model, 4, batch_invariant=True, exact_norms=False
+    ).asks_device
 
 
 @pytest.mark.gpu

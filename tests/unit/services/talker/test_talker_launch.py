@@ -15,7 +15,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.testing.late_copies import LateCopies
 from antiphon.transport.device_edge import UNIT_BYTES, Staging, ToDevice, ToHost
-from services.graphs import Bucketing, Eager
+from services.lm.graphs import Bucketing, Eager
 from services.talker.model import Chunk, Draw, Talker
 from services.talker.qwen3_omni import load
 
@@ -76,7 +76,7 @@ def test_step_waits_for_nothing_when_it_is_launched(
             for each in (2, 9, 12)
         ]
         talker.step([Chunk(slot, 0, 20, transcript, turn.voice)], draws)
-        talker.cache.give_back(slot, clear=range(20))
+        talker.give_slot_back(slot, range(20))
     # Hidden rows there, and frames back.
     assert (copies.begun, copies.made) == (2, 0)
     assert len(asked.goes_on) > 10

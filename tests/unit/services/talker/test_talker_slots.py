@@ -12,23 +12,8 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, Internal, ResourceExhausted
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import run_segment
-from services.talker.experts import LEAST_ROWS, Sparse
+from services.lm.experts import LEAST_ROWS, Sparse
 from services.talker.qwen3_omni import load
-from services.talker.slots import SlotCache, StackShape
-
-SHAPE = StackShape(
-    layers=2, key_heads=2, head_dim=8, scale=1.0, dtype=torch.float32, device=torch.device("cpu")
-)
-
-
-def test_slots_are_given_lowest_first_when_some_come_back() -> None:
-    cache = SlotCache(SHAPE, slots=4, positions=10)
-    assert [cache.take() for _ in range(4)] == [0, 1, 2, 3]
-    with pytest.raises(ResourceExhausted, match="all 4 slots"):
-        cache.take()
-    cache.give_back(2)
-    cache.give_back(0)
-    assert [cache.take(), cache.take()] == [0, 2]
 
 
 def test_memory_is_that_of_all_slots_when_it_is_stated(
@@ -89,8 +74,6 @@ def test_experts_equal_hugging_faces_when_rows_choose_their_own(lab: Lab, rows: 
         rows, lab.shape.talker_hidden, generator=torch.Generator().manual_seed(rows)
     )
     expected = module(given[None])[0]
-    mine = Sparse(module)
-    torch.testing.assert_close(mine(given), expected, rtol=0, atol=1e-5)
-    # What other devices use.
-    mine._mix_by_loop = mine._experts  # type: ignore[method-assign]
-    torch.testing.assert_close(mine(given), expected, rtol=0, atol=1e-5)
+    for by_loop in (True, False):
+        mine = Sparse(module, by_loop=by_loop)
+        torch.testing.assert_close(mine(given), expected, rtol=0, atol=1e-5)

@@ -11,7 +11,7 @@ from talker_lab import NEWLINE, Lab, Turn, codes_of, make_late_engine
 from antiphon.runtime.engine import Engine
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import run_segment, run_segments
-from services.graphs import Eager
+from services.lm.graphs import Eager
 from services.talker.segment import CHUNK_ROWS
 
 Content = Callable[[Lab, int], list[int]]

@@ -238,8 +238,7 @@ class _FaultyModel(ThinkerModel):
         if any(hit):
             for feed in feeds:
                 if feed.slot in self.poisoned:
-                    for tensor in self.key_values.layer(0):
-                        tensor[feed.slot] = torch.nan
+                    self.cache.layer(0)[feed.slot] = torch.nan
         return [
             Fed(part.logits * torch.nan, part.rows) if bad and part.logits is not None else part
             for bad, part in zip(hit, fed, strict=True)
@@ -258,7 +257,7 @@ def test_segment_fails_alone_when_a_shared_forward_faults(
     engine.forget()
     model: Any = engine._model
     model.__class__ = _FaultyModel
-    model.poisoned, model.as_nan = frozenset({0}), as_nan
+    model.poisoned, model.as_nan = frozenset({2}), as_nan
     with caplog.at_level(logging.ERROR):
         outputs = _run_together(engine, segments)
     [failed] = [out.failed for out in outputs if out.failed]
@@ -283,7 +282,7 @@ def test_audio_is_placed_right_when_chunks_cut_its_span(
 def test_first_request_finds_a_warm_engine_and_nothing_of_the_warm_up(small_dir: Path) -> None:
     engine = load(small_dir, StageConfig(slots=2)).engine
     assert isinstance(engine, ThinkerEngine)
-    assert engine._model.key_values.capacity > 0
+    assert engine._model.cache.capacity > 0
     assert not engine._segments
     out = run_segment(engine, *segment(ask("Hello")))
     assert out.completed is not None

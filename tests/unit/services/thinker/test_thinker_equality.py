@@ -3,10 +3,12 @@ from __future__ import annotations
 import json
 import shutil
 from pathlib import Path
+from typing import Any
 
 import ml_dtypes
 import numpy as np
 import pytest
+import torch
 from thinker_conversations import AUDIO, TEXT, segment
 from thinker_reference import MAX_TOKENS, Cases, Reference, ReferenceReply, clear_replies
 
@@ -123,3 +125,19 @@ def test_ids_equal_generate_when_repetition_is_penalised(
         given = segment(spoken_to, max_tokens=24, repetition_penalty=1.3)
         out = run_segment(stage.engine, *given)
         assert out.tensors("text")["ids"].tolist() == expected.ids
+
+
+@torch.inference_mode()
+def test_positions_are_plain_when_there_is_text_and_audio(reference: Reference) -> None:
+    thinker: Any = reference._thinker
+    for spoken_to in (*TEXT[:2], *AUDIO):
+        inputs = reference.inputs(spoken_to)
+        mask = inputs.get("feature_attention_mask")
+        positions, delta = thinker.get_rope_index(
+            inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            audio_seqlens=None if mask is None else mask.sum(-1),
+        )
+        length = inputs["input_ids"].shape[1]
+        assert torch.equal(positions[:, 0], torch.arange(length).expand(3, -1).to(positions.dtype))
+        assert delta.abs().max() == 0

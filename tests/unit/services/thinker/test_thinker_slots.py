@@ -2,148 +2,15 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from thinker_conversations import recording
 from transformers import WhisperFeatureExtractor
 
+from services.lm.slots import shared_length
 from services.thinker.audio import AudioFeatures, AudioFrontEnd
+from services.thinker.generation import prompt_content
 from services.thinker.schedule import prefill_shares
-from services.thinker.slots import (
-    MIN_REUSED,
-    Claim,
-    Content,
-    Kept,
-    Slots,
-    Tapped,
-    prompt_content,
-    shared_length,
-)
-
-LONG = 2 * MIN_REUSED
-
-
-def _content(*ids: int) -> Content:
-    return np.asarray(ids, dtype=np.int64)
-
-
-def _kept(content: Content, prompt_length: int, rows: int = 0) -> Kept:
-    tapped = Tapped(np.arange(rows), torch.arange(rows, dtype=torch.float32)[:, None])
-    return Kept(content, prompt_length, tapped)
-
-
-def _same(first: Claim | None, slot: int, reused: int, source: int | None) -> bool:
-    return first is not None and (first.slot, first.reused, first.source) == (slot, reused, source)
-
-
-def test_claim_takes_the_slot_over_when_the_prompt_goes_on_from_it() -> None:
-    slots = Slots(2)
-    first = slots.claim(_content(*range(LONG)))
-    assert _same(first, 0, 0, None)
-    slots.keep(0, _kept(_content(*range(LONG + 5)), LONG, rows=3))
-    claim = slots.claim(_content(*range(LONG + 9)))
-    assert _same(claim, 0, LONG + 5, None)
-    assert claim is not None
-    assert claim.tapped is not None
-    assert claim.tapped.rows[:, 0].tolist() == [0, 1, 2]
-
-
-def test_claim_copies_when_only_a_beginning_of_the_prompt_is_shared() -> None:
-    slots = Slots(2)
-    slots.claim(_content(*range(LONG)))
-    slots.keep(0, _kept(_content(*range(LONG)), LONG, rows=LONG))
-    other = _content(*range(MIN_REUSED), *[7] * LONG)
-    claim = slots.claim(other)
-    assert _same(claim, 1, MIN_REUSED, 0)
-    assert claim is not None
-    assert claim.tapped is not None
-    assert len(claim.tapped.rows) == MIN_REUSED
-    assert _same(slots.claim(_content(*range(LONG + 1))), 0, LONG, None)
-
-
-def test_claim_reuses_nothing_when_the_beginning_is_short() -> None:
-    slots = Slots(2)
-    slots.claim(_content(*range(LONG)))
-    slots.keep(0, _kept(_content(*range(LONG)), LONG))
-    assert _same(slots.claim(_content(*range(MIN_REUSED - 1), 7, 7)), 1, 0, None)
-
-
-def test_claim_leaves_the_last_position_when_the_prompt_was_seen_whole() -> None:
-    slots = Slots(1)
-    slots.claim(_content(*range(LONG)))
-    slots.keep(0, _kept(_content(*range(LONG + 3)), LONG))
-    assert _same(slots.claim(_content(*range(LONG))), 0, LONG - 1, None)
-
-
-def test_claim_evicts_the_least_recently_used_when_no_slot_is_free() -> None:
-    slots = Slots(2)
-    contents = [_content(*range(start, start + LONG)) for start in (0, 100, 200)]
-    for slot in (0, 1):
-        assert _same(slots.claim(contents[slot]), slot, 0, None)
-    for slot in (1, 0):
-        slots.keep(slot, _kept(contents[slot], LONG))
-    assert _same(slots.claim(contents[2]), 1, 0, None)
-    assert _same(slots.claim(np.append(contents[0], 5)), 0, LONG, None)
-
-
-def test_claim_is_none_when_all_slots_are_taken() -> None:
-    slots = Slots(1)
-    assert slots.claim(_content(1)) is not None
-    assert slots.claim(_content(1)) is None
-    slots.free(0)
-    assert slots.claim(_content(1)) is not None
-
-
-def test_forget_leaves_nothing_to_reuse() -> None:
-    slots = Slots(1)
-    slots.claim(_content(*range(LONG)))
-    slots.keep(0, _kept(_content(*range(LONG)), LONG))
-    slots.forget()
-    assert _same(slots.claim(_content(*range(LONG + 1))), 0, 0, None)
-
-
-@given(st.data())
-def test_slots_never_go_to_two_and_reuse_is_what_was_kept(data: st.DataObject) -> None:
-    count = data.draw(st.integers(1, 4))
-    slots = Slots(count)
-    running: dict[int, Content] = {}
-    held: dict[int, Content] = {}
-    bodies = [_content(*[n] * MIN_REUSED) for n in range(3)]
-    for _ in range(data.draw(st.integers(1, 25))):
-        action = data.draw(st.sampled_from(["claim", "keep", "free"]))
-        if action == "claim":
-            parts = data.draw(st.lists(st.sampled_from(bodies), min_size=1, max_size=4))
-            content = np.concatenate(parts)
-            claim = slots.claim(content)
-            assert (claim is None) == (len(running) == count)
-            if claim is not None:
-                assert claim.slot not in running
-                origin = held.get(claim.slot if claim.source is None else claim.source)
-                if claim.reused:
-                    assert origin is not None
-                    assert origin[: claim.reused].tolist() == content[: claim.reused].tolist()
-                assert claim.reused < len(content)
-                held.pop(claim.slot, None)
-                running[claim.slot] = content
-        elif running:
-            slot = data.draw(st.sampled_from(sorted(running)))
-            content = running.pop(slot)
-            if action == "keep":
-                held[slot] = np.append(content, data.draw(st.integers(0, 2)))
-                slots.keep(slot, _kept(held[slot], len(content)))
-            else:
-                slots.free(slot)
-
-
-@pytest.mark.parametrize(
-    ("first", "second", "length"),
-    [((1, 2, 3), (1, 2, 3), 3), ((1, 2), (1, 2, 3), 2), ((1, 5), (1, 2), 1), ((), (1,), 0)],
-)
-def test_shared_length_counts_equal_positions(
-    first: tuple[int, ...], second: tuple[int, ...], length: int
-) -> None:
-    assert shared_length(_content(*first), _content(*second)) == length
 
 
 @pytest.fixture(scope="module")

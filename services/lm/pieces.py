@@ -7,31 +7,33 @@ attention and the next one's depends on the number of rows alone and is one piec
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
 import torch
 from torch import Tensor
 
-from services.graphs import Bucketing
-from services.talker.experts import LEAST_ROWS
-from services.talker.layer import Attend, Layer, Norm, Rotation
-from services.talker.slots import StackShape
+from services.lm.graphs import Bucketing
+from services.lm.kv_cache import CacheShape
+from services.lm.layer import Layer, Norm
+from services.lm.rotary import Rotation
+
+# `Attend` of a layer, which comes first.
+AttendInLayer = Callable[[int, Tensor, Tensor], Tensor]
 
 
 class Pieces:
-    """What `services.talker.decoder.Decoder` is made of, for at most `most` rows.
-
-    `width` is that of a row.
-    """
+    """What `services.lm.decoder.Decoder` is made of, for `least` to `most` rows of `width`."""
 
     def __init__(
         self,
         layers: Sequence[Layer],
         norm: Norm,
         rotation: Rotation,
-        shape: StackShape,
+        shape: CacheShape,
+        *,
         width: int,
+        least: int,
         most: int,
         bucketing: Bucketing,
     ) -> None:
@@ -42,23 +44,30 @@ class Pieces:
         rows, mixed = new(most, width), new(most, layers[0].queries, shape.head_dim)
         positions = new(most, dtype=torch.int64)
         # In the order of a forward, as graphs that share memory must be.
-        self._first = bucketing(self._enter, (rows, positions), LEAST_ROWS)
+        self._first = bucketing(self._enter, (rows, positions), least)
         self._between = [
-            bucketing(partial(self._go_on, at), (rows, mixed, positions), LEAST_ROWS)
+            bucketing(partial(self._go_on, at), (rows, mixed, positions), least)
             for at in range(len(layers) - 1)
         ]
-        self._last = bucketing(self._leave, (rows, mixed), LEAST_ROWS)
+        self._last = bucketing(self._leave, (rows, mixed), least)
 
-    def forward(self, rows: Tensor, positions: Tensor, attend: Sequence[Attend]) -> Tensor:
-        """`Decoder.forward` of rows [n, hidden] at `positions` int64 [n], by layer's `attend`.
+    def forward(
+        self, rows: Tensor, positions: Tensor, attend: AttendInLayer, tapped_layer: int
+    ) -> tuple[Tensor, Tensor]:
+        """`Decoder.append` of rows [n, hidden] at `positions` int64 [n].
 
         The states are good until the next forward.
         """
+        tapped = rows
         (heads,) = self._first(rows, positions)
-        for layer, mix, between in zip(self._layers, attend, self._between, strict=False):
-            rows, heads = between(rows, mix(*layer.split(heads)), positions)
-        (states,) = self._last(rows, attend[-1](*self._layers[-1].split(heads)))
-        return states
+        for at, between in enumerate(self._between):
+            mixed = attend(at, *self._layers[at].split(heads))
+            rows, heads = between(rows, mixed, positions)
+            if at + 1 == tapped_layer:
+                tapped = rows
+        last = len(self._between)
+        (states,) = self._last(rows, attend(last, *self._layers[last].split(heads)))
+        return states, tapped
 
     def _enter(self, rows: Tensor, positions: Tensor) -> tuple[Tensor]:
         return (self._layers[0].enter(rows, self._rotation.at(positions)),)

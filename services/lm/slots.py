@@ -2,8 +2,10 @@
 
 A slot is free, taken by a running segment, or kept: its segment has ended and its
 keys and values stay, until the slot is needed, for a prompt that begins alike. What a
-position holds is a number (`content`): the id, or at an audio position a digest of the
-recording, so that equal ids over different sound are different content.
+position holds is a number (`content`): the id, or where something else stands (sound) a
+digest of it, so that equal ids over different things are different content.
+
+Who reuses nothing only takes and frees. Among those who do:
 
 - A prompt that goes on from a kept sequence (it shares all of its prompt, and as much
   of its reply as is spelled with the same ids) takes the slot over: one conversation,
@@ -12,21 +14,20 @@ recording, so that equal ids over different sound are different content.
   its own conversation, if there is any other slot.
 - The least recently used kept sequence makes room.
 - The last position of a prompt is never reused: its logits are needed.
-- Hidden rows of audio positions stay with the sequence, since the talker needs them
-  again in every turn. They are made whether or not this turn is spoken: they cost one
-  layer's share of the keys and values beside them.
+- Tapped hidden rows stay with the sequence, since their consumer needs them again in
+  every turn. They are made whether or not this turn is for it: they cost one layer's
+  share of the keys and values beside them.
 """
 
 from __future__ import annotations
 
+import heapq
 from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-
-from services.thinker.audio import AudioFeatures
 
 MIN_REUSED = 16
 """Shorter beginnings are not worth a copy: every prompt shares its template's first ids."""
@@ -74,8 +75,18 @@ class Slots:
     """The slots of one engine."""
 
     def __init__(self, count: int) -> None:
-        self._free = list(range(count))[::-1]
+        self._free = list(range(count))  # a heap
         self._kept: dict[int, Kept] = {}  # least recently used first
+
+    def take(self, spared: int | None = None) -> int | None:
+        """The lowest free slot, as slots side by side are read in place; or the least recently
+        used kept one but `spared`. None when all are taken."""
+        if self._free:
+            return heapq.heappop(self._free)
+        oldest = next((slot for slot in self._kept if slot != spared), None)
+        if oldest is not None:
+            del self._kept[oldest]
+        return oldest
 
     def claim(self, content: Content) -> Claim | None:
         """A slot for a prompt of at least one position; None when all are taken."""
@@ -83,10 +94,10 @@ class Slots:
         best = max(shared, key=lambda slot: shared[slot], default=None)
         reused = min(shared[best], len(content) - 1) if best is not None else 0
         if best is None or reused < MIN_REUSED:
-            slot = self._make_room(None)
+            slot = self.take()
             return None if slot is None else Claim(slot)
         continues = shared[best] >= self._kept[best].prompt_length
-        slot = None if continues else self._make_room(best)
+        slot = None if continues else self.take(best)
         kept = self._kept.pop(best)
         tapped = kept.tapped.before(reused)
         if slot is None:
@@ -99,22 +110,18 @@ class Slots:
         self._kept[slot] = kept
 
     def free(self, slot: int) -> None:
-        """The slot's segment has ended; what is in it is worth nothing."""
-        self._free.append(slot)
+        """The slot's segment has ended; what is in it is worth nothing.
+
+        It may be taken at once: what the device has yet to do there comes before what it
+        is asked from now on.
+        """
+        heapq.heappush(self._free, slot)
 
     def forget(self) -> None:
         """Make every kept slot free."""
-        self._free += self._kept
+        for slot in self._kept:
+            self.free(slot)
         self._kept.clear()
-
-    def _make_room(self, spared: int | None) -> int | None:
-        """A free slot, or the least recently used kept one but `spared`."""
-        if self._free:
-            return self._free.pop()
-        oldest = next((slot for slot in self._kept if slot != spared), None)
-        if oldest is not None:
-            del self._kept[oldest]
-        return oldest
 
 
 def shared_length(first: Content, second: Content) -> int:
@@ -122,16 +129,6 @@ def shared_length(first: Content, second: Content) -> int:
     length = min(len(first), len(second))
     different = np.flatnonzero(first[:length] != second[:length])
     return int(different[0]) if len(different) else length
-
-
-def prompt_content(
-    ids: npt.NDArray[np.int32], audio_id: int, audio: AudioFeatures | None
-) -> Content:
-    """The content of a prompt's positions; digests are negative, as no id is."""
-    content = ids.astype(np.int64)
-    if audio is not None:
-        content[ids == audio_id] = np.repeat(np.asarray(audio.digests), audio.positions)
-    return content
 
 
 def join_tapped(parts: list[Tapped]) -> Tapped:

@@ -1,0 +1,187 @@
+"""Attention of a flat batch whose rows belong to many sequences.
+
+A sequence that brings several rows (a part of its prompt) has a call of its own.
+Those that bring one row share calls, as far as their lengths are within a power of two,
+so that a long sequence does not make others pay for its length; a mask hides what is
+behind a row's own position. Slots side by side are read in place, others are copied
+together. On a CPU, where such a copy costs more than the call, long ones go alone
+instead (measured: above 256 KB of keys and values per layer).
+
+A batch-invariant plan reads, for each such row, the positions up to the next power of two,
+so that how its attention is computed depends on its own position alone, never on the
+company, and neither do its digits. Any other reads up to the longest of the call.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import sys
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.attention.bias import causal_lower_right
+from torch.nn.functional import scaled_dot_product_attention
+
+from antiphon.transport.device_edge import on_device
+from services.lm.kv_cache import KVCache
+
+# Rows share a call up to so many positions, whatever their lengths. A batch-invariant
+# plan reads as many at least.
+LEAST_SHARED = 256
+LEAST_READ = 64
+CPU_GATHER_BYTES = 256 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """The next `count` positions of the sequence in `slot`, from `start` on."""
+
+    slot: int
+    start: int
+    count: int = 1
+
+    @property
+    def end(self) -> int:
+        """The sequence's length with these positions."""
+        return self.start + self.count
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    """Rows that attend together: those of one span, or one of each of several.
+
+    They see the first `length` positions of `slots`. `mask` adds 0 or -inf: [n, length] of
+    one span's n rows, [n, 1, 1, length] of one row each. None where all is seen, and where
+    attention of several rows is causal from position 0 or made so by the device.
+    """
+
+    rows: slice
+    slots: slice | Tensor
+    length: int
+    mask: Tensor | None
+    span: Span | None = None
+
+
+class AttentionPlan:
+    """Who attends to what in one forward; the same for all layers.
+
+    The batch has the spans' rows one after another, `count` of them. `positions` int64 [n]
+    are those of its rows. There must be room in `cache` for all spans. Rows behind these
+    attend to nothing and are not remembered.
+    """
+
+    def __init__(self, cache: KVCache, spans: Sequence[Span], *, batch_invariant: bool) -> None:
+        """Spans in the order of `span_order` share most calls."""
+        self._cache, self._invariant = cache, batch_invariant
+        where = [(each.slot, at) for each in spans for at in range(each.start, each.end)]
+        self._slots, self.positions = on_device(where, cache.shape.device).unbind(1)
+        self.count = len(where)
+        self._calls = list(self._make_calls(spans))
+
+    def attend(self, layer: int, queries: Tensor, memory: Tensor) -> Tensor:
+        """Remember the rows' keys and values, and mix; see `services.lm.layer.Attend`."""
+        all_memory = self._cache.layer(layer)
+        all_memory[self._slots, self.positions] = memory[: self.count]
+        mixed = [self._mix(call, queries[call.rows], all_memory) for call in self._calls]
+        if self.count < len(queries):
+            mixed.append(queries.new_zeros(queries[self.count :].shape))
+        return torch.cat(mixed) if len(mixed) > 1 else mixed[0]
+
+    def _make_calls(self, spans: Sequence[Span]) -> Iterator[_Call]:
+        row = 0
+        for several, grouped in itertools.groupby(spans, self._alike):
+            group = list(grouped)
+            if several is None:
+                yield from self._make_long(group, row)
+            else:
+                yield from self._make_short(group, row)
+            row += sum(each.count for each in group)
+
+    def _make_long(self, group: Sequence[Span], row: int) -> Iterator[_Call]:
+        """Spans of several rows: a call for each."""
+        on_cpu = self._cache.shape.device.type == "cpu"
+        for span in group:
+            rows, slots = slice(row, row + span.count), slice(span.slot, span.slot + 1)
+            # Else the device's kernels need none: see `_mix`.
+            mask = self._mask(rows, span.end) if span.start and on_cpu else None
+            yield _Call(rows, slots, span.end, mask, span)
+            row = rows.stop
+
+    def _make_short(self, group: Sequence[Span], row: int) -> Iterator[_Call]:
+        """Spans of one row: a call for all of them or, for each, one of its own."""
+        length = max(each.end for each in group)
+        if self._invariant:
+            length = min(_power_of_two(length, LEAST_READ), self._cache.capacity)
+        taken = [each.slot for each in group]
+        slots: slice | Tensor = slice(taken[0], taken[0] + len(taken))
+        if taken != list(range(taken[0], taken[0] + len(taken))):
+            if length * self._cache.shape.position_bytes > self._most_gathered:
+                for index, span in enumerate(group, row):
+                    yield from self._make_short([span], index)
+                return
+            slots = on_device(taken, self._cache.shape.device)
+        rows, mask = slice(row, row + len(group)), None
+        if self._invariant or len(group) > 1:
+            mask = self._mask(rows, length)[:, None, None]
+        yield _Call(rows, slots, length, mask)
+
+    def _alike(self, span: Span) -> int | None:
+        """Equal for spans of one row that may share a call."""
+        least = LEAST_READ if self._invariant else LEAST_SHARED
+        return _power_of_two(span.end, least) if span.count == 1 else None
+
+    @property
+    def _most_gathered(self) -> int:
+        """How many bytes of one sequence's keys and values may be copied to share a call."""
+        return CPU_GATHER_BYTES if self._cache.shape.device.type == "cpu" else sys.maxsize
+
+    def _mask(self, rows: slice, length: int) -> Tensor:
+        """[rows, length]: 0 up to a row's own position, -inf behind."""
+        shape = self._cache.shape
+        later = torch.arange(length, device=shape.device) > self.positions[rows, None]
+        zeros = torch.zeros(later.shape, dtype=shape.dtype, device=shape.device)
+        return zeros.masked_fill_(later, -math.inf)
+
+    def _mix(self, call: _Call, queries: Tensor, all_memory: Tensor) -> Tensor:
+        """What the call's rows [n, heads, head_dim] saw, of the same shape."""
+        shape = self._cache.shape
+        seen = all_memory[:, : call.length][call.slots].transpose(1, 2)
+        keys, values = seen.chunk(2, dim=1)
+        if call.span is None:
+            # Query heads that share a key head are rows of one product: it is read once.
+            asked = queries.view(len(queries), shape.key_heads, -1, shape.head_dim)
+            mixed = scaled_dot_product_attention(
+                asked, keys, values, attn_mask=call.mask, scale=shape.scale
+            )
+            return mixed.flatten(1, 2)
+        mask, from_start = call.mask, call.span.start == 0
+        if mask is None and not from_start:
+            mask = causal_lower_right(call.span.count, call.length)
+        mixed = scaled_dot_product_attention(
+            queries.transpose(0, 1)[None],
+            keys,
+            values,
+            attn_mask=mask,
+            is_causal=from_start,
+            scale=shape.scale,
+            enable_gqa=True,
+        )
+        return mixed[0].transpose(0, 1)
+
+
+def span_order(span: Span, *, batch_invariant: bool) -> tuple[int, int]:
+    """Sort by this, and spans that may share a call stand side by side, by slot.
+
+    Spans of several rows come first.
+    """
+    if span.count > 1:
+        return 0, span.slot
+    return _power_of_two(span.end, LEAST_READ if batch_invariant else LEAST_SHARED), span.slot
+
+
+def _power_of_two(length: int, least: int) -> int:
+    """The next from `length` on, `least` at least."""
+    return max(1 << (length - 1).bit_length(), least)

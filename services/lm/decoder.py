@@ -1,0 +1,127 @@
+"""A stack of decoder layers over a Hugging Face model's weights."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+from torch import Tensor
+from torch.nn.functional import pad
+
+from services.lm.attention import AttentionPlan, Span, span_order
+from services.lm.experts import LEAST_ROWS
+from services.lm.graphs import Bucketing
+from services.lm.kv_cache import CacheShape, KVCache
+from services.lm.layer import Layer, Norm
+from services.lm.pieces import AttendInLayer, Pieces
+from services.lm.rotary import Rotation
+
+
+class Decoder:
+    """A stack with final norm; positions are whole numbers below `max_positions`.
+
+    `model` has `layers`, `norm` and `rotary_emb`, as Qwen's text models in transformers do.
+    Of a `batch_invariant` one, each row's digits are the same in any company, in float32
+    on a CPU with one thread: it fills lone rows up to `LEAST_ROWS` and reads more
+    positions than there are. `exact_norms` round as Hugging Face's do; without, norms take
+    fewer operations on a CPU. With `bucketing`, up to `most_rows` rows of slots go through
+    by it, where they can.
+    """
+
+    def __init__(
+        self,
+        model: Any,
+        max_positions: int,
+        *,
+        batch_invariant: bool,
+        exact_norms: bool,
+        bucketing: Bucketing | None = None,
+        most_rows: int = 0,
+    ) -> None:
+        weight: Tensor = model.norm.weight
+        self._invariant = batch_invariant
+        self.least_rows = LEAST_ROWS if batch_invariant else 1
+        self._layers = tuple(
+            Layer(module, batch_invariant=batch_invariant, exact_norms=exact_norms)
+            for module in model.layers
+        )
+        self._norm = Norm.of(model.norm, exact=exact_norms)
+        self.rotation = Rotation.of(model.rotary_emb, max_positions, like=weight)
+        attention = model.layers[0].self_attn
+        self.shape = CacheShape(
+            layers=len(self._layers),
+            key_heads=self._layers[0].key_heads,
+            head_dim=attention.head_dim,
+            scale=attention.scaling,
+            dtype=weight.dtype,
+            device=weight.device,
+        )
+        self.asks_device = any(layer.asks_device for layer in self._layers)
+        # On a CPU asking is free.
+        fit = weight.device.type == "cpu" or not self.asks_device
+        self._pieces = self._cut(len(weight), most_rows, bucketing) if bucketing and fit else None
+
+    def _cut(self, width: int, most_rows: int, bucketing: Bucketing) -> Pieces:
+        return Pieces(
+            self._layers,
+            self._norm,
+            self.rotation,
+            self.shape,
+            width=width,
+            least=self.least_rows,
+            most=most_rows,
+            bucketing=bucketing,
+        )
+
+    def order(self, span: Span) -> tuple[int, int]:
+        """What spans should be sorted by: see `span_order`."""
+        return span_order(span, batch_invariant=self._invariant)
+
+    def plan(self, cache: KVCache, spans: Sequence[Span]) -> AttentionPlan:
+        """Attention of these spans' rows, which there must be room for."""
+        return AttentionPlan(cache, spans, batch_invariant=self._invariant)
+
+    def forward(self, rows: Tensor, rotation: Rotation, attend: AttendInLayer) -> Tensor:
+        """States [n, hidden] after the final norm of `rows` [n, hidden]."""
+        return self._forward(rows, rotation, attend, 0)[0]
+
+    def append(
+        self,
+        rows: Tensor,
+        plan: AttentionPlan,
+        turned: Tensor | None = None,
+        *,
+        tapped_layer: int = 0,
+    ) -> tuple[Tensor, Tensor]:
+        """Append rows [n, hidden] to the sequences of slots; their states, and those tapped.
+
+        `turned` are the positions that turn them where these are not their places in the
+        slot: int64 [n], or [n, 3] where a row's axes differ. `tapped_layer` is numbered as
+        Hugging Face's `hidden_states`: 0 is the rows as they came, n the output of layer n,
+        and the last one the normed output.
+        Fewer than `least_rows` are filled up for the time being. States are good until the
+        next call.
+        """
+        missing = max(len(rows), self.least_rows) - plan.count
+        positions = plan.positions if turned is None else turned
+        if missing:
+            positions = pad(positions, (0, missing) if positions.ndim == 1 else (0, 0, 0, missing))
+            rows = pad(rows, (0, 0, 0, missing - len(rows) + plan.count))
+        plain = positions.ndim == 1
+        if self._pieces is not None and plain and len(rows) <= self._pieces.most:
+            states, tapped = self._pieces.forward(rows, positions, plan.attend, tapped_layer)
+        else:
+            rotation = self.rotation.at(positions)
+            states, tapped = self._forward(rows, rotation, plan.attend, tapped_layer)
+        return states, states if tapped_layer == len(self._layers) else tapped
+
+    def _forward(
+        self, rows: Tensor, rotation: Rotation, attend: AttendInLayer, tapped_layer: int
+    ) -> tuple[Tensor, Tensor]:
+        tapped = rows
+        for index, layer in enumerate(self._layers):
+            rows = layer.forward(rows, rotation, partial(attend, index))
+            if index + 1 == tapped_layer:
+                tapped = rows
+        return self._norm(rows), tapped

@@ -1,0 +1,111 @@
+"""One decoder layer, from the weights of a Hugging Face module.
+
+Pre-norm attention with rotary positions and grouped heads, queries and keys normed where
+the module does so, then a pre-norm MLP, dense or of experts. On few rows the number of
+operations is what a layer costs; so queries, keys and values are one product, normed and
+rotated as one, and so are gate and up of a dense MLP. The mathematics and its rounding are
+those of Qwen's layers in transformers.
+
+Rows of many sequences go through together. What a row sees of others is up to
+`attend`, which is handed in; all else here is by row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import linear, rms_norm
+
+from services.lm.experts import Dense, Sparse, fuse
+from services.lm.rotary import Rotation
+
+# Takes queries [n, heads, head_dim] and, one after the other, keys and values
+# [n, 2 * key heads, head_dim] of new rows, and returns the values that each row sees,
+# mixed: [n, heads, head_dim].
+Attend = Callable[[Tensor, Tensor], Tensor]
+
+
+class Norm:
+    """RMS norm as Qwen's: normed in float32, cast back, then weighted.
+
+    An `exact` one has Hugging Face's digits on a CPU; any other is near them, in fewer
+    operations.
+    """
+
+    def __init__(self, weight: Tensor, epsilon: float, *, exact: bool) -> None:
+        self._weight = weight
+        self._epsilon = epsilon
+        self._added = torch.tensor(epsilon, device=weight.device)
+        self._share = 1.0 / weight.shape[-1]
+        quick = weight.device.type == "cpu" and not exact
+        self._scaled = self._scale_quickly if quick else self._scale
+
+    @classmethod
+    def of(cls, module: Any, *, exact: bool) -> Norm:
+        """The norm of a Hugging Face module."""
+        return cls(module.weight, module.variance_epsilon, exact=exact)
+
+    def __call__(self, rows: Tensor) -> Tensor:
+        """The same shape and dtype; over the last dimension."""
+        return self._weight * self._scaled(rows.float()).to(rows.dtype)
+
+    def _scale(self, exact: Tensor) -> Tensor:
+        return rms_norm(exact, exact.shape[-1:], eps=self._epsilon)
+
+    def _scale_quickly(self, exact: Tensor) -> Tensor:
+        """On a CPU `rms_norm` is square, mean and more: this takes half of it on few rows."""
+        length = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)
+        scale = torch.addcmul(self._added, length, length, value=self._share).rsqrt_()
+        return exact * scale
+
+
+class Layer:
+    """A decoder layer. `module` is Hugging Face's; attention and dense MLP are not kept.
+
+    `batch_invariant` and `exact_norms` are those of `services.lm.decoder.Decoder`.
+    """
+
+    def __init__(self, module: Any, *, batch_invariant: bool, exact_norms: bool) -> None:
+        attention = module.self_attn
+        self._head_dim: int = attention.head_dim
+        self.queries: int = attention.q_proj.out_features // self._head_dim
+        self.key_heads: int = attention.k_proj.out_features // self._head_dim
+        self._first_norm = Norm.of(module.input_layernorm, exact=exact_norms)
+        self._second_norm = Norm.of(module.post_attention_layernorm, exact=exact_norms)
+        self._in = fuse(attention.q_proj, attention.k_proj, attention.v_proj)
+        self._out = fuse(attention.o_proj)
+        normed = hasattr(attention, "q_norm")
+        self._head_norm = self._make_head_norm(attention, exact_norms) if normed else None
+        dense = hasattr(module.mlp, "gate_proj")
+        self._mlp = Dense(module.mlp) if dense else Sparse(module.mlp, by_loop=batch_invariant)
+        self.asks_device = self._mlp.asks_device
+
+    def forward(self, rows: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
+        """[n, hidden] of n new rows."""
+        return self.leave(rows, attend(*self.split(self.enter(rows, rotation))))
+
+    def enter(self, rows: Tensor, rotation: Rotation) -> Tensor:
+        """Up to attention: queries, keys and values [n, queries + 2 * key heads, head_dim]."""
+        heads = linear(self._first_norm(rows), *self._in).view(rows.shape[0], -1, self._head_dim)
+        turned = heads[:, : self.queries + self.key_heads]
+        normed = turned if self._head_norm is None else self._head_norm(turned)
+        rotation.apply(normed, out=turned)
+        return heads
+
+    def split(self, heads: Tensor) -> tuple[Tensor, Tensor]:
+        """What `Attend` takes, of what `enter` gave."""
+        return heads[:, : self.queries], heads[:, self.queries :]
+
+    def leave(self, rows: Tensor, mixed: Tensor) -> Tensor:
+        """From attention on, what came of it [n, queries, head_dim]."""
+        rows = rows + linear(mixed.reshape(rows.shape[0], -1), *self._out)
+        return rows + self._mlp(self._second_norm(rows))
+
+    def _make_head_norm(self, attention: Any, exact: bool) -> Norm:
+        """Of queries and keys at once, each with its own weights."""
+        q_weight, k_weight = attention.q_norm.weight, attention.k_norm.weight
+        per_head = (q_weight.expand(self.queries, -1), k_weight.expand(self.key_heads, -1))
+        return Norm(torch.cat(per_head), attention.q_norm.variance_epsilon, exact=exact)
