@@ -79,9 +79,11 @@ class Table(RuleBasedStateMachine):
         except AntiphonError:
             assert name in self.opened or self.table.state(name) is None
 
-    @rule(name=names, number=st.integers(0, 2))
-    def open_segment(self, name: str, number: int) -> None:
-        request = SegmentRequest(number, SamplingRequest(), "", frozenset({"audio"}), {})
+    @rule(name=names, number=st.integers(0, 2), deadline_s=st.sampled_from([0.0, 0.0, 3.0]))
+    def open_segment(self, name: str, number: int, deadline_s: float) -> None:
+        request = SegmentRequest(
+            number, SamplingRequest(), "", frozenset({"audio"}), {}, deadline_s=deadline_s
+        )
         self.take(self.table.open_segment(name, request, self.now))
 
     @rule(name=names, number=st.integers(0, 2), skip=st.integers(0, 8), end=st.booleans())
@@ -112,7 +114,7 @@ class Table(RuleBasedStateMachine):
         self.take(self.table.stream_lost(name))
         assert self.table.state(name) is None
 
-    @rule(seconds=st.floats(0, 4))
+    @rule(seconds=st.sampled_from([3.0, 5.0, 20.0]) | st.floats(0, 4))
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         due = self.table.next_deadline()

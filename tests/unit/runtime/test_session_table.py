@@ -193,6 +193,8 @@ def test_stall_clock_starts_again_when_input_comes() -> None:
 def test_segment_fails_when_its_deadline_passes() -> None:
     sessions = opened(deadline_s=2.0)
     stepped(sessions, awaited={KEY: None})
+    assert sessions.next_deadline() == 2.0
+    assert sessions.tick(1.9) == []
     assert isinstance(end_error(sessions.tick(2.0)), DeadlineExceeded)
 
 
