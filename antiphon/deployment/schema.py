@@ -85,8 +85,8 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     async_to_host: bool = True
     async_to_device: bool = True
     staging_bytes: Annotated[int, msgspec.Meta(ge=1 << 16)] = 64 << 20
-    # On a GPU, whether the talker and code2wav replay what they can as CUDA graphs, captured
-    # at start. Off until that has been run on one.
+    # On a GPU, whether the torch engines replay what they can as CUDA graphs, captured at
+    # start. Off until that has been run on one.
     graphs: bool = False
     # Whether the talker launches a step before it reads the last one's frames. On a GPU the
     # device then need not wait for the host, which pays where launching takes less time than

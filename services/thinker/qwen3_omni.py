@@ -24,6 +24,7 @@ from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToHost
 from services.engines import VLLM, check_device, choose_engine
 from services.hugging_face import load_config
+from services.lm.graphs import Bucketing, graphs_of
 from services.thinker.audio import AudioFrontEnd
 from services.thinker.chat import load_chat_tokenizer
 from services.thinker.detokenizer import Vocabulary
@@ -47,12 +48,19 @@ DEFAULT_SAMPLING = Sampling(
 _log = logging.getLogger(__name__)
 
 
-def load(model_dir: Path, config: StageConfig, *, prefill_rows: int = PREFILL_ROWS) -> LoadedStage:
+def load(
+    model_dir: Path,
+    config: StageConfig,
+    bucketing: Bucketing | None = None,
+    *,
+    prefill_rows: int = PREFILL_ROWS,
+) -> LoadedStage:
     """The thinker of a checkpoint directory, warmed up.
 
-    `prefill_rows` is the most prompt rows that share one step with those that decode, in
-    the torch engine. Raises `InvalidArgument` for an engine or a context limit that it
-    does not have, `FailedPrecondition` for a checkpoint that is not complete.
+    `prefill_rows` is the most prompt rows that share one step with those that decode, and
+    `bucketing` what `config.graphs` chooses if None, both in the torch engine. Raises
+    `InvalidArgument` for an engine or a context limit that it does not have,
+    `FailedPrecondition` for a checkpoint that is not complete.
     """
     name = choose_engine(THINKER, config, vllm_runs=environment.is_installed)
     _log.info("the engine is %s (configured: %s)", name, config.engine)
@@ -81,7 +89,9 @@ def load(model_dir: Path, config: StageConfig, *, prefill_rows: int = PREFILL_RO
             raise
         return LoadedStage(detached, _facts(model_dir, prompts, name, media))
     to_host = ToHost.of(config)
-    engine = _load_torch(model_dir, config, intake, prefill_rows, to_host)
+    engine = _load_torch(
+        model_dir, config, intake, prefill_rows, to_host, bucketing or graphs_of(config)
+    )
     warm_up(engine, prompts.audio.sample_rate_hz)
     engine.forget()
     return LoadedStage(
@@ -90,7 +100,12 @@ def load(model_dir: Path, config: StageConfig, *, prefill_rows: int = PREFILL_RO
 
 
 def _load_torch(
-    model_dir: Path, config: StageConfig, intake: Intake, prefill_rows: int, to_host: ToHost
+    model_dir: Path,
+    config: StageConfig,
+    intake: Intake,
+    prefill_rows: int,
+    to_host: ToHost,
+    bucketing: Bucketing | None,
 ) -> ThinkerEngine:
     """The engine that runs in this process."""
     whole = load_config(model_dir, "thinker_config", "talker_config")
@@ -115,6 +130,7 @@ def _load_torch(
         tapped_layer=tapped,
         slots=config.slots,
         context_limit=intake.prompts.context_limit,
+        bucketing=bucketing,
     )
     return ThinkerEngine(model, intake, prefill_rows=prefill_rows, to_host=to_host)
 

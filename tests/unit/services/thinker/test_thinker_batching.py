@@ -30,6 +30,7 @@ from antiphon.runtime.engine import (
 )
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
+from services.lm.graphs import Eager, RowFunction
 from services.thinker.engine import ThinkerEngine
 from services.thinker.model import Fed, Feed, ThinkerModel
 from services.thinker.qwen3_omni import load
@@ -266,6 +267,28 @@ def test_segment_fails_alone_when_a_shared_forward_faults(
     model.poisoned = frozenset()
     for out, ids in zip(outputs + _run_together(engine, segments), alone * 2, strict=True):
         assert out.failed is failed or out.tensors("text")["ids"].tolist() == ids
+
+
+def test_replies_equal_generate_when_steps_run_by_bucket(model_dir: Path, cases: Cases) -> None:
+    runs: list[int] = []
+
+    def bucketing(
+        function: RowFunction, buffers: Sequence[torch.Tensor], least: int
+    ) -> RowFunction:
+        def recorded(*rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            runs.append(len(rows[0]))
+            return function(*rows)
+
+        return Eager(recorded, buffers, least)
+
+    engine = load(model_dir, StageConfig(slots=16), bucketing, prefill_rows=6).engine
+    outputs = _run_together(engine, [segment(each, max_tokens=MAX_TOKENS) for each, _ in cases])
+    for (_, expected), out in zip(cases, outputs, strict=True):
+        assert out.tensors("text")["ids"].tolist() == expected.ids
+        prompt = out.tensors("prompt")
+        if "rows" in prompt:
+            _assert_rows_near(prompt["rows"], expected.hidden[prompt["row_positions"]])
+    assert set(runs) == {1, 2, 4, 8, 16}
 
 
 @pytest.mark.parametrize("prefill_rows", [1, 3, 10])
