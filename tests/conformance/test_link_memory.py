@@ -32,8 +32,8 @@ def outgoing() -> int:
 async def test_nothing_of_a_chunk_is_kept_when_it_was_acknowledged() -> None:
     assert not outgoing()
     async with linked(SHARED) as rig:
-        # In a slot, and too large for one.
-        for sequence, size in enumerate((100, 100_000, 3 << 20, 100_000)):
+        # In a slot, and two that are too large for one.
+        for sequence, size in enumerate((100, 100_000, 3 << 20, 3 << 20, 100_000)):
             rig.link.send_nowait(marked_chunk("s", sequence, size))
         await rig.told.changed.wait_until(lambda: rig.told.settled and not rig.link.sessions)
         assert rig.link.state.counts["chunks.shared_memory"]
