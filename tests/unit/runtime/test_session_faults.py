@@ -115,6 +115,7 @@ def test_id_that_is_too_long_is_not_remembered() -> None:
     sessions = two_sessions()
     name = "x" * (MAX_NAME + 1)
     sessions.chunk_malformed(name, DataLoss("broken"))
+    assert sessions.chunk_arrived(Arrival(Chunk(name, "codes"), "link"), 0.0) == []
     with pytest.raises(InvalidArgument, match="session_id"):
         SessionRequest(name, 0, ROUTES)
     SessionRequest("x" * MAX_NAME, 0, ROUTES)
