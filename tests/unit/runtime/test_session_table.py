@@ -147,6 +147,14 @@ def test_session_fails_when_a_chunk_is_missing() -> None:
     assert sessions.session_count == 0
 
 
+def test_session_fails_when_a_chunk_is_of_another_attempt() -> None:
+    sessions = opened()
+    other = Arrival(replace(chunk(0).chunk, attempt=1), "link")
+    error = end_error(sessions.chunk_arrived(other, 0.0))
+    assert isinstance(error, DataLoss)
+    assert "attempt 1" in error.message
+
+
 def test_session_fails_when_a_chunk_follows_the_edges_end() -> None:
     sessions = opened()
     sessions.chunk_arrived(chunk(0, end=True), 0.0)

@@ -72,6 +72,14 @@ def test_chunk_raises_data_loss_when_it_contradicts_itself(proto: chunk_pb2.Chun
         chunk_from_proto(proto)
 
 
+@pytest.mark.parametrize("more", [-1, 1])
+def test_chunk_raises_data_loss_when_its_payloads_size_lies(more: int) -> None:
+    proto = chunk_to_proto(Chunk("s", "codes", tensors={"codes": np.ones((2, 4), np.uint16)}))
+    proto.payload.size_bytes += more
+    with pytest.raises(DataLoss, match="says it has"):
+        chunk_from_proto(proto)
+
+
 @pytest.mark.parametrize("field", ["session_id", "edge"])
 def test_chunk_raises_data_loss_when_a_name_is_too_long(field: str) -> None:
     for name, is_well in (("x" * MAX_NAME, True), ("x" * (MAX_NAME + 1), False)):
