@@ -69,3 +69,16 @@ def choose_engine(role: str, config: StageConfig, *, vllm_runs: Callable[[], boo
         return VLLM
     require_torch(role, config)
     return TORCH
+
+
+def context_limit(role: str, config: StageConfig, most: int) -> int:
+    """Positions of a segment: the setting, or the checkpoint's `most`.
+
+    Raises `InvalidArgument` for a setting above it.
+    """
+    if config.context_limit > most:
+        raise InvalidArgument(
+            f"{role}: context_limit {config.context_limit} is above the checkpoint's {most}",
+            field="context_limit",
+        )
+    return config.context_limit or most

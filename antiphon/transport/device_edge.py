@@ -180,6 +180,11 @@ class ToHost:
         device = torch.device(config.device)
         return cls(copies_on(device), _staging(config, on=config.async_to_host))
 
+    @classmethod
+    def direct(cls) -> ToHost:
+        """Off."""
+        return cls(NoStream(), None)
+
     def copy(self, tensor: torch.Tensor) -> Array:
         """The tensor's values, in its own dtype and shape; slices of the array are views.
 

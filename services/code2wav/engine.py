@@ -16,7 +16,7 @@ from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import FailedPrecondition, Internal, ResourceExhausted
 from antiphon.runtime.engine import EngineEvent, Failed, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
-from antiphon.transport.device_edge import NoStream, ToHost
+from antiphon.transport.device_edge import ToHost
 from services.code2wav.buckets import Buckets
 from services.code2wav.pace import CPU, Pace
 from services.code2wav.segment import (
@@ -53,7 +53,7 @@ class Code2WavEngine:
         to_host: ToHost | None = None,
         bucketing: Bucketing | None = None,
     ) -> None:
-        self._to_host = to_host or ToHost(NoStream(), None)
+        self._to_host = to_host or ToHost.direct()
         self._decoder = decoder
         self._context_limit = context_limit
         self._slots = slots

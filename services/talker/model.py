@@ -15,7 +15,7 @@ from antiphon.errors import FailedPrecondition, ResourceExhausted
 from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.sampler import SamplingRows, choose_each, uniform_each
 from antiphon.sampling import Sampling
-from antiphon.transport.device_edge import NoStream, ToDevice, ToHost, on_device
+from antiphon.transport.device_edge import ToDevice, ToHost, on_device
 from services.lm.attention import Span
 from services.lm.decoder import Decoder
 from services.lm.experts import LEAST_ROWS
@@ -114,7 +114,7 @@ class Talker:
         if not self.rows.voices:
             raise FailedPrecondition("config.json: talker_config.speaker_id has no voice")
         self._device = self._head.device
-        self._to_host = to_host or ToHost(NoStream(), None)
+        self._to_host = to_host or ToHost.direct()
         ids = torch.arange(vocabulary, device=self._device)
         self._suppressed = (ids >= vocabulary - CONTROL_IDS) & (ids != self.stop_code)
         # By slot: first codes drawn so far, and the codec side of the next row.

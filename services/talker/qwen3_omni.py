@@ -18,7 +18,7 @@ from antiphon.pipelines.qwen3_omni import TALKER, SpecialIds, read_config
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToDevice, ToHost
-from services.engines import TORCH, check_device, require_torch
+from services.engines import TORCH, check_device, context_limit, require_torch
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing, graphs_of
 from services.talker.engine import TalkerEngine
@@ -44,11 +44,12 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     `FailedPrecondition` when the checkpoint does not fit together or there is no memory
     for the slots.
     """
-    require_torch("talker", config)
+    require_torch(TALKER, config)
+    _check_launch_ahead(config)
     check_device(config)
-    to_host = _to_host(config)
     whole = load_config(model_dir, "thinker_config", "talker_config", "code2wav_config")
-    limit = _context_limit(whole.talker_config.text_config.max_position_embeddings, config)
+    most = whole.talker_config.text_config.max_position_embeddings
+    limit = context_limit(TALKER, config, most)
     module = load_submodule(
         Qwen3OmniMoeTalkerForConditionalGeneration,
         whole.talker_config,
@@ -67,7 +68,8 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         context_limit=limit,
         slots=config.slots,
         to_device=ToDevice.of(config),
-        to_host=to_host,
+        # Without it each step waits for its frames.
+        to_host=ToHost.of(config) if config.launch_ahead else None,
         bucketing=bucketing or graphs_of(config),
     )
     log.info(
@@ -93,24 +95,11 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     return LoadedStage(engine, facts)
 
 
-def _to_host(config: StageConfig) -> ToHost | None:
-    """What brings frames to the host while the device goes on; None where it need not."""
-    if not config.launch_ahead:
-        return None
-    if torch.device(config.device).type == "cuda" and not config.async_to_host:
+def _check_launch_ahead(config: StageConfig) -> None:
+    """Raise `InvalidArgument` for frames that would make the device wait for the host."""
+    if config.launch_ahead and config.device.startswith("cuda") and not config.async_to_host:
         raise InvalidArgument(
             "launch_ahead: frames must come to the host beside the next step; "
             "set async_to_host to true, or launch_ahead to false",
             field="launch_ahead",
         )
-    return ToHost.of(config)
-
-
-def _context_limit(positions: int, config: StageConfig) -> int:
-    """Positions of a segment: the setting, or the checkpoint's."""
-    if config.context_limit > positions:
-        raise InvalidArgument(
-            f"context_limit: {config.context_limit} is over the checkpoint's {positions}",
-            field="context_limit",
-        )
-    return config.context_limit or positions

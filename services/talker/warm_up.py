@@ -14,9 +14,10 @@ import numpy as np
 
 from antiphon.errors import Internal
 from antiphon.pipelines.qwen3_omni import SpecialIds
-from antiphon.runtime.engine import Completed, Failed, InputChunk, SegmentSettings
+from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
+from services.lm.warm_up import run_to_the_end
 from services.talker.engine import CODES, TalkerEngine
 from services.talker.segment import CHUNK_ROWS
 from services.talker.transcript import ANSWER_ROWS, PROMPT, TOKENS
@@ -40,7 +41,8 @@ def warm_up(
             engine.admit(key, SegmentSettings("", settings, frozenset({CODES})))
             for chunk in _make_input(special, rows):
                 engine.accept(key, chunk)
-        _run_to_the_end(engine, keys)
+        for failed in run_to_the_end(engine, keys):
+            raise Internal(f"warm-up: {failed.error}")
 
 
 def _make_input(special: SpecialIds, rows: int) -> Iterator[InputChunk]:
@@ -50,15 +52,3 @@ def _make_input(special: SpecialIds, rows: int) -> Iterator[InputChunk]:
     ids = np.array(user[:rows] + header, np.int32)
     yield InputChunk(PROMPT, 0, {"ids": ids}, segment_finished=True)
     yield InputChunk(TOKENS, 0, {"ids": ids[:1]}, segment_finished=True)
-
-
-def _run_to_the_end(engine: TalkerEngine, keys: list[SegmentKey]) -> None:
-    """Step until all have ended, and release them."""
-    left = set(keys)
-    while left:
-        for event in engine.step():
-            if isinstance(event, Failed):
-                raise Internal(f"warm-up: {event.error}")
-            if isinstance(event, Completed):
-                left.discard(event.key)
-                engine.release(event.key)

@@ -26,16 +26,16 @@ import torch
 
 from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
-from antiphon.transport.device_edge import NoStream, ToHost
-from services.lm.slots import Slots
-from services.thinker.drawing import (
-    Draw,
-    Drawn,
+from antiphon.transport.device_edge import ToHost
+from services.lm.sampling import (
+    LogitsRow,
+    Sampled,
     Score,
-    draw_alone,
-    draw_together,
+    sample_alone,
+    sample_together,
     score_together,
 )
+from services.lm.slots import Slots
 from services.thinker.generation import Generation
 from services.thinker.intake import Intake
 from services.thinker.logprobs import ReplyLogprobs
@@ -53,7 +53,7 @@ _log = logging.getLogger(__name__)
 
 Segment = AnySegment[Generation]
 _Work = list[tuple[Segment, Generation, Feed]]
-_Asked = list[tuple[Segment, Generation, ReplyLogprobs, Drawn]]
+_Asked = list[tuple[Segment, Generation, ReplyLogprobs, Sampled]]
 
 
 class ThinkerEngine:
@@ -67,7 +67,7 @@ class ThinkerEngine:
         prefill_rows: int = PREFILL_ROWS,
         to_host: ToHost | None = None,
     ) -> None:
-        self._to_host = to_host or ToHost(NoStream(), None)
+        self._to_host = to_host or ToHost.direct()
         self._model = model
         self._intake = intake
         self._prefill_rows = prefill_rows
@@ -191,8 +191,8 @@ class ThinkerEngine:
         except Exception:
             _log.exception("a forward for %d segments failed; now one by one", len(work))
             fed = [self._forward_alone(each, events) for each in work]
-        drawn: list[tuple[Segment, Generation]] = []
-        draws: list[Draw] = []
+        sampled: list[tuple[Segment, Generation]] = []
+        logits: list[LogitsRow] = []
         for (segment, generation, feed), part in zip(work, fed, strict=True):
             if part is None:
                 continue
@@ -204,17 +204,17 @@ class ThinkerEngine:
                         tapped = generation.tapped()
                         rows, positions = self._to_host.copy(tapped.rows), tapped.positions
                         events.append(segment.emit_rows(generation, rows, positions, last=True))
-                    drawn.append((segment, generation))
-                    draws.append(_draw(segment, generation, part.logits))
+                    sampled.append((segment, generation))
+                    logits.append(_logits_row(segment, generation, part.logits))
         asked: _Asked = []
-        for each, draw, id_ in zip(drawn, draws, draw_together(draws), strict=True):
+        for each, row, id_ in zip(sampled, logits, sample_together(logits), strict=True):
             with self._alone(each[0], events):
-                chosen = draw_alone(draw) if id_ is None else id_
+                chosen = sample_alone(row) if id_ is None else id_
                 logprobs = each[0].logprobs
                 if logprobs is None:
                     self._push(*each, chosen, events)
                 else:
-                    asked.append((*each, logprobs, Drawn(draw.logits, chosen, logprobs.top)))
+                    asked.append((*each, logprobs, Sampled(row.logits, chosen, logprobs.top)))
         if asked:
             self._push_scored(asked, events)
 
@@ -240,14 +240,14 @@ class ThinkerEngine:
         """Push the ids of the segments that ask how likely theirs are, after all others."""
         scores: Sequence[Score | None]
         try:
-            scores = score_together([drawn for *_, drawn in asked])
+            scores = score_together([sampled for *_, sampled in asked])
         except Exception:
             _log.exception("scoring for %d segments failed; now one by one", len(asked))
             scores = [None] * len(asked)
-        for (segment, generation, logprobs, drawn), score in zip(asked, scores, strict=True):
+        for (segment, generation, logprobs, sampled), score in zip(asked, scores, strict=True):
             with self._alone(segment, events):
-                logprobs.push(*(score or score_together([drawn])[0]))
-                self._push(segment, generation, drawn.id_, events)
+                logprobs.push(*(score or score_together([sampled])[0]))
+                self._push(segment, generation, sampled.id_, events)
 
     def _give_slot_back(self, segment: Segment, *, worth_keeping: bool) -> None:
         """Keep what is in a segment's slot for reuse, or clear it. May be called again."""
@@ -266,10 +266,10 @@ def _nobody() -> None:
     """Who is woken before anyone is."""
 
 
-def _draw(segment: Segment, generation: Generation, logits: torch.Tensor) -> Draw:
+def _logits_row(segment: Segment, generation: Generation, logits: torch.Tensor) -> LogitsRow:
     """What the segment's next id is chosen from."""
     sampling = segment.settings.sampling
     history = None
     if sampling.repetition_penalty != 1.0:
         history = generation.history(logits.device)
-    return Draw(logits, sampling, len(generation.reply.ids), history)
+    return LogitsRow(logits, sampling, len(generation.reply.ids), history)

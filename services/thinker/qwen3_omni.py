@@ -15,14 +15,14 @@ from transformers import (
 
 from antiphon.checkpoint import fingerprint, has_submodule, load_submodule
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import REMEDY, read_json, reading
 from antiphon.pipelines.generation_config import default_sampling
 from antiphon.pipelines.qwen3_omni import CONFIG_FILE, THINKER, SpecialIds, read_config
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToHost
-from services.engines import VLLM, check_device, choose_engine
+from services.engines import VLLM, check_device, choose_engine, context_limit
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing, graphs_of
 from services.thinker.audio import AudioFrontEnd
@@ -147,8 +147,8 @@ def load_intake(model_dir: Path, config: StageConfig) -> Intake:
             max_audio_s=MAX_INPUT_AUDIO_S,
         ),
         special=SpecialIds.from_config(read_config(model_dir)),
-        context_limit=_context_limit(
-            whole.thinker_config.text_config.max_position_embeddings, config
+        context_limit=context_limit(
+            THINKER, config, whole.thinker_config.text_config.max_position_embeddings
         ),
     )
     return Intake(prompts, Vocabulary(prompts.chat.tokenizer))
@@ -161,16 +161,6 @@ def _load_extractor(model_dir: Path) -> WhisperFeatureExtractor:
     with reading(path):
         made: Any = WhisperFeatureExtractor.from_dict(settings)
         return cast(WhisperFeatureExtractor, made)
-
-
-def _context_limit(most: int, config: StageConfig) -> int:
-    """The configured limit, or the checkpoint's, which it may not exceed."""
-    if config.context_limit > most:
-        raise InvalidArgument(
-            f"thinker: context_limit {config.context_limit} is above the checkpoint's {most}",
-            field="context_limit",
-        )
-    return config.context_limit or most
 
 
 def _give_sight(model_dir: Path, prompts: PromptFactory, media: MediaLimits) -> PromptFactory:

@@ -22,9 +22,10 @@ from antiphon.conversation import (
     to_tensors,
 )
 from antiphon.errors import FailedPrecondition
-from antiphon.runtime.engine import Completed, Engine, Failed, InputChunk, SegmentSettings
+from antiphon.runtime.engine import Engine, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
+from services.lm.warm_up import run_to_the_end
 from services.thinker.prompt import PromptTooLong
 from services.thinker.segment import PROMPT, TEXT, TOKENS
 
@@ -52,25 +53,20 @@ def warm_up(engine: Engine, sample_rate_hz: int | None, picture: bytes = b"") ->
     A context limit that has no room for them leaves it cold. Raises `FailedPrecondition`
     for any other fault: then no request would succeed either.
     """
-    running = set()
+    keys = []
     for number, sampling in enumerate((GREEDY, DRAWN)):
         key = SegmentKey("warm-up", number)
         engine.admit(key, SegmentSettings("", sampling, frozenset({PROMPT, TEXT, TOKENS})))
         engine.accept(key, _conversation(sample_rate_hz, picture))
-        running.add(key)
-    while running:
-        for event in engine.step():
-            if isinstance(event, Failed):
-                if not isinstance(event.error, PromptTooLong):
-                    raise FailedPrecondition(
-                        f"the first prompt fails, and so would every other: {event.error}; check "
-                        "the checkpoint's tokenizer, chat template, preprocessor_config.json and "
-                        "config.json"
-                    ) from event.error
-                _log.warning("the thinker is not warmed up: %s", event.error)
-            if isinstance(event, Completed | Failed):
-                engine.release(event.key)
-                running.remove(event.key)
+        keys.append(key)
+    for failed in run_to_the_end(engine, keys):
+        if not isinstance(failed.error, PromptTooLong):
+            raise FailedPrecondition(
+                f"the first prompt fails, and so would every other: {failed.error}; check "
+                "the checkpoint's tokenizer, chat template, preprocessor_config.json and "
+                "config.json"
+            ) from failed.error
+        _log.warning("the thinker is not warmed up: %s", failed.error)
 
 
 def _conversation(sample_rate_hz: int | None, picture: bytes) -> InputChunk:

@@ -18,9 +18,9 @@ from antiphon.runtime.engine import LoadedStage
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, run_segment, run_segments
 from antiphon.wire.logprobs import logprobs_from_tensors
+from services.lm.sampling import score_together
 from services.thinker import engine as engine_module
 from services.thinker.detokenizer import Detokenizer, Vocabulary
-from services.thinker.drawing import Drawn, score_together
 from services.thinker.logprobs import ReplyLogprobs
 from services.thinker.stopping import Reply
 
@@ -75,9 +75,9 @@ def test_only_the_rows_of_those_who_ask_are_scored(
 ) -> None:
     rows: list[int] = []
 
-    def counted(drawn: Sequence[Drawn]) -> Any:
-        rows.append(len(drawn))
-        return score_together(drawn)
+    def counted(sampled: Sequence[Sampled]) -> Any:
+        rows.append(len(sampled))
+        return score_together(sampled)
 
     monkeypatch.setattr(engine_module, "score_together", counted)
     quiet = {SegmentKey("q", n): segment(TEXT[n], max_tokens=6) for n in range(3)}
@@ -92,10 +92,10 @@ def test_only_the_rows_of_those_who_ask_are_scored(
 def test_others_go_on_when_scoring_fails_for_one(
     small_stage: LoadedStage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def faulty(drawn: Sequence[Drawn]) -> Any:
-        if any(each.top == 3 for each in drawn):
+    def faulty(sampled: Sequence[Sampled]) -> Any:
+        if any(each.top == 3 for each in sampled):
             raise RuntimeError("no memory")
-        return score_together(drawn)
+        return score_together(sampled)
 
     monkeypatch.setattr(engine_module, "score_together", faulty)
     tops = (3, 2, None)
@@ -125,11 +125,11 @@ def test_logprobs_are_the_models_own_when_ids_are_drawn_and_penalised(
     plain = run_segment(
         small_stage.engine, *segment(TEXT[1], max_tokens=1, top_logprobs=20, outputs=TEXT_ONLY)
     )
-    drawn = {"temperature": 1.7, "top_k": 3, "repetition_penalty": 1.9, "seed": 5}
+    sampled = {"temperature": 1.7, "top_k": 3, "repetition_penalty": 1.9, "seed": 5}
     for seed in range(20):
         other = run_segment(
             small_stage.engine,
-            *segment(TEXT[1], max_tokens=1, top_logprobs=20, **{**drawn, "seed": seed}),
+            *segment(TEXT[1], max_tokens=1, top_logprobs=20, **{**sampled, "seed": seed}),
         )
         if logprobs_of(other) and logprobs_of(other)[0].token_id != logprobs_of(plain)[0].token_id:
             break

@@ -16,8 +16,11 @@ Score = tuple[list[int], list[float]]
 
 
 @dataclass(frozen=True, slots=True)
-class Draw:
-    """Choice number `step` of a segment; `history` is what a repetition penalty applies to."""
+class LogitsRow:
+    """Logits [V] for choice number `step` of a segment.
+
+    `history` is what a repetition penalty applies to.
+    """
 
     logits: Tensor
     sampling: Sampling
@@ -26,7 +29,7 @@ class Draw:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class Sampled:
     """An id that was chosen from `logits` [V], and how many of the likeliest are asked for."""
 
     logits: Tensor
@@ -34,48 +37,48 @@ class Drawn:
     top: int
 
 
-def draw_together(draws: Sequence[Draw]) -> list[int | None]:
-    """The ids of all draws that have no history; None for others and for undecided ones.
+def sample_together(rows: Sequence[LogitsRow]) -> list[int | None]:
+    """The ids for all rows that have no history; None for others and for undecided ones.
 
-    One question to the device, however many there are. `draw_alone` is for the rest.
+    One question to the device, however many there are. `sample_alone` is for the rest.
     """
-    plain = [index for index, each in enumerate(draws) if each.history is None]
-    ids: list[int | None] = [None] * len(draws)
+    plain = [index for index, each in enumerate(rows) if each.history is None]
+    ids: list[int | None] = [None] * len(rows)
     if plain:
-        chosen, scores = _choose_each([draws[index] for index in plain])
+        chosen, scores = _choose_each([rows[index] for index in plain])
         known = torch.where(scores.isfinite(), chosen, -1).tolist()
         for index, id_ in zip(plain, known, strict=True):
             ids[index] = id_ if id_ >= 0 else None
     return ids
 
 
-def draw_alone(draw: Draw) -> int:
+def sample_alone(row: LogitsRow) -> int:
     """One id. Raises `Internal` when the logits leave nothing to choose from."""
-    return choose(draw.logits, draw.sampling, step=draw.step, history=draw.history)
+    return choose(row.logits, row.sampling, step=row.step, history=row.history)
 
 
-def score_together(drawn: Sequence[Drawn]) -> list[Score]:
+def score_together(sampled: Sequence[Sampled]) -> list[Score]:
     """Each id and the likeliest, 1 + `top` of them, with the model's own log probabilities.
 
     Those are the log-softmax of the logits in float32, as `transformers` and vLLM have it.
     """
-    logits = torch.stack([each.logits for each in drawn])
+    logits = torch.stack([each.logits for each in sampled])
     logprobs = logits.log_softmax(-1, dtype=torch.float32)
-    chosen = torch.tensor([each.id_ for each in drawn], device=logits.device)[:, None]
-    likeliest = logprobs.topk(min(max(each.top for each in drawn), logits.shape[-1]))
+    chosen = torch.tensor([each.id_ for each in sampled], device=logits.device)[:, None]
+    likeliest = logprobs.topk(min(max(each.top for each in sampled), logits.shape[-1]))
     ids = torch.cat([chosen, likeliest.indices], dim=1).tolist()
     values = torch.cat([logprobs.gather(1, chosen), likeliest.values], dim=1).tolist()
-    widths = [1 + each.top for each in drawn]
+    widths = [1 + each.top for each in sampled]
     return [
-        (row[:width], value[:width]) for row, value, width in zip(ids, values, widths, strict=True)
+        (id_[:width], value[:width]) for id_, value, width in zip(ids, values, widths, strict=True)
     ]
 
 
-def _choose_each(draws: Sequence[Draw]) -> tuple[Tensor, Tensor]:
+def _choose_each(rows: Sequence[LogitsRow]) -> tuple[Tensor, Tensor]:
     """Ids [n], and their rows' highest scores: not finite where none could be chosen."""
-    logits = torch.stack([each.logits for each in draws])
-    samplings = [each.sampling for each in draws]
-    numbers = uniform_each([each.seed for each in samplings], [each.step for each in draws], 1)
+    logits = torch.stack([each.logits for each in rows])
+    samplings = [each.sampling for each in rows]
+    numbers = uniform_each([each.seed for each in samplings], [each.step for each in rows], 1)
     return choose_each(
         logits,
         SamplingRows.of(samplings, logits.device),
