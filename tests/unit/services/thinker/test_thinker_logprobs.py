@@ -18,7 +18,7 @@ from antiphon.runtime.engine import LoadedStage
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, run_segment, run_segments
 from antiphon.wire.logprobs import logprobs_from_tensors
-from services.lm.sampling import score_together
+from services.lm.sampling import Sampled, score_together
 from services.thinker import engine as engine_module
 from services.thinker.detokenizer import Detokenizer, Vocabulary
 from services.thinker.logprobs import ReplyLogprobs
