@@ -12,11 +12,12 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from antiphon.errors import AntiphonError, Internal, Unavailable
 from antiphon.runtime.engine import (
+    Completed,
     Emitted,
     Engine,
     EngineEvent,
@@ -24,6 +25,7 @@ from antiphon.runtime.engine import (
     PreparingEngine,
     never_fatal,
 )
+from antiphon.runtime.facts import EngineStepped, Standing
 from antiphon.runtime.instructions import Admit, EngineCommand, Feed, Limit, Release
 from antiphon.segment import SegmentKey
 
@@ -34,38 +36,16 @@ RESTART_S = 10.0
 log = logging.getLogger(__name__)
 
 
-@dataclass(frozen=True, slots=True)
-class EngineBatch:
-    """What one round of the engine brought.
-
-    `awaited` has, for every segment that was touched, the edge that it waits for
-    or None when it can step, and `accepted` how many chunks the engine has been
-    given of it. `busy_s` has those of the step with their share of its time, `moved_up` those
-    that wait to be got ready, of which another one was. `error` means that the engine's
-    state is unknown, and `fatal` that no batch follows: it cannot go on.
-    """
-
-    events: Sequence[EngineEvent]
-    awaited: Mapping[SegmentKey, str | None] = field(default_factory=dict)
-    accepted: Mapping[SegmentKey, int] = field(default_factory=dict)
-    busy_s: Mapping[SegmentKey, float] = field(default_factory=dict)
-    moved_up: frozenset[SegmentKey] = frozenset()
-    error: AntiphonError | None = None
-    fatal: bool = False
-
-    @property
-    def is_empty(self) -> bool:
-        """Whether there is nothing to tell."""
-        return not (self.events or self.awaited or self.error)
-
-
 @dataclass(slots=True)
 class _Running:
-    """An admitted segment: chunks accepted; positions made and allowed, by output edge."""
+    """An admitted segment: chunks accepted; positions made and allowed, by output edge;
+    engine time spent on it; what the loop was last told of it."""
 
     accepted: int = 0
     made: dict[str, int] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
+    busy_s: float = 0.0
+    told: Standing | None = None
 
     @property
     def held(self) -> bool:
@@ -104,7 +84,7 @@ class EngineRounds:
         """Whether a round without commands would do something."""
         return any(self._can_step(key) for key in self._admitted)
 
-    def run(self, commands: Iterable[EngineCommand]) -> EngineBatch:
+    def run(self, commands: Iterable[EngineCommand]) -> EngineStepped:
         """One round."""
         touched: set[SegmentKey] = set()
         events: list[EngineEvent] = []
@@ -146,25 +126,45 @@ class EngineRounds:
             return [Failed(command.key, Internal(f"{type(error).__name__}: {error}"))]
         return []
 
-    def _step(self, events: list[EngineEvent], touched: set[SegmentKey]) -> EngineBatch:
-        """One step, if anything can; and what every touched segment waits for after it."""
-        ready = [key for key in self._admitted if self._can_step(key)]
-        busy_s: dict[SegmentKey, float] = {}
+    def _step(self, events: list[EngineEvent], touched: set[SegmentKey]) -> EngineStepped:
+        """One step, if anything can; and how every touched segment stands after it."""
+        held = frozenset(key for key, running in self._admitted.items() if running.held)
+        ready = [key for key in self._admitted if key not in held and self._can_step(key)]
+        step_s = 0.0
         if ready:
             started = time.perf_counter()
-            made = self._engine.step(self._held())
+            made = self._engine.step(held)
+            step_s = time.perf_counter() - started
             self._failures = 0
+            for key in ready:
+                self._admitted[key].busy_s += step_s / len(ready)
             self._count(made)
             events += made
-            share = (time.perf_counter() - started) / len(ready)
-            busy_s = dict.fromkeys(ready, share)
-        gone = {event.key for event in events if isinstance(event, Failed)}
         moved_up = self._moved_up()
-        touched = (touched | set(ready) | moved_up) - gone
-        here = [key for key in touched if key in self._admitted]
-        awaited = {key: self._engine.awaited_edge(key) for key in here}
-        accepted = {key: self._admitted[key].accepted for key in here}
-        return EngineBatch(tuple(events), awaited, accepted, busy_s, moved_up)
+        worked_on = moved_up.union(ready)
+        failed = {event.key for event in events if isinstance(event, Failed)}
+        silent = worked_on.difference(event.key for event in events)
+        standing = self._standing((touched | worked_on) - failed, silent)
+        busy_s = {
+            event.key: self._admitted[event.key].busy_s
+            for event in events
+            if isinstance(event, Completed) and event.key in self._admitted
+        }
+        return EngineStepped(tuple(events), standing, busy_s, step_s, len(ready), worked_on)
+
+    def _standing(
+        self, keys: Iterable[SegmentKey], silent: Collection[SegmentKey]
+    ) -> dict[SegmentKey, Standing]:
+        """How these segments stand: those where that has changed since it was told, and those
+        that were worked on and made nothing, of which nobody would know otherwise."""
+        news = {}
+        for key in keys:
+            if (running := self._admitted.get(key)) is None:
+                continue
+            standing = Standing(self._engine.awaited_edge(key), running.accepted)
+            if standing != running.told or key in silent:
+                news[key] = running.told = standing
+        return news
 
     def _moved_up(self) -> frozenset[SegmentKey]:
         """Segments that are still being got ready when another of them was: it goes on."""
@@ -181,9 +181,6 @@ class EngineRounds:
             return False
         return self._preparing is None or not self._preparing.prepares(key)
 
-    def _held(self) -> frozenset[SegmentKey]:
-        return frozenset(key for key, running in self._admitted.items() if running.held)
-
     def _count(self, events: Iterable[EngineEvent]) -> None:
         """Note how many positions were made."""
         for event in events:
@@ -191,7 +188,7 @@ class EngineRounds:
                 counted = event.tensors.get(self._counted_by.get(event.edge, ""), ())
                 running.made[event.edge] = running.made.get(event.edge, 0) + len(counted)
 
-    def _lost(self, events: list[EngineEvent], error: Exception) -> EngineBatch:
+    def _lost(self, events: list[EngineEvent], error: Exception) -> EngineStepped:
         """The engine raised: release everything, since nobody knows what it left behind."""
         self._failures += 1
         given_up = self._is_fatal(error) or self._failures >= FAILURES_TO_GIVE_UP
@@ -199,7 +196,7 @@ class EngineRounds:
         self._admitted.clear()
         what = f"{type(error).__name__}: {error}"
         told = engine_at_its_end(what) if fatal else Internal(what)
-        return EngineBatch(tuple(events), error=told, fatal=fatal)
+        return EngineStepped(tuple(events), error=told, fatal=fatal)
 
     def _released_all(self) -> bool:
         try:

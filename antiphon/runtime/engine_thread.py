@@ -13,8 +13,9 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 
+from antiphon.errors import ResourceExhausted
 from antiphon.runtime.engine import (
     DetachedEngine,
     Engine,
@@ -23,7 +24,8 @@ from antiphon.runtime.engine import (
     never_fatal,
 )
 from antiphon.runtime.engine_mailbox import EngineMailbox
-from antiphon.runtime.engine_rounds import EngineBatch, EngineRounds, engine_at_its_end
+from antiphon.runtime.engine_rounds import EngineRounds, engine_at_its_end
+from antiphon.runtime.facts import EngineStepped
 from antiphon.runtime.handover import Handover
 from antiphon.runtime.instructions import EngineCommand
 from antiphon.runtime.process import stand_back
@@ -47,7 +49,7 @@ class EngineThread:
     def __init__(
         self,
         engine: Engine,
-        post: Callable[[EngineBatch], None],
+        post: Callable[[EngineStepped], None],
         counted_by: Mapping[str, str],
         copies: PendingCopies | None = None,
         nice: int = 0,
@@ -80,12 +82,20 @@ class EngineThread:
         """Start the thread."""
         self._thread.start()
 
-    def submit(self, command: EngineCommand) -> None:
-        """Hand over a command. Raises `ResourceExhausted`, see `EngineMailbox.put`."""
+    def submit(
+        self, commands: Iterable[EngineCommand]
+    ) -> list[tuple[EngineCommand, ResourceExhausted]]:
+        """Hand over commands; those for which there is no room, see `EngineMailbox.put`."""
+        refused = []
         with self._wake:
-            self._mailbox.put(command)
+            for command in commands:
+                try:
+                    self._mailbox.put(command)
+                except ResourceExhausted as error:
+                    refused.append((command, error))
             self._wake.notify()
         self._interrupt()
+        return refused
 
     def batch_taken(self) -> None:
         """The receiver is done with a batch; the engine may run that much further ahead."""
@@ -121,7 +131,7 @@ class EngineThread:
         except Exception as error:
             log.exception("the engine's thread ends")
             what = f"{type(error).__name__}: {error}"
-            self._post(EngineBatch((), error=engine_at_its_end(what), fatal=True))
+            self._post(EngineStepped(error=engine_at_its_end(what), fatal=True))
         finally:
             self._handover.close()
             if self._detached is not None:
@@ -142,7 +152,7 @@ class EngineThread:
                 return
             self._handover.put(batch, None if self._copies is None else self._copies.seal())
 
-    def _run_round(self, commands: Iterator[EngineCommand]) -> EngineBatch:
+    def _run_round(self, commands: Iterator[EngineCommand]) -> EngineStepped:
         """One round, under watch; a detached engine's step waits for others by design."""
         if self._detached is not None:
             return self._rounds.run(commands)

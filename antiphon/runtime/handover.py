@@ -15,11 +15,12 @@ from dataclasses import replace
 
 from antiphon.errors import Internal
 from antiphon.runtime.engine import never_fatal
-from antiphon.runtime.engine_rounds import EngineBatch, engine_at_its_end
+from antiphon.runtime.engine_rounds import engine_at_its_end
+from antiphon.runtime.facts import EngineStepped
 from antiphon.runtime.watchdog import Pulse
 
 Wait = Callable[[], None]
-Post = Callable[[EngineBatch], None]
+Post = Callable[[EngineStepped], None]
 
 log = logging.getLogger(__name__)
 
@@ -40,13 +41,13 @@ class Handover:
         self._post = post
         self._pulse = pulse or Pulse()
         self._is_fatal = is_fatal
-        self._waiting: queue.SimpleQueue[tuple[EngineBatch, Wait | None] | None]
+        self._waiting: queue.SimpleQueue[tuple[EngineStepped, Wait | None] | None]
         self._waiting = queue.SimpleQueue()
         self._under_way = 0
         self._counting = threading.Lock()
         self._thread: threading.Thread | None = None
 
-    def put(self, batch: EngineBatch, wait: Wait | None) -> None:
+    def put(self, batch: EngineStepped, wait: Wait | None) -> None:
         """Hand a batch on once `wait`, if any, has returned. Does not wait itself."""
         with self._counting:
             direct = wait is None and not self._under_way
@@ -72,7 +73,7 @@ class Handover:
             with self._counting:
                 self._under_way -= 1
 
-    def _completed(self, batch: EngineBatch, wait: Wait | None) -> EngineBatch:
+    def _completed(self, batch: EngineStepped, wait: Wait | None) -> EngineStepped:
         """The batch once its copies are complete; if they failed, nothing of it can be used."""
         if wait is None:
             return batch

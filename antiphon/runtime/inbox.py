@@ -7,10 +7,10 @@ older one is a duplicate and dropped, a later one means that a chunk was lost.
 from __future__ import annotations
 
 from collections import OrderedDict
-from dataclasses import dataclass
 
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, DataLoss, ResourceExhausted
+from antiphon.runtime.facts import ChunkArrived
 
 CHUNK_BYTES = 1024
 """About what a chunk that waits takes beside its tensors' bytes, so that empty ones are bounded."""
@@ -19,14 +19,6 @@ CHUNK_BYTES = 1024
 def held_size(chunk: Chunk) -> int:
     """Bytes that a chunk counts for while it waits."""
     return CHUNK_BYTES + chunk.size_bytes
-
-
-@dataclass(frozen=True, slots=True)
-class Arrival:
-    """A chunk and the link it came on; "" is the session's own stream."""
-
-    chunk: Chunk
-    link_id: str
 
 
 class Inbox:
@@ -70,7 +62,7 @@ class Holding:
         self._limit_bytes = limit_bytes
         self._timeout_s = timeout_s
         self._remembered = remembered
-        self._held: dict[str, list[Arrival]] = {}
+        self._held: dict[str, list[ChunkArrived]] = {}
         self._since: dict[str, float] = {}
         self._closed: OrderedDict[str, AntiphonError | None] = OrderedDict()
         self.held_bytes = 0
@@ -83,7 +75,7 @@ class Holding:
         """What was wrong with a session before it was opened."""
         return self._closed.get(session_id)
 
-    def hold(self, arrival: Arrival, now: float) -> None:
+    def hold(self, arrival: ChunkArrived, now: float) -> None:
         """Keep a chunk until its session opens. Raises `ResourceExhausted` when full."""
         chunk = arrival.chunk
         size_bytes = held_size(chunk)
@@ -97,7 +89,7 @@ class Holding:
         self._since.setdefault(chunk.session_id, now)
         self.held_bytes += size_bytes
 
-    def take(self, session_id: str) -> tuple[Arrival, ...]:
+    def take(self, session_id: str) -> tuple[ChunkArrived, ...]:
         """The chunks held for a session that opens now, in order of arrival."""
         arrivals = tuple(self._held.pop(session_id, ()))
         self._since.pop(session_id, None)
@@ -111,7 +103,7 @@ class Holding:
         if len(self._closed) > self._remembered:
             self._closed.popitem(last=False)
 
-    def expired(self, now: float) -> tuple[tuple[str, tuple[Arrival, ...]], ...]:
+    def expired(self, now: float) -> tuple[tuple[str, tuple[ChunkArrived, ...]], ...]:
         """Sessions that were not opened in time, with their chunks; they count as closed now."""
         gone = []
         while (expiry := self.next_expiry()) is not None and now >= expiry:

@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import AsyncIterable, Callable
 
 from antiphon.errors import AntiphonError, Internal
+from antiphon.runtime.facts import ChunkArrived, ChunkMalformed, LinkSuspended, SessionFaulted
 from antiphon.runtime.instructions import Grant, Refuse
 from antiphon.runtime.outbox import Outbox
 from antiphon.runtime.stage import Answer, Stage
@@ -29,7 +30,7 @@ class LinkPort:
         self._stage = stage
         events = IncomingEvents(
             opened=self._opened,
-            arrived=stage.chunk_arrived,
+            arrived=lambda chunk, link_id: stage.handle(ChunkArrived(chunk, link_id)),
             failed=self._failed,
             suspended=self._suspended,
             lost=self._lost,
@@ -47,10 +48,12 @@ class LinkPort:
 
     def _opened(self, link: IncomingLink) -> None:
         outbox = self._stage.link_opened(link.link_id)
-        task = asyncio.create_task(
-            answer_on(link, outbox, self._stage.fail), name=f"answers on {link.link_id}"
-        )
-        self._answering[link.link_id] = task
+        answering = answer_on(link, outbox, self._fail)
+        name = f"answers on {link.link_id}"
+        self._answering[link.link_id] = asyncio.create_task(answering, name=name)
+
+    def _fail(self, session_id: str, error: AntiphonError) -> None:
+        self._stage.handle(SessionFaulted(session_id, error))
 
     def _failed(self, link: IncomingLink, message: chunk_pb2.Chunk, fault: AntiphonError) -> None:
         # The producer is told too: here the session may not be open yet, and then nobody is.
@@ -58,10 +61,10 @@ class LinkPort:
         fault.edge = fault.edge or edge
         refusal = Refuse(link.link_id, session_id, edge, message.attempt, fault)
         link.respond(_response(refusal))
-        self._stage.chunk_malformed(session_id, fault)
+        self._stage.handle(ChunkMalformed(session_id, fault))
 
     def _suspended(self, link: IncomingLink) -> None:
-        self._stage.link_suspended(link.link_id, link.state.peer_address)
+        self._stage.handle(LinkSuspended(link.link_id, link.state.peer_address))
 
     def _lost(self, link: IncomingLink) -> None:
         self._answering.pop(link.link_id).cancel()

@@ -8,7 +8,6 @@ ends a session by itself.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterator
 
 from antiphon.chunk import Chunk
 from antiphon.errors import (
@@ -23,7 +22,8 @@ from antiphon.errors import (
 from antiphon.pipelines.graph import CLIENT, Edge
 from antiphon.runtime.credit import Credit, Intake
 from antiphon.runtime.engine import Completed, Emitted, InputChunk, SegmentSettings
-from antiphon.runtime.inbox import Arrival, Inbox, held_size
+from antiphon.runtime.facts import ChunkArrived, Credited, Standing
+from antiphon.runtime.inbox import Inbox, held_size
 from antiphon.runtime.instructions import (
     Admit,
     Destination,
@@ -95,6 +95,7 @@ class LiveSession:
         )
         early, self._early, self._early_bytes = self._early, deque(), 0
         fed = [each for chunk in early for each in self._sort(chunk, now)]
+        self.segment.in_engine = True
         return [SegmentOpened(key), Admit(key, settings), *self.segment.limits(), *fed]
 
     def input_finished(self, segment: int, now: float) -> list[Instruction]:
@@ -143,7 +144,7 @@ class LiveSession:
 
     # -- input -------------------------------------------------------------------------
 
-    def chunk_arrived(self, arrival: Arrival, now: float) -> list[Instruction]:
+    def chunk_arrived(self, arrival: ChunkArrived, now: float) -> list[Instruction]:
         """Deliver a chunk to its turn, keep it for a later one, or drop it as late."""
         chunk = arrival.chunk
         if chunk.edge not in self._plan.inputs:
@@ -217,7 +218,7 @@ class LiveSession:
             return []
         return [each for due in self.segment.due(now) for each in self._send(*due, now)]
 
-    def _progress(self, now: float) -> list[Instruction]:
+    def progress(self, now: float) -> list[Instruction]:
         """Say that the engine works on the turn if nothing was said for a while."""
         segment = self.segment
         if segment is None or now < segment.told_at + self._plan.limits.progress_s:
@@ -230,33 +231,31 @@ class LiveSession:
         if self.segment is not None:
             self.segment.waiting_since = now
 
-    def complete(self, event: Completed, now: float) -> list[Instruction]:
+    def complete(self, event: Completed, busy_s: float, now: float) -> list[Instruction]:
         """The engine is done with the turn, which ends when all its output has left.
 
-        Raises `Internal` if an output edge has not ended.
+        `busy_s` is the time that it has spent on it. Raises `Internal` if an output edge
+        has not ended.
         """
         if self.segment is None:
             return []
         if unfinished := self.segment.unfinished_outputs():
             raise Internal(f"{self._plan.role}: completed before the end of {unfinished[0]}")
-        self.segment.completed = event
+        self.segment.completed, self.segment.busy_s = event, busy_s
         if self.segment.drained:
             return self._leave(now)
         self.segment.in_engine = False
         return [Release(self.segment.key)]
 
-    def note_awaited(
-        self, edge: str | None, accepted: int, now: float, *, worked_on: bool
+    def note_standing(
+        self, standing: Standing, now: float, *, worked_on: bool
     ) -> list[Instruction]:
-        """The engine says what the turn waits for, None when it can step.
-
-        `accepted` is how many chunks it knew of then, `worked_on` whether it has gone on.
-        """
+        """The engine says what the turn waits for, how much of its input it knows, and whether
+        it has gone on with it."""
         if self.segment is None or not self.segment.in_engine:
             return []
-        self.segment.note_awaited(edge, accepted, now)
-        self.become(Event.STEPPABLE if edge is None else Event.INPUT_AWAITED)
-        return [*self._grant_inputs(), *(self._progress(now) if worked_on else ())]
+        self.segment.note_standing(standing, now)
+        return [*self._grant_inputs(), *(self.progress(now) if worked_on else ())]
 
     def edge_to(self, address: str) -> str | None:
         """An output that has not left and goes to this stage; None when there is none."""
@@ -298,20 +297,19 @@ class LiveSession:
 
     # -- credit ------------------------------------------------------------------------
 
-    def credited(
-        self, key: SegmentKey, edge: str, destination: Destination, positions: int, now: float
-    ) -> list[Instruction]:
+    def credited(self, credit: Credited, now: float) -> list[Instruction]:
         """A destination grants more of an output; what it says of another turn is late."""
+        edge = credit.edge
         if edge not in self._plan.outputs:
             raise InvalidArgument(
                 f"credit.edge: {self._plan.role} has no output {edge}", field="credit.edge"
             )
         segment = self.segment
         outlet = segment.outlet(edge) if segment is not None else None
-        if segment is None or outlet is None or segment.key != key:
+        if segment is None or outlet is None or segment.key != credit.key:
             return []
         was_held = segment.held
-        done = self._send(edge, outlet.grant(destination, positions), now)
+        done = self._send(edge, outlet.grant(credit.destination, credit.positions), now)
         if segment.in_engine:
             done += segment.limits()
         if was_held and not segment.held:
@@ -333,16 +331,16 @@ class LiveSession:
 
     # -- clocks ------------------------------------------------------------------------
 
-    def deadlines(self) -> Iterator[float]:
-        """Moments at which `send_due` or `lateness` may find something."""
-        if self.segment is None:
-            yield self._idle_since + self._plan.limits.idle_session_timeout_s
-            return
-        yield from self.segment.due_times()
-        if self.segment.deadline is not None:
-            yield self.segment.deadline
-        if self._clock_runs(self.segment):
-            yield self.segment.waiting_since + self._stall_timeout_s
+    def next_deadline(self) -> float | None:
+        """When `send_due` or `lateness` may next find something; None: not as things stand."""
+        segment = self.segment
+        if segment is None:
+            return self._idle_since + self._plan.limits.idle_session_timeout_s
+        moments = [] if segment.deadline is None else [segment.deadline]
+        moments += segment.due_times()
+        if segment.stall_clock_runs:
+            moments.append(segment.waiting_since + self._stall_timeout_s)
+        return min(moments, default=None)
 
     def lateness(self, now: float) -> AntiphonError | None:
         """The error of a passed deadline, a stalled input or a turn that is not opened."""
@@ -353,7 +351,7 @@ class LiveSession:
                 f"{self._plan.role}: the segment's deadline passed", stage=self._plan.role
             )
         stalled = now >= self.segment.waiting_since + self._stall_timeout_s
-        if not (stalled and self._clock_runs(self.segment)):
+        if not (stalled and self.segment.stall_clock_runs):
             return None
         edge = self.segment.awaited or next(iter(sorted(self.segment.open_inputs)), "")
         return DeadlineExceeded(
@@ -371,7 +369,3 @@ class LiveSession:
             "(idle_session_timeout_s)",
             stage=self._plan.role,
         )
-
-    def _clock_runs(self, segment: Segment) -> bool:
-        """Whether input is due: not while output waits for credit."""
-        return self.state is State.WAITING and not segment.held

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 
 from antiphon.runtime.credit import Intake
 from antiphon.runtime.engine import Completed, Emitted
+from antiphon.runtime.facts import Standing
 from antiphon.runtime.instructions import Limit, Report
 from antiphon.runtime.outlet import Outlet, Piece
 from antiphon.segment import SegmentKey
@@ -14,8 +15,8 @@ from antiphon.segment import SegmentKey
 class Segment:
     """Everything that starts and ends with a turn, so that nothing of it outlives it.
 
-    `in_engine` ends when the engine has completed the turn; the turn itself lasts
-    until all its output has left. `fed` counts the chunks that were given to the engine.
+    `in_engine` is from the admission until the engine has completed the turn; the turn itself
+    lasts until all its output has left. `fed` counts the chunks that were given to the engine.
     """
 
     def __init__(
@@ -31,10 +32,12 @@ class Segment:
         self.key = key
         self.open_inputs = open_inputs
         self.intakes = intakes
-        self.in_engine = True
+        self.in_engine = False
         self.fed = 0
         self.completed: Completed | None = None
         self.awaited = ""
+        self.steppable = False
+        self.busy_s = 0.0
         self.deadline = deadline
         self.waiting_since = now
         self.told_at = now
@@ -44,16 +47,16 @@ class Segment:
         self._first_input_at = 0.0
         self._first_output_at = 0.0
         self._last_output_at = 0.0
-        self._busy_s = 0.0
 
     def note_input(self, now: float) -> None:
         """Input came: the stall clock starts again."""
         self.waiting_since = now
         self._first_input_at = self._first_input_at or now
 
-    def note_awaited(self, edge: str | None, accepted: int, now: float) -> None:
-        """The engine says what it waits for, None when it can step, after so many chunks."""
-        self._accepted = accepted
+    def note_standing(self, standing: Standing, now: float) -> None:
+        """The engine says what it waits for, and after how many chunks."""
+        edge, self._accepted = standing.awaited, standing.accepted
+        self.steppable = edge is None
         if edge is not None and edge != self.awaited:
             self.waiting_since = now
         self.awaited = edge or ""
@@ -67,6 +70,11 @@ class Segment:
     def held(self) -> bool:
         """Whether output waits for credit: then neither steps nor stalls."""
         return any(outlet.held for outlet in self._outlets.values())
+
+    @property
+    def stall_clock_runs(self) -> bool:
+        """Whether input is due: not while output waits for credit, nor when the engine is done."""
+        return self.in_engine and not self.steppable and not self.held
 
     @property
     def drained(self) -> bool:
@@ -85,10 +93,6 @@ class Segment:
             if outlet.limit is not None
         ]
 
-    def note_busy(self, seconds: float) -> None:
-        """Add engine time."""
-        self._busy_s += seconds
-
     def push(self, emitted: Emitted, now: float) -> list[Piece]:
         """The pieces that an emission makes due; none for an edge that goes nowhere."""
         outlet = self._outlets.get(emitted.edge)
@@ -99,9 +103,10 @@ class Segment:
             self._last_output_at = now
         return outlet.push(emitted.position, emitted.tensors, emitted.finish_reason, now)
 
-    def due_times(self) -> Iterator[float]:
+    def due_times(self) -> list[float]:
         """When output that waits for its pace may go."""
-        return (each.due_at for each in self._outlets.values() if each.due_at is not None)
+        times = [outlet.due_at for outlet in self._outlets.values()]
+        return [moment for moment in times if moment is not None]
 
     def due(self, now: float) -> Iterator[tuple[str, list[Piece]]]:
         """Output that has waited for its pace, by edge."""
@@ -128,7 +133,7 @@ class Segment:
             first_input_s=self._since_open(self._first_input_at),
             first_output_s=self._since_open(self._first_output_at),
             last_output_s=self._since_open(self._last_output_at),
-            busy_s=self._busy_s,
+            busy_s=self.busy_s,
         )
 
     def _since_open(self, moment: float) -> float:

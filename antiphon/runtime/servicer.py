@@ -20,6 +20,16 @@ from antiphon.errors import (
     unexpected,
 )
 from antiphon.runtime.description import StageIdentity, describe
+from antiphon.runtime.facts import (
+    ChunkArrived,
+    ClientDone,
+    Credited,
+    InputFinished,
+    SegmentCancelled,
+    SegmentRequested,
+    SessionFaulted,
+    UpstreamProgressed,
+)
 from antiphon.runtime.instructions import (
     Destination,
     End,
@@ -113,7 +123,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
                     response = _response(reply, identity, one_answer=one_answer)
                 except Exception as error:
                     # Of this reply; the session's end follows it in the outbox.
-                    stage.fail(request.session_id, _fault(error))
+                    stage.handle(SessionFaulted(request.session_id, _fault(error)))
                     continue
                 if response is not None:
                     async with asyncio.timeout(stage.limits.idle_session_timeout_s):
@@ -146,7 +156,8 @@ async def _read(
     session_id = opening.session_id
     try:
         if opening.HasField("first_segment"):
-            stage.open_segment(session_id, _segment_request(opening.first_segment, role))
+            first = _segment_request(opening.first_segment, role)
+            stage.handle(SegmentRequested(session_id, first))
         for chunk in opening.first_input:
             _take_chunk(stage, session_id, chunk)
         del opening
@@ -154,9 +165,9 @@ async def _read(
             _act(stage, role, session_id, request)
     except Exception as error:
         # Whatever it is: without an error here the session would wait for its reader for ever.
-        stage.fail(session_id, _fault(error))
+        stage.handle(SessionFaulted(session_id, _fault(error)))
     else:
-        stage.client_done(session_id)
+        stage.handle(ClientDone(session_id))
 
 
 def _fault(error: Exception) -> AntiphonError:
@@ -172,19 +183,21 @@ def _fault(error: Exception) -> AntiphonError:
 def _act(stage: Stage, role: str, session_id: str, request: session_pb2.SessionRequest) -> None:
     match request.WhichOneof("message"):
         case "segment_open":
-            stage.open_segment(session_id, _segment_request(request.segment_open, role))
+            segment = _segment_request(request.segment_open, role)
+            stage.handle(SegmentRequested(session_id, segment))
         case "chunk":
             _take_chunk(stage, session_id, request.chunk)
         case "input_finished":
-            stage.input_finished(session_id, request.input_finished.segment)
+            stage.handle(InputFinished(session_id, request.input_finished.segment))
         case "cancel_segment":
-            stage.cancel_segment(session_id, request.cancel_segment.segment)
+            stage.handle(SegmentCancelled(session_id, request.cancel_segment.segment))
         case "credit":
             credit = request.credit
             key = SegmentKey(session_id, credit.segment)
-            stage.credited(key, credit.edge, credit.positions)
+            stage.handle(Credited(key, credit.edge, Destination(), credit.positions))
         case "progress":
-            stage.upstream_progressed(SegmentKey(session_id, request.progress.segment))
+            key = SegmentKey(session_id, request.progress.segment)
+            stage.handle(UpstreamProgressed(key))
         case "reroute":
             raise NotImplementedYet("reroute: not implemented yet", field="reroute")
         case "open":
@@ -199,7 +212,7 @@ def _take_chunk(stage: Stage, session_id: str, message: chunk_pb2.Chunk) -> None
         raise InvalidArgument(
             "chunk.session_id: not this stream's session", field="chunk.session_id"
         )
-    stage.chunk_arrived(chunk, "")
+    stage.handle(ChunkArrived(chunk, ""))
 
 
 async def _opening(

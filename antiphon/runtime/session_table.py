@@ -1,7 +1,7 @@
 """The sole owner of a stage's sessions: facts in, instructions out.
 
-The table is pure: the time is an argument, and what it wants done it returns.
-Laws it keeps:
+The table is pure: `handle` takes a fact and the time, and returns what it wants done. The same
+facts at the same times always give the same instructions. Laws it keeps:
 
 * Every session leaves through `_end`, once: it releases the open segment, tells
   the session's stream, and remembers the id so that late chunks are refused.
@@ -14,13 +14,16 @@ Laws it keeps:
 * A slot is taken for as long as the engine has the segment; what has yet to leave
   when the engine is done waits for credit without one.
 * A fault ends the session it is about and no other, whatever was raised. What nobody
-  expected becomes an `Internal`, and `report` hears of it.
+  expected is told as `Internal` and handed to `unexpected`, for the log.
+* A fact costs as much as the sessions that it is about: none looks at all of them, but for
+  the loss of an engine, a link or a destination.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import partial
+from typing import Any
 
 from antiphon.chunk import MAX_NAME
 from antiphon.errors import (
@@ -32,22 +35,40 @@ from antiphon.errors import (
     Unavailable,
     unexpected,
 )
+from antiphon.runtime.deadlines import Deadlines
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, Failed
-from antiphon.runtime.inbox import Arrival, Holding
-from antiphon.runtime.instructions import (
-    Destination,
-    End,
-    Instruction,
-    Opened,
-    Refuse,
-    Suspended,
+from antiphon.runtime.facts import (
+    ChunkArrived,
+    ChunkMalformed,
+    ClientDone,
+    Credited,
+    DestinationLost,
+    DestinationSuspended,
+    EngineLost,
+    EngineStepped,
+    Fact,
+    InputFinished,
+    LinkLost,
+    LinkSuspended,
+    SegmentCancelled,
+    SegmentRequested,
+    SessionFaulted,
+    SessionRequested,
+    StreamLost,
+    TimePassed,
+    UpstreamProgressed,
 )
+from antiphon.runtime.inbox import Holding
+from antiphon.runtime.instructions import End, Instruction, Opened, Refuse, Suspended
 from antiphon.runtime.live_session import LiveSession
-from antiphon.runtime.plan import SegmentRequest, SessionRequest, StagePlan
+from antiphon.runtime.outlet import CLOCK_S
+from antiphon.runtime.plan import StagePlan
 from antiphon.runtime.segment import Segment
-from antiphon.runtime.session import OPEN, Event, State
+from antiphon.runtime.session import Event, State
 from antiphon.runtime.tally import Outcome, Tally
 from antiphon.segment import SegmentKey
+
+Act = Callable[[LiveSession], list[Instruction]]
 
 
 class SessionTable:
@@ -60,21 +81,51 @@ class SessionTable:
         self._plan = plan
         self._report = report
         self._sessions: dict[str, LiveSession] = {}
+        self._deadlines = Deadlines()
         self._tally = Tally()
         self._holding = Holding(
             limit_bytes=plan.limits.hold_bytes, timeout_s=plan.limits.hold_timeout_s
         )
+        self._handlers: dict[type[Fact], Callable[[Any, float], list[Instruction]]] = {
+            SessionRequested: self._open,
+            SegmentRequested: self._open_segment,
+            InputFinished: self._finish_input,
+            SegmentCancelled: self._cancel_segment,
+            ClientDone: self._client_done,
+            StreamLost: self._stream_lost,
+            SessionFaulted: self._fail,
+            ChunkArrived: self._take_chunk,
+            ChunkMalformed: self._refuse_chunk,
+            Credited: self._credit,
+            UpstreamProgressed: self._note_progress,
+            LinkSuspended: self._suspend_link,
+            LinkLost: self._lose_link,
+            DestinationSuspended: self._suspend_destination,
+            DestinationLost: self._lose_destination,
+            EngineStepped: self._take_step,
+            EngineLost: self._lose_engine,
+            TimePassed: self._pass_time,
+        }
+
+    def handle(self, fact: Fact, now: float) -> list[Instruction]:
+        """What follows from a fact.
+
+        Only `SessionRequested` raises: `FailedPrecondition` for an id that was used before,
+        `InvalidArgument` for a route from an edge that the stage does not have,
+        `ResourceExhausted` when there are too many sessions, and what was wrong with a chunk
+        that came before. Any other error ends the session in question.
+        """
+        return self._handlers[type(fact)](fact, now)
+
+    def next_deadline(self) -> float | None:
+        """When `TimePassed` may next have something to do; None: not until something happens."""
+        moments = (self._deadlines.next(), self._holding.next_expiry())
+        return min((moment for moment in moments if moment is not None), default=None)
 
     # -- what the client says ----------------------------------------------------------
 
-    def open(self, request: SessionRequest, now: float) -> list[Instruction]:
-        """Register a session and deliver what was held for it.
-
-        Raises `FailedPrecondition` for an id that was used before, `InvalidArgument`
-        for a route from an edge that the stage does not have, `ResourceExhausted` when
-        there are too many, and what was wrong with a chunk that came before.
-        """
-        session_id = request.session_id
+    def _open(self, fact: SessionRequested, now: float) -> list[Instruction]:
+        session_id = fact.request.session_id
         if (fault := self._holding.fault(session_id)) is not None:
             raise fault
         if session_id in self._sessions or self._holding.is_closed(session_id):
@@ -85,106 +136,94 @@ class SessionTable:
                 f"{self._plan.role}: {most} sessions are registered, no more may be (max_sessions)",
                 retry_after_s=1.0,
             )
-        self._sessions[session_id] = LiveSession(request, self._plan, self._tally, now)
+        session = LiveSession(fact.request, self._plan, self._tally, now)
+        self._sessions[session_id] = session
+        self._deadlines.enter(session_id, session.next_deadline())
         done: list[Instruction] = [Opened(session_id)]
         for arrival in self._holding.take(session_id):
-            done += self.chunk_arrived(arrival, now)
+            done += self._take_chunk(arrival, now)
         return done
 
-    def open_segment(
-        self, session_id: str, request: SegmentRequest, now: float
-    ) -> list[Instruction]:
-        """Open a turn in a free slot."""
+    def _open_segment(self, fact: SegmentRequested, now: float) -> list[Instruction]:
+        """Open a segment in a free slot."""
 
         def act(session: LiveSession) -> list[Instruction]:
             try:
                 self._check_slots()
-                return session.open_segment(request, now)
+                return session.open_segment(fact.request, now)
             except AntiphonError as error:
                 if session.segment is None:
                     self._tally.ended(Outcome.REFUSED, error)
                 raise
 
-        return self._on(session_id, act)
+        return self._on(fact.session_id, act)
 
-    def input_finished(self, session_id: str, segment: int, now: float) -> list[Instruction]:
-        """The client sends no more input for the turn."""
-        return self._on(session_id, lambda session: session.input_finished(segment, now))
+    def _finish_input(self, fact: InputFinished, now: float) -> list[Instruction]:
+        return self._on(fact.session_id, lambda session: session.input_finished(fact.segment, now))
 
-    def cancel_segment(self, session_id: str, segment: int, now: float) -> list[Instruction]:
-        """End a turn at once; the session stays and may open another."""
-
+    def _cancel_segment(self, fact: SegmentCancelled, now: float) -> list[Instruction]:
         def act(session: LiveSession) -> list[Instruction]:
-            is_open = session.segment is not None and session.segment.key.segment == segment
-            if not is_open:
+            if session.segment is None or session.segment.key.segment != fact.segment:
                 return []
             return [*session.park(Outcome.CANCELLED, now), *self._end_if_done(session)]
 
-        return self._on(session_id, act)
+        return self._on(fact.session_id, act)
 
-    def client_done(self, session_id: str) -> list[Instruction]:
-        """The client has closed its side: the session ends after its open segment."""
-
+    def _client_done(self, fact: ClientDone, now: float) -> list[Instruction]:
         def act(session: LiveSession) -> list[Instruction]:
             session.client_done = True
             return self._end_if_done(session)
 
-        return self._on(session_id, act)
+        return self._on(fact.session_id, act)
 
-    def stream_lost(self, session_id: str) -> list[Instruction]:
-        """The session's stream is gone: the client cancelled, or died."""
-        session = self._sessions.get(session_id)
+    def _stream_lost(self, fact: StreamLost, now: float) -> list[Instruction]:
+        session = self._sessions.get(fact.session_id)
         return self._end(session, Event.STREAM_LOST, None) if session else []
 
-    def fail(self, session_id: str, error: AntiphonError) -> list[Instruction]:
-        """End a session with an error that was found elsewhere."""
-        session = self._sessions.get(session_id)
-        return self._end(session, Event.FAULT, error) if session else []
+    def _fail(self, fact: SessionFaulted, now: float) -> list[Instruction]:
+        session = self._sessions.get(fact.session_id)
+        return self._end(session, Event.FAULT, fact.error) if session else []
 
-    def upstream_progressed(self, key: SegmentKey, now: float) -> None:
-        """A stage before this one works on the segment."""
-        if (session := self._with_segment(key)) is not None:
+    def _note_progress(self, fact: UpstreamProgressed, now: float) -> list[Instruction]:
+        if (session := self._with_segment(fact.key)) is not None:
             session.upstream_progressed(now)
+        return []
 
-    def credited(
-        self, key: SegmentKey, edge: str, destination: Destination, positions: int, now: float
-    ) -> list[Instruction]:
-        """A destination takes more of an output: up to `positions` in all, of that segment."""
-
+    def _credit(self, fact: Credited, now: float) -> list[Instruction]:
         def act(session: LiveSession) -> list[Instruction]:
-            done = session.credited(key, edge, destination, positions, now)
+            done = session.credited(fact, now)
             return [*done, *self._end_if_done(session)]
 
-        return self._on(key.session_id, act)
+        return self._on(fact.key.session_id, act)
 
     # -- what links bring ----------------------------------------------------------------
 
-    def chunk_arrived(self, arrival: Arrival, now: float) -> list[Instruction]:
-        """A chunk came, on a link or on the session's own stream."""
-        session_id = arrival.chunk.session_id
+    def _take_chunk(self, fact: ChunkArrived, now: float) -> list[Instruction]:
+        session_id = fact.chunk.session_id
         if session_id in self._sessions:
-            return self._on(session_id, lambda session: session.chunk_arrived(arrival, now))
+            return self._on(session_id, lambda session: session.chunk_arrived(fact, now))
         if self._holding.is_closed(session_id):
-            return [_refusal(arrival, Cancelled(f"session {session_id} has ended"))]
+            return [_refusal(fact, Cancelled(f"session {session_id} has ended"))]
         try:
-            self._holding.hold(arrival, now)
+            self._holding.hold(fact, now)
         except ResourceExhausted as error:
-            return [_refusal(arrival, error)]
+            return [_refusal(fact, error)]
         return []
 
-    def chunk_malformed(self, session_id: str, error: AntiphonError) -> list[Instruction]:
-        """A chunk came on a link and cannot be read: its session fails, now or as it opens."""
-        if session_id in self._sessions:
-            return self.fail(session_id, error)
+    def _refuse_chunk(self, fact: ChunkMalformed, now: float) -> list[Instruction]:
+        """Its session fails, now or as it opens."""
+        session_id = fact.session_id
+        if (session := self._sessions.get(session_id)) is not None:
+            return self._end(session, Event.FAULT, fact.error)
         if len(session_id) <= MAX_NAME and not self._holding.is_closed(session_id):
-            self._holding.close(session_id, error)
+            self._holding.close(session_id, fact.error)
         return []
 
-    def link_lost(self, link_id: str) -> list[Instruction]:
-        """An upstream process is gone: sessions that still need its edges fail."""
+    def _lose_link(self, fact: LinkLost, now: float) -> list[Instruction]:
+        """Sessions that still need its edges fail."""
         done: list[Instruction] = []
         for session in list(self._sessions.values()):
-            edge = session.awaits_link(link_id)
+            edge = session.awaits_link(fact.link_id)
             if edge is not None:
                 producer = self._plan.inputs[edge].producer
                 error = Unavailable(
@@ -195,66 +234,71 @@ class SessionTable:
                 done += self._end(session, Event.FAULT, error)
         return done
 
-    def link_suspended(self, link_id: str, address: str) -> list[Instruction]:
-        """The link from an upstream process broke: say so to the sessions that need it."""
+    def _suspend_link(self, fact: LinkSuspended, now: float) -> list[Instruction]:
+        """Say so to the sessions that need it."""
         return [
-            Suspended(session.session_id, edge, address)
+            Suspended(session.session_id, edge, fact.address)
             for session in self._sessions.values()
-            if (edge := session.awaits_link(link_id)) is not None
+            if (edge := session.awaits_link(fact.link_id)) is not None
         ]
 
-    def destination_suspended(self, address: str) -> list[Instruction]:
-        """The link to a downstream process broke: say so to the sessions that need it."""
+    def _suspend_destination(self, fact: DestinationSuspended, now: float) -> list[Instruction]:
+        """Say so to the sessions that need it."""
         return [
-            Suspended(session.session_id, edge, address)
+            Suspended(session.session_id, edge, fact.address)
             for session in self._sessions.values()
-            if (edge := session.edge_to(address)) is not None
+            if (edge := session.edge_to(fact.address)) is not None
         ]
 
-    def destination_lost(
-        self, address: str, error: AntiphonError, unacknowledged: Collection[str] = ()
-    ) -> list[Instruction]:
-        """A downstream process cannot be reached: sessions that send to it, or whose chunks it
-        has not acknowledged, fail."""
+    def _lose_destination(self, fact: DestinationLost, now: float) -> list[Instruction]:
+        """Sessions that send to it, or whose chunks it has not acknowledged, fail."""
         done: list[Instruction] = []
         for session in list(self._sessions.values()):
-            if session.session_id in unacknowledged or session.edge_to(address) is not None:
-                done += self._end(session, Event.FAULT, error)
+            lost = session.session_id in fact.unacknowledged
+            if lost or session.edge_to(fact.address) is not None:
+                done += self._end(session, Event.FAULT, fact.error)
         return done
 
     # -- what the engine says --------------------------------------------------------------
 
-    def engine_stepped(
-        self,
-        events: Iterable[EngineEvent],
-        awaited: Mapping[SegmentKey, str | None],
-        busy_s: Mapping[SegmentKey, float],
-        now: float,
-        accepted: Mapping[SegmentKey, int] | None = None,
-        moved_up: frozenset[SegmentKey] = frozenset(),
-    ) -> list[Instruction]:
-        """Results of a step, and what each touched segment waits for now.
-
-        `accepted` is how many chunks the engine had been given of each; see `EngineBatch`.
-        """
+    def _take_step(self, fact: EngineStepped, now: float) -> list[Instruction]:
         done: list[Instruction] = []
-        self._tally.stepped(busy_s)
-        for key, seconds in busy_s.items():
-            if (session := self._with_segment(key)) and session.segment:
-                session.segment.note_busy(seconds)
-        for event in events:
-            if self._with_segment(event.key) is not None:
-                done += self._on(event.key.session_id, partial(self._take, event, now))
-        for key, edge in awaited.items():
-            if self._with_segment(key) is not None:
-                note = partial(LiveSession.note_awaited, edge=edge, now=now)
-                known = (accepted or {}).get(key, 0)
-                act = partial(note, accepted=known, worked_on=key in busy_s or key in moved_up)
-                done += self._on(key.session_id, act)
+        touched: dict[str, LiveSession] = {}
+        self._tally.stepped(fact.step_s, fact.step_segments)
+        for event in fact.events:
+            if (session := self._with_segment(event.key)) is not None:
+                done += self._guard(session, self._take_event, event, fact, now)
+                touched[session.session_id] = session
+        for key, standing in fact.standing.items():
+            if (session := self._with_segment(key)) is not None:
+                note = partial(LiveSession.note_standing, worked_on=key in fact.worked_on)
+                done += self._guard(session, note, standing, now)
+                touched[session.session_id] = session
+        for session_id, session in touched.items():
+            if session_id in self._sessions:
+                self._deadlines.enter(session_id, session.next_deadline())
+        if fact.error is not None:
+            done += self._all_fail(fact.error)
         return done
 
-    def engine_lost(self, error: AntiphonError) -> list[Instruction]:
-        """The engine's state is unknown: every session fails."""
+    def _take_event(
+        self, session: LiveSession, event: EngineEvent, fact: EngineStepped, now: float
+    ) -> list[Instruction]:
+        match event:
+            case Emitted():
+                self._count(event)
+                done = session.emit(event, now)
+                return [*done, *session.progress(now)] if event.key in fact.worked_on else done
+            case Completed():
+                busy_s = fact.busy_s.get(event.key, 0.0)
+                return [*session.complete(event, busy_s, now), *self._end_if_done(session)]
+            case Failed():
+                return self._end(session, Event.FAULT, event.error)
+
+    def _lose_engine(self, fact: EngineLost, now: float) -> list[Instruction]:
+        return self._all_fail(fact.error)
+
+    def _all_fail(self, error: AntiphonError) -> list[Instruction]:
         return [
             instruction
             for session in list(self._sessions.values())
@@ -263,17 +307,11 @@ class SessionTable:
 
     # -- time --------------------------------------------------------------------------------
 
-    def next_deadline(self) -> float | None:
-        """When `tick` will next have something to do; None: not until something happens."""
-        moments = [moment for each in self._sessions.values() for moment in each.deadlines()]
-        expiry = self._holding.next_expiry()
-        return min(moments if expiry is None else [*moments, expiry], default=None)
-
-    def tick(self, now: float) -> list[Instruction]:
+    def _pass_time(self, fact: TimePassed, now: float) -> list[Instruction]:
         """Send what has waited for its pace; fail what is late: deadlines, stalls, chunks
         whose session was never opened."""
         done: list[Instruction] = []
-        for session_id in list(self._sessions):
+        for session_id in self._deadlines.due(now + CLOCK_S):
             done += self._on(session_id, lambda session: session.send_due(now))
             done += self._on(session_id, lambda session: self._end_if_late(session, now))
         for session_id, arrivals in self._holding.expired(now):
@@ -283,6 +321,10 @@ class SessionTable:
             )
             done.append(_refusal(arrivals[0], late))
         return done
+
+    def _end_if_late(self, session: LiveSession, now: float) -> list[Instruction]:
+        error = session.lateness(now)
+        return [] if error is None else self._end(session, Event.FAULT, error)
 
     # -- observation ---------------------------------------------------------------------------
 
@@ -323,35 +365,28 @@ class SessionTable:
 
     # -- inside ----------------------------------------------------------------------------------
 
-    def _on(
-        self, session_id: str, act: Callable[[LiveSession], list[Instruction]]
-    ) -> list[Instruction]:
-        """Act on a session if it is here; a fault ends it."""
+    def _on(self, session_id: str, act: Act) -> list[Instruction]:
+        """Act on a session if it is here, and note when it next needs attention."""
         session = self._sessions.get(session_id)
         if session is None:
             return []
+        done = self._guard(session, act)
+        if session_id in self._sessions:
+            self._deadlines.enter(session_id, session.next_deadline())
+        return done
+
+    def _guard(
+        self, session: LiveSession, act: Callable[..., list[Instruction]], *arguments: Any
+    ) -> list[Instruction]:
+        """Act on a session; a fault ends it."""
         try:
-            return act(session)
+            return act(session, *arguments)
         except AntiphonError as error:
             return self._end(session, Event.FAULT, error)
         except Exception as error:
             if self._report is not None:
-                self._report(session_id, error)
+                self._report(session.session_id, error)
             return self._end(session, Event.FAULT, unexpected(error))
-
-    def _take(self, event: EngineEvent, now: float, session: LiveSession) -> list[Instruction]:
-        match event:
-            case Emitted():
-                self._count(event)
-                return session.emit(event, now)
-            case Completed():
-                return [*session.complete(event, now), *self._end_if_done(session)]
-            case Failed():
-                return self._end(session, Event.FAULT, event.error)
-
-    def _end_if_late(self, session: LiveSession, now: float) -> list[Instruction]:
-        error = session.lateness(now)
-        return [] if error is None else self._end(session, Event.FAULT, error)
 
     def _count(self, event: Emitted) -> None:
         edge = self._plan.outputs.get(event.edge)
@@ -375,7 +410,7 @@ class SessionTable:
         return session if is_open else None
 
     def _end_if_done(self, session: LiveSession) -> list[Instruction]:
-        if not session.client_done or session.state in OPEN:
+        if not session.client_done or session.state is State.OPEN:
             return []
         return self._end(session, Event.CLIENT_DONE, None)
 
@@ -388,12 +423,13 @@ class SessionTable:
         outcome = Outcome.CANCELLED if error is None else Outcome.FAILED
         # First of all: nothing that is raised below may keep it here.
         self._sessions.pop(session.session_id, None)
+        self._deadlines.forget(session.session_id)
         self._holding.close(session.session_id)
         done = session.drop_segment(outcome, error)
         session.become(event)
         return [*done, End(session.session_id, error)]
 
 
-def _refusal(arrival: Arrival, error: AntiphonError) -> Refuse:
+def _refusal(arrival: ChunkArrived, error: AntiphonError) -> Refuse:
     chunk = arrival.chunk
     return Refuse(arrival.link_id, chunk.session_id, chunk.edge, chunk.attempt, error)

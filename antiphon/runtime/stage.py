@@ -1,8 +1,8 @@
 """A running stage: the shell around the session table.
 
-A chunk's way through here: a link or stream brings it (`chunk_arrived`), the table
-orders it and says `Feed`, the engine thread steps and posts a batch, the table
-says `Send`, and the chunk leaves on a link or on the session's stream. Everything
+A chunk's way through here: a link or stream brings it as a fact (`ChunkArrived`), the
+table orders it and says `Feed`, the engine thread steps and posts `EngineStepped`, the
+table says `Send`, and the chunk leaves on a link or on the session's stream. Everything
 in this class happens on the event loop; only the engine runs elsewhere.
 """
 
@@ -10,19 +10,31 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Sequence
 
 from antiphon.chunk import Chunk
-from antiphon.errors import AntiphonError, Unavailable, unexpected
+from antiphon.errors import AntiphonError, ResourceExhausted, Unavailable, unexpected
 from antiphon.runtime.engine import LoadedStage
-from antiphon.runtime.engine_rounds import EngineBatch
 from antiphon.runtime.engine_thread import MAILBOX_BYTES, EngineThread
+from antiphon.runtime.facts import (
+    Credited,
+    DestinationLost,
+    DestinationSuspended,
+    EngineLost,
+    EngineStepped,
+    Fact,
+    LinkLost,
+    SessionFaulted,
+    SessionRequested,
+    StreamLost,
+    TimePassed,
+)
 from antiphon.runtime.held_ends import HeldEnds
-from antiphon.runtime.inbox import Arrival
 from antiphon.runtime.instructions import (
     Admit,
     Destination,
     End,
+    EngineCommand,
     Feed,
     Grant,
     Instruction,
@@ -38,10 +50,9 @@ from antiphon.runtime.instructions import (
     Told,
 )
 from antiphon.runtime.outbox import Outbox
-from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
+from antiphon.runtime.plan import SessionRequest, StageLimits, StagePlan
 from antiphon.runtime.session_table import SessionTable
 from antiphon.runtime.watchdog import Watchdog
-from antiphon.segment import SegmentKey
 from antiphon.transport.link import LinkEvents
 from antiphon.transport.link_pool import LinkPool
 from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
@@ -51,6 +62,9 @@ Reply = Chunk | Told
 
 Answer = Refuse | Grant
 """What a link's producer is told."""
+
+Record = Callable[[Fact, float, Sequence[Instruction] | AntiphonError], None]
+"""Is told of every fact, when it came, and what the table answered."""
 
 log = logging.getLogger(__name__)
 
@@ -66,7 +80,8 @@ class Stage:
 
     `told` gets the fault of an engine that is in one step for longer than `step_timeout_s`,
     and None when it has come back. `failed` is set when the engine cannot go on at all:
-    this process has to end then.
+    this process has to end then. With `record` everything that the table decides can be
+    replayed.
     """
 
     def __init__(
@@ -81,7 +96,9 @@ class Stage:
         mailbox_bytes: int = MAILBOX_BYTES,
         step_timeout_s: float = STEP_TIMEOUT_S,
         told: Callable[[AntiphonError | None], None] = lambda fault: None,
+        record: Record | None = None,
     ) -> None:
+        self._record = record
         self._loop = asyncio.get_running_loop()
         self._table = SessionTable(plan, _report)
         self._limits = plan.limits
@@ -89,10 +106,12 @@ class Stage:
         self._replies: dict[str, Outbox[Reply]] = {}
         self._incoming: dict[str, Outbox[Answer]] = {}
         events = LinkEvents(
-            refused=self._refused,
+            refused=lambda session_id, error: self.handle(SessionFaulted(session_id, error)),
             lost=self._destination_lost,
-            credited=self._credited,
-            suspended=self._destination_suspended,
+            credited=lambda address, key, edge, positions: self.handle(
+                Credited(key, edge, Destination(address), positions)
+            ),
+            suspended=lambda address: self.handle(DestinationSuspended(address)),
             settled=self._settled,
         )
         self._held_ends = HeldEnds(self._let_go, plan.limits.stall_timeout_s)
@@ -151,18 +170,21 @@ class Stage:
     async def close(self) -> None:
         """End every session with an error, close the links, stop the engine."""
         self._closed = True
-        self._apply(
-            self._table.engine_lost(
-                Unavailable("the stage stops before this has finished", retry_after_s=RETRY_AFTER_S)
-            )
-        )
+        ended = Unavailable("the stage stops before this has finished", retry_after_s=RETRY_AFTER_S)
+        self.handle(EngineLost(ended))
+        if self._timer is not None:
+            self._timer.cancel()
         await self._links.close()
         self._held_ends.close()
         self._watchdog.close()
         self._engine.stop()
         await asyncio.to_thread(self._engine.join, 10.0)
 
-    # -- what streams say ------------------------------------------------------------------
+    # -- facts in --------------------------------------------------------------------------
+
+    def handle(self, fact: Fact) -> None:
+        """Tell the table, and carry out what follows. For `SessionRequested` see `open`."""
+        self._apply(self._decide(fact))
 
     def open(self, request: SessionRequest) -> Outbox[Reply]:
         """Register a session; the outbox is its stream's output.
@@ -176,51 +198,16 @@ class Stage:
         if self._fault is not None:
             raise Unavailable(self._fault.message, retry_after_s=self._fault.retry_after_s)
         outbox: Outbox[Reply] = Outbox(self._outbox_bytes)
-        opened = self._table.open(request, self._loop.time())
+        opened = self._decide(SessionRequested(request))
         self._replies[request.session_id] = outbox
         self._idle.clear()
         self._apply(opened)
         return outbox
 
-    def open_segment(self, session_id: str, request: SegmentRequest) -> None:
-        """Open a turn; a refusal ends the session."""
-        self._apply(self._table.open_segment(session_id, request, self._loop.time()))
-
-    def input_finished(self, session_id: str, segment: int) -> None:
-        """The client sends no more input for the turn."""
-        self._apply(self._table.input_finished(session_id, segment, self._loop.time()))
-
-    def cancel_segment(self, session_id: str, segment: int) -> None:
-        """End a turn and park the session."""
-        self._apply(self._table.cancel_segment(session_id, segment, self._loop.time()))
-
-    def credited(self, key: SegmentKey, edge: str, positions: int) -> None:
-        """The client takes more of an output on its stream: up to `positions` in all."""
-        self._credited("", key, edge, positions)
-
-    def upstream_progressed(self, key: SegmentKey) -> None:
-        """A stage before this one works on the segment; nothing has come of it yet."""
-        self._table.upstream_progressed(key, self._loop.time())
-        self._set_timer()
-
-    def client_done(self, session_id: str) -> None:
-        """The client has closed its side."""
-        self._apply(self._table.client_done(session_id))
-
     def stream_lost(self, session_id: str) -> None:
         """The session's stream is gone; frees everything. Harmless after the end."""
-        self._apply(self._table.stream_lost(session_id))
+        self.handle(StreamLost(session_id))
         self._held_ends.let_go(session_id)
-
-    def fail(self, session_id: str, error: AntiphonError) -> None:
-        """End a session with an error that its stream found."""
-        self._apply(self._table.fail(session_id, error))
-
-    def chunk_malformed(self, session_id: str, error: AntiphonError) -> None:
-        """A chunk came on a link that cannot be read: its session fails, now or as it opens."""
-        self._apply(self._table.chunk_malformed(session_id, error))
-
-    # -- what links say --------------------------------------------------------------------
 
     def link_opened(self, link_id: str) -> Outbox[Answer]:
         """An upstream process links; the outbox is what goes back to it."""
@@ -228,33 +215,19 @@ class Stage:
         self._incoming[link_id] = outbox
         return outbox
 
-    def chunk_arrived(self, chunk: Chunk, link_id: str) -> None:
-        """A chunk came; "" is the session's own stream."""
-        self._apply(self._table.chunk_arrived(Arrival(chunk, link_id), self._loop.time()))
-
-    def link_suspended(self, link_id: str, address: str) -> None:
-        """The link from an upstream process broke and may heal."""
-        self._apply(self._table.link_suspended(link_id, address))
-
     def link_lost(self, link_id: str) -> None:
         """An upstream process is gone."""
         self._incoming.pop(link_id, None)
-        self._apply(self._table.link_lost(link_id))
+        self.handle(LinkLost(link_id))
 
-    def _refused(self, session_id: str, error: AntiphonError) -> None:
-        self._apply(self._table.fail(session_id, error))
-
-    def _credited(self, address: str, key: SegmentKey, edge: str, positions: int) -> None:
-        now, destination = self._loop.time(), Destination(address)
-        self._apply(self._table.credited(key, edge, destination, positions, now))
-
-    def _destination_suspended(self, address: str) -> None:
-        self._apply(self._table.destination_suspended(address))
+    def _post(self, stepped: EngineStepped) -> None:
+        """Off the loop: hand a round's outcome to it."""
+        self._loop.call_soon_threadsafe(self._take_step, stepped)
 
     def _destination_lost(
         self, address: str, error: AntiphonError, unacknowledged: Collection[str]
     ) -> None:
-        self._apply(self._table.destination_lost(address, error, unacknowledged))
+        self.handle(DestinationLost(address, error, frozenset(unacknowledged)))
         for session_id in unacknowledged:
             self._held_ends.let_go(session_id, error)
 
@@ -262,57 +235,81 @@ class Stage:
         if not self._links.has_unacknowledged(session_id):
             self._held_ends.let_go(session_id)
 
-    # -- what the engine says --------------------------------------------------------------
-
-    def _post(self, batch: EngineBatch) -> None:
-        """Off the loop: hand a batch to it."""
-        self._loop.call_soon_threadsafe(self._engine_stepped, batch)
-
-    def _engine_stepped(self, batch: EngineBatch) -> None:
-        now = self._loop.time()
+    def _take_step(self, stepped: EngineStepped) -> None:
         try:
-            done = self._table.engine_stepped(
-                batch.events, batch.awaited, batch.busy_s, now, batch.accepted, batch.moved_up
-            )
-            if batch.error is not None:
-                self._fault = batch.error if batch.fatal else self._fault
-                done += self._table.engine_lost(batch.error)
-            self._apply(done)
+            if stepped.fatal:
+                self._fault = stepped.error
+            self.handle(stepped)
         finally:
             self._engine.batch_taken()
-            if batch.fatal:
+            if stepped.fatal:
                 self._watchdog.close()
                 self.failed.set()
-                self._told(batch.error)
+                self._told(stepped.error)
 
     def _engine_changed(self, fault: AntiphonError | None) -> None:
         """The engine is late, or back. What it has meanwhile is lost; it releases it then."""
         self._fault = fault
         if fault is not None:
             log.error("%s", fault.message)
-            self._apply(self._table.engine_lost(fault))
+            self.handle(EngineLost(fault))
         self._told(fault)
+
+    def _decide(self, fact: Fact) -> list[Instruction]:
+        """What the table says to a fact. Raises what refuses a session."""
+        now = self._loop.time()
+        if self._record is None:
+            return self._table.handle(fact, now)
+        try:
+            instructions = self._table.handle(fact, now)
+        except AntiphonError as error:
+            self._record(fact, now, error)
+            raise
+        self._record(fact, now, instructions)
+        return instructions
 
     # -- carrying out ------------------------------------------------------------------------
 
-    def _apply(self, instructions: Iterable[Instruction]) -> None:
-        """Carry out all of them; one that cannot be ends its session, whatever it raises."""
+    def _apply(self, instructions: Sequence[Instruction]) -> None:
+        """Carry out all of them; one that cannot be ends its session, whatever it raises.
+
+        What the engine is to do is handed over at once, behind the rest. The rest of what a
+        failed session wanted is void, but for what frees and ends it.
+        """
         failed: dict[str, AntiphonError] = {}
-        for instruction in instructions:
-            session_id = _session_of(instruction)
-            if session_id not in failed:
-                error = self._tried(instruction)
-                if error is not None:
+        while instructions:
+            commands: list[EngineCommand] = []
+            consequences: list[Instruction] = []
+            for instruction in instructions:
+                session_id = _session_of(instruction)
+                if session_id in failed and not isinstance(instruction, Release | End):
+                    continue
+                if isinstance(instruction, EngineCommand):
+                    commands.append(instruction)
+                elif isinstance(instruction, End):
+                    self._end(End(session_id, instruction.error or failed.get(session_id)))
+                elif (error := self._tried(instruction)) is not None:
                     failed[session_id] = error
-                    self._apply(self._table.fail(session_id, error))
-            elif isinstance(instruction, Release):
-                # The rest of what a failed session wanted is void, but it must leave nothing.
-                self._carry_out(instruction)
-            elif isinstance(instruction, End):
-                self._end(End(session_id, instruction.error or failed[session_id]))
+                    consequences += self._decide(SessionFaulted(session_id, error))
+            for command, shortage in self._submit(commands):
+                session_id = command.key.session_id
+                if session_id not in failed:
+                    failed[session_id] = shortage
+                    consequences += self._decide(SessionFaulted(session_id, shortage))
+            instructions = consequences
         self._set_timer()
 
-    def _tried(self, instruction: Instruction) -> AntiphonError | None:
+    def _submit(
+        self, commands: Sequence[EngineCommand]
+    ) -> list[tuple[EngineCommand, ResourceExhausted]]:
+        """Hand commands to the engine; those that it has no room for."""
+        if not commands:
+            return []
+        refused = self._engine.submit(commands)
+        self._watchdog.engage()
+        return refused
+
+    def _tried(self, instruction: Send | Told | Refuse | Grant) -> AntiphonError | None:
         """Carry an instruction out; the error if that cannot be done."""
         try:
             self._carry_out(instruction)
@@ -323,11 +320,8 @@ class Stage:
             return unexpected(error)
         return None
 
-    def _carry_out(self, instruction: Instruction) -> None:
+    def _carry_out(self, instruction: Send | Told | Refuse | Grant) -> None:
         match instruction:
-            case Admit() | Feed() | Limit() | Release():
-                self._engine.submit(instruction)
-                self._watchdog.engage()
             case Send(destination, chunk) if destination.is_reply:
                 self._reply(chunk.session_id, chunk, chunk.size_bytes)
             case Send(destination, chunk):
@@ -340,8 +334,6 @@ class Stage:
                 self._tell_progress(key.session_id, instruction)
             case Refuse(link_id) | Grant(link_id):
                 self._answer(link_id, instruction)
-            case End():
-                self._end(instruction)
 
     def _reply(self, session_id: str, reply: Reply, size_bytes: int = 0) -> None:
         if (outbox := self._replies.get(session_id)) is not None:
@@ -371,16 +363,19 @@ class Stage:
             self._idle.set()
 
     def _set_timer(self) -> None:
-        """Wake up at the table's next deadline."""
+        """Wake up at the table's next deadline, or earlier: most are postponed before they come."""
+        deadline = self._table.next_deadline()
+        if deadline is None or (self._timer is not None and self._timer.when() <= deadline):
+            return
         if self._timer is not None:
             self._timer.cancel()
         # Streams that end later have nothing left to wait for.
-        deadline = None if self._closed else self._table.next_deadline()
-        self._timer = None if deadline is None else self._loop.call_at(deadline, self._tick)
+        if not self._closed:
+            self._timer = self._loop.call_at(deadline, self._tick)
 
     def _tick(self) -> None:
         self._timer = None
-        self._apply(self._table.tick(self._loop.time()))
+        self.handle(TimePassed())
 
 
 def _report(session_id: str, error: Exception) -> None:

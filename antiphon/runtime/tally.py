@@ -5,11 +5,9 @@ from __future__ import annotations
 import enum
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from antiphon.errors import AntiphonError, ErrorCode
-from antiphon.segment import SegmentKey
 
 STEP_SECONDS = (0.001, 0.002, 0.005, 0.01, 0.02, 0.05, 0.1, 0.2, 0.5, 1.0, 2.0, 5.0, 10.0)
 STEP_SEGMENTS = (1.0, 2.0, 4.0, 8.0, 16.0, 32.0, 64.0, 128.0, 256.0)
@@ -58,8 +56,8 @@ class Tally:
             outcome, error = Outcome.CANCELLED, None
         self.segments[outcome, "" if error is None else error.code.value] += 1
 
-    def stepped(self, busy_s: Mapping[SegmentKey, float]) -> None:
-        """The engine has made a step; `busy_s` is each segment's part of its seconds."""
-        if busy_s:
-            self.step_seconds.add(sum(busy_s.values()))
-            self.step_segments.add(len(busy_s))
+    def stepped(self, seconds: float, segments: int) -> None:
+        """The engine has made a round, with a step if `segments` took part in one."""
+        if segments:
+            self.step_seconds.add(seconds)
+            self.step_segments.add(segments)

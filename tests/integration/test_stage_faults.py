@@ -16,6 +16,7 @@ from antiphon.chunk import Chunk
 from antiphon.errors import Internal, ResourceExhausted
 from antiphon.runtime.engine import Emitted, EngineEvent, LoadedStage
 from antiphon.runtime.engine_thread import RESULT_PERMITS
+from antiphon.runtime.facts import ChunkArrived, ClientDone, SegmentCancelled, SegmentRequested
 from antiphon.runtime.instructions import Destination, End
 from antiphon.runtime.outbox import Outbox
 from antiphon.runtime.plan import SegmentRequest, SessionRequest
@@ -115,8 +116,8 @@ async def test_output_that_cannot_be_sent_to_a_stage_fails_its_session_and_frees
         outbox = stage.open(
             SessionRequest(name, 0, {"audio": (Destination(running.address), Destination())})
         )
-        stage.open_segment(name, turn)
-        stage.chunk_arrived(codes_chunk(name, 0, [UNSENDABLE]), "")
+        stage.handle(SegmentRequested(name, turn))
+        stage.handle(ChunkArrived(codes_chunk(name, 0, [UNSENDABLE]), ""))
         ends = [reply async for reply in outbox if isinstance(reply, End)]
         assert [type(end.error) for end in ends] == [Internal]
         assert await asyncio.to_thread(engine.released.get, timeout=10) == (name, 0)
@@ -132,11 +133,11 @@ async def test_other_sessions_of_a_batch_get_their_output_when_one_cannot(
     good = await opened(running, "good")
     outbox = stage.open(SessionRequest("bad", 0, {"audio": (Destination(running.address),)}))
     turn = SegmentRequest(0, SamplingRequest(), "", frozenset({"audio"}), {})
-    stage.open_segment("bad", turn)
+    stage.handle(SegmentRequested("bad", turn))
     engine.gate.clear()
     # The first two share a step, whatever else the engine is at.
-    stage.chunk_arrived(codes_chunk("bad", 0, [UNSENDABLE]), "")
-    stage.chunk_arrived(codes_chunk("good", 0, [5]), "")
+    stage.handle(ChunkArrived(codes_chunk("bad", 0, [UNSENDABLE]), ""))
+    stage.handle(ChunkArrived(codes_chunk("good", 0, [5]), ""))
     engine.gate.set()
     ends = [reply async for reply in outbox if isinstance(reply, End)]
     assert isinstance(ends[0].error, Internal)
@@ -297,8 +298,8 @@ async def unread_turns(running: RunningStage, count: int) -> Outbox[Reply]:
     stage = running.stage
     outbox = stage.open(SessionRequest("unread", 0, {"audio": (Destination(),)}))
     for number in range(count):
-        stage.open_segment("unread", audio_turn(number))
-        stage.cancel_segment("unread", number)
+        stage.handle(SegmentRequested("unread", audio_turn(number)))
+        stage.handle(SegmentCancelled("unread", number))
     return outbox
 
 
@@ -310,7 +311,7 @@ async def test_nothing_is_admitted_after_its_session_failed_in_the_same_batch(
     served: RunningStage, engine: FakeEngine, few_items: int
 ) -> None:
     unread = await unread_turns(served, few_items - 1)
-    served.stage.open_segment("unread", audio_turn(few_items - 1))
+    served.stage.handle(SegmentRequested("unread", audio_turn(few_items - 1)))
     *_, last = [reply async for reply in unread]
     assert isinstance(last, End)
     assert isinstance(last.error, ResourceExhausted)
@@ -326,9 +327,9 @@ async def test_report_that_cannot_be_sent_leaves_an_error_and_no_segment(
     # There is room for `segment_opened` and the last chunk, and none for the report.
     turns = few_items - 3
     unread = await unread_turns(served, turns)
-    served.stage.open_segment("unread", audio_turn(turns))
-    served.stage.client_done("unread")
-    served.stage.chunk_arrived(codes_chunk("unread", 0, [1], end=True, segment=turns), "")
+    served.stage.handle(SegmentRequested("unread", audio_turn(turns)))
+    served.stage.handle(ClientDone("unread"))
+    served.stage.handle(ChunkArrived(codes_chunk("unread", 0, [1], end=True, segment=turns), ""))
     while await asyncio.to_thread(engine.released.get, timeout=10) != ("unread", turns):
         continue
     *_, chunk, last = [reply async for reply in unread]

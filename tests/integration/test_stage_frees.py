@@ -11,6 +11,7 @@ import pytest
 from stage_session import Request, Session, codes_chunk, opening
 
 from antiphon.runtime.engine import LoadedStage
+from antiphon.runtime.facts import ChunkArrived
 from antiphon.testing.fake_engine import FACTS, FakeEngine
 from antiphon.testing.stage_harness import RunningStage, running_stage
 from antiphon.wire.chunks import chunk_to_proto
@@ -54,7 +55,7 @@ async def test_stage_has_one_timer_and_none_when_it_is_closed(
             assert timers.pending == 1
         assert len(timers.handles) > 5
         # Held for a session that never opens, it has a clock of its own.
-        running.stage.chunk_arrived(codes_chunk("unknown", 0, [1]), "up")
+        running.stage.handle(ChunkArrived(codes_chunk("unknown", 0, [1]), "up"))
         assert timers.pending == 1
     assert timers.pending == 0
 

@@ -11,6 +11,7 @@ from stage_session import Request, Session, batch, codes_chunk, linked, opening
 
 from antiphon.errors import ResourceExhausted
 from antiphon.runtime.engine import LoadedStage
+from antiphon.runtime.facts import ChunkArrived, SegmentRequested
 from antiphon.runtime.instructions import Destination, End
 from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits
 from antiphon.sampling import SamplingRequest
@@ -225,9 +226,9 @@ async def test_session_ends_when_its_reader_falls_too_far_behind(engine: FakeEng
         routes = {"audio": (Destination(),)}
         unread = running.stage.open(SessionRequest("unread", 0, routes))
         turn = SegmentRequest(0, SamplingRequest(), "", frozenset({"audio"}), {})
-        running.stage.open_segment("unread", turn)
+        running.stage.handle(SegmentRequested("unread", turn))
         for sequence in range(2):
-            running.stage.chunk_arrived(codes_chunk("unread", sequence, [1] * 3), "")
+            running.stage.handle(ChunkArrived(codes_chunk("unread", sequence, [1] * 3), ""))
             await asyncio.to_thread(engine.stepped.get, timeout=10)
         assert await asyncio.to_thread(engine.released.get, timeout=10) == ("unread", 0)
         replies = [reply async for reply in unread]

@@ -11,6 +11,15 @@ from two_stages import DOWNSTREAM, KEY, LIMITS, TwoStages
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.credit import Credit, Intake
+from antiphon.runtime.facts import (
+    ClientDone,
+    Credited,
+    SegmentCancelled,
+    SegmentRequested,
+    SessionRequested,
+    StreamLost,
+    TimePassed,
+)
 from antiphon.runtime.instructions import Destination, End, Limit, Release, Report
 from antiphon.runtime.outlet import Outlet
 from antiphon.runtime.plan import SegmentRequest, SessionRequest
@@ -244,8 +253,8 @@ def test_pause_longer_than_the_stall_timeout_fails_no_stage() -> None:
     stages.run(client=False)
     stages.now += 10 * LIMITS.stall_timeout_s
     for host in (stages.talker, stages.code2wav):
+        assert host.table.handle(TimePassed(), stages.now) == []
         assert host.table.next_deadline() is None
-        assert host.table.tick(stages.now) == []
     stages.run(client=True)
     assert stages.frames_taken == FRAMES
 
@@ -255,14 +264,18 @@ def test_stall_clock_starts_again_when_credit_comes() -> None:
     stages.run(client=False)
     table = stages.code2wav.table
     stages.talker.sent.clear()
-    stages.talker.table.stream_lost("s")
+    stages.talker.table.handle(StreamLost("s"), 0.0)
     stages.now += 10 * LIMITS.stall_timeout_s
     while stages.code2wav.sent:
         stages.run(client=False)
         stages.listen()
     stages.run(client=False)
-    assert table.tick(stages.now + LIMITS.stall_timeout_s - 0.1) == []
-    (end,) = (e for e in table.tick(stages.now + LIMITS.stall_timeout_s) if isinstance(e, End))
+    assert table.handle(TimePassed(), stages.now + LIMITS.stall_timeout_s - 0.1) == []
+    (end,) = (
+        e
+        for e in table.handle(TimePassed(), stages.now + LIMITS.stall_timeout_s)
+        if isinstance(e, End)
+    )
     assert end.error is not None
     assert end.error.edge == "codes"
 
@@ -278,8 +291,8 @@ def test_slot_is_free_when_only_the_last_audio_waits_for_credit() -> None:
     assert table.open_segments == 0
     assert table.held_segments == 1
     assert stages.code2wav.ended == []
-    assert table.tick(1e9) == []
-    table.client_done("s")
+    assert table.handle(TimePassed(), 1e9) == []
+    table.handle(ClientDone("s"), 0.0)
     stages.run(client=True)
     assert [type(each) for each in stages.code2wav.ended] == [Report, End]
     assert stages.frames_taken == 8
@@ -292,19 +305,19 @@ def test_cancel_while_held_frees_everything(drained: bool) -> None:
     stages.run(client=False)
     for host in (stages.talker, stages.code2wav):
         table = host.table
-        host.take(table.stream_lost("s"))
+        host.take(table.handle(StreamLost("s"), 0.0))
         assert isinstance(host.ended[-1], End)
         host.step()
         assert table.session_count == table.open_segments == table.held_segments == 0
         assert not host.engine.segments
-        assert table.credited(KEY, "audio", Destination(), 999, 0.0) == []
+        assert table.handle(Credited(KEY, "audio", Destination(), 999), 0.0) == []
 
 
 def test_grant_of_another_segment_says_nothing() -> None:
     stages = TwoStages(FRAMES, WINDOWS, policy=POLICY)
     stages.run(client=False)
     other = SegmentKey("s", 1)
-    assert stages.code2wav.table.credited(other, "audio", Destination(), 10_000, 0.0) == []
+    assert stages.code2wav.table.handle(Credited(other, "audio", Destination(), 10_000), 0.0) == []
     assert stages.code2wav.table.held_segments == 1
 
 
@@ -312,16 +325,16 @@ def test_cancelled_segment_leaves_the_next_one_a_full_window() -> None:
     stages = TwoStages(FRAMES, WINDOWS, policy=POLICY)
     stages.run(client=False)
     table = stages.talker.table
-    assert table.cancel_segment("s", 0, 0.0) == [Release(KEY)]
+    assert table.handle(SegmentCancelled("s", 0), 0.0) == [Release(KEY)]
     turn = SegmentRequest(1, SamplingRequest(), "", frozenset({"audio"}), {}, POLICY)
-    admission = table.open_segment("s", turn, 0.0)
+    admission = table.handle(SegmentRequested("s", turn), 0.0)
     assert admission[2:] == [Limit(SegmentKey("s", 1), "codes", 12)]
-    assert table.credited(KEY, "codes", Destination(DOWNSTREAM), 999, 0.0) == []
+    assert table.handle(Credited(KEY, "codes", Destination(DOWNSTREAM), 999), 0.0) == []
 
 
 def test_grant_for_an_edge_that_is_no_output_fails_the_session() -> None:
     stages = TwoStages(FRAMES, WINDOWS, policy=POLICY)
-    (*_, end) = stages.code2wav.table.credited(KEY, "video", Destination(), 9, 0.0)
+    (*_, end) = stages.code2wav.table.handle(Credited(KEY, "video", Destination(), 9), 0.0)
     assert isinstance(end, End)
     assert isinstance(end.error, InvalidArgument)
     assert end.error.field == "credit.edge"
@@ -332,11 +345,11 @@ def test_session_is_refused_when_a_window_cannot_be_kept(edge: str, window: int)
     table = TwoStages(1, {}).talker.table
     request = SessionRequest("new", 0, {"codes": (Destination(DOWNSTREAM),)}, 0, {edge: window})
     with pytest.raises(InvalidArgument, match=edge):
-        table.open(request, 0.0)
+        table.handle(SessionRequested(request), 0.0)
 
 
 def test_limits_follow_the_admission_and_every_grant() -> None:
     stages = TwoStages(FRAMES, WINDOWS, policy=POLICY)
     assert stages.talker.commands[1:] == [Limit(KEY, "codes", 12)]
-    granted = stages.talker.table.credited(KEY, "codes", Destination(DOWNSTREAM), 20, 0.0)
+    granted = stages.talker.table.handle(Credited(KEY, "codes", Destination(DOWNSTREAM), 20), 0.0)
     assert granted == [Limit(KEY, "codes", 22)]

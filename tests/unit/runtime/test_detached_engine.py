@@ -8,8 +8,8 @@ from collections.abc import Callable, Collection, Sequence
 
 from antiphon.errors import AntiphonError
 from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
-from antiphon.runtime.engine_rounds import EngineBatch
 from antiphon.runtime.engine_thread import EngineThread
+from antiphon.runtime.facts import EngineStepped
 from antiphon.runtime.instructions import Admit, Release
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
@@ -58,15 +58,15 @@ class Waiting:
 
 def test_commands_interrupt_a_step_that_waits_and_stop_closes_the_engine() -> None:
     engine = Waiting()
-    batches: queue.Queue[EngineBatch] = queue.Queue()
+    batches: queue.Queue[EngineStepped] = queue.Queue()
     thread = EngineThread(engine, batches.put, {})
     thread.start()
-    thread.submit(Admit(FIRST, SETTINGS))
+    thread.submit([Admit(FIRST, SETTINGS)])
     assert engine.steps.get(timeout=TIMEOUT_S) == {FIRST}
-    thread.submit(Admit(SECOND, SETTINGS))
+    thread.submit([Admit(SECOND, SETTINGS)])
     while engine.steps.get(timeout=TIMEOUT_S) != {FIRST, SECOND}:
         thread.batch_taken()
-    thread.submit(Release(FIRST))
+    thread.submit([Release(FIRST)])
     while engine.steps.get(timeout=TIMEOUT_S) != {SECOND}:
         thread.batch_taken()
     assert not engine.closed.is_set()

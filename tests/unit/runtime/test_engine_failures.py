@@ -9,8 +9,9 @@ import pytest
 
 from antiphon.errors import Internal, Unavailable
 from antiphon.runtime.engine import EngineEvent, SegmentSettings
-from antiphon.runtime.engine_rounds import FAILURES_TO_GIVE_UP, EngineBatch
+from antiphon.runtime.engine_rounds import FAILURES_TO_GIVE_UP
 from antiphon.runtime.engine_thread import EngineThread
+from antiphon.runtime.facts import EngineStepped
 from antiphon.runtime.instructions import Admit, Release
 from antiphon.segment import SegmentKey
 from antiphon.testing.fake_engine import NEUTRAL_SAMPLING, FakeEngine
@@ -51,12 +52,12 @@ def engine() -> Broken:
 
 
 @pytest.fixture
-def batches() -> queue.Queue[EngineBatch]:
+def batches() -> queue.Queue[EngineStepped]:
     return queue.Queue()
 
 
 @pytest.fixture
-def thread(engine: Broken, batches: queue.Queue[EngineBatch]) -> Iterator[EngineThread]:
+def thread(engine: Broken, batches: queue.Queue[EngineStepped]) -> Iterator[EngineThread]:
     thread = EngineThread(engine, batches.put, {}, is_fatal=lambda error: "poison" in str(error))
     thread.start()
     yield thread
@@ -64,7 +65,7 @@ def thread(engine: Broken, batches: queue.Queue[EngineBatch]) -> Iterator[Engine
     assert thread.join(TIMEOUT_S)
 
 
-def next_error(batches: queue.Queue[EngineBatch]) -> EngineBatch:
+def next_error(batches: queue.Queue[EngineStepped]) -> EngineStepped:
     """The next batch that tells of an error."""
     while (batch := batches.get(timeout=TIMEOUT_S)).error is None:
         pass
@@ -72,27 +73,27 @@ def next_error(batches: queue.Queue[EngineBatch]) -> EngineBatch:
 
 
 def test_a_step_that_raises_fails_its_segments_and_the_engine_goes_on(
-    engine: Broken, batches: queue.Queue[EngineBatch], thread: EngineThread
+    engine: Broken, batches: queue.Queue[EngineStepped], thread: EngineThread
 ) -> None:
     for number in range(FAILURES_TO_GIVE_UP - 1):
-        thread.submit(Admit(SegmentKey(f"bad-{number}", 0), SETTINGS))
+        thread.submit([Admit(SegmentKey(f"bad-{number}", 0), SETTINGS)])
         failed = next_error(batches)
         assert isinstance(failed.error, Internal)
         assert not failed.fatal
     engine.well = True
-    thread.submit(Admit(SegmentKey("good", 0), SETTINGS))
-    assert batches.get(timeout=TIMEOUT_S).busy_s
+    thread.submit([Admit(SegmentKey("good", 0), SETTINGS)])
+    assert batches.get(timeout=TIMEOUT_S).step_segments
     engine.well = False
     engine.stepped.get_nowait()
-    thread.submit(Admit(SegmentKey("bad", 0), SETTINGS))
+    thread.submit([Admit(SegmentKey("bad", 0), SETTINGS)])
     assert not next_error(batches).fatal, "a good step has begun the count anew"
 
 
 def test_steps_that_keep_raising_end_the_engine(
-    batches: queue.Queue[EngineBatch], thread: EngineThread
+    batches: queue.Queue[EngineStepped], thread: EngineThread
 ) -> None:
     for number in range(FAILURES_TO_GIVE_UP):
-        thread.submit(Admit(SegmentKey(f"bad-{number}", 0), SETTINGS))
+        thread.submit([Admit(SegmentKey(f"bad-{number}", 0), SETTINGS)])
         failed = next_error(batches)
         assert failed.fatal == (number == FAILURES_TO_GIVE_UP - 1)
     assert isinstance(failed.error, Unavailable)
@@ -100,10 +101,10 @@ def test_steps_that_keep_raising_end_the_engine(
 
 
 def test_a_release_that_raises_after_a_failed_step_ends_the_engine_and_is_told(
-    engine: Broken, batches: queue.Queue[EngineBatch], thread: EngineThread
+    engine: Broken, batches: queue.Queue[EngineStepped], thread: EngineThread
 ) -> None:
     engine.cannot_release = True
-    thread.submit(Admit(SegmentKey("bad", 0), SETTINGS))
+    thread.submit([Admit(SegmentKey("bad", 0), SETTINGS)])
     failed = next_error(batches)
     assert failed.fatal
     assert isinstance(failed.error, Unavailable)
@@ -112,7 +113,7 @@ def test_a_release_that_raises_after_a_failed_step_ends_the_engine_and_is_told(
 
 
 def test_an_error_that_poisons_the_device_ends_the_engine_at_once(
-    engine: Broken, batches: queue.Queue[EngineBatch], monkeypatch: pytest.MonkeyPatch
+    engine: Broken, batches: queue.Queue[EngineStepped], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def poisoned(key: SegmentKey, settings: SegmentSettings) -> None:
         raise RuntimeError("poison")
@@ -120,33 +121,33 @@ def test_an_error_that_poisons_the_device_ends_the_engine_at_once(
     monkeypatch.setattr(engine, "admit", poisoned)
     thread = EngineThread(engine, batches.put, {}, is_fatal=lambda error: "poison" in str(error))
     thread.start()
-    thread.submit(Admit(SegmentKey("bad", 0), SETTINGS))
+    thread.submit([Admit(SegmentKey("bad", 0), SETTINGS)])
     assert next_error(batches).fatal
     assert thread.join(TIMEOUT_S)
 
 
 def test_a_release_that_raises_alone_fails_every_segment(
-    engine: Broken, batches: queue.Queue[EngineBatch], thread: EngineThread
+    engine: Broken, batches: queue.Queue[EngineStepped], thread: EngineThread
 ) -> None:
     """What it left behind is not known, and a slot may be lost."""
     engine.well = True
-    thread.submit(Admit(SegmentKey("one", 0), SETTINGS))
-    assert batches.get(timeout=TIMEOUT_S).busy_s
+    thread.submit([Admit(SegmentKey("one", 0), SETTINGS)])
+    assert batches.get(timeout=TIMEOUT_S).step_segments
     engine.cannot_release = True
-    thread.submit(Release(SegmentKey("one", 0)))
+    thread.submit([Release(SegmentKey("one", 0))])
     failed = next_error(batches)
     assert isinstance(failed.error, Internal)
     assert not failed.fatal
 
 
 def test_whatever_escapes_the_thread_is_told(
-    engine: Broken, batches: queue.Queue[EngineBatch], thread: EngineThread
+    engine: Broken, batches: queue.Queue[EngineStepped], thread: EngineThread
 ) -> None:
     engine.well = True
-    thread.submit(Admit(SegmentKey("one", 0), SETTINGS))
-    assert batches.get(timeout=TIMEOUT_S).busy_s
+    thread.submit([Admit(SegmentKey("one", 0), SETTINGS)])
+    assert batches.get(timeout=TIMEOUT_S).step_segments
     engine.cannot_tell = True
-    thread.submit(Admit(SegmentKey("two", 0), SETTINGS))
+    thread.submit([Admit(SegmentKey("two", 0), SETTINGS)])
     failed = next_error(batches)
     assert failed.error is not None
     assert "KeyError" in failed.error.message

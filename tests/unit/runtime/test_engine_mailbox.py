@@ -12,8 +12,8 @@ import pytest
 
 from antiphon.errors import ResourceExhausted
 from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
-from antiphon.runtime.engine_rounds import EngineBatch
 from antiphon.runtime.engine_thread import EngineThread
+from antiphon.runtime.facts import EngineStepped
 from antiphon.runtime.instructions import Admit, Feed, Release
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.fake_engine import GROUPS, NEUTRAL_SAMPLING, FakeEngine
@@ -48,17 +48,17 @@ def engine() -> InStep:
 
 
 @pytest.fixture
-def batches() -> queue.Queue[EngineBatch]:
+def batches() -> queue.Queue[EngineStepped]:
     return queue.Queue()
 
 
 @pytest.fixture
-def thread(engine: InStep, batches: queue.Queue[EngineBatch]) -> Iterator[EngineThread]:
+def thread(engine: InStep, batches: queue.Queue[EngineStepped]) -> Iterator[EngineThread]:
     """An engine's thread that is in a step."""
     thread = EngineThread(engine, batches.put, {}, mailbox_bytes=MAILBOX_BYTES)
     thread.start()
-    thread.submit(Admit(RUNNING, SETTINGS))
-    thread.submit(Feed(RUNNING, frames(1)))
+    thread.submit([Admit(RUNNING, SETTINGS)])
+    thread.submit([Feed(RUNNING, frames(1))])
     assert engine.in_step.wait(TIMEOUT_S)
     yield thread
     engine.gate.set()
@@ -73,20 +73,20 @@ def test_input_is_dropped_at_once_when_its_segment_is_released_during_a_step(
     for number in range(60):
         key, chunk = SegmentKey(f"cancelled-{number}", 0), frames(900)
         alive.append(weakref.ref(chunk.tensors["codes"]))
-        thread.submit(Admit(key, SETTINGS))
-        thread.submit(Feed(key, chunk))
+        thread.submit([Admit(key, SETTINGS)])
+        thread.submit([Feed(key, chunk)])
         del chunk
-        thread.submit(Release(key))
+        thread.submit([Release(key)])
     assert [each() for each in alive] == [None] * 60
 
 
 def test_input_that_has_been_taken_is_kept_by_nobody_but_the_engine(
-    thread: EngineThread, engine: InStep, batches: queue.Queue[EngineBatch]
+    thread: EngineThread, engine: InStep, batches: queue.Queue[EngineStepped]
 ) -> None:
     key, chunk = SegmentKey("next", 0), frames(10)
     alive = weakref.ref(chunk.tensors["codes"])
-    thread.submit(Admit(key, SETTINGS))
-    thread.submit(Feed(key, chunk))
+    thread.submit([Admit(key, SETTINGS)])
+    thread.submit([Feed(key, chunk)])
     del chunk
     engine.gate.set()
     while not any(event.key == key for event in batches.get(timeout=TIMEOUT_S).events):
@@ -98,31 +98,32 @@ def test_submit_refuses_input_beyond_the_bound_in_bytes_until_some_is_released(
     thread: EngineThread, engine: InStep
 ) -> None:
     first, second = SegmentKey("first", 0), SegmentKey("second", 0)
-    thread.submit(Admit(first, SETTINGS))
-    thread.submit(Admit(second, SETTINGS))
-    thread.submit(Feed(first, frames(600)))
-    with pytest.raises(ResourceExhausted, match="mailbox_bytes"):
-        thread.submit(Feed(second, frames(401)))
-    thread.submit(Feed(second, frames(400)))
-    thread.submit(Release(first))
-    thread.submit(Feed(second, frames(600)))
-    with pytest.raises(ResourceExhausted, match="mailbox_bytes"):
-        thread.submit(Feed(second, frames(1)))
+    thread.submit([Admit(first, SETTINGS)])
+    thread.submit([Admit(second, SETTINGS)])
+    thread.submit([Feed(first, frames(600))])
+    ((_, error),) = thread.submit([Feed(second, frames(401))])
+    assert isinstance(error, ResourceExhausted)
+    assert "mailbox_bytes" in error.message
+    assert thread.submit([Feed(second, frames(400))]) == []
+    assert thread.submit([Release(first), Feed(second, frames(600))]) == []
+    ((refused, error),) = thread.submit([Feed(second, frames(1)), Release(first)])
+    assert isinstance(refused, Feed)
+    assert "mailbox_bytes" in error.message
 
 
 def test_one_input_larger_than_the_bound_goes_in_when_no_other_waits(thread: EngineThread) -> None:
     key = SegmentKey("large", 0)
-    thread.submit(Admit(key, SETTINGS))
-    thread.submit(Feed(key, frames(1001)))
-    with pytest.raises(ResourceExhausted):
-        thread.submit(Feed(key, frames(1)))
+    thread.submit([Admit(key, SETTINGS)])
+    assert thread.submit([Feed(key, frames(1001))]) == []
+    ((_, error),) = thread.submit([Feed(key, frames(1))])
+    assert isinstance(error, ResourceExhausted)
 
 
 def test_a_segment_that_the_engine_knows_is_released_and_its_waiting_input_never_fed(
-    thread: EngineThread, engine: InStep, batches: queue.Queue[EngineBatch]
+    thread: EngineThread, engine: InStep, batches: queue.Queue[EngineStepped]
 ) -> None:
-    thread.submit(Feed(RUNNING, InputChunk("codes", 1, {}, True, FinishReason.STOP)))
-    thread.submit(Release(RUNNING))
+    thread.submit([Feed(RUNNING, InputChunk("codes", 1, {}, True, FinishReason.STOP))])
+    thread.submit([Release(RUNNING)])
     engine.gate.set()
     assert engine.released.get(timeout=TIMEOUT_S) == RUNNING
     (first,) = batches.get(timeout=TIMEOUT_S).events

@@ -9,8 +9,8 @@ import sys
 import pytest
 
 from antiphon.runtime.engine import SegmentSettings
-from antiphon.runtime.engine_rounds import EngineBatch
 from antiphon.runtime.engine_thread import EngineThread
+from antiphon.runtime.facts import EngineStepped
 from antiphon.runtime.instructions import Admit
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
@@ -37,10 +37,10 @@ class Telling(FakeEngine):
 def test_only_the_engines_thread_stands_back(nice: int) -> None:
     before = os.getpriority(os.PRIO_PROCESS, 0)
     engine = Telling()
-    batches: queue.Queue[EngineBatch] = queue.Queue()
+    batches: queue.Queue[EngineStepped] = queue.Queue()
     thread = EngineThread(engine, batches.put, {}, nice=nice)
     thread.start()
-    thread.submit(Admit(SegmentKey("a", 0), SETTINGS))
+    thread.submit([Admit(SegmentKey("a", 0), SETTINGS)])
     assert engine.nice.get(timeout=TIMEOUT_S) == min(before + nice, 19)
     assert os.getpriority(os.PRIO_PROCESS, 0) == before
     thread.stop()

@@ -7,24 +7,24 @@ import pytest
 
 from antiphon.errors import Internal
 from antiphon.runtime.engine import Emitted
-from antiphon.runtime.engine_rounds import EngineBatch
+from antiphon.runtime.facts import EngineStepped
 from antiphon.runtime.handover import Handover
 from antiphon.segment import SegmentKey
 
 TIMEOUT_S = 30.0
 
 
-def batch(number: int) -> EngineBatch:
-    return EngineBatch((Emitted(SegmentKey("s", 0), "audio", number),))
+def batch(number: int) -> EngineStepped:
+    return EngineStepped((Emitted(SegmentKey("s", 0), "audio", number),))
 
 
 class Posted:
     """Positions of the batches that have been posted, and on which thread."""
 
     def __init__(self) -> None:
-        self.batches: queue.Queue[tuple[EngineBatch, str]] = queue.Queue()
+        self.batches: queue.Queue[tuple[EngineStepped, str]] = queue.Queue()
 
-    def __call__(self, posted: EngineBatch) -> None:
+    def __call__(self, posted: EngineStepped) -> None:
         self.batches.put((posted, threading.current_thread().name))
 
     def next(self) -> tuple[int, str]:

@@ -13,7 +13,19 @@ from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, Internal
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, Failed
-from antiphon.runtime.inbox import CHUNK_BYTES, Arrival
+from antiphon.runtime.facts import (
+    ChunkArrived,
+    ClientDone,
+    EngineStepped,
+    LinkLost,
+    SegmentCancelled,
+    SegmentRequested,
+    SessionRequested,
+    Standing,
+    StreamLost,
+    TimePassed,
+)
+from antiphon.runtime.inbox import CHUNK_BYTES
 from antiphon.runtime.instructions import Admit, Destination, End, Feed, Instruction, Release, Send
 from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
 from antiphon.runtime.session import State
@@ -74,7 +86,7 @@ class Table(RuleBasedStateMachine):
     def open(self, name: str) -> None:
         request = SessionRequest(name, 0, {"audio": (Destination(),)})
         try:
-            self.take(self.table.open(request, self.now))
+            self.take(self.table.handle(SessionRequested(request), self.now))
             self.opened.add(name)
         except AntiphonError:
             assert name in self.opened or self.table.state(name) is None
@@ -84,7 +96,7 @@ class Table(RuleBasedStateMachine):
         request = SegmentRequest(
             number, SamplingRequest(), "", frozenset({"audio"}), {}, deadline_s=deadline_s
         )
-        self.take(self.table.open_segment(name, request, self.now))
+        self.take(self.table.handle(SegmentRequested(name, request), self.now))
 
     @rule(name=names, number=st.integers(0, 2), skip=st.integers(0, 8), end=st.booleans())
     def chunk(self, name: str, number: int, skip: int, end: bool) -> None:
@@ -99,32 +111,34 @@ class Table(RuleBasedStateMachine):
             segment_finished=end,
             finish_reason=FinishReason.STOP if end else None,
         )
-        self.take(self.table.chunk_arrived(Arrival(chunk, "link"), self.now))
+        self.take(self.table.handle(ChunkArrived(chunk, "link"), self.now))
 
     @rule(name=names, number=st.integers(0, 2))
     def cancel(self, name: str, number: int) -> None:
-        self.take(self.table.cancel_segment(name, number, self.now))
+        self.take(self.table.handle(SegmentCancelled(name, number), self.now))
 
     @rule(name=names)
     def client_done(self, name: str) -> None:
-        self.take(self.table.client_done(name))
+        self.take(self.table.handle(ClientDone(name), 0.0))
 
     @rule(name=names)
     def stream_lost(self, name: str) -> None:
-        self.take(self.table.stream_lost(name))
+        self.take(self.table.handle(StreamLost(name), 0.0))
         assert self.table.state(name) is None
 
     @rule(seconds=st.sampled_from([3.0, 5.0, 20.0]) | st.floats(0, 4))
     def pass_time(self, seconds: float) -> None:
         self.now += seconds
         due = self.table.next_deadline()
-        done = self.table.tick(self.now)
-        assert bool(done) == (due is not None and due <= self.now), "it wakes to do something"
+        done = self.table.handle(TimePassed(), self.now)
+        assert not done or (due is not None and due <= self.now), "it is woken to do something"
+        left = self.table.next_deadline()
+        assert left is None or left > self.now, "it leaves nothing that is due"
         self.take(done)
 
     @rule()
     def lose_link(self) -> None:
-        self.take(self.table.link_lost("link"))
+        self.take(self.table.handle(LinkLost("link"), 0.0))
 
     @rule(
         name=names,
@@ -144,7 +158,8 @@ class Table(RuleBasedStateMachine):
             ]
         else:
             events = [Failed(key, Internal("broken"))]
-        self.take(self.table.engine_stepped(events, {key: awaited}, {key: 0.1}, self.now))
+        standing = {key: Standing(awaited, self.fed[key])}
+        self.take(self.table.handle(EngineStepped(events, standing), self.now))
 
     @invariant()
     def books_agree(self) -> None:
@@ -156,12 +171,12 @@ class Table(RuleBasedStateMachine):
         deadline = self.table.next_deadline()
         assert deadline is None or deadline > self.now, "nothing is overdue"
         states = {self.table.state(name) for name in NAMES}
-        assert deadline is not None or states <= {None, State.READY}, "all else has a clock"
+        assert deadline is not None or states <= {None, State.OPEN}, "all else has a clock"
         assert deadline is None or deadline <= self.now + LIMITS.idle_session_timeout_s
 
     def teardown(self) -> None:
         for name in NAMES:
-            self.take(self.table.stream_lost(name))
+            self.take(self.table.handle(StreamLost(name), 0.0))
         assert not self.admitted
 
 

@@ -12,6 +12,14 @@ from antiphon.chunk import Chunk, Tensors
 from antiphon.errors import DeadlineExceeded
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Completed, Emitted
+from antiphon.runtime.facts import (
+    EngineStepped,
+    SegmentRequested,
+    SessionFaulted,
+    SessionRequested,
+    Standing,
+    TimePassed,
+)
 from antiphon.runtime.instructions import Destination, End, Instruction, Report, Send
 from antiphon.runtime.outlet import Outlet, Piece
 from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
@@ -96,14 +104,14 @@ def thinker() -> SessionTable:
     """With an open segment whose text goes to the client and whose tokens go to the talker."""
     table = SessionTable(StagePlan.of(PIPELINE, "thinker", NEUTRAL_SAMPLING, LIMITS))
     routes = {"text": (Destination(),), "tokens": (Destination(TALKER),)}
-    table.open(SessionRequest("s", 0, routes), 0.0)
-    table.open_segment("s", TURN, 0.0)
+    table.handle(SessionRequested(SessionRequest("s", 0, routes)), 0.0)
+    table.handle(SegmentRequested("s", TURN), 0.0)
     return table
 
 
 def emit(table: SessionTable, at: int, now: float) -> list[Instruction]:
     events = [Emitted(KEY, edge, at, ids(at)) for edge in ("text", "tokens")]
-    return table.engine_stepped(events, {KEY: None}, {}, now)
+    return table.handle(EngineStepped(events, {KEY: Standing(None, 0)}), now)
 
 
 def sent(done: list[Instruction], address: str = "") -> list[Chunk]:
@@ -124,7 +132,7 @@ def test_table_wakes_for_what_waits_and_sends_it_on_every_edge() -> None:
     due = table.next_deadline()
     assert due is not None
     assert math.isclose(due, 10.0 + TEXT.pace_s)
-    done = table.tick(due)
+    done = table.handle(TimePassed(), due)
     for address in ("", TALKER):
         (chunk,) = sent(done, address)
         assert (chunk.position, chunk.sequence) == (1, 1)
@@ -138,11 +146,11 @@ def test_segment_ends_with_all_that_waited() -> None:
     for at in range(3):
         emit(table, at, 10.0)
     ends = [Emitted(KEY, edge, 3, {}, FinishReason.STOP) for edge in ("text", "tokens")]
-    done = table.engine_stepped(
-        [*ends, Completed(KEY, FinishReason.STOP, 4, 3)], {KEY: None}, {}, 10.001
-    )
+    completed = Completed(KEY, FinishReason.STOP, 4, 3)
+    done = table.handle(EngineStepped([*ends, completed]), 10.001)
     assert carried(sent(done)) == carried(sent(done, TALKER)) == [[1, 2]]
     assert any(isinstance(each, Report) for each in done)
+    assert table.handle(TimePassed(), 60.0) == []
     assert table.next_deadline() == 10.001 + LIMITS.idle_session_timeout_s
 
 
@@ -150,7 +158,7 @@ def test_nothing_of_a_failed_segment_is_sent_later() -> None:
     table = thinker()
     for at in range(3):
         emit(table, at, 10.0)
-    done = table.fail("s", DeadlineExceeded("too late"))
+    done = table.handle(SessionFaulted("s", DeadlineExceeded("too late")), 0.0)
     assert [type(each) for each in done if isinstance(each, End | Send)] == [End]
     assert table.next_deadline() is None
-    assert table.tick(20.0) == []
+    assert table.handle(TimePassed(), 20.0) == []

@@ -11,7 +11,18 @@ from antiphon.chunk import Chunk
 from antiphon.errors import DeadlineExceeded, ResourceExhausted
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Completed, Emitted
-from antiphon.runtime.inbox import CHUNK_BYTES, Arrival, Holding
+from antiphon.runtime.facts import (
+    ChunkArrived,
+    Credited,
+    EngineStepped,
+    SegmentCancelled,
+    SegmentRequested,
+    SessionRequested,
+    Standing,
+    StreamLost,
+    TimePassed,
+)
+from antiphon.runtime.inbox import CHUNK_BYTES, Holding
 from antiphon.runtime.instructions import Destination, End, Feed, Instruction, Refuse
 from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
 from antiphon.runtime.session import State
@@ -37,15 +48,17 @@ def table(limits: StageLimits = LIMITS) -> SessionTable:
 
 
 def register(sessions: SessionTable, name: str, now: float) -> list[Instruction]:
-    return sessions.open(SessionRequest(name, 0, {"audio": (Destination(),)}), now)
+    return sessions.handle(
+        SessionRequested(SessionRequest(name, 0, {"audio": (Destination(),)})), now
+    )
 
 
 def turn(number: int = 0) -> SegmentRequest:
     return SegmentRequest(number, SamplingRequest(), "", frozenset({"audio"}), {})
 
 
-def bare(name: str, sequence: int = 0, segment: int = 0) -> Arrival:
-    return Arrival(Chunk(name, "codes", segment=segment, sequence=sequence), "link")
+def bare(name: str, sequence: int = 0, segment: int = 0) -> ChunkArrived:
+    return ChunkArrived(Chunk(name, "codes", segment=segment, sequence=sequence), "link")
 
 
 def error_of(instructions: list[Instruction]) -> Exception | None:
@@ -59,34 +72,34 @@ def error_of(instructions: list[Instruction]) -> Exception | None:
 def test_empty_chunks_of_unknown_sessions_fill_the_bound() -> None:
     sessions = table()
     for number in range(10):
-        assert sessions.chunk_arrived(bare(f"unknown-{number}"), 0.0) == []
+        assert sessions.handle(bare(f"unknown-{number}"), 0.0) == []
     assert sessions.held_bytes == LIMITS.hold_bytes
-    error = error_of(sessions.chunk_arrived(bare("one more"), 0.0))
+    error = error_of(sessions.handle(bare("one more"), 0.0))
     assert isinstance(error, ResourceExhausted)
     assert "hold_bytes" in error.message
     register(sessions, "unknown-3", 1.0)
     assert sessions.held_bytes == LIMITS.hold_bytes - CHUNK_BYTES
-    assert sessions.chunk_arrived(bare("one more"), 1.0) == []
+    assert sessions.handle(bare("one more"), 1.0) == []
 
 
 def test_tensors_count_beside_what_every_chunk_takes() -> None:
     sessions = table()
     tensors = {"codes": np.zeros((100, 2), np.uint16)}
-    sessions.chunk_arrived(Arrival(Chunk("s", "codes", tensors=tensors), "link"), 0.0)
+    sessions.handle(ChunkArrived(Chunk("s", "codes", tensors=tensors), "link"), 0.0)
     assert sessions.held_bytes == CHUNK_BYTES + 400
 
 
 def test_hold_time_counts_from_a_sessions_first_chunk() -> None:
     sessions = table()
-    sessions.chunk_arrived(bare("s", 0), 0.0)
-    sessions.chunk_arrived(bare("t", 0), 2.0)
-    sessions.chunk_arrived(bare("s", 1), 4.0)
+    sessions.handle(bare("s", 0), 0.0)
+    sessions.handle(bare("t", 0), 2.0)
+    sessions.handle(bare("s", 1), 4.0)
     assert sessions.next_deadline() == 5.0
-    assert sessions.tick(4.9) == []
-    assert isinstance(error_of(sessions.tick(5.0)), DeadlineExceeded)
+    assert sessions.handle(TimePassed(), 4.9) == []
+    assert isinstance(error_of(sessions.handle(TimePassed(), 5.0)), DeadlineExceeded)
     assert sessions.held_bytes == CHUNK_BYTES
     assert sessions.next_deadline() == 7.0
-    assert isinstance(error_of(sessions.tick(7.0)), DeadlineExceeded)
+    assert isinstance(error_of(sessions.handle(TimePassed(), 7.0)), DeadlineExceeded)
     assert sessions.held_bytes == 0
     assert sessions.next_deadline() is None
 
@@ -132,11 +145,11 @@ def test_early_chunks_are_counted_anew_for_every_segment() -> None:
     sequence = 0
     for number in range(3):
         for _ in range(4):
-            assert sessions.chunk_arrived(bare("s", sequence, number), 0.0) == []
+            assert sessions.handle(bare("s", sequence, number), 0.0) == []
             sequence += 1
-        done = sessions.open_segment("s", turn(number), 0.0)
+        done = sessions.handle(SegmentRequested("s", turn(number)), 0.0)
         assert sum(isinstance(each, Feed) for each in done) == 4
-        sessions.cancel_segment("s", number, 0.0)
+        sessions.handle(SegmentCancelled("s", number), 0.0)
     assert sessions.state("s") is State.PARKED
 
 
@@ -144,8 +157,8 @@ def test_empty_early_chunks_fail_their_session_when_they_fill_the_bound() -> Non
     sessions = table()
     register(sessions, "s", 0.0)
     for sequence in range(10):
-        assert sessions.chunk_arrived(bare("s", sequence), 0.0) == []
-    error = error_of(sessions.chunk_arrived(bare("s", 10), 0.0))
+        assert sessions.handle(bare("s", sequence), 0.0) == []
+    error = error_of(sessions.handle(bare("s", 10), 0.0))
     assert isinstance(error, ResourceExhausted)
     assert "hold_bytes" in error.message
 
@@ -157,12 +170,12 @@ def test_session_is_refused_when_as_many_as_may_are_registered() -> None:
     sessions = table()
     for name in ("a", "b", "c"):
         register(sessions, name, 0.0)
-    sessions.chunk_arrived(bare("d"), 0.0)
+    sessions.handle(bare("d"), 0.0)
     with pytest.raises(ResourceExhausted, match="max_sessions") as caught:
         register(sessions, "d", 0.0)
     assert caught.value.retryable
     assert sessions.session_count == 3
-    sessions.stream_lost("b")
+    sessions.handle(StreamLost("b"), 0.0)
     register(sessions, "d", 1.0)
     assert sessions.held_bytes == 0
 
@@ -171,8 +184,8 @@ def test_session_fails_when_no_segment_is_opened_for_long() -> None:
     sessions = table()
     register(sessions, "s", 1.0)
     assert sessions.next_deadline() == 101.0
-    assert sessions.tick(100.9) == []
-    error = error_of(sessions.tick(101.0))
+    assert sessions.handle(TimePassed(), 100.9) == []
+    error = error_of(sessions.handle(TimePassed(), 101.0))
     assert isinstance(error, DeadlineExceeded)
     assert "idle_session_timeout_s" in error.message
     assert sessions.session_count == 0
@@ -182,30 +195,31 @@ def test_session_fails_when_no_segment_is_opened_for_long() -> None:
 def test_idle_clock_stands_while_a_segment_is_open_and_starts_again_after_it() -> None:
     sessions = table()
     register(sessions, "s", 0.0)
-    sessions.open_segment("s", turn(), 50.0)
-    sessions.engine_stepped([], {KEY: None}, {}, 50.0)
+    sessions.handle(SegmentRequested("s", turn()), 50.0)
+    sessions.handle(EngineStepped([], {KEY: Standing(None, 0)}), 50.0)
+    assert sessions.handle(TimePassed(), 1000.0) == []
     assert sessions.next_deadline() is None
-    assert sessions.tick(1000.0) == []
     ending = [Emitted(KEY, "audio", 0, {}, STOP), Completed(KEY, STOP, 0, 0)]
-    sessions.engine_stepped(ending, {}, {}, 1000.0)
+    sessions.handle(EngineStepped(ending), 1000.0)
     assert sessions.state("s") is State.PARKED
     assert sessions.next_deadline() == 1100.0
-    sessions.open_segment("s", turn(1), 1099.0)
-    sessions.cancel_segment("s", 1, 1200.0)
+    sessions.handle(SegmentRequested("s", turn(1)), 1099.0)
+    sessions.handle(SegmentCancelled("s", 1), 1200.0)
+    assert sessions.handle(TimePassed(), 1299.0) == []
     assert sessions.next_deadline() == 1300.0
-    assert isinstance(error_of(sessions.tick(1300.0)), DeadlineExceeded)
+    assert isinstance(error_of(sessions.handle(TimePassed(), 1300.0)), DeadlineExceeded)
 
 
 def test_idle_clock_starts_when_held_output_has_left() -> None:
     sessions = table()
     request = SessionRequest("s", 0, {"audio": (Destination(),)}, windows={"audio": 4})
-    sessions.open(request, 0.0)
-    sessions.open_segment("s", turn(), 0.0)
+    sessions.handle(SessionRequested(request), 0.0)
+    sessions.handle(SegmentRequested("s", turn()), 0.0)
     samples = {"samples": np.zeros(8, np.float32)}
     made = [Emitted(KEY, "audio", 0, samples), Emitted(KEY, "audio", 8, samples, STOP)]
-    sessions.engine_stepped([*made, Completed(KEY, STOP, 2, 16)], {}, {}, 10.0)
+    sessions.handle(EngineStepped([*made, Completed(KEY, STOP, 2, 16)]), 10.0)
     assert sessions.held_segments == 1
-    assert sessions.tick(500.0) == []
-    sessions.credited(KEY, "audio", Destination(), 100, 500.0)
+    assert sessions.handle(TimePassed(), 500.0) == []
+    sessions.handle(Credited(KEY, "audio", Destination(), 100), 500.0)
     assert sessions.state("s") is State.PARKED
     assert sessions.next_deadline() == 600.0

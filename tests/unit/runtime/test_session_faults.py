@@ -11,7 +11,15 @@ from antiphon.chunk import MAX_NAME, Chunk
 from antiphon.errors import DataLoss, FailedPrecondition, Internal, InvalidArgument
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Completed, Emitted
-from antiphon.runtime.inbox import Arrival
+from antiphon.runtime.facts import (
+    ChunkArrived,
+    ChunkMalformed,
+    EngineStepped,
+    SegmentRequested,
+    SessionRequested,
+    Standing,
+    StreamLost,
+)
 from antiphon.runtime.instructions import Destination, End, Instruction, Release, Send
 from antiphon.runtime.plan import (
     MAX_ADDRESS,
@@ -45,9 +53,11 @@ def two_sessions(reported: list[str] | None = None) -> SessionTable:
     plan = StagePlan.of(PIPELINE, "code2wav", NEUTRAL_SAMPLING, LIMITS)
     sessions = SessionTable(plan, report)
     for name in ("a", "b"):
-        sessions.open(SessionRequest(name, 0, ROUTES, windows={"codes": 100}), 0.0)
+        sessions.handle(
+            SessionRequested(SessionRequest(name, 0, ROUTES, windows={"codes": 100})), 0.0
+        )
         turn = SegmentRequest(0, SamplingRequest(), "", frozenset({"audio"}), {})
-        sessions.open_segment(name, turn, 0.0)
+        sessions.handle(SegmentRequested(name, turn), 0.0)
     return sessions
 
 
@@ -63,17 +73,14 @@ def test_unexpected_exception_ends_its_session_and_the_rest_of_the_step_is_taken
     reported: list[str] = []
     sessions = two_sessions(reported)
     a, b = SegmentKey("a", 0), SegmentKey("b", 0)
-    done = sessions.engine_stepped(
-        [
-            Emitted(a, "audio", 0, SCALAR),
-            Emitted(a, "audio", 0, SAMPLES),
-            Emitted(b, "audio", 0, SAMPLES, FinishReason.STOP),
-            Completed(b, FinishReason.STOP, 1, 4),
-        ],
-        {a: None, b: None},
-        {a: 0.1, b: 0.1},
-        1.0,
-    )
+    events = [
+        Emitted(a, "audio", 0, SCALAR),
+        Emitted(a, "audio", 0, SAMPLES),
+        Emitted(b, "audio", 0, SAMPLES, FinishReason.STOP),
+        Completed(b, FinishReason.STOP, 1, 4),
+    ]
+    standing = {a: Standing(None, 0), b: Standing(None, 0)}
+    done = sessions.handle(EngineStepped(events, standing), 1.0)
     assert reported == ["a: TypeError"]
     assert ends(done) == {"a": Internal}
     assert [each.key for each in done if isinstance(each, Release)] == [a, b]
@@ -82,40 +89,40 @@ def test_unexpected_exception_ends_its_session_and_the_rest_of_the_step_is_taken
     assert sessions.state("b") is State.PARKED
     assert sessions.open_segments == 0
     with pytest.raises(FailedPrecondition):
-        sessions.open(SessionRequest("a", 0, ROUTES), 2.0)
+        sessions.handle(SessionRequested(SessionRequest("a", 0, ROUTES)), 2.0)
 
 
 def test_governed_scalar_is_data_loss_that_names_the_edge() -> None:
     sessions = two_sessions()
     chunk = Chunk("a", "codes", tensors={"codes": np.array(3, np.uint16)})
-    done = sessions.chunk_arrived(Arrival(chunk, "link"), 1.0)
+    done = sessions.handle(ChunkArrived(chunk, "link"), 1.0)
     assert ends(done) == {"a": DataLoss}
-    assert sessions.state("b") is State.WAITING
+    assert sessions.state("b") is State.OPEN
 
 
 def test_session_fails_as_it_opens_when_a_malformed_chunk_came_before() -> None:
     sessions = two_sessions()
-    sessions.chunk_arrived(Arrival(Chunk("c", "codes"), "link"), 0.0)
-    assert sessions.chunk_malformed("c", DataLoss("broken")) == []
+    sessions.handle(ChunkArrived(Chunk("c", "codes"), "link"), 0.0)
+    assert sessions.handle(ChunkMalformed("c", DataLoss("broken")), 0.0) == []
     assert sessions.held_bytes == 0
     with pytest.raises(DataLoss, match="broken"):
-        sessions.open(SessionRequest("c", 0, ROUTES), 1.0)
-    assert ends(sessions.chunk_malformed("a", DataLoss("broken"))) == {"a": DataLoss}
+        sessions.handle(SessionRequested(SessionRequest("c", 0, ROUTES)), 1.0)
+    assert ends(sessions.handle(ChunkMalformed("a", DataLoss("broken")), 0.0)) == {"a": DataLoss}
 
 
 def test_malformed_chunk_of_an_ended_session_changes_nothing() -> None:
     sessions = two_sessions()
-    sessions.stream_lost("a")
-    assert sessions.chunk_malformed("a", DataLoss("broken")) == []
+    sessions.handle(StreamLost("a"), 0.0)
+    assert sessions.handle(ChunkMalformed("a", DataLoss("broken")), 0.0) == []
     with pytest.raises(FailedPrecondition, match="before"):
-        sessions.open(SessionRequest("a", 0, ROUTES), 1.0)
+        sessions.handle(SessionRequested(SessionRequest("a", 0, ROUTES)), 1.0)
 
 
 def test_id_that_is_too_long_is_not_remembered() -> None:
     sessions = two_sessions()
     name = "x" * (MAX_NAME + 1)
-    sessions.chunk_malformed(name, DataLoss("broken"))
-    assert sessions.chunk_arrived(Arrival(Chunk(name, "codes"), "link"), 0.0) == []
+    sessions.handle(ChunkMalformed(name, DataLoss("broken")), 0.0)
+    assert sessions.handle(ChunkArrived(Chunk(name, "codes"), "link"), 0.0) == []
     with pytest.raises(InvalidArgument, match="session_id"):
         SessionRequest(name, 0, ROUTES)
     SessionRequest("x" * MAX_NAME, 0, ROUTES)
@@ -136,9 +143,11 @@ def test_request_is_refused_when_a_name_or_a_list_in_it_is_too_long() -> None:
         ([Destination("x" * MAX_ADDRESS)], [Destination("x" * (MAX_ADDRESS + 1))]),
         ([Destination("x")] * MAX_DESTINATIONS, [Destination("x")] * (MAX_DESTINATIONS + 1)),
     ):
-        sessions.open(SessionRequest(f"c-{len(most)}", 0, {"audio": tuple(most)}), 0.0)
+        sessions.handle(
+            SessionRequested(SessionRequest(f"c-{len(most)}", 0, {"audio": tuple(most)})), 0.0
+        )
         with pytest.raises(InvalidArgument, match=r"routes\.audio"):
-            sessions.open(SessionRequest("d", 0, {"audio": tuple(more)}), 0.0)
+            sessions.handle(SessionRequested(SessionRequest("d", 0, {"audio": tuple(more)})), 0.0)
     SegmentRequest(0, SamplingRequest(), "x" * MAX_NAME, frozenset(), {})
     with pytest.raises(InvalidArgument, match="voice"):
         SegmentRequest(0, SamplingRequest(), "x" * (MAX_NAME + 1), frozenset(), {})
@@ -148,6 +157,10 @@ def test_request_is_refused_when_a_name_or_a_list_in_it_is_too_long() -> None:
 def test_session_is_refused_when_its_window_is_out_of_range(window: int) -> None:
     sessions = two_sessions()
     with pytest.raises(InvalidArgument, match=r"windows\.codes"):
-        sessions.open(SessionRequest("c", 0, ROUTES, windows={"codes": window}), 0.0)
+        sessions.handle(
+            SessionRequested(SessionRequest("c", 0, ROUTES, windows={"codes": window})), 0.0
+        )
     assert sessions.state("c") is None
-    sessions.open(SessionRequest("c", 0, ROUTES, windows={"codes": MAX_WINDOW}), 0.0)
+    sessions.handle(
+        SessionRequested(SessionRequest("c", 0, ROUTES, windows={"codes": MAX_WINDOW})), 0.0
+    )

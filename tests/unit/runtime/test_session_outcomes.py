@@ -10,6 +10,18 @@ import pytest
 from antiphon.errors import Cancelled, ErrorCode, Internal, InvalidArgument
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Completed, Emitted, Failed
+from antiphon.runtime.facts import (
+    ClientDone,
+    Credited,
+    EngineLost,
+    EngineStepped,
+    SegmentCancelled,
+    SegmentRequested,
+    SessionFaulted,
+    SessionRequested,
+    StreamLost,
+    TimePassed,
+)
 from antiphon.runtime.instructions import Destination
 from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
 from antiphon.runtime.session_table import SessionTable
@@ -32,8 +44,10 @@ def table(window: int = 0) -> SessionTable:
     """One whose session "s" has its first segment open, with credit for so many positions."""
     sessions = SessionTable(StagePlan.of(PIPELINE, "code2wav", NEUTRAL_SAMPLING, LIMITS))
     windows = {"audio": window} if window else {}
-    sessions.open(SessionRequest("s", 0, {"audio": (Destination(),)}, windows=windows), 0.0)
-    sessions.open_segment("s", segment(), 0.0)
+    sessions.handle(
+        SessionRequested(SessionRequest("s", 0, {"audio": (Destination(),)}, windows=windows)), 0.0
+    )
+    sessions.handle(SegmentRequested("s", segment()), 0.0)
     return sessions
 
 
@@ -41,30 +55,38 @@ def finish(sessions: SessionTable) -> None:
     """The engine makes 16 samples in two emissions, and is done."""
     first, last = Emitted(KEY, "audio", 0, SAMPLES), Emitted(KEY, "audio", 8, SAMPLES, STOP)
     done = Completed(KEY, STOP, 4, 16)
-    sessions.engine_stepped([first, last, done], {}, {KEY: 0.5}, 1.0)
+    sessions.handle(EngineStepped([first, last, done], {}, {KEY: 0.5}, 0.5, 1), 1.0)
 
 
 def fail(sessions: SessionTable) -> None:
-    sessions.engine_stepped([Failed(KEY, Internal("broken"))], {}, {}, 1.0)
+    sessions.handle(EngineStepped([Failed(KEY, Internal("broken"))]), 1.0)
 
 
 @pytest.mark.parametrize(
     ("end", "outcome", "code"),
     [
         (finish, Outcome.FINISHED, None),
-        (lambda sessions: sessions.cancel_segment("s", 0, 1.0), Outcome.CANCELLED, None),
-        (lambda sessions: sessions.stream_lost("s"), Outcome.CANCELLED, None),
-        (lambda sessions: sessions.fail("s", Cancelled("over there")), Outcome.CANCELLED, None),
-        (fail, Outcome.FAILED, ErrorCode.INTERNAL),
-        (lambda sessions: sessions.tick(30.0), Outcome.FAILED, ErrorCode.DEADLINE_EXCEEDED),
+        (lambda sessions: sessions.handle(SegmentCancelled("s", 0), 1.0), Outcome.CANCELLED, None),
+        (lambda sessions: sessions.handle(StreamLost("s"), 0.0), Outcome.CANCELLED, None),
         (
-            lambda sessions: sessions.engine_lost(InvalidArgument("all")),
+            lambda sessions: sessions.handle(SessionFaulted("s", Cancelled("over there")), 0.0),
+            Outcome.CANCELLED,
+            None,
+        ),
+        (fail, Outcome.FAILED, ErrorCode.INTERNAL),
+        (
+            lambda sessions: sessions.handle(TimePassed(), 30.0),
+            Outcome.FAILED,
+            ErrorCode.DEADLINE_EXCEEDED,
+        ),
+        (
+            lambda sessions: sessions.handle(EngineLost(InvalidArgument("all")), 0.0),
             Outcome.FAILED,
             ErrorCode.INVALID_ARGUMENT,
         ),
         # Another one was opened on top of it, which ends the session.
         (
-            lambda sessions: sessions.open_segment("s", segment(1), 1.0),
+            lambda sessions: sessions.handle(SegmentRequested("s", segment(1)), 1.0),
             Outcome.FAILED,
             ErrorCode.RESOURCE_EXHAUSTED,
         ),
@@ -78,15 +100,15 @@ def test_segment_is_counted_once_when_it_ends(
     end(sessions)
     counted = {(outcome, code.value if code else ""): 1}
     assert sessions.tally.segments == counted
-    sessions.client_done("s")
-    sessions.stream_lost("s")
+    sessions.handle(ClientDone("s"), 0.0)
+    sessions.handle(StreamLost("s"), 0.0)
     assert sessions.tally.segments == counted
 
 
 def test_refused_segment_is_counted_and_the_open_one_is_not() -> None:
     sessions = table()
-    sessions.open(SessionRequest("t", 0, {}), 0.0)
-    sessions.open_segment("t", segment(), 0.0)
+    sessions.handle(SessionRequested(SessionRequest("t", 0, {})), 0.0)
+    sessions.handle(SegmentRequested("t", segment()), 0.0)
     assert sessions.tally.segments == {(Outcome.REFUSED, "resource_exhausted"): 1}
 
 
@@ -95,7 +117,7 @@ def test_finished_segment_is_counted_when_its_last_output_has_left() -> None:
     finish(sessions)
     assert not sessions.tally.segments
     assert sessions.tally.positions == {"audio": 16}
-    sessions.credited(KEY, "audio", Destination(), 100, 2.0)
+    sessions.handle(Credited(KEY, "audio", Destination(), 100), 2.0)
     assert sessions.tally.segments == {(Outcome.FINISHED, ""): 1}
 
 

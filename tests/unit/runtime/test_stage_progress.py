@@ -10,13 +10,15 @@ from test_session_table import KEY, LIMITS, chunk, kinds, opened
 
 from antiphon.runtime.engine import Emitted, EngineEvent, SegmentSettings
 from antiphon.runtime.engine_rounds import EngineRounds
+from antiphon.runtime.facts import EngineStepped, Standing, TimePassed, UpstreamProgressed
 from antiphon.runtime.instructions import Admit, End, Progress, Release, Send
 from antiphon.runtime.session import State
 from antiphon.runtime.session_table import SessionTable
 from antiphon.segment import SegmentKey
 from antiphon.testing.fake_engine import NEUTRAL_SAMPLING, FakeEngine
 
-BUSY = {KEY: 0.01}
+IN_STEP = frozenset({KEY})
+KNOWN = {KEY: Standing(None, 1)}
 SETTINGS = SegmentSettings("", NEUTRAL_SAMPLING, frozenset({"audio"}))
 
 
@@ -47,13 +49,13 @@ class Preparing(FakeEngine):
 def working() -> SessionTable:
     """A session whose engine has input and has begun with it, at 0."""
     sessions = opened()
-    sessions.chunk_arrived(chunk(), 0.0)
-    sessions.engine_stepped([], {KEY: None}, {}, 0.0, {KEY: 1})
+    sessions.handle(chunk(), 0.0)
+    sessions.handle(EngineStepped([], KNOWN), 0.0)
     return sessions
 
 
 def stepped(sessions: SessionTable, now: float, *events: Emitted) -> list[type]:
-    return kinds(sessions.engine_stepped(events, {KEY: None}, BUSY, now, {KEY: 1}))
+    return kinds(sessions.handle(EngineStepped(events, KNOWN, worked_on=IN_STEP), now))
 
 
 def test_steps_without_output_are_progress_and_once_in_a_while(working: SessionTable) -> None:
@@ -77,17 +79,15 @@ def test_output_on_the_sessions_stream_is_progress_enough(working: SessionTable)
 
 def test_a_segment_that_was_not_in_the_step_makes_no_progress(working: SessionTable) -> None:
     """As when the engine serves others, or hangs and steps no more."""
-    assert not working.engine_stepped([], {}, {}, 10.0)
-    assert not working.tick(10.0)
+    assert not working.handle(EngineStepped(), 10.0)
+    assert not working.handle(TimePassed(), 10.0)
 
 
 def test_a_segment_that_moves_up_in_the_queue_of_preparations_makes_progress(
     working: SessionTable,
 ) -> None:
     def moved_up(now: float, *keys: SegmentKey) -> list[type]:
-        return kinds(
-            working.engine_stepped([], {KEY: None}, {}, now, {KEY: 1}, moved_up=frozenset(keys))
-        )
+        return kinds(working.handle(EngineStepped([], KNOWN, worked_on=frozenset(keys)), now))
 
     assert moved_up(2.0) == []
     assert moved_up(2.0, KEY) == [Progress]
@@ -98,22 +98,24 @@ def test_those_that_are_still_prepared_move_up_when_another_is_ready() -> None:
     rounds = EngineRounds(engine, {})
     first, second = SegmentKey("first", 0), SegmentKey("second", 0)
     batch = rounds.run([Admit(key, SETTINGS) for key in (first, second)])
-    assert batch.moved_up == frozenset()
+    assert batch.worked_on == frozenset()
     engine.ready.add(first)
-    assert rounds.run([]).moved_up == {second}
-    assert rounds.run([]).moved_up == frozenset(), "nobody else became ready"
+    moved_up = rounds.run([])
+    assert moved_up.worked_on == {first, second}
+    assert second in moved_up.standing
+    assert rounds.run([]).worked_on == {first}, "nobody else became ready"
     third = SegmentKey("third", 0)
     rounds.run([Admit(third, SETTINGS)])
-    assert rounds.run([Release(second)]).moved_up == frozenset(), "that one gave up"
+    assert rounds.run([Release(second)]).worked_on == {first}, "that one gave up"
 
 
 def test_progress_upstream_starts_the_stall_clock_again() -> None:
     sessions = opened()
-    sessions.engine_stepped([], {KEY: "codes"}, {}, 0.0, {KEY: 0})
-    assert sessions.state("s") is State.WAITING
+    sessions.handle(EngineStepped([], {KEY: Standing("codes", 0)}), 0.0)
+    assert sessions.state("s") is State.OPEN
     stall_s = LIMITS.stall_timeout_s
-    sessions.upstream_progressed(KEY, stall_s - 1)
-    sessions.upstream_progressed(SegmentKey("s", 1), stall_s)
+    sessions.handle(UpstreamProgressed(KEY), stall_s - 1)
+    sessions.handle(UpstreamProgressed(SegmentKey("s", 1)), stall_s)
+    assert not sessions.handle(TimePassed(), stall_s)
     assert sessions.next_deadline() == 2 * stall_s - 1
-    assert not sessions.tick(stall_s)
-    assert kinds(sessions.tick(2 * stall_s - 1))[-1] is End
+    assert kinds(sessions.handle(TimePassed(), 2 * stall_s - 1))[-1] is End

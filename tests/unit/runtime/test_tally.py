@@ -12,7 +12,6 @@ from prometheus_client.registry import Collector
 from antiphon.errors import Cancelled, Internal, ResourceExhausted
 from antiphon.runtime.metrics import tally_families
 from antiphon.runtime.tally import STEP_SECONDS, Histogram, Outcome, Tally
-from antiphon.segment import SegmentKey
 
 
 class Told(Collector):
@@ -46,9 +45,9 @@ def test_page_has_what_was_counted() -> None:
     tally.ended(Outcome.REFUSED, ResourceExhausted("full"))
     tally.positions["codes"] += 7
     tally.chunks["codes"] += 2
-    tally.stepped({SegmentKey("a", 0): 0.25, SegmentKey("b", 0): 0.25})
-    tally.stepped({SegmentKey("a", 0): 0.003})
-    tally.stepped({})
+    tally.stepped(0.5, 2)
+    tally.stepped(0.003, 1)
+    tally.stepped(0.0, 0)
     assert lines(tally) >= {
         'segments_total{code="",outcome="finished",stage="talker"} 2.0',
         'segments_total{code="",outcome="cancelled",stage="talker"} 1.0',

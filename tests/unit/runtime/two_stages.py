@@ -13,8 +13,14 @@ from dataclasses import dataclass, field
 from antiphon.chunk import Chunk
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Engine
-from antiphon.runtime.engine_rounds import EngineBatch, EngineRounds
-from antiphon.runtime.inbox import Arrival
+from antiphon.runtime.engine_rounds import EngineRounds
+from antiphon.runtime.facts import (
+    ChunkArrived,
+    Credited,
+    EngineStepped,
+    SegmentRequested,
+    SessionRequested,
+)
 from antiphon.runtime.instructions import (
     Admit,
     Destination,
@@ -47,7 +53,7 @@ class Host:
     role: str
     engine: Engine
     commands: list[EngineCommand] = field(default_factory=list)
-    batches: deque[EngineBatch] = field(default_factory=deque)
+    batches: deque[EngineStepped] = field(default_factory=deque)
     sent: deque[Chunk] = field(default_factory=deque)
     grants: deque[Grant] = field(default_factory=deque)
     ended: list[Report | End] = field(default_factory=list)
@@ -86,11 +92,7 @@ class Host:
             return False
         batch = self.batches.popleft()
         assert batch.error is None
-        self.take(
-            self.table.engine_stepped(
-                batch.events, batch.awaited, batch.busy_s, now, batch.accepted
-            )
-        )
+        self.take(self.table.handle(batch, now))
         return True
 
 
@@ -115,13 +117,13 @@ class TwoStages:
         routes = {"codes": (Destination(DOWNSTREAM),)}, {"audio": (Destination(),)}
         for host, route in zip((self.talker, self.code2wav), routes, strict=True):
             request = SessionRequest("s", 0, route, windows=windows)
-            host.take(host.table.open(request, self.now))
+            host.take(host.table.handle(SessionRequested(request), self.now))
         self.open_segment(policy, delivery or {})
 
     def open_segment(self, policy: ChunkPolicy | None, delivery: Mapping[str, Delivery]) -> None:
         turn = SegmentRequest(0, SamplingRequest(), "", frozenset({"audio"}), delivery, policy)
         for host in (self.talker, self.code2wav):
-            host.take(host.table.open_segment("s", turn, self.now))
+            host.take(host.table.handle(SegmentRequested("s", turn), self.now))
 
     @property
     def frames_taken(self) -> int:
@@ -132,8 +134,8 @@ class TwoStages:
         """The link brings a chunk."""
         if not self.talker.sent:
             return False
-        arrival = Arrival(self.talker.sent.popleft(), "link")
-        self.code2wav.take(self.code2wav.table.chunk_arrived(arrival, self.now))
+        arrival = ChunkArrived(self.talker.sent.popleft(), "link")
+        self.code2wav.take(self.code2wav.table.handle(arrival, self.now))
         return True
 
     def carry_grant(self) -> bool:
@@ -144,7 +146,9 @@ class TwoStages:
         left = self.frames_taken + _frames(self.code2wav.sent)
         assert self.audio_is_whole or grant.positions <= left + self.windows["codes"]
         table, to = self.talker.table, Destination(DOWNSTREAM)
-        self.talker.take(table.credited(grant.key, grant.edge, to, grant.positions, self.now))
+        self.talker.take(
+            table.handle(Credited(grant.key, grant.edge, to, grant.positions), self.now)
+        )
         return True
 
     def listen(self) -> bool:
@@ -155,7 +159,9 @@ class TwoStages:
         self.heard.append(chunk)
         if "audio" in self.windows:
             taken = self.frames_taken * SAMPLES_PER_FRAME + self.windows["audio"]
-            done = self.code2wav.table.credited(KEY, "audio", Destination(), taken, self.now)
+            done = self.code2wav.table.handle(
+                Credited(KEY, "audio", Destination(), taken), self.now
+            )
             self.code2wav.take(done)
         return True
 

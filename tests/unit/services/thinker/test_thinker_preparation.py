@@ -18,8 +18,8 @@ from antiphon.conversation import Conversation, Message, TextPart
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import ErrorCode, InvalidArgument
 from antiphon.runtime.engine import Completed, Emitted, Failed, InputChunk, LoadedStage
-from antiphon.runtime.engine_rounds import EngineBatch
 from antiphon.runtime.engine_thread import EngineThread
+from antiphon.runtime.facts import EngineStepped
 from antiphon.runtime.instructions import Admit, Feed, Release
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, await_ready, run_segment
@@ -70,7 +70,7 @@ def held(small_stage: LoadedStage) -> Iterator[Held]:
 
 @pytest.fixture
 def thread(
-    small_stage: LoadedStage, held: Held, batches: queue.Queue[EngineBatch]
+    small_stage: LoadedStage, held: Held, batches: queue.Queue[EngineStepped]
 ) -> Iterator[EngineThread]:
     thread = EngineThread(with_chat(small_stage, held), batches.put, {})
     thread.start()
@@ -81,18 +81,18 @@ def thread(
 
 
 @pytest.fixture
-def batches() -> queue.Queue[EngineBatch]:
+def batches() -> queue.Queue[EngineStepped]:
     return queue.Queue()
 
 
 def submit(thread: EngineThread, key: SegmentKey, spoken_to: Conversation) -> None:
     settings, (chunk,) = segment(spoken_to, max_tokens=8)
-    thread.submit(Admit(key, settings))
-    thread.submit(Feed(key, chunk))
+    thread.submit([Admit(key, settings)])
+    thread.submit([Feed(key, chunk)])
 
 
 def until_ended(
-    thread: EngineThread, batches: queue.Queue[EngineBatch], wanted: set[SegmentKey]
+    thread: EngineThread, batches: queue.Queue[EngineStepped], wanted: set[SegmentKey]
 ) -> dict[SegmentKey, Completed | Failed]:
     """How these segments end; fails the test when one does not."""
     ends: dict[SegmentKey, Completed | Failed] = {}
@@ -100,13 +100,13 @@ def until_ended(
         for event in batches.get(timeout=TIMEOUT_S).events:
             if isinstance(event, Completed | Failed):
                 ends[event.key] = event
-                thread.submit(Release(event.key))
+                thread.submit([Release(event.key)])
         thread.batch_taken()
     return ends
 
 
 def test_other_replies_are_made_while_a_long_text_is_tokenised(
-    thread: EngineThread, held: Held, batches: queue.Queue[EngineBatch]
+    thread: EngineThread, held: Held, batches: queue.Queue[EngineStepped]
 ) -> None:
     submit(thread, ATTACKER, LONG)
     assert held.began.get(timeout=TIMEOUT_S) >= LARGE_TEXT_BYTES
@@ -122,7 +122,7 @@ def test_other_replies_are_made_while_a_long_text_is_tokenised(
 
 
 def test_short_prompts_do_not_wait_for_any_number_of_long_texts(
-    thread: EngineThread, held: Held, batches: queue.Queue[EngineBatch]
+    thread: EngineThread, held: Held, batches: queue.Queue[EngineStepped]
 ) -> None:
     for number in range(8):
         submit(thread, SegmentKey("attacker", number), LONG)

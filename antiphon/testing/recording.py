@@ -1,0 +1,78 @@
+"""Recordings of what a stage's session table was told, and their replay.
+
+The table is a function of facts and times, so a recording of both, handed to a new table of the
+same plan, must give the same instructions: what a stage did can be looked at again, fact by
+fact, without its engine, links and clients.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields, is_dataclass
+from hashlib import blake2b
+from typing import Any
+
+import numpy as np
+
+from antiphon.errors import AntiphonError
+from antiphon.runtime.facts import Fact
+from antiphon.runtime.instructions import Instruction
+from antiphon.runtime.plan import StagePlan
+from antiphon.runtime.session_table import SessionTable
+
+Plain = str | int | float | bool | None | tuple["Plain", ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """A fact, when it came (seconds on the stage's clock), and what the table answered."""
+
+    fact: Fact
+    now: float
+    answer: Plain
+
+
+class Recording:
+    """The entries of one stage, from its first fact on. Keeps every tensor alive."""
+
+    def __init__(self) -> None:
+        self.entries: list[Entry] = []
+
+    def note(self, fact: Fact, now: float, answer: Sequence[Instruction] | AntiphonError) -> None:
+        """Add an entry; what a `Stage` calls with each fact."""
+        self.entries.append(Entry(fact, now, plain(answer)))
+
+
+def replay(plan: StagePlan, entries: Iterable[Entry]) -> list[Plain]:
+    """What a new table answers to the recorded facts."""
+    table = SessionTable(plan)
+    answers: list[Plain] = []
+    for entry in entries:
+        try:
+            answers.append(plain(table.handle(entry.fact, entry.now)))
+        except AntiphonError as error:
+            answers.append(plain(error))
+    return answers
+
+
+def plain(value: Any) -> Plain:
+    """A value by its contents, comparable with `==` and readable when printed."""
+    match value:
+        case None | bool() | int() | float() | str():
+            return value
+        case enum.Enum():
+            return value.name
+        case np.ndarray():
+            digest = blake2b(np.ascontiguousarray(value).tobytes(), digest_size=8).hexdigest()
+            return (value.dtype.name, tuple(value.shape), digest)
+        case AntiphonError():
+            return (type(value).__name__, value.message, value.field, value.stage, value.edge)
+        case Mapping():
+            return tuple((plain(key), plain(each)) for key, each in value.items())
+        case frozenset() | set():
+            return tuple(sorted(map(str, value)))
+        case _ if is_dataclass(value):
+            parts = (plain(getattr(value, each.name)) for each in fields(value))
+            return (type(value).__name__, *parts)
+    return tuple(plain(each) for each in value)
