@@ -16,7 +16,7 @@ from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.link_port import LinkPort
 from antiphon.runtime.plan import StageLimits, StagePlan
 from antiphon.runtime.servicer import StageServicer
-from antiphon.runtime.stage import STEP_TIMEOUT_S, Stage
+from antiphon.runtime.stage import STEP_TIMEOUT_S, Record, Stage
 from antiphon.transport.channel import CHANNEL_OPTIONS, SERVER_OPTIONS
 from antiphon.transport.settings import LinkIdentity, LinkSettings
 from antiphon.wire.frames import add_stage_service
@@ -46,6 +46,7 @@ async def running_stage(
     links: LinkSettings = LINKS,
     step_timeout_s: float = STEP_TIMEOUT_S,
     told: Callable[[AntiphonError | None], None] = lambda fault: None,
+    record: Record | None = None,
 ) -> AsyncIterator[RunningStage]:
     """Serve `loaded` as `role` until the block ends."""
     identity = StageIdentity(
@@ -65,6 +66,7 @@ async def running_stage(
         outbox_bytes=outbox_bytes,
         step_timeout_s=step_timeout_s,
         told=told,
+        record=record,
     )
     await server.start()
     stage.start()
