@@ -72,7 +72,9 @@ async def record_a_run(recording: Recording) -> None:
             pass
         async with linked(running) as link:
             left = Session(running, "left")
-            await link.write(batch(codes_chunk("left", 0, [5]), codes_chunk("never-opened", 0, [5])))
+            await link.write(
+                batch(codes_chunk("left", 0, [5]), codes_chunk("never-opened", 0, [5]))
+            )
             await left.send(*opening("left"))
             await left.opened()
             await left.audio()

@@ -53,7 +53,7 @@ async def test_stage_has_one_timer_and_none_when_it_is_closed(
             await session.send(Request(chunk=piece))
             await session.audio()
             assert timers.pending == 1
-        assert len(timers.handles) > 5
+        assert len(timers.handles) < 5, "a chunk postpones the clock, which needs no new timer"
         # Held for a session that never opens, it has a clock of its own.
         running.stage.handle(ChunkArrived(codes_chunk("unknown", 0, [1]), "up"))
         assert timers.pending == 1
