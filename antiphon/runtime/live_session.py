@@ -210,6 +210,8 @@ class LiveSession:
         """Send what an emission makes due to every destination of its edge."""
         if self.segment is None:
             return []
+        if (edge := self._plan.outputs.get(event.edge)) is not None:
+            self._tally.positions[edge.name] += len(event.tensors.get(edge.counted_by, ()))
         return self._send(event.edge, self.segment.push(event, now), now)
 
     def send_due(self, now: float) -> list[Instruction]:

@@ -91,7 +91,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
             open_sessions=table.session_count,
             open_segments=table.open_segments,
             held_segments=table.held_segments,
-            output_positions=table.output_positions,
+            output_positions=table.tally.positions,
             links=[*self._stage.outgoing_links(), *self._link_port.states()],
         )
 

@@ -15,13 +15,12 @@ facts at the same times always give the same instructions. Laws it keeps:
   when the engine is done waits for credit without one.
 * A fault ends the session it is about and no other, whatever was raised. What nobody
   expected is told as `Internal` and handed to `unexpected`, for the log.
-* A fact costs as much as the sessions that it is about: none looks at all of them, but for
-  the loss of an engine, a link or a destination.
+* A fact costs as much as the sessions that it is about; only a lost engine or link is about all.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
@@ -35,29 +34,10 @@ from antiphon.errors import (
     Unavailable,
     unexpected,
 )
+from antiphon.runtime import facts
 from antiphon.runtime.deadlines import Deadlines
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, Failed
-from antiphon.runtime.facts import (
-    ChunkArrived,
-    ChunkMalformed,
-    ClientDone,
-    Credited,
-    DestinationLost,
-    DestinationSuspended,
-    EngineLost,
-    EngineStepped,
-    Fact,
-    InputFinished,
-    LinkLost,
-    LinkSuspended,
-    SegmentCancelled,
-    SegmentRequested,
-    SessionFaulted,
-    SessionRequested,
-    StreamLost,
-    TimePassed,
-    UpstreamProgressed,
-)
+from antiphon.runtime.facts import Fact
 from antiphon.runtime.inbox import Holding
 from antiphon.runtime.instructions import End, Instruction, Opened, Refuse, Suspended
 from antiphon.runtime.live_session import LiveSession
@@ -87,24 +67,24 @@ class SessionTable:
             limit_bytes=plan.limits.hold_bytes, timeout_s=plan.limits.hold_timeout_s
         )
         self._handlers: dict[type[Fact], Callable[[Any, float], list[Instruction]]] = {
-            SessionRequested: self._open,
-            SegmentRequested: self._open_segment,
-            InputFinished: self._finish_input,
-            SegmentCancelled: self._cancel_segment,
-            ClientDone: self._client_done,
-            StreamLost: self._stream_lost,
-            SessionFaulted: self._fail,
-            ChunkArrived: self._take_chunk,
-            ChunkMalformed: self._refuse_chunk,
-            Credited: self._credit,
-            UpstreamProgressed: self._note_progress,
-            LinkSuspended: self._suspend_link,
-            LinkLost: self._lose_link,
-            DestinationSuspended: self._suspend_destination,
-            DestinationLost: self._lose_destination,
-            EngineStepped: self._take_step,
-            EngineLost: self._lose_engine,
-            TimePassed: self._pass_time,
+            facts.SessionRequested: self._open,
+            facts.SegmentRequested: self._open_segment,
+            facts.InputFinished: self._finish_input,
+            facts.SegmentCancelled: self._cancel_segment,
+            facts.ClientDone: self._client_done,
+            facts.StreamLost: self._stream_lost,
+            facts.SessionFaulted: self._fail,
+            facts.ChunkArrived: self._take_chunk,
+            facts.ChunkMalformed: self._refuse_chunk,
+            facts.Credited: self._credit,
+            facts.UpstreamProgressed: self._note_progress,
+            facts.LinkSuspended: self._suspend_link,
+            facts.LinkLost: self._lose_link,
+            facts.DestinationSuspended: self._suspend_destination,
+            facts.DestinationLost: self._lose_destination,
+            facts.EngineStepped: self._take_step,
+            facts.EngineLost: self._lose_engine,
+            facts.TimePassed: self._pass_time,
         }
 
     def handle(self, fact: Fact, now: float) -> list[Instruction]:
@@ -124,7 +104,7 @@ class SessionTable:
 
     # -- what the client says ----------------------------------------------------------
 
-    def _open(self, fact: SessionRequested, now: float) -> list[Instruction]:
+    def _open(self, fact: facts.SessionRequested, now: float) -> list[Instruction]:
         session_id = fact.request.session_id
         if (fault := self._holding.fault(session_id)) is not None:
             raise fault
@@ -144,7 +124,7 @@ class SessionTable:
             done += self._take_chunk(arrival, now)
         return done
 
-    def _open_segment(self, fact: SegmentRequested, now: float) -> list[Instruction]:
+    def _open_segment(self, fact: facts.SegmentRequested, now: float) -> list[Instruction]:
         """Open a segment in a free slot."""
 
         def act(session: LiveSession) -> list[Instruction]:
@@ -158,10 +138,10 @@ class SessionTable:
 
         return self._on(fact.session_id, act)
 
-    def _finish_input(self, fact: InputFinished, now: float) -> list[Instruction]:
+    def _finish_input(self, fact: facts.InputFinished, now: float) -> list[Instruction]:
         return self._on(fact.session_id, lambda session: session.input_finished(fact.segment, now))
 
-    def _cancel_segment(self, fact: SegmentCancelled, now: float) -> list[Instruction]:
+    def _cancel_segment(self, fact: facts.SegmentCancelled, now: float) -> list[Instruction]:
         def act(session: LiveSession) -> list[Instruction]:
             if session.segment is None or session.segment.key.segment != fact.segment:
                 return []
@@ -169,27 +149,27 @@ class SessionTable:
 
         return self._on(fact.session_id, act)
 
-    def _client_done(self, fact: ClientDone, now: float) -> list[Instruction]:
+    def _client_done(self, fact: facts.ClientDone, now: float) -> list[Instruction]:
         def act(session: LiveSession) -> list[Instruction]:
             session.client_done = True
             return self._end_if_done(session)
 
         return self._on(fact.session_id, act)
 
-    def _stream_lost(self, fact: StreamLost, now: float) -> list[Instruction]:
+    def _stream_lost(self, fact: facts.StreamLost, now: float) -> list[Instruction]:
         session = self._sessions.get(fact.session_id)
         return self._end(session, Event.STREAM_LOST, None) if session else []
 
-    def _fail(self, fact: SessionFaulted, now: float) -> list[Instruction]:
+    def _fail(self, fact: facts.SessionFaulted, now: float) -> list[Instruction]:
         session = self._sessions.get(fact.session_id)
         return self._end(session, Event.FAULT, fact.error) if session else []
 
-    def _note_progress(self, fact: UpstreamProgressed, now: float) -> list[Instruction]:
+    def _note_progress(self, fact: facts.UpstreamProgressed, now: float) -> list[Instruction]:
         if (session := self._with_segment(fact.key)) is not None:
             session.upstream_progressed(now)
         return []
 
-    def _credit(self, fact: Credited, now: float) -> list[Instruction]:
+    def _credit(self, fact: facts.Credited, now: float) -> list[Instruction]:
         def act(session: LiveSession) -> list[Instruction]:
             done = session.credited(fact, now)
             return [*done, *self._end_if_done(session)]
@@ -198,7 +178,7 @@ class SessionTable:
 
     # -- what links bring ----------------------------------------------------------------
 
-    def _take_chunk(self, fact: ChunkArrived, now: float) -> list[Instruction]:
+    def _take_chunk(self, fact: facts.ChunkArrived, now: float) -> list[Instruction]:
         session_id = fact.chunk.session_id
         if session_id in self._sessions:
             return self._on(session_id, lambda session: session.chunk_arrived(fact, now))
@@ -210,7 +190,7 @@ class SessionTable:
             return [_refusal(fact, error)]
         return []
 
-    def _refuse_chunk(self, fact: ChunkMalformed, now: float) -> list[Instruction]:
+    def _refuse_chunk(self, fact: facts.ChunkMalformed, now: float) -> list[Instruction]:
         """Its session fails, now or as it opens."""
         session_id = fact.session_id
         if (session := self._sessions.get(session_id)) is not None:
@@ -219,7 +199,7 @@ class SessionTable:
             self._holding.close(session_id, fact.error)
         return []
 
-    def _lose_link(self, fact: LinkLost, now: float) -> list[Instruction]:
+    def _lose_link(self, fact: facts.LinkLost, now: float) -> list[Instruction]:
         """Sessions that still need its edges fail."""
         done: list[Instruction] = []
         for session in list(self._sessions.values()):
@@ -234,23 +214,22 @@ class SessionTable:
                 done += self._end(session, Event.FAULT, error)
         return done
 
-    def _suspend_link(self, fact: LinkSuspended, now: float) -> list[Instruction]:
-        """Say so to the sessions that need it."""
-        return [
-            Suspended(session.session_id, edge, fact.address)
-            for session in self._sessions.values()
-            if (edge := session.awaits_link(fact.link_id)) is not None
-        ]
+    def _suspend_link(self, fact: facts.LinkSuspended, now: float) -> list[Instruction]:
+        return self._suspended(fact.address, lambda session: session.awaits_link(fact.link_id))
 
-    def _suspend_destination(self, fact: DestinationSuspended, now: float) -> list[Instruction]:
-        """Say so to the sessions that need it."""
-        return [
-            Suspended(session.session_id, edge, fact.address)
-            for session in self._sessions.values()
-            if (edge := session.edge_to(fact.address)) is not None
-        ]
+    def _suspend_destination(
+        self, fact: facts.DestinationSuspended, now: float
+    ) -> list[Instruction]:
+        return self._suspended(fact.address, lambda session: session.edge_to(fact.address))
 
-    def _lose_destination(self, fact: DestinationLost, now: float) -> list[Instruction]:
+    def _suspended(
+        self, address: str, edge_of: Callable[[LiveSession], str | None]
+    ) -> list[Instruction]:
+        """Say so to the sessions that need the link for an edge."""
+        needs = ((each.session_id, edge_of(each)) for each in self._sessions.values())
+        return [Suspended(name, edge, address) for name, edge in needs if edge is not None]
+
+    def _lose_destination(self, fact: facts.DestinationLost, now: float) -> list[Instruction]:
         """Sessions that send to it, or whose chunks it has not acknowledged, fail."""
         done: list[Instruction] = []
         for session in list(self._sessions.values()):
@@ -261,7 +240,7 @@ class SessionTable:
 
     # -- what the engine says --------------------------------------------------------------
 
-    def _take_step(self, fact: EngineStepped, now: float) -> list[Instruction]:
+    def _take_step(self, fact: facts.EngineStepped, now: float) -> list[Instruction]:
         done: list[Instruction] = []
         touched: dict[str, LiveSession] = {}
         self._tally.stepped(fact.step_s, fact.step_segments)
@@ -278,15 +257,14 @@ class SessionTable:
             if session_id in self._sessions:
                 self._deadlines.enter(session_id, session.next_deadline())
         if fact.error is not None:
-            done += self._all_fail(fact.error)
+            done += self._lose_engine(facts.EngineLost(fact.error), now)
         return done
 
     def _take_event(
-        self, session: LiveSession, event: EngineEvent, fact: EngineStepped, now: float
+        self, session: LiveSession, event: EngineEvent, fact: facts.EngineStepped, now: float
     ) -> list[Instruction]:
         match event:
             case Emitted():
-                self._count(event)
                 done = session.emit(event, now)
                 return [*done, *session.progress(now)] if event.key in fact.worked_on else done
             case Completed():
@@ -295,19 +273,17 @@ class SessionTable:
             case Failed():
                 return self._end(session, Event.FAULT, event.error)
 
-    def _lose_engine(self, fact: EngineLost, now: float) -> list[Instruction]:
-        return self._all_fail(fact.error)
-
-    def _all_fail(self, error: AntiphonError) -> list[Instruction]:
+    def _lose_engine(self, fact: facts.EngineLost, now: float) -> list[Instruction]:
+        """Every session fails."""
         return [
             instruction
             for session in list(self._sessions.values())
-            for instruction in self._end(session, Event.FAULT, error)
+            for instruction in self._end(session, Event.FAULT, fact.error)
         ]
 
     # -- time --------------------------------------------------------------------------------
 
-    def _pass_time(self, fact: TimePassed, now: float) -> list[Instruction]:
+    def _pass_time(self, fact: facts.TimePassed, now: float) -> list[Instruction]:
         """Send what has waited for its pace; fail what is late: deadlines, stalls, chunks
         whose session was never opened."""
         done: list[Instruction] = []
@@ -337,11 +313,6 @@ class SessionTable:
     def held_segments(self) -> int:
         """Segments whose output waits for credit; they cost no steps."""
         return sum(segment.held for segment in self._segments())
-
-    @property
-    def output_positions(self) -> Mapping[str, int]:
-        """Positions that the engine has made since the start, by edge."""
-        return self._tally.positions
 
     @property
     def tally(self) -> Tally:
@@ -388,11 +359,6 @@ class SessionTable:
                 self._report(session.session_id, error)
             return self._end(session, Event.FAULT, unexpected(error))
 
-    def _count(self, event: Emitted) -> None:
-        edge = self._plan.outputs.get(event.edge)
-        if edge is not None:
-            self._tally.positions[edge.name] += len(event.tensors.get(edge.counted_by, ()))
-
     def _check_slots(self) -> None:
         slots = self._plan.limits.slots
         if self.open_segments >= slots:
@@ -430,6 +396,6 @@ class SessionTable:
         return [*done, End(session.session_id, error)]
 
 
-def _refusal(arrival: ChunkArrived, error: AntiphonError) -> Refuse:
+def _refusal(arrival: facts.ChunkArrived, error: AntiphonError) -> Refuse:
     chunk = arrival.chunk
     return Refuse(arrival.link_id, chunk.session_id, chunk.edge, chunk.attempt, error)

@@ -128,7 +128,7 @@ async def test_cancelled_stream_frees_the_segment_while_the_engine_is_in_a_step(
     engine.gate.set()
     await until_released(engine, served, SegmentKey("busy", 0))
     assert not engine.segments
-    assert served.stage.table.output_positions == {}
+    assert served.stage.table.tally.positions == {}
 
 
 async def test_link_refuses_late_chunks_of_an_ended_session(served: RunningStage) -> None:
