@@ -80,8 +80,8 @@ class SessionTable:
             facts.UpstreamProgressed: self._note_progress,
             facts.LinkSuspended: self._suspend_link,
             facts.LinkLost: self._lose_link,
-            facts.DestinationSuspended: self._suspend_destination,
-            facts.DestinationLost: self._lose_destination,
+            facts.DestinationSuspended: self._suspend_target,
+            facts.DestinationLost: self._lose_target,
             facts.EngineStepped: self._take_step,
             facts.EngineLost: self._lose_engine,
             facts.TimePassed: self._pass_time,
@@ -217,9 +217,7 @@ class SessionTable:
     def _suspend_link(self, fact: facts.LinkSuspended, now: float) -> list[Instruction]:
         return self._suspended(fact.address, lambda session: session.awaits_link(fact.link_id))
 
-    def _suspend_destination(
-        self, fact: facts.DestinationSuspended, now: float
-    ) -> list[Instruction]:
+    def _suspend_target(self, fact: facts.DestinationSuspended, now: float) -> list[Instruction]:
         return self._suspended(fact.address, lambda session: session.edge_to(fact.address))
 
     def _suspended(
@@ -229,7 +227,7 @@ class SessionTable:
         needs = ((each.session_id, edge_of(each)) for each in self._sessions.values())
         return [Suspended(name, edge, address) for name, edge in needs if edge is not None]
 
-    def _lose_destination(self, fact: facts.DestinationLost, now: float) -> list[Instruction]:
+    def _lose_target(self, fact: facts.DestinationLost, now: float) -> list[Instruction]:
         """Sessions that send to it, or whose chunks it has not acknowledged, fail."""
         done: list[Instruction] = []
         for session in list(self._sessions.values()):
