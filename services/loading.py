@@ -14,7 +14,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import NotFound
 from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import LoadedStage
-from antiphon.runtime.server import Load
+from antiphon.runtime.server.main import Load
 
 
 def load_role(package: str) -> Load:

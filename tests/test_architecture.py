@@ -66,7 +66,7 @@ def test_contracts_report_planted_imports(copy_of_packages: Path) -> None:
         "gateway/planted.py": "import torch",
         "antiphon/client/planted.py": "import numpy",
         "antiphon/wire/planted.py": "import antiphon.pipelines",
-        "antiphon/runtime/session.py": "import asyncio",
+        "antiphon/runtime/session/states.py": "import asyncio",
         "antiphon/errors.py": "import grpc",
         "antiphon/transport/planted.py": "import antiphon.runtime",
     }

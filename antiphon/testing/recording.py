@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from antiphon.errors import AntiphonError
-from antiphon.runtime.facts import Fact
-from antiphon.runtime.instructions import Instruction
-from antiphon.runtime.plan import StagePlan
-from antiphon.runtime.session_table import SessionTable
+from antiphon.runtime.session.facts import Fact
+from antiphon.runtime.session.instructions import Instruction
+from antiphon.runtime.session.plan import StagePlan
+from antiphon.runtime.session.table import SessionTable
 
 Plain = str | int | float | bool | None | tuple["Plain", ...]
 

@@ -11,12 +11,12 @@ import grpc
 from antiphon.errors import AntiphonError
 from antiphon.pipelines.graph import Pipeline
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from antiphon.runtime.description import StageIdentity
 from antiphon.runtime.engine import LoadedStage
-from antiphon.runtime.link_port import LinkPort
-from antiphon.runtime.plan import StageLimits, StagePlan
-from antiphon.runtime.servicer import StageServicer
-from antiphon.runtime.stage import STEP_TIMEOUT_S, Record, Stage
+from antiphon.runtime.server.description import StageIdentity
+from antiphon.runtime.server.link_port import LinkPort
+from antiphon.runtime.server.servicer import StageServicer
+from antiphon.runtime.server.stage import STEP_TIMEOUT_S, Record, Stage
+from antiphon.runtime.session.plan import StageLimits, StagePlan
 from antiphon.transport.channel import CHANNEL_OPTIONS, SERVER_OPTIONS
 from antiphon.transport.settings import LinkIdentity, LinkSettings
 from antiphon.wire.frames import add_stage_service

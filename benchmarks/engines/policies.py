@@ -22,8 +22,8 @@ import torch
 
 from antiphon.load.player import underrun
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from antiphon.runtime.chunking import next_boundary
 from antiphon.runtime.engine import Emitted, Failed, InputChunk
+from antiphon.runtime.session.chunking import next_boundary
 from antiphon.segment import ChunkPolicy, FinishReason, SegmentKey
 from benchmarks.engines.code2wav import WANTED, Engines, decoder_config
 from services.code2wav.engine import Code2WavEngine

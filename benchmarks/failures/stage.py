@@ -18,7 +18,7 @@ from pathlib import Path
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import Engine, EngineEvent, InputChunk, LoadedStage, SegmentSettings
-from antiphon.runtime.server import main
+from antiphon.runtime.server.main import main
 from antiphon.segment import SegmentKey
 from services.loading import load_role
 

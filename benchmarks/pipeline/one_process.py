@@ -12,7 +12,7 @@ from antiphon.conversation import to_tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen3_omni import CODE2WAV, PIPELINE, TALKER, THINKER
 from antiphon.runtime.engine import Emitted, Failed, InputChunk, LoadedStage, SegmentSettings
-from antiphon.runtime.outlet import Outlet
+from antiphon.runtime.session.outlet import Outlet
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.reference import conversation
 from benchmarks.pipeline.sides import Taken

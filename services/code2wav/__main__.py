@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 
-from antiphon.runtime.server import main
+from antiphon.runtime.server.main import main
 from services.loading import load_role
 
 if __name__ == "__main__":

@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.chunk import Chunk, Tensors
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from antiphon.runtime.chunking import due
+from antiphon.runtime.session.chunking import due
 from antiphon.testing.link_rig import linked
 from antiphon.transport.settings import LinkSettings
 

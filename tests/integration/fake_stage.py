@@ -8,7 +8,7 @@ from pathlib import Path
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import LoadedStage
-from antiphon.runtime.server import main
+from antiphon.runtime.server.main import main
 from antiphon.testing.fake_engine import FACTS, FakeEngine
 
 

@@ -10,7 +10,7 @@ from stage_session import Request, Session, batch, codes_chunk, linked, opening
 
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import LoadedStage
-from antiphon.runtime.facts import (
+from antiphon.runtime.session.facts import (
     ChunkArrived,
     Credited,
     EngineStepped,
@@ -19,7 +19,7 @@ from antiphon.runtime.facts import (
     StreamLost,
     TimePassed,
 )
-from antiphon.runtime.plan import StageLimits, StagePlan
+from antiphon.runtime.session.plan import StageLimits, StagePlan
 from antiphon.testing.fake_engine import FACTS, POISON, FakeEngine
 from antiphon.testing.recording import Recording, replay
 from antiphon.testing.stage_harness import running_stage

@@ -15,12 +15,17 @@ from stage_session import Request, Session, batch, codes_chunk, linked, opening
 from antiphon.chunk import Chunk
 from antiphon.errors import Internal, ResourceExhausted
 from antiphon.runtime.engine import Emitted, EngineEvent, LoadedStage
-from antiphon.runtime.engine_thread import RESULT_PERMITS
-from antiphon.runtime.facts import ChunkArrived, ClientDone, SegmentCancelled, SegmentRequested
-from antiphon.runtime.instructions import Destination, End
-from antiphon.runtime.outbox import Outbox
-from antiphon.runtime.plan import SegmentRequest, SessionRequest
-from antiphon.runtime.stage import Reply
+from antiphon.runtime.server.outbox import Outbox
+from antiphon.runtime.server.stage import Reply
+from antiphon.runtime.session.facts import (
+    ChunkArrived,
+    ClientDone,
+    SegmentCancelled,
+    SegmentRequested,
+)
+from antiphon.runtime.session.instructions import Destination, End
+from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
+from antiphon.runtime.stepping.thread import RESULT_PERMITS
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import SegmentKey
 from antiphon.testing.fake_engine import FACTS, FakeEngine
@@ -289,7 +294,7 @@ async def test_session_is_freed_when_its_client_takes_nothing(engine: FakeEngine
 @pytest.fixture
 def few_items(monkeypatch: pytest.MonkeyPatch) -> int:
     """How many messages may wait for a reader, made small."""
-    monkeypatch.setattr("antiphon.runtime.outbox.MAX_ITEMS", 16)
+    monkeypatch.setattr("antiphon.runtime.server.outbox.MAX_ITEMS", 16)
     return 16
 
 

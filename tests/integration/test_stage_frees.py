@@ -11,7 +11,7 @@ import pytest
 from stage_session import Request, Session, codes_chunk, opening
 
 from antiphon.runtime.engine import LoadedStage
-from antiphon.runtime.facts import ChunkArrived
+from antiphon.runtime.session.facts import ChunkArrived
 from antiphon.testing.fake_engine import FACTS, FakeEngine
 from antiphon.testing.stage_harness import RunningStage, running_stage
 from antiphon.wire.chunks import chunk_to_proto

@@ -22,7 +22,7 @@ from antiphon import SamplingRequest
 from antiphon.deployment.launcher import Launcher, Running
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument, Unavailable
-from antiphon.runtime.metrics_door import metrics_door
+from antiphon.runtime.server.metrics_door import metrics_door
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.version import VERSION
 

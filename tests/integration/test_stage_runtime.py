@@ -11,9 +11,9 @@ from stage_session import Request, Session, batch, codes_chunk, linked, opening
 
 from antiphon.errors import ResourceExhausted
 from antiphon.runtime.engine import LoadedStage
-from antiphon.runtime.facts import ChunkArrived, SegmentRequested
-from antiphon.runtime.instructions import Destination, End
-from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits
+from antiphon.runtime.session.facts import ChunkArrived, SegmentRequested
+from antiphon.runtime.session.instructions import Destination, End
+from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import SegmentKey
 from antiphon.testing.fake_engine import EXPLOSION, FACTS, POISON, FakeEngine

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.runtime.chunking import due, next_boundary
+from antiphon.runtime.session.chunking import due, next_boundary
 from antiphon.segment import ChunkPolicy
 
 POLICIES = [

@@ -10,8 +10,8 @@ from two_stages import DOWNSTREAM, KEY, LIMITS, TwoStages
 
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from antiphon.runtime.credit import Credit, Intake
-from antiphon.runtime.facts import (
+from antiphon.runtime.session.credit import Credit, Intake
+from antiphon.runtime.session.facts import (
     ClientDone,
     Credited,
     SegmentCancelled,
@@ -20,10 +20,10 @@ from antiphon.runtime.facts import (
     StreamLost,
     TimePassed,
 )
-from antiphon.runtime.instructions import Destination, End, Limit, Release, Report
-from antiphon.runtime.outlet import Outlet
-from antiphon.runtime.plan import SegmentRequest, SessionRequest
-from antiphon.runtime.session import State
+from antiphon.runtime.session.instructions import Destination, End, Limit, Release, Report
+from antiphon.runtime.session.outlet import Outlet
+from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
+from antiphon.runtime.session.states import State
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery, FinishReason, SegmentKey
 from antiphon.testing.fake_engine import SAMPLES_PER_FRAME

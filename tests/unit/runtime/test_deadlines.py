@@ -5,7 +5,7 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from antiphon.runtime.deadlines import Deadlines
+from antiphon.runtime.session.deadlines import Deadlines
 
 KEYS = st.sampled_from("abcd")
 MOMENTS = st.one_of(st.none(), st.integers(0, 20).map(float))

@@ -3,7 +3,7 @@ from __future__ import annotations
 from collections import Counter
 
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from antiphon.runtime.description import MAX_COUNT, StageIdentity, describe
+from antiphon.runtime.server.description import MAX_COUNT, StageIdentity, describe
 from antiphon.testing.fake_engine import FACTS
 from antiphon.transport.settings import LinkState
 

@@ -8,9 +8,9 @@ from collections.abc import Callable, Collection, Sequence
 
 from antiphon.errors import AntiphonError
 from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
-from antiphon.runtime.engine_thread import EngineThread
-from antiphon.runtime.facts import EngineStepped
-from antiphon.runtime.instructions import Admit, Release
+from antiphon.runtime.session.facts import EngineStepped
+from antiphon.runtime.session.instructions import Admit, Release
+from antiphon.runtime.stepping.thread import EngineThread
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
 

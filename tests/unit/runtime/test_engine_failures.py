@@ -9,10 +9,10 @@ import pytest
 
 from antiphon.errors import Internal, Unavailable
 from antiphon.runtime.engine import EngineEvent, SegmentSettings
-from antiphon.runtime.engine_rounds import FAILURES_TO_GIVE_UP
-from antiphon.runtime.engine_thread import EngineThread
-from antiphon.runtime.facts import EngineStepped
-from antiphon.runtime.instructions import Admit, Release
+from antiphon.runtime.session.facts import EngineStepped
+from antiphon.runtime.session.instructions import Admit, Release
+from antiphon.runtime.stepping.rounds import FAILURES_TO_GIVE_UP
+from antiphon.runtime.stepping.thread import EngineThread
 from antiphon.segment import SegmentKey
 from antiphon.testing.fake_engine import NEUTRAL_SAMPLING, FakeEngine
 

@@ -12,9 +12,9 @@ import pytest
 
 from antiphon.errors import ResourceExhausted
 from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
-from antiphon.runtime.engine_thread import EngineThread
-from antiphon.runtime.facts import EngineStepped
-from antiphon.runtime.instructions import Admit, Feed, Release
+from antiphon.runtime.session.facts import EngineStepped
+from antiphon.runtime.session.instructions import Admit, Feed, Release
+from antiphon.runtime.stepping.thread import EngineThread
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.fake_engine import GROUPS, NEUTRAL_SAMPLING, FakeEngine
 

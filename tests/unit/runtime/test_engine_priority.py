@@ -9,9 +9,9 @@ import sys
 import pytest
 
 from antiphon.runtime.engine import SegmentSettings
-from antiphon.runtime.engine_thread import EngineThread
-from antiphon.runtime.facts import EngineStepped
-from antiphon.runtime.instructions import Admit
+from antiphon.runtime.session.facts import EngineStepped
+from antiphon.runtime.session.instructions import Admit
+from antiphon.runtime.stepping.thread import EngineThread
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
 from antiphon.testing.fake_engine import FakeEngine

@@ -7,8 +7,8 @@ import pytest
 
 from antiphon.errors import Internal
 from antiphon.runtime.engine import Emitted
-from antiphon.runtime.facts import EngineStepped
-from antiphon.runtime.handover import Handover
+from antiphon.runtime.session.facts import EngineStepped
+from antiphon.runtime.stepping.handover import Handover
 from antiphon.segment import SegmentKey
 
 TIMEOUT_S = 30.0

@@ -3,8 +3,8 @@ from __future__ import annotations
 import asyncio
 
 from antiphon.errors import DeadlineExceeded, Unavailable
-from antiphon.runtime.held_ends import HeldEnds
-from antiphon.runtime.instructions import End
+from antiphon.runtime.server.held_ends import HeldEnds
+from antiphon.runtime.session.instructions import End
 
 
 async def test_end_is_told_once_when_its_chunks_have_come() -> None:

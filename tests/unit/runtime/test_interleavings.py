@@ -13,7 +13,7 @@ from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, Internal
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, Failed
-from antiphon.runtime.facts import (
+from antiphon.runtime.session.facts import (
     ChunkArrived,
     ClientDone,
     EngineStepped,
@@ -25,11 +25,19 @@ from antiphon.runtime.facts import (
     StreamLost,
     TimePassed,
 )
-from antiphon.runtime.inbox import CHUNK_BYTES
-from antiphon.runtime.instructions import Admit, Destination, End, Feed, Instruction, Release, Send
-from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
-from antiphon.runtime.session import State
-from antiphon.runtime.session_table import SessionTable
+from antiphon.runtime.session.inbox import CHUNK_BYTES
+from antiphon.runtime.session.instructions import (
+    Admit,
+    Destination,
+    End,
+    Feed,
+    Instruction,
+    Release,
+    Send,
+)
+from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
+from antiphon.runtime.session.states import State
+from antiphon.runtime.session.table import SessionTable
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.fake_engine import NEUTRAL_SAMPLING

@@ -3,10 +3,10 @@ from __future__ import annotations
 import asyncio
 
 from antiphon.errors import AntiphonError, Internal
-from antiphon.runtime.instructions import Grant
-from antiphon.runtime.link_port import answer_on
-from antiphon.runtime.outbox import Outbox
-from antiphon.runtime.stage import Answer
+from antiphon.runtime.server.link_port import answer_on
+from antiphon.runtime.server.outbox import Outbox
+from antiphon.runtime.server.stage import Answer
+from antiphon.runtime.session.instructions import Grant
 from antiphon.segment import SegmentKey
 from antiphon.transport.incoming_link import IncomingLink
 from antiphon.transport.settings import LinkState

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from antiphon.errors import ResourceExhausted
-from antiphon.runtime.outbox import MAX_ITEMS, Outbox
+from antiphon.runtime.server.outbox import MAX_ITEMS, Outbox
 
 
 async def taken(outbox: Outbox[str]) -> list[str]:

@@ -7,7 +7,7 @@ from antiphon.chunk import Tensors
 from antiphon.errors import Internal
 from antiphon.pipelines.graph import Edge
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from antiphon.runtime.outlet import Outlet, Piece
+from antiphon.runtime.session.outlet import Outlet, Piece
 from antiphon.segment import ChunkPolicy, Delivery, FinishReason
 
 POLICY = ChunkPolicy(first=1, ramp=(2, 4), steady=5)

@@ -12,7 +12,7 @@ from antiphon.chunk import Chunk, Tensors
 from antiphon.errors import DeadlineExceeded
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Completed, Emitted
-from antiphon.runtime.facts import (
+from antiphon.runtime.session.facts import (
     EngineStepped,
     SegmentRequested,
     SessionFaulted,
@@ -20,10 +20,10 @@ from antiphon.runtime.facts import (
     Standing,
     TimePassed,
 )
-from antiphon.runtime.instructions import Destination, End, Instruction, Report, Send
-from antiphon.runtime.outlet import Outlet, Piece
-from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
-from antiphon.runtime.session_table import SessionTable
+from antiphon.runtime.session.instructions import Destination, End, Instruction, Report, Send
+from antiphon.runtime.session.outlet import Outlet, Piece
+from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
+from antiphon.runtime.session.table import SessionTable
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import Delivery, FinishReason, SegmentKey
 from antiphon.testing.fake_engine import NEUTRAL_SAMPLING

@@ -5,7 +5,7 @@ import itertools
 import pytest
 
 from antiphon.errors import FailedPrecondition
-from antiphon.runtime.session import ENDED, TRANSITIONS, Event, State, follow
+from antiphon.runtime.session.states import ENDED, TRANSITIONS, Event, State, follow
 
 
 def test_follow_raises_for_every_move_that_is_not_listed() -> None:

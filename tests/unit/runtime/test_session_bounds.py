@@ -11,7 +11,7 @@ from antiphon.chunk import Chunk
 from antiphon.errors import DeadlineExceeded, ResourceExhausted
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Completed, Emitted
-from antiphon.runtime.facts import (
+from antiphon.runtime.session.facts import (
     ChunkArrived,
     Credited,
     EngineStepped,
@@ -22,11 +22,11 @@ from antiphon.runtime.facts import (
     StreamLost,
     TimePassed,
 )
-from antiphon.runtime.inbox import CHUNK_BYTES, Holding
-from antiphon.runtime.instructions import Destination, End, Feed, Instruction, Refuse
-from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
-from antiphon.runtime.session import State
-from antiphon.runtime.session_table import SessionTable
+from antiphon.runtime.session.inbox import CHUNK_BYTES, Holding
+from antiphon.runtime.session.instructions import Destination, End, Feed, Instruction, Refuse
+from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
+from antiphon.runtime.session.states import State
+from antiphon.runtime.session.table import SessionTable
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.fake_engine import NEUTRAL_SAMPLING

@@ -11,7 +11,7 @@ from antiphon.chunk import MAX_NAME, Chunk
 from antiphon.errors import DataLoss, FailedPrecondition, Internal, InvalidArgument
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Completed, Emitted
-from antiphon.runtime.facts import (
+from antiphon.runtime.session.facts import (
     ChunkArrived,
     ChunkMalformed,
     EngineStepped,
@@ -20,8 +20,8 @@ from antiphon.runtime.facts import (
     Standing,
     StreamLost,
 )
-from antiphon.runtime.instructions import Destination, End, Instruction, Release, Send
-from antiphon.runtime.plan import (
+from antiphon.runtime.session.instructions import Destination, End, Instruction, Release, Send
+from antiphon.runtime.session.plan import (
     MAX_ADDRESS,
     MAX_DESTINATIONS,
     MAX_SECONDS,
@@ -31,8 +31,8 @@ from antiphon.runtime.plan import (
     StageLimits,
     StagePlan,
 )
-from antiphon.runtime.session import State
-from antiphon.runtime.session_table import SessionTable
+from antiphon.runtime.session.states import State
+from antiphon.runtime.session.table import SessionTable
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.fake_engine import NEUTRAL_SAMPLING

@@ -10,7 +10,7 @@ import pytest
 from antiphon.errors import Cancelled, ErrorCode, Internal, InvalidArgument
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Completed, Emitted, Failed
-from antiphon.runtime.facts import (
+from antiphon.runtime.session.facts import (
     ClientDone,
     Credited,
     EngineLost,
@@ -22,10 +22,10 @@ from antiphon.runtime.facts import (
     StreamLost,
     TimePassed,
 )
-from antiphon.runtime.instructions import Destination
-from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
-from antiphon.runtime.session_table import SessionTable
-from antiphon.runtime.tally import Outcome
+from antiphon.runtime.session.instructions import Destination
+from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
+from antiphon.runtime.session.table import SessionTable
+from antiphon.runtime.session.tally import Outcome
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.fake_engine import NEUTRAL_SAMPLING

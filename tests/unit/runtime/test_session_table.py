@@ -20,7 +20,7 @@ from antiphon.errors import (
 )
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Completed, Emitted, Failed
-from antiphon.runtime.facts import (
+from antiphon.runtime.session.facts import (
     ChunkArrived,
     ClientDone,
     DestinationLost,
@@ -33,7 +33,7 @@ from antiphon.runtime.facts import (
     StreamLost,
     TimePassed,
 )
-from antiphon.runtime.instructions import (
+from antiphon.runtime.session.instructions import (
     Admit,
     Destination,
     End,
@@ -46,9 +46,9 @@ from antiphon.runtime.instructions import (
     SegmentOpened,
     Send,
 )
-from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
-from antiphon.runtime.session import State
-from antiphon.runtime.session_table import SessionTable
+from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
+from antiphon.runtime.session.states import State
+from antiphon.runtime.session.table import SessionTable
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import Delivery, FinishReason, SegmentKey
 from antiphon.testing.fake_engine import NEUTRAL_SAMPLING

@@ -9,8 +9,8 @@ import pytest
 from grpc_health.v1 import health_pb2
 
 from antiphon.errors import AntiphonError, Unavailable
-from antiphon.runtime.health import SERVICE_NAME, Health
-from antiphon.runtime.metrics import StageMetrics
+from antiphon.runtime.server.health import SERVICE_NAME, Health
+from antiphon.runtime.server.metrics import StageMetrics
 
 Changed = Callable[[AntiphonError | None], None]
 Status = health_pb2.HealthCheckResponse
@@ -75,7 +75,7 @@ async def test_collecting_fails_when_the_loop_does_not_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """The loop is held up by the collecting itself, as by anything that blocks it."""
-    monkeypatch.setattr("antiphon.runtime.metrics.READ_TIMEOUT_S", 0.01)
+    monkeypatch.setattr("antiphon.runtime.server.metrics.READ_TIMEOUT_S", 0.01)
     with pytest.raises(TimeoutError):
         StageMetrics("thinker", "cpu", lambda: True).collect()
     await asyncio.sleep(0)

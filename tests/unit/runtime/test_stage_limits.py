@@ -8,7 +8,7 @@ import pytest
 
 from antiphon.deployment.schema import GatewayConfig, StageConfig, load_deployment
 from antiphon.errors import InvalidArgument
-from antiphon.runtime.plan import MAX_SECONDS, StageLimits
+from antiphon.runtime.session.plan import MAX_SECONDS, StageLimits
 
 
 def test_limits_are_those_of_the_deployment() -> None:

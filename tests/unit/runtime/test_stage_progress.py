@@ -9,11 +9,11 @@ import pytest
 from test_session_table import KEY, LIMITS, chunk, kinds, opened
 
 from antiphon.runtime.engine import Emitted, EngineEvent, SegmentSettings
-from antiphon.runtime.engine_rounds import EngineRounds
-from antiphon.runtime.facts import EngineStepped, Standing, TimePassed, UpstreamProgressed
-from antiphon.runtime.instructions import Admit, End, Progress, Release, Send
-from antiphon.runtime.session import State
-from antiphon.runtime.session_table import SessionTable
+from antiphon.runtime.session.facts import EngineStepped, Standing, TimePassed, UpstreamProgressed
+from antiphon.runtime.session.instructions import Admit, End, Progress, Release, Send
+from antiphon.runtime.session.states import State
+from antiphon.runtime.session.table import SessionTable
+from antiphon.runtime.stepping.rounds import EngineRounds
 from antiphon.segment import SegmentKey
 from antiphon.testing.fake_engine import NEUTRAL_SAMPLING, FakeEngine
 

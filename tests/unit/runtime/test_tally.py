@@ -10,8 +10,8 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from antiphon.errors import Cancelled, Internal, ResourceExhausted
-from antiphon.runtime.metrics import tally_families
-from antiphon.runtime.tally import STEP_SECONDS, Histogram, Outcome, Tally
+from antiphon.runtime.server.metrics import tally_families
+from antiphon.runtime.session.tally import STEP_SECONDS, Histogram, Outcome, Tally
 
 
 class Told(Collector):

@@ -13,15 +13,14 @@ from dataclasses import dataclass, field
 from antiphon.chunk import Chunk
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Engine
-from antiphon.runtime.engine_rounds import EngineRounds
-from antiphon.runtime.facts import (
+from antiphon.runtime.session.facts import (
     ChunkArrived,
     Credited,
     EngineStepped,
     SegmentRequested,
     SessionRequested,
 )
-from antiphon.runtime.instructions import (
+from antiphon.runtime.session.instructions import (
     Admit,
     Destination,
     End,
@@ -34,8 +33,9 @@ from antiphon.runtime.instructions import (
     Report,
     Send,
 )
-from antiphon.runtime.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
-from antiphon.runtime.session_table import SessionTable
+from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
+from antiphon.runtime.session.table import SessionTable
+from antiphon.runtime.stepping.rounds import EngineRounds
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery, SegmentKey
 from antiphon.testing.fake_engine import NEUTRAL_SAMPLING, SAMPLES_PER_FRAME, FakeEngine

@@ -7,7 +7,7 @@ from antiphon.chunk import Tensor, concatenate
 from antiphon.errors import DataLoss
 from antiphon.logprobs import TokenLogprob
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from antiphon.runtime.outlet import Outlet
+from antiphon.runtime.session.outlet import Outlet
 from antiphon.segment import ChunkPolicy, Delivery, FinishReason
 from antiphon.wire.logprobs import logprobs_from_tensors, logprobs_to_tensors
 

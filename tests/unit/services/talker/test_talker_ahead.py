@@ -15,8 +15,8 @@ import pytest
 from talker_lab import GREEDY, SAMPLED, Lab, Turn, codes_of, make_late_engine
 
 from antiphon.runtime.engine import Emitted, EngineEvent, Failed
-from antiphon.runtime.engine_rounds import EngineRounds
-from antiphon.runtime.instructions import Admit, EngineCommand, Feed, Limit, Release
+from antiphon.runtime.session.instructions import Admit, EngineCommand, Feed, Limit, Release
+from antiphon.runtime.stepping.rounds import EngineRounds
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, run_segment
 from antiphon.testing.late_copies import LateCopies

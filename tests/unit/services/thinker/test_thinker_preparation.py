@@ -18,9 +18,9 @@ from antiphon.conversation import Conversation, Message, TextPart
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import ErrorCode, InvalidArgument
 from antiphon.runtime.engine import Completed, Emitted, Failed, InputChunk, LoadedStage
-from antiphon.runtime.engine_thread import EngineThread
-from antiphon.runtime.facts import EngineStepped
-from antiphon.runtime.instructions import Admit, Feed, Release
+from antiphon.runtime.session.facts import EngineStepped
+from antiphon.runtime.session.instructions import Admit, Feed, Release
+from antiphon.runtime.stepping.thread import EngineThread
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, await_ready, run_segment
 from services.thinker.chat import ChatTokenizer

@@ -23,13 +23,13 @@ from antiphon.runtime.engine import (
     PreparingEngine,
     never_fatal,
 )
-from antiphon.runtime.engine_mailbox import EngineMailbox
-from antiphon.runtime.engine_rounds import EngineRounds, engine_at_its_end
-from antiphon.runtime.facts import EngineStepped
-from antiphon.runtime.handover import Handover
-from antiphon.runtime.instructions import EngineCommand
 from antiphon.runtime.process import stand_back
-from antiphon.runtime.watchdog import Pulse
+from antiphon.runtime.session.facts import EngineStepped
+from antiphon.runtime.session.instructions import EngineCommand
+from antiphon.runtime.stepping.handover import Handover
+from antiphon.runtime.stepping.mailbox import EngineMailbox
+from antiphon.runtime.stepping.rounds import EngineRounds, engine_at_its_end
+from antiphon.runtime.stepping.watchdog import Pulse
 
 MAILBOX_BYTES = 256 << 20
 RESULT_PERMITS = 256

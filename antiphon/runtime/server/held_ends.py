@@ -11,7 +11,7 @@ import asyncio
 from collections.abc import Callable
 
 from antiphon.errors import AntiphonError, DeadlineExceeded
-from antiphon.runtime.instructions import End
+from antiphon.runtime.session.instructions import End
 
 
 class HeldEnds:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError
 from antiphon.runtime.engine import EngineEvent
-from antiphon.runtime.instructions import Destination
-from antiphon.runtime.plan import SegmentRequest, SessionRequest
+from antiphon.runtime.session.instructions import Destination
+from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
 from antiphon.segment import SegmentKey
 
 # -- from a session's stream -------------------------------------------------------------

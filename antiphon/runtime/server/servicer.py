@@ -19,8 +19,10 @@ from antiphon.errors import (
     Unavailable,
     unexpected,
 )
-from antiphon.runtime.description import StageIdentity, describe
-from antiphon.runtime.facts import (
+from antiphon.runtime.server.description import StageIdentity, describe
+from antiphon.runtime.server.link_port import LinkPort
+from antiphon.runtime.server.stage import Reply, Stage
+from antiphon.runtime.session.facts import (
     ChunkArrived,
     ClientDone,
     Credited,
@@ -30,7 +32,7 @@ from antiphon.runtime.facts import (
     SessionFaulted,
     UpstreamProgressed,
 )
-from antiphon.runtime.instructions import (
+from antiphon.runtime.session.instructions import (
     Destination,
     End,
     Opened,
@@ -39,9 +41,7 @@ from antiphon.runtime.instructions import (
     SegmentOpened,
     Suspended,
 )
-from antiphon.runtime.link_port import LinkPort
-from antiphon.runtime.plan import SegmentRequest, SessionRequest
-from antiphon.runtime.stage import Reply, Stage
+from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
 from antiphon.segment import Delivery, SegmentKey
 from antiphon.transport.incoming_connection import LinkContext
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2, stage_pb2_grpc

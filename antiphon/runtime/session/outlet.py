@@ -22,9 +22,9 @@ from dataclasses import dataclass
 from antiphon.chunk import Tensor, Tensors, concatenate
 from antiphon.errors import Internal
 from antiphon.pipelines.graph import Edge
-from antiphon.runtime.chunking import due, next_boundary
-from antiphon.runtime.credit import Credit
-from antiphon.runtime.instructions import Destination
+from antiphon.runtime.session.chunking import due, next_boundary
+from antiphon.runtime.session.credit import Credit
+from antiphon.runtime.session.instructions import Destination
 from antiphon.segment import ChunkPolicy, Delivery, FinishReason
 
 CLOCK_S = 0.0005

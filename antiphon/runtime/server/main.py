@@ -33,16 +33,16 @@ from antiphon.deployment.schema import (
 )
 from antiphon.errors import AntiphonError, InvalidArgument, Unavailable
 from antiphon.pipelines.graph import Pipeline, pipeline_named, pipeline_of
-from antiphon.runtime.description import StageIdentity
 from antiphon.runtime.engine import LoadedStage
-from antiphon.runtime.health import SERVICE_NAME, Health
-from antiphon.runtime.link_port import LinkPort
-from antiphon.runtime.metrics import StageMetrics
-from antiphon.runtime.metrics_door import check_listen, metrics_door
-from antiphon.runtime.plan import StageLimits, StagePlan
 from antiphon.runtime.process import run
-from antiphon.runtime.servicer import StageServicer
-from antiphon.runtime.stage import Stage
+from antiphon.runtime.server.description import StageIdentity
+from antiphon.runtime.server.health import SERVICE_NAME, Health
+from antiphon.runtime.server.link_port import LinkPort
+from antiphon.runtime.server.metrics import StageMetrics
+from antiphon.runtime.server.metrics_door import check_listen, metrics_door
+from antiphon.runtime.server.servicer import StageServicer
+from antiphon.runtime.server.stage import Stage
+from antiphon.runtime.session.plan import StageLimits, StagePlan
 from antiphon.segment import Delivery
 from antiphon.transport.channel import SERVER_OPTIONS
 from antiphon.transport.negotiate import candidates, check_possible

@@ -10,10 +10,15 @@ import asyncio
 from collections.abc import AsyncIterable, Callable
 
 from antiphon.errors import AntiphonError, Internal
-from antiphon.runtime.facts import ChunkArrived, ChunkMalformed, LinkSuspended, SessionFaulted
-from antiphon.runtime.instructions import Grant, Refuse
-from antiphon.runtime.outbox import Outbox
-from antiphon.runtime.stage import Answer, Stage
+from antiphon.runtime.server.outbox import Outbox
+from antiphon.runtime.server.stage import Answer, Stage
+from antiphon.runtime.session.facts import (
+    ChunkArrived,
+    ChunkMalformed,
+    LinkSuspended,
+    SessionFaulted,
+)
+from antiphon.runtime.session.instructions import Grant, Refuse
 from antiphon.transport.incoming import IncomingEvents, IncomingLinks
 from antiphon.transport.incoming_connection import LinkContext
 from antiphon.transport.incoming_link import IncomingLink

@@ -15,8 +15,9 @@ from collections.abc import Callable, Collection, Sequence
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, ResourceExhausted, Unavailable, unexpected
 from antiphon.runtime.engine import LoadedStage
-from antiphon.runtime.engine_thread import MAILBOX_BYTES, EngineThread
-from antiphon.runtime.facts import (
+from antiphon.runtime.server.held_ends import HeldEnds
+from antiphon.runtime.server.outbox import Outbox
+from antiphon.runtime.session.facts import (
     Credited,
     DestinationLost,
     DestinationSuspended,
@@ -29,8 +30,7 @@ from antiphon.runtime.facts import (
     StreamLost,
     TimePassed,
 )
-from antiphon.runtime.held_ends import HeldEnds
-from antiphon.runtime.instructions import (
+from antiphon.runtime.session.instructions import (
     Admit,
     Destination,
     End,
@@ -49,10 +49,10 @@ from antiphon.runtime.instructions import (
     Suspended,
     Told,
 )
-from antiphon.runtime.outbox import Outbox
-from antiphon.runtime.plan import SessionRequest, StageLimits, StagePlan
-from antiphon.runtime.session_table import SessionTable
-from antiphon.runtime.watchdog import Watchdog
+from antiphon.runtime.session.plan import SessionRequest, StageLimits, StagePlan
+from antiphon.runtime.session.table import SessionTable
+from antiphon.runtime.stepping.thread import MAILBOX_BYTES, EngineThread
+from antiphon.runtime.stepping.watchdog import Watchdog
 from antiphon.transport.link import LinkEvents
 from antiphon.transport.link_pool import LinkPool
 from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState

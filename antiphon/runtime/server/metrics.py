@@ -15,10 +15,10 @@ from prometheus_client.core import (
 )
 from prometheus_client.registry import Collector
 
-from antiphon.runtime.description import StageIdentity
-from antiphon.runtime.link_port import LinkPort
-from antiphon.runtime.stage import Stage
-from antiphon.runtime.tally import Histogram, Outcome, Tally
+from antiphon.runtime.server.description import StageIdentity
+from antiphon.runtime.server.link_port import LinkPort
+from antiphon.runtime.server.stage import Stage
+from antiphon.runtime.session.tally import Histogram, Outcome, Tally
 from antiphon.transport.link_metrics import LinkMetrics
 from antiphon.version import VERSION
 

@@ -10,7 +10,7 @@ from antiphon.chunk import MAX_NAME
 from antiphon.deployment.schema import GatewayConfig, StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.graph import Edge, Pipeline
-from antiphon.runtime.instructions import Destination
+from antiphon.runtime.session.instructions import Destination
 from antiphon.sampling import Sampling, SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
 

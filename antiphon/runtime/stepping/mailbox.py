@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from antiphon.errors import ResourceExhausted
-from antiphon.runtime.instructions import Admit, EngineCommand, Feed, Release
+from antiphon.runtime.session.instructions import Admit, EngineCommand, Feed, Release
 from antiphon.segment import SegmentKey
 
 MAX_COMMANDS = 65536

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from antiphon.runtime.credit import Intake
 from antiphon.runtime.engine import Completed, Emitted
-from antiphon.runtime.facts import Standing
-from antiphon.runtime.instructions import Limit, Report
-from antiphon.runtime.outlet import Outlet, Piece
+from antiphon.runtime.session.credit import Intake
+from antiphon.runtime.session.facts import Standing
+from antiphon.runtime.session.instructions import Limit, Report
+from antiphon.runtime.session.outlet import Outlet, Piece
 from antiphon.segment import SegmentKey
 
 

@@ -10,7 +10,7 @@ from collections import OrderedDict
 
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, DataLoss, ResourceExhausted
-from antiphon.runtime.facts import ChunkArrived
+from antiphon.runtime.session.facts import ChunkArrived
 
 CHUNK_BYTES = 1024
 """About what a chunk that waits takes beside its tensors' bytes, so that empty ones are bounded."""

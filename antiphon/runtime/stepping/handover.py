@@ -15,9 +15,9 @@ from dataclasses import replace
 
 from antiphon.errors import Internal
 from antiphon.runtime.engine import never_fatal
-from antiphon.runtime.engine_rounds import engine_at_its_end
-from antiphon.runtime.facts import EngineStepped
-from antiphon.runtime.watchdog import Pulse
+from antiphon.runtime.session.facts import EngineStepped
+from antiphon.runtime.stepping.rounds import engine_at_its_end
+from antiphon.runtime.stepping.watchdog import Pulse
 
 Wait = Callable[[], None]
 Post = Callable[[EngineStepped], None]

@@ -34,18 +34,18 @@ from antiphon.errors import (
     Unavailable,
     unexpected,
 )
-from antiphon.runtime import facts
-from antiphon.runtime.deadlines import Deadlines
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, Failed
-from antiphon.runtime.facts import Fact
-from antiphon.runtime.inbox import Holding
-from antiphon.runtime.instructions import End, Instruction, Opened, Refuse, Suspended
-from antiphon.runtime.live_session import LiveSession
-from antiphon.runtime.outlet import CLOCK_S
-from antiphon.runtime.plan import StagePlan
-from antiphon.runtime.segment import Segment
-from antiphon.runtime.session import Event, State
-from antiphon.runtime.tally import Outcome, Tally
+from antiphon.runtime.session import facts
+from antiphon.runtime.session.deadlines import Deadlines
+from antiphon.runtime.session.facts import Fact
+from antiphon.runtime.session.inbox import Holding
+from antiphon.runtime.session.instructions import End, Instruction, Opened, Refuse, Suspended
+from antiphon.runtime.session.outlet import CLOCK_S
+from antiphon.runtime.session.plan import StagePlan
+from antiphon.runtime.session.segment import Segment
+from antiphon.runtime.session.session import LiveSession
+from antiphon.runtime.session.states import Event, State
+from antiphon.runtime.session.tally import Outcome, Tally
 from antiphon.segment import SegmentKey
 
 Act = Callable[[LiveSession], list[Instruction]]

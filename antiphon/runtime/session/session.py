@@ -20,11 +20,11 @@ from antiphon.errors import (
     ResourceExhausted,
 )
 from antiphon.pipelines.graph import CLIENT, Edge
-from antiphon.runtime.credit import Credit, Intake
 from antiphon.runtime.engine import Completed, Emitted, InputChunk, SegmentSettings
-from antiphon.runtime.facts import ChunkArrived, Credited, Standing
-from antiphon.runtime.inbox import Inbox, held_size
-from antiphon.runtime.instructions import (
+from antiphon.runtime.session.credit import Credit, Intake
+from antiphon.runtime.session.facts import ChunkArrived, Credited, Standing
+from antiphon.runtime.session.inbox import Inbox, held_size
+from antiphon.runtime.session.instructions import (
     Admit,
     Destination,
     Feed,
@@ -35,11 +35,11 @@ from antiphon.runtime.instructions import (
     SegmentOpened,
     Send,
 )
-from antiphon.runtime.outlet import Outlet, Piece
-from antiphon.runtime.plan import SegmentRequest, SessionRequest, StagePlan
-from antiphon.runtime.segment import Segment
-from antiphon.runtime.session import Event, State, follow
-from antiphon.runtime.tally import Outcome, Tally
+from antiphon.runtime.session.outlet import Outlet, Piece
+from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StagePlan
+from antiphon.runtime.session.segment import Segment
+from antiphon.runtime.session.states import Event, State, follow
+from antiphon.runtime.session.tally import Outcome, Tally
 from antiphon.segment import FinishReason, SegmentKey
 
 

@@ -25,8 +25,8 @@ from antiphon.runtime.engine import (
     PreparingEngine,
     never_fatal,
 )
-from antiphon.runtime.facts import EngineStepped, Standing
-from antiphon.runtime.instructions import Admit, EngineCommand, Feed, Limit, Release
+from antiphon.runtime.session.facts import EngineStepped, Standing
+from antiphon.runtime.session.instructions import Admit, EngineCommand, Feed, Limit, Release
 from antiphon.segment import SegmentKey
 
 FAILURES_TO_GIVE_UP = 3

@@ -17,7 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from antiphon.runtime.instructions import Destination
+from antiphon.runtime.session.instructions import Destination
 
 
 class Credit:

@@ -1,0 +1,1 @@
+"""What serves a stage: its process, its ports, and the shell around the session table."""

@@ -1,0 +1,1 @@
+"""What decides: facts in, instructions out. No clock, no thread, no socket."""
