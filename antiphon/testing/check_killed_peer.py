@@ -16,7 +16,7 @@ from antiphon.errors import ResourceExhausted
 from antiphon.testing.check_transport import check_nothing_is_left
 from antiphon.testing.link_peer import RESUME_WINDOW_S, settings_of
 from antiphon.testing.link_rig import LinkConsumer, marked_chunk, producer, serving
-from antiphon.transport.negotiate import attach_best, check_possible
+from antiphon.transport.payload.registry import attach_best, check_possible
 
 NOTICED_S = 2.0
 START_S = 60.0

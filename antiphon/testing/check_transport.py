@@ -20,7 +20,7 @@ from pathlib import Path
 
 from antiphon.errors import ResourceExhausted
 from antiphon.testing.link_rig import Rig, check_marks, linked, marked_chunk
-from antiphon.transport.negotiate import Attach, MakeSenders, attach_best, make_senders
+from antiphon.transport.payload.registry import Attach, MakeSenders, attach_best, make_senders
 from antiphon.transport.settings import LinkSettings
 
 KIB, MIB = 1 << 10, 1 << 20

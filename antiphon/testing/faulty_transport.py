@@ -5,10 +5,10 @@ from __future__ import annotations
 import random
 from collections.abc import Iterable
 
-from antiphon.transport.framed import NAME as GRPC
-from antiphon.transport.framed import WriteMessage
-from antiphon.transport.negotiate import MakeSenders, make_senders
-from antiphon.transport.payload import (
+from antiphon.transport.payload.framed import NAME as GRPC
+from antiphon.transport.payload.framed import WriteMessage
+from antiphon.transport.payload.registry import MakeSenders, make_senders
+from antiphon.transport.payload.transport import (
     Fallback,
     NotPlaced,
     PayloadLost,

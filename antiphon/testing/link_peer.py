@@ -17,7 +17,7 @@ from collections.abc import Sequence
 from antiphon.deployment.schema import TransportName
 from antiphon.errors import ResourceExhausted
 from antiphon.testing.link_rig import LinkConsumer, marked_chunk, producer, serving
-from antiphon.transport.negotiate import attach_best, check_possible
+from antiphon.transport.payload.registry import attach_best, check_possible
 from antiphon.transport.settings import LinkSettings
 
 SESSIONS = 4

@@ -21,11 +21,11 @@ import numpy as np
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, NotImplementedYet
 from antiphon.transport.channel import SERVER_OPTIONS
-from antiphon.transport.incoming import IncomingEvents, IncomingLinks
-from antiphon.transport.incoming_connection import LinkContext
-from antiphon.transport.incoming_link import IncomingLink
-from antiphon.transport.link import LinkEvents, OutgoingLink
-from antiphon.transport.negotiate import Attach, MakeSenders, attach_best, make_senders
+from antiphon.transport.link.incoming.connection import LinkContext
+from antiphon.transport.link.incoming.link import IncomingLink
+from antiphon.transport.link.incoming.links import IncomingEvents, IncomingLinks
+from antiphon.transport.link.outgoing.link import LinkEvents, OutgoingLink
+from antiphon.transport.payload.registry import Attach, MakeSenders, attach_best, make_senders
 from antiphon.transport.settings import LinkIdentity, LinkSettings
 from antiphon.v1 import chunk_pb2, stage_pb2_grpc
 from antiphon.wire.frames import LinkMessage, add_stage_service

@@ -17,7 +17,7 @@ import numpy as np
 from antiphon.chunk import Chunk
 from antiphon.testing.link_rig import LinkConsumer, Received, serving
 from antiphon.transport.channel import SERVER_OPTIONS
-from antiphon.transport.negotiate import attach_best
+from antiphon.transport.payload.registry import attach_best
 from antiphon.wire import blob
 from benchmarks.transport.arms import arm_named, omni_wheel, run_as
 from benchmarks.transport.contestants import METHOD, SLAB_BYTES, settings_of

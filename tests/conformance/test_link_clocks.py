@@ -18,11 +18,13 @@ from antiphon.testing.link_rig import (
     producer,
     serving,
 )
-from antiphon.transport import incoming, incoming_link, link
 from antiphon.transport.channel import SERVER_OPTIONS
-from antiphon.transport.framed import FramedSender, WriteMessage
-from antiphon.transport.negotiate import attach_best
-from antiphon.transport.payload import PayloadSender
+from antiphon.transport.link.incoming import link as incoming_link
+from antiphon.transport.link.incoming import links as incoming
+from antiphon.transport.link.outgoing import link
+from antiphon.transport.payload.framed import FramedSender, WriteMessage
+from antiphon.transport.payload.registry import attach_best
+from antiphon.transport.payload.transport import PayloadSender
 from antiphon.transport.settings import LinkSettings
 from antiphon.v1 import stage_pb2, stage_pb2_grpc
 from antiphon.wire.frames import LinkMessage

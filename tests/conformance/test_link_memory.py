@@ -11,13 +11,13 @@ from antiphon.chunk import Chunk
 from antiphon.segment import FinishReason
 from antiphon.testing.faulty_transport import FaultySender
 from antiphon.testing.link_rig import linked, marked_chunk
-from antiphon.transport import incoming_connection
-from antiphon.transport.framed import WriteMessage
-from antiphon.transport.negotiate import make_senders
-from antiphon.transport.payload import PayloadSender
-from antiphon.transport.send_log import Outgoing
+from antiphon.transport.link.incoming import connection as incoming_connection
+from antiphon.transport.link.outgoing.send_log import Outgoing
+from antiphon.transport.payload.framed import WriteMessage
+from antiphon.transport.payload.registry import make_senders
+from antiphon.transport.payload.shared_memory import SlabSender
+from antiphon.transport.payload.transport import PayloadSender
 from antiphon.transport.settings import LinkSettings
-from antiphon.transport.shared_memory import SlabSender
 
 SHARED = LinkSettings("shared_memory", "cpu", slab_bytes=1 << 20, resume_window_s=5.0)
 GRPC = LinkSettings("grpc", "cpu", slab_bytes=1 << 20, resume_window_s=5.0)

@@ -17,7 +17,7 @@ from antiphon.testing.fake_engine import FACTS, FakeEngine
 from antiphon.testing.link_rig import CutWire, LinkConsumer, serving
 from antiphon.testing.stage_harness import LINKS, RunningStage, running_stage
 from antiphon.transport.channel import CHANNEL_OPTIONS
-from antiphon.transport.negotiate import attach_best
+from antiphon.transport.payload.registry import attach_best
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.stubs import stage_stub

@@ -19,9 +19,9 @@ from antiphon.runtime.session.facts import (
     SessionFaulted,
 )
 from antiphon.runtime.session.instructions import Grant, Refuse
-from antiphon.transport.incoming import IncomingEvents, IncomingLinks
-from antiphon.transport.incoming_connection import LinkContext
-from antiphon.transport.incoming_link import IncomingLink
+from antiphon.transport.link.incoming.connection import LinkContext
+from antiphon.transport.link.incoming.link import IncomingLink
+from antiphon.transport.link.incoming.links import IncomingEvents, IncomingLinks
 from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.convert import error_to_proto

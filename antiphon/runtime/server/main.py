@@ -45,7 +45,7 @@ from antiphon.runtime.server.stage import Stage
 from antiphon.runtime.session.plan import StageLimits, StagePlan
 from antiphon.segment import Delivery
 from antiphon.transport.channel import SERVER_OPTIONS
-from antiphon.transport.negotiate import candidates, check_possible
+from antiphon.transport.payload.registry import candidates, check_possible
 from antiphon.transport.settings import LinkIdentity, LinkSettings
 from antiphon.wire.frames import add_stage_service
 

@@ -43,7 +43,7 @@ from antiphon.runtime.session.instructions import (
 )
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
 from antiphon.segment import Delivery, SegmentKey
-from antiphon.transport.incoming_connection import LinkContext
+from antiphon.transport.link.incoming.connection import LinkContext
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2, stage_pb2_grpc
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.convert import (

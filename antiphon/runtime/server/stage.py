@@ -53,8 +53,8 @@ from antiphon.runtime.session.plan import SessionRequest, StageLimits, StagePlan
 from antiphon.runtime.session.table import SessionTable
 from antiphon.runtime.stepping.thread import MAILBOX_BYTES, EngineThread
 from antiphon.runtime.stepping.watchdog import Watchdog
-from antiphon.transport.link import LinkEvents
-from antiphon.transport.link_pool import LinkPool
+from antiphon.transport.link.outgoing.link import LinkEvents
+from antiphon.transport.link.outgoing.links import OutgoingLinks
 from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
 
 Reply = Chunk | Told
@@ -115,7 +115,7 @@ class Stage:
             settled=self._settled,
         )
         self._held_ends = HeldEnds(self._let_go, plan.limits.stall_timeout_s)
-        self._links = LinkPool(identity, links, events)
+        self._links = OutgoingLinks(identity, links, events)
         counted_by = {edge.name: edge.counted_by for edge in plan.outputs.values()}
         self._told = told
         self._fault: AntiphonError | None = None

@@ -8,7 +8,7 @@ from antiphon.runtime.server.outbox import Outbox
 from antiphon.runtime.server.stage import Answer
 from antiphon.runtime.session.instructions import Grant
 from antiphon.segment import SegmentKey
-from antiphon.transport.incoming_link import IncomingLink
+from antiphon.transport.link.incoming.link import IncomingLink
 from antiphon.transport.settings import LinkState
 
 

@@ -10,9 +10,13 @@ import pytest
 
 from antiphon.errors import DataLoss
 from antiphon.testing.link_rig import Changes
-from antiphon.transport import collective
-from antiphon.transport.collective import CollectiveReceiver, CollectiveSender, join_rendezvous
-from antiphon.transport.payload import Fallback, NotPlaced, PayloadLost
+from antiphon.transport.payload import collective
+from antiphon.transport.payload.collective import (
+    CollectiveReceiver,
+    CollectiveSender,
+    join_rendezvous,
+)
+from antiphon.transport.payload.transport import Fallback, NotPlaced, PayloadLost
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.blob import Encoding, decode
 from antiphon.wire.frames import LinkMessage

@@ -10,7 +10,7 @@ import pytest
 # Says on which thread torch is first looked for.
 PROGRAM = """
 import asyncio, importlib.abc, sys, threading
-from antiphon.transport.negotiate import attach_best, make_senders
+from antiphon.transport.payload.registry import attach_best, make_senders
 from antiphon.transport.settings import LinkSettings
 from antiphon.v1 import stage_pb2
 

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import pytest
 
-from antiphon.transport.aside import made_aside
-from antiphon.transport.negotiate import attach_best, check_possible, make_senders
+from antiphon.transport.payload.aside import made_aside
+from antiphon.transport.payload.registry import attach_best, check_possible, make_senders
+from antiphon.transport.payload.shared_memory import SlabSender
+from antiphon.transport.payload.slab import Slab
 from antiphon.transport.settings import LinkSettings
-from antiphon.transport.shared_memory import SlabSender
-from antiphon.transport.slab import Slab
 from antiphon.wire.frames import LinkMessage
 
 TIMES = 20

@@ -7,8 +7,8 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from antiphon.transport import fd_passing
-from antiphon.transport.fd_passing import SECRET_BYTES, FdGiver, receive_fd
+from antiphon.transport.payload import fd_passing
+from antiphon.transport.payload.fd_passing import SECRET_BYTES, FdGiver, receive_fd
 
 
 @pytest.fixture

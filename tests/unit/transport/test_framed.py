@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from antiphon.errors import DataLoss
-from antiphon.transport.framed import FRAME_BYTES, FramedReceiver, FramedSender
+from antiphon.transport.payload.framed import FRAME_BYTES, FramedReceiver, FramedSender
 from antiphon.v1 import chunk_pb2
 from antiphon.wire.blob import Encoding
 from antiphon.wire.frames import Frame, LinkMessage

@@ -3,8 +3,8 @@ from __future__ import annotations
 import pytest
 
 from antiphon.errors import ResourceExhausted
-from antiphon.transport import incoming_link
-from antiphon.transport.incoming_link import IncomingLink, ResponseLog
+from antiphon.transport.link.incoming import link as incoming_link
+from antiphon.transport.link.incoming.link import IncomingLink, ResponseLog
 from antiphon.transport.settings import LinkState
 from antiphon.v1 import stage_pb2
 

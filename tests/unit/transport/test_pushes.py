@@ -4,10 +4,10 @@ import asyncio
 
 import pytest
 
-from antiphon.transport import pushes as module
-from antiphon.transport.payload import Fallback, PayloadLost, Placement
-from antiphon.transport.pushes import Pushes
-from antiphon.transport.send_log import Outgoing
+from antiphon.transport.link.outgoing import pushes as module
+from antiphon.transport.link.outgoing.pushes import Pushes
+from antiphon.transport.link.outgoing.send_log import Outgoing
+from antiphon.transport.payload.transport import Fallback, PayloadLost, Placement
 from antiphon.v1 import chunk_pb2
 
 

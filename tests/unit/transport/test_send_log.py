@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from antiphon.errors import ResourceExhausted
-from antiphon.transport.send_log import Outgoing, SendLog
+from antiphon.transport.link.outgoing.send_log import Outgoing, SendLog
 from antiphon.v1 import chunk_pb2
 from antiphon.wire.blob import Encoding
 

@@ -4,7 +4,7 @@ import pytest
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
-from antiphon.transport.negotiate import candidates, check_possible
+from antiphon.transport.payload.registry import candidates, check_possible
 from antiphon.transport.settings import LinkSettings
 
 

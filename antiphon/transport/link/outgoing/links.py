@@ -7,11 +7,11 @@ from dataclasses import replace
 
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError
-from antiphon.transport.link import LinkEvents, OutgoingLink
+from antiphon.transport.link.outgoing.link import LinkEvents, OutgoingLink
 from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
 
 
-class LinkPool:
+class OutgoingLinks:
     """One link per downstream process, opened by the first chunk that goes there."""
 
     def __init__(

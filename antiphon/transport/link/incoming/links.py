@@ -17,9 +17,9 @@ import grpc
 
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, InvalidArgument, ResourceExhausted
-from antiphon.transport.incoming_connection import IncomingConnection, LinkContext
-from antiphon.transport.incoming_link import IncomingLink
-from antiphon.transport.negotiate import Attach, attach_best
+from antiphon.transport.link.incoming.connection import IncomingConnection, LinkContext
+from antiphon.transport.link.incoming.link import IncomingLink
+from antiphon.transport.payload.registry import Attach, attach_best
 from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.frames import LinkMessage

@@ -33,7 +33,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.transport.payload import MAX_PAYLOAD_BYTES, Fallback, NotPlaced, PayloadLost
+from antiphon.transport.payload.transport import MAX_PAYLOAD_BYTES, Fallback, NotPlaced, PayloadLost
 from antiphon.transport.slot_allocator import SlotAllocator
 from antiphon.wire.blob import ALIGNMENT, Encoding
 

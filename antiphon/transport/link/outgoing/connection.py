@@ -13,17 +13,17 @@ import logging
 from collections.abc import Callable
 
 from antiphon.errors import FailedPrecondition
-from antiphon.transport.framed import FramedSender
-from antiphon.transport.negotiate import MakeSenders
-from antiphon.transport.payload import (
+from antiphon.transport.link.outgoing.pushes import Pushes
+from antiphon.transport.link.outgoing.send_log import Outgoing, SendLog
+from antiphon.transport.payload.framed import FramedSender
+from antiphon.transport.payload.registry import MakeSenders
+from antiphon.transport.payload.transport import (
     INLINE_BYTES,
     Fallback,
     NotPlaced,
     PayloadLost,
     PayloadSender,
 )
-from antiphon.transport.pushes import Pushes
-from antiphon.transport.send_log import Outgoing, SendLog
 from antiphon.transport.settings import LinkSettings, LinkState
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.blob import Encoding
@@ -40,7 +40,7 @@ LAST_OFFER_S = 60.0
 log = logging.getLogger(__name__)
 
 
-class Connection:
+class OutgoingConnection:
     """Negotiates (`open`), then pumps until the stream breaks (`write`).
 
     `changed` is the link's: set whenever something may have become sendable.

@@ -29,8 +29,8 @@ import torch.distributed as dist
 
 from antiphon.errors import DataLoss
 from antiphon.transport.buffer_pool import BufferPool
-from antiphon.transport.framed import WriteMessage
-from antiphon.transport.payload import (
+from antiphon.transport.payload.framed import WriteMessage
+from antiphon.transport.payload.transport import (
     MAX_PAYLOAD_BYTES,
     Fallback,
     NotPlaced,

@@ -7,10 +7,10 @@ import os
 from collections.abc import Iterable
 
 from antiphon.errors import DataLoss
-from antiphon.transport.aside import made_aside
-from antiphon.transport.fd_passing import FdGiver, receive_fd
-from antiphon.transport.payload import Placement
-from antiphon.transport.slab import AttachedSlab, Slab
+from antiphon.transport.payload.aside import made_aside
+from antiphon.transport.payload.fd_passing import FdGiver, receive_fd
+from antiphon.transport.payload.slab import AttachedSlab, Slab
+from antiphon.transport.payload.transport import Placement
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.blob import Encoding
 

@@ -12,13 +12,13 @@ from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass
 
 from antiphon.errors import FailedPrecondition, InvalidArgument
-from antiphon.transport import framed, shared_memory
-from antiphon.transport.aside import made_aside
-from antiphon.transport.framed import FramedSender, WriteMessage
-from antiphon.transport.payload import PayloadReceiver, PayloadSender
+from antiphon.transport.payload import framed, shared_memory
+from antiphon.transport.payload.aside import made_aside
+from antiphon.transport.payload.framed import FramedSender, WriteMessage
+from antiphon.transport.payload.shared_memory import SlabSender, attach_slab
+from antiphon.transport.payload.slab import Slab
+from antiphon.transport.payload.transport import PayloadReceiver, PayloadSender
 from antiphon.transport.settings import LinkSettings
-from antiphon.transport.shared_memory import SlabSender, attach_slab
-from antiphon.transport.slab import Slab
 from antiphon.v1 import stage_pb2
 
 COLLECTIVES = frozenset({"nccl", "gloo"})
@@ -59,7 +59,7 @@ def check_possible(settings: LinkSettings) -> None:
         raise InvalidArgument("transport: this system has no anonymous files", field="transport")
     if settings.transport == "nccl":
         try:
-            from antiphon.transport.collective import library_for
+            from antiphon.transport.payload.collective import library_for
 
             library = library_for(settings.device)
         except (ImportError, RuntimeError) as error:
@@ -104,7 +104,7 @@ async def _make(
 
     def make() -> PayloadSender:
         # Needs torch, which gRPC and shared memory do not; its import takes seconds.
-        from antiphon.transport.collective import CollectiveSender
+        from antiphon.transport.payload.collective import CollectiveSender
 
         return CollectiveSender(settings.device, host, write)
 
@@ -150,6 +150,6 @@ async def _attach(
 
 def _join(offer: stage_pb2.TransportOffer, device: str) -> tuple[PayloadReceiver, bytes]:
     """Blocks, for seconds where torch has not been imported yet."""
-    from antiphon.transport.collective import join_rendezvous
+    from antiphon.transport.payload.collective import join_rendezvous
 
     return join_rendezvous(offer, device)

@@ -11,8 +11,8 @@ import asyncio
 from dataclasses import dataclass
 from functools import partial
 
-from antiphon.transport.payload import Placement
-from antiphon.transport.send_log import Outgoing
+from antiphon.transport.link.outgoing.send_log import Outgoing
+from antiphon.transport.payload.transport import Placement
 from antiphon.v1 import chunk_pb2
 
 # After this long others do not wait for it any more but take gRPC.

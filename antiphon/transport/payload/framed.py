@@ -11,7 +11,7 @@ from collections.abc import Awaitable, Callable, Iterable
 
 from antiphon.errors import DataLoss
 from antiphon.transport.buffer_pool import BufferPool
-from antiphon.transport.payload import MAX_PAYLOAD_BYTES, Placement
+from antiphon.transport.payload.transport import MAX_PAYLOAD_BYTES, Placement
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.blob import Encoding
 from antiphon.wire.frames import Frame, LinkMessage

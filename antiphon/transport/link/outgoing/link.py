@@ -23,9 +23,9 @@ from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, Internal, Unavailable
 from antiphon.segment import SegmentKey
 from antiphon.transport.channel import CHANNEL_OPTIONS
-from antiphon.transport.negotiate import MakeSenders, make_senders
-from antiphon.transport.outgoing import Connection
-from antiphon.transport.send_log import Outgoing, SendLog
+from antiphon.transport.link.outgoing.connection import OutgoingConnection
+from antiphon.transport.link.outgoing.send_log import Outgoing, SendLog
+from antiphon.transport.payload.registry import MakeSenders, make_senders
 from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
 from antiphon.v1 import stage_pb2
 from antiphon.wire.blob import Encoding
@@ -88,7 +88,7 @@ class OutgoingLink:
         self._responses = 0
         self._peer_boot = ""
         self._give_up_at: float | None = None
-        self._connection: Connection | None = None
+        self._connection: OutgoingConnection | None = None
         self._accepted = self._closing = False
         self._task = asyncio.create_task(self._run(), name=f"link to {address}")
 
@@ -137,7 +137,7 @@ class OutgoingLink:
         try:
             async with grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
                 stream = link_call(channel, self.state.count_message)
-                connection = Connection(
+                connection = OutgoingConnection(
                     stream, self._log, self._changed, self._settings, self.state, self._make_senders
                 )
                 try:
@@ -164,7 +164,7 @@ class OutgoingLink:
         self._settle(self._log.acknowledge(accept.chunks))
         self.state.counts["resent"] += self._log.rewind(accept.chunks)
 
-    def _connected(self, connection: Connection) -> None:
+    def _connected(self, connection: OutgoingConnection) -> None:
         if self._give_up_at is not None:
             self.state.counts["reconnected"] += 1
             log.info("the link to %s is back", self._address)
@@ -172,7 +172,7 @@ class OutgoingLink:
         self._accepted = True
         self._connection, self.state.connected = connection, True
 
-    async def _read(self, stream: LinkCall, connection: Connection) -> None:
+    async def _read(self, stream: LinkCall, connection: OutgoingConnection) -> None:
         while isinstance(response := await stream.read(), stage_pb2.LinkResponse):
             match response.WhichOneof("message"):
                 case "progress":

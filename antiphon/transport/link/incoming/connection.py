@@ -23,10 +23,10 @@ from antiphon.errors import (
     InvalidArgument,
     ResourceExhausted,
 )
-from antiphon.transport.framed import FramedReceiver
-from antiphon.transport.incoming_link import MAX_RESPONSES, IncomingLink
-from antiphon.transport.negotiate import Attach, Attached
-from antiphon.transport.payload import PayloadLost, PayloadReceiver
+from antiphon.transport.link.incoming.link import MAX_RESPONSES, IncomingLink
+from antiphon.transport.payload.framed import FramedReceiver
+from antiphon.transport.payload.registry import Attach, Attached
+from antiphon.transport.payload.transport import PayloadLost, PayloadReceiver
 from antiphon.transport.settings import LinkSettings
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_from_proto, inline_bytes

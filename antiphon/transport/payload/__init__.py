@@ -1,0 +1,1 @@
+"""How payloads travel: a file and a row of `registry.py` for each transport."""
