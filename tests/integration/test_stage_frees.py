@@ -8,10 +8,15 @@ import weakref
 from typing import Any
 
 import pytest
+import uvloop
 from stage_session import Request, Session, codes_chunk, opening
 
+from antiphon.errors import DeadlineExceeded
 from antiphon.runtime.engine import LoadedStage
-from antiphon.runtime.session.facts import ChunkArrived
+from antiphon.runtime.session.facts import ChunkArrived, SegmentRequested
+from antiphon.runtime.session.instructions import Destination, End
+from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
+from antiphon.sampling import SamplingRequest
 from antiphon.testing.fake_engine import FACTS, FakeEngine
 from antiphon.testing.stage_harness import RunningStage, running_stage
 from antiphon.wire.chunks import chunk_to_proto
@@ -76,3 +81,25 @@ async def test_drain_waits_for_what_runs_and_gives_up_in_time(served: RunningSta
     assert not await served.stage.drain(0.01)
     session.call.cancel()
     assert await served.stage.drain(10)
+
+
+def test_deadlines_that_have_passed_are_kept_on_the_loop_of_a_stage_process() -> None:
+    """uvloop makes no timer of a moment that has come."""
+
+    async def late_sessions() -> None:
+        async with running_stage(LoadedStage(FakeEngine(), FACTS), "code2wav") as running:
+            stage = running.stage
+            outboxes = []
+            for name in ("first", "second"):
+                routes = {"audio": (Destination(),)}
+                outboxes.append(stage.open(SessionRequest(name, 0, routes)))
+                outputs = frozenset({"audio"})
+                turn = SegmentRequest(0, SamplingRequest(), "", outputs, {}, deadline_s=1e-9)
+                stage.handle(SegmentRequested(name, turn))
+            for outbox in outboxes:
+                *_, end = [reply async for reply in outbox]
+                assert isinstance(end, End)
+                assert isinstance(end.error, DeadlineExceeded)
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(asyncio.wait_for(late_sessions(), 60.0))

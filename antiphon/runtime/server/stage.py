@@ -134,6 +134,7 @@ class Stage:
             loaded.is_fatal,
         )
         self._timer: asyncio.TimerHandle | None = None
+        self._wakes_at = 0.0
         self._idle = asyncio.Event()
         self._idle.set()
         self._accepting = True
@@ -365,13 +366,14 @@ class Stage:
     def _set_timer(self) -> None:
         """Wake up at the table's next deadline, or earlier: most are postponed before they come."""
         deadline = self._table.next_deadline()
-        if deadline is None or (self._timer is not None and self._timer.when() <= deadline):
+        if deadline is None or (self._timer is not None and self._wakes_at <= deadline):
             return
         if self._timer is not None:
             self._timer.cancel()
         # Streams that end later have nothing left to wait for.
         if not self._closed:
             self._timer = self._loop.call_at(deadline, self._tick)
+            self._wakes_at = deadline
 
     def _tick(self) -> None:
         self._timer = None
