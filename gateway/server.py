@@ -19,16 +19,16 @@ from antiphon.deployment.address import host_and_port
 from antiphon.deployment.schema import Deployment, GatewayConfig
 from antiphon.errors import Unavailable
 from antiphon.transport.channel import CLIENT_SERVER_OPTIONS
-from gateway.calls import Calls
-from gateway.chat_http import ChatCompletions
+from gateway.calls.calls import Calls
 from gateway.config import delivery_of
-from gateway.connection import Doorkeeper
-from gateway.http_app import http_app
-from gateway.journal import Journal
+from gateway.doors.access_log import Journal
+from gateway.doors.chat.endpoint import ChatCompletions
+from gateway.doors.http.app import http_app
+from gateway.doors.http.connection import Doorkeeper
+from gateway.doors.speech import Speech
+from gateway.doors.speech_grpc import SERVICE, SpeechServicer
+from gateway.fleet.stages import Stages
 from gateway.metrics import Metrics
-from gateway.speech import Speech
-from gateway.speech_grpc import SERVICE, SpeechServicer
-from gateway.stages import Stages
 
 LAST_WORDS_S = 1.0
 """How long an answer that is over may take to leave, when the gateway stops."""

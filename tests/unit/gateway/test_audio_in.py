@@ -12,7 +12,7 @@ import soundfile
 import soxr
 
 from antiphon.errors import InvalidArgument
-from gateway.audio_in import AudioLimits, Recording, decode_recordings
+from gateway.media.audio_in import AudioLimits, Recording, decode_recordings
 
 RATE_HZ = 16_000
 

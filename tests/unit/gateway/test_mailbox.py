@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.mailbox import Mailbox
+from gateway.calls.mailbox import Mailbox
 
 
 async def settle() -> None:

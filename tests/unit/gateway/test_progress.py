@@ -9,9 +9,9 @@ from antiphon.chunk import Chunk
 from antiphon.errors import DataLoss, Internal
 from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2, stage_pb2
-from gateway.events import AudioDelta, TextDelta
-from gateway.lineup import Lineup, Member
-from gateway.progress import Progress
+from gateway.calls.events import AudioDelta, TextDelta
+from gateway.calls.progress import Progress
+from gateway.fleet.lineup import Lineup, Member
 
 EDGES = tuple(
     stage_pb2.PipelineEdge(name=n, producer=p, consumer=c)

@@ -4,7 +4,7 @@ from contextlib import ExitStack
 
 import pytest
 
-from gateway.room import SILENT_S, Holding, NoRoom, Room
+from gateway.doors.http.room import SILENT_S, Holding, NoRoom, Room
 
 
 class Clock:

@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from antiphon.v1 import session_pb2, stage_pb2
-from gateway.lineup import Lineup, Member
+from gateway.fleet.lineup import Lineup, Member
 
 GRAPH = (
     ("input", "", "thinker", False),

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 import msgspec
 
 from antiphon.errors import AntiphonError
-from gateway.events import AudioDelta, Event, Finished, Started, TextDelta, Usage
+from gateway.calls.events import AudioDelta, Event, Finished, Started, TextDelta, Usage
 from gateway.metrics import Metrics
 
 log = logging.getLogger("gateway.requests")

@@ -11,8 +11,8 @@ from antiphon.conversation import AudioPart, Conversation, ImagePart, Message, T
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.v1 import stage_pb2
-from gateway.audio_in import AudioLimits, Recording, decode_recordings
-from gateway.vision_in import IMAGE, VIDEO, File, read_files
+from gateway.media.audio_in import AudioLimits, Recording, decode_recordings
+from gateway.media.vision_in import IMAGE, VIDEO, File, read_files
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """OpenAI's chat completion messages, as far as they are read or written here.
 
 A request may carry every field that OpenAI knows; which values are taken is
-decided in chat_request.py. `talker`, `delivery` and `chunk_policy` are additions.
+decided in request.py. `talker`, `delivery` and `chunk_policy` are additions.
 """
 
 from __future__ import annotations
@@ -157,7 +157,7 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     talker: TalkerOptions | None = None
     delivery: Literal["stream", "whole"] | None = None
     chunk_policy: ChunkPolicyOptions | None = None
-    # Accepted with harmless values only: see chat_request.ACCEPTED.
+    # Accepted with harmless values only: see request.ACCEPTED.
     n: Any = None
     frequency_penalty: Any = None
     presence_penalty: Any = None

@@ -19,13 +19,13 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Internal, InvalidArgument, NotFound
-from gateway.health import health_report
-from gateway.http_errors import error_response
-from gateway.journal import Entry, Journal
+from gateway.doors.access_log import Entry, Journal
+from gateway.doors.http.errors import error_response
+from gateway.doors.sending import BoundedSending
+from gateway.doors.speech import Speech
+from gateway.fleet.health import health_report
+from gateway.fleet.stages import Stages
 from gateway.metrics import CONTENT_TYPE, Metrics, Refused, expose_links
-from gateway.sending import BoundedSending
-from gateway.speech import Speech
-from gateway.stages import Stages
 
 log = logging.getLogger("gateway.http")
 

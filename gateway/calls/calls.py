@@ -9,10 +9,10 @@ from contextlib import asynccontextmanager, contextmanager
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import ResourceExhausted, Unavailable
 from antiphon.segment import Delivery
-from gateway.call import CLOSE_WAIT_S, Call
-from gateway.lineup import Lineup
-from gateway.request import SpeechRequest
-from gateway.stages import Stages
+from gateway.calls.call import CLOSE_WAIT_S, Call
+from gateway.calls.request import SpeechRequest
+from gateway.fleet.lineup import Lineup
+from gateway.fleet.stages import Stages
 
 
 class Calls:

@@ -9,8 +9,8 @@ from msgspec import UNSET
 
 from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
-from gateway.audio_out import Base64Stream, to_base64, to_pcm16, wav_file
-from gateway.chat_schema import (
+from gateway.calls.events import AudioDelta, Event, Finished, Started, TextDelta, Usage
+from gateway.doors.chat.schema import (
     AnswerMessage,
     AudioAnswer,
     Choice,
@@ -23,7 +23,7 @@ from gateway.chat_schema import (
     TopLogprob,
     UsageAnswer,
 )
-from gateway.events import AudioDelta, Event, Finished, Started, TextDelta, Usage
+from gateway.media.audio_out import Base64Stream, to_base64, to_pcm16, wav_file
 
 DONE = b"data: [DONE]\n\n"
 LEAST_LOGPROB = -9999.0

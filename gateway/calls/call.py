@@ -28,14 +28,14 @@ from antiphon.segment import Delivery
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_from_proto
 from antiphon.wire.convert import error_from_proto
-from gateway.events import AudioDelta, Event, Finished, Started
-from gateway.lineup import Lineup
-from gateway.mailbox import Mailbox
-from gateway.progress import Progress
-from gateway.request import AUDIO, SpeechRequest, name_field
-from gateway.session_messages import opening_messages
-from gateway.stage_stream import StageStream
-from gateway.stages import Stages
+from gateway.calls.events import AudioDelta, Event, Finished, Started
+from gateway.calls.mailbox import Mailbox
+from gateway.calls.opening import opening_messages
+from gateway.calls.progress import Progress
+from gateway.calls.request import AUDIO, SpeechRequest, name_field
+from gateway.calls.stage_stream import StageStream
+from gateway.fleet.lineup import Lineup
+from gateway.fleet.stages import Stages
 
 log = logging.getLogger("gateway.call")
 

@@ -11,9 +11,9 @@ from antiphon.errors import DataLoss, Internal
 from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2
 from antiphon.wire.logprobs import logprobs_from_tensors
-from gateway.events import AudioDelta, Finished, TextDelta, Usage
-from gateway.lineup import Lineup
-from gateway.request import TEXT
+from gateway.calls.events import AudioDelta, Finished, TextDelta, Usage
+from gateway.calls.request import TEXT
+from gateway.fleet.lineup import Lineup
 
 _WORST_FIRST = (FinishReason.CANCELLED, FinishReason.LENGTH, FinishReason.STOP)
 

@@ -12,18 +12,18 @@ from starlette.types import Message, Receive, Scope, Send
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError
 from antiphon.sampling import SamplingRequest
-from gateway.attachments import Attachments
-from gateway.call import Call
-from gateway.chat_answer import AnswerHead, StreamAnswer, WholeAnswer, server_sent
-from gateway.chat_request import TALKER, ChatOrder, read_chat
-from gateway.events import Started
-from gateway.http_body import read_body, while_connected
-from gateway.http_errors import BodyTooLarge, BodyTooSlow, TooManyValues, error_json
-from gateway.journal import Entry
+from gateway.calls.call import Call
+from gateway.calls.events import Started
+from gateway.doors.access_log import Entry
+from gateway.doors.chat.answer import AnswerHead, StreamAnswer, WholeAnswer, server_sent
+from gateway.doors.chat.request import TALKER, ChatOrder, read_chat
+from gateway.doors.http.body import read_body, while_connected
+from gateway.doors.http.errors import BodyTooLarge, BodyTooSlow, TooManyValues, error_json
+from gateway.doors.http.room import NoRoom, Room
+from gateway.doors.sending import ClientStalled, pieces
+from gateway.doors.speech import INPUT_STAGE, Order, Speech
+from gateway.media.attachments import Attachments
 from gateway.metrics import Metrics, Refused
-from gateway.room import NoRoom, Room
-from gateway.sending import ClientStalled, pieces
-from gateway.speech import INPUT_STAGE, Order, Speech
 
 _STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),

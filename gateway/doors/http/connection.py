@@ -26,9 +26,9 @@ from uvicorn.server import ServerState
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, Unavailable
-from gateway.http_errors import BodyTooSlow, error_json
+from gateway.doors.http.errors import BodyTooSlow, error_json
+from gateway.doors.http.room import SILENT_S
 from gateway.metrics import Refused
-from gateway.room import SILENT_S
 
 LINGER_S = 2.0
 """How long a refused client may go on sending before it is cut off, so that it reads why."""

@@ -14,11 +14,11 @@ from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
 from antiphon.wire.convert import checked_policy
-from gateway import chat_schema
-from gateway.attachments import Attachments
-from gateway.chat_messages import invalid, read_messages
-from gateway.chat_schema import ChatRequest
-from gateway.request import AUDIO, TEXT
+from gateway.calls.request import AUDIO, TEXT
+from gateway.doors.chat import schema
+from gateway.doors.chat.messages import invalid, read_messages
+from gateway.doors.chat.schema import ChatRequest
+from gateway.media.attachments import Attachments
 
 TALKER = "talker"
 """Role that the request's `talker` field speaks of."""
@@ -207,7 +207,7 @@ def _top_logprobs(chat: ChatRequest) -> int | None:
 
 def _talker(chat: ChatRequest) -> SamplingRequest:
     """What `talker` says."""
-    options = chat.talker or chat_schema.TalkerOptions()
+    options = chat.talker or schema.TalkerOptions()
     try:
         return SamplingRequest(**msgspec.structs.asdict(options))
     except InvalidArgument as error:

@@ -6,18 +6,18 @@ from collections.abc import Mapping
 
 from antiphon.conversation import Message, Part, TextPart
 from antiphon.errors import InvalidArgument, NotImplementedYet
-from gateway import chat_schema
-from gateway.attachments import Attachments
-from gateway.audio_in import Recording
-from gateway.chat_schema import ChatMessage
-from gateway.vision_in import IMAGE, VIDEO, read_data_url
+from gateway.doors.chat import schema
+from gateway.doors.chat.schema import ChatMessage
+from gateway.media.attachments import Attachments
+from gateway.media.audio_in import Recording
+from gateway.media.vision_in import IMAGE, VIDEO, read_data_url
 
 _MESSAGE_FIELDS = ("refusal", "tool_calls", "tool_call_id", "function_call")
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _PART_NAMES: Mapping[type, str] = {
-    chat_schema.AudioUrlPart: "audio by URL",
-    chat_schema.FilePart: "files",
-    chat_schema.RefusalPart: "refusals",
+    schema.AudioUrlPart: "audio by URL",
+    schema.FilePart: "files",
+    schema.RefusalPart: "refusals",
 }
 
 
@@ -67,11 +67,11 @@ def _parts(message: ChatMessage, path: str, attachments: Attachments) -> tuple[P
     )
 
 
-def _part(part: chat_schema.Part, role: str, path: str, attachments: Attachments) -> Part:
+def _part(part: schema.Part, role: str, path: str, attachments: Attachments) -> Part:
     match part:
-        case chat_schema.TextPart(text):
+        case schema.TextPart(text):
             return TextPart(text)
-        case chat_schema.AudioPart(audio):
+        case schema.AudioPart(audio):
             _check_user(role, path, "audio")
             if audio.format != "wav":
                 raise NotImplementedYet(
@@ -79,7 +79,7 @@ def _part(part: chat_schema.Part, role: str, path: str, attachments: Attachments
                     field=f"{path}.input_audio.format",
                 )
             return attachments.add_recording(Recording(f"{path}.input_audio.data", audio.data))
-        case chat_schema.ImagePart(image):
+        case schema.ImagePart(image):
             _check_user(role, path, "an image")
             if image.detail == "low":
                 raise NotImplementedYet(
@@ -87,7 +87,7 @@ def _part(part: chat_schema.Part, role: str, path: str, attachments: Attachments
                     field=f"{path}.image_url.detail",
                 )
             return attachments.add_image(read_data_url(image.url, IMAGE, f"{path}.image_url.url"))
-        case chat_schema.VideoPart(video):
+        case schema.VideoPart(video):
             _check_user(role, path, "a video")
             return attachments.add_video(read_data_url(video.url, VIDEO, f"{path}.video_url.url"))
         case _:

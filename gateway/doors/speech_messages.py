@@ -14,13 +14,13 @@ from antiphon.wire.convert import (
     policy_from_proto,
     sampling_from_proto,
 )
-from gateway.attachments import Attachments
-from gateway.audio_in import Recording
-from gateway.audio_out import to_pcm16
-from gateway.events import AudioDelta, Event, Finished, Started, TextDelta
-from gateway.request import AUDIO, TEXT
-from gateway.speech import Order
-from gateway.vision_in import File
+from gateway.calls.events import AudioDelta, Event, Finished, Started, TextDelta
+from gateway.calls.request import AUDIO, TEXT
+from gateway.doors.speech import Order
+from gateway.media.attachments import Attachments
+from gateway.media.audio_in import Recording
+from gateway.media.audio_out import to_pcm16
+from gateway.media.vision_in import File
 
 MAX_ROLES = 16
 MAX_MODALITIES = 16

@@ -10,7 +10,7 @@ import grpc
 from antiphon.errors import AntiphonError, Unavailable
 from antiphon.v1 import session_pb2
 from antiphon.wire.status import ERROR_METADATA_KEY, error_from_rpc
-from gateway.stage import Stage
+from gateway.fleet.stage import Stage
 
 Rpc = grpc.aio.StreamStreamCall[session_pb2.SessionRequest, session_pb2.SessionResponse]
 

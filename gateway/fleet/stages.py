@@ -15,8 +15,8 @@ from antiphon.deployment.schema import Deployment
 from antiphon.errors import AntiphonError, FailedPrecondition, InvalidArgument
 from antiphon.pipelines.graph import CLIENT
 from antiphon.v1 import stage_pb2
-from gateway.lineup import Edges, Lineup, Member, check_agreement, roles_for
-from gateway.stage import Stage
+from gateway.fleet.lineup import Edges, Lineup, Member, check_agreement, roles_for
+from gateway.fleet.stage import Stage
 
 
 class Stages:

@@ -9,8 +9,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import Cancelled, InvalidArgument
-from gateway.http_errors import BodyTooLarge, BodyTooSlow, TooManyValues
-from gateway.room import Holding, gave_way
+from gateway.doors.http.errors import BodyTooLarge, BodyTooSlow, TooManyValues
+from gateway.doors.http.room import Holding, gave_way
 
 FREE_BYTES = 64 << 10
 """So much of a body takes no room: few words get through whoever fills it with large ones.

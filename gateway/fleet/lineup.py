@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from antiphon.errors import FailedPrecondition, InvalidArgument, NotImplementedYet
 from antiphon.pipelines.graph import CLIENT
 from antiphon.v1 import session_pb2, stage_pb2
-from gateway.request import AUDIO
+from gateway.calls.request import AUDIO
 
 Edges = Sequence[stage_pb2.PipelineEdge]
 

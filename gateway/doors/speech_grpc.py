@@ -18,12 +18,12 @@ from antiphon.version import VERSION
 from antiphon.wire.convert import error_to_proto
 from antiphon.wire.fields import check_fields
 from antiphon.wire.status import abort
-from gateway.journal import Entry, Journal
-from gateway.request import AUDIO, TEXT
-from gateway.sending import ClientStalled, send_in_time
-from gateway.speech import Speech
-from gateway.speech_order import read_generate, write_event
-from gateway.stages import Stages
+from gateway.calls.request import AUDIO, TEXT
+from gateway.doors.access_log import Entry, Journal
+from gateway.doors.sending import ClientStalled, send_in_time
+from gateway.doors.speech import Speech
+from gateway.doors.speech_messages import read_generate, write_event
+from gateway.fleet.stages import Stages
 
 log = logging.getLogger("gateway.grpc")
 

@@ -12,11 +12,11 @@ from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import NotFound
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
-from gateway.attachments import Attachments, read_conversation
-from gateway.call import Call
-from gateway.calls import Calls
-from gateway.request import AUDIO, SpeechRequest
-from gateway.stages import Stages
+from gateway.calls.call import Call
+from gateway.calls.calls import Calls
+from gateway.calls.request import AUDIO, SpeechRequest
+from gateway.fleet.stages import Stages
+from gateway.media.attachments import Attachments, read_conversation
 
 INPUT_STAGE = ""
 """Stands in `Order.sampling` for the stage that reads the client's input."""

@@ -11,8 +11,8 @@ from antiphon.segment import Delivery, FinishReason
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.convert import delivery_to_proto, policy_to_proto, sampling_to_proto
-from gateway.lineup import Lineup, Member
-from gateway.request import AUDIO, SpeechRequest, with_seeds
+from gateway.calls.request import AUDIO, SpeechRequest, with_seeds
+from gateway.fleet.lineup import Lineup, Member
 
 
 def opening_messages(

@@ -6,7 +6,7 @@ import msgspec
 
 from antiphon.errors import AntiphonError
 from antiphon.pipelines.graph import CLIENT
-from gateway.stages import Stages
+from gateway.fleet.stages import Stages
 
 
 class StageHealth(msgspec.Struct, frozen=True):

@@ -1,0 +1,1 @@
+"""Recordings, images, videos and audio between clients and the model."""
