@@ -283,18 +283,14 @@ class StageTarget(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ADDRESS_FIELD_NUMBER: builtins.int
-    BOOT_ID_FIELD_NUMBER: builtins.int
     address: builtins.str
     """gRPC target, for example "10.0.0.7:50051"."""
-    boot_id: builtins.str
-    """Boot identity as Describe tells it; empty: any."""
     def __init__(
         self,
         *,
         address: builtins.str = ...,
-        boot_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "boot_id", b"boot_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address"]) -> None: ...
 
 global___StageTarget = StageTarget
 
@@ -305,18 +301,14 @@ class SessionLimits(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     STALL_TIMEOUT_S_FIELD_NUMBER: builtins.int
-    RESUME_WINDOW_S_FIELD_NUMBER: builtins.int
     stall_timeout_s: builtins.float
     """Longest wait for an awaited input inside an open segment, seconds."""
-    resume_window_s: builtins.float
-    """How long state is kept after a link was lost, seconds."""
     def __init__(
         self,
         *,
         stall_timeout_s: builtins.float = ...,
-        resume_window_s: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["resume_window_s", b"resume_window_s", "stall_timeout_s", b"stall_timeout_s"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["stall_timeout_s", b"stall_timeout_s"]) -> None: ...
 
 global___SessionLimits = SessionLimits
 
@@ -370,12 +362,15 @@ class SegmentOpen(google.protobuf.message.Message):
     CHUNK_POLICY_FIELD_NUMBER: builtins.int
     DEADLINE_S_FIELD_NUMBER: builtins.int
     HISTORY_FIELD_NUMBER: builtins.int
+    LAST_FIELD_NUMBER: builtins.int
     segment: builtins.int
     """Counted from 0, without gaps."""
     voice: builtins.str
     """One of the voices that Describe lists, lower case."""
     deadline_s: builtins.float
     """Seconds left to the request's deadline; 0: none."""
+    last: builtins.bool
+    """No segment follows in the session: the last chunks of this one are `finished`."""
     @property
     def sampling(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, global___Sampling]:
         """Sampling by stage role; a role without entry uses the pipeline's default."""
@@ -407,9 +402,10 @@ class SegmentOpen(google.protobuf.message.Message):
         chunk_policy: global___ChunkPolicy | None = ...,
         deadline_s: builtins.float = ...,
         history: global___History | None = ...,
+        last: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "history", b"history"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "deadline_s", b"deadline_s", "delivery", b"delivery", "history", b"history", "outputs", b"outputs", "sampling", b"sampling", "segment", b"segment", "voice", b"voice"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "deadline_s", b"deadline_s", "delivery", b"delivery", "history", b"history", "last", b"last", "outputs", b"outputs", "sampling", b"sampling", "segment", b"segment", "voice", b"voice"]) -> None: ...
 
 global___SegmentOpen = SegmentOpen
 

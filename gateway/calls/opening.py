@@ -73,6 +73,7 @@ def _segment_open(
         outputs=sorted(request.outputs),
         delivery={edge: delivery_to_proto(value) for edge, value in delivery.items()},
         deadline_s=deadline_s,
+        last=True,
     )
     if request.chunk_policy is not None:
         message.chunk_policy.CopyFrom(policy_to_proto(request.chunk_policy))
@@ -86,6 +87,7 @@ def _input(session_id: str, request: SpeechRequest, lineup: Lineup) -> chunk_pb2
         edge=lineup.input_edge.name,
         tensors=to_tensors(request.conversation),
         segment_finished=True,
+        finished=True,
         finish_reason=FinishReason.STOP,
     )
     return chunk_to_proto(chunk)

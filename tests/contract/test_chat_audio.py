@@ -139,7 +139,14 @@ async def test_chat_routes_each_edge_to_its_consumer(door: Door) -> None:
         (THINKER, "tokens"): door.fakes[TALKER].address,
         (TALKER, "codes"): door.fakes[CODE2WAV].address,
     }
-    assert stages[TALKER, "codes"].boot_id == "boot-code2wav"
+
+
+async def test_chat_tells_all_stages_that_its_segment_is_the_last(door: Door) -> None:
+    await door.chat(**SPOKEN)
+    assert all(session.segment.last for session in door.fakes.sessions())
+    heard = door.fakes[THINKER].sessions[0].input
+    assert heard is not None
+    assert heard.finished
 
 
 async def test_chat_talker_seed_overrides_the_seed(door: Door) -> None:

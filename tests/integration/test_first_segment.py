@@ -34,6 +34,31 @@ async def test_first_segment_and_its_input_come_with_the_session(served: Running
     assert (await session.read("segment_opened")).segment_opened.segment == 1
 
 
+async def test_last_chunk_of_a_session_says_so_when_its_segment_is_the_last(
+    served: RunningStage,
+) -> None:
+    session = Session(served, "two")
+    (opened, turn) = opening("two")
+    opened.open.first_segment.CopyFrom(turn.segment_open)
+    await session.send(opened)
+    await session.read("opened")
+    for segment, last in enumerate((False, True)):
+        if segment:
+            second = session_pb2.SegmentOpen(segment=1, outputs=["audio"], last=True)
+            await session.send(Request(segment_open=second))
+            await session.read("segment_opened")
+        piece = codes_chunk("two", segment, [1], end=True, segment=segment)
+        await session.send(Request(chunk=chunk_to_proto(piece)))
+        while not (audio := await session.audio()).segment_finished:
+            assert not audio.finished
+        assert (audio.segment, audio.finished) == (segment, last)
+        await session.read("report")
+    await session.send(Request(segment_open=session_pb2.SegmentOpen(segment=2)))
+    error = await session.error()
+    assert error.code == session_pb2.ErrorCode.ERROR_CODE_FAILED_PRECONDITION
+    assert "after the last one" in error.message
+
+
 async def test_session_is_not_opened_when_its_first_segment_has_no_slot(engine: FakeEngine) -> None:
     limits = dataclasses.replace(LIMITS, slots=1)
     async with running_stage(LoadedStage(engine, FACTS), "code2wav", limits=limits) as running:

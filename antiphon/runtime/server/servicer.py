@@ -277,6 +277,7 @@ def _segment_request(request: session_pb2.SegmentOpen, role: str) -> SegmentRequ
         if request.HasField("chunk_policy")
         else None,
         deadline_s=request.deadline_s,
+        last=request.last,
     )
 
 

@@ -134,6 +134,8 @@ class SessionRequest:
 class SegmentRequest:
     """What opens a turn, as far as this stage is concerned. `deadline_s` 0 is none.
 
+    After a `last` one the session takes no further segments.
+
     Raises `InvalidArgument` for a deadline that no clock can keep and for a voice whose
     name is too long.
     """
@@ -145,6 +147,7 @@ class SegmentRequest:
     delivery: Mapping[str, Delivery]
     policy: ChunkPolicy | None = None
     deadline_s: float = 0.0
+    last: bool = False
 
     def __post_init__(self) -> None:
         _check_seconds("deadline_s", self.deadline_s)

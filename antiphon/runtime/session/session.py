@@ -61,6 +61,7 @@ class LiveSession:
         self._stall_timeout_s = request.stall_timeout_s or plan.limits.stall_timeout_s
         self._inbox = Inbox(request.attempt)
         self._next_segment = 0
+        self._last_opened = False
         self._early: deque[Chunk] = deque()
         self._early_bytes = 0
         self._sequences: dict[str, int] = {}
@@ -79,7 +80,10 @@ class LiveSession:
             raise FailedPrecondition(
                 f"segment {request.segment} was opened, {self._next_segment} is next"
             )
+        if self._last_opened:
+            raise FailedPrecondition(f"segment {request.segment} was opened after the last one")
         self.become(Event.SEGMENT_OPENED)
+        self._last_opened = request.last
         self._next_segment += 1
         live = self._live_outputs(request)
         key = SegmentKey(self.session_id, request.segment)
@@ -293,7 +297,7 @@ class LiveSession:
             position=piece.position,
             tensors=piece.tensors,
             segment_finished=ends,
-            finished=ends and self.client_done,
+            finished=ends and (self.client_done or self._last_opened),
             finish_reason=piece.finish_reason,
         )
 
