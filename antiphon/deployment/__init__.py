@@ -1,1 +1,1 @@
-"""A deployment: its schema, and the launcher that runs one on this machine."""
+"""A deployment: the schema of its file, which stages, gateway, launcher and chart read."""

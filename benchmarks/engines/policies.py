@@ -20,13 +20,13 @@ from itertools import pairwise
 
 import torch
 
-from antiphon.load.player import underrun
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Emitted, Failed, InputChunk
 from antiphon.runtime.session.chunking import next_boundary
 from antiphon.segment import ChunkPolicy, FinishReason, SegmentKey
 from benchmarks.engines.code2wav import WANTED, Engines, decoder_config
 from services.code2wav.engine import Code2WavEngine
+from tools.load.player import underrun
 
 SAMPLE_RATE_HZ = 24_000
 POLICIES = (

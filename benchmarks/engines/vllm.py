@@ -30,9 +30,6 @@ import numpy.typing as npt
 import torch
 
 from antiphon.conversation import Conversation, Message, TextPart, to_tensors
-from antiphon.deployment.events import LaunchEvent
-from antiphon.deployment.plan import application_root
-from antiphon.deployment.process import ServiceProcess
 from antiphon.deployment.schema import Deployment, StageConfig, dump_deployment
 from antiphon.pipelines.qwen3_omni import read_config
 from antiphon.runtime.engine import Completed, Emitted, Engine, Failed, InputChunk, SegmentSettings
@@ -44,6 +41,9 @@ from services.thinker.qwen3_omni import DEFAULT_SAMPLING, load, load_intake
 from services.thinker.segment import PROMPT, TEXT
 from services.thinker.vllm_engine import environment
 from services.thinker.vllm_engine.media import MediaLimits
+from tools.launcher.events import LaunchEvent
+from tools.launcher.plan import application_root
+from tools.launcher.process import ServiceProcess
 
 SESSIONS = (1, 8)
 CONTEXT_LIMIT = 4096

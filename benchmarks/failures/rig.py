@@ -16,11 +16,11 @@ import httpx
 
 import antiphon
 from antiphon import SamplingRequest
-from antiphon.deployment.launcher import Launcher, Running
-from antiphon.deployment.plan import application_root
-from antiphon.deployment.process import ServiceProcess
 from antiphon.deployment.schema import Deployment, StageConfig, dump_deployment
 from antiphon.testing.local_deployment import local_deployment
+from tools.launcher.launcher import Launcher, Running
+from tools.launcher.plan import application_root
+from tools.launcher.process import ServiceProcess
 
 ROLE = "code2wav"
 GENEROUS_S = 120.0

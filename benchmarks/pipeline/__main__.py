@@ -21,13 +21,13 @@ import torch
 
 import antiphon
 from antiphon import Delivery, SamplingRequest
-from antiphon.deployment.launcher import Launcher, Running
-from antiphon.load.processes import usage_of
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.testing.reference import Case, Reference, conversation
 from antiphon.testing.tiny_checkpoint import TinyShape, build_tiny_checkpoint
 from benchmarks.pipeline.one_process import OneProcess
 from benchmarks.pipeline.sides import Round, Side, Taken
+from tools.launcher.launcher import Launcher, Running
+from tools.load.processes import usage_of
 
 # Text and speech go on to their limits, so that every round is the same work.
 SHAPES = {

@@ -7,9 +7,9 @@ from pathlib import PurePosixPath
 import pytest
 from chart_rendering import PRESETS, ROOT, preset, render
 
-from antiphon.deployment.plan import EMBEDDED_MODEL
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.pipelines.graph import pipeline_named
+from tools.launcher.plan import EMBEDDED_MODEL
 
 
 @pytest.mark.parametrize("name", PRESETS)

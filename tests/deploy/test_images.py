@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 from chart_rendering import CHART, ROOT, render
 
-from antiphon.deployment.plan import EMBEDDED_MODEL
+from tools.launcher.plan import EMBEDDED_MODEL
 
 DOCKERFILES = ("gateway/Dockerfile", "services/Dockerfile")
 CONFIG = "/etc/antiphon/deployment.yaml"

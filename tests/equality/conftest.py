@@ -17,11 +17,11 @@ import pytest_asyncio
 from truth import Truth
 
 import antiphon
-from antiphon.deployment.launcher import Launcher, Running
 from antiphon.deployment.schema import StageConfig
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.testing.reference import Reference
 from antiphon.testing.tiny_checkpoint import OTHER, SMALL, build_tiny_checkpoint
+from tools.launcher.launcher import Launcher, Running
 
 # Shape and seed. vLLM's attention on CPUs has no heads of 16.
 CHECKPOINTS = {

@@ -14,9 +14,9 @@ from test_fidelity import AUDIO_CASES, FRAMES_CASES, LENGTH_CASES, MIXED_CASES, 
 from truth import Truth
 
 import antiphon
-from antiphon.deployment.launcher import Launcher
 from antiphon.deployment.schema import StageConfig
 from antiphon.testing.local_deployment import local_deployment
+from tools.launcher.launcher import Launcher
 
 pytestmark = [
     pytest.mark.equality,

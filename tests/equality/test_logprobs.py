@@ -20,9 +20,9 @@ from truth import Truth
 
 import antiphon
 from antiphon import Delivery, TokenLogprob
-from antiphon.deployment.launcher import Running
 from antiphon.testing.margins import LOGPROB_TOLERANCE
 from antiphon.testing.reference import Case, Reference
+from tools.launcher.launcher import Running
 
 pytestmark = [
     pytest.mark.equality,

@@ -14,12 +14,12 @@ from truth import Truth
 import antiphon
 from antiphon import FinishReason
 from antiphon.chunk import Chunk
-from antiphon.deployment.launcher import Running
 from antiphon.testing.reference import Case, conversation
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.stubs import stage_stub
+from tools.launcher.launcher import Running
 
 pytestmark = [
     pytest.mark.equality,

@@ -15,9 +15,9 @@ from truth import Truth
 
 import antiphon
 from antiphon import ChunkPolicy
-from antiphon.deployment.launcher import Launcher
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.testing.reference import Case, Reference, conversation
+from tools.launcher.launcher import Launcher
 from tools.speaking_checkpoint.acoustics import FRAME
 from tools.speaking_checkpoint.judge import pulse_trains
 from tools.speaking_checkpoint.recogniser import Recogniser

@@ -15,13 +15,13 @@ from asking import RATE, ask, check, groups
 from truth import Truth
 
 import antiphon
-from antiphon.deployment.launcher import Launcher, Running
 from antiphon.deployment.schema import StageConfig
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.testing.reference import Case, conversation
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
+from tools.launcher.launcher import Launcher, Running
 
 pytestmark = [
     pytest.mark.equality,

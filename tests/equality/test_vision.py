@@ -20,9 +20,9 @@ from truth import Truth
 
 import antiphon
 from antiphon import Delivery
-from antiphon.deployment.launcher import Running
 from antiphon.errors import InvalidArgument
 from antiphon.testing.reference import chat_messages
+from tools.launcher.launcher import Running
 
 pytest.importorskip("vllm")
 pytestmark = [

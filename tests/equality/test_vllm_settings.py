@@ -15,11 +15,11 @@ from test_vision import KINDS
 from truth import Truth
 
 import antiphon
-from antiphon.deployment.launcher import Launcher, Running
 from antiphon.deployment.schema import StageConfig
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.testing.reference import Reference
 from antiphon.testing.tiny_checkpoint import OTHER, build_tiny_checkpoint
+from tools.launcher.launcher import Launcher, Running
 
 pytest.importorskip("vllm")
 pytestmark = [

@@ -16,8 +16,8 @@ import pytest
 from matplotlib.image import imread
 from openai import OpenAI
 
-from antiphon.demo.script import SCRIPT
-from antiphon.deployment.plan import EMBEDDED_MODEL
+from tools.demo.script import SCRIPT
+from tools.launcher.plan import EMBEDDED_MODEL
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 240
@@ -45,7 +45,7 @@ def test_demo_talks_answers_what_is_typed_and_leaves_nothing_running(tmp_path: P
     os.write(person, b"Good morning!\nquit\n")
     try:
         result = subprocess.run(
-            [sys.executable, "-m", "antiphon.demo", "--out", str(tmp_path)],
+            [sys.executable, "-m", "tools.demo", "--out", str(tmp_path)],
             cwd=ROOT,
             stdin=terminal,
             capture_output=True,
@@ -69,7 +69,7 @@ def test_demo_talks_answers_what_is_typed_and_leaves_nothing_running(tmp_path: P
 
 
 def test_up_serves_the_embedded_model_when_none_is_named(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "antiphon.deployment", "up", "--port", "0"]
+    command = [sys.executable, "-m", "tools.launcher", "up", "--port", "0"]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
     ) as process:

@@ -15,14 +15,14 @@ import pytest
 import pytest_asyncio
 
 from antiphon.errors import FailedPrecondition, InvalidArgument, Unavailable
-from antiphon.load.capture import record
-from antiphon.load.content import Content
-from antiphon.load.options import read_options
-from antiphon.load.recording import feeds_of, write_recording
-from antiphon.load.result import Result
-from antiphon.load.target import Target, started, target_at
-from antiphon.load.trials import load_service
 from antiphon.testing.local_deployment import local_deployment
+from tools.load.capture import record
+from tools.load.content import Content
+from tools.load.options import read_options
+from tools.load.recording import feeds_of, write_recording
+from tools.load.result import Result
+from tools.load.target import Target, started, target_at
+from tools.load.trials import load_service
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 
@@ -199,10 +199,10 @@ async def test_command_fails_when_a_request_fails(target: Target, tiny: Path) ->
 
 
 async def command(*arguments: str) -> subprocess.CompletedProcess[str]:
-    """`python -m antiphon.load` to its end."""
+    """`python -m tools.load` to its end."""
     return await asyncio.to_thread(
         subprocess.run,
-        [sys.executable, "-m", "antiphon.load", *arguments],
+        [sys.executable, "-m", "tools.load", *arguments],
         cwd=ROOT,
         capture_output=True,
         text=True,

@@ -15,9 +15,9 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 
 import antiphon
 from antiphon import SamplingRequest
-from antiphon.deployment.events import LaunchEvent, Loaded
-from antiphon.deployment.launcher import Launcher
 from antiphon.testing.local_deployment import local_deployment
+from tools.launcher.events import LaunchEvent, Loaded
+from tools.launcher.launcher import Launcher
 
 pytestmark = pytest.mark.processes
 

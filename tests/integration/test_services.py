@@ -18,7 +18,6 @@ import pytest_asyncio
 import antiphon
 from antiphon import SamplingRequest
 from antiphon.chunk import Chunk
-from antiphon.deployment.launcher import Launcher, Running
 from antiphon.deployment.schema import StageConfig
 from antiphon.segment import FinishReason
 from antiphon.testing.local_deployment import local_deployment
@@ -26,6 +25,7 @@ from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.stubs import stage_stub
+from tools.launcher.launcher import Launcher, Running
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 

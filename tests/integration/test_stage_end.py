@@ -15,14 +15,14 @@ import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from stage_session import Request, Session, codes_chunk, opening
 
-from antiphon.deployment.plan import application_root
-from antiphon.deployment.process import ServiceProcess
 from antiphon.deployment.schema import Deployment, StageConfig, dump_deployment
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.testing.fake_engine import EXPLOSION
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_to_proto
+from tools.launcher.plan import application_root
+from tools.launcher.process import ServiceProcess
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio]
 

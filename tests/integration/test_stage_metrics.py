@@ -19,12 +19,12 @@ from prometheus_client.registry import Collector
 
 import antiphon
 from antiphon import SamplingRequest
-from antiphon.deployment.launcher import Launcher, Running
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument, Unavailable
 from antiphon.runtime.server.metrics_door import metrics_door
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.version import VERSION
+from tools.launcher.launcher import Launcher, Running
 
 ROLES = ("thinker", "talker", "code2wav")
 OUTPUTS = {"thinker": ("prompt", "tokens", "text"), "talker": ("codes",), "code2wav": ("audio",)}

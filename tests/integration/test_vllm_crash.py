@@ -13,10 +13,10 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from metrics_page import read_page
 
 import antiphon
-from antiphon.deployment.launcher import Launcher
 from antiphon.deployment.schema import StageConfig
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.testing.tiny_checkpoint import TinyShape, build_tiny_checkpoint
+from tools.launcher.launcher import Launcher
 
 pytest.importorskip("vllm")
 psutil = pytest.importorskip("psutil")

@@ -17,8 +17,8 @@ from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
 
 import antiphon
 from antiphon import ChunkPolicy, SamplingRequest
-from antiphon.deployment.launcher import Launcher
 from antiphon.testing.local_deployment import local_deployment
+from tools.launcher.launcher import Launcher
 from tools.speaking_checkpoint.acoustics import Floats
 from tools.speaking_checkpoint.codes import GROUPS
 from tools.speaking_checkpoint.requests import Request

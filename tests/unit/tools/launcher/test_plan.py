@@ -1,0 +1,212 @@
+"""Overrides, model paths and the place of the services; lines cut from bytes."""
+
+from __future__ import annotations
+
+import re
+import socket
+from pathlib import Path
+
+import pytest
+from fake_services import Checkout
+
+from antiphon.deployment.schema import Deployment, StageConfig, check_roles, load_deployment
+from antiphon.errors import FailedPrecondition, InvalidArgument, Unavailable
+from antiphon.pipelines.qwen3_omni import PIPELINE
+from tools.launcher.lines import MAX_LINE_BYTES, LineBuffer
+from tools.launcher.plan import (
+    EMBEDDED_MODEL,
+    application_root,
+    embedded_model,
+    listen_addresses,
+    resolve,
+    with_addresses,
+    with_gateway,
+    with_overrides,
+    with_priorities,
+)
+from tools.launcher.ports import check_free
+
+
+def test_overrides_take_the_schemas_types_when_written_as_text() -> None:
+    before = Deployment(stages={"talker": StageConfig(threads=3)})
+    after = with_overrides(before, ["talker.slots=4", "thinker.device=cuda:1"])
+    assert after.stage("talker") == StageConfig(threads=3, slots=4)
+    assert after.stage("thinker") == StageConfig(device="cuda:1")
+
+
+@pytest.mark.parametrize(
+    "override",
+    ["talker", "talker.slots", "slots=4", ".slots=4", "talker.=4", "talker.slots=many",
+     "talker.slots=0", "talker.speed=4"],
+)  # fmt: skip
+def test_overrides_are_refused_when_form_key_or_value_is_wrong(override: str) -> None:
+    with pytest.raises(InvalidArgument):
+        with_overrides(Deployment(), [override])
+
+
+@pytest.mark.parametrize(
+    ("override", "field", "words"),
+    [
+        ("talker.devise=cuda", "stages.talker.devise", "did you mean device?"),
+        ("talker.qqq=1", "stages.talker.qqq", "there are addresses, listen,"),
+        ("talker.slots=many", "stages.talker.slots", "Expected `int`"),
+    ],
+)
+def test_override_that_is_refused_is_named_with_what_was_meant(
+    override: str, field: str, words: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=rf"^{re.escape(field)}: .*{re.escape(words)}") as e:
+        with_overrides(Deployment(), [override])
+    assert e.value.field == field
+
+
+@pytest.mark.parametrize(
+    ("content", "field", "words"),
+    [
+        ("stages: {talker: {devise: cuda}}", "stages.talker.devise", "did you mean device?"),
+        ("stages: {talker: {slots: 0}}", "stages.talker.slots", "Expected `int` >= 1"),
+        ("stages: {talker: 3}", "stages.talker", "Expected `object`, got `int`"),
+        ("gateway: {max_call: 3}", "gateway.max_call", "did you mean max_calls?"),
+        ("gateway: {max_calls: no}", "gateway.max_calls", "Expected `int`, got `bool`"),
+        ("stage: {}", "stage", "did you mean stages?"),
+        ("[]", "", "Expected `object`, got `array`"),
+    ],
+)
+def test_deployment_file_that_is_refused_is_named_with_the_key(
+    tmp_path: Path, content: str, field: str, words: str
+) -> None:
+    path = tmp_path / "deployment.yaml"
+    path.write_text(content)
+    where = f"{path}: {field}: " if field else f"{path}: "
+    with pytest.raises(InvalidArgument, match=rf"^{re.escape(where)}.*{re.escape(words)}") as e:
+        load_deployment(path)
+    assert e.value.field == field
+
+
+def test_roles_are_refused_with_the_one_that_was_meant() -> None:
+    deployment = Deployment(stages={"code2wave": StageConfig()})
+    with pytest.raises(
+        InvalidArgument, match=r"has no code2wave; .*; did you mean code2wav\?"
+    ) as e:
+        check_roles(deployment, PIPELINE.name, PIPELINE.roles)
+    assert e.value.field == "stages.code2wave"
+
+
+def test_addresses_to_listen_on_leave_out_stages_that_run_elsewhere() -> None:
+    talker, code2wav = StageConfig(addresses=("h:1",)), StageConfig(metrics_listen="0.0.0.0:9464")
+    stages = {"talker": talker, "code2wav": code2wav}
+    assert listen_addresses(Deployment(stages=stages), PIPELINE) == {
+        "gateway.http_listen": "127.0.0.1:8000",
+        "gateway.grpc_listen": "127.0.0.1:0",
+        "stages.thinker.listen": "127.0.0.1:0",
+        "stages.code2wav.listen": "127.0.0.1:0",
+        "stages.code2wav.metrics_listen": "0.0.0.0:9464",
+    }
+
+
+def test_ports_are_refused_when_two_settings_have_the_same() -> None:
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        address = f"127.0.0.1:{free.getsockname()[1]}"
+    with pytest.raises(Unavailable, match=f"^two: cannot listen on {address}"):
+        check_free({"one": address, "two": address})
+    check_free({"one": address, "two": "127.0.0.1:0", "three": "127.0.0.1:0"})
+
+
+def test_gateway_settings_replace_only_what_they_name() -> None:
+    changed = with_gateway(Deployment(), {"http_listen": "0.0.0.0:80"}).gateway
+    assert (changed.http_listen, changed.grpc_listen) == (
+        "0.0.0.0:80",
+        Deployment().gateway.grpc_listen,
+    )
+
+
+def test_addresses_keep_the_rest_of_a_stage_when_filled_in() -> None:
+    before = Deployment(stages={"talker": StageConfig(slots=4)})
+    after = with_addresses(before, {"talker": "h:1"})
+    assert after.stage("talker") == StageConfig(slots=4, addresses=("h:1",))
+
+
+def test_engines_stand_back_the_more_the_farther_they_are_from_the_listener() -> None:
+    given = {"talker": StageConfig(engine_nice=0), "code2wav": StageConfig(slots=4)}
+    stages = with_priorities(Deployment(stages=given), PIPELINE).stages
+    assert stages["talker"].engine_nice == 0
+    thinker, code2wav = stages["thinker"].engine_nice, stages["code2wav"].engine_nice
+    assert thinker is not None
+    assert code2wav is not None
+    assert thinker > code2wav > 0
+    assert stages["code2wav"].slots == 4
+
+
+def test_engine_on_an_accelerator_does_not_stand_back() -> None:
+    before = Deployment(stages={"thinker": StageConfig(device="cuda:0")})
+    assert with_priorities(before, PIPELINE).stage("thinker").engine_nice is None
+
+
+def test_resolve_makes_the_model_path_absolute_when_it_is_relative(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(checkout.root)
+    deployment, pipeline = resolve(Deployment(model="model"), checkout.root)
+    assert deployment.model == str(checkout.model)
+    assert pipeline.name == "qwen3_omni"
+
+
+def test_resolve_refuses_when_a_stage_is_not_in_the_pipeline(checkout: Checkout) -> None:
+    deployment = Deployment(model=str(checkout.model), stages={"tolker": StageConfig()})
+    with pytest.raises(InvalidArgument, match="tolker; it has thinker, talker, code2wav"):
+        resolve(deployment, checkout.root)
+
+
+def test_resolve_takes_the_embedded_model_when_none_is_named(checkout: Checkout) -> None:
+    checkout.model.rename(checkout.embed())
+    deployment, pipeline = resolve(Deployment(), checkout.root)
+    assert deployment.model == str(checkout.root / EMBEDDED_MODEL)
+    assert pipeline.name == "qwen3_omni"
+
+
+def test_resolve_says_where_the_embedded_model_was_looked_for_when_it_is_missing(
+    checkout: Checkout,
+) -> None:
+    with pytest.raises(FailedPrecondition, match=str(checkout.root / EMBEDDED_MODEL)) as caught:
+        resolve(Deployment(), checkout.root)
+    assert caught.value.field == "model"
+
+
+def test_embedded_model_is_where_this_repository_has_it() -> None:
+    assert (embedded_model(application_root()) / "generation_config.json").is_file()
+
+
+def test_application_root_is_the_working_directory_when_it_has_the_services(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(checkout.root)
+    assert application_root() == checkout.root
+
+
+def test_application_root_is_the_checkout_when_started_elsewhere(
+    checkout: Checkout, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(checkout.model)
+    assert application_root(checkout.root) == checkout.root
+
+
+def test_application_root_error_names_the_places_when_there_is_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(FailedPrecondition, match=f"{tmp_path} or {tmp_path / 'lib'}"):
+        application_root(tmp_path / "lib")
+
+
+def test_line_buffer_joins_pieces_and_cuts_at_every_ending() -> None:
+    lines = LineBuffer()
+    assert list(lines.feed(b"one\ntw")) == ["one"]
+    assert list(lines.feed(b"o\r\n\n 50%\r100%\rlas")) == ["two", " 50%", "100%"]
+    assert list(lines.flush()) == ["las"]
+    assert list(lines.flush()) == []
+
+
+def test_line_buffer_gives_a_line_in_parts_when_it_never_ends() -> None:
+    lines = LineBuffer()
+    assert [len(line) for line in lines.feed(b"x" * MAX_LINE_BYTES)] == [MAX_LINE_BYTES]
+    assert list(lines.feed(b"y\n")) == ["y"]

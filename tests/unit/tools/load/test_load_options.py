@@ -1,0 +1,123 @@
+"""The command line of a load test: what it means and what it refuses."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import InvalidArgument
+from antiphon.segment import ChunkPolicy, Delivery
+from tools.load.__main__ import main
+from tools.load.objectives import Objective
+from tools.load.options import read_options
+from tools.load.target import Target, target_at
+
+
+def test_defaults_are_an_open_loop_on_a_tiny_checkpoint_at_real_time() -> None:
+    options = read_options(["code2wav"])
+    assert (options.load.rate, options.load.sessions) == (1.0, None)
+    assert options.tiny
+    assert options.paced
+    assert options.groups == ChunkPolicy(first=1, ramp=(), steady=1)
+    assert options.objectives == (Objective("ttfa", 1.0), Objective("underrun", 0.1))
+
+
+def test_frames_are_grouped_as_a_talker_does_when_they_come_flat_out() -> None:
+    assert read_options(["code2wav", "--pace", "flat"]).groups.steady > 1
+    assert read_options(["code2wav", "--chunk-frames", "3"]).groups == ChunkPolicy(3, (), 3)
+    asked = read_options(["gateway", "--chunk-frames", "1,2,4,8"])
+    assert asked.content.chunk_policy == ChunkPolicy(1, (2, 4), 8)
+
+
+def test_sessions_make_a_closed_loop() -> None:
+    options = read_options(["gateway", "--sessions", "3", "--delivery", "whole"])
+    assert (options.load.rate, options.load.sessions) == (None, 3)
+    assert options.content.delivery is Delivery.WHOLE
+
+
+def test_text_only_asks_for_and_judges_text() -> None:
+    options = read_options(["gateway", "--text-only"])
+    assert options.content.outputs == ("text",)
+    assert options.objectives == (Objective("ttft", 1.0),)
+
+
+def test_http_target_of_a_stage_is_refused() -> None:
+    with pytest.raises(InvalidArgument, match="a gateway's HTTP door; a code2wav's is host:port"):
+        read_options(["code2wav", "--target", "http://h:1"])
+
+
+@pytest.mark.parametrize(
+    ("service", "address", "target", "door"),
+    [
+        ("gateway", "http://h:1", Target(http_url="http://h:1"), "http"),
+        ("gateway", "h:1", Target(grpc_address="h:1"), "grpc"),
+        ("talker", "h:1", Target(grpc_address="h:1", stages={"talker": "h:1"}), "grpc"),
+    ],
+)
+def test_target_is_not_started(service: str, address: str, target: Target, door: str) -> None:
+    options = read_options([service, "--target", address, "--model", "m"])
+    assert not options.tiny
+    assert options.door == door
+    assert target_at(service, address) == target
+
+
+def test_stage_settings_go_to_the_deployment(tmp_path: Path) -> None:
+    options = read_options(["talker", "--model", str(tmp_path), "--stage", "talker.slots=3"])
+    assert options.deployment.stage("talker").slots == 3
+    assert options.deployment.model == str(tmp_path)
+    assert options.settings()["model"] == str(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ([], "say what to load"),
+        (["talker", "--record", "f"], "say what to load"),
+        (["--record", "f", "--target", "h:1"], "takes no --target"),
+        (["talker", "--target", "h:1"], "special ids"),
+        (["talker", "--slo", "speed=1"], "must look like"),
+        (["talker", "--warm-up", "-1"], "must not be negative"),
+        (["gateway", "--prompts", "/nowhere/at/all"], "No such file"),
+        (["gateway", "--config", "/nowhere/at/all"], "No such file"),
+    ],
+)
+def test_command_that_makes_no_sense_is_refused(
+    arguments: list[str], said: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(InvalidArgument, match=said):
+        read_options(arguments)
+    assert main(arguments) == 1
+    assert said in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["nothing"],
+        ["talker", "--rate", "0"],
+        ["talker", "--rate", "nan"],
+        ["talker", "--rate", "1", "--sessions", "1"],
+        ["talker", "--sessions", "0"],
+        ["talker", "--frames", "-1"],
+        ["talker", "--chunk-frames", "1,0"],
+        ["talker", "--goodput", "95"],
+        ["talker", "--max-trials", "two"],
+    ],
+)
+def test_argument_of_no_use_ends_with_the_usage(arguments: list[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        read_options(arguments)
+    assert caught.value.code == 2
+
+
+def test_target_where_nothing_listens_is_a_message(capsys: pytest.CaptureFixture[str]) -> None:
+    with socket.socket() as taken:
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        assert main(["code2wav", "--target", address]) == 1
+        assert main(["gateway", "--target", f"http://{address}"]) == 1
+    first, second = capsys.readouterr().err.splitlines()
+    assert first.startswith("error: ")
+    assert second.startswith(f"error: http://{address}: ")

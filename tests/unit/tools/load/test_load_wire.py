@@ -1,0 +1,242 @@
+"""What a driver sends and reads: feeds, recordings, chat events, HTTP."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import json
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from antiphon.errors import (
+    AntiphonError,
+    DataLoss,
+    FailedPrecondition,
+    InvalidArgument,
+    ResourceExhausted,
+)
+from antiphon.pipelines.qwen3_omni import SpecialIds, assistant_start, user_positions
+from antiphon.segment import ChunkPolicy
+from antiphon.v1 import chunk_pb2
+from antiphon.wire.chunks import chunk_from_proto
+from tools.load.content import Content
+from tools.load.gateway_driver import HttpDriver
+from tools.load.http_stream import HttpAddress, get, server_sent_events
+from tools.load.measured import Trace
+from tools.load.openai_stream import ChatPiece, error_of, read_event
+from tools.load.recording import feeds_of, read_recording, write_recording
+from tools.load.upstream import Feed, Timed, code2wav_feed, talker_feed, thinker_feed
+
+SPECIAL = SpecialIds(
+    im_start=1000, im_end=1001, user=7, assistant=8, tts_pad=1002, tts_bos=1003, tts_eos=1004,
+    audio=1005, image=1006, video=1007,
+)  # fmt: skip
+POLICY = ChunkPolicy(first=1, ramp=(2, 4), steady=5)
+
+
+def sent_in_order(feed: Feed) -> None:
+    """Every edge's sequences and positions follow on each other, and each edge ends once."""
+    ends: dict[str, bool] = {}
+    positions: dict[str, int] = {}
+    sequences: dict[str, int] = {}
+    for timed in feed:
+        chunk = chunk_from_proto(timed.chunk)
+        assert not ends.get(chunk.edge)
+        assert chunk.position == positions.get(chunk.edge, 0)
+        assert chunk.sequence == sequences.get(chunk.edge, 0)
+        counted = next(iter(chunk.tensors.values()), np.empty(0))
+        positions[chunk.edge] = chunk.position + len(counted)
+        sequences[chunk.edge] = chunk.sequence + 1
+        ends[chunk.edge] = chunk.segment_finished
+    assert ends
+    assert all(ends.values())
+    assert [timed.at_s for timed in feed] == sorted(timed.at_s for timed in feed)
+
+
+def test_thinker_feed_is_one_conversation_that_depends_on_the_number_only() -> None:
+    content = Content(prompt_length=5)
+    first, again, other = (thinker_feed(content, number) for number in (1, 1, 2))
+    assert first == again != other
+    sent_in_order(first)
+    messages = json.loads(chunk_from_proto(first[0].chunk).tensors["messages"].tobytes())
+    assert len(messages[0]["parts"][0]["text"].split()) == 5
+
+
+def test_prompts_are_taken_in_turn() -> None:
+    content = Content(prompts=("one", "two"))
+    assert [content.prompt(number) for number in range(3)] == ["one", "two", "one"]
+
+
+def test_talker_feed_is_a_prompt_and_then_tokens_one_by_one_at_their_rate() -> None:
+    feed = talker_feed(Content(prompt_length=6, reply_tokens=4), SPECIAL, 10.0, 0)
+    sent_in_order(feed)
+    prompt = chunk_from_proto(feed[0].chunk).tensors["ids"]
+    assert len(user_positions(prompt, SPECIAL)) == 6 + 3
+    assert assistant_start(prompt, SPECIAL) == 6 + 3
+    assert max(chunk_from_proto(t.chunk).tensors["ids"][0] for t in feed[1:-1]) < 1000
+    assert [timed.at_s for timed in feed] == pytest.approx([0, 0, 0.1, 0.2, 0.3, 0.4])
+
+
+def test_code2wav_feed_groups_frames_as_the_policy_says_and_paces_them() -> None:
+    feed = code2wav_feed(Content(frames=10), (4, 64), POLICY, 12.5, 0)
+    sent_in_order(feed)
+    codes = [chunk_from_proto(timed.chunk).tensors["codes"] for timed in feed]
+    assert [len(each) for each in codes] == [1, 2, 4, 3]
+    assert max(each.max() for each in codes) < 64
+    assert [timed.at_s * 12.5 for timed in feed] == pytest.approx([0, 2, 6, 9])
+
+
+def test_code2wav_feed_without_a_number_of_frames_is_refused() -> None:
+    with pytest.raises(FailedPrecondition, match="--frames"):
+        code2wav_feed(Content(frames=0), (4, 64), POLICY, 12.5, 0)
+
+
+def recorded(session_id: str, edge: str, at_s: float) -> Timed:
+    return Timed(at_s, chunk_pb2.Chunk(session_id=session_id, edge=edge))
+
+
+def test_recording_comes_back_by_session_with_its_own_times(tmp_path: Path) -> None:
+    path = tmp_path / "run.chunks"
+    chunks = [
+        recorded("a", "input", 0.0),
+        recorded("a", "prompt", 1.0),
+        recorded("b", "prompt", 2.0),
+        recorded("a", "tokens", 1.5),
+        recorded("b", "tokens", 2.25),
+    ]
+    assert write_recording(path, chunks) == 5
+    assert list(read_recording(path)) == chunks
+    feeds = feeds_of(path, ("prompt", "tokens"))
+    assert [[(t.at_s, t.chunk.edge) for t in feed] for feed in feeds] == [
+        [(0.0, "prompt"), (0.5, "tokens")],
+        [(0.0, "prompt"), (0.25, "tokens")],
+    ]
+    with pytest.raises(FailedPrecondition, match="codes"):
+        feeds_of(path, ("codes",))
+
+
+def test_recording_that_breaks_off_is_a_loss_wherever_it_does(tmp_path: Path) -> None:
+    path = tmp_path / "run.chunks"
+    write_recording(path, [recorded("a", "prompt", 0.0)])
+    whole = path.read_bytes()
+    first_record = len(b"antiphon chunks 1\n")
+    for size in range(first_record + 1, len(whole)):
+        path.write_bytes(whole[:size])
+        with pytest.raises(DataLoss):
+            list(read_recording(path))
+    path.write_bytes(b"RIFF")
+    with pytest.raises(InvalidArgument, match="not a recording"):
+        list(read_recording(path))
+    with pytest.raises(InvalidArgument, match="No such file"):
+        list(read_recording(tmp_path / "missing"))
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 6])
+def test_chat_event_tells_the_bytes_of_its_audio(count: int) -> None:
+    data = base64.b64encode(bytes(count)).decode()
+    delta = {"audio": {"data": data, "transcript": "day"}}
+    piece = read_event(json.dumps({"choices": [{"index": 0, "delta": delta}]}).encode())
+    assert piece == ChatPiece(text="day", pcm16_bytes=count)
+
+
+def test_chat_event_of_text_of_the_end_and_of_nothing() -> None:
+    assert read_event(b'{"choices":[{"delta":{"content":"hi"}}]}') == ChatPiece(text="hi")
+    assert read_event(b'{"choices":[],"usage":{}}') == ChatPiece()
+    assert read_event(b"[DONE]").done  # type: ignore[union-attr]
+    with pytest.raises(DataLoss):
+        read_event(b"{")
+
+
+def test_error_of_a_response_is_typed() -> None:
+    body = b'{"error":{"message":"busy","type":"rate_limit_error","code":"resource_exhausted"}}'
+    assert isinstance(error_of(429, body), ResourceExhausted)
+    assert isinstance(read_event(body), ResourceExhausted)
+    assert error_of(502, b"<html>").message == "HTTP status 502"
+
+
+@asynccontextmanager
+async def http_server(answer: bytes) -> AsyncIterator[HttpAddress]:
+    """A server that answers every request with these bytes and then closes."""
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        fields = dict(
+            line.split(": ", 1) for line in head.decode().lower().split("\r\n")[1:] if line
+        )
+        await reader.readexactly(int(fields.get("content-length", 0)))
+        for place in range(0, len(answer), 7):
+            writer.write(answer[place : place + 7])
+            await writer.drain()
+        writer.close()
+        await writer.wait_closed()
+
+    async with await asyncio.start_server(serve, "127.0.0.1", 0) as server:
+        yield HttpAddress("127.0.0.1", server.sockets[0].getsockname()[1])
+
+
+def chunked(*pieces: bytes) -> bytes:
+    body = b"".join(b"%x\r\n%b\r\n" % (len(piece), piece) for piece in (*pieces, b""))
+    return b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n" + body
+
+
+def sized(status: int, body: bytes) -> bytes:
+    return b"HTTP/1.1 %d X\r\nContent-Length: %d\r\n\r\n%b" % (status, len(body), body)
+
+
+async def test_events_are_read_however_the_response_is_cut() -> None:
+    answer = chunked(b"data: on", b"e\n\nda", b"ta: two\r\n\r\n: comment\n\ndata: three\n\n")
+    async with http_server(answer) as address:
+        events = [event async for event in server_sent_events(address, "/", b"{}")]
+    assert events == [b"one", b"two", b"three"]
+
+
+@pytest.mark.parametrize(
+    "answer", [sized(200, b"body"), chunked(b"bo", b"dy"), b"HTTP/1.1 200 OK\r\n\r\nbody"]
+)
+async def test_body_is_read_in_each_of_its_framings(answer: bytes) -> None:
+    async with http_server(answer) as address:
+        assert await get(address, "/") == b"body"
+
+
+async def http_error(answer: bytes) -> AntiphonError:
+    """What an HTTP request raises when the server answers with this."""
+    async with http_server(answer) as address:
+        driver = HttpDriver(address, "m", Content(), sample_rate_hz=24_000, timeout_s=30)
+        with pytest.raises(AntiphonError) as caught:
+            await driver.ask(Trace(0, 0.0))
+    return caught.value
+
+
+@pytest.mark.parametrize(
+    ("answer", "code"),
+    [
+        (
+            sized(429, b'{"error":{"message":"m","code":"resource_exhausted"}}'),
+            "resource_exhausted",
+        ),
+        (chunked(b'data: {"error":{"message":"m","code":"unavailable"}}\n\n'), "unavailable"),
+        (sized(500, b"oops"), "internal"),
+        (chunked(b"data: {}\n\n"), "data_loss"),
+        (b"", "unavailable"),
+        (b"HTTP/1.1 200 OK\r\nContent-Length: 99\r\n\r\ndata: {}\n\n", "unavailable"),
+        (b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", "data_loss"),
+        (b"SSH-2.0-nothing\r\n\r\n", "data_loss"),
+    ],
+)
+async def test_http_failure_is_a_typed_error(answer: bytes, code: str) -> None:
+    assert (await http_error(answer)).code.value == code
+
+
+@pytest.mark.parametrize("url", ["https://h:1", "h:1", "http://", "http://h:1/v1"])
+def test_http_address_of_another_form_is_refused(url: str) -> None:
+    with pytest.raises(InvalidArgument, match="must look like http://host:port"):
+        HttpAddress.parse(url)
+
+
+def test_http_address_is_read() -> None:
+    read: Callable[[str], HttpAddress] = HttpAddress.parse
+    assert read("http://localhost:8000/") == HttpAddress("localhost", 8000)

@@ -1,0 +1,1 @@
+"""What one runs from a checkout: launcher, demo, load tests, speaking checkpoint."""

@@ -1,0 +1,133 @@
+"""`python -m tools.launcher up`: a whole deployment on this machine, in the foreground."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import signal
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import msgspec
+
+from antiphon.deployment.schema import Deployment, load_deployment
+from antiphon.errors import AntiphonError
+from tools.launcher.console import Console
+from tools.launcher.launcher import Launcher
+from tools.launcher.plan import with_gateway, with_overrides
+
+_STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status."""
+    options = _parser().parse_args(arguments)
+    console = Console(sys.stdout)
+    try:
+        launcher = Launcher(
+            _deployment(options), metrics=True, on_exit=options.on_exit, report=console
+        )
+        return asyncio.run(up(launcher, console))
+    except AntiphonError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+
+
+async def up(launcher: Launcher, console: Console) -> int:
+    """Run until a signal asks to stop (0) or the end of a service ends everything (1)."""
+    stopping = _StopOnSignal(launcher, console)
+    try:
+        async with launcher as running:
+            console.say(f"\nready in {running.startup_s:.1f} s; Ctrl-C stops everything")
+            console.say(f"  model {running.model}")
+            console.say(f"  HTTP  {running.http_url}")
+            console.say(f"  gRPC  {running.grpc_address}")
+            console.say("  metrics")
+            for name, process in running.processes.items():
+                if process.metrics_url:
+                    console.say(f"    {name:<9} {process.metrics_url}")
+            console.say()
+            ended = await running.wait()
+            console.say(f"{ended.name} has ended, stopping everything")
+            return 1
+    except asyncio.CancelledError:
+        if not stopping.asked:
+            raise
+        console.say("stopped, nothing is left running")
+        return 0
+
+
+class _StopOnSignal:
+    """The first signal stops everything in order, the second kills at once."""
+
+    def __init__(self, launcher: Launcher, console: Console) -> None:
+        self.asked = False
+        self._launcher = launcher
+        self._console = console
+        self._task = asyncio.current_task()
+        for number in _STOP_SIGNALS:
+            asyncio.get_running_loop().add_signal_handler(number, self._stop)
+
+    def _stop(self) -> None:
+        if self.asked or self._task is None:
+            self._console.say("killing everything")
+            self._launcher.kill()
+            return
+        self.asked = True
+        self._console.say("\nstopping; once more kills at once")
+        self._task.cancel()
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m tools.launcher")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    up = commands.add_parser(
+        "up", help="start every stage and the gateway, each as its own process"
+    )
+    up.add_argument(
+        "--model", type=Path, metavar="DIR", help="checkpoint directory (the small one in models/)"
+    )
+    up.add_argument("--config", type=Path, metavar="FILE", help="deployment file (YAML)")
+    up.add_argument("--host", metavar="ADDRESS", help="where the gateway listens (127.0.0.1)")
+    up.add_argument("--port", type=int, help="of its HTTP door (8000); 0 takes a free one")
+    up.add_argument("--grpc-port", type=int, metavar="PORT", help="of its gRPC door (a free one)")
+    up.add_argument(
+        "--on-exit",
+        choices=("restart", "stop"),
+        default="restart",
+        help="when a process ends after all were ready: start it again, after a longer pause each "
+        "time (restart), or stop everything with status 1 (stop)",
+    )
+    up.add_argument(
+        "--stage",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="ROLE.KEY=VALUE",
+        help="a stage's setting, for example talker.device=cuda:1",
+    )
+    return parser
+
+
+def _deployment(options: argparse.Namespace) -> Deployment:
+    """The deployment file, with what the command line says in place of what it says."""
+    deployment = load_deployment(options.config) if options.config else Deployment()
+    if options.model:
+        deployment = msgspec.structs.replace(deployment, model=str(options.model))
+    deployment = with_overrides(deployment, options.stage)
+    doors = {
+        "http_listen": _listen(deployment.gateway.http_listen, options.host, options.port),
+        "grpc_listen": _listen(deployment.gateway.grpc_listen, options.host, options.grpc_port),
+    }
+    return with_gateway(deployment, doors)
+
+
+def _listen(configured: str, host: str | None, port: int | None) -> str:
+    """The configured address with another host or port."""
+    old_host, _, old_port = configured.rpartition(":")
+    return f"{host or old_host}:{old_port if port is None else port}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

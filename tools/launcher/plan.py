@@ -1,0 +1,122 @@
+"""From what a person wrote to what is started: overrides, roles, absolute paths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import msgspec
+
+from antiphon.deployment.schema import Deployment, check_roles, deployment_of
+from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.pipelines.graph import Pipeline, pipeline_named, pipeline_of
+
+GATEWAY = "gateway"
+EMBEDDED_MODEL = "models/antiphon-demo"
+"""The small checkpoint that comes with the repository, from its root."""
+NICE_PER_STEP = 3
+
+CHECKOUT = Path(__file__).parents[2]
+"""The one that this file lies in."""
+
+
+def with_overrides(deployment: Deployment, overrides: Iterable[str]) -> Deployment:
+    """The deployment with each `role.key=value` in place of what it says.
+
+    Raises `InvalidArgument` for another form, an unknown key or a wrong value.
+    """
+    content = msgspec.to_builtins(deployment)
+    for override in overrides:
+        path, equals, value = override.partition("=")
+        role, dot, key = path.partition(".")
+        if not (role and dot and key and equals):
+            raise InvalidArgument(f"--stage {override}: must look like thinker.slots=4")
+        content["stages"].setdefault(role, {})[key] = value
+    return deployment_of(content, strict=False)
+
+
+def with_gateway(deployment: Deployment, changes: Mapping[str, str]) -> Deployment:
+    """The deployment with these settings of the gateway."""
+    content = msgspec.to_builtins(deployment)
+    content["gateway"] |= changes
+    return deployment_of(content, strict=False)
+
+
+def listen_addresses(deployment: Deployment, pipeline: Pipeline) -> dict[str, str]:
+    """Where the processes that are started here are to listen, by the setting that says so."""
+    gateway = deployment.gateway
+    wanted = {
+        "gateway.http_listen": gateway.http_listen,
+        "gateway.grpc_listen": gateway.grpc_listen,
+    }
+    for role in pipeline.roles:
+        stage = deployment.stage(role)
+        if not stage.addresses:
+            wanted[f"stages.{role}.listen"] = stage.listen
+            wanted[f"stages.{role}.metrics_listen"] = stage.metrics_listen
+    return {field: address for field, address in wanted.items() if address}
+
+
+def with_addresses(deployment: Deployment, addresses: Mapping[str, str]) -> Deployment:
+    """The deployment with the address of each of these stages filled in."""
+    stages = dict(deployment.stages)
+    for role, address in addresses.items():
+        stages[role] = msgspec.structs.replace(deployment.stage(role), addresses=(address,))
+    return msgspec.structs.replace(deployment, stages=stages)
+
+
+def with_priorities(deployment: Deployment, pipeline: Pipeline) -> Deployment:
+    """The deployment for stages that share one machine's cores: who is nearer to the listener
+    goes first, and everybody's messages before anybody's engine.
+
+    Otherwise a thinker, which is far ahead of what is being spoken, keeps the first audio
+    waiting. Stages on an accelerator, and those that say what they want, stay as they are.
+    """
+    stages = dict(deployment.stages)
+    for role in pipeline.roles:
+        stage = deployment.stage(role)
+        if stage.engine_nice is None and stage.device == "cpu":
+            nice = NICE_PER_STEP * pipeline.steps_to_client(role)
+            stages[role] = msgspec.structs.replace(stage, engine_nice=nice)
+    return msgspec.structs.replace(deployment, stages=stages)
+
+
+def resolve(deployment: Deployment, root: Path) -> tuple[Deployment, Pipeline]:
+    """The deployment with an absolute model path, and the pipeline that it runs.
+
+    Without a model it serves the embedded one. Raises `InvalidArgument` for a stage
+    that the pipeline does not have, and what `embedded_model` and `pipeline_of` raise.
+    """
+    named_model = deployment.model
+    model = Path(named_model).expanduser().resolve() if named_model else embedded_model(root)
+    named = deployment.pipeline
+    pipeline = pipeline_named(named) if named else pipeline_of(model)
+    check_roles(deployment, pipeline.name, pipeline.roles)
+    return msgspec.structs.replace(deployment, model=str(model)), pipeline
+
+
+def embedded_model(root: Path) -> Path:
+    """The checkpoint that lies in the repository. Raises `FailedPrecondition` without it."""
+    path = root / EMBEDDED_MODEL
+    if not (path / "config.json").is_file():
+        raise FailedPrecondition(
+            f"no model was named, and the one that comes with antiphon is not in {path}: "
+            "name a checkpoint directory (--model), or get the whole repository",
+            field="model",
+        )
+    return path
+
+
+def application_root(checkout: Path = CHECKOUT) -> Path:
+    """The directory that holds `services` and `gateway`.
+
+    The working directory is tried first, then `checkout`. Raises `FailedPrecondition`.
+    """
+    candidates = [Path.cwd(), checkout]
+    for root in candidates:
+        if all((root / name).is_dir() for name in ("services", GATEWAY)):
+            return root
+    tried = " or ".join(str(root) for root in dict.fromkeys(candidates))
+    raise FailedPrecondition(
+        f"the packages `services` and `{GATEWAY}` are not in {tried}; run from a checkout"
+    )

@@ -1,0 +1,132 @@
+"""Records what travels between the stages of a real deployment, for replay to one of them.
+
+The recorder opens each session on all stages, as the gateway does, with every output
+edge going to its consumers and here as well.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass, field
+
+import grpc
+
+from antiphon.errors import DeadlineExceeded
+from antiphon.pipelines.graph import CLIENT
+from antiphon.transport.channel import CHANNEL_OPTIONS
+from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
+from antiphon.wire.convert import error_from_proto
+from antiphon.wire.status import error_from_rpc
+from antiphon.wire.stubs import stage_stub
+from tools.load.content import Content
+from tools.load.stage_driver import Request, describe_stage, opening
+from tools.load.upstream import Feed, Timed, thinker_feed
+
+
+async def record(
+    stages: Mapping[str, str], content: Content, sessions: int, *, timeout_s: float
+) -> list[Timed]:
+    """Answer requests one after the other on these stages (addresses by role).
+
+    The chunks of every edge that a stage consumes, in the order in which they were
+    seen. Raises the typed error of a stage that fails.
+    """
+    described = {role: await describe_stage(address) for role, address in stages.items()}
+    chunks: list[Timed] = []
+    for number in range(sessions):
+        session = _Session(stages, described, content, number)
+        try:
+            async with asyncio.timeout(timeout_s):
+                await session.run()
+        except ExceptionGroup as failures:
+            raise _first(failures) from failures
+        except TimeoutError as late:
+            raise DeadlineExceeded(f"no answer within {timeout_s:g} s") from late
+        chunks += session.chunks
+    return chunks
+
+
+@dataclass(slots=True)
+class _Session:
+    """One session on all stages, and what was seen of it."""
+
+    stages: Mapping[str, str]
+    described: Mapping[str, stage_pb2.DescribeResponse]
+    content: Content
+    number: int
+    chunks: list[Timed] = field(default_factory=list)
+    _id: str = field(default_factory=lambda: f"record-{uuid.uuid4().hex}")
+    _begun_at: float = 0.0
+    _reports: int = 0
+    _all_reported: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def run(self) -> None:
+        """From its opening on all stages to the end of all of them."""
+        self._begun_at = asyncio.get_running_loop().time()
+        async with asyncio.TaskGroup() as group:
+            for role in self.stages:
+                group.create_task(self._on_stage(role))
+
+    async def _on_stage(self, role: str) -> None:
+        async with grpc.aio.insecure_channel(self.stages[role], options=CHANNEL_OPTIONS) as channel:
+            call = stage_stub(channel).RunSession(self._requests(role))
+            try:
+                async for response in call:
+                    self._take(response)
+            except grpc.aio.AioRpcError as failure:
+                raise error_from_rpc(failure, stage=role) from failure
+            finally:
+                call.cancel()
+                self._all_reported.set()  # nobody waits for a session that has failed
+
+    async def _requests(self, role: str) -> AsyncIterator[session_pb2.SessionRequest]:
+        """The opening, the client's input, and the end once every stage has reported."""
+        for message in opening(self._id, self._routes(role), self.content, self.number):
+            yield message
+        for timed in self._input(role):
+            chunk = chunk_pb2.Chunk()
+            chunk.CopyFrom(timed.chunk)
+            chunk.session_id = self._id
+            self._note(chunk)
+            yield Request(chunk=chunk)
+        await self._all_reported.wait()
+
+    def _routes(self, role: str) -> dict[str, list[str]]:
+        """The stages that consume each output edge of a stage."""
+        routes: dict[str, list[str]] = {edge.name: [] for edge in self.described[role].outputs}
+        for edge in self.described[role].pipeline_edges:
+            if edge.producer == role and edge.consumer != CLIENT:
+                routes[edge.name].append(self.stages[edge.consumer])
+        return routes
+
+    def _input(self, role: str) -> Feed:
+        """What the client sends to a stage."""
+        edges = self.described[role].pipeline_edges
+        reads = any(edge.producer == CLIENT and edge.consumer == role for edge in edges)
+        return thinker_feed(self.content, self.number) if reads else ()
+
+    def _take(self, response: session_pb2.SessionResponse) -> None:
+        match response.WhichOneof("message"):
+            case "chunk":
+                self._note(response.chunk)
+            case "report":
+                self._reports += 1
+                if self._reports == len(self.stages):
+                    self._all_reported.set()
+            case "error":
+                raise error_from_proto(response.error)
+
+    def _note(self, chunk: chunk_pb2.Chunk) -> None:
+        """Keep what a stage consumes."""
+        edges = next(iter(self.described.values())).pipeline_edges
+        if any(edge.name == chunk.edge and edge.consumer != CLIENT for edge in edges):
+            at_s = asyncio.get_running_loop().time() - self._begun_at
+            self.chunks.append(Timed(at_s, chunk))
+
+
+def _first(failures: ExceptionGroup[Exception]) -> Exception:
+    """One of the errors; the stages' errors follow from each other."""
+    first = failures.exceptions[0]
+    return _first(first) if isinstance(first, ExceptionGroup) else first

@@ -1,0 +1,172 @@
+"""Loads the gateway through either of its doors: gRPC with the SDK, or HTTP with SSE."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from types import TracebackType
+from typing import Any, Self
+
+import msgspec
+
+from antiphon.client.aio import AsyncClient
+from antiphon.client.events import AudioDelta, Event, Finished, TextDelta
+from antiphon.client.reply import BYTES_PER_SAMPLE
+from antiphon.client.request import GenerateOptions, Modality
+from antiphon.errors import AntiphonError, DataLoss, DeadlineExceeded, Unavailable
+from tools.load.content import Content
+from tools.load.http_stream import HttpAddress, server_sent_events
+from tools.load.measured import StageTimes, Trace
+from tools.load.openai_stream import ChatPiece, read_event
+
+CHAT_PATH = "/v1/chat/completions"
+
+
+class GrpcDriver:
+    """Implements `run.Driver` with `antiphon.AsyncClient`.
+
+    The bytes of `text` and `audio` are those of the characters and samples alone.
+    """
+
+    def __init__(self, address: str, content: Content, *, timeout_s: float) -> None:
+        self._client = AsyncClient(address)
+        self._content = content
+        self._timeout_s = timeout_s
+
+    async def ask(self, trace: Trace) -> None:
+        """One `Generate` call."""
+        content = self._content
+        generation = self._client.generate(
+            content.prompt(trace.number), timeout_s=self._timeout_s, **self._options(trace.number)
+        )
+        async with generation:
+            async for event in generation:
+                now = asyncio.get_running_loop().time()
+                _note(event, now, trace, generation.sample_rate_hz)
+
+    def _options(self, number: int) -> GenerateOptions:
+        content = self._content
+        modalities: list[Modality] = ["text"]
+        if "audio" in content.outputs:
+            modalities.append("audio")
+        return {
+            "modalities": modalities,
+            "voice": content.voice,
+            "seed": number,
+            "max_tokens": content.reply_tokens or None,
+            "talker": content.talker(number),
+            "delivery": content.delivery,
+            "chunk_policy": content.chunk_policy,
+        }
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        await self._client.close()
+
+
+def _note(event: Event, now: float, trace: Trace, sample_rate_hz: int) -> None:
+    match event:
+        case TextDelta(text=text) if text:
+            trace.texts.append(now)
+            trace.moved("text", len(text.encode()))
+        case AudioDelta(pcm16=pcm16) if pcm16:
+            trace.audio.append((now, len(pcm16) / (BYTES_PER_SAMPLE * sample_rate_hz)))
+            trace.moved("audio", len(pcm16))
+        case Finished(reports=reports):
+            trace.stages |= {role: StageTimes.of(report) for role, report in reports.items()}
+
+
+class HttpDriver:
+    """Implements `run.Driver` with streamed chat completions, a connection for each.
+
+    The bytes of `text` and `audio` are those of whole server-sent events, base64 and
+    all. `sample_rate_hz` is that of the audio, which HTTP does not tell.
+    """
+
+    def __init__(
+        self,
+        address: HttpAddress,
+        model: str,
+        content: Content,
+        *,
+        sample_rate_hz: int,
+        timeout_s: float,
+    ) -> None:
+        self._address = address
+        self._model = model
+        self._content = content
+        self._sample_rate_hz = sample_rate_hz
+        self._timeout_s = timeout_s
+
+    async def ask(self, trace: Trace) -> None:
+        """One chat completion, read to `[DONE]`."""
+        body = msgspec.json.encode(self._body(trace.number))
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._read(body, trace)
+        except TimeoutError as error:
+            raise DeadlineExceeded(f"no end after {self._timeout_s:g} s") from error
+        except (OSError, EOFError) as error:
+            raise Unavailable(f"{self._address}: {error}") from error
+
+    async def _read(self, body: bytes, trace: Trace) -> None:
+        ended = False
+        stream = server_sent_events(self._address, CHAT_PATH, body)
+        async with contextlib.aclosing(stream) as events:
+            async for event in events:
+                piece = read_event(event)
+                now = asyncio.get_running_loop().time()
+                if isinstance(piece, AntiphonError):
+                    raise piece
+                ended = ended or piece.done
+                self._note(piece, len(event), now, trace)
+        if not ended:
+            raise DataLoss("the stream ended before [DONE]")
+
+    def _note(self, piece: ChatPiece, size_bytes: int, now: float, trace: Trace) -> None:
+        if piece.text:
+            trace.texts.append(now)
+            trace.moved("text", size_bytes)
+        if piece.pcm16_bytes:
+            seconds = piece.pcm16_bytes / (BYTES_PER_SAMPLE * self._sample_rate_hz)
+            trace.audio.append((now, seconds))
+            trace.moved("audio", size_bytes)
+
+    def _body(self, number: int) -> dict[str, Any]:
+        content = self._content
+        body: dict[str, Any] = {
+            "model": self._model,
+            "messages": [{"role": "user", "content": content.prompt(number)}],
+            "modalities": content.outputs,
+            "seed": number,
+            "stream": True,
+        }
+        if "audio" in content.outputs:
+            body["audio"] = {"voice": content.voice, "format": "pcm16"}
+            talker = content.talker(number)
+            body["talker"] = {"seed": number, "max_tokens": talker.max_tokens}
+        if content.reply_tokens:
+            body["max_completion_tokens"] = content.reply_tokens
+        if content.delivery is not None:
+            body["delivery"] = content.delivery.value
+        if content.chunk_policy is not None:
+            body["chunk_policy"] = content.chunk_policy
+        return body
+
+    async def __aenter__(self) -> Self:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        """Nothing to close: each request has closed its own connection."""

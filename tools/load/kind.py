@@ -1,0 +1,49 @@
+"""What kind of service answers at a gRPC address: so that a load does not begin at another one."""
+
+from __future__ import annotations
+
+from antiphon.client.aio import AsyncClient
+from antiphon.errors import FailedPrecondition, NotImplementedYet, Unavailable
+from antiphon.v1 import stage_pb2
+from tools.launcher.plan import GATEWAY
+from tools.load.stage_driver import describe_stage
+
+
+async def check_gateway(address: str) -> None:
+    """Raise `FailedPrecondition` when something else answers, `Unavailable` when nothing does."""
+    try:
+        async with AsyncClient(address) as client:
+            await client.server_info()
+    except NotImplementedYet as error:
+        try:
+            found = f"a {(await describe_stage(address)).role}"
+        except NotImplementedYet:
+            found = "another kind of service"
+        raise FailedPrecondition(f"{address} is {found}, not a {GATEWAY}") from error
+    except Unavailable as error:
+        raise _no_service(address, error) from error
+
+
+async def describe_role(address: str, role: str) -> stage_pb2.DescribeResponse:
+    """What the stage says of itself.
+
+    Raises `FailedPrecondition` when it is not of that role or no stage at all,
+    `Unavailable` when nothing answers.
+    """
+    try:
+        description = await describe_stage(address)
+    except NotImplementedYet as error:
+        try:
+            await check_gateway(address)
+        except FailedPrecondition:
+            raise FailedPrecondition(f"{address} is another kind of service") from error
+        raise FailedPrecondition(f"{address} is a {GATEWAY}, not a {role}") from error
+    except Unavailable as error:
+        raise _no_service(address, error) from error
+    if description.role != role:
+        raise FailedPrecondition(f"{address} is a {description.role}, not a {role}")
+    return description
+
+
+def _no_service(address: str, error: Unavailable) -> Unavailable:
+    return Unavailable(f"no gRPC service answers at {address}: {error.message}")
