@@ -76,6 +76,9 @@ class Checkout:
         """Put a program in the place of a service."""
         package = self.root / "gateway" if name == "gateway" else self.root / "services" / name
         package.mkdir(parents=True, exist_ok=True)
+        # Regular packages, which the path of the real checkout does not add to.
+        for folder in {package, self.root / package.relative_to(self.root).parts[0]}:
+            (folder / "__init__.py").touch()
         (package / "__main__.py").write_text(_HEAD + program)
 
 
