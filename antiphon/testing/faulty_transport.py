@@ -3,39 +3,35 @@
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable
 
-from antiphon.transport.payload.framed import NAME as GRPC
-from antiphon.transport.payload.framed import WriteMessage
-from antiphon.transport.payload.registry import MakeSenders, make_senders
+from antiphon.transport.payload.registry import FALLBACK, MakeSenders, make_senders
 from antiphon.transport.payload.transport import (
-    Fallback,
     NotPlaced,
     PayloadLost,
     PayloadSender,
     Placement,
+    WriteMessage,
+    placed,
 )
 from antiphon.transport.settings import LinkSettings
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.blob import Encoding
 
-# Far from every generation that a slab reaches.
-_WRONG = 1 << 60
-
 
 class FaultySender:
     """A sender of which a share `rate` of the payloads is refused, and as many get lost.
 
-    A slot is lost by a wrong generation, a collective by leaving the group instead
-    of sending.
+    One is lost by another last byte of its descriptor (a slot's generation that no slab
+    reaches), a push by closing the transport instead of sending.
     """
 
     def __init__(self, inner: PayloadSender, chance: random.Random, rate: float) -> None:
-        self.name = inner.name
+        self.name, self.lost, self.busy = inner.name, inner.lost, inner.busy
         self._inner = inner
         self._chance = chance
         self._rate = rate
         self._pushes = 0
+        self._wrong: dict[bytes, chunk_pb2.Payload] = {}
 
     @property
     def broken(self) -> bool:
@@ -58,7 +54,7 @@ class FaultySender:
         """Place, refuse, or place wrongly. Raises `NotPlaced`."""
         draw = self._chance.random()
         if draw < self._rate:
-            raise NotPlaced(Fallback.SLAB_FULL, "injected")
+            raise NotPlaced("injected")
         placement = self._inner.place(encoding)
         if draw > 2 * self._rate:
             self._pushes += placement.push is not None
@@ -67,14 +63,15 @@ class FaultySender:
             # Not the first, so that both have joined: then the other notices at once.
             self._pushes += 1
             return Placement(placement.payload, self._leave) if self._pushes > 1 else placement
-        payload = chunk_pb2.Payload()
-        payload.CopyFrom(placement.payload)
-        payload.slab_slot.generation += _WRONG
-        return Placement(payload)
+        right = placement.payload
+        descriptor = right.placed.descriptor
+        wrong = descriptor[:-1] + bytes([descriptor[-1] ^ 0x0F])
+        self._wrong[wrong] = right
+        return Placement(placed(self.name, right.size_bytes, wrong))
 
-    def release(self, slots: Iterable[int]) -> None:
+    def release(self, payload: chunk_pb2.Payload) -> None:
         """Release what the inner one knows under its own name."""
-        self._inner.release(slot - _WRONG if slot >= _WRONG else slot for slot in slots)
+        self._inner.release(self._wrong.pop(payload.placed.descriptor, payload))
 
     def close(self) -> None:
         """As the inner one."""
@@ -82,7 +79,7 @@ class FaultySender:
 
     async def _leave(self) -> None:
         self._inner.close()
-        raise PayloadLost(Fallback.COLLECTIVE_FAILED, "injected")
+        raise PayloadLost(self.lost, "injected")
 
 
 def faulty_senders(seed: int, rate: float) -> MakeSenders:
@@ -94,7 +91,7 @@ def faulty_senders(seed: int, rate: float) -> MakeSenders:
     ) -> tuple[list[PayloadSender], list[str]]:
         senders, failed = await make_senders(settings, address, write)
         faulty: list[PayloadSender] = [
-            sender if sender.name == GRPC else FaultySender(sender, chance, rate)
+            sender if sender.name == FALLBACK.name else FaultySender(sender, chance, rate)
             for sender in senders
         ]
         return faulty, failed

@@ -123,102 +123,54 @@ class Payload(google.protobuf.message.Message):
 
     SIZE_BYTES_FIELD_NUMBER: builtins.int
     INLINE_FIELD_NUMBER: builtins.int
-    SLAB_SLOT_FIELD_NUMBER: builtins.int
-    COLLECTIVE_FIELD_NUMBER: builtins.int
-    FRAMED_FIELD_NUMBER: builtins.int
+    PLACED_FIELD_NUMBER: builtins.int
     size_bytes: builtins.int
     """Length of the blob in bytes, wherever it lies."""
     inline: builtins.bytes
     """The blob itself."""
     @property
-    def slab_slot(self) -> global___SlabSlot:
-        """In a shared-memory slab that the link has agreed on."""
-
-    @property
-    def collective(self) -> global___CollectiveTransfer:
-        """Has arrived as a collective of the link's process group."""
-
-    @property
-    def framed(self) -> global___FramedTransfer:
-        """Has arrived as PayloadFrame messages on the same link."""
+    def placed(self) -> global___PayloadPlace:
+        """With a transport of the link's."""
 
     def __init__(
         self,
         *,
         size_bytes: builtins.int = ...,
         inline: builtins.bytes = ...,
-        slab_slot: global___SlabSlot | None = ...,
-        collective: global___CollectiveTransfer | None = ...,
-        framed: global___FramedTransfer | None = ...,
+        placed: global___PayloadPlace | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["collective", b"collective", "framed", b"framed", "inline", b"inline", "location", b"location", "slab_slot", b"slab_slot"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["collective", b"collective", "framed", b"framed", "inline", b"inline", "location", b"location", "size_bytes", b"size_bytes", "slab_slot", b"slab_slot"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["location", b"location"]) -> typing.Literal["inline", "slab_slot", "collective", "framed"] | None: ...
+    def HasField(self, field_name: typing.Literal["inline", b"inline", "location", b"location", "placed", b"placed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["inline", b"inline", "location", b"location", "placed", b"placed", "size_bytes", b"size_bytes"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["location", b"location"]) -> typing.Literal["inline", "placed"] | None: ...
 
 global___Payload = Payload
 
 @typing.final
-class SlabSlot(google.protobuf.message.Message):
-    """A slot of the producer's shared-memory slab."""
+class PayloadPlace(google.protobuf.message.Message):
+    """Where a transport has put a blob."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    OFFSET_BYTES_FIELD_NUMBER: builtins.int
-    GENERATION_FIELD_NUMBER: builtins.int
-    offset_bytes: builtins.int
-    """Byte offset of the blob within the slab."""
-    generation: builtins.int
-    """Rises each time the slot is reused; a mismatch means that it was lost."""
+    TRANSPORT_FIELD_NUMBER: builtins.int
+    DESCRIPTOR_FIELD_NUMBER: builtins.int
+    transport: builtins.str
+    """Name of a transport, as in its offer."""
+    descriptor: builtins.bytes
+    """Says to the transport's other end where the blob is; the link does not read it."""
     def __init__(
         self,
         *,
-        offset_bytes: builtins.int = ...,
-        generation: builtins.int = ...,
+        transport: builtins.str = ...,
+        descriptor: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["generation", b"generation", "offset_bytes", b"offset_bytes"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["descriptor", b"descriptor", "transport", b"transport"]) -> None: ...
 
-global___SlabSlot = SlabSlot
-
-@typing.final
-class CollectiveTransfer(google.protobuf.message.Message):
-    """A payload that a two-rank process group carries."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    TRANSFER_FIELD_NUMBER: builtins.int
-    transfer: builtins.int
-    """Counts the link's collectives from 0; both ranks agree on the order."""
-    def __init__(
-        self,
-        *,
-        transfer: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["transfer", b"transfer"]) -> None: ...
-
-global___CollectiveTransfer = CollectiveTransfer
-
-@typing.final
-class FramedTransfer(google.protobuf.message.Message):
-    """A payload that is split over several link messages."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    TRANSFER_FIELD_NUMBER: builtins.int
-    transfer: builtins.int
-    """Names the payload on its link."""
-    def __init__(
-        self,
-        *,
-        transfer: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["transfer", b"transfer"]) -> None: ...
-
-global___FramedTransfer = FramedTransfer
+global___PayloadPlace = PayloadPlace
 
 @typing.final
 class PayloadFrame(google.protobuf.message.Message):
-    """One frame of a FramedTransfer. The frames of one transfer come in order, and before
-    those of the next; other messages may come between them.
+    """A piece of a payload that travels on the link itself. The frames of one transfer come
+    in order, and before those of the next; other messages may come between them.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -228,7 +180,7 @@ class PayloadFrame(google.protobuf.message.Message):
     TOTAL_BYTES_FIELD_NUMBER: builtins.int
     DATA_FIELD_NUMBER: builtins.int
     transfer: builtins.int
-    """The transfer that this frame belongs to."""
+    """Names the payload on its link."""
     offset_bytes: builtins.int
     """Byte offset within the blob."""
     total_bytes: builtins.int

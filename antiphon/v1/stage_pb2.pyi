@@ -450,27 +450,18 @@ class TransportOffer(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     TRANSPORT_FIELD_NUMBER: builtins.int
-    LOCATOR_FIELD_NUMBER: builtins.int
-    NONCE_FIELD_NUMBER: builtins.int
-    SIZE_BYTES_FIELD_NUMBER: builtins.int
+    DESCRIPTOR_FIELD_NUMBER: builtins.int
     transport: builtins.str
-    """"shared_memory", "nccl", "gloo" or "grpc"."""
-    locator: builtins.str
-    """Where to find it: name of the socket that hands the slab over, or address of
-    the rendezvous.
-    """
-    nonce: builtins.bytes
-    """What to show there to be let in; the proof is what is read there."""
-    size_bytes: builtins.int
+    """Its name, for example "shared_memory"."""
+    descriptor: builtins.bytes
+    """Says to the transport's other end how to attach; the link does not read it."""
     def __init__(
         self,
         *,
         transport: builtins.str = ...,
-        locator: builtins.str = ...,
-        nonce: builtins.bytes = ...,
-        size_bytes: builtins.int = ...,
+        descriptor: builtins.bytes = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["locator", b"locator", "nonce", b"nonce", "size_bytes", b"size_bytes", "transport", b"transport"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["descriptor", b"descriptor", "transport", b"transport"]) -> None: ...
 
 global___TransportOffer = TransportOffer
 
@@ -492,8 +483,8 @@ global___LinkGoodbye = LinkGoodbye
 class ChunkBatch(google.protobuf.message.Message):
     """Chunks of one engine step, of any number of sessions.
 
-    The bytes of a framed or collective payload go ahead of its batch, and chunks of
-    other sessions may pass them.
+    The bytes of a payload that takes a while go ahead of its batch, and chunks of other
+    sessions may pass them.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -525,23 +516,22 @@ global___ChunkBatch = ChunkBatch
 
 @typing.final
 class TransferStart(google.protobuf.message.Message):
-    """A collective begins: the consumer takes part in it at once, and goes on reading."""
+    """A transport begins to send a payload that both ends take part in: the consumer does so
+    at once, and goes on reading.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    TRANSFER_FIELD_NUMBER: builtins.int
-    SIZE_BYTES_FIELD_NUMBER: builtins.int
-    transfer: builtins.int
-    """Names it among the link's collectives."""
-    size_bytes: builtins.int
-    """Length of the blob."""
+    PAYLOAD_FIELD_NUMBER: builtins.int
+    @property
+    def payload(self) -> antiphon.v1.chunk_pb2.Payload: ...
     def __init__(
         self,
         *,
-        transfer: builtins.int = ...,
-        size_bytes: builtins.int = ...,
+        payload: antiphon.v1.chunk_pb2.Payload | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["size_bytes", b"size_bytes", "transfer", b"transfer"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["payload", b"payload"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["payload", b"payload"]) -> None: ...
 
 global___TransferStart = TransferStart
 
@@ -595,7 +585,7 @@ class LinkAccept(google.protobuf.message.Message):
     RESUMED_FIELD_NUMBER: builtins.int
     transport: builtins.str
     proof: builtins.bytes
-    """The nonce as read through the transport; empty for "grpc"."""
+    """What was read through the transport; empty where the link itself is the proof."""
     boot_id: builtins.str
     chunks: builtins.int
     """Chunks of this link that have come: the producer goes on from there."""

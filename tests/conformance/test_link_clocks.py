@@ -22,9 +22,9 @@ from antiphon.transport.channel import SERVER_OPTIONS
 from antiphon.transport.link.incoming import link as incoming_link
 from antiphon.transport.link.incoming import links as incoming
 from antiphon.transport.link.outgoing import link
-from antiphon.transport.payload.framed import FramedSender, WriteMessage
+from antiphon.transport.payload.framed import FramedSender
 from antiphon.transport.payload.registry import attach_best
-from antiphon.transport.payload.transport import PayloadSender
+from antiphon.transport.payload.transport import PayloadSender, WriteMessage
 from antiphon.transport.settings import LinkSettings
 from antiphon.v1 import stage_pb2, stage_pb2_grpc
 from antiphon.wire.frames import LinkMessage

@@ -13,10 +13,9 @@ from antiphon.testing.faulty_transport import FaultySender
 from antiphon.testing.link_rig import linked, marked_chunk
 from antiphon.transport.link.incoming import connection as incoming_connection
 from antiphon.transport.link.outgoing.send_log import Outgoing
-from antiphon.transport.payload.framed import WriteMessage
 from antiphon.transport.payload.registry import make_senders
 from antiphon.transport.payload.shared_memory import SlabSender
-from antiphon.transport.payload.transport import PayloadSender
+from antiphon.transport.payload.transport import PayloadSender, WriteMessage
 from antiphon.transport.settings import LinkSettings
 
 SHARED = LinkSettings("shared_memory", "cpu", slab_bytes=1 << 20, resume_window_s=5.0)
@@ -26,7 +25,7 @@ GRPC = LinkSettings("grpc", "cpu", slab_bytes=1 << 20, resume_window_s=5.0)
 def outgoing() -> int:
     """Chunks on their way, of all links."""
     gc.collect()
-    return sum(isinstance(each, Outgoing) for each in gc.get_objects())
+    return sum(type(each) is Outgoing for each in gc.get_objects())
 
 
 async def test_nothing_of_a_chunk_is_kept_when_it_was_acknowledged() -> None:

@@ -27,9 +27,9 @@ from antiphon.testing.link_rig import (
     producer,
     serving,
 )
-from antiphon.transport.payload.framed import FramedSender, WriteMessage
+from antiphon.transport.payload.framed import FramedSender
 from antiphon.transport.payload.registry import attach_best, make_senders
-from antiphon.transport.payload.transport import PayloadSender, Placement
+from antiphon.transport.payload.transport import PayloadSender, Placement, WriteMessage
 from antiphon.transport.settings import LinkIdentity, LinkSettings
 from antiphon.wire.blob import Encoding
 from antiphon.wire.frames import LinkMessage

@@ -17,11 +17,11 @@ def settings(transport: str) -> LinkSettings:
 
 SUBJECTS = {
     "grpc": lambda: Subject("grpc", settings("grpc")),
-    "shared_memory": lambda: Subject("shared_memory", settings("shared_memory")),
+    "shared_memory": lambda: Subject("shared_memory", settings("shared_memory"), at_once=True),
     "gloo": lambda: Subject("gloo", settings("nccl")),
-    "auto": lambda: Subject("shared_memory", settings("auto")),
+    "auto": lambda: Subject("shared_memory", settings("auto"), at_once=True),
     "shared_memory-faulty": lambda: Subject(
-        "shared_memory", settings("auto"), faulty_senders(1, 0.2), faulty=True
+        "shared_memory", settings("auto"), faulty_senders(1, 0.2), faulty=True, at_once=True
     ),
     "gloo-faulty": lambda: Subject("gloo", settings("nccl"), faulty_senders(2, 0.1), faulty=True),
 }

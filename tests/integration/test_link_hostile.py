@@ -13,6 +13,7 @@ from antiphon.chunk import Chunk
 from antiphon.runtime.engine import LoadedStage
 from antiphon.testing.fake_engine import FACTS, FakeEngine
 from antiphon.testing.stage_harness import RunningStage, running_stage
+from antiphon.transport.payload.transport import placed
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.stubs import stage_stub
@@ -55,14 +56,16 @@ def lying_size(chunk: chunk_pb2.Chunk) -> None:
 
 
 def absent_frames(chunk: chunk_pb2.Chunk) -> None:
-    chunk.payload.CopyFrom(
-        chunk_pb2.Payload(size_bytes=MOST, framed=chunk_pb2.FramedTransfer(transfer=3))
-    )
+    chunk.payload.CopyFrom(placed("grpc", MOST, (3).to_bytes(8, "little")))
 
 
 def absent_slab(chunk: chunk_pb2.Chunk) -> None:
-    slot = chunk_pb2.SlabSlot(offset_bytes=MOST, generation=1)
-    chunk.payload.CopyFrom(chunk_pb2.Payload(size_bytes=MOST, slab_slot=slot))
+    slot = MOST.to_bytes(8, "little") + (1).to_bytes(8, "little")
+    chunk.payload.CopyFrom(placed("shared_memory", MOST, slot))
+
+
+def malformed_descriptor(chunk: chunk_pb2.Chunk) -> None:
+    chunk.payload.CopyFrom(placed("grpc", 100, b"abc"))
 
 
 def contradictory(chunk: chunk_pb2.Chunk) -> None:
@@ -78,6 +81,7 @@ def contradictory(chunk: chunk_pb2.Chunk) -> None:
         lying_size,
         absent_frames,
         absent_slab,
+        malformed_descriptor,
         contradictory,
     ],
 )

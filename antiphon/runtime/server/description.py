@@ -38,7 +38,7 @@ class StageIdentity:
     slots: int
     model_name: str = ""
     # Transports that this process can try on a link, best first.
-    transports: tuple[str, ...] = ("grpc",)
+    transports: tuple[str, ...] = ()
     resume_window_s: float = 0.0
     host_id: str = field(default_factory=host_id)
     boot_id: str = field(default_factory=lambda: uuid.uuid4().hex)

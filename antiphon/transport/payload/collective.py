@@ -6,55 +6,91 @@ The ranks join when the first payload wants them to. A payload is one send of by
 whose number and size a message has announced, so that shapes and sizes may vary; the
 link goes on meanwhile, and its chunk follows when the send is done.
 
+The offer is the rendezvous' address, the proof the nonce that lies there.
+
 Neither library can take a transfer back. What fails breaks the group: both sides
 drop it, which the other notices at once, and the producer offers a new one later.
-Blocking calls run on a thread of their own, one per side, in order.
+Blocking calls run on a thread of their own, one per side, in order; torch, whose import
+takes seconds, is imported there too.
 """
 
 from __future__ import annotations
 
 import asyncio
+import enum
 import hmac
 import logging
 import secrets
 import socket
-from collections.abc import Iterable
+import struct
 from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-import torch.distributed as dist
 
-from antiphon.errors import DataLoss
+from antiphon.errors import DataLoss, InvalidArgument
 from antiphon.transport.buffer_pool import BufferPool
-from antiphon.transport.payload.framed import WriteMessage
+from antiphon.transport.payload.aside import made_aside
 from antiphon.transport.payload.transport import (
     MAX_PAYLOAD_BYTES,
-    Fallback,
+    Attachment,
     NotPlaced,
     PayloadLost,
     Placement,
+    Transport,
+    WriteMessage,
+    descriptor_of,
+    placed,
 )
+from antiphon.transport.settings import LinkSettings
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.blob import Encoding
 
+if TYPE_CHECKING:
+    import torch
+
 log = logging.getLogger(__name__)
 
-# The stubs of torch do not export what is used of it here.
-_c10d: Any = dist
+NCCL, GLOO = "nccl", "gloo"
+NAME = NCCL
+"""For settings: Gloo stands in for NCCL on a CPU."""
+
 PRODUCER, CONSUMER = 0, 1
 TIMEOUT_S = 5.0
 # How much longer than the producer's send the consumer's receive may take.
 SETTLE_S = 2.0
 NONCE_BYTES = 32
 _TIMEOUT = timedelta(seconds=TIMEOUT_S)
+_TRANSFER = struct.Struct("<Q")
+
+
+class Fallback(enum.StrEnum):
+    """Why a payload does not come through the group."""
+
+    COLLECTIVE_FAILED = "collective_failed"
+    COLLECTIVE_BUSY = "collective_busy"
 
 
 def library_for(device: str) -> str:
-    """ "nccl" or "gloo", whichever moves tensors between processes with this device."""
-    return "nccl" if torch.device(device).type == "cuda" and dist.is_nccl_available() else "gloo"
+    """Whichever library moves tensors between processes with this device."""
+    import torch
+
+    on_cuda = torch.device(device).type == "cuda"
+    return NCCL if on_cuda and torch.distributed.is_nccl_available() else GLOO
+
+
+def _c10d() -> Any:
+    """`torch.distributed`: its stubs do not export what is used of it here."""
+    import torch
+
+    return torch.distributed
+
+
+def _tensor(buffer: memoryview) -> torch.Tensor:
+    import torch
+
+    return torch.from_numpy(np.frombuffer(buffer, np.uint8))
 
 
 class _Group:
@@ -81,7 +117,7 @@ class _Group:
 
     def close(self) -> None:
         """Leave; the other rank's transfers fail at once."""
-        if self._joined is not None and library_for(self._device) == "nccl":
+        if self._joined is not None and library_for(self._device) == NCCL:
             self._joined.abort()
         # The store's sockets go with it, and this may be part of a cycle.
         self._joined, self._store, self._closed = None, None, True
@@ -94,12 +130,14 @@ class _Group:
         return self._joined
 
     def _join(self) -> Any:
-        if library_for(self._device) == "nccl":
+        if library_for(self._device) == NCCL:
+            import torch
+
             torch.cuda.set_device(self._device)
-            options = _c10d.ProcessGroupNCCL.Options()
+            options = _c10d().ProcessGroupNCCL.Options()
             options._timeout = _TIMEOUT
-            return _c10d.ProcessGroupNCCL(self._store, self._rank, 2, options)
-        kind = _c10d.ProcessGroupGloo
+            return _c10d().ProcessGroupNCCL(self._store, self._rank, 2, options)
+        kind = _c10d().ProcessGroupGloo
         options = kind._Options()
         options._timeout = _TIMEOUT
         options._devices = [kind.create_device(hostname=self._host)]
@@ -114,12 +152,15 @@ class CollectiveSender:
     or `RuntimeError`.
     """
 
+    lost: str = Fallback.COLLECTIVE_FAILED
+    busy: str = Fallback.COLLECTIVE_BUSY
+
     def __init__(self, device: str, peer_host: str, write: WriteMessage) -> None:
         self.name = library_for(device)
         self.broken = False
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._host = _address_towards(peer_host)
-        self._store = _c10d.TCPStore(
+        self._store = _c10d().TCPStore(
             self._host, 0, None, is_master=True, timeout=_TIMEOUT, wait_for_workers=False
         )
         self._store.set("nonce", self._nonce.hex())
@@ -131,8 +172,8 @@ class CollectiveSender:
 
     def offer(self) -> stage_pb2.TransportOffer:
         """Where the rendezvous is."""
-        locator = f"{self._host}:{self._store.port}"
-        return stage_pb2.TransportOffer(transport=self.name, locator=locator)
+        rendezvous = f"{self._host}:{self._store.port}".encode()
+        return stage_pb2.TransportOffer(transport=self.name, descriptor=rendezvous)
 
     def proved(self, proof: bytes) -> bool:
         """Whether the consumer has reached the rendezvous."""
@@ -148,25 +189,23 @@ class CollectiveSender:
             raise NotPlaced(Fallback.COLLECTIVE_FAILED)
         blob = self._buffers.take(encoding.size_bytes)
         encoding.write_into(blob)
-        transfer, self._transfers = self._transfers, self._transfers + 1
+        payload = placed(self.name, encoding.size_bytes, _TRANSFER.pack(self._transfers))
+        self._transfers += 1
 
         async def push() -> None:
-            tensor = torch.from_numpy(np.frombuffer(blob, np.uint8))
             loop = asyncio.get_running_loop()
-            start = stage_pb2.TransferStart(transfer=transfer, size_bytes=encoding.size_bytes)
+            start = stage_pb2.TransferStart(payload=payload)
             await self._write(stage_pb2.LinkRequest(start=start))
             try:
-                await loop.run_in_executor(self._thread, self._group.send, tensor)
+                await loop.run_in_executor(self._thread, self._group.send, _tensor(blob))
             except RuntimeError as error:
                 self._break()
                 raise PayloadLost(Fallback.COLLECTIVE_FAILED, str(error)) from error
 
-        collective = chunk_pb2.CollectiveTransfer(transfer=transfer)
-        payload = chunk_pb2.Payload(size_bytes=encoding.size_bytes, collective=collective)
         return Placement(payload, push)
 
-    def release(self, slots: Iterable[int]) -> None:
-        """There are no slots."""
+    def release(self, payload: chunk_pb2.Payload) -> None:
+        """Nothing is held."""
 
     def close(self) -> None:
         """Leave the group and end the rendezvous."""
@@ -190,19 +229,19 @@ class CollectiveReceiver:
         self._transfer = -1
         self._receiving: asyncio.Future[memoryview] | None = None
 
-    def begin(self, start: stage_pb2.TransferStart) -> None:
+    def begin(self, payload: chunk_pb2.Payload) -> None:
         """Receive what the producer has begun to send. Raises `DataLoss`."""
-        if start.size_bytes > MAX_PAYLOAD_BYTES:
-            raise DataLoss(f"link: a payload of {start.size_bytes} bytes")
+        if payload.size_bytes > MAX_PAYLOAD_BYTES:
+            raise DataLoss(f"link: a payload of {payload.size_bytes} bytes")
         loop = asyncio.get_running_loop()
-        self._transfer = start.transfer
-        self._receiving = loop.run_in_executor(self._thread, self._receive, start.size_bytes)
+        (self._transfer,) = descriptor_of(payload, _TRANSFER)
+        self._receiving = loop.run_in_executor(self._thread, self._receive, payload.size_bytes)
         # The producer may have noticed first, and never ask for it.
         self._receiving.add_done_callback(_note)
 
     async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
         """The blob that the producer has sent. Raises `PayloadLost`."""
-        transfer = payload.collective.transfer
+        (transfer,) = descriptor_of(payload, _TRANSFER)
         receiving, self._receiving = self._receiving, None
         if receiving is None or transfer != self._transfer:
             raise PayloadLost(Fallback.COLLECTIVE_FAILED, f"transfer {transfer} never began")
@@ -224,7 +263,7 @@ class CollectiveReceiver:
     def _receive(self, size: int) -> memoryview:
         """On the receiver's thread. Raises `RuntimeError`."""
         buffer = self._buffers.take(size)
-        self._group.receive(torch.from_numpy(np.frombuffer(buffer, np.uint8)))
+        self._group.receive(_tensor(buffer))
         return buffer
 
 
@@ -239,8 +278,8 @@ def join_rendezvous(
     """The receiver and the proof. Blocks; raises `OSError`, `RuntimeError` or `ValueError`."""
     if (library := library_for(device)) != offer.transport:
         raise ValueError(f"this process's device {device} is for {library}")
-    host, _, port = offer.locator.rpartition(":")
-    store = _c10d.TCPStore(host, int(port), None, is_master=False, timeout=_TIMEOUT)
+    host, _, port = offer.descriptor.decode().rpartition(":")
+    store = _c10d().TCPStore(host, int(port), None, is_master=False, timeout=_TIMEOUT)
     proof = bytes.fromhex(store.get("nonce").decode())
     return CollectiveReceiver(store, device, _address_towards(host)), proof
 
@@ -251,3 +290,38 @@ def _address_towards(host: str) -> str:
     with socket.socket(family, kind, protocol) as probe:
         probe.connect(address)
         return str(probe.getsockname()[0])
+
+
+async def _make_sender(
+    settings: LinkSettings, address: str, write: WriteMessage
+) -> CollectiveSender:
+    host = address.rpartition(":")[0].strip("[]") or "localhost"
+    return await made_aside(
+        lambda: CollectiveSender(settings.device, host, write), CollectiveSender.close
+    )
+
+
+async def _attach(offer: stage_pb2.TransportOffer, settings: LinkSettings) -> Attachment:
+    return await made_aside(
+        lambda: join_rendezvous(offer, settings.device), lambda joined: joined[0].close()
+    )
+
+
+def _check(settings: LinkSettings) -> None:
+    try:
+        library = library_for(settings.device)
+    except (ImportError, RuntimeError) as error:
+        raise InvalidArgument(f"transport: {NAME}: {error}", field="transport") from error
+    if settings.device.startswith("cuda") and library != NCCL:
+        raise InvalidArgument("transport: this torch has no NCCL", field="transport")
+
+
+TRANSPORT = Transport(
+    name=NAME,
+    names=frozenset({NCCL, GLOO}),
+    reasons=frozenset(Fallback),
+    by_default=lambda settings: settings.device.startswith("cuda"),
+    check=_check,
+    make_sender=_make_sender,
+    attach=_attach,
+)

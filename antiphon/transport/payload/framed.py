@@ -7,25 +7,36 @@ them. Frames of one payload are in order; other messages may come between them.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Iterable
+import struct
 
 from antiphon.errors import DataLoss
 from antiphon.transport.buffer_pool import BufferPool
-from antiphon.transport.payload.transport import MAX_PAYLOAD_BYTES, Placement
+from antiphon.transport.payload.transport import (
+    MAX_PAYLOAD_BYTES,
+    Attachment,
+    Placement,
+    Transport,
+    WriteMessage,
+    descriptor_of,
+    placed,
+)
+from antiphon.transport.settings import LinkSettings
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.blob import Encoding
-from antiphon.wire.frames import Frame, LinkMessage
+from antiphon.wire.frames import Frame
 
 NAME = "grpc"
 FRAME_BYTES = 1 << 20
 
-WriteMessage = Callable[[LinkMessage], Awaitable[None]]
+_TRANSFER = struct.Struct("<Q")
 
 
 class FramedSender:
     """The producer's side; `write` puts a message on the link."""
 
     name = NAME
+    # There is nothing to fall back to.
+    lost = busy = ""
     broken = False
 
     def __init__(self, write: WriteMessage) -> None:
@@ -55,11 +66,10 @@ class FramedSender:
             for index, pieces in enumerate(encoding.frames(FRAME_BYTES)):
                 await self._write(Frame(transfer, index * FRAME_BYTES, size, pieces))
 
-        framed = chunk_pb2.FramedTransfer(transfer=transfer)
-        return Placement(chunk_pb2.Payload(size_bytes=size, framed=framed), push)
+        return Placement(placed(NAME, size, _TRANSFER.pack(transfer)), push)
 
-    def release(self, slots: Iterable[int]) -> None:
-        """There are no slots."""
+    def release(self, payload: chunk_pb2.Payload) -> None:
+        """Nothing is held."""
 
     def close(self) -> None:
         """Nothing is held."""
@@ -67,6 +77,8 @@ class FramedSender:
 
 class FramedReceiver:
     """The consumer's side: one transfer at a time, which the next one replaces."""
+
+    name = NAME
 
     def __init__(self) -> None:
         self._buffers = BufferPool()
@@ -88,11 +100,38 @@ class FramedReceiver:
             self._buffer[self._filled : self._filled + len(piece)] = piece
             self._filled += len(piece)
 
-    def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
+    def begin(self, payload: chunk_pb2.Payload) -> None:
+        """Its first frame begins a transfer. Raises `DataLoss`."""
+        raise DataLoss("link: frames begin without a word")
+
+    async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
         """The blob whose frames have come. Raises `DataLoss` when they have not."""
         buffer, self._buffer = self._buffer, None
         size = payload.size_bytes
         whole = buffer is not None and len(buffer) == size == self._filled
-        if buffer is None or not whole or payload.framed.transfer != self._transfer:
-            raise DataLoss(f"link: transfer {payload.framed.transfer} of {size} bytes has not come")
+        (transfer,) = descriptor_of(payload, _TRANSFER)
+        if buffer is None or not whole or transfer != self._transfer:
+            raise DataLoss(f"link: transfer {transfer} of {size} bytes has not come")
         return buffer
+
+    def close(self) -> None:
+        """Nothing is held."""
+
+
+async def _make_sender(settings: LinkSettings, address: str, write: WriteMessage) -> FramedSender:
+    return FramedSender(write)
+
+
+async def _attach(offer: stage_pb2.TransportOffer, settings: LinkSettings) -> Attachment:
+    return FramedReceiver(), b""
+
+
+TRANSPORT = Transport(
+    name=NAME,
+    names=frozenset({NAME}),
+    reasons=frozenset(),
+    by_default=lambda settings: True,
+    check=lambda settings: None,
+    make_sender=_make_sender,
+    attach=_attach,
+)

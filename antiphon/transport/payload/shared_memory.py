@@ -1,26 +1,46 @@
-"""Payloads through a slab: descriptors on the link, bytes copied once, views at the far end."""
+"""Payloads through a slab: descriptors on the link, bytes copied once, views at the far end.
+
+The offer tells where the slab is handed over, and with what secret; the proof is what is
+read in it. A slab that is full, or a slot that has been lost, sends that chunk over gRPC,
+and the next one tries again: nothing breaks it.
+"""
 
 from __future__ import annotations
 
 import hmac
 import os
-from collections.abc import Iterable
+import struct
 
-from antiphon.errors import DataLoss
+from antiphon.errors import DataLoss, InvalidArgument
 from antiphon.transport.payload.aside import made_aside
 from antiphon.transport.payload.fd_passing import FdGiver, receive_fd
-from antiphon.transport.payload.slab import AttachedSlab, Slab
-from antiphon.transport.payload.transport import Placement
+from antiphon.transport.payload.slab import AttachedSlab, Fallback, Slab
+from antiphon.transport.payload.transport import (
+    Attachment,
+    Placement,
+    Transport,
+    WriteMessage,
+    descriptor_of,
+    placed,
+)
+from antiphon.transport.settings import LinkSettings
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.blob import Encoding
 
 NAME = "shared_memory"
+
+# Size of the slab and secret; the name of the socket follows.
+_OFFER = struct.Struct("<Q16s")
+# Offset and generation.
+_SLOT = struct.Struct("<QQ")
 
 
 class SlabSender:
     """The producer's side; owns the slab. Raises `OSError` where it cannot be had."""
 
     name = NAME
+    lost: str = Fallback.SLOT_LOST
+    busy: str = Fallback.SLAB_FULL
     broken = False
 
     def __init__(self, slab: Slab) -> None:
@@ -29,12 +49,8 @@ class SlabSender:
 
     def offer(self) -> stage_pb2.TransportOffer:
         """Where to ask for the slab, and with what secret."""
-        return stage_pb2.TransportOffer(
-            transport=NAME,
-            locator=self._giver.name,
-            nonce=self._giver.secret,
-            size_bytes=self.slab.size_bytes,
-        )
+        head = _OFFER.pack(self.slab.size_bytes, self._giver.secret)
+        return stage_pb2.TransportOffer(transport=NAME, descriptor=head + self._giver.name.encode())
 
     def proved(self, proof: bytes) -> bool:
         """Whether the consumer has read the slab; nobody else can attach after this."""
@@ -47,14 +63,13 @@ class SlabSender:
 
     def place(self, encoding: Encoding) -> Placement:
         """Encode into a slot. Raises `NotPlaced`."""
-        offset, generation = self.slab.place(encoding)
-        slot = chunk_pb2.SlabSlot(offset_bytes=offset, generation=generation)
-        return Placement(chunk_pb2.Payload(size_bytes=encoding.size_bytes, slab_slot=slot))
+        slot = _SLOT.pack(*self.slab.place(encoding))
+        return Placement(placed(NAME, encoding.size_bytes, slot))
 
-    def release(self, slots: Iterable[int]) -> None:
-        """Slots that the consumer never had may be used again; others it marks itself."""
-        for generation in slots:
-            self.slab.release(generation)
+    def release(self, payload: chunk_pb2.Payload) -> None:
+        """A slot that the consumer never had may be used again; others it marks itself."""
+        _, generation = descriptor_of(payload, _SLOT)
+        self.slab.release(generation)
 
     def close(self) -> None:
         """Drop the slab."""
@@ -70,26 +85,48 @@ class SlabReceiver:
     def __init__(self, slab: AttachedSlab) -> None:
         self._slab = slab
 
-    def begin(self, start: stage_pb2.TransferStart) -> None:
-        """There are no transfers. Raises `DataLoss`."""
+    def begin(self, payload: chunk_pb2.Payload) -> None:
+        """There are no pushes. Raises `DataLoss`."""
         raise DataLoss("link: a transfer began that was not agreed on")
 
     async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
         """A view of the slot. Raises `PayloadLost`."""
-        slot = payload.slab_slot
-        return self._slab.view(slot.offset_bytes, slot.generation, payload.size_bytes)
+        offset, generation = descriptor_of(payload, _SLOT)
+        return self._slab.view(offset, generation, payload.size_bytes)
 
     def close(self) -> None:
         """Nothing to do: the mapping goes with the last view of it."""
 
 
-async def attach_slab(
-    offer: stage_pb2.TransportOffer,
-) -> tuple[SlabReceiver, bytes]:
+async def attach_slab(offer: stage_pb2.TransportOffer, settings: LinkSettings) -> Attachment:
     """The offered slab and the proof that it was read.
 
     Raises `OSError` or `ValueError`, which say why this process cannot reach it.
     """
-    fd = await made_aside(lambda: receive_fd(offer.locator, offer.nonce), os.close)
-    slab = AttachedSlab(fd, offer.size_bytes)
+    if len(offer.descriptor) <= _OFFER.size:
+        raise ValueError("its offer is malformed")
+    size_bytes, secret = _OFFER.unpack_from(offer.descriptor)
+    name = offer.descriptor[_OFFER.size :].decode()
+    fd = await made_aside(lambda: receive_fd(name, secret), os.close)
+    slab = AttachedSlab(fd, size_bytes)
     return SlabReceiver(slab), slab.nonce()
+
+
+async def _make_sender(settings: LinkSettings, address: str, write: WriteMessage) -> SlabSender:
+    return SlabSender(Slab(settings.slab_bytes))
+
+
+def _check(settings: LinkSettings) -> None:
+    if not hasattr(os, "memfd_create"):
+        raise InvalidArgument("transport: this system has no anonymous files", field="transport")
+
+
+TRANSPORT = Transport(
+    name=NAME,
+    names=frozenset({NAME}),
+    reasons=frozenset(Fallback),
+    by_default=lambda settings: True,
+    check=_check,
+    make_sender=_make_sender,
+    attach=attach_slab,
+)

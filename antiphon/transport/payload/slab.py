@@ -21,6 +21,7 @@ Laws:
 
 from __future__ import annotations
 
+import enum
 import errno
 import fcntl
 import mmap
@@ -33,7 +34,7 @@ from collections.abc import Callable
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.transport.payload.transport import MAX_PAYLOAD_BYTES, Fallback, NotPlaced, PayloadLost
+from antiphon.transport.payload.transport import MAX_PAYLOAD_BYTES, NotPlaced, PayloadLost
 from antiphon.transport.slot_allocator import SlotAllocator
 from antiphon.wire.blob import ALIGNMENT, Encoding
 
@@ -51,6 +52,15 @@ _MADV_POPULATE_READ = 22
 _MADV_POPULATE_WRITE = 23
 
 Reserve = Callable[[int, int, int], None]
+
+
+class Fallback(enum.StrEnum):
+    """Why a payload is not in the slab."""
+
+    SLAB_FULL = "slab_full"
+    TOO_LARGE = "too_large"
+    NO_MEMORY = "no_memory"
+    SLOT_LOST = "slot_lost"
 
 
 class _Touched:

@@ -6,49 +6,45 @@ message with it goes over gRPC, in order, whatever the transport; the receiver t
 the `Payload` back into the blob's bytes. Bytes that take a while travel ahead of the
 message, so that other sessions' chunks pass them. Either side may fail at any chunk:
 then that chunk goes over gRPC, which can always carry it, and the reason is counted.
+
+A transport is one file here, which ends with its `Transport`, and one row of
+`registry.TRANSPORTS`. Links know neither its name nor what its descriptors say.
 """
 
 from __future__ import annotations
 
-import enum
-from collections.abc import Awaitable, Callable, Iterable
+import struct
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 from antiphon.errors import DataLoss, ResourceExhausted
+from antiphon.transport.settings import LinkSettings
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.blob import Encoding
+from antiphon.wire.frames import LinkMessage
 
 # Up to here a payload is always inline: a descriptor would cost as much.
 INLINE_BYTES = 16 << 10
 # No blob of a link is larger; a receiver reserves nothing for one that says so.
 MAX_PAYLOAD_BYTES = 1 << 30
 
-
-class Fallback(enum.Enum):
-    """Why a chunk went over gRPC although the link has a better transport."""
-
-    SLAB_FULL = "slab_full"
-    TOO_LARGE = "too_large"
-    NO_MEMORY = "no_memory"
-    SLOT_LOST = "slot_lost"
-    COLLECTIVE_FAILED = "collective_failed"
-    COLLECTIVE_BUSY = "collective_busy"
+WriteMessage = Callable[[LinkMessage], Awaitable[None]]
 
 
 class NotPlaced(ResourceExhausted):
-    """A transport cannot take this payload now."""
+    """A transport cannot take this payload now; fallbacks are counted by `reason`."""
 
-    def __init__(self, reason: Fallback, message: str = "") -> None:
-        super().__init__(message or reason.value)
+    def __init__(self, reason: str, message: str = "") -> None:
+        super().__init__(message or reason)
         self.reason = reason
 
 
 class PayloadLost(DataLoss):
-    """A payload that was announced cannot be had."""
+    """A payload that was announced cannot be had; fallbacks are counted by `reason`."""
 
-    def __init__(self, reason: Fallback, message: str = "") -> None:
-        super().__init__(message or reason.value)
+    def __init__(self, reason: str, message: str = "") -> None:
+        super().__init__(message or reason)
         self.reason = reason
 
 
@@ -64,9 +60,15 @@ class Placement:
 
 
 class PayloadSender(Protocol):
-    """The producer's side."""
+    """The producer's side.
+
+    Fallbacks are counted by `lost` when a payload did not arrive, and by `busy` when
+    others do not wait for a push any longer.
+    """
 
     name: str
+    lost: str
+    busy: str
 
     def offer(self) -> stage_pb2.TransportOffer:
         """What the consumer needs to attach."""
@@ -84,8 +86,8 @@ class PayloadSender(Protocol):
         """Put the blob where the consumer will find it. Raises `NotPlaced`."""
         ...
 
-    def release(self, slots: Iterable[int]) -> None:
-        """The consumer never had these slots; unknown ones are ignored."""
+    def release(self, payload: chunk_pb2.Payload) -> None:
+        """The consumer never had this, which was placed without a push."""
         ...
 
     @property
@@ -103,7 +105,7 @@ class PayloadReceiver(Protocol):
 
     name: str
 
-    def begin(self, start: stage_pb2.TransferStart) -> None:
+    def begin(self, payload: chunk_pb2.Payload) -> None:
         """The producer has begun a push. Raises `DataLoss` when it has no business to."""
         ...
 
@@ -117,3 +119,41 @@ class PayloadReceiver(Protocol):
     def close(self) -> None:
         """Detach; views that were given out stay valid."""
         ...
+
+
+Attachment = tuple[PayloadReceiver, bytes]
+"""A receiver, and the proof that it reaches its sender."""
+
+
+@dataclass(frozen=True, slots=True)
+class Transport:
+    """A row of the registry.
+
+    `name` is what settings say; offers may have any of `names`. `reasons` are those that
+    its fallbacks are counted by. `by_default` says whether "auto" offers it; `check` raises
+    `InvalidArgument` where this process can never have it. `make_sender` gets the peer's
+    address and what writes to the link. It and `attach` raise `OSError`, `RuntimeError`,
+    `ImportError` or `ValueError`, whose words are told as the reason to do without.
+    """
+
+    name: str
+    names: frozenset[str]
+    reasons: frozenset[str]
+    by_default: Callable[[LinkSettings], bool]
+    check: Callable[[LinkSettings], None]
+    make_sender: Callable[[LinkSettings, str, WriteMessage], Awaitable[PayloadSender]]
+    attach: Callable[[stage_pb2.TransportOffer, LinkSettings], Awaitable[Attachment]]
+
+
+def placed(transport: str, size_bytes: int, descriptor: bytes) -> chunk_pb2.Payload:
+    """A payload that a transport has put where its descriptor says."""
+    place = chunk_pb2.PayloadPlace(transport=transport, descriptor=descriptor)
+    return chunk_pb2.Payload(size_bytes=size_bytes, placed=place)
+
+
+def descriptor_of(payload: chunk_pb2.Payload, form: struct.Struct) -> tuple[Any, ...]:
+    """The numbers of a payload's descriptor. Raises `DataLoss` when it has another form."""
+    descriptor = payload.placed.descriptor
+    if len(descriptor) != form.size:
+        raise DataLoss(f"link: a descriptor of {len(descriptor)} bytes is malformed")
+    return form.unpack(descriptor)

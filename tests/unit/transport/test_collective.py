@@ -14,9 +14,10 @@ from antiphon.transport.payload import collective
 from antiphon.transport.payload.collective import (
     CollectiveReceiver,
     CollectiveSender,
+    Fallback,
     join_rendezvous,
 )
-from antiphon.transport.payload.transport import Fallback, NotPlaced, PayloadLost
+from antiphon.transport.payload.transport import NotPlaced, PayloadLost, placed
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.blob import Encoding, decode
 from antiphon.wire.frames import LinkMessage
@@ -25,8 +26,7 @@ LARGEST_BYTES = 1 << 30
 
 
 def payload(transfer: int, size: int) -> chunk_pb2.Payload:
-    moved = chunk_pb2.CollectiveTransfer(transfer=transfer)
-    return chunk_pb2.Payload(size_bytes=size, collective=moved)
+    return placed("gloo", size, transfer.to_bytes(8, "little"))
 
 
 class Ends:
@@ -41,7 +41,7 @@ class Ends:
 
     async def _write(self, message: LinkMessage) -> None:
         assert isinstance(message, stage_pb2.LinkRequest)
-        self.receiver.begin(message.start)
+        self.receiver.begin(message.start.payload)
 
     def close(self) -> None:
         self.sender.close()
@@ -79,9 +79,8 @@ async def test_blob_comes_over_the_group_and_proofs_are_checked(ends: Ends) -> N
 
 
 async def test_nothing_is_reserved_for_a_payload_that_is_too_large(ends: Ends) -> None:
-    start = stage_pb2.TransferStart(transfer=0, size_bytes=LARGEST_BYTES + 1)
     with pytest.raises(DataLoss, match=f"a payload of {LARGEST_BYTES + 1} bytes"):
-        ends.receiver.begin(start)
+        ends.receiver.begin(payload(0, LARGEST_BYTES + 1))
     with pytest.raises(PayloadLost, match="never began"):
         await ends.receiver.fetch(payload(0, LARGEST_BYTES + 1))
     ends.close()
@@ -91,10 +90,10 @@ async def test_payload_is_lost_when_its_transfer_is_another_or_never_comes(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(collective, "SETTLE_S", 0.05)
-    ends.receiver.begin(stage_pb2.TransferStart(transfer=3, size_bytes=100))
+    ends.receiver.begin(payload(3, 100))
     with pytest.raises(PayloadLost, match="never began"):
         await ends.receiver.fetch(payload(4, 100))
-    ends.receiver.begin(stage_pb2.TransferStart(transfer=5, size_bytes=100))
+    ends.receiver.begin(payload(5, 100))
     with pytest.raises(PayloadLost) as caught:
         await ends.receiver.fetch(payload(5, 100))
     assert caught.value.reason is Fallback.COLLECTIVE_FAILED

@@ -25,7 +25,7 @@ async def main():
         for sender in (await make_senders(settings, "127.0.0.1:9", None))[0]:
             sender.close()
     else:
-        offer = stage_pb2.TransportOffer(transport="gloo", locator="127.0.0.1:nowhere")
+        offer = stage_pb2.TransportOffer(transport="gloo", descriptor=b"127.0.0.1:nowhere")
         try:
             await attach_best([offer], settings)
         except Exception as error:

@@ -114,7 +114,7 @@ async def test_what_a_thread_raises_is_raised_and_for_nobody_is_forgotten() -> N
 
 async def test_rendezvous_is_closed_with_its_sender_though_somebody_holds_that() -> None:
     (sender,), _ = await make_senders(GLOO, "127.0.0.1:9", ignore)
-    host, _, port = sender.offer().locator.rpartition(":")
+    host, _, port = sender.offer().descriptor.decode().rpartition(":")
     sender.close()
     with pytest.raises(OSError, match="refused"):
         socket.create_connection((host, int(port)), timeout=10).close()

@@ -7,6 +7,7 @@ import pytest
 
 from antiphon.errors import DataLoss
 from antiphon.transport.payload.framed import FRAME_BYTES, FramedReceiver, FramedSender
+from antiphon.transport.payload.transport import placed
 from antiphon.v1 import chunk_pb2
 from antiphon.wire.blob import Encoding
 from antiphon.wire.frames import Frame, LinkMessage
@@ -19,7 +20,7 @@ def frame(transfer: int, offset: int, total: int, data: bytes = b"abcd") -> Fram
 
 
 def payload(transfer: int, size: int) -> chunk_pb2.Payload:
-    return chunk_pb2.Payload(size_bytes=size, framed=chunk_pb2.FramedTransfer(transfer=transfer))
+    return placed("grpc", size, transfer.to_bytes(8, "little"))
 
 
 async def test_blob_comes_out_as_it_went_in() -> None:
@@ -37,9 +38,9 @@ async def test_blob_comes_out_as_it_went_in() -> None:
     receiver = FramedReceiver()
     for each in written:
         receiver.take(each)
-    assert bytes(receiver.fetch(placement.payload)) == encoding.to_bytes()
+    assert bytes(await receiver.fetch(placement.payload)) == encoding.to_bytes()
     with pytest.raises(DataLoss, match="has not come"):
-        receiver.fetch(placement.payload)
+        await receiver.fetch(placement.payload)
 
 
 def test_nothing_is_reserved_for_a_payload_that_is_too_large() -> None:
@@ -72,15 +73,15 @@ def test_frame_is_refused_when_it_does_not_continue_what_there_is(
 
 
 @pytest.mark.parametrize(("transfer", "size"), [(0, 8), (1, 4), (0, 3)])
-def test_payload_is_lost_when_it_is_not_what_came(transfer: int, size: int) -> None:
+async def test_payload_is_lost_when_it_is_not_what_came(transfer: int, size: int) -> None:
     receiver = FramedReceiver()
     receiver.take(frame(0, 0, 4))
     with pytest.raises(DataLoss, match="has not come"):
-        receiver.fetch(payload(transfer, size))
+        await receiver.fetch(payload(transfer, size))
 
 
-def test_payload_is_lost_when_a_part_of_it_has_not_come() -> None:
+async def test_payload_is_lost_when_a_part_of_it_has_not_come() -> None:
     receiver = FramedReceiver()
     receiver.take(frame(0, 0, 8))
     with pytest.raises(DataLoss, match="has not come"):
-        receiver.fetch(payload(0, 8))
+        await receiver.fetch(payload(0, 8))

@@ -7,7 +7,8 @@ import pytest
 from antiphon.transport.link.outgoing import pushes as module
 from antiphon.transport.link.outgoing.pushes import Pushes
 from antiphon.transport.link.outgoing.send_log import Outgoing
-from antiphon.transport.payload.transport import Fallback, PayloadLost, Placement
+from antiphon.transport.payload.collective import Fallback
+from antiphon.transport.payload.transport import PayloadLost, Placement
 from antiphon.v1 import chunk_pb2
 
 

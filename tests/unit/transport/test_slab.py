@@ -9,8 +9,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from antiphon.transport.payload.slab import UNIT_BYTES, AttachedSlab, Slab
-from antiphon.transport.payload.transport import Fallback, NotPlaced, PayloadLost
+from antiphon.transport.payload.slab import UNIT_BYTES, AttachedSlab, Fallback, Slab
+from antiphon.transport.payload.transport import NotPlaced, PayloadLost
 from antiphon.wire import blob
 from antiphon.wire.blob import Encoding
 

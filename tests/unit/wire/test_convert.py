@@ -63,7 +63,7 @@ def test_chunk_without_tensors_has_no_payload() -> None:
         chunk_pb2.Chunk(segment_finished=True),
         chunk_pb2.Chunk(finish_reason=chunk_pb2.FINISH_REASON_STOP),
         chunk_pb2.Chunk(payload=chunk_pb2.Payload(size_bytes=3, inline=b"ab")),
-        chunk_pb2.Chunk(payload=chunk_pb2.Payload(slab_slot=chunk_pb2.SlabSlot())),
+        chunk_pb2.Chunk(payload=chunk_pb2.Payload(placed=chunk_pb2.PayloadPlace())),
         chunk_pb2.Chunk(payload=chunk_pb2.Payload()),
     ],
 )

@@ -19,17 +19,16 @@ from antiphon.chunk import Chunk
 from antiphon.errors import (
     AntiphonError,
     DataLoss,
-    FailedPrecondition,
     InvalidArgument,
     ResourceExhausted,
 )
+from antiphon.transport.link.incoming.agreement import Agreement
 from antiphon.transport.link.incoming.link import MAX_RESPONSES, IncomingLink
-from antiphon.transport.payload.framed import FramedReceiver
-from antiphon.transport.payload.registry import Attach, Attached
-from antiphon.transport.payload.transport import PayloadLost, PayloadReceiver
+from antiphon.transport.payload.registry import Attach
+from antiphon.transport.payload.transport import PayloadLost
 from antiphon.transport.settings import LinkSettings
 from antiphon.v1 import chunk_pb2, stage_pb2
-from antiphon.wire.chunks import chunk_from_proto, inline_bytes
+from antiphon.wire.chunks import chunk_from_proto
 from antiphon.wire.frames import LinkMessage, as_frame
 
 PROGRESS_CHUNKS = 256
@@ -60,13 +59,10 @@ class IncomingConnection:
         self._link = link
         self._incoming = incoming
         self._context = context
-        self._settings = settings
         self._arrived = arrived
         self._failed = failed
-        self._attach_best = attach
+        self._agreement = Agreement(settings, link.state, attach)
         self._loop = asyncio.get_running_loop()
-        self._framed = FramedReceiver()
-        self._attached: Attached | None = None
         self._control: deque[stage_pb2.LinkResponse] = deque()
         self._asked_again = False
         self._unreported = self._unreported_bytes = 0
@@ -76,10 +72,8 @@ class IncomingConnection:
 
     async def run(self, hello: stage_pb2.LinkHello, boot_id: str, *, resumed: bool) -> None:
         """Accept and serve until the stream ends. Raises `AntiphonError` for a bad producer."""
-        attached = await self._attach_best(hello.offers, self._settings)
-        self._attach(attached)
+        accept = await self._agreement.attach(hello.offers)
         self._link.responses.confirmed(hello.responses)
-        accept = self._accept(attached)
         accept.boot_id, accept.chunks, accept.resumed = boot_id, self._link.received, resumed
         try:
             await self._context.write(stage_pb2.LinkResponse(accept=accept))
@@ -109,54 +103,27 @@ class IncomingConnection:
             if self._tasks:
                 await asyncio.wait(self._tasks)
         finally:
-            self._detach()
-
-    # -- transports ------------------------------------------------------------------------
-
-    def _detach(self) -> None:
-        attached, self._attached = self._attached, None
-        if attached is not None and attached.receiver is not None:
-            attached.receiver.close()
-
-    def _attach(self, attached: Attached) -> None:
-        self._detach()
-        self._attached = attached
-        self._link.state.transport = attached.transport
-        self._link.state.refused = attached.refused
-
-    def _accept(self, attached: Attached) -> stage_pb2.LinkAccept:
-        return stage_pb2.LinkAccept(
-            transport=attached.transport, proof=attached.proof, refused=attached.refused
-        )
-
-    async def _attach_anew(self, offers: stage_pb2.TransportOffers) -> None:
-        """The agreed transport broke: take a new one, or gRPC, which is there already."""
-        try:
-            attached = await self._attach_best(offers.offers, self._settings)
-        except FailedPrecondition as error:
-            attached = Attached(None, "grpc", b"", (error.message,))
-        self._attach(attached)
-        self._control.append(stage_pb2.LinkResponse(accept=self._accept(attached)))
-        self._link.changed.set()
+            self._agreement.close()
 
     # -- chunks ----------------------------------------------------------------------------
 
     async def _receive(self) -> None:
         async for request in self._incoming:
             if (frame := as_frame(request)) is not None:
-                self._framed.take(frame)
+                self._agreement.take(frame)
                 continue
             assert isinstance(request, stage_pb2.LinkRequest)
             match request.WhichOneof("message"):
                 case "batch":
                     await self._take_batch(request.batch)
                 case "offers":
-                    await self._attach_anew(request.offers)
+                    accept = await self._agreement.attach_anew(request.offers.offers)
+                    self._tell(stage_pb2.LinkResponse(accept=accept))
                 case "goodbye":
                     self.said_goodbye = True
                     return
                 case "start":
-                    self._receiver("a collective").begin(request.start)
+                    self._agreement.begin(request.start.payload)
                 case _:
                     raise InvalidArgument("link: a message that has no place here")
 
@@ -185,7 +152,7 @@ class IncomingConnection:
             raise DataLoss(f"link: chunk {number} came, {link.received} was expected")
         fault: AntiphonError | None = None
         try:
-            transport, blob = await self._fetch(proto)
+            transport, blob = await self._agreement.fetch(proto)
             chunk = chunk_from_proto(proto, blob)
         except PayloadLost as error:
             self._ask_again(number, error)
@@ -204,32 +171,17 @@ class IncomingConnection:
             link.state.count_payload(transport, size_bytes)
         self._arrived(chunk)
 
-    async def _fetch(self, proto: chunk_pb2.Chunk) -> tuple[str, bytes | memoryview]:
-        """Transport and payload. Raises `PayloadLost`, and `DataLoss` for lies."""
-        payload = proto.payload
-        match payload.WhichOneof("location"):
-            case None | "inline":
-                return "grpc", inline_bytes(proto)
-            case "framed":
-                return "grpc", self._framed.fetch(payload)
-            case location:
-                receiver = self._receiver(f"{proto.edge}: a payload in {location}")
-                return receiver.name, await receiver.fetch(payload)
-
-    def _receiver(self, what: str) -> PayloadReceiver:
-        """The agreed transport's. Raises `DataLoss` when it is gRPC."""
-        if self._attached is None or self._attached.receiver is None:
-            raise DataLoss(f"link: {what} was not agreed on")
-        return self._attached.receiver
-
     def _ask_again(self, number: int, error: PayloadLost) -> None:
         self._asked_again = True
-        self._link.state.count_fallback(error.reason.value)
-        resend = stage_pb2.LinkResend(first=number, reason=error.reason.value)
-        self._control.append(stage_pb2.LinkResponse(resend=resend))
-        self._link.changed.set()
+        self._link.state.count_fallback(error.reason)
+        resend = stage_pb2.LinkResend(first=number, reason=error.reason)
+        self._tell(stage_pb2.LinkResponse(resend=resend))
 
     # -- answers ---------------------------------------------------------------------------
+
+    def _tell(self, response: stage_pb2.LinkResponse) -> None:
+        self._control.append(response)
+        self._link.changed.set()
 
     def _report_progress(self) -> None:
         if self._timer is not None:

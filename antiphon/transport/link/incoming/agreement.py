@@ -1,0 +1,70 @@
+"""The transports of one connection as its consumer sees them: attached, used, attached anew."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from antiphon.errors import DataLoss, FailedPrecondition
+from antiphon.transport.payload.registry import FALLBACK, Attach, Attached, FallbackReceiver
+from antiphon.transport.payload.transport import PayloadReceiver
+from antiphon.transport.settings import LinkSettings, LinkState
+from antiphon.v1 import chunk_pb2, stage_pb2
+from antiphon.wire.chunks import inline_bytes
+from antiphon.wire.frames import Frame
+
+
+class Agreement:
+    """Payloads come over the transport that was agreed on, and over the link itself."""
+
+    def __init__(self, settings: LinkSettings, state: LinkState, attach: Attach) -> None:
+        self._settings = settings
+        self._state = state
+        self._attach_best = attach
+        self._fallback = FallbackReceiver()
+        self._agreed: PayloadReceiver = self._fallback
+
+    async def attach(self, offers: Iterable[stage_pb2.TransportOffer]) -> stage_pb2.LinkAccept:
+        """Take the best offer. Raises `FailedPrecondition` when there is none."""
+        return self._take(await self._attach_best(offers, self._settings))
+
+    async def attach_anew(self, offers: Iterable[stage_pb2.TransportOffer]) -> stage_pb2.LinkAccept:
+        """The agreed transport broke: take a new one, or the link, which is there already."""
+        try:
+            return await self.attach(offers)
+        except FailedPrecondition as error:
+            return self._take(Attached(self._fallback, b"", (error.message,)))
+
+    def take(self, frame: Frame) -> None:
+        """Bytes of a payload on the link itself. Raises `DataLoss`."""
+        self._fallback.take(frame)
+
+    def begin(self, payload: chunk_pb2.Payload) -> None:
+        """The producer has begun to push a payload. Raises `DataLoss`."""
+        self._receiver(payload.placed.transport).begin(payload)
+
+    async def fetch(self, chunk: chunk_pb2.Chunk) -> tuple[str, bytes | memoryview]:
+        """Transport and payload. Raises `PayloadLost`, and `DataLoss` for lies."""
+        if not chunk.payload.HasField("placed"):
+            return FALLBACK.name, inline_bytes(chunk)
+        receiver = self._receiver(chunk.payload.placed.transport)
+        return receiver.name, await receiver.fetch(chunk.payload)
+
+    def close(self) -> None:
+        """Detach."""
+        self._agreed.close()
+
+    def _take(self, attached: Attached) -> stage_pb2.LinkAccept:
+        self._agreed.close()
+        self._agreed = attached.receiver
+        self._state.transport = attached.receiver.name
+        self._state.refused = attached.refused
+        return stage_pb2.LinkAccept(
+            transport=attached.receiver.name, proof=attached.proof, refused=attached.refused
+        )
+
+    def _receiver(self, transport: str) -> PayloadReceiver:
+        if transport == FALLBACK.name:
+            return self._fallback
+        if transport != self._agreed.name:
+            raise DataLoss(f"link: a payload by {transport!r} was not agreed on")
+        return self._agreed

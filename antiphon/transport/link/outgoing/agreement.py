@@ -1,0 +1,119 @@
+"""The transports of one connection as its producer sees them: offered, agreed on, offered anew.
+
+One that broke is offered again after a while, and the link itself in any case: nothing in
+flight may be lost for it. The transports live as long as the connection.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+from antiphon.errors import FailedPrecondition
+from antiphon.transport.payload.registry import FallbackSender, MakeSenders
+from antiphon.transport.payload.transport import PayloadSender, WriteMessage
+from antiphon.transport.settings import LinkSettings, LinkState
+from antiphon.v1 import stage_pb2
+
+# What is kept of the reasons that a consumer gives.
+MAX_REASONS, MAX_REASON = 8, 500
+# A transport that broke is offered anew after this long, doubling.
+FIRST_OFFER_S = 1.0
+LAST_OFFER_S = 60.0
+
+log = logging.getLogger(__name__)
+
+
+class Agreement:
+    """`chosen` takes payloads, `fallback` those that it does not; they may be the same.
+
+    `changed` is the link's: set when there is something to `offer_if_due`.
+    """
+
+    def __init__(
+        self,
+        settings: LinkSettings,
+        state: LinkState,
+        make_senders: MakeSenders,
+        write: WriteMessage,
+        changed: asyncio.Event,
+    ) -> None:
+        self.fallback: PayloadSender = FallbackSender(write)
+        self.chosen: PayloadSender = self.fallback
+        self._settings = settings
+        self._state = state
+        self._make_senders = make_senders
+        self._write = write
+        self._changed = changed
+        self._senders: list[PayloadSender] = []
+        self._failed: list[str] = []
+        self._in_s = FIRST_OFFER_S
+        self._timer: asyncio.TimerHandle | None = None
+        self._due = self._anew = False
+
+    async def offers(self) -> list[stage_pb2.TransportOffer]:
+        """What this process can offer now. Raises `FailedPrecondition` for nothing at all."""
+        made, self._failed = await self._make_senders(
+            self._settings, self._state.peer_address, self._write
+        )
+        self._senders += made
+        return [sender.offer() for sender in made]
+
+    def accepted(self, accept: stage_pb2.LinkAccept) -> None:
+        """Take the consumer's choice and drop the other offers. Raises `FailedPrecondition`."""
+        # The latest of a name: an earlier one is broken.
+        matching = [sender for sender in self._senders if sender.name == accept.transport]
+        if not matching or not matching[-1].proved(accept.proof):
+            raise FailedPrecondition(f"the peer proved no transport, it said {accept.transport!r}")
+        self.chosen = matching[-1]
+        for other in self._senders:
+            if other is not self.chosen:
+                other.close()
+        self._senders = [self.chosen]
+        if self.chosen.name == self.fallback.name:
+            self.fallback = self.chosen
+            if self._anew:
+                self._offer_later()
+        self._state.transport = self.chosen.name
+        told = (reason[:MAX_REASON] for reason in accept.refused[:MAX_REASONS])
+        self._state.refused = (*self._failed, *told)
+        for reason in self._state.refused:
+            log.info("link to %s: %s", self._state.peer_address, reason)
+
+    def failed(self) -> None:
+        """The chosen transport did not take a payload, or lost one."""
+        if self.chosen.broken:
+            self._offer_later()
+
+    async def offer_if_due(self) -> None:
+        """Offer anew what there is, and the link itself, when the time has come."""
+        if not self._due:
+            return
+        self._due, self._anew = False, True
+        try:
+            offers = await self.offers()
+        except FailedPrecondition as error:
+            log.info("link to %s: %s", self._state.peer_address, error.message)
+            self._offer_later()
+            return
+        self._senders.insert(0, self.fallback)
+        offers.append(self.fallback.offer())
+        await self._write(stage_pb2.LinkRequest(offers=stage_pb2.TransportOffers(offers=offers)))
+
+    def close(self) -> None:
+        """Give the transports back."""
+        if self._timer is not None:
+            self._timer.cancel()
+        for sender in self._senders:
+            sender.close()
+
+    def _offer_later(self) -> None:
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(self._in_s, self._let_offer)
+            self._in_s = min(2 * self._in_s, LAST_OFFER_S)
+
+    def _let_offer(self) -> None:
+        # Meanwhile an offer may have been taken.
+        self._timer = None
+        self._due = self.chosen.broken or self.chosen is self.fallback
+        self._changed.set()
