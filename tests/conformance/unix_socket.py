@@ -1,0 +1,163 @@
+"""A transport as anybody would add one: payloads through a Unix socket.
+
+The offer is the socket's name, the proof a nonce that is read from it. The bytes of a
+payload follow its `start` on the link. A socket that breaks is offered anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import secrets
+
+from antiphon.errors import DataLoss
+from antiphon.transport.payload.transport import (
+    MAX_PAYLOAD_BYTES,
+    Attachment,
+    NotPlaced,
+    PayloadLost,
+    Placement,
+    Transport,
+    WriteMessage,
+    placed,
+)
+from antiphon.transport.settings import LinkSettings
+from antiphon.v1 import chunk_pb2, stage_pb2
+from antiphon.wire.blob import Encoding
+
+NAME = "unix_socket"
+LOST, BUSY = "socket_lost", "socket_busy"
+NONCE_BYTES = 32
+READ_BYTES = 1 << 20
+
+
+class SocketSender:
+    """The producer's side: it listens."""
+
+    name, lost, busy = NAME, LOST, BUSY
+
+    def __init__(self, write: WriteMessage) -> None:
+        self.broken = False
+        self._write = write
+        self._socket_name = secrets.token_hex(16)
+        self._nonce = secrets.token_bytes(NONCE_BYTES)
+        self._server: asyncio.Server | None = None
+        self._peer: asyncio.StreamWriter | None = None
+        self._transfers = 0
+
+    async def listen(self) -> None:
+        self._server = await asyncio.start_unix_server(self._admit, f"\0{self._socket_name}")
+
+    def offer(self) -> stage_pb2.TransportOffer:
+        return stage_pb2.TransportOffer(transport=NAME, descriptor=self._socket_name.encode())
+
+    def proved(self, proof: bytes) -> bool:
+        return hmac.compare_digest(proof, self._nonce)
+
+    def pushes(self, encoding: Encoding) -> bool:
+        return True
+
+    def place(self, encoding: Encoding) -> Placement:
+        if self.broken or self._peer is None:
+            raise NotPlaced(LOST)
+        peer = self._peer
+        payload = placed(NAME, encoding.size_bytes, str(self._transfers).encode())
+        self._transfers += 1
+
+        async def push() -> None:
+            start = stage_pb2.TransferStart(payload=payload)
+            await self._write(stage_pb2.LinkRequest(start=start))
+            try:
+                peer.write(encoding.to_bytes())
+                await peer.drain()
+            except OSError as error:
+                self.close()
+                raise PayloadLost(LOST, str(error)) from error
+
+        return Placement(payload, push)
+
+    def release(self, payload: chunk_pb2.Payload) -> None:
+        """Nothing is held."""
+
+    def close(self) -> None:
+        self.broken = True
+        if self._server is not None:
+            self._server.close()
+        if self._peer is not None:
+            self._peer.close()
+
+    def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        if self._peer is not None:
+            writer.close()
+            return
+        self._peer = writer
+        writer.write(self._nonce)
+
+
+class SocketReceiver:
+    """The consumer's side: it connects."""
+
+    name = NAME
+
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        self._reader = reader
+        self._writer = writer
+        self._descriptor = b""
+        self._reading: asyncio.Task[bytes] | None = None
+
+    def begin(self, payload: chunk_pb2.Payload) -> None:
+        if payload.size_bytes > MAX_PAYLOAD_BYTES:
+            raise DataLoss(f"link: a payload of {payload.size_bytes} bytes")
+        self._descriptor = payload.placed.descriptor
+        self._reading = asyncio.create_task(self._read(self._reading, payload.size_bytes))
+        self._reading.add_done_callback(lambda read: read.cancelled() or read.exception())
+
+    async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
+        if self._reading is None or payload.placed.descriptor != self._descriptor:
+            raise PayloadLost(LOST, "it never began")
+        try:
+            return memoryview(await self._reading)
+        except (OSError, EOFError) as error:
+            raise PayloadLost(LOST, str(error)) from error
+
+    def close(self) -> None:
+        if self._reading is not None:
+            self._reading.cancel()
+        self._writer.close()
+
+    async def _read(self, before: asyncio.Task[bytes] | None, size: int) -> bytes:
+        """The bytes that follow those of the transfer before."""
+        if before is not None:
+            await before
+        return await self._reader.readexactly(size)
+
+
+async def make_sender(settings: LinkSettings, address: str, write: WriteMessage) -> SocketSender:
+    sender = SocketSender(write)
+    await sender.listen()
+    return sender
+
+
+async def attach(offer: stage_pb2.TransportOffer, settings: LinkSettings) -> Attachment:
+    name = f"\0{offer.descriptor.decode()}"
+    reader, writer = await asyncio.open_unix_connection(name, limit=READ_BYTES)
+    try:
+        proof = await reader.readexactly(NONCE_BYTES)
+    except EOFError as error:
+        writer.close()
+        raise ConnectionError("the producer let nobody in") from error
+    except BaseException:
+        writer.close()
+        raise
+    return SocketReceiver(reader, writer), proof
+
+
+UNIX_SOCKET = Transport(
+    name=NAME,
+    names=frozenset({NAME}),
+    reasons=frozenset({LOST, BUSY}),
+    by_default=lambda settings: False,
+    check=lambda settings: None,
+    make_sender=make_sender,
+    attach=attach,
+)
