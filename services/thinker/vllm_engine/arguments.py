@@ -16,8 +16,8 @@ from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.sampling import MAX_TOP_LOGPROBS
-from antiphon.vllm_plugin import TAPPED_THINKER
 from services.thinker.vllm_engine.media import ARGUMENT, MediaLimits
+from services.thinker.vllm_engine.plugin import TAPPED_THINKER
 from services.thinker.vllm_engine.row_receiver import RowAddress
 
 CPU_CACHE_BYTES = 1 << 30

@@ -11,7 +11,7 @@ from collections.abc import MutableMapping
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
-from antiphon.vllm_plugin import STAGE_PID
+from services.thinker.vllm_engine.plugin import announce
 
 _PACKAGE = "vllm"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -34,7 +34,7 @@ def prepare(config: StageConfig, environment: MutableMapping[str, str] = os.envi
         )
     for name, value in _settings(config).items():
         environment.setdefault(name, value)
-    environment[STAGE_PID] = str(os.getpid())
+    announce(environment)
     kind, _, index = config.device.partition(":")
     if kind == "cuda" and index:
         environment[_VISIBLE] = _from(index, environment.get(_VISIBLE, ""))
