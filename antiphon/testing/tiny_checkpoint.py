@@ -14,8 +14,8 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from antiphon.checkpoint import INDEX_FILE
 from antiphon.errors import AntiphonError, FailedPrecondition
+from antiphon.runtime.checkpoint import INDEX_FILE
 from antiphon.testing.tiny_config import VOICES, make_config
 from antiphon.testing.tiny_shape import OTHER, SMALL, TinyShape
 from antiphon.testing.tiny_tokenizer import write_preprocessor, write_tokenizer

@@ -13,11 +13,11 @@ from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
 )
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
-from antiphon.checkpoint import fingerprint, load_submodule
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import reading
 from antiphon.pipelines.qwen3_omni import CONFIG_FILE
+from antiphon.runtime.checkpoint import fingerprint, load_submodule
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToHost

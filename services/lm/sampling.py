@@ -8,8 +8,8 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from antiphon.sampler import SamplingRows, choose, choose_each, uniform_each
 from antiphon.sampling import Sampling
+from services.lm.sampler import SamplingRows, choose, choose_each, uniform_each
 
 Score = tuple[list[int], list[float]]
 """Ids and their log probabilities."""

@@ -22,13 +22,13 @@ import torch
 from torch import Tensor
 from torch.nn.functional import linear, scaled_dot_product_attention
 
-from antiphon.sampler import SamplingRows, choose_each
 from antiphon.sampling import Sampling
 from services.lm.decoder import Decoder
 from services.lm.experts import LEAST_ROWS
 from services.lm.graphs import Bucketing, RowFunction
 from services.lm.kv_cache import CacheShape
 from services.lm.rotary import Rotation
+from services.lm.sampler import SamplingRows, choose_each
 
 # Literals of `prepare_inputs_for_generation`; the temperature is `generate`'s default.
 PREDICTOR_TOP_K = 50

@@ -13,7 +13,6 @@ from torch.nn.functional import linear
 
 from antiphon.errors import FailedPrecondition, ResourceExhausted
 from antiphon.pipelines.qwen3_omni import SpecialIds
-from antiphon.sampler import SamplingRows, choose_each, uniform_each
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToDevice, ToHost, on_device
 from services.lm.attention import Span
@@ -21,6 +20,7 @@ from services.lm.decoder import Decoder
 from services.lm.experts import LEAST_ROWS
 from services.lm.graphs import Bucketing
 from services.lm.kv_cache import KVCache
+from services.lm.sampler import SamplingRows, choose_each, uniform_each
 from services.lm.slots import Slots
 from services.talker.codebooks import CodePredictor
 from services.talker.readback import Readback

@@ -13,12 +13,12 @@ from transformers import (
     WhisperFeatureExtractor,
 )
 
-from antiphon.checkpoint import fingerprint, has_submodule, load_submodule
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import REMEDY, read_json, reading
 from antiphon.pipelines.generation_config import default_sampling
 from antiphon.pipelines.qwen3_omni import CONFIG_FILE, THINKER, SpecialIds, read_config
+from antiphon.runtime.checkpoint import fingerprint, has_submodule, load_submodule
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToHost

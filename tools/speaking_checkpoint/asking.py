@@ -108,7 +108,7 @@ def load_code2wav(directory: Path) -> Any:
     from transformers import Qwen3OmniMoeConfig
     from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
-    from antiphon.checkpoint import load_submodule
+    from antiphon.runtime.checkpoint import load_submodule
 
     config: Any = Qwen3OmniMoeConfig.from_pretrained(directory)
     return load_submodule(

@@ -12,9 +12,9 @@ import torch
 from code2wav_modules import one_shot
 from transformers import Qwen3OmniMoeForConditionalGeneration
 
-from antiphon.checkpoint import fingerprint
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.runtime.checkpoint import fingerprint
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.segment import FinishReason
 from antiphon.testing.drive_engine import run_segment

@@ -6,8 +6,8 @@ import pytest
 import torch
 from talker_lab import GREEDY, SAMPLED, Lab
 
-from antiphon.sampler import SamplingRows, choose, uniform_each
 from antiphon.sampling import Sampling
+from services.lm.sampler import SamplingRows, choose, uniform_each
 from services.talker.codebooks import CodePredictor, predictor_sampling
 
 SESSIONS = 5

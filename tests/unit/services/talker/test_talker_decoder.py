@@ -6,7 +6,7 @@ import pytest
 import torch
 from talker_lab import Lab
 
-from antiphon.checkpoint import load_submodule
+from antiphon.runtime.checkpoint import load_submodule
 from services.lm.attention import Span
 from services.lm.decoder import Decoder
 from services.lm.kv_cache import KVCache

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.engine import Engine, InputChunk, SegmentSettings
-from antiphon.sampler import SamplingRows
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import run_segments
@@ -25,6 +24,7 @@ from services.lm.decoder import Decoder
 from services.lm.experts import LEAST_ROWS, Sparse
 from services.lm.graphs import Eager, GraphPool, RowFunction, bucket_sizes
 from services.lm.kv_cache import KVCache
+from services.lm.sampler import SamplingRows
 from services.talker.codebooks import CodePredictor
 from services.talker.qwen3_omni import load
 

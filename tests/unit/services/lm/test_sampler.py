@@ -12,7 +12,8 @@ from transformers import (
 )
 
 from antiphon.errors import Internal
-from antiphon.sampler import (
+from antiphon.sampling import Sampling
+from services.lm.sampler import (
     SamplingRows,
     choose,
     choose_each,
@@ -21,7 +22,6 @@ from antiphon.sampler import (
     uniform,
     uniform_each,
 )
-from antiphon.sampling import Sampling
 
 VOCABULARY = 97
 

@@ -15,8 +15,8 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeThinkerForConditionalGeneration,
 )
 
-from antiphon.checkpoint import fingerprint, has_submodule, load_submodule, read_tensor
 from antiphon.errors import FailedPrecondition
+from antiphon.runtime.checkpoint import fingerprint, has_submodule, load_submodule, read_tensor
 from antiphon.testing.tiny_checkpoint import OTHER, build_tiny_checkpoint
 
 torch.set_num_threads(1)
@@ -238,7 +238,7 @@ def test_fingerprint_fails_when_the_directory_is_no_checkpoint(copy: Path, tmp_p
 
 def test_fingerprint_needs_no_torch_when_imported(directory: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from antiphon.checkpoint import fingerprint; "
+        "import sys; from pathlib import Path; from antiphon.runtime.checkpoint import fingerprint; "
         "print(fingerprint(Path(sys.argv[1]))); assert 'torch' not in sys.modules"
     )
     done = subprocess.run(
