@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from types import TracebackType
 from typing import cast
 
@@ -21,14 +21,18 @@ from antiphon.errors import Unavailable
 from antiphon.transport.channel import CLIENT_SERVER_OPTIONS
 from gateway.calls.calls import Calls
 from gateway.config import delivery_of
-from gateway.doors.access_log import Journal
-from gateway.doors.chat.endpoint import ChatCompletions
+from gateway.doors.access_log import AccessLog
+from gateway.doors.chat.request import read_chat
 from gateway.doors.http.app import http_app
 from gateway.doors.http.connection import Doorkeeper
-from gateway.doors.speech import Speech
+from gateway.doors.http.door import HttpDoor
+from gateway.doors.http.endpoint import Endpoint, Rooms
 from gateway.doors.speech_grpc import SERVICE, SpeechServicer
 from gateway.fleet.stages import Stages
 from gateway.metrics import Metrics
+
+HTTP_DOORS = (HttpDoor("/v1/chat/completions", read_chat),)
+"""A door is a row here and whatever its `read` needs."""
 
 LAST_WORDS_S = 1.0
 """How long an answer that is over may take to leave, when the gateway stops."""
@@ -63,26 +67,29 @@ class Gateway:
     `Unavailable` when one is taken.
     """
 
-    def __init__(self, deployment: Deployment) -> None:
+    def __init__(self, deployment: Deployment, doors: Iterable[HttpDoor] = HTTP_DOORS) -> None:
         config = deployment.gateway
         self._drain_s = config.drain_s
         self._grpc_listen = config.grpc_listen
         self.stages = Stages(deployment)
         self.calls = Calls(self.stages, config, delivery_of(deployment))
         self.metrics = Metrics(in_flight=lambda: self.calls.in_flight)
-        journal = Journal(self.metrics)
-        speech = Speech(self.stages, self.calls, config)
-        self._servicer = SpeechServicer(speech, journal, config)
+        access_log = AccessLog(self.metrics)
+        self._servicer = SpeechServicer(self.calls, access_log, config)
         self._grpc = grpc.aio.server(options=_server_options(config))
         self._health = health.aio.HealthServicer()
         host_and_port(config.grpc_listen, field="gateway.grpc_listen")
         self._http_listen = host_and_port(config.http_listen, field="gateway.http_listen")
         doorkeeper = Doorkeeper(config, self.metrics.refuse)
         self.metrics.watch("connections", "HTTP connections", lambda: len(doorkeeper.all))
-        self._chat = ChatCompletions(speech, config, self.metrics)
+        self._rooms = Rooms(config, self.metrics)
+        endpoints = {
+            door.path: Endpoint(door, self.calls, self._rooms, config, self.metrics)
+            for door in doors
+        }
         self._http = HttpServer(
             uvicorn.Config(
-                http_app(speech, self._chat, self.metrics, journal, config),
+                http_app(self.calls, endpoints, self.metrics, access_log, config),
                 http=cast(type[asyncio.Protocol], doorkeeper),
                 ws="none",
                 lifespan="off",
@@ -120,7 +127,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
         drained_at = loop.time() + self._drain_s
         self.calls.refuse()
-        self._chat.stop_uploads()
+        self._rooms.stop_uploads()
         serving, telling = self._tasks
         telling.cancel()
         await asyncio.gather(telling, return_exceptions=True)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ast
 import configparser
 import re
 import shutil
@@ -13,6 +14,8 @@ from pathlib import Path
 
 import pytest
 import yaml
+
+from antiphon.pipelines.graph import CLIENT, all_pipelines
 
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("antiphon", "gateway", "services", "tools")
@@ -64,6 +67,8 @@ def test_contracts_report_planted_imports(copy_of_packages: Path) -> None:
         "services/talker/planted.py": "import services.thinker\nimport antiphon.client",
         "services/lm/planted.py": "import services.talker",
         "gateway/planted.py": "import torch",
+        "gateway/calls/planted.py": "import gateway.doors",
+        "gateway/fleet/planted.py": "import gateway.calls",
         "antiphon/client/planted.py": "import numpy",
         "antiphon/wire/planted.py": "import antiphon.pipelines",
         "antiphon/runtime/session/states.py": "import asyncio",
@@ -88,6 +93,47 @@ def _contracts() -> list[configparser.SectionProxy]:
     contracts = configparser.ConfigParser()
     contracts.read(ROOT / ".importlinter")
     return [contracts[name] for name in contracts.sections() if ":contract:" in name]
+
+
+def _families_named_in(folder: Path) -> dict[str, set[str]]:
+    """Names of families, of their stages and of edges between these, by file that has them."""
+    pipelines = all_pipelines().values()
+    names = {each.name for each in pipelines} | {role for each in pipelines for role in each.roles}
+    edges = {
+        edge.name
+        for each in pipelines
+        for edge in each.edges
+        if CLIENT not in (edge.producer, *edge.consumers)
+    }
+    found = {}
+    for path in folder.rglob("*.py"):
+        source = path.read_text()
+        words = set(re.findall(r"[a-z][a-z0-9_]*", source.lower()))
+        constants = (
+            each.value for each in ast.walk(ast.parse(source)) if isinstance(each, ast.Constant)
+        )
+        strings = {each for each in constants if isinstance(each, str)}
+        if named := (words & names) | (strings & edges):
+            found[str(path.relative_to(folder))] = named
+    return found
+
+
+def test_gateway_knows_no_family_and_no_stage_by_name() -> None:
+    assert not _families_named_in(ROOT / "gateway")
+
+
+def test_names_of_families_are_found_where_they_are_planted(tmp_path: Path) -> None:
+    planted = {
+        "constant.py": ('TALKER = ""', {"talker"}),
+        "comment.py": ("# As the thinker's text.", {"thinker"}),
+        "edge.py": ('frames = tensors["codes"]', {"codes"}),
+        "family.py": ("import antiphon.pipelines.qwen3_omni", {"qwen3_omni"}),
+        "harmless.py": ("message.codes = text or audio", set()),
+    }
+    for name, (source, _) in planted.items():
+        (tmp_path / name).write_text(source)
+    found = _families_named_in(tmp_path)
+    assert found == {name: names for name, (_, names) in planted.items() if names}
 
 
 def test_every_stage_is_kept_apart_from_the_others() -> None:

@@ -232,11 +232,11 @@ class GenerateRequest(google.protobuf.message.Message):
     def messages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Message]: ...
     @property
     def modalities(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """"text" and "audio"; empty: both."""
+        """"text", "audio" or both; empty: all that the model makes."""
 
     @property
     def sampling(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, antiphon.v1.session_pb2.Sampling]:
-        """Sampling by stage role, "thinker" and "talker"."""
+        """Sampling by stage role."""
 
     @property
     def chunk_policy(self) -> antiphon.v1.session_pb2.ChunkPolicy: ...

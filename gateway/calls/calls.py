@@ -1,4 +1,7 @@
-"""All live calls: how many there may be, and their end at shutdown."""
+"""From what a client asked for to the segment that answers it, the same for every door.
+
+The only owner of all live sessions: how many there may be, and their end at shutdown.
+"""
 
 from __future__ import annotations
 
@@ -7,26 +10,26 @@ from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import ResourceExhausted, Unavailable
+from antiphon.errors import NotFound, ResourceExhausted, Unavailable
 from antiphon.segment import Delivery
-from gateway.calls.call import CLOSE_WAIT_S, Call
-from gateway.calls.request import SpeechRequest
-from gateway.fleet.lineup import Lineup
+from gateway.calls.order import Order
+from gateway.calls.segment import Segment
+from gateway.calls.session import CLOSE_WAIT_S, Session
 from gateway.fleet.stages import Stages
 
 
 class Calls:
-    """All live calls. Refuses what is too much and ends what is left at shutdown."""
+    """All live sessions. Refuses what is too much and ends what is left at shutdown."""
 
     def __init__(
         self, stages: Stages, config: GatewayConfig, delivery: Mapping[str, Delivery]
     ) -> None:
-        self._stages = stages
+        self.stages = stages
         self._config = config
         self._delivery = delivery
-        self._live: set[Call] = set()
+        self._live: set[Session] = set()
         self._admitted = 0
-        self._closing = self._ended = False
+        self._closing = False
         self._hurried = asyncio.Event()
         self._idle = asyncio.Event()
         self._idle.set()
@@ -46,12 +49,45 @@ class Calls:
         if self._closing:
             raise _shutting_down()
 
-    @contextmanager
-    def admit(self) -> Iterator[None]:
-        """Count a request in for as long as the context lasts.
+    def check_model(self, name: str) -> None:
+        """Raise `NotFound` unless the name is empty or the served model's."""
+        served = self.stages.model_name()
+        if name not in ("", served):
+            raise NotFound(f"no model {name!r}; there is: {served}", field="model")
 
-        Raises `ResourceExhausted` when there are too many, `Unavailable` at shutdown.
+    @asynccontextmanager
+    async def answer(self, order: Order) -> AsyncIterator[Segment]:
+        """The segment that answers an order, the only one of its session.
+
+        Raises what `session` and `Session.ask` raise.
         """
+        async with self.session(order.outputs, order.model) as session:
+            asking = session.ask(order, last=True)
+            # Attachments may be large, and the call may be long: the stages alone keep them.
+            del order
+            yield await asking
+
+    @asynccontextmanager
+    async def session(self, outputs: frozenset[str], model: str = "") -> AsyncIterator[Session]:
+        """A session on the stages that make the outputs (all, if empty), open within the context.
+
+        Raises `NotFound` for another model, `ResourceExhausted` when there are too
+        many requests, `Unavailable` at shutdown and when a stage is down.
+        """
+        with self._admit():
+            self.check_model(model)
+            lineup = self.stages.line_up(outputs)
+            session = Session(lineup, self.stages, self._config, self._delivery)
+            self._live.add(session)
+            try:
+                async with session:
+                    yield session
+            finally:
+                self._live.discard(session)
+
+    @contextmanager
+    def _admit(self) -> Iterator[None]:
+        """Count a request in for as long as the context lasts."""
         self.check_open()
         if self._admitted >= self._config.max_calls:
             raise ResourceExhausted(
@@ -65,20 +101,6 @@ class Calls:
             self._admitted -= 1
             if not self._admitted:
                 self._idle.set()
-
-    @asynccontextmanager
-    async def run(self, request: SpeechRequest, lineup: Lineup) -> AsyncIterator[Call]:
-        """A call that is live within the context. Raises `Unavailable` after the shutdown."""
-        if self._ended:
-            raise _shutting_down()
-        call = Call(request, lineup, self._stages, self._config, self._delivery)
-        del request  # The call has what it needs of it.
-        self._live.add(call)
-        try:
-            async with call:
-                yield call
-        finally:
-            self._live.discard(call)
 
     async def wait_idle(self) -> None:
         """Return when no request is in flight."""
@@ -100,9 +122,8 @@ class Calls:
         """Admit nothing more; after `drain_s`, or when hurried, end the rest with `Unavailable`."""
         self.refuse()
         await _wait_first((self._idle, self._hurried), drain_s)
-        self._ended = True
-        for call in self._live:
-            call.end_with(_shutting_down())
+        for session in self._live:
+            session.end_with(_shutting_down())
         await _wait_first((self._idle,), CLOSE_WAIT_S)
 
 

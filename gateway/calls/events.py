@@ -1,4 +1,4 @@
-"""What a call yields, whatever the protocol: Started, deltas in order, Finished."""
+"""What a segment yields, whatever the protocol: Started, deltas in order, Finished."""
 
 from __future__ import annotations
 
@@ -37,19 +37,19 @@ class TextDelta:
 
 @dataclass(frozen=True, slots=True)
 class AudioDelta:
-    """Mono float32 samples and the uint16 codec frames [frames, groups] behind them.
+    """Mono float32 samples, and the codec frames [frames, groups] behind them if they came along.
 
     `first_sample` is the index of the first sample within the answer.
     """
 
     samples: Tensor
-    codes: Tensor
+    frames: Tensor
     first_sample: int
 
 
 @dataclass(frozen=True, slots=True)
 class Usage:
-    """What a call cost: tokens, and codec frames of audio."""
+    """What a segment cost: tokens, and codec frames of audio."""
 
     prompt_tokens: int
     prompt_audio_tokens: int

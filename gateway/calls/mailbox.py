@@ -24,9 +24,9 @@ class Mailbox(Generic[Item]):
         self._writable = asyncio.Event()
 
     @property
-    def failed(self) -> bool:
-        """Whether `fail` was called."""
-        return self._failure is not None
+    def failure(self) -> Exception | None:
+        """What `fail` was called with first; None when it was not."""
+        return self._failure
 
     async def put(self, item: Item) -> None:
         """Add an item as soon as there is room. Cancelling adds nothing."""

@@ -1,93 +1,108 @@
-"""The messages that open a session and its segment on each stage. Pure."""
+"""The messages that open a session and its segments on the stages. Pure."""
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Mapping
+from dataclasses import replace
 
 from antiphon.chunk import Chunk
-from antiphon.conversation import to_tensors
+from antiphon.conversation import Conversation, to_tensors
 from antiphon.errors import InvalidArgument
+from antiphon.sampling import SamplingRequest
 from antiphon.segment import Delivery, FinishReason
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.convert import delivery_to_proto, policy_to_proto, sampling_to_proto
-from gateway.calls.request import AUDIO, SpeechRequest, with_seeds
+from gateway.calls.order import INPUT_STAGE, Order
 from gateway.fleet.lineup import Lineup, Member
+from gateway.outputs import AUDIO
+
+SEED_BITS = 63
 
 
-def opening_messages(
-    session_id: str,
-    request: SpeechRequest,
-    lineup: Lineup,
-    deadline_s: float,
-    deployed_delivery: Mapping[str, Delivery],
-    windows: Mapping[str, int],
-) -> dict[str, session_pb2.SessionOpen]:
-    """What opens the session on each stage, by role, with its segment and all input.
-
-    Raises `InvalidArgument` for an unknown role."""
-    segment = _segment_open(request, lineup, deadline_s, deployed_delivery)
-    openings = {
-        member.role: _session_open(session_id, member, lineup, windows, segment)
-        for member in lineup.members
-    }
-    openings[lineup.input_member.role].first_input.append(_input(session_id, request, lineup))
-    return openings
-
-
-def _session_open(
-    session_id: str,
-    member: Member,
-    lineup: Lineup,
-    windows: Mapping[str, int],
-    segment: session_pb2.SegmentOpen,
+def session_open(
+    session_id: str, member: Member, lineup: Lineup, windows: Mapping[str, int]
 ) -> session_pb2.SessionOpen:
+    """What opens the session on one stage, still without a segment."""
     return session_pb2.SessionOpen(
         session_id=session_id,
         pipeline=member.description.pipeline,
         checkpoint_fingerprint=member.description.checkpoint_fingerprint,
         routes=lineup.routes(member.role),
         windows=windows,
-        first_segment=segment,
     )
 
 
-def _segment_open(
-    request: SpeechRequest,
+def segment_open(
+    order: Order,
     lineup: Lineup,
-    deadline_s: float,
     deployed_delivery: Mapping[str, Delivery],
+    *,
+    segment: int = 0,
+    deadline_s: float,
+    last: bool,
 ) -> session_pb2.SegmentOpen:
-    """The one message that all stages get alike."""
-    known = {edge.producer for edge in lineup.edges} - {""}
-    for role in request.sampling:
+    """The one message that all stages get alike.
+
+    Raises `InvalidArgument` for an unknown voice or role.
+    """
+    voice = ""
+    if AUDIO in lineup.outputs:
+        voice = lineup.choose_voice(order.voice, field=order.voice_field)
+    known = {edge.producer for edge in lineup.edges} | {INPUT_STAGE}
+    for role in order.sampling:
         if role not in known:
             raise InvalidArgument(f"sampling.{role}: no such stage", field=f"sampling.{role}")
-    sampling = with_seeds(request.sampling, lineup.roles, lineup.input_member.role)
+    reader = lineup.input_member.role
+    given = {role or reader: settings for role, settings in order.sampling.items()}
+    sampling = with_seeds(given, lineup.roles, reader)
     delivery = {e: d for e, d in deployed_delivery.items() if e in lineup.stage_edges()}
-    if request.delivery is not None:
-        delivery = dict.fromkeys(lineup.stage_edges(), request.delivery)
+    if order.delivery is not None:
+        delivery = dict.fromkeys(lineup.stage_edges(), order.delivery)
     message = session_pb2.SegmentOpen(
         sampling={role: sampling_to_proto(settings) for role, settings in sampling.items()},
-        voice=request.voice if AUDIO in request.outputs else "",
-        outputs=sorted(request.outputs),
+        voice=voice,
+        outputs=sorted(lineup.outputs),
         delivery={edge: delivery_to_proto(value) for edge, value in delivery.items()},
+        segment=segment,
         deadline_s=deadline_s,
-        last=True,
+        last=last,
     )
-    if request.chunk_policy is not None:
-        message.chunk_policy.CopyFrom(policy_to_proto(request.chunk_policy))
+    if order.chunk_policy is not None:
+        message.chunk_policy.CopyFrom(policy_to_proto(order.chunk_policy))
     return message
 
 
-def _input(session_id: str, request: SpeechRequest, lineup: Lineup) -> chunk_pb2.Chunk:
-    """The conversation as the one input chunk, which ends the input."""
+def input_chunk(
+    session_id: str, opening: session_pb2.SegmentOpen, conversation: Conversation, lineup: Lineup
+) -> chunk_pb2.Chunk:
+    """The conversation as the segment's one input chunk, which ends its input."""
     chunk = Chunk(
         session_id=session_id,
         edge=lineup.input_edge.name,
-        tensors=to_tensors(request.conversation),
+        segment=opening.segment,
+        sequence=opening.segment,
+        tensors=to_tensors(conversation),
         segment_finished=True,
-        finished=True,
+        finished=opening.last,
         finish_reason=FinishReason.STOP,
     )
     return chunk_to_proto(chunk)
+
+
+def with_seeds(
+    sampling: Mapping[str, SamplingRequest], roles: tuple[str, ...], input_role: str
+) -> dict[str, SamplingRequest]:
+    """Sampling for every role, each with a seed.
+
+    A role without one takes the input stage's, and that one is drawn when the
+    client gave none: all stages of a request then share it.
+    """
+    given = sampling.get(input_role, SamplingRequest()).seed
+    shared = secrets.randbits(SEED_BITS) if given is None else given
+    complete = {}
+    for role in roles:
+        settings = sampling.get(role, SamplingRequest())
+        complete[role] = settings if settings.seed is not None else replace(settings, seed=shared)
+    return complete

@@ -1,35 +1,50 @@
-"""How far a call has come: stage messages in, events out. Pure.
+"""How far a segment has come: stage messages in, events out. Pure.
 
-A call is complete when every wanted edge has had its `segment_finished` and
+It is complete when every wanted edge has had its `segment_finished` and
 every stage has sent its report or has ended its stream.
 """
 
 from __future__ import annotations
 
-from antiphon.chunk import Chunk
+import numpy as np
+
+from antiphon.chunk import Chunk, Tensor
 from antiphon.errors import DataLoss, Internal
 from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2
 from antiphon.wire.logprobs import logprobs_from_tensors
 from gateway.calls.events import AudioDelta, Finished, TextDelta, Usage
-from gateway.calls.request import TEXT
 from gateway.fleet.lineup import Lineup
+from gateway.outputs import TEXT
 
+_NO_FRAMES: Tensor = np.empty((0, 0), np.uint16)
 _WORST_FIRST = (FinishReason.CANCELLED, FinishReason.LENGTH, FinishReason.STOP)
 
 
 class Progress:
-    """What one call has received so far."""
+    """What one segment has received so far.
 
-    def __init__(self, session_id: str, lineup: Lineup) -> None:
+    `sequences` counts the chunks of each edge across the session's segments.
+    """
+
+    def __init__(
+        self,
+        session_id: str,
+        lineup: Lineup,
+        segment: int = 0,
+        sequences: dict[str, int] | None = None,
+    ) -> None:
         self._session_id = session_id
+        self._segment = segment
         self._input_role = lineup.input_member.role
         self._makers = {output: lineup.producer(output).role for output in lineup.outputs}
         self._reasons: dict[str, FinishReason] = {}
-        self._sequences = dict.fromkeys(lineup.outputs, 0)
+        self._sequences = {} if sequences is None else sequences
         self._reports: dict[str, session_pb2.SegmentReport] = {}
         self._running = dict.fromkeys(lineup.roles)
-        self._frames = 0
+        self._text_role = lineup.makers.get(TEXT, "")
+        self._samples_per_frame = lineup.samples_per_frame
+        self._frames = self._samples = 0
 
     @property
     def complete(self) -> bool:
@@ -48,7 +63,7 @@ class Progress:
         Raises `DataLoss` for a chunk out of order or one that makes no sense.
         """
         self._check(role, chunk)
-        self._sequences[chunk.edge] += 1
+        self._sequences[chunk.edge] = chunk.sequence + 1
         if chunk.finish_reason is not None:
             self._reasons[chunk.edge] = chunk.finish_reason
         try:
@@ -59,7 +74,9 @@ class Progress:
             ) from error
 
     def add_report(self, role: str, report: session_pb2.SegmentReport) -> None:
-        """A stage has finished its part."""
+        """A stage has finished its part. Raises `DataLoss` when it tells of another segment."""
+        if report.segment != self._segment:
+            raise DataLoss(f"the stage {role} reported segment {report.segment}", stage=role)
         self._reports[role] = report
         self._running.pop(role, None)
 
@@ -75,28 +92,33 @@ class Progress:
             )
 
     def finished(self) -> Finished:
-        """The last event of a complete call."""
-        report = self._reports.get(self._input_role, session_pb2.SegmentReport())
+        """The last event of a complete segment."""
+        none = session_pb2.SegmentReport()
+        report = self._reports.get(self._input_role, none)
+        frames = self._frames
+        if not frames and self._samples_per_frame:
+            frames = round(self._samples / self._samples_per_frame)
         usage = Usage(
             prompt_tokens=report.input_positions,
             prompt_audio_tokens=report.input_audio_positions,
             prompt_image_tokens=report.input_image_positions,
             prompt_cached_tokens=report.input_cached_positions,
-            completion_tokens=report.output_positions,
-            completion_audio_frames=self._frames,
+            completion_tokens=self._reports.get(self._text_role, none).output_positions,
+            completion_audio_frames=frames,
         )
         reasons = self._reasons.values()
         reason = next(each for each in _WORST_FIRST if each in reasons)
         return Finished(reason, usage, dict(self._reports))
 
     def _check(self, role: str, chunk: Chunk) -> None:
-        """Raise unless the chunk is the next one of an open edge of this call."""
-        edge = chunk.edge
-        if chunk.session_id != self._session_id or self._makers.get(edge) != role:
+        """Raise unless the chunk is the next one of an open edge of this segment."""
+        edge, expected = chunk.edge, self._sequences.get(chunk.edge, 0)
+        here = (self._session_id, self._segment)
+        if (chunk.session_id, chunk.segment) != here or self._makers.get(edge) != role:
             raise DataLoss(f"the stage {role} sent a chunk that is not its own", stage=role)
-        if chunk.sequence != self._sequences[edge]:
+        if chunk.sequence != expected:
             raise DataLoss(
-                f"{edge}: chunk {chunk.sequence} came, {self._sequences[edge]} was expected",
+                f"{edge}: chunk {chunk.sequence} came, {expected} was expected",
                 stage=role,
                 edge=edge,
             )
@@ -112,6 +134,9 @@ class Progress:
     def _audio(self, chunk: Chunk) -> AudioDelta | None:
         if not chunk.tensors:
             return None
-        delta = AudioDelta(chunk.tensors["samples"], chunk.tensors["codes"], chunk.position)
-        self._frames += len(delta.codes)
-        return delta
+        samples = chunk.tensors["samples"]
+        beside = (each for name, each in chunk.tensors.items() if name != "samples")
+        frames = next(beside, _NO_FRAMES)
+        self._samples += len(samples)
+        self._frames += len(frames)
+        return AudioDelta(samples, frames, chunk.position)

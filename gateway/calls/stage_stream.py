@@ -1,14 +1,14 @@
-"""One RunSession stream: a call's hold on one stage."""
+"""One RunSession stream: a session's hold on one stage."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterable
 
 import grpc
 
 from antiphon.errors import AntiphonError, Unavailable
-from antiphon.v1 import session_pb2
+from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.status import ERROR_METADATA_KEY, error_from_rpc
 from gateway.fleet.stage import Stage
 
@@ -23,23 +23,36 @@ class StageStream:
     def __init__(self, stage: Stage, opening: session_pb2.SessionOpen) -> None:
         self.role = stage.role
         self.address = stage.address
-        self._credits: dict[str, int] = {}
+        # At most one segment's beginning: the next is opened when that is over.
+        self._pending: list[session_pb2.SessionRequest] = [session_pb2.SessionRequest(open=opening)]
+        self._credits: dict[str, session_pb2.OutputCredit] = {}
         self._progressed: int | None = None
         self._half_closed = False
         self._changed = asyncio.Event()
+        self._changed.set()
         self._stage = stage
         self._loss: Unavailable | None = None
-        self._rpc: Rpc = stage.stub.RunSession(self._requests(opening))
+        self._rpc: Rpc = stage.stub.RunSession(self._requests())
         stage.hold(self._stage_lost)
+
+    def open_segment(
+        self, opening: session_pb2.SegmentOpen, chunks: Iterable[chunk_pb2.Chunk]
+    ) -> None:
+        """Open another segment, once all stages are done with the one before it."""
+        self._credits.clear()
+        self._pending = [session_pb2.SessionRequest(segment_open=opening)]
+        self._pending += [session_pb2.SessionRequest(chunk=chunk) for chunk in chunks]
+        self._changed.set()
 
     def half_close(self) -> None:
         """Say that no more is coming; the stage then ends the stream."""
         self._half_closed = True
         self._changed.set()
 
-    def credit(self, edge: str, positions: int) -> None:
+    def credit(self, edge: str, segment: int, positions: int) -> None:
         """Let the stage send so many positions of an edge in all; the latest word counts."""
-        self._credits[edge] = positions
+        credit = session_pb2.OutputCredit(edge=edge, segment=segment, positions=positions)
+        self._credits[edge] = credit
         self._changed.set()
 
     def progress(self, segment: int) -> None:
@@ -68,16 +81,14 @@ class StageStream:
                 raise self._loss from None
             raise
 
-    async def _requests(
-        self, opening: session_pb2.SessionOpen
-    ) -> AsyncIterator[session_pb2.SessionRequest]:
-        yield session_pb2.SessionRequest(open=opening)
+    async def _requests(self) -> AsyncIterator[session_pb2.SessionRequest]:
         while not self._half_closed:
             await self._changed.wait()
             self._changed.clear()
+            while self._pending:
+                yield self._pending.pop(0)
             while self._credits:
-                edge, positions = self._credits.popitem()
-                credit = session_pb2.OutputCredit(edge=edge, positions=positions)
+                _, credit = self._credits.popitem()
                 yield session_pb2.SessionRequest(credit=credit)
             segment, self._progressed = self._progressed, None
             if segment is not None:

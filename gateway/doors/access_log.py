@@ -18,7 +18,7 @@ log = logging.getLogger("gateway.requests")
 
 
 class Entry:
-    """One request as it unfolds. Times are those of the journal's clock.
+    """One request as it unfolds. Times are those of the log's clock.
 
     `request_id` may be the client's and come again; `answer_id` is never the same.
     """
@@ -75,8 +75,8 @@ def _forget_frames(error: BaseException | None) -> None:
         error = error.__cause__ or error.__context__
 
 
-class Journal:
-    """Writes down every request when it is over."""
+class AccessLog:
+    """Has a line and the metrics of every request when it is over."""
 
     def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
         self._metrics = metrics

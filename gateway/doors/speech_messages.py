@@ -15,12 +15,12 @@ from antiphon.wire.convert import (
     sampling_from_proto,
 )
 from gateway.calls.events import AudioDelta, Event, Finished, Started, TextDelta
-from gateway.calls.request import AUDIO, TEXT
-from gateway.doors.speech import Order
+from gateway.calls.order import Order
 from gateway.media.attachments import Attachments
 from gateway.media.audio_in import Recording
 from gateway.media.audio_out import to_pcm16
 from gateway.media.vision_in import File
+from gateway.outputs import OUTPUTS
 
 MAX_ROLES = 16
 MAX_MODALITIES = 16
@@ -34,10 +34,11 @@ def read_generate(
     What there may be many of is counted before any of it is read.
     """
     _check_counts(request, max_parts)
-    outputs = frozenset(request.modalities or (TEXT, AUDIO))
-    if TEXT not in outputs or outputs - {TEXT, AUDIO}:
+    outputs = frozenset(request.modalities)
+    if outputs - OUTPUTS:
         raise InvalidArgument(
-            "modalities: must be ['text'], ['text', 'audio'] or empty", field="modalities"
+            "modalities: there are 'text' and 'audio'; empty: all that the model makes",
+            field="modalities",
         )
     messages, attachments = _read_messages(request)
     return Order(
@@ -111,7 +112,7 @@ def _write_audio(event: AudioDelta, include_ids: bool) -> speech_pb2.AudioDelta:
     audio = speech_pb2.AudioDelta(pcm16=to_pcm16(event.samples), first_sample=event.first_sample)
     if include_ids:
         audio.float32 = np.asarray(event.samples, dtype="<f4").tobytes()
-        audio.codes = np.asarray(event.codes, dtype="<u2").tobytes()
+        audio.codes = np.asarray(event.frames, dtype="<u2").tobytes()
     return audio
 
 

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from antiphon.errors import FailedPrecondition, InvalidArgument, NotImplementedYet
 from antiphon.pipelines.graph import CLIENT
 from antiphon.v1 import session_pb2, stage_pb2
-from gateway.calls.request import AUDIO
+from gateway.outputs import AUDIO, OUTPUTS
 
 Edges = Sequence[stage_pb2.PipelineEdge]
 
@@ -58,14 +58,26 @@ class Lineup:
 
     def producer(self, output: str) -> Member:
         """The stage that makes an edge to the client."""
-        return self.member(
-            next(e.producer for e in self.edges if e.name == output and e.consumer == CLIENT)
-        )
+        return self.member(self.makers[output])
+
+    @property
+    def makers(self) -> dict[str, str]:
+        """The role that makes each edge to the client, wanted or not, of those that take part."""
+        return {
+            edge.name: edge.producer
+            for edge in self.edges
+            if edge.consumer == CLIENT and edge.producer in self.roles
+        }
 
     @property
     def sample_rate_hz(self) -> int:
         """Of produced audio; 0 when none is wanted."""
-        return max((member.description.sample_rate_hz for member in self.members), default=0)
+        return self.producer(AUDIO).description.sample_rate_hz if AUDIO in self.outputs else 0
+
+    @property
+    def samples_per_frame(self) -> int:
+        """Of produced audio; 0 when none is wanted or it has no frames."""
+        return self.producer(AUDIO).description.samples_per_frame if AUDIO in self.outputs else 0
 
     @property
     def voices(self) -> tuple[str, ...]:
@@ -73,10 +85,13 @@ class Lineup:
         return next((tuple(m.description.voices) for m in self.members if m.description.voices), ())
 
     def choose_voice(self, name: str, *, field: str) -> str:
-        """The voice of that name in lower case, the first for "". Raises `InvalidArgument`."""
+        """The voice of that name in lower case, the first (if there is one) for "".
+
+        Raises `InvalidArgument`.
+        """
         voices = self.voices
-        if not name and voices:
-            return voices[0]
+        if not name:
+            return next(iter(voices), "")
         if name.lower() not in voices:
             known = ", ".join(voices) or "none"
             raise InvalidArgument(f"{field}: no voice {name!r}; there are: {known}", field=field)
@@ -108,7 +123,7 @@ class Lineup:
         for edge in self.edges:
             if not edge.governed or edge.producer not in self.roles:
                 continue
-            if edge.consumer == CLIENT and edge.name == AUDIO and AUDIO in self.outputs:
+            if edge.consumer == CLIENT and edge.name in self.outputs:
                 positions = ahead_s * self.member(edge.producer).description.sample_rate_hz
             elif edge.consumer in self.roles:
                 positions = stage_ahead_s * _frame_rate_hz(self.member(edge.consumer))
@@ -132,12 +147,28 @@ def roles_for(edges: Edges, outputs: Iterable[str]) -> tuple[str, ...]:
     for output in sorted(outputs):
         makers = [e.producer for e in edges if e.name == output and e.consumer == CLIENT]
         if not makers:
-            raise NotImplementedYet(f"this model makes no {output}", field="modalities")
+            made = ", ".join(sorted(client_outputs(edges))) or "nothing"
+            raise NotImplementedYet(
+                f"modalities: this model makes no {output}, but {made}", field="modalities"
+            )
         wanted.extend(makers)
     found: list[str] = []
     for role in wanted:
         _collect(edges, role, found, frozenset())
     return tuple(found)
+
+
+def client_outputs(edges: Edges) -> frozenset[str]:
+    """Everything that a client can ask of the pipeline."""
+    return frozenset(edge.name for edge in edges if edge.consumer == CLIENT) & OUTPUTS
+
+
+def sampling_roles(edges: Edges) -> tuple[str, ...]:
+    """The stages that make what another stage turns into audio: those sample, as the one does
+    that reads the client's input, which is left out."""
+    readers = {edge.consumer for edge in edges if edge.producer == CLIENT}
+    feeding = (e.producer for e in edges if CLIENT not in (e.producer, e.consumer))
+    return tuple(dict.fromkeys(role for role in feeding if role not in readers))
 
 
 def check_agreement(descriptions: Mapping[str, stage_pb2.DescribeResponse]) -> None:

@@ -15,7 +15,15 @@ from antiphon.deployment.schema import Deployment
 from antiphon.errors import AntiphonError, FailedPrecondition, InvalidArgument
 from antiphon.pipelines.graph import CLIENT
 from antiphon.v1 import stage_pb2
-from gateway.fleet.lineup import Edges, Lineup, Member, check_agreement, roles_for
+from gateway.fleet.lineup import (
+    Edges,
+    Lineup,
+    Member,
+    check_agreement,
+    client_outputs,
+    roles_for,
+    sampling_roles,
+)
 from gateway.fleet.stage import Stage
 
 
@@ -32,6 +40,7 @@ class Stages:
             raise InvalidArgument("stages: the deployment names none", field="stages")
         self._watchers: list[asyncio.Task[None]] = []
         self._change = asyncio.Event()
+        self._last_edges: Edges = ()
 
     async def __aenter__(self) -> Stages:
         self._watchers = [asyncio.create_task(stage.watch()) for stage in self]
@@ -98,13 +107,22 @@ class Stages:
         """The pipeline's graph. Raises `Unavailable` while nobody has told."""
         return next(iter(self._described().values())).pipeline_edges
 
+    def sampling_roles(self) -> tuple[str, ...]:
+        """See `lineup.sampling_roles`; as last told. Raises `Unavailable` while nobody ever has."""
+        return sampling_roles(self._last_edges or self.edges())
+
+    def voices(self) -> tuple[str, ...]:
+        """The voices of the stages that are up."""
+        return tuple(voice for each in self.descriptions.values() for voice in each.voices)
+
     def line_up(self, outputs: frozenset[str]) -> Lineup:
-        """The stages that make these outputs for a client.
+        """The stages that make these outputs for a client; all, when none is named.
 
         Raises `Unavailable` when one of them is down, `FailedPrecondition` when
         they do not fit together.
         """
         edges = self.edges()
+        outputs = outputs or client_outputs(edges)
         members = []
         for role in roles_for(edges, outputs):
             if role not in self._by_role:
@@ -148,5 +166,7 @@ class Stages:
 
     def _on_change(self) -> None:
         """Wake who waits for a change, and wait for the next one."""
+        if self.descriptions:
+            self._last_edges = self.edges()
         self._change.set()
         self._change = asyncio.Event()

@@ -1,15 +1,15 @@
-"""What the parts of a request's messages refer to, as it came and as the thinker gets it."""
+"""What the parts of a request's messages refer to, as it came and as the stages get it."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from antiphon.chunk import Tensor
 from antiphon.conversation import AudioPart, Conversation, ImagePart, Message, TextPart, VideoPart
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.errors import AntiphonError, InvalidArgument, NotImplementedYet
 from antiphon.v1 import stage_pb2
 from gateway.media.audio_in import AudioLimits, Recording, decode_recordings
 from gateway.media.vision_in import IMAGE, VIDEO, File, read_files
@@ -24,7 +24,7 @@ class Attachments:
     videos: list[File] = field(default_factory=list)
 
     def field_by_input(self) -> dict[str, str]:
-        """The path in the request of each, by its name on the thinker's `input` edge."""
+        """The path in the request of each, by its name in the conversation."""
         kinds: dict[str, Sequence[Recording | File]] = {
             "audio": self.recordings,
             IMAGE: self.images,
@@ -50,6 +50,14 @@ class Attachments:
         """Append it; the part that refers to it."""
         self.videos.append(file)
         return VideoPart(len(self.videos) - 1)
+
+
+def name_field(error: AntiphonError, field_by_input: Mapping[str, str]) -> None:
+    """Let a stage's error name a recording, image or video as the client knows it."""
+    path = field_by_input.get(error.field)
+    if path is not None:
+        error.message = error.message.replace(error.field, path, 1)
+        error.args, error.field = (error.message,), path
 
 
 async def read_conversation(

@@ -1,7 +1,7 @@
 """Images and videos from a client: files as they came, looked at just enough to know their kind.
 
-They go on as they are. The thinker decodes them: it bounds what comes of a small file, and
-its model says what to make of it.
+They go on as they are. The stage that reads them bounds what comes of a small file, and its
+model says what to make of it.
 """
 
 from __future__ import annotations

@@ -63,8 +63,23 @@ class Session:
         self._sequences: dict[str, int] = {}
 
     async def opened(self) -> None:
+        """Say that the session is open, which later segments have said already."""
+        if self.segment.segment:
+            return
         message = session_pb2.SessionOpened(boot_id=f"boot-{self.role}")
         await self._context.write(session_pb2.SessionResponse(opened=message))
+
+    async def next_segment(self) -> None:
+        """Wait for another segment, and on the stage that reads the input for that."""
+        async for request in self.requests:
+            if request.HasField("segment_open"):
+                self.segment = request.segment_open
+                if self.role == THINKER:
+                    self.input = chunk_from_proto((await anext(self.requests)).chunk)
+                opened = session_pb2.SegmentOpened(segment=self.segment.segment)
+                await self._context.write(session_pb2.SessionResponse(segment_opened=opened))
+                return
+        raise AssertionError("no segment followed")
 
     async def chunk(
         self,
@@ -81,6 +96,7 @@ class Session:
         chunk = Chunk(
             session_id=self.opening.session_id,
             edge=edge,
+            segment=self.segment.segment,
             sequence=sequence,
             position=position,
             tensors=tensors or {},
@@ -103,7 +119,9 @@ class Session:
         return start + len(samples)
 
     async def report(self, reason: FinishReason = FinishReason.STOP, **counts: int) -> None:
-        report = session_pb2.SegmentReport(finish_reason=finish_reason_to_proto(reason), **counts)
+        report = session_pb2.SegmentReport(
+            segment=self.segment.segment, finish_reason=finish_reason_to_proto(reason), **counts
+        )
         await self._context.write(session_pb2.SessionResponse(report=report))
 
     async def progress(self, segment: int = 0) -> None:
@@ -131,12 +149,24 @@ class Health(health.aio.HealthServicer):
 Script = Callable[[Session], Awaitable[None]]
 
 
+def twice(script: Script) -> Script:
+    """The script for the first segment of a session, and for another that follows."""
+
+    async def run(session: Session) -> None:
+        await script(session)
+        await session.next_segment()
+        await script(session)
+
+    return run
+
+
 async def think(session: Session) -> None:
     """The usual thinker: three pieces of text, 20 prompt tokens of which 7 are audio."""
     await session.opened()
-    for text in TEXTS:
-        await session.text(text)
-    await session.chunk("text", finish=FinishReason.STOP)
+    if "text" in session.segment.outputs:
+        for text in TEXTS:
+            await session.text(text)
+        await session.chunk("text", finish=FinishReason.STOP)
     await session.report(
         input_positions=20, input_audio_positions=7, input_cached_positions=4, output_positions=5
     )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import base64
 import io
+import json
 import time
 
 import numpy as np
@@ -139,6 +140,32 @@ async def test_chat_routes_each_edge_to_its_consumer(door: Door) -> None:
         (THINKER, "tokens"): door.fakes[TALKER].address,
         (TALKER, "codes"): door.fakes[CODE2WAV].address,
     }
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_chat_answers_with_audio_alone_when_nothing_else_is_asked_for(
+    door: Door, stream: bool
+) -> None:
+    spoken = {"modalities": ["audio"], "audio": {"voice": "ethan", "format": "pcm16"}}
+    response = await door.chat(**spoken, stream=stream, stream_options={"include_usage": True}
+                               if stream else None)  # fmt: skip
+    assert response.status_code == 200
+    if stream:
+        events = [
+            json.loads(line[6:]) for line in response.text.splitlines() if line[6:].startswith("{")
+        ]
+        told = [each["choices"][0]["delta"].get("audio", {}) for each in events if each["choices"]]
+        data = "".join(each.get("data", "") for each in told)
+        assert "".join(each.get("transcript", "") for each in told) == ""
+        usage = events[-1]["usage"]
+    else:
+        message = response.json()["choices"][0]["message"]
+        data, usage = message["audio"]["data"], response.json()["usage"]
+        assert (message["content"], message["audio"]["transcript"]) == (None, "")
+    assert len(base64.b64decode(data)) == 2 * (sum(FRAMES) * 1920 - 555)
+    assert usage["completion_tokens_details"]["audio_tokens"] == sum(FRAMES)
+    segment = door.fakes[THINKER].sessions[0].segment
+    assert list(segment.outputs) == ["audio"]
 
 
 async def test_chat_tells_all_stages_that_its_segment_is_the_last(door: Door) -> None:

@@ -42,7 +42,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"model": ""}, "model"),
     ({"model": 5}, "model"),
     ({"modalities": []}, "modalities"),
-    ({"modalities": ["audio"], "audio": WAV}, "modalities"),
+    ({"modalities": [], "audio": WAV}, "modalities"),
     ({"modalities": ["text", "smell"]}, "modalities"),
     ({"modalities": BOTH}, "audio"),
     ({"audio": WAV}, "audio"),

@@ -196,7 +196,7 @@ WRONG: list[tuple[dict[str, Any], type[AntiphonError], str]] = [
         role="system", parts=[Part(audio=speech_pb2.AudioPart(wav=b"noise"))])]},
      InvalidArgument, "messages[0].parts[0]"),
     ({"model": "other"}, NotFound, "model"),
-    ({"modalities": ["audio"]}, InvalidArgument, "modalities"),
+    ({"modalities": ["song"]}, InvalidArgument, "modalities"),
     ({"modalities": ["text", "smell"]}, InvalidArgument, "modalities"),
     ({"voice": "nobody"}, InvalidArgument, "voice"),
     ({"sampling": {"thinker": session_pb2.Sampling(top_p=2)}}, InvalidArgument,

@@ -1,4 +1,4 @@
-"""Events of a call to OpenAI's chat responses: whole, or as the chunks of a stream."""
+"""Events of a segment to OpenAI's chat responses: whole, or as the chunks of a stream."""
 
 from __future__ import annotations
 
@@ -7,6 +7,7 @@ from dataclasses import dataclass
 import msgspec
 from msgspec import UNSET
 
+from antiphon.errors import AntiphonError
 from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
 from gateway.calls.events import AudioDelta, Event, Finished, Started, TextDelta, Usage
@@ -23,6 +24,7 @@ from gateway.doors.chat.schema import (
     TopLogprob,
     UsageAnswer,
 )
+from gateway.doors.http.errors import error_json
 from gateway.media.audio_out import Base64Stream, to_base64, to_pcm16, wav_file
 
 DONE = b"data: [DONE]\n\n"
@@ -44,7 +46,6 @@ class AnswerHead:
     """
 
     id: str
-    model: str
     created: int
     audio_id: str
     audio_format: str
@@ -53,22 +54,26 @@ class AnswerHead:
 
 
 class WholeAnswer:
-    """Collects the events of a call into one response."""
+    """Collects the events of a segment into one response."""
+
+    streamed = False
+    content_type = "application/json"
 
     def __init__(self, head: AnswerHead) -> None:
         self._head = head
         self._text: list[str] = []
         self._logprobs: list[msgspec.Raw] = []
         self._pcm16: list[bytes] = []
+        self._model = ""
         self._sample_rate_hz = 0
         self._choice = Choice()
         self._usage: UsageAnswer | None = None
 
-    def add(self, event: Event) -> None:
-        """Take an event."""
+    def add(self, event: Event) -> bytes:
+        """Take an event; the last one makes the response."""
         match event:
             case Started():
-                self._sample_rate_hz = event.sample_rate_hz
+                self._model, self._sample_rate_hz = event.model, event.sample_rate_hz
             case TextDelta():
                 self._text.append(event.text)
                 # Written at once: all together would keep the event loop from others.
@@ -83,14 +88,19 @@ class WholeAnswer:
                     logprobs=Logprobs(self._logprobs) if self._head.logprobs else None,
                     finish_reason=_REASONS[event.finish_reason],
                 )
+                return self._body()
+        return b""
 
-    def body(self) -> bytes:
-        """The response, once `Finished` was taken."""
+    def fail(self, error: AntiphonError) -> bytes:
+        """Never asked for: nothing is sent before the whole is there."""
+        return error_json(error)
+
+    def _body(self) -> bytes:
         completion = Completion(
             id=self._head.id,
             object="chat.completion",
             created=self._head.created,
-            model=self._head.model,
+            model=self._model,
             choices=(self._choice,),
             usage=self._usage,
         )
@@ -115,14 +125,19 @@ class WholeAnswer:
 class StreamAnswer:
     """Turns each event into server-sent events."""
 
+    streamed = True
+    content_type = "text/event-stream; charset=utf-8"
+
     def __init__(self, head: AnswerHead) -> None:
         self._head = head
+        self._model = ""
         self._base64 = Base64Stream()
 
     def add(self, event: Event) -> bytes:
         """What to send for an event; b"" when there is nothing yet."""
         match event:
             case Started():
+                self._model = event.model
                 return self._opening()
             case TextDelta():
                 return self._text(event)
@@ -130,6 +145,10 @@ class StreamAnswer:
                 return self._audio(self._base64.add(to_pcm16(event.samples)))
             case Finished():
                 return self._closing(event)
+
+    def fail(self, error: AntiphonError) -> bytes:
+        """The last event of an answer that fails."""
+        return server_sent(error_json(error))
 
     def _opening(self) -> bytes:
         if not self._head.audio_id:
@@ -173,7 +192,7 @@ class StreamAnswer:
             id=self._head.id,
             object="chat.completion.chunk",
             created=self._head.created,
-            model=self._head.model,
+            model=self._model,
             choices=choices,
             usage=usage if self._head.include_usage else UNSET,
         )

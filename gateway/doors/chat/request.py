@@ -1,27 +1,26 @@
-"""An OpenAI chat request to a SpeechRequest: every check that needs no stage."""
+"""An OpenAI chat request to an order: every check that needs no stage."""
 
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import msgspec
 
-from antiphon.conversation import Message
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
 from antiphon.wire.convert import checked_policy
-from gateway.calls.request import AUDIO, TEXT
+from gateway.calls.order import INPUT_STAGE, Order
 from gateway.doors.chat import schema
+from gateway.doors.chat.answer import AnswerHead, StreamAnswer, WholeAnswer
 from gateway.doors.chat.messages import invalid, read_messages
 from gateway.doors.chat.schema import ChatRequest
-from gateway.media.attachments import Attachments
-
-TALKER = "talker"
-"""Role that the request's `talker` field speaks of."""
+from gateway.doors.http.door import Visit
+from gateway.outputs import AUDIO, OUTPUTS, TEXT
 
 # Fields of OpenAI's that are not supported, with the values that ask for nothing.
 ACCEPTED: Mapping[str, tuple[Any, ...]] = {
@@ -48,36 +47,10 @@ _PATH = re.compile(r" - at `(?:key` in `)?\$\.?(?P<path>.*)`$")
 _UNKNOWN = re.compile(r"unknown field `(?P<name>.*)`$")
 _MISSING = re.compile(r"missing required field `(?P<name>.*)`$")
 
-_decoder = msgspec.json.Decoder(ChatRequest)
 
-
-@dataclass(frozen=True, slots=True)
-class ChatOrder:
-    """What a chat request asks for, checked as far as no stage is needed."""
-
-    model: str
-    messages: tuple[Message, ...]
-    attachments: Attachments
-    outputs: frozenset[str]
-    voice: str
-    audio_format: str
-    stream: bool
-    include_usage: bool
-    logprobs: bool
-    sampling: SamplingRequest
-    talker: SamplingRequest
-    delivery: Delivery | None
-    chunk_policy: ChunkPolicy | None
-
-    @property
-    def wants_audio(self) -> bool:
-        """Whether the answer is to be spoken."""
-        return AUDIO in self.outputs
-
-
-def read_chat(body: bytes) -> ChatOrder:
+def read_chat(body: bytes, visit: Visit) -> tuple[Order, StreamAnswer | WholeAnswer]:
     """Read a request body. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
-    chat = _parse(body)
+    chat = _parse(body, visit.sampling_roles)
     _refuse_unsupported(chat)
     if not chat.model:
         raise invalid("model", "is empty")
@@ -85,26 +58,49 @@ def read_chat(body: bytes) -> ChatOrder:
     messages, attachments = read_messages(chat.messages)
     if chat.stream_options is not None and not chat.stream:
         raise invalid("stream_options", "goes only with stream: true")
-    return ChatOrder(
+    order = Order(
         model=chat.model,
         messages=messages,
         attachments=attachments,
         outputs=outputs,
-        voice=_voice(chat),
-        audio_format=_audio_format(chat, outputs),
-        stream=bool(chat.stream),
-        include_usage=bool(chat.stream_options and chat.stream_options.include_usage),
-        logprobs=bool(chat.logprobs),
-        sampling=_sampling(chat),
-        talker=_talker(chat),
+        voice=_voice(chat, visit.voices),
+        voice_field="audio.voice",
+        sampling={INPUT_STAGE: _sampling(chat), **_sampling_by_role(chat, visit.sampling_roles)},
         delivery=None if chat.delivery is None else Delivery(chat.delivery),
         chunk_policy=_chunk_policy(chat),
     )
+    head = AnswerHead(
+        id=f"chatcmpl-{visit.answer_id}",
+        created=int(time.time()),
+        audio_id=f"audio_{visit.answer_id}" if AUDIO in outputs else "",
+        audio_format=_audio_format(chat, outputs),
+        include_usage=bool(chat.stream_options and chat.stream_options.include_usage),
+        logprobs=bool(chat.logprobs),
+    )
+    return order, (StreamAnswer(head) if chat.stream else WholeAnswer(head))
 
 
-def _parse(body: bytes) -> ChatRequest:
+@lru_cache(maxsize=8)
+def _decoder(roles: tuple[str, ...]) -> msgspec.json.Decoder[ChatRequest]:
+    """Of a request in which each of the roles has a field for its sampling, unless OpenAI has
+    one of that name."""
+    taken = set(ChatRequest.__struct_encode_fields__)
+    names = {f"stage_{index}": role for index, role in enumerate(roles) if role not in taken}
+    with_roles = msgspec.defstruct(
+        "ChatRequest",
+        [(name, schema.StageOptions | None, None) for name in names],
+        bases=(ChatRequest,),
+        rename=names,
+        frozen=True,
+        kw_only=True,
+        forbid_unknown_fields=True,
+    )
+    return msgspec.json.Decoder(with_roles)
+
+
+def _parse(body: bytes, roles: tuple[str, ...]) -> ChatRequest:
     try:
-        return _decoder.decode(body)
+        return _decoder(roles).decode(body)
     except msgspec.ValidationError as error:
         text = str(error)
         found = _PATH.search(text)
@@ -134,23 +130,23 @@ def _same(value: object, other: object) -> bool:
 
 def _outputs(chat: ChatRequest) -> frozenset[str]:
     modalities = chat.modalities if chat.modalities is not None else (TEXT,)
-    if unknown := [each for each in modalities if each not in (TEXT, AUDIO)]:
+    if unknown := [each for each in modalities if each not in OUTPUTS]:
         raise invalid("modalities", f"{unknown[0]!r} is none; there are 'text' and 'audio'")
-    if TEXT not in modalities:
-        raise invalid("modalities", "must be ['text'] or ['text', 'audio']")
+    if not modalities:
+        raise invalid("modalities", "is empty; there are 'text' and 'audio'")
     if AUDIO in modalities and chat.audio is None:
         raise invalid("audio", "is required when modalities has 'audio'")
     if AUDIO not in modalities and chat.audio is not None:
-        raise invalid("audio", "goes only with modalities ['text', 'audio']")
+        raise invalid("audio", "goes only with modalities that have 'audio'")
     return frozenset(modalities)
 
 
-def _voice(chat: ChatRequest) -> str:
+def _voice(chat: ChatRequest, voices: tuple[str, ...]) -> str:
     if chat.audio is None:
         return ""
     voice = chat.audio.voice if isinstance(chat.audio.voice, str) else chat.audio.voice.id
-    if not voice:
-        raise invalid("audio.voice", "is empty")
+    if voices and not voice:
+        raise invalid("audio.voice", f"is missing or empty; there are: {', '.join(voices)}")
     return voice
 
 
@@ -205,13 +201,19 @@ def _top_logprobs(chat: ChatRequest) -> int | None:
     return None
 
 
-def _talker(chat: ChatRequest) -> SamplingRequest:
-    """What `talker` says."""
-    options = chat.talker or schema.TalkerOptions()
-    try:
-        return SamplingRequest(**msgspec.structs.asdict(options))
-    except InvalidArgument as error:
-        raise InvalidArgument(f"talker.{error.message}", field=f"talker.{error.field}") from None
+def _sampling_by_role(chat: ChatRequest, roles: tuple[str, ...]) -> dict[str, SamplingRequest]:
+    """What the fields that are named after stages say."""
+    found = {}
+    for index, role in enumerate(roles):
+        options = getattr(chat, f"stage_{index}", None)
+        if options is None:
+            continue
+        try:
+            found[role] = SamplingRequest(**msgspec.structs.asdict(options))
+        except InvalidArgument as error:
+            field = f"{role}.{error.field}"
+            raise InvalidArgument(f"{role}.{error.message}", field=field) from None
+    return found
 
 
 def _chunk_policy(chat: ChatRequest) -> ChunkPolicy | None:

@@ -1,7 +1,8 @@
 """OpenAI's chat completion messages, as far as they are read or written here.
 
 A request may carry every field that OpenAI knows; which values are taken is
-decided in request.py. `talker`, `delivery` and `chunk_policy` are additions.
+decided in request.py. `delivery`, `chunk_policy` and a field for
+each further stage that samples, under its role, are additions.
 """
 
 from __future__ import annotations
@@ -99,8 +100,8 @@ class VoiceId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 class AudioOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """What kind of audio the client wants."""
 
-    voice: str | VoiceId
     format: str
+    voice: str | VoiceId = ""
 
 
 class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -110,8 +111,8 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None
 
 
-class TalkerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Sampling of the stage that speaks; an addition to OpenAI's fields."""
+class StageOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Sampling of a stage that does not read the input; an addition to OpenAI's fields."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -130,7 +131,7 @@ class ChunkPolicyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
 
 
 class PromptCacheOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Without effect: which prefixes are kept is the thinker's choice."""
+    """Without effect: which prefixes are kept is the stage's choice."""
 
     mode: Label | None = None
     ttl: Label | None = None
@@ -154,7 +155,6 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     logprobs: bool | None = None
     top_logprobs: int | None = None
     # Additions.
-    talker: TalkerOptions | None = None
     delivery: Literal["stream", "whole"] | None = None
     chunk_policy: ChunkPolicyOptions | None = None
     # Accepted with harmless values only: see request.ACCEPTED.

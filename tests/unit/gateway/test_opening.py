@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 from antiphon.sampling import SamplingRequest
-from gateway.calls.request import SEED_BITS, with_seeds
+from gateway.calls.opening import SEED_BITS, with_seeds
 
 ROLES = ("thinker", "talker", "code2wav")
 

@@ -1,0 +1,36 @@
+"""What a client asks for, whatever its protocol: the one shape between a body and a segment."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from antiphon.conversation import Message
+from antiphon.sampling import SamplingRequest
+from antiphon.segment import ChunkPolicy, Delivery
+from gateway.media.attachments import Attachments
+
+INPUT_STAGE = ""
+"""Stands in `Order.sampling` for the stage that reads the client's input."""
+
+
+@dataclass(frozen=True, slots=True)
+class Order:
+    """One segment: what was said, what is wanted, and how to make it.
+
+    An empty `model` is the only one; empty `outputs` are all that it makes. `voice_field` names
+    the voice in errors. `sampling` is by stage role. `delivery` goes for every edge; None leaves
+    the deployment's. `timeout_s` is what the client still waits.
+    """
+
+    messages: tuple[Message, ...]
+    attachments: Attachments = field(default_factory=Attachments)
+    model: str = ""
+    outputs: frozenset[str] = frozenset()
+    voice: str = ""
+    voice_field: str = "voice"
+    sampling: Mapping[str, SamplingRequest] = field(default_factory=dict)
+    delivery: Delivery | None = None
+    chunk_policy: ChunkPolicy | None = None
+    timeout_s: float = math.inf

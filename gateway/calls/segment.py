@@ -1,0 +1,144 @@
+"""One segment of a session: stage messages in, events out.
+
+Pulled by whoever answers the client, so that a slow client slows the reading down.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Protocol
+
+from antiphon.errors import AntiphonError, DeadlineExceeded
+from antiphon.v1 import session_pb2
+from antiphon.wire.chunks import chunk_from_proto
+from gateway.calls.events import AudioDelta, Event, Finished, Started
+from gateway.calls.progress import Progress
+from gateway.outputs import AUDIO
+
+StageMessage = tuple[str, session_pb2.SessionResponse | None]
+"""A stage's role and what it sent; None when it has ended its stream."""
+
+
+class Streams(Protocol):
+    """The session's hold on its stages, as far as a segment needs it."""
+
+    async def next_message(self) -> StageMessage:
+        """The next message of any stage. Raises the session's failure."""
+        ...
+
+    def credit(self, edge: str, segment: int, positions: int) -> None:
+        """Let the producer of an edge to the client send so many positions in all."""
+        ...
+
+    def segment_over(self, *, last: bool) -> None:
+        """All stages have completed the segment."""
+        ...
+
+    def end_with(self, error: AntiphonError) -> None:
+        """End the session now."""
+        ...
+
+
+class Segment:
+    """The events of one segment, an async iterator: `Started` first, `Finished` last."""
+
+    def __init__(
+        self,
+        streams: Streams,
+        opening: session_pb2.SegmentOpen,
+        progress: Progress,
+        started: Started,
+        windows: Mapping[str, int],
+        *,
+        idle_timeout_s: float,
+    ) -> None:
+        self.number = opening.segment
+        self.over = False
+        self._last = opening.last
+        self._streams = streams
+        self._progress = progress
+        self._window = windows.get(AUDIO, 0)
+        self._idle_timeout_s = idle_timeout_s
+        self._deadline = time.monotonic() + opening.deadline_s
+        self._until_deadline = False
+        self._idle: asyncio.Timeout | None = None
+        self._started: Started | None = started
+        self._waiting: Event | None = None
+        self._given: Event | None = None
+
+    def __aiter__(self) -> Segment:
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event. Raises `AntiphonError`.
+
+        Cancelling loses nothing: the segment can be iterated further or left.
+        """
+        if self.over:
+            raise StopAsyncIteration
+        self._credit_taken()
+        event = self._waiting or await self._next_event()
+        self._waiting = None
+        if self._started is not None:
+            started, self._started, self._waiting = self._started, None, event
+            return started
+        self.over = isinstance(event, Finished)
+        self._given = event
+        return event
+
+    def extend(self) -> None:
+        """A stage works on its part: the idle clock starts again."""
+        if self._idle is not None and not self._idle.expired():
+            self._idle.reschedule(asyncio.get_running_loop().time() + self._wait_s())
+
+    def _credit_taken(self) -> None:
+        """Grant as much audio anew as the client has taken."""
+        taken, self._given = self._given, None
+        if self._window and isinstance(taken, AudioDelta):
+            positions = taken.first_sample + len(taken.samples) + self._window
+            self._streams.credit(AUDIO, self.number, positions)
+
+    async def _next_event(self) -> Event:
+        """The next delta, or `Finished` when everything has come."""
+        while not self._progress.complete:
+            role, response = await self._next_message()
+            event = self._apply(role, response)
+            if event is not None:
+                return event
+        self._streams.segment_over(last=self._last)
+        return self._progress.finished()
+
+    async def _next_message(self) -> StageMessage:
+        """The next message of any stage. Raises `DeadlineExceeded` when none comes in time."""
+        try:
+            async with asyncio.timeout(self._wait_s()) as self._idle:
+                return await self._streams.next_message()
+        except TimeoutError:
+            late = ", ".join(self._progress.unfinished)
+            idle = f"no stage has said anything for {self._idle_timeout_s:g} s"
+            what = "the request's time is over" if self._until_deadline else idle
+            error = DeadlineExceeded(
+                f"{what}; not finished: {late}", stage=self._progress.unfinished[0]
+            )
+            self._streams.end_with(error)
+            raise error from None
+        finally:
+            self._idle = None
+
+    def _wait_s(self) -> float:
+        """How long the next sign of life may take: until the stages' time is over, or all time."""
+        left_s = self._deadline - time.monotonic()
+        self._until_deadline = left_s <= self._idle_timeout_s
+        return min(self._idle_timeout_s, left_s)
+
+    def _apply(self, role: str, response: session_pb2.SessionResponse | None) -> Event | None:
+        """Take note of a message. Raises `AntiphonError` when it breaks the protocol."""
+        if response is None:
+            self._progress.add_end(role)
+        elif response.HasField("report"):
+            self._progress.add_report(role, response.report)
+        elif response.HasField("chunk"):
+            return self._progress.add_chunk(role, chunk_from_proto(response.chunk))
+        return None

@@ -1,0 +1,245 @@
+"""A session: the streams to all stages of a line-up, and its segments one after the other.
+
+A session opens on all its stages at once, with its first segment, and merges what they send
+through one bounded mailbox. Between segments the stages keep it parked. The first error ends
+it: all streams are cancelled at once and the error overtakes what the client has not taken yet.
+An error that may only be the echo of another stage's death waits a moment for the cause.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import uuid
+from collections.abc import Mapping
+from types import TracebackType
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import AntiphonError, Cancelled, ErrorCode, FailedPrecondition, Unavailable
+from antiphon.segment import Delivery
+from antiphon.v1 import chunk_pb2, session_pb2
+from antiphon.wire.convert import error_from_proto
+from gateway.calls.events import Started
+from gateway.calls.mailbox import Mailbox
+from gateway.calls.opening import input_chunk, segment_open, session_open
+from gateway.calls.order import Order
+from gateway.calls.progress import Progress
+from gateway.calls.segment import Segment, StageMessage
+from gateway.calls.stage_stream import StageStream
+from gateway.fleet.lineup import Lineup
+from gateway.fleet.stages import Stages
+from gateway.media.attachments import name_field, read_conversation
+
+log = logging.getLogger("gateway.session")
+
+MAILBOX_MESSAGES = 16
+"""Stage messages that wait for a slow client; further ones stay with the stages."""
+ROOT_CAUSE_WAIT_S = 0.5
+CLOSE_WAIT_S = 1.0
+
+_ECHO_CODES = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.DATA_LOSS, ErrorCode.CANCELLED})
+
+
+class Session:
+    """One session on its stages. Enter it, ask for segments, leave it.
+
+    Leaving frees every stage: in order when no segment is open, by cancelling otherwise.
+    """
+
+    def __init__(
+        self,
+        lineup: Lineup,
+        stages: Stages,
+        config: GatewayConfig,
+        deployed_delivery: Mapping[str, Delivery],
+    ) -> None:
+        self.session_id = str(uuid.uuid4())
+        self._lineup = lineup
+        self._stages = stages
+        self._config = config
+        self._deployed_delivery = deployed_delivery
+        self._model = stages.model_name()
+        self._windows = lineup.windows(
+            ahead_s=config.max_ahead_seconds, stage_ahead_s=config.max_stage_ahead_seconds
+        )
+        self._mailbox: Mailbox[StageMessage] = Mailbox(MAILBOX_MESSAGES)
+        self._streams: dict[str, StageStream] = {}
+        self._readers: list[asyncio.Task[None]] = []
+        self._segment: Segment | None = None
+        self._segments = 0
+        self._sequences: dict[str, int] = {}
+        self._field_by_input: Mapping[str, str] = {}
+        self._unopened: set[str] = set()
+        self._all_opened = asyncio.Event()
+        self._done = False
+        # A stage that ended its stream.
+        self._left = ""
+        self._echo: AntiphonError | None = None
+        self._echo_timer: asyncio.TimerHandle | None = None
+
+    async def __aenter__(self) -> Session:
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._echo_timer is not None:
+            self._echo_timer.cancel()
+        if kind is None and self._readers and self._segment is not None and self._segment.over:
+            self._half_close()
+            await asyncio.wait(self._readers, timeout=CLOSE_WAIT_S)
+        for stream in self._streams.values():
+            stream.cancel()
+        for reader in self._readers:
+            reader.cancel()
+        await asyncio.gather(*self._readers, return_exceptions=True)
+
+    async def ask(self, order: Order, *, last: bool) -> Segment:
+        """Open the next segment on all stages; after the `last` one there is no other.
+
+        Raises `InvalidArgument` for a voice or an attachment that will not do,
+        `NotImplementedYet` for a kind of attachment that the model does not take,
+        `FailedPrecondition` while a segment is open or after the last one, and what ended
+        the session. Cancelling opens nothing.
+        """
+        reader = self._lineup.input_member.description
+        opening = segment_open(
+            order,
+            self._lineup,
+            self._deployed_delivery,
+            segment=self._segments,
+            deadline_s=min(self._config.request_timeout_s, order.timeout_s),
+            last=last,
+        )
+        fields = order.attachments.field_by_input()
+        conversation = await read_conversation(
+            order.messages, order.attachments, reader, self._config
+        )
+        # Attachments may be large, and the session may be long: the stages alone get them.
+        del order
+        self._check_parked()
+        first = input_chunk(self.session_id, opening, conversation, self._lineup)
+        del conversation
+        self._field_by_input = fields
+        return self._open(opening, first)
+
+    async def next_message(self) -> StageMessage:
+        """The next message of any stage. Raises the session's failure."""
+        return await self._mailbox.get()
+
+    def credit(self, edge: str, segment: int, positions: int) -> None:
+        """Let the producer of an edge to the client send so many positions in all."""
+        self._streams[self._lineup.producer(edge).role].credit(edge, segment, positions)
+
+    def segment_over(self, *, last: bool) -> None:
+        """All stages have completed the segment, and have the session parked."""
+        if last:
+            self._half_close()
+
+    def end_with(self, error: AntiphonError) -> None:
+        """End the session now with an error; the first one counts."""
+        self._mailbox.fail(error)
+        for stream in self._streams.values():
+            stream.cancel()
+
+    def _check_parked(self) -> None:
+        """Raise unless another segment may be opened."""
+        if self._mailbox.failure is not None:
+            raise self._mailbox.failure
+        number = self._segments
+        if self._segment is not None and not self._segment.over:
+            raise FailedPrecondition(f"segment {number} was asked for while another is open")
+        if self._done:
+            raise FailedPrecondition(f"segment {number} was asked for after the last one")
+        if self._left:
+            raise Unavailable(f"the stage {self._left} has ended the session", stage=self._left)
+
+    def _open(self, opening: session_pb2.SegmentOpen, first: chunk_pb2.Chunk) -> Segment:
+        """Open a segment, the first with the session itself, on all stages at once."""
+        segment = Segment(
+            self,
+            opening,
+            Progress(self.session_id, self._lineup, opening.segment, self._sequences),
+            Started(self.session_id, self._model, self._lineup.sample_rate_hz),
+            self._windows,
+            idle_timeout_s=self._config.idle_timeout_s,
+        )
+        self._segment, self._segments, self._done = segment, self._segments + 1, opening.last
+        self._unopened = set(self._lineup.roles)
+        self._all_opened.clear()
+        reader = self._lineup.input_member.role
+        for member in self._lineup.members:
+            chunks = (first,) if member.role == reader else ()
+            if member.role in self._streams:
+                self._streams[member.role].open_segment(opening, chunks)
+                continue
+            beginning = session_open(self.session_id, member, self._lineup, self._windows)
+            beginning.first_segment.CopyFrom(opening)
+            beginning.first_input.extend(chunks)
+            stream = StageStream(self._stages[member.role], beginning)
+            self._streams[member.role] = stream
+            self._readers.append(asyncio.create_task(self._read(stream)))
+        return segment
+
+    def _half_close(self) -> None:
+        """Say that no segment follows; the stages then end their streams."""
+        for stream in self._streams.values():
+            stream.half_close()
+
+    async def _read(self, stream: StageStream) -> None:
+        """Hand on what a stage sends until it ends its stream."""
+        try:
+            async for response in stream.responses():
+                await self._receive(stream.role, response)
+            self._left = stream.role
+            if self._echo is None:
+                await self._mailbox.put((stream.role, None))
+        except AntiphonError as error:
+            self._fail(error, may_echo=False)
+
+    async def _receive(self, role: str, response: session_pb2.SessionResponse) -> None:
+        match response.WhichOneof("message"):
+            case "opened" | "segment_opened":
+                self._unopened.discard(role)
+                if not self._unopened:
+                    self._all_opened.set()
+            case "error":
+                self._fail_by_word(role, error_from_proto(response.error))
+            case "suspended":
+                # The stage keeps the session for its resume window, and says so if the link
+                # does not heal in it; a peer that died is told by its own stream.
+                log.warning("%s: %s lost its link for a while", self.session_id, role)
+            case "progress":
+                self._progressed(role, response.progress.segment)
+            case _:
+                await self._all_opened.wait()
+                await self._mailbox.put((role, response))
+
+    def _progressed(self, role: str, segment: int) -> None:
+        """A stage works on its part: the idle clock starts again, and so do those of the stages
+        that wait for it."""
+        if self._segment is not None:
+            self._segment.extend()
+        for after in self._lineup.roles[self._lineup.roles.index(role) + 1 :]:
+            self._streams[after].progress(segment)
+
+    def _fail_by_word(self, role: str, error: AntiphonError) -> None:
+        """A stage says that its part failed. Only the client can cancel: else it is a loss."""
+        name_field(error, self._field_by_input)
+        may_echo = error.code in _ECHO_CODES
+        if isinstance(error, Cancelled):
+            error = Unavailable(f"the stage {role} gave up: {error.message}", edge=error.edge)
+        error.stage = error.stage or role
+        self._fail(error, may_echo=may_echo)
+
+    def _fail(self, error: AntiphonError, *, may_echo: bool) -> None:
+        """End the session, at once for a cause and after a moment for what may be an echo."""
+        if not may_echo:
+            self.end_with(error)
+        elif self._echo is None and self._mailbox.failure is None:
+            self._echo = error
+            loop = asyncio.get_running_loop()
+            self._echo_timer = loop.call_later(ROOT_CAUSE_WAIT_S, self.end_with, error)

@@ -1,0 +1,68 @@
+"""What every request goes through, whatever its door: an id, a line in the access log, one end.
+
+A door says how it tells its client of an event and of an error, and nothing else. When the
+client goes, the task that answers it is cancelled, which frees every stage; the line is
+written nevertheless.
+"""
+
+from __future__ import annotations
+
+import logging
+import uuid
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+
+from antiphon.errors import AntiphonError, Internal
+from gateway.calls.events import Event
+from gateway.calls.segment import Segment
+from gateway.doors.access_log import AccessLog, Entry
+from gateway.doors.sending import ClientStalled
+
+log = logging.getLogger("gateway.doors")
+
+Refuse = Callable[[Entry, AntiphonError], Awaitable[None]]
+
+
+@asynccontextmanager
+async def request(
+    access_log: AccessLog, api: str, name: str, refuse: Refuse, given_id: str = ""
+) -> AsyncIterator[Entry]:
+    """One request; an error that leaves the context goes to `refuse`, and no further.
+
+    The id is the client's own, if it gave one.
+    """
+    with access_log.entry(api, name, given_id or f"req_{uuid.uuid4().hex}") as entry:
+        try:
+            yield entry
+        except AntiphonError as error:
+            entry.fail(error)
+            await refuse(entry, error)
+        except Exception:
+            log.exception("request %s broke", entry.request_id)
+            mistake = Internal("the gateway made a mistake; its log has more")
+            entry.fail(mistake)
+            await refuse(entry, mistake)
+
+
+async def tell(
+    segment: Segment,
+    entry: Entry,
+    tell_event: Callable[[Event], Awaitable[None]],
+    tell_error: Refuse,
+) -> None:
+    """Tell the client of every event, and of an error after the first of them.
+
+    An error before that, when nothing has been sent, is raised.
+    """
+    try:
+        async for event in segment:
+            entry.note(event)
+            await tell_event(event)
+    except ClientStalled:
+        raise
+    except AntiphonError as error:
+        if not entry.session_id:
+            raise
+        # Before the client knows: it may cancel as soon as it does.
+        entry.fail(error)
+        await tell_error(entry, error)

@@ -1,0 +1,58 @@
+"""What an HTTP door is: a path, and how a body becomes an order and events become an answer."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from antiphon.errors import AntiphonError
+from gateway.calls.events import Event
+from gateway.calls.order import Order
+
+
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What a door may need to know besides a request's body.
+
+    `answer_id` is never the same. `sampling_roles` are the stages, besides the one that reads the
+    input, that take sampling of their own; `voices` those that the model has.
+    """
+
+    answer_id: str
+    sampling_roles: tuple[str, ...]
+    voices: tuple[str, ...]
+
+
+class Answer(Protocol):
+    """Writes the events of one segment, `Started` first and `Finished` last.
+
+    A `streamed` answer begins with the first event, and what each event adds is sent at
+    once; any other is sent when it is whole.
+    """
+
+    @property
+    def streamed(self) -> bool:
+        """Whether it is sent as it comes."""
+        ...
+
+    @property
+    def content_type(self) -> str:
+        """The type of what it writes."""
+        ...
+
+    def add(self, event: Event) -> bytes:
+        """What to send for an event; b"" when there is nothing yet."""
+        ...
+
+    def fail(self, error: AntiphonError) -> bytes:
+        """The end of a streamed answer that fails after it has begun."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class HttpDoor:
+    """One row: POST to `path`. `read` raises `AntiphonError` for a body that will not do."""
+
+    path: str
+    read: Callable[[bytes, Visit], tuple[Order, Answer]]

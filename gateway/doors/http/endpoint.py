@@ -1,0 +1,150 @@
+"""Answering at an HTTP door: the body bounded, the client watched, the answer sent in time."""
+
+from __future__ import annotations
+
+import asyncio
+from contextlib import ExitStack
+
+from starlette.types import Message, Receive, Scope, Send
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import AntiphonError
+from gateway.calls.calls import Calls
+from gateway.calls.events import Event, Started
+from gateway.calls.segment import Segment
+from gateway.doors.access_log import Entry
+from gateway.doors.ending import tell
+from gateway.doors.http.body import read_body, while_connected
+from gateway.doors.http.door import Answer, HttpDoor, Visit
+from gateway.doors.http.errors import BodyTooLarge, BodyTooSlow, TooManyValues
+from gateway.doors.http.room import NoRoom, Room
+from gateway.doors.sending import pieces
+from gateway.metrics import Metrics, Refused
+
+_STREAM_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
+
+_BOUNDS = {
+    BodyTooLarge: Refused.BODY_BYTES,
+    TooManyValues: Refused.BODY_VALUES,
+    BodyTooSlow: Refused.BODY_TIME,
+    NoRoom: Refused.UPLOADS,
+}
+
+
+class Rooms:
+    """What bodies and whole answers may take at all HTTP doors together."""
+
+    def __init__(self, config: GatewayConfig, metrics: Metrics) -> None:
+        self.uploads = Room(config.max_upload_bytes, "request bodies", "gateway.max_upload_bytes")
+        self.unread = Room(config.max_unread_bytes, "unread answers", "gateway.max_unread_bytes")
+        metrics.watch("upload_bytes", "Bytes of bodies held", lambda: self.uploads.held_bytes)
+        metrics.watch("unread_bytes", "Bytes of answers held", lambda: self.unread.held_bytes)
+
+    def stop_uploads(self) -> None:
+        """Refuse those who have not sent their request yet."""
+        self.uploads.clear()
+
+
+class Endpoint:
+    """One door as an ASGI application. Errors before the response are raised."""
+
+    def __init__(
+        self, door: HttpDoor, calls: Calls, rooms: Rooms, config: GatewayConfig, metrics: Metrics
+    ) -> None:
+        self._door = door
+        self._calls = calls
+        self._rooms = rooms
+        self._config = config
+        self._metrics = metrics
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answer one request; its entry in the access log is `scope["state"]["entry"]`."""
+        self._calls.check_open()
+        entry: Entry = scope["state"]["entry"]
+        with ExitStack() as upload:
+            body = await self._read(scope, receive, upload)
+            order, answer = self._door.read(body, self._visit(entry))
+            # The call takes what it needs of the attachments; nobody else keeps them.
+            orders = [order]
+            del body, order
+
+            async def work(send: Send) -> None:
+                async with self._calls.answer(orders.pop()) as segment:
+                    upload.close()
+                    if answer.streamed:
+                        await self._stream(answer, segment, entry, send)
+                        return
+                    whole = await _whole(answer, segment, entry)
+                await self._send_whole(answer, whole, scope["state"]["transport"], send)
+
+            await while_connected(receive, send, work)
+
+    def _visit(self, entry: Entry) -> Visit:
+        stages = self._calls.stages
+        return Visit(entry.answer_id, stages.sampling_roles(), stages.voices())
+
+    async def _read(self, scope: Scope, receive: Receive, upload: ExitStack) -> bytes:
+        """The body; room for it is held until `upload` is closed."""
+        loop = asyncio.get_running_loop()
+        clock = asyncio.timeout(self._config.body_timeout_s)
+
+        def give_way() -> None:
+            if not clock.expired():
+                clock.reschedule(loop.time())
+
+        holding = upload.enter_context(self._rooms.uploads.hold(give_way))
+        try:
+            return await read_body(scope, receive, self._config, holding, clock)
+        except AntiphonError as error:
+            self._calls.check_open()
+            if bound := _BOUNDS.get(type(error)):
+                self._metrics.refuse(bound)
+            raise
+
+    async def _send_whole(
+        self, answer: Answer, body: bytes, transport: asyncio.Transport, send: Send
+    ) -> None:
+        """Send what no stage works on any more. Who takes nothing of it may have to give way."""
+        headers = [_content_type(answer), (b"content-length", str(len(body)).encode())]
+        with self._rooms.unread.hold(transport.abort) as holding:
+            try:
+                holding.moved(len(body))
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+                for piece in pieces({"type": "http.response.body", "body": body}):
+                    await send(piece)
+                    holding.moved(len(body))
+            except NoRoom:
+                self._metrics.refuse(Refused.UNREAD)
+                raise
+
+    async def _stream(self, answer: Answer, segment: Segment, entry: Entry, send: Send) -> None:
+        """Send events as they come; the response starts with the first of them."""
+
+        async def send_event(event: Event) -> None:
+            if isinstance(event, Started):
+                headers = [_content_type(answer), *_STREAM_HEADERS]
+                await send({"type": "http.response.start", "status": 200, "headers": headers})
+            if data := answer.add(event):
+                await send(_piece(data))
+
+        async def send_error(entry: Entry, error: AntiphonError) -> None:
+            await send(_piece(answer.fail(error)))
+
+        await tell(segment, entry, send_event, send_error)
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _whole(answer: Answer, segment: Segment, entry: Entry) -> bytes:
+    parts = []
+    async for event in segment:
+        entry.note(event)
+        parts.append(answer.add(event))
+    return b"".join(parts)
+
+
+def _piece(data: bytes) -> Message:
+    return {"type": "http.response.body", "body": data, "more_body": True}
+
+
+def _content_type(answer: Answer) -> tuple[bytes, bytes]:
+    return (b"content-type", answer.content_type.encode())
