@@ -238,7 +238,8 @@ def test_fingerprint_fails_when_the_directory_is_no_checkpoint(copy: Path, tmp_p
 
 def test_fingerprint_needs_no_torch_when_imported(directory: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from antiphon.runtime.checkpoint import fingerprint; "
+        "import sys; from pathlib import Path; "
+        "from antiphon.runtime.checkpoint import fingerprint; "
         "print(fingerprint(Path(sys.argv[1]))); assert 'torch' not in sys.modules"
     )
     done = subprocess.run(
