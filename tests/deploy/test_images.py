@@ -59,8 +59,17 @@ def _defaults(path: str) -> dict[str, str]:
 
 def _installed_extras(path: str, **arguments: str) -> set[str]:
     """The extras that an image built with these arguments has."""
-    (extras,) = re.findall(r'"/src\[(.+)\]"', " ".join(_all(path, "RUN")))
+    (extras,) = re.findall(r'--editable "\.\[(.+)\]"', " ".join(_all(path, "RUN")))
     return set(Template(extras).substitute(_defaults(path) | arguments).split(","))
+
+
+@pytest.mark.parametrize("path", DOCKERFILES)
+def test_library_is_installed_in_place_because_the_wheel_has_the_client_alone(path: str) -> None:
+    said = _instructions(path)
+    installed = next(at for at, (name, rest) in enumerate(said) if "--editable" in rest)
+    before = said[:installed]
+    assert ("WORKDIR", "/app") in before
+    assert {("COPY", "pyproject.toml ."), ("COPY", "antiphon antiphon")} <= set(before)
 
 
 @pytest.mark.parametrize(
