@@ -18,7 +18,7 @@ from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.blob import Encoding
 
 
-class FaultySender:
+class FaultySender(PayloadSender):
     """A sender of which a share `rate` of the payloads is refused, and as many get lost.
 
     One is lost by another last byte of its descriptor (a slot's generation that no slab

@@ -16,6 +16,8 @@ from antiphon.transport.payload.transport import (
     Attachment,
     NotPlaced,
     PayloadLost,
+    PayloadReceiver,
+    PayloadSender,
     Placement,
     Transport,
     WriteMessage,
@@ -31,13 +33,13 @@ NONCE_BYTES = 32
 READ_BYTES = 1 << 20
 
 
-class SocketSender:
+class SocketSender(PayloadSender):
     """The producer's side: it listens."""
 
     name, lost, busy = NAME, LOST, BUSY
+    broken = False
 
     def __init__(self, write: WriteMessage) -> None:
-        self.broken = False
         self._write = write
         self._socket_name = secrets.token_hex(16)
         self._nonce = secrets.token_bytes(NONCE_BYTES)
@@ -76,9 +78,6 @@ class SocketSender:
 
         return Placement(payload, push)
 
-    def release(self, payload: chunk_pb2.Payload) -> None:
-        """Nothing is held."""
-
     def close(self) -> None:
         self.broken = True
         if self._server is not None:
@@ -94,7 +93,7 @@ class SocketSender:
         writer.write(self._nonce)
 
 
-class SocketReceiver:
+class SocketReceiver(PayloadReceiver):
     """The consumer's side: it connects."""
 
     name = NAME
@@ -153,11 +152,5 @@ async def attach(offer: stage_pb2.TransportOffer, settings: LinkSettings) -> Att
 
 
 UNIX_SOCKET = Transport(
-    name=NAME,
-    names=frozenset({NAME}),
-    reasons=frozenset({LOST, BUSY}),
-    by_default=lambda settings: False,
-    check=lambda settings: None,
-    make_sender=make_sender,
-    attach=attach,
+    NAME, make_sender, attach, reasons=frozenset({LOST, BUSY}), by_default=lambda settings: False
 )

@@ -37,6 +37,8 @@ from antiphon.transport.payload.transport import (
     Attachment,
     NotPlaced,
     PayloadLost,
+    PayloadReceiver,
+    PayloadSender,
     Placement,
     Transport,
     WriteMessage,
@@ -144,7 +146,7 @@ class _Group:
         return kind(self._store, self._rank, 2, options)
 
 
-class CollectiveSender:
+class CollectiveSender(PayloadSender):
     """The producer's side; serves the rendezvous.
 
     `peer_host` is the consumer's host name or address: the local address towards it
@@ -152,12 +154,12 @@ class CollectiveSender:
     or `RuntimeError`.
     """
 
-    lost: str = Fallback.COLLECTIVE_FAILED
-    busy: str = Fallback.COLLECTIVE_BUSY
+    lost = Fallback.COLLECTIVE_FAILED
+    busy = Fallback.COLLECTIVE_BUSY
+    broken = False
 
     def __init__(self, device: str, peer_host: str, write: WriteMessage) -> None:
         self.name = library_for(device)
-        self.broken = False
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._host = _address_towards(peer_host)
         self._store = _c10d().TCPStore(
@@ -204,9 +206,6 @@ class CollectiveSender:
 
         return Placement(payload, push)
 
-    def release(self, payload: chunk_pb2.Payload) -> None:
-        """Nothing is held."""
-
     def close(self) -> None:
         """Leave the group and end the rendezvous."""
         self._break()
@@ -218,7 +217,7 @@ class CollectiveSender:
         self._group.close()
 
 
-class CollectiveReceiver:
+class CollectiveReceiver(PayloadReceiver):
     """The consumer's side."""
 
     def __init__(self, store: Any, device: str, host: str) -> None:
@@ -317,11 +316,11 @@ def _check(settings: LinkSettings) -> None:
 
 
 TRANSPORT = Transport(
-    name=NAME,
-    names=frozenset({NCCL, GLOO}),
+    NAME,
+    _make_sender,
+    _attach,
+    aliases=frozenset({GLOO}),
     reasons=frozenset(Fallback),
     by_default=lambda settings: settings.device.startswith("cuda"),
     check=_check,
-    make_sender=_make_sender,
-    attach=_attach,
 )

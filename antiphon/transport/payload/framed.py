@@ -14,6 +14,8 @@ from antiphon.transport.buffer_pool import BufferPool
 from antiphon.transport.payload.transport import (
     MAX_PAYLOAD_BYTES,
     Attachment,
+    PayloadReceiver,
+    PayloadSender,
     Placement,
     Transport,
     WriteMessage,
@@ -31,13 +33,10 @@ FRAME_BYTES = 1 << 20
 _TRANSFER = struct.Struct("<Q")
 
 
-class FramedSender:
+class FramedSender(PayloadSender):
     """The producer's side; `write` puts a message on the link."""
 
     name = NAME
-    # There is nothing to fall back to.
-    lost = busy = ""
-    broken = False
 
     def __init__(self, write: WriteMessage) -> None:
         self._write = write
@@ -68,14 +67,8 @@ class FramedSender:
 
         return Placement(placed(NAME, size, _TRANSFER.pack(transfer)), push)
 
-    def release(self, payload: chunk_pb2.Payload) -> None:
-        """Nothing is held."""
 
-    def close(self) -> None:
-        """Nothing is held."""
-
-
-class FramedReceiver:
+class FramedReceiver(PayloadReceiver):
     """The consumer's side: one transfer at a time, which the next one replaces."""
 
     name = NAME
@@ -100,10 +93,6 @@ class FramedReceiver:
             self._buffer[self._filled : self._filled + len(piece)] = piece
             self._filled += len(piece)
 
-    def begin(self, payload: chunk_pb2.Payload) -> None:
-        """Its first frame begins a transfer. Raises `DataLoss`."""
-        raise DataLoss("link: frames begin without a word")
-
     async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
         """The blob whose frames have come. Raises `DataLoss` when they have not."""
         buffer, self._buffer = self._buffer, None
@@ -114,9 +103,6 @@ class FramedReceiver:
             raise DataLoss(f"link: transfer {transfer} of {size} bytes has not come")
         return buffer
 
-    def close(self) -> None:
-        """Nothing is held."""
-
 
 async def _make_sender(settings: LinkSettings, address: str, write: WriteMessage) -> FramedSender:
     return FramedSender(write)
@@ -126,12 +112,4 @@ async def _attach(offer: stage_pb2.TransportOffer, settings: LinkSettings) -> At
     return FramedReceiver(), b""
 
 
-TRANSPORT = Transport(
-    name=NAME,
-    names=frozenset({NAME}),
-    reasons=frozenset(),
-    by_default=lambda settings: True,
-    check=lambda settings: None,
-    make_sender=_make_sender,
-    attach=_attach,
-)
+TRANSPORT = Transport(NAME, _make_sender, _attach)

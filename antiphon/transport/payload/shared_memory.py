@@ -11,12 +11,14 @@ import hmac
 import os
 import struct
 
-from antiphon.errors import DataLoss, InvalidArgument
+from antiphon.errors import InvalidArgument
 from antiphon.transport.payload.aside import made_aside
 from antiphon.transport.payload.fd_passing import FdGiver, receive_fd
 from antiphon.transport.payload.slab import AttachedSlab, Fallback, Slab
 from antiphon.transport.payload.transport import (
     Attachment,
+    PayloadReceiver,
+    PayloadSender,
     Placement,
     Transport,
     WriteMessage,
@@ -35,13 +37,11 @@ _OFFER = struct.Struct("<Q16s")
 _SLOT = struct.Struct("<QQ")
 
 
-class SlabSender:
+class SlabSender(PayloadSender):
     """The producer's side; owns the slab. Raises `OSError` where it cannot be had."""
 
     name = NAME
-    lost: str = Fallback.SLOT_LOST
-    busy: str = Fallback.SLAB_FULL
-    broken = False
+    lost = Fallback.SLOT_LOST
 
     def __init__(self, slab: Slab) -> None:
         self.slab = slab
@@ -56,10 +56,6 @@ class SlabSender:
         """Whether the consumer has read the slab; nobody else can attach after this."""
         self._giver.close()
         return hmac.compare_digest(proof, self.slab.nonce)
-
-    def pushes(self, encoding: Encoding) -> bool:
-        """Never: the bytes are there when the slot is written."""
-        return False
 
     def place(self, encoding: Encoding) -> Placement:
         """Encode into a slot. Raises `NotPlaced`."""
@@ -77,25 +73,18 @@ class SlabSender:
         self.slab.close()
 
 
-class SlabReceiver:
-    """The consumer's side."""
+class SlabReceiver(PayloadReceiver):
+    """The consumer's side; the mapping goes with the last view of it."""
 
     name = NAME
 
     def __init__(self, slab: AttachedSlab) -> None:
         self._slab = slab
 
-    def begin(self, payload: chunk_pb2.Payload) -> None:
-        """There are no pushes. Raises `DataLoss`."""
-        raise DataLoss("link: a transfer began that was not agreed on")
-
     async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
         """A view of the slot. Raises `PayloadLost`."""
         offset, generation = descriptor_of(payload, _SLOT)
         return self._slab.view(offset, generation, payload.size_bytes)
-
-    def close(self) -> None:
-        """Nothing to do: the mapping goes with the last view of it."""
 
 
 async def attach_slab(offer: stage_pb2.TransportOffer, settings: LinkSettings) -> Attachment:
@@ -121,12 +110,4 @@ def _check(settings: LinkSettings) -> None:
         raise InvalidArgument("transport: this system has no anonymous files", field="transport")
 
 
-TRANSPORT = Transport(
-    name=NAME,
-    names=frozenset({NAME}),
-    reasons=frozenset(Fallback),
-    by_default=lambda settings: True,
-    check=_check,
-    make_sender=_make_sender,
-    attach=attach_slab,
-)
+TRANSPORT = Transport(NAME, _make_sender, attach_slab, reasons=frozenset(Fallback), check=_check)

@@ -60,15 +60,15 @@ class Placement:
 
 
 class PayloadSender(Protocol):
-    """The producer's side.
+    """The producer's side; what has a body here need not be overridden.
 
     Fallbacks are counted by `lost` when a payload did not arrive, and by `busy` when
     others do not wait for a push any longer.
     """
 
     name: str
-    lost: str
-    busy: str
+    lost: str = ""
+    busy: str = ""
 
     def offer(self) -> stage_pb2.TransportOffer:
         """What the consumer needs to attach."""
@@ -80,7 +80,7 @@ class PayloadSender(Protocol):
 
     def pushes(self, encoding: Encoding) -> bool:
         """Whether a placement of this would have a `push`."""
-        ...
+        return False
 
     def place(self, encoding: Encoding) -> Placement:
         """Put the blob where the consumer will find it. Raises `NotPlaced`."""
@@ -88,26 +88,26 @@ class PayloadSender(Protocol):
 
     def release(self, payload: chunk_pb2.Payload) -> None:
         """The consumer never had this, which was placed without a push."""
-        ...
+        return
 
     @property
     def broken(self) -> bool:
         """Whether the transport has to be offered anew to be of use again."""
-        ...
+        return False
 
     def close(self) -> None:
         """Give everything back; what the consumer still views stays valid."""
-        ...
+        return
 
 
 class PayloadReceiver(Protocol):
-    """The consumer's side."""
+    """The consumer's side; what has a body here need not be overridden."""
 
     name: str
 
     def begin(self, payload: chunk_pb2.Payload) -> None:
         """The producer has begun a push. Raises `DataLoss` when it has no business to."""
-        ...
+        raise DataLoss("link: a transfer began that was not agreed on")
 
     async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
         """The blob. Raises `PayloadLost` when it cannot be had and may be asked for again.
@@ -118,7 +118,7 @@ class PayloadReceiver(Protocol):
 
     def close(self) -> None:
         """Detach; views that were given out stay valid."""
-        ...
+        return
 
 
 Attachment = tuple[PayloadReceiver, bytes]
@@ -129,20 +129,25 @@ Attachment = tuple[PayloadReceiver, bytes]
 class Transport:
     """A row of the registry.
 
-    `name` is what settings say; offers may have any of `names`. `reasons` are those that
-    its fallbacks are counted by. `by_default` says whether "auto" offers it; `check` raises
-    `InvalidArgument` where this process can never have it. `make_sender` gets the peer's
-    address and what writes to the link. It and `attach` raise `OSError`, `RuntimeError`,
-    `ImportError` or `ValueError`, whose words are told as the reason to do without.
+    `name` is what settings say; offers have it or one of `aliases`. `make_sender` gets the
+    peer's address and what writes to the link. It and `attach` raise `OSError`,
+    `RuntimeError`, `ImportError` or `ValueError`, whose words are told as the reason to do
+    without. Fallbacks are counted by `reasons`. `by_default` says whether "auto" offers it;
+    `check` raises `InvalidArgument` where this process can never have it.
     """
 
     name: str
-    names: frozenset[str]
-    reasons: frozenset[str]
-    by_default: Callable[[LinkSettings], bool]
-    check: Callable[[LinkSettings], None]
     make_sender: Callable[[LinkSettings, str, WriteMessage], Awaitable[PayloadSender]]
     attach: Callable[[stage_pb2.TransportOffer, LinkSettings], Awaitable[Attachment]]
+    aliases: frozenset[str] = frozenset()
+    reasons: frozenset[str] = frozenset()
+    by_default: Callable[[LinkSettings], bool] = lambda settings: True
+    check: Callable[[LinkSettings], None] = lambda settings: None
+
+    @property
+    def names(self) -> frozenset[str]:
+        """What its offers may be called."""
+        return self.aliases | {self.name}
 
 
 def placed(transport: str, size_bytes: int, descriptor: bytes) -> chunk_pb2.Payload:
