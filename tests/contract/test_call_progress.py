@@ -68,3 +68,18 @@ async def test_a_stage_that_says_nothing_is_not_waited_for_after_its_progress_en
         response = await door.chat()
         assert response.status_code == 504
         assert "no stage has said anything for 0.2 s" in response.text
+
+
+async def test_progress_gives_a_request_no_more_time_than_it_has() -> None:
+    async def work(session: Session) -> None:
+        await session.opened()
+        while True:
+            await session.progress()
+            await asyncio.sleep(IDLE_S / 20)
+
+    timeouts = {"idle_timeout_s": GENEROUS_S, "request_timeout_s": IDLE_S}
+    async with asyncio.timeout(GENEROUS_S), open_door(**timeouts) as door:
+        door.fakes[THINKER].script = work
+        response = await door.chat()
+        assert response.status_code == 504
+        assert "the request's time is over" in response.text

@@ -19,10 +19,13 @@ from raw_http import PATH, RawClient, chat_body, post, raw_client
 from antiphon.segment import FinishReason
 from antiphon.v1 import speech_pb2
 from antiphon.wire.stubs import speech_stub
+from gateway.doors.sending import PIECE_BYTES
+from gateway.metrics import Refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SMALL_BUFFER = 1 << 12
+GENEROUS_S = 60.0
 LARGE_BYTES = 16 << 20
 """More of an answer than both hosts' kernels take."""
 CONTINUE = b"HTTP/1.1 100 Continue\r\n\r\n"
@@ -131,6 +134,38 @@ async def test_a_client_that_takes_nothing_is_cut_off(ended: Ended, stream: bool
         await door.gateway.calls.wait_idle()
 
 
+async def test_what_is_unsent_when_a_connection_is_closed_has_a_time_to_be_taken(
+    ended: Ended,
+) -> None:
+    size = 0
+
+    async def answer(session: Session) -> None:
+        await session.opened()
+        await session.text("x" * size)
+        await session.chunk("text", finish=FinishReason.STOP)
+        await session.report()
+
+    async with (
+        asyncio.timeout(GENEROUS_S),
+        open_door(send_timeout_s=0.3) as door,
+        AsyncExitStack() as stack,
+    ):
+        counted: asyncio.Queue[Refused] = asyncio.Queue()
+        doorkeeper: Any = door.gateway._http.config.http
+        doorkeeper.count = counted.put_nowait
+        door.fakes[THINKER].script = answer
+        # What the kernels take differs. Above it there are sizes of which the last piece is
+        # given to the connection, which is closed, and not taken; then those that have to wait.
+        line: Any = {}
+        while "error" not in line:
+            size += PIECE_BYTES // 2
+            client = await stack.enter_async_context(raw_client(door, receive_buffer=SMALL_BUFFER))
+            await client.send(post(chat_body(), headers="Connection: close\r\n"))
+            line = await ended.next()
+        assert line["error"] == "deadline_exceeded"
+        assert await counted.get() is Refused.SEND_TIME
+
+
 async def test_a_grpc_client_that_takes_nothing_is_cut_off(ended: Ended) -> None:
     async with (
         open_door(send_timeout_s=0.5, request_timeout_s=2) as door,
@@ -166,6 +201,19 @@ async def test_a_clients_leaving_is_noticed_behind_a_pipelined_request(
         await client.send(post(chat_body(stream=stream)))
     (session,) = door.fakes[THINKER].sessions
     await session.cancelled.wait()
+    await door.gateway.calls.wait_idle()
+
+
+async def test_what_comes_behind_a_pipelined_request_is_bounded(door: Door) -> None:
+    begun = Begun()
+    door.fakes[THINKER].script = begun
+    async with asyncio.timeout(GENEROUS_S), raw_client(door) as client:
+        await client.send(2 * post(chat_body()))
+        await begun.event.wait()
+        client.writer.write(b"x" * 400_000)
+        assert not (await client.wait_cut()).startswith(b"HTTP")
+        (session,) = door.fakes[THINKER].sessions
+        await session.cancelled.wait()
     await door.gateway.calls.wait_idle()
 
 

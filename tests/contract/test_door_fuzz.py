@@ -17,6 +17,7 @@ import os
 import re
 import socket
 import struct
+import tracemalloc
 from collections import Counter
 from collections.abc import Iterator
 from typing import Any
@@ -35,11 +36,17 @@ from antiphon.wire.status import error_from_rpc
 CASES_IN_BATCH = {"json": 12, "media": 12, "headers": 12, "leaving": 12, "bulk": 8}
 WARM_UP_ROUNDS = 2
 CASES_OF_GRPC = 400
+WARM_UP_CASES_OF_GRPC = 100
 # The clients and the stages are in this process too, and glibc keeps what it has freed. Each
 # round sends some 8 MB, so a door that keeps what it was sent is above this after ten.
 MAX_GROWTH_BYTES = 64 << 20
+# Of what a round makes, all is gone after it but what grows with use: pools, caches, series.
+# A few bodies of one round are more than this.
+MAX_KEPT_BYTES = 1 << 20
 QUIET_S = 60.0
 """Longest wait for what must end by itself; far more than it takes."""
+# The stages answer on the loop that all that is sent here keeps busy.
+PATIENT = {"probe_timeout_s": QUIET_S}
 _FAULT = re.compile(rb'"code": ?"(internal|data_loss)"')
 
 
@@ -51,12 +58,12 @@ class Wrong(AssertionError):
 async def test_door_stands_whatever_comes_through_it(request: pytest.FixtureRequest) -> None:
     seed = request.config.getoption("--fuzz-seed")
     until = asyncio.get_running_loop().time() + request.config.getoption("--fuzz-seconds")
-    async with open_door() as door:
+    async with open_door(**PATIENT) as door:
         _let_it_see(door)
         if "/" in seed:
             await _run((seed,), door)
             return
-        tasks, descriptors = await _left(door)
+        before = await _left(door)
         number, resident = 0, 0
         while number <= WARM_UP_ROUNDS or asyncio.get_running_loop().time() < until:
             for kind, count in CASES_IN_BATCH.items():
@@ -65,20 +72,37 @@ async def test_door_stands_whatever_comes_through_it(request: pytest.FixtureRequ
             number += 1
             if number == WARM_UP_ROUNDS:
                 resident = _resident_bytes()
+                tracemalloc.start()
         where = f"seed {seed}, after {number} rounds"
-        _, descriptors_now = await _left(door)
-        while more := _tasks() - tasks:
-            # The gateway's own go on as before; what asks a stage just now will be done.
-            added = [each for each in asyncio.all_tasks() if _work_of(each) in more]
-            ended, _ = await asyncio.wait(
-                added, timeout=QUIET_S, return_when=asyncio.FIRST_COMPLETED
-            )
-            assert ended, f"{where}: {more}"
-        assert descriptors_now <= descriptors, where
+        await _check_left(door, before, where)
+        kept = _kept_bytes()
         grown = _resident_bytes() - resident
         cases = number * sum(CASES_IN_BATCH.values())
-        print(f"{where}: {cases} cases, {grown / (1 << 20):.1f} MiB more")
+        print(f"{where}: {cases} cases, {grown / (1 << 20):.1f} MiB more, {kept >> 10} KiB kept")
+        assert kept < MAX_KEPT_BYTES, f"{where}: {kept >> 10} KiB are kept"
         assert grown < MAX_GROWTH_BYTES, f"{where}: {grown >> 20} MiB more"
+
+
+async def _check_left(door: Door, before: tuple[Counter[str], int], where: str) -> None:
+    """No calls, no more tasks and descriptors than before; what ends by itself is waited for."""
+    tasks, descriptors = before
+    _, descriptors_now = await _left(door)
+    assert not door.gateway.calls._live, where
+    assert not [each.role for each in door.gateway.stages if each._holders], where
+    while more := _tasks() - tasks:
+        # The gateway's own go on as before; what asks a stage just now will be done.
+        added = [each for each in asyncio.all_tasks() if _work_of(each) in more]
+        ended, _ = await asyncio.wait(added, timeout=QUIET_S, return_when=asyncio.FIRST_COMPLETED)
+        assert ended, f"{where}: {more}"
+    assert descriptors_now <= descriptors, where
+
+
+def _kept_bytes() -> int:
+    """What was allocated since the tracing began and is still there."""
+    gc.collect()
+    kept, _ = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+    return kept
 
 
 def _let_it_see(door: Door) -> None:
@@ -93,14 +117,18 @@ async def test_grpc_door_stands_whatever_bytes_come_through_it(
 ) -> None:
     seed = request.config.getoption("--fuzz-seed").partition("/")[0]
     async with (
-        open_door() as door,
+        open_door(**PATIENT) as door,
         grpc.aio.insecure_channel(door.gateway.grpc_address) as channel,
     ):
         _let_it_see(door)
         method = channel.unary_stream("/antiphon.v1.SpeechService/Generate")
+        await channel.channel_ready()
+        before = await _left(door)
         for number in range(CASES_OF_GRPC):
+            if number == WARM_UP_CASES_OF_GRPC:
+                tracemalloc.start()
             data = message_of(f"{seed}/grpc/{number}")
-            said = ""
+            said, answers = "", []
             try:
                 async with asyncio.timeout(QUIET_S):
                     answers = [GenerateResponse.FromString(each) async for each in method(data)]
@@ -111,8 +139,14 @@ async def test_grpc_door_stands_whatever_bytes_come_through_it(
                     said = repr(error)
             if said:
                 raise Wrong(f"{said}: seed {seed}, number {number}: {data[:500]!r}")
-        await door.gateway.calls.wait_idle()
         assert (await door.chat()).status_code == 200
+        answers.clear()
+        door.fakes.reset()
+        where = f"seed {seed}, after {CASES_OF_GRPC} messages"
+        await _check_left(door, before, where)
+        kept = _kept_bytes()
+        print(f"{where}: {kept >> 10} KiB kept")
+        assert kept < MAX_KEPT_BYTES, f"{where}: {kept >> 10} KiB are kept"
 
 
 async def _run(names: tuple[str, ...], door: Door) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import weakref
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -13,12 +14,20 @@ from stage_session import Request, Session, codes_chunk, opening
 
 from antiphon.errors import DeadlineExceeded
 from antiphon.runtime.engine import LoadedStage
-from antiphon.runtime.session.facts import ChunkArrived, SegmentRequested
-from antiphon.runtime.session.instructions import Destination, End
+from antiphon.runtime.session.facts import (
+    ChunkArrived,
+    EngineStepped,
+    SegmentRequested,
+    Standing,
+)
+from antiphon.runtime.session.instructions import Destination, End, Progress
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
+from antiphon.runtime.stepping.thread import RESULT_PERMITS
 from antiphon.sampling import SamplingRequest
+from antiphon.segment import SegmentKey
 from antiphon.testing.fake_engine import FACTS, FakeEngine
-from antiphon.testing.stage_harness import RunningStage, running_stage
+from antiphon.testing.stage_harness import LIMITS, RunningStage, running_stage
+from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_to_proto
 
 
@@ -103,3 +112,50 @@ def test_deadlines_that_have_passed_are_kept_on_the_loop_of_a_stage_process() ->
 
     with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
         runner.run(asyncio.wait_for(late_sessions(), 60.0))
+
+
+async def test_drain_waits_for_all_sessions_when_one_of_them_ends(served: RunningStage) -> None:
+    ending, staying = Session(served, "ending"), Session(served, "staying")
+    for session in (ending, staying):
+        await session.send(*opening(session.id))
+        await session.opened()
+    # Not this stage's next segment: the session fails.
+    await ending.send(Request(segment_open=session_pb2.SegmentOpen(segment=5)))
+    await ending.error()
+    assert not await served.stage.drain(0.01)
+    staying.call.cancel()
+    assert await served.stage.drain(10)
+
+
+async def test_progress_is_told_once_until_it_is_read(engine: FakeEngine) -> None:
+    limits = replace(LIMITS, progress_s=0.0)
+    async with running_stage(LoadedStage(engine, FACTS), "code2wav", limits=limits) as running:
+        stage, key = running.stage, SegmentKey("s", 0)
+        works = EngineStepped([], {key: Standing(None, 0)}, worked_on=frozenset({key}))
+        outbox = stage.open(SessionRequest("s", 0, {"audio": (Destination(),)}))
+        wanted = SegmentRequest(0, SamplingRequest(), "", frozenset({"audio"}), {})
+        stage.handle(SegmentRequested("s", wanted))
+        replies = aiter(outbox)
+        for _ in range(2):
+            assert not isinstance(await anext(replies), Progress)
+        for _ in range(5):
+            stage.handle(works)
+        assert isinstance(await anext(replies), Progress)
+        stage.stream_lost("s")
+        assert [type(each) async for each in replies] == [End]
+
+
+async def test_engine_gets_back_as_many_permits_as_it_took(served: RunningStage) -> None:
+    """One more for every batch, and nothing would bound how far it runs ahead."""
+    session = Session(served, "s")
+    await session.send(*opening("s"))
+    await session.opened()
+    for sequence in range(5):
+        piece = codes_chunk("s", sequence, [1], end=sequence == 4)
+        await session.send(Request(chunk=chunk_to_proto(piece)))
+        await session.audio()
+    await session.read("report")
+    engine = served.stage._engine
+    await served.stage.close()
+    # What was posted before the thread's end has been taken; to stop gives one more.
+    assert engine._permits._value == RESULT_PERMITS + 1

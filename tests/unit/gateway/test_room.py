@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+import asyncio
 from contextlib import ExitStack
 
 import pytest
 
+from antiphon.deployment.schema import GatewayConfig
+from gateway.doors.http.body import FREE_BYTES, read_body
 from gateway.doors.http.room import SILENT_S, Holding, NoRoom, Room
 
 
@@ -90,3 +93,17 @@ def test_who_has_done_its_part_does_not_give_way(room: Room, clock: Clock) -> No
         room.clear()
         assert (done.gave_way, new.gave_way) == (False, True)
         assert room.held_bytes == 4
+
+
+async def test_a_body_that_has_come_whole_does_not_give_way(room: Room, clock: Clock) -> None:
+    async def receive() -> dict[str, object]:
+        return {"type": "http.request", "body": b" " * (FREE_BYTES + 6), "more_body": False}
+
+    with ExitStack() as stack:
+        done, new = Client(room, stack), Client(room, stack)
+        unbounded = asyncio.timeout(None)
+        await read_body({"headers": []}, receive, GatewayConfig(), done.holding, unbounded)
+        clock.now_s += SILENT_S + 0.1
+        with pytest.raises(NoRoom):
+            new.holding.moved(5)
+        assert (done.gave_way, room.held_bytes) == (False, 6)

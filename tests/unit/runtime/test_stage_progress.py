@@ -6,11 +6,19 @@ from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 import pytest
-from test_session_table import KEY, LIMITS, chunk, kinds, opened
+from test_session_table import KEY, LIMITS, chunk, kinds, opened, segment, table
 
 from antiphon.runtime.engine import Emitted, EngineEvent, SegmentSettings
-from antiphon.runtime.session.facts import EngineStepped, Standing, TimePassed, UpstreamProgressed
-from antiphon.runtime.session.instructions import Admit, End, Progress, Release, Send
+from antiphon.runtime.session.facts import (
+    EngineStepped,
+    SegmentRequested,
+    SessionRequested,
+    Standing,
+    TimePassed,
+    UpstreamProgressed,
+)
+from antiphon.runtime.session.instructions import Admit, Destination, End, Progress, Release, Send
+from antiphon.runtime.session.plan import SessionRequest
 from antiphon.runtime.session.states import State
 from antiphon.runtime.session.table import SessionTable
 from antiphon.runtime.stepping.rounds import EngineRounds
@@ -77,6 +85,19 @@ def test_output_on_the_sessions_stream_is_progress_enough(working: SessionTable)
     assert stepped(working, 2.5) == [Progress]
 
 
+def test_output_for_another_stage_is_no_word_on_the_sessions_stream() -> None:
+    sessions = table(role="talker")
+    routes = {"codes": (Destination("next:1"),)}
+    sessions.handle(SessionRequested(SessionRequest("s", 0, routes)), 0.0)
+    sessions.handle(SegmentRequested("s", segment()), 0.0)
+    frame = {"codes": np.zeros((1, 2), np.uint16)}
+    for position, now, expected in ((0, 0.5, [Send]), (1, 1.0, [Send, Progress])):
+        emitted = Emitted(KEY, "codes", position, frame)
+        # Nothing is told of where it stands: that has not changed.
+        done = sessions.handle(EngineStepped([emitted], worked_on=IN_STEP), now)
+        assert kinds(done) == expected
+
+
 def test_a_segment_that_was_not_in_the_step_makes_no_progress(working: SessionTable) -> None:
     """As when the engine serves others, or hangs and steps no more."""
     assert not working.handle(EngineStepped(), 10.0)
@@ -119,3 +140,15 @@ def test_progress_upstream_starts_the_stall_clock_again() -> None:
     assert not sessions.handle(TimePassed(), stall_s)
     assert sessions.next_deadline() == 2 * stall_s - 1
     assert kinds(sessions.handle(TimePassed(), 2 * stall_s - 1))[-1] is End
+
+
+def test_stall_clock_of_a_turn_that_stepped_for_long_starts_when_it_waits(
+    working: SessionTable,
+) -> None:
+    """By then nothing is known any more of the clock that ran when its input came."""
+    stall_s = LIMITS.stall_timeout_s
+    assert not working.handle(TimePassed(), 10 * stall_s)
+    assert working.next_deadline() is None
+    working.handle(EngineStepped([], {KEY: Standing("codes", 1)}), 10 * stall_s)
+    assert working.next_deadline() == 11 * stall_s
+    assert kinds(working.handle(TimePassed(), 11 * stall_s))[-1] is End

@@ -19,6 +19,8 @@ from antiphon.segment import ChunkPolicy, Delivery, FinishReason
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.convert import (
+    MAX_ERROR_NAME_BYTES,
+    MAX_ERROR_TEXT_BYTES,
     delivery_from_proto,
     delivery_to_proto,
     error_from_proto,
@@ -189,3 +191,15 @@ def test_retry_that_makes_no_sense_is_none(seconds: float) -> None:
         code=session_pb2.ERROR_CODE_UNAVAILABLE, message="later", retry_after_s=seconds
     )
     assert error_from_proto(proto).retry_after_s == 0.0
+
+
+def test_texts_of_an_error_are_bounded_in_bytes() -> None:
+    """They ride in metadata, which is bounded in bytes: most letters have more than one."""
+    long = InvalidArgument("\U0001f3b5" * 2000, field="\u00f6" * 250, stage="\u97f3" * 200)
+    proto = error_to_proto(long)
+    assert 0 < len(proto.message.encode()) <= MAX_ERROR_TEXT_BYTES
+    for name in (proto.field, proto.stage):
+        assert 0 < len(name.encode()) <= MAX_ERROR_NAME_BYTES
+    short = InvalidArgument("\U0001f3b5" * 200, field="\u00f6" * 100)
+    assert error_to_proto(short).message == short.message
+    assert error_to_proto(short).field == short.field
