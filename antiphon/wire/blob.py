@@ -78,9 +78,12 @@ class Encoding:
             (name, np.ascontiguousarray(tensor).reshape(tensor.shape))
             for name, tensor in tensors.items()
         ]
-        kept = _checked_metadata(metadata or {})
-        room = len(_encoder.encode(_Header(_entries(arrays, _most_bytes(arrays, kept)), kept)))
-        entries, self.size_bytes = _layout(arrays, room)
+        kept = _checked_metadata(metadata) if metadata else {}
+        payload_bytes = sum([array.nbytes for _, array in arrays])
+        most_bytes = _most_bytes(len(arrays), payload_bytes, kept)
+        room = len(_encoder.encode(_Header(_entries(arrays, most_bytes), kept)))
+        alignment = SMALL_ALIGNMENT if payload_bytes < SMALL_BYTES else ALIGNMENT
+        entries, self.size_bytes = _layout(arrays, room, alignment)
         header = _encoder.encode(_Header(tuple(entries), kept))
         self._head = _PREFIX.pack(_MAGIC, len(header)) + header
         self._offsets = [entry.offset for entry in entries]
@@ -111,13 +114,13 @@ class Encoding:
         if frame:
             yield frame
 
-    def _pieces(self) -> Iterator[memoryview]:
+    def _pieces(self) -> list[memoryview]:
         end = len(self._head)
-        yield memoryview(self._head)
+        pieces = [memoryview(self._head)]
         for offset, array in zip(self._offsets, self._arrays, strict=True):
-            yield memoryview(bytes(offset - end))
-            yield array.data
+            pieces += (memoryview(bytes(offset - end)), array.data)
             end = offset + array.nbytes
+        return pieces
 
 
 def encode(tensors: Tensors, metadata: Mapping[str, str] | None = None) -> bytes:
@@ -160,11 +163,11 @@ def _metadata_is_too_large(metadata: Mapping[str, str]) -> bool:
     return len(metadata) > MAX_METADATA_ENTRIES or size > MAX_METADATA_BYTES
 
 
-def _most_bytes(arrays: list[tuple[str, Tensor]], metadata: Mapping[str, str]) -> int:
+def _most_bytes(tensors: int, payload_bytes: int, metadata: Mapping[str, str]) -> int:
     """At least the blob's size: no offset is larger, so none takes more room in the header."""
     around = ALIGNMENT + 2 * MAX_NAME_BYTES
     most_metadata = 2 * MAX_METADATA_BYTES if metadata else 0
-    return sum(array.nbytes + around for _, array in arrays) + around + most_metadata
+    return payload_bytes + (tensors + 1) * around + most_metadata
 
 
 def _entries(arrays: list[tuple[str, Tensor]], offset: int) -> tuple[_Entry, ...]:
@@ -181,11 +184,11 @@ def _entries(arrays: list[tuple[str, Tensor]], offset: int) -> tuple[_Entry, ...
     return tuple(entries)
 
 
-def _layout(arrays: list[tuple[str, Tensor]], header_bytes: int) -> tuple[list[_Entry], int]:
+def _layout(
+    arrays: list[tuple[str, Tensor]], header_bytes: int, alignment: int
+) -> tuple[list[_Entry], int]:
     """Where each tensor goes, and the blob's size in bytes."""
     end = _PREFIX.size + header_bytes
-    is_small = sum(array.nbytes for _, array in arrays) < SMALL_BYTES
-    alignment = SMALL_ALIGNMENT if is_small else ALIGNMENT
     entries = []
     for name, array in arrays:
         offset = -(-end // alignment) * alignment

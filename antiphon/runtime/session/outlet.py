@@ -62,6 +62,16 @@ class Outlet:
         self.drained = False
 
     @property
+    def paced(self) -> bool:
+        """Whether pieces keep a distance in time."""
+        return self._pace_s > 0
+
+    @property
+    def governed(self) -> bool:
+        """Whether it needs credit."""
+        return self._credit is not None
+
+    @property
     def total(self) -> int:
         """Positions emitted so far."""
         return self._total

@@ -42,6 +42,8 @@ class Segment:
         self.waiting_since = now
         self.told_at = now
         self._outlets = outlets
+        self._paced = [outlet for outlet in outlets.values() if outlet.paced]
+        self._governed = [outlet for outlet in outlets.values() if outlet.governed]
         self._opened_at = now
         self._accepted = 0
         self._first_input_at = 0.0
@@ -69,7 +71,10 @@ class Segment:
     @property
     def held(self) -> bool:
         """Whether output waits for credit: then neither steps nor stalls."""
-        return any(outlet.held for outlet in self._outlets.values())
+        held = False
+        for outlet in self._governed:
+            held = held or outlet.held
+        return held
 
     @property
     def stall_clock_runs(self) -> bool:
@@ -103,10 +108,15 @@ class Segment:
             self._last_output_at = now
         return outlet.push(emitted.position, emitted.tensors, emitted.finish_reason, now)
 
-    def due_times(self) -> list[float]:
-        """When output that waits for its pace may go."""
-        times = [outlet.due_at for outlet in self._outlets.values()]
-        return [moment for moment in times if moment is not None]
+    @property
+    def next_due(self) -> float | None:
+        """When output that waits for its pace may go, or the deadline passes; None: never."""
+        moment = self.deadline
+        for outlet in self._paced:
+            due_at = outlet.due_at
+            if due_at is not None and (moment is None or due_at < moment):
+                moment = due_at
+        return moment
 
     def due(self, now: float) -> Iterator[tuple[str, list[Piece]]]:
         """Output that has waited for its pace, by edge."""

@@ -342,11 +342,11 @@ class LiveSession:
         segment = self.segment
         if segment is None:
             return self._idle_since + self._plan.limits.idle_session_timeout_s
-        moments = [] if segment.deadline is None else [segment.deadline]
-        moments += segment.due_times()
-        if segment.stall_clock_runs:
-            moments.append(segment.waiting_since + self._stall_timeout_s)
-        return min(moments, default=None)
+        due = segment.next_due
+        if not segment.stall_clock_runs:
+            return due
+        stalls_at = segment.waiting_since + self._stall_timeout_s
+        return stalls_at if due is None else min(due, stalls_at)
 
     def lateness(self, now: float) -> AntiphonError | None:
         """The error of a passed deadline, a stalled input or a turn that is not opened."""

@@ -44,13 +44,14 @@ class _Running:
     accepted: int = 0
     made: dict[str, int] = field(default_factory=dict)
     limits: dict[str, int] = field(default_factory=dict)
+    held: bool = False
     busy_s: float = 0.0
     told: Standing | None = None
 
-    @property
-    def held(self) -> bool:
-        """Whether an output edge has come to its limit."""
-        return any(self.made.get(edge, 0) >= limit for edge, limit in self.limits.items())
+    def note_limits(self) -> None:
+        """Whether an output edge has come to its limit; after each change of either."""
+        at_limit = [self.made.get(edge, 0) >= limit for edge, limit in self.limits.items()]
+        self.held = True in at_limit
 
 
 class EngineRounds:
@@ -112,7 +113,9 @@ class EngineRounds:
                     self._admitted[key].accepted += 1
                     touched.add(key)
                 case Limit(key, edge, positions) if key in self._admitted:
-                    self._admitted[key].limits[edge] = positions
+                    running = self._admitted[key]
+                    running.limits[edge] = positions
+                    running.note_limits()
                 case Release(key) if key in self._admitted:
                     del self._admitted[key]
                     touched.discard(key)
@@ -128,7 +131,7 @@ class EngineRounds:
 
     def _step(self, events: list[EngineEvent], touched: set[SegmentKey]) -> EngineStepped:
         """One step, if anything can; and how every touched segment stands after it."""
-        held = frozenset(key for key, running in self._admitted.items() if running.held)
+        held = frozenset({key for key, running in self._admitted.items() if running.held})
         ready = [key for key in self._admitted if key not in held and self._can_step(key)]
         step_s = 0.0
         if ready:
@@ -187,6 +190,7 @@ class EngineRounds:
             if isinstance(event, Emitted) and (running := self._admitted.get(event.key)):
                 counted = event.tensors.get(self._counted_by.get(event.edge, ""), ())
                 running.made[event.edge] = running.made.get(event.edge, 0) + len(counted)
+                running.note_limits()
 
     def _lost(self, events: list[EngineEvent], error: Exception) -> EngineStepped:
         """The engine raised: release everything, since nobody knows what it left behind."""
