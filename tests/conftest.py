@@ -4,6 +4,11 @@ from __future__ import annotations
 
 import pytest
 
+from services.lm.reproducible import ask_for_equal_digits
+
+# As a talker does that is a process of its own.
+ask_for_equal_digits()
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--thinker-engine`: what the thinker runs on where real services are started.
