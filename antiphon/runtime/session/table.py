@@ -99,10 +99,8 @@ class SessionTable:
 
     def next_deadline(self) -> float | None:
         """When `TimePassed` may next have something to do; None: not until something happens."""
-        due, expiry = self._deadlines.next(), self._holding.next_expiry()
-        if due is None or expiry is None:
-            return due if expiry is None else expiry
-        return min(due, expiry)
+        moments = (self._deadlines.next(), self._holding.next_expiry())
+        return min([moment for moment in moments if moment is not None], default=None)
 
     # -- what the client says ----------------------------------------------------------
 
