@@ -8,37 +8,20 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Mapping
-from typing import Protocol
+from typing import TYPE_CHECKING
 
-from antiphon.errors import AntiphonError, DeadlineExceeded
+from antiphon.errors import DeadlineExceeded
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_from_proto
 from gateway.calls.events import AudioDelta, Event, Finished, Started
 from gateway.calls.progress import Progress
 from gateway.outputs import AUDIO
 
+if TYPE_CHECKING:
+    from gateway.calls.session import Session
+
 StageMessage = tuple[str, session_pb2.SessionResponse | None]
 """A stage's role and what it sent; None when it has ended its stream."""
-
-
-class Streams(Protocol):
-    """The session's hold on its stages, as far as a segment needs it."""
-
-    async def next_message(self) -> StageMessage:
-        """The next message of any stage. Raises the session's failure."""
-        ...
-
-    def credit(self, edge: str, segment: int, positions: int) -> None:
-        """Let the producer of an edge to the client send so many positions in all."""
-        ...
-
-    def segment_over(self, *, last: bool) -> None:
-        """All stages have completed the segment."""
-        ...
-
-    def end_with(self, error: AntiphonError) -> None:
-        """End the session now."""
-        ...
 
 
 class Segment:
@@ -46,7 +29,7 @@ class Segment:
 
     def __init__(
         self,
-        streams: Streams,
+        session: Session,
         opening: session_pb2.SegmentOpen,
         progress: Progress,
         started: Started,
@@ -57,7 +40,7 @@ class Segment:
         self.number = opening.segment
         self.over = False
         self._last = opening.last
-        self._streams = streams
+        self._session = session
         self._progress = progress
         self._window = windows.get(AUDIO, 0)
         self._idle_timeout_s = idle_timeout_s
@@ -98,7 +81,7 @@ class Segment:
         taken, self._given = self._given, None
         if self._window and isinstance(taken, AudioDelta):
             positions = taken.first_sample + len(taken.samples) + self._window
-            self._streams.credit(AUDIO, self.number, positions)
+            self._session.credit(AUDIO, self.number, positions)
 
     async def _next_event(self) -> Event:
         """The next delta, or `Finished` when everything has come."""
@@ -107,14 +90,14 @@ class Segment:
             event = self._apply(role, response)
             if event is not None:
                 return event
-        self._streams.segment_over(last=self._last)
+        self._session.segment_over(last=self._last)
         return self._progress.finished()
 
     async def _next_message(self) -> StageMessage:
         """The next message of any stage. Raises `DeadlineExceeded` when none comes in time."""
         try:
             async with asyncio.timeout(self._wait_s()) as self._idle:
-                return await self._streams.next_message()
+                return await self._session.next_message()
         except TimeoutError:
             late = ", ".join(self._progress.unfinished)
             idle = f"no stage has said anything for {self._idle_timeout_s:g} s"
@@ -122,7 +105,7 @@ class Segment:
             error = DeadlineExceeded(
                 f"{what}; not finished: {late}", stage=self._progress.unfinished[0]
             )
-            self._streams.end_with(error)
+            self._session.end_with(error)
             raise error from None
         finally:
             self._idle = None

@@ -17,19 +17,25 @@ import pytest_asyncio
 
 import antiphon
 from antiphon import SamplingRequest
-from antiphon.chunk import Chunk
-from antiphon.deployment.schema import StageConfig
+from antiphon.chunk import Chunk, Tensor
+from antiphon.conversation import Message, TextPart
+from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.segment import FinishReason
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.stubs import stage_stub
+from gateway.calls.events import AudioDelta, Event, TextDelta
+from gateway.calls.order import Order
+from gateway.server import Gateway
 from tools.launcher.launcher import Launcher, Running
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 
 ROLES = ("thinker", "talker", "code2wav")
+# Of samples that were decoded in chunks of other sizes.
+AUDIO_TOLERANCE = 1e-4
 # The tiny checkpoint answers this with more than a hundred tokens.
 LONG_ANSWER = "day one"
 # The talker of the checkpoint never draws its end: 320 s of audio, where a client that does
@@ -112,6 +118,57 @@ async def test_text_only_never_touches_talker_and_code2wav(
     reply = await client.generate("Hello", modalities=("text",), max_tokens=8).collect()
     assert reply.text
     assert set(reply.reports) == {"thinker"}
+
+
+async def test_audio_alone_is_what_comes_with_the_text(client: antiphon.AsyncClient) -> None:
+    options = {"max_tokens": 12, "talker": SamplingRequest(temperature=0.0, max_tokens=20)}
+    both = await client.generate("Hello", **options).collect()
+    alone = await client.generate("Hello", modalities=("audio",), **options).collect()
+    assert both.text
+    assert alone.text == ""
+    spoken = [np.frombuffer(each.pcm16, "<i2") / 32767.0 for each in (alone, both)]
+    np.testing.assert_allclose(*spoken, rtol=0, atol=AUDIO_TOLERANCE)
+    assert spoken[0].size
+    assert alone.usage.completion_tokens == both.usage.completion_tokens
+    assert alone.usage.completion_audio_frames == both.usage.completion_audio_frames
+
+
+async def test_segments_in_a_row_on_one_session_are_like_one_each(running: Running) -> None:
+    """No door does this yet: the gateway's own calls on the real stages."""
+    stages = {
+        role: StageConfig(addresses=(each.address,))
+        for role, each in running.processes.items()
+        if role in ROLES
+    }
+    listen = {"http_listen": "127.0.0.1:0", "grpc_listen": "127.0.0.1:0"}
+    greedy = SamplingRequest(temperature=0.0, max_tokens=16)
+
+    def order(text: str) -> Order:
+        message = Message("user", (TextPart(text),))
+        return Order(messages=(message,), sampling={"": greedy, "talker": greedy})
+
+    async with Gateway(Deployment(stages=stages, gateway=GatewayConfig(**listen))) as gateway:
+        await gateway.wait_ready()
+        alone = []
+        for text in ("Hello", LONG_ANSWER):
+            async with gateway.calls.answer(order(text)) as segment:
+                alone.append(_outcome([event async for event in segment]))
+        async with gateway.calls.session(frozenset()) as session:
+            for last, text in enumerate(("Hello", LONG_ANSWER)):
+                segment = await session.ask(order(text), last=bool(last))
+                words, frames, samples = _outcome([event async for event in segment])
+                assert words == alone[last][0]
+                np.testing.assert_array_equal(frames, alone[last][1])
+                np.testing.assert_allclose(samples, alone[last][2], rtol=0, atol=AUDIO_TOLERANCE)
+    await assert_all_free(running)
+
+
+def _outcome(events: list[Event]) -> tuple[str, Tensor, Tensor]:
+    """The text, the codec frames and the samples of a segment."""
+    text = "".join(event.text for event in events if isinstance(event, TextDelta))
+    spoken = [event for event in events if isinstance(event, AudioDelta)]
+    frames, samples = ([getattr(each, name) for each in spoken] for name in ("frames", "samples"))
+    return text, np.concatenate(frames), np.concatenate(samples)
 
 
 async def test_stop_string_ends_text_and_speech_before_it(client: antiphon.AsyncClient) -> None:

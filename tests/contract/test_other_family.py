@@ -1,0 +1,127 @@
+"""A family that the gateway has never heard of: audio only, no voices, no frames beside samples."""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import AsyncIterator
+from typing import Any
+
+import grpc
+import httpx
+import numpy as np
+import pytest
+import pytest_asyncio
+from fake_stages import FakeStage, FakeStages, Session
+from gateway_door import MESSAGES, deployment_of
+
+from antiphon.segment import FinishReason
+from antiphon.v1 import session_pb2, speech_pb2, speech_pb2_grpc, stage_pb2
+from gateway.server import Gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+COMPOSER, ARRANGER, PERFORMER = "composer", "arranger", "performer"
+GRAPH = (
+    ("question", "", COMPOSER),
+    ("melody", COMPOSER, ARRANGER),
+    ("score", ARRANGER, PERFORMER),
+    ("audio", PERFORMER, ""),
+)
+SAMPLES = np.linspace(-1, 1, 300, dtype=np.float32)
+AUDIO_ONLY = {"modalities": ["audio"], "audio": {"format": "pcm16"}}
+
+
+async def work(session: Session) -> None:
+    await session.opened()
+    if session.role == PERFORMER:
+        await session.chunk("audio", {"samples": SAMPLES}, finish=FinishReason.STOP)
+    await session.report(output_positions=7)
+
+
+def described(role: str) -> stage_pb2.DescribeResponse:
+    performs = role == PERFORMER
+    return stage_pb2.DescribeResponse(
+        model="band",
+        pipeline="band",
+        role=role,
+        input_kinds=["text"],
+        sample_rate_hz=8000 if performs else 0,
+        samples_per_frame=100 if performs else 0,
+        pipeline_edges=[
+            stage_pb2.PipelineEdge(name=name, producer=producer, consumer=consumer)
+            for name, producer, consumer in GRAPH
+        ],
+    )
+
+
+Band = tuple[FakeStages, Gateway, httpx.AsyncClient]
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def band() -> AsyncIterator[Band]:
+    roles = (COMPOSER, ARRANGER, PERFORMER)
+    async with (
+        FakeStages({role: FakeStage(role, work, described(role)) for role in roles}) as fakes,
+        Gateway(deployment_of(fakes)) as gateway,
+        httpx.AsyncClient(base_url=f"http://{gateway.http_address}", timeout=30) as http,
+    ):
+        await gateway.wait_ready()
+        yield fakes, gateway, http
+
+
+async def chat(http: httpx.AsyncClient, **fields: object) -> httpx.Response:
+    body = {"model": "band", "messages": MESSAGES, **fields}
+    return await http.post("/v1/chat/completions", json=body)
+
+
+async def test_chat_is_answered_with_audio_alone_by_a_family_that_makes_no_text(band: Band) -> None:
+    fakes, _, http = band
+    response = await chat(http, **AUDIO_ONLY, temperature=0.5, arranger={"top_k": 3})
+    assert response.status_code == 200, response.text
+    message = response.json()["choices"][0]["message"]
+    pcm16 = np.frombuffer(base64.b64decode(message["audio"]["data"]), "<i2")
+    np.testing.assert_array_equal(pcm16, np.rint(SAMPLES * 32767))
+    details = response.json()["usage"]["completion_tokens_details"]
+    assert (details["audio_tokens"], details["text_tokens"]) == (3, 0)
+    segment = fakes[PERFORMER].sessions[-1].segment
+    assert (segment.voice, list(segment.outputs)) == ("", ["audio"])
+    assert segment.sampling[ARRANGER].top_k == 3
+    assert segment.sampling[COMPOSER].temperature == 0.5
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({}, "modalities"),
+        ({"modalities": ["text"]}, "modalities"),
+        # The stage that reads the input has the request's own fields, the last one samples nothing.
+        ({**AUDIO_ONLY, COMPOSER: {"top_k": 3}}, COMPOSER),
+        ({**AUDIO_ONLY, PERFORMER: {"top_k": 3}}, PERFORMER),
+        ({**AUDIO_ONLY, "talker": {"top_k": 3}}, "talker"),
+        ({**AUDIO_ONLY, ARRANGER: {"top_k": -1}}, f"{ARRANGER}.top_k"),
+        ({**AUDIO_ONLY, "audio": {"format": "pcm16", "voice": "ethan"}}, "audio.voice"),
+    ],
+)
+async def test_chat_refuses_what_the_graph_has_not(
+    band: Band, fields: dict[str, object], param: str
+) -> None:
+    response = await chat(band[2], **fields)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == param
+
+
+async def test_generate_is_answered_with_all_that_the_family_makes(band: Band) -> None:
+    fakes, gateway, _ = band
+    async with grpc.aio.insecure_channel(gateway.grpc_address) as channel:
+        stub: Any = speech_pb2_grpc.SpeechServiceStub(channel)
+        (model,) = (await stub.GetServerInfo(speech_pb2.GetServerInfoRequest())).models
+        assert (list(model.output_kinds), list(model.voices)) == (["audio"], [])
+        assert model.sample_rate_hz == 8000
+        part = speech_pb2.Part(text="Hi")
+        request = speech_pb2.GenerateRequest(
+            messages=[speech_pb2.Message(role="user", parts=[part])],
+            sampling={ARRANGER: session_pb2.Sampling(top_k=4)},
+        )
+        kinds = [event.WhichOneof("event") async for event in stub.Generate(request)]
+    assert kinds == ["started", "audio", "finished"]
+    assert fakes[ARRANGER].sessions[-1].segment.sampling[ARRANGER].top_k == 4
