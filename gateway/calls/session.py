@@ -88,14 +88,17 @@ class Session:
     ) -> None:
         if self._echo_timer is not None:
             self._echo_timer.cancel()
-        if kind is None and self._readers and self._segment is not None and self._segment.over:
-            self._half_close()
-            await asyncio.wait(self._readers, timeout=CLOSE_WAIT_S)
-        for stream in self._streams.values():
-            stream.cancel()
-        for reader in self._readers:
-            reader.cancel()
-        await asyncio.gather(*self._readers, return_exceptions=True)
+        try:
+            if kind is None and self._readers and self._segment is not None and self._segment.over:
+                self._half_close()
+                await asyncio.wait(self._readers, timeout=CLOSE_WAIT_S)
+        finally:
+            # A client that leaves meanwhile ends the wait; the stages are let go all the same.
+            for stream in self._streams.values():
+                stream.cancel()
+            for reader in self._readers:
+                reader.cancel()
+            await asyncio.gather(*self._readers, return_exceptions=True)
 
     async def ask(self, order: Order, *, last: bool) -> Segment:
         """Open the next segment on all stages; after the `last` one there is no other.

@@ -11,6 +11,7 @@ import openai
 import pytest
 from fake_stages import CODE2WAV, ROLES, TALKER, THINKER, Session, stall, think
 from gateway_door import MESSAGES, MODEL, SPOKEN, Door, open_door
+from raw_http import chat_body, post, raw_client
 
 from antiphon.errors import (
     AntiphonError,
@@ -343,3 +344,27 @@ async def test_a_failed_request_leaves_the_next_one_alone(door: Door) -> None:
     assert (await door.chat()).status_code == 500
     door.fakes[THINKER].script = think
     assert (await door.chat()).status_code == 200
+
+
+async def test_a_client_that_leaves_while_a_stage_still_ends_its_stream_frees_it(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.calls.session.CLOSE_WAIT_S", 600.0)
+    ending = asyncio.Event()
+
+    async def end_slowly(session: Session) -> None:
+        await think(session)
+        async for _ in session.requests:
+            raise AssertionError("nothing may follow")
+        ending.set()
+        await asyncio.Event().wait()
+
+    async with asyncio.timeout(60), open_door() as door:
+        door.fakes[THINKER].script = end_slowly
+        async with raw_client(door) as client:
+            await client.send(post(chat_body()))
+            await ending.wait()
+        (session,) = door.fakes[THINKER].sessions
+        await session.cancelled.wait()
+        await door.gateway.calls.wait_idle()
+        assert not door.gateway.stages[THINKER]._holders
