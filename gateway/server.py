@@ -1,4 +1,4 @@
-"""The running gateway: stages, calls and both doors, on one event loop."""
+"""The running gateway: stages, sessions and all doors, on one event loop."""
 
 from __future__ import annotations
 

@@ -67,7 +67,7 @@ class Entry:
 def _forget_frames(error: BaseException | None) -> None:
     """Let go of the frames that an error passed through, and of what lies in them.
 
-    Its traceback holds them, and some of them hold the error again (the entry, the call, a
+    Its traceback holds them, and some of them hold the error again (the entry, the session, a
     variable): a circle, in which a refused body would stay until a full collection.
     """
     while error is not None:

@@ -1,4 +1,4 @@
-"""Which stages a call needs, and where each of their output edges goes. Pure.
+"""Which stages a session needs, and where each of their output edges goes. Pure.
 
 Everything follows from the graph that the stages describe: an edge without a
 producer comes from the client, one without a consumer goes to it. The stages
@@ -22,7 +22,7 @@ Edges = Sequence[stage_pb2.PipelineEdge]
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """A stage that takes part in a call."""
+    """A stage that takes part in a session."""
 
     role: str
     address: str
@@ -31,7 +31,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class Lineup:
-    """The stages of one call, upstream first, with the graph between them."""
+    """The stages of one session, upstream first, with the graph between them."""
 
     members: tuple[Member, ...]
     edges: tuple[stage_pb2.PipelineEdge, ...]
@@ -81,7 +81,7 @@ class Lineup:
 
     @property
     def voices(self) -> tuple[str, ...]:
-        """The voices that the call can choose from."""
+        """The voices that the session can choose from."""
         return next((tuple(m.description.voices) for m in self.members if m.description.voices), ())
 
     def choose_voice(self, name: str, *, field: str) -> str:
@@ -98,7 +98,7 @@ class Lineup:
         return name.lower()
 
     def routes(self, role: str) -> tuple[session_pb2.Route, ...]:
-        """Where each output edge of a stage goes in this call."""
+        """Where each output edge of a stage goes in this session."""
         found: dict[str, list[session_pb2.Destination]] = {}
         for edge in self.edges:
             if edge.producer != role:
@@ -134,7 +134,7 @@ class Lineup:
         return found
 
     def stage_edges(self) -> tuple[str, ...]:
-        """Names of the edges that stages of this call produce."""
+        """Names of the edges that stages of this session produce."""
         return tuple(dict.fromkeys(edge.name for edge in self.edges if edge.producer in self.roles))
 
 

@@ -64,7 +64,7 @@ class Endpoint:
         with ExitStack() as upload:
             body = await self._read(scope, receive, upload)
             order, answer = self._door.read(body, self._visit(entry))
-            # The call takes what it needs of the attachments; nobody else keeps them.
+            # The stages get the attachments; nobody here keeps them.
             orders = [order]
             del body, order
 
