@@ -83,6 +83,22 @@ async def test_link_is_lost_when_another_boot_comes_and_its_window_does_nothing_
         await first.close(flush=False)
 
 
+async def test_stream_of_a_producer_that_another_boot_replaces_is_ended() -> None:
+    consumer = LinkConsumer(GRPC, attach_best, boot_id="stays")
+    async with serving(consumer) as address:
+        made, received = {}, consumer.received
+        for boot in ("1", "2"):
+            identity = replace(link_identity(), boot_id=boot)
+            made[boot] = producer(address, GRPC, identity=identity)
+            made[boot][0].send_nowait(marked_chunk(boot, 0, 10))
+            await received.changed.wait_until(lambda boot=boot: received.sequences[boot])
+        assert received.lost
+        _, told = made["1"]
+        await told.changed.wait_until(lambda: told.suspended, 60.0)
+        for each, _ in made.values():
+            await each.close(flush=False)
+
+
 def link_identity() -> link.LinkIdentity:
     return link.LinkIdentity("host", "boot", "producer", "here:1")
 

@@ -8,6 +8,7 @@ import random
 import pytest
 
 from antiphon.chunk import Chunk
+from antiphon.errors import DataLoss
 from antiphon.segment import FinishReason
 from antiphon.testing.faulty_transport import FaultySender
 from antiphon.testing.link_rig import linked, marked_chunk
@@ -61,6 +62,25 @@ async def test_slots_are_free_again_when_their_payloads_got_lost() -> None:
         rig.consumer.received.check_complete("s", 20)
         assert rig.link.state.counts["fallback.slot_lost"]
         assert made[0].slab.used == 0
+
+
+async def test_gap_is_data_loss_also_after_payloads_were_asked_for_again() -> None:
+    async def senders(
+        settings: LinkSettings, address: str, write: WriteMessage
+    ) -> tuple[list[PayloadSender], list[str]]:
+        made, failed = await make_senders(settings, address, write)
+        return [FaultySender(each, random.Random(3), 0.5) for each in made], failed
+
+    async with linked(SHARED, senders=senders) as rig:
+        for sequence in range(20):
+            rig.link.send_nowait(marked_chunk("s", sequence, 30_000))
+        await rig.told.changed.wait_until(lambda: rig.told.settled and not rig.link.sessions, 60.0)
+        assert rig.link.state.counts["fallback.slot_lost"]
+        # As if one more had been sent, of which the consumer knows nothing.
+        rig.link._log._first += 1
+        rig.link.send_nowait(marked_chunk("t", 0, 10))
+        await rig.told.changed.wait_until(lambda: rig.told.lost, 60.0)
+        assert isinstance(rig.told.lost[0], DataLoss)
 
 
 @pytest.mark.parametrize(

@@ -78,3 +78,43 @@ async def test_a_stage_that_stops_answering_is_down_and_its_calls_end_until_it_a
         assert await anext(ready)
         assert (await door.chat(**SPOKEN)).status_code == 200
         await ready.aclose()
+
+
+async def test_a_call_goes_on_when_its_stage_misses_a_probe_now_and_then() -> None:
+    go_on, speaking = asyncio.Event(), asyncio.Event()
+
+    async def speak(session: Session) -> None:
+        speaking.set()
+        await go_on.wait()
+        await usual(session)
+
+    async with asyncio.timeout(GENEROUS_S), open_door(probe_timeout_s=2.5) as door:
+        usual = door.fakes[THINKER].script
+        door.fakes[THINKER].script = speak
+        ready = door.gateway.stages.readiness()
+        assert await anext(ready)
+        asking = asyncio.create_task(door.chat())
+        await speaking.wait()
+        for _ in range(2):
+            door.fakes[THINKER].health.answering.clear()
+            assert not await anext(ready)
+            door.fakes[THINKER].health.answering.set()
+            assert await anext(ready)
+        go_on.set()
+        assert (await asking).status_code == 200
+        await ready.aclose()
+
+
+async def test_a_stage_whose_health_stream_has_ended_is_probed_no_more() -> None:
+    def probes() -> int:
+        names = (getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks())
+        return sum(name == "Stage._probe" for name in names)
+
+    async with asyncio.timeout(GENEROUS_S), open_door(probe_timeout_s=GENEROUS_S) as door:
+        ready = door.gateway.stages.readiness()
+        assert await anext(ready)
+        others = probes() - 1
+        await door.fakes[CODE2WAV].die()
+        assert not await anext(ready)
+        assert probes() == others
+        await ready.aclose()

@@ -149,6 +149,14 @@ def taken_from(log: SendLog, count: int) -> list[str]:
     return sessions
 
 
+def test_share_of_a_full_link_counts_the_session_that_comes() -> None:
+    log = SendLog(10_000, 2000)
+    log.append(chunk(0, 1100, "first"))
+    with pytest.raises(ResourceExhausted, match="its share of 1000"):
+        log.append(chunk(0, 1100, "second"))
+    log.append(chunk(0, 100, "second"))
+
+
 def test_one_chunk_goes_alone_on_an_empty_link_however_large_it_is() -> None:
     log = SendLog(10, 10)
     log.append(chunk(0, 5000))
