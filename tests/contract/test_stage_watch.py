@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+from typing import Any
 
 import pytest
 from fake_stages import CODE2WAV, TALKER, THINKER, Session, stall
@@ -107,14 +108,17 @@ async def test_a_call_goes_on_when_its_stage_misses_a_probe_now_and_then() -> No
 
 async def test_a_stage_whose_health_stream_has_ended_is_probed_no_more() -> None:
     def probes() -> int:
-        names = (getattr(task.get_coro(), "__qualname__", "") for task in asyncio.all_tasks())
-        return sum(name == "Stage._probe" for name in names)
+        """Of that stage alone: all tests share their loop."""
+        coroutines: list[Any] = [task.get_coro() for task in asyncio.all_tasks()]
+        probing = [each for each in coroutines if each.__qualname__ == "Stage._probe"]
+        return sum(each.cr_frame.f_locals["self"] is stage for each in probing)
 
     async with asyncio.timeout(GENEROUS_S), open_door(probe_timeout_s=GENEROUS_S) as door:
+        stage = door.gateway.stages[CODE2WAV]
         ready = door.gateway.stages.readiness()
         assert await anext(ready)
-        others = probes() - 1
+        assert probes() == 1
         await door.fakes[CODE2WAV].die()
         assert not await anext(ready)
-        assert probes() == others
+        assert probes() == 0
         await ready.aclose()
