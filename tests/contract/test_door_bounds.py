@@ -166,6 +166,24 @@ async def test_what_is_unsent_when_a_connection_is_closed_has_a_time_to_be_taken
         assert await counted.get() is Refused.SEND_TIME
 
 
+async def test_a_gateway_in_a_hurry_does_not_wait_for_clients_that_take_nothing() -> None:
+    async with asyncio.timeout(GENEROUS_S), AsyncExitStack() as stack:
+        async with open_door(drain_s=3600, send_timeout_s=3600) as door:
+            begun = asyncio.Event()
+
+            async def begin(session: Session) -> None:
+                begun.set()
+                await answer_at_length(session)
+
+            door.fakes[THINKER].script = begin
+            client = await stack.enter_async_context(raw_client(door, receive_buffer=SMALL_BUFFER))
+            await client.send(post(chat_body()))
+            await begun.wait()
+            await door.gateway.calls.wait_idle()
+            door.gateway.hurry()
+        assert len(await client.wait_cut()) < LARGE_BYTES
+
+
 async def test_a_grpc_client_that_takes_nothing_is_cut_off(ended: Ended) -> None:
     async with (
         open_door(send_timeout_s=0.5, request_timeout_s=2) as door,

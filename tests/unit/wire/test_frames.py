@@ -90,7 +90,7 @@ def assert_read_alike(raw: bytes) -> None:
         b"\x1a\x02\x08",  # cut in a tag's number
         b"\x1a" + b"\xff" * 9 + b"\x7f",  # a size that never ends
         b"\x1a\x80",
-        b"\x1a\x0d\x22\x81" + b"\x80" * 9 + b"\x00x",  # a size of one byte, written in 11
+        b"\x1a\x0d\x2a\x81" + b"\x80" * 9 + b"\x00x",  # a size of one byte, written in 11
     ],
 )
 def test_frame_that_no_writer_writes_is_refused(raw: bytes) -> None:
