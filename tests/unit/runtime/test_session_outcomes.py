@@ -22,7 +22,7 @@ from antiphon.runtime.session.facts import (
     StreamLost,
     TimePassed,
 )
-from antiphon.runtime.session.instructions import Destination
+from antiphon.runtime.session.instructions import Destination, Report
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
 from antiphon.runtime.session.table import SessionTable
 from antiphon.runtime.session.tally import Outcome
@@ -129,3 +129,11 @@ def test_output_and_steps_are_counted() -> None:
     assert sum(sessions.tally.step_seconds.counts) == 1
     assert sessions.tally.step_seconds.total == 0.5
     assert sessions.tally.step_segments.total == 1
+
+
+def test_report_of_a_finished_segment_has_the_engines_time_on_it() -> None:
+    sessions = table()
+    events = [Emitted(KEY, "audio", 0, SAMPLES, STOP), Completed(KEY, STOP, 2, 8)]
+    done = sessions.handle(EngineStepped(events, busy_s={KEY: 0.25}), 1.0)
+    (report,) = [each for each in done if isinstance(each, Report)]
+    assert report.busy_s == 0.25
