@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import signal
 import statistics
@@ -22,6 +23,7 @@ from antiphon.segment import FinishReason
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 HONEST, ANSWERS = 4, 15
+GENEROUS_S = 120.0
 BOUNDS = ("send_timeout_s", "max_body_values", "max_head_bytes", "pipelined")
 
 
@@ -33,6 +35,17 @@ async def think_at_length(session: Session) -> None:
         await session.chunk("text", {"ids": np.zeros(1, np.int32), "utf8": utf8})
     await session.chunk("text", finish=FinishReason.STOP)
     await session.report()
+
+
+async def all_bounds_hit(address: str) -> bool:
+    """Whether each of `BOUNDS` has refused somebody."""
+    async with httpx.AsyncClient(base_url=f"http://{address}", timeout=60) as http:
+        page = (await http.get("/metrics")).text
+    return not [
+        bound
+        for bound in BOUNDS
+        if f'antiphon_gateway_refused_total{{bound="{bound}"}} 0.0' in page
+    ]
 
 
 async def test_honest_answers_are_complete_beside_32_attackers(tmp_path: Path) -> None:
@@ -61,11 +74,11 @@ async def test_honest_answers_are_complete_beside_32_attackers(tmp_path: Path) -
             stream, whole = (post(chat_body(stream=each)) for each in (True, False))
             async with attacked(address, stream, whole) as counts:
                 beside = await hear_many(address, ask, HONEST, ANSWERS)
-            async with httpx.AsyncClient(base_url=f"http://{address}", timeout=60) as http:
-                page = (await http.get("/metrics")).text
+                # Answers may come faster than the bounds' clocks run down.
+                async with asyncio.timeout(GENEROUS_S):
+                    while not await all_bounds_hit(address):
+                        beside += await hear_many(address, ask, HONEST, 1)
             process.send_signal(signal.SIGTERM)
             assert await process.wait() == 0
     first_s, attacked_s = statistics.median(alone), statistics.median(beside)
     print(f"first audio {first_s * 1e3:.1f} ms, attacked {attacked_s * 1e3:.1f} ms, {counts=}")
-    for bound in BOUNDS:
-        assert f'antiphon_gateway_refused_total{{bound="{bound}"}} 0.0' not in page
