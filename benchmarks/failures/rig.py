@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import httpx
+from msgspec.structs import replace
 
 import antiphon
 from antiphon import SamplingRequest
@@ -108,7 +109,7 @@ class Outcome:
 
 @asynccontextmanager
 async def deployment_with(
-    directory: Path, model: Path, config: StageConfig
+    directory: Path, model: Path, config: StageConfig, *, probe_timeout_s: float | None = None
 ) -> AsyncIterator[tuple[Running, Stoppable]]:
     """A running deployment whose code2wav, of this configuration, is stoppable."""
     async with AsyncExitStack() as stack:
@@ -116,7 +117,11 @@ async def deployment_with(
         await stage.start("127.0.0.1:0")
         stack.push_async_callback(stage.close)
         where = StageConfig(addresses=(stage.process.address,))
-        running = await stack.enter_async_context(Launcher(local_deployment(model, code2wav=where)))
+        deployment = local_deployment(model, code2wav=where)
+        if probe_timeout_s is not None:
+            gateway = replace(deployment.gateway, probe_timeout_s=probe_timeout_s)
+            deployment = replace(deployment, gateway=gateway)
+        running = await stack.enter_async_context(Launcher(deployment))
         yield running, stage
 
 
