@@ -76,11 +76,11 @@ test-vllm: $(VLLM_INSTALLED) ## run the tests of the thinker on vLLM (CPU); ARGS
 	$(VLLM_BIN)/python -m pytest --thinker-engine vllm -k "not every_number_of_frames" \
 		tests/equality/test_fidelity.py tests/equality/test_logprobs.py \
 		tests/equality/test_prompt_rows.py tests/equality/test_vision.py \
-		tests/equality/test_vllm_settings.py tests/unit/services/thinker/test_thinker_video.py \
-		tests/unit/services/thinker/test_vllm_decoding.py \
+		tests/equality/test_vllm_settings.py tests/unit/services/qwen3_omni/thinker/test_thinker_video.py \
+		tests/unit/services/qwen3_omni/thinker/test_vllm_decoding.py \
 		tests/integration/test_vllm_crash.py $(ARGS)
 	$(VLLM_BIN)/python -m pytest --thinker-engine vllm \
-		tests/unit/services/thinker/test_vllm_engine.py $(ARGS)
+		tests/unit/services/qwen3_omni/thinker/test_vllm_engine.py $(ARGS)
 
 $(VLLM_INSTALLED): pyproject.toml $(VLLM_FILES)
 	test -x $(VLLM_BIN)/python || $(PYTHON) -m venv $(VLLM_VENV)

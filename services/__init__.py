@@ -1,1 +1,1 @@
-"""The stages, one folder each. They never import each other."""
+"""The stages: a folder for each model family with one for each stage, and what all of them use."""

@@ -1,4 +1,4 @@
-"""Finds a stage's code for a pipeline: `services.<role>.<pipeline name>.load`.
+"""Finds a stage's code: `load` in the module `load` of the family's folder for the role.
 
 The import happens on the first load, after the port is bound: it brings torch in.
 """
@@ -14,27 +14,22 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import NotFound
 from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import LoadedStage
-from antiphon.runtime.server.main import Load
 
 
-def load_role(package: str) -> Load:
-    """A loader for the stages in `package`, one module per pipeline."""
+def load_stage(pipeline: Pipeline, role: str, model_dir: Path, config: StageConfig) -> LoadedStage:
+    """Load the model of one stage. Raises `NotFound` if the family has no code for it."""
+    _prepare_torch(config)
+    name = f"{pipeline.package}.{role}.load"
+    try:
+        module = importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        if error.name is None or not f"{name}.".startswith(f"{error.name}."):
+            raise
+        raise NotFound(f"the pipeline {pipeline.name} has no module {name}") from error
+    loaded = cast("LoadedStage", module.load(model_dir, config))
+    from services.device_loss import device_is_lost
 
-    def load(pipeline: Pipeline, model_dir: Path, config: StageConfig) -> LoadedStage:
-        _prepare_torch(config)
-        name = f"{package}.{pipeline.name}"
-        try:
-            module = importlib.import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name != name:
-                raise
-            raise NotFound(f"{package} has no code for the pipeline {pipeline.name}") from error
-        loaded = cast("LoadedStage", module.load(model_dir, config))
-        from services.device_loss import device_is_lost
-
-        return replace(loaded, is_fatal=device_is_lost)
-
-    return load
+    return replace(loaded, is_fatal=device_is_lost)
 
 
 def _prepare_torch(config: StageConfig) -> None:

@@ -64,8 +64,10 @@ def copy_of_packages(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_contracts_report_planted_imports(copy_of_packages: Path) -> None:
     planted = {
-        "services/talker/planted.py": "import services.thinker\nimport antiphon.client",
-        "services/lm/planted.py": "import services.talker",
+        "services/qwen3_omni/talker/planted.py": (
+            "import services.qwen3_omni.thinker\nimport antiphon.client"
+        ),
+        "services/lm/planted.py": "import services.qwen3_omni\nimport antiphon.pipelines",
         "gateway/planted.py": "import torch",
         "gateway/calls/planted.py": "import gateway.doors",
         "gateway/fleet/planted.py": "import gateway.calls",
@@ -74,7 +76,7 @@ def test_contracts_report_planted_imports(copy_of_packages: Path) -> None:
         "antiphon/runtime/session/states.py": "import asyncio",
         "antiphon/errors.py": "import grpc",
         "antiphon/transport/planted.py": "import antiphon.runtime",
-        "tools/load/planted.py": "import services.talker",
+        "tools/load/planted.py": "import services.loading",
     }
     for path, lines in planted.items():
         with (copy_of_packages / path).open("a") as file:
@@ -93,6 +95,10 @@ def _contracts() -> list[configparser.SectionProxy]:
     contracts = configparser.ConfigParser()
     contracts.read(ROOT / ".importlinter")
     return [contracts[name] for name in contracts.sections() if ":contract:" in name]
+
+
+def _contract(name: str) -> configparser.SectionProxy:
+    return next(each for each in _contracts() if each.name.endswith(f":{name}"))
 
 
 def _families_named_in(folder: Path) -> dict[str, set[str]]:
@@ -136,14 +142,22 @@ def test_names_of_families_are_found_where_they_are_planted(tmp_path: Path) -> N
     assert found == {name: names for name, (_, names) in planted.items() if names}
 
 
-def test_every_stage_is_kept_apart_from_the_others() -> None:
+def test_every_familys_stages_are_kept_apart_from_each_other() -> None:
     (stages,) = (each["modules"] for each in _contracts() if each["type"] == "independence")
-    folders = {path.parent.name for path in (ROOT / "services").glob("*/__main__.py")}
-    assert set(stages.split()) == {f"services.{name}" for name in folders}
+    families = {path.parent.parent.name for path in (ROOT / "services").glob("*/*/load.py")}
+    assert families == set(all_pipelines())
+    assert set(stages.split()) == {f"services.{name}.*" for name in families}
+
+
+def test_every_stage_of_a_pipeline_has_a_folder() -> None:
+    for pipeline in all_pipelines().values():
+        folder = ROOT / "services" / pipeline.name
+        folders = {each.parent.name for each in folder.glob("*/load.py")}
+        assert folders == set(pipeline.roles)
 
 
 def test_every_module_has_a_layer() -> None:
-    (layers,) = (each["layers"] for each in _contracts() if each["type"] == "layers")
+    layers = _contract("layers")["layers"]
     placed = set(re.findall(r"[\w.]+", layers))
     modules = {
         f"antiphon.{path.stem}"

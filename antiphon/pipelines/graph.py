@@ -1,7 +1,7 @@
 """What a model family declares: its stages, the edges between them, and how to recognise it.
 
 A declaration is a frozen value named `PIPELINE` in one module of this package;
-the stages' code is found by convention in `services.<role>.<pipeline name>`,
+the stages' code is found by convention in `services.<pipeline name>.<role>.load`,
 which has a function `load`. Nothing else lists architectures.
 """
 
@@ -89,11 +89,18 @@ class Pipeline:
     architectures: tuple[str, ...]
     roles: tuple[str, ...]
     edges: tuple[Edge, ...]
+    # Where the stages' code is; empty: `services.<name>`.
+    folder: str = ""
     # A steeper ramp costs the decoder no less, but leaves the listener short of audio where a
     # frame takes long (benchmarks/RESULTS.md).
     chunk_policy: ChunkPolicy = field(
         default=ChunkPolicy(first=1, ramp=(1, 2, 3, 4, 6, 8), steady=12)
     )
+
+    @property
+    def package(self) -> str:
+        """The package with a subpackage for each stage."""
+        return self.folder or f"services.{self.name}"
 
     @cached_property
     def _by_name(self) -> dict[str, Edge]:

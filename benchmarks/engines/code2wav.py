@@ -26,9 +26,9 @@ from antiphon.chunk import Tensor
 from antiphon.runtime.engine import Completed, Emitted, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.tiny_shape import SMALL
-from services.code2wav.engine import Code2WavEngine
-from services.code2wav.stream import StreamDecoder
+from antiphon.testing.qwen3_omni.tiny_shape import SMALL
+from services.qwen3_omni.code2wav.engine import Code2WavEngine
+from services.qwen3_omni.code2wav.stream import StreamDecoder
 
 LEFT_CONTEXT = 25
 FRAMES_PER_SECOND = 12.5

@@ -32,12 +32,12 @@ from transformers.utils import logging
 from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.runtime.engine import Emitted, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
-from antiphon.testing.tiny_config import make_config
-from antiphon.testing.tiny_shape import SMALL, TinyShape
-from antiphon.testing.tiny_tokenizer import write_tokenizer
-from services.talker.engine import CODES, TalkerEngine
-from services.talker.model import Talker
-from services.talker.qwen3_omni import DEFAULT_SAMPLING
+from antiphon.testing.qwen3_omni.tiny_config import make_config
+from antiphon.testing.qwen3_omni.tiny_shape import SMALL, TinyShape
+from antiphon.testing.qwen3_omni.tiny_tokenizer import write_tokenizer
+from services.qwen3_omni.talker.engine import CODES, TalkerEngine
+from services.qwen3_omni.talker.load import DEFAULT_SAMPLING
+from services.qwen3_omni.talker.model import Talker
 
 SHAPES = {
     "tiny": replace(SMALL, code_groups=16),

@@ -33,9 +33,9 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.qwen3_omni import read_config
 from antiphon.runtime.engine import Completed, Emitted, Failed, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.tiny_checkpoint import SMALL, build_tiny_checkpoint
-from services.thinker.engine import PREFILL_ROWS, ThinkerEngine
-from services.thinker.qwen3_omni import DEFAULT_SAMPLING, load
+from antiphon.testing.qwen3_omni.tiny_checkpoint import SMALL, build_tiny_checkpoint
+from services.qwen3_omni.thinker.engine import PREFILL_ROWS, ThinkerEngine
+from services.qwen3_omni.thinker.load import DEFAULT_SAMPLING, load
 
 SHAPES = {
     "tiny": SMALL,

@@ -34,13 +34,13 @@ from antiphon.deployment.schema import Deployment, StageConfig, dump_deployment
 from antiphon.pipelines.qwen3_omni import read_config
 from antiphon.runtime.engine import Completed, Emitted, Engine, Failed, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.tiny_checkpoint import OTHER, build_tiny_checkpoint
-from services.thinker.intake import Intake
-from services.thinker.prompt import PreparedPrompt
-from services.thinker.qwen3_omni import DEFAULT_SAMPLING, load, load_intake
-from services.thinker.segment import PROMPT, TEXT
-from services.thinker.vllm_engine import environment
-from services.thinker.vllm_engine.media import MediaLimits
+from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint
+from services.qwen3_omni.thinker.intake import Intake
+from services.qwen3_omni.thinker.load import DEFAULT_SAMPLING, load, load_intake
+from services.qwen3_omni.thinker.prompt import PreparedPrompt
+from services.qwen3_omni.thinker.segment import PROMPT, TEXT
+from services.qwen3_omni.thinker.vllm_engine import environment
+from services.qwen3_omni.thinker.vllm_engine.media import MediaLimits
 from tools.launcher.events import LaunchEvent
 from tools.launcher.plan import application_root
 from tools.launcher.process import ServiceProcess
@@ -131,7 +131,7 @@ def _sides(checkpoint: Path) -> tuple[list[Side], list[Callable[[], None]]]:
     """All engines, started, and how to end those that have processes."""
     config = StageConfig(engine="vllm", context_limit=CONTEXT_LIMIT)
     environment.prepare(config)
-    from services.thinker.vllm_engine.load import load_engine
+    from services.qwen3_omni.thinker.vllm_engine.load import load_engine
 
     intake = load_intake(checkpoint, config)
     everything = AllRows(intake.prompts, intake.vocabulary)
@@ -160,7 +160,7 @@ async def _print_start_ups(checkpoint: Path, directory: Path, rounds: int) -> No
             deployment = Deployment(model=str(checkpoint), stages={"thinker": thinker})
             path = directory / "deployment.yaml"
             path.write_bytes(dump_deployment(deployment))
-            argv = ("services.thinker", "--config", str(path))
+            argv = ("services", "thinker", "--config", str(path))
             process = await ServiceProcess.start(
                 "thinker", argv, root=application_root(), report=_ignore
             )

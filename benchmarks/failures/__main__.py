@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.testing.tiny_checkpoint import TinyShape, build_tiny_checkpoint
+from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
 from benchmarks.failures.rig import FAILURES, Outcome, deployment_with, fail
 
 

@@ -45,7 +45,7 @@ class Stoppable:
         """Start it, at an address or at "host:0"."""
         config = self._directory / "code2wav.yaml"
         config.write_bytes(dump_deployment(self._deployment))
-        program = ("benchmarks.failures.stage", str(self._fifo))
+        program = ("benchmarks.failures.stage", str(self._fifo), "code2wav")
         argv = (*program, "--config", str(config), "--listen", listen)
         root = application_root()
         self.process = await ServiceProcess.start(ROLE, argv, root=root, report=lambda _: None)

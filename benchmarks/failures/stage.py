@@ -1,6 +1,6 @@
 """code2wav as a process whose engine or interpreter hangs when told to.
 
-`python -m benchmarks.failures.stage FIFO --config ...`: one letter in the FIFO is one
+`python -m benchmarks.failures.stage FIFO code2wav --config ...`: one letter in the FIFO is one
 command. E: the engine's steps hang until G. I: the interpreter hangs, every thread of it,
 until the next letter. P: every step, and every release after it, raises.
 """
@@ -20,7 +20,7 @@ from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import Engine, EngineEvent, InputChunk, LoadedStage, SegmentSettings
 from antiphon.runtime.server.main import main
 from antiphon.segment import SegmentKey
-from services.loading import load_role
+from services.loading import load_stage
 
 HOLDS_THE_INTERPRETER = ctypes.PyDLL(None)
 
@@ -77,9 +77,9 @@ def obey(fifo: int, engine: StoppableEngine) -> None:
                 engine.poisoned = True
 
 
-def load(pipeline: Pipeline, model_dir: Path, config: StageConfig) -> LoadedStage:
-    """Code2wav, stoppable."""
-    loaded = load_role("services.code2wav")(pipeline, model_dir, config)
+def load(pipeline: Pipeline, role: str, model_dir: Path, config: StageConfig) -> LoadedStage:
+    """The stage, stoppable."""
+    loaded = load_stage(pipeline, role, model_dir, config)
     engine = StoppableEngine(loaded.engine)
     # Read and write: so it opens at once, and never ends.
     fifo = os.open(FIFO, os.O_RDWR)
@@ -89,4 +89,4 @@ def load(pipeline: Pipeline, model_dir: Path, config: StageConfig) -> LoadedStag
 
 if __name__ == "__main__":
     FIFO = sys.argv[1]
-    sys.exit(main("code2wav", load, sys.argv[2:]))
+    sys.exit(main(load, sys.argv[2:]))

@@ -22,8 +22,8 @@ import torch
 import antiphon
 from antiphon import Delivery, SamplingRequest
 from antiphon.testing.local_deployment import local_deployment
-from antiphon.testing.reference import Case, Reference, conversation
-from antiphon.testing.tiny_checkpoint import TinyShape, build_tiny_checkpoint
+from antiphon.testing.qwen3_omni.reference import Case, Reference, conversation
+from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
 from benchmarks.pipeline.one_process import OneProcess
 from benchmarks.pipeline.sides import Round, Side, Taken
 from tools.launcher.launcher import Launcher, Running

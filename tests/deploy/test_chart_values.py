@@ -96,7 +96,7 @@ def test_a_fourth_stage_is_one_entry() -> None:
     rendered = render({"stages": {"voice_coder": {"accelerator": {"type": "nvidia"}}}})
     name = "demo-antiphon-voice-coder"
     (stage,) = rendered.pods()[name]["containers"]
-    assert stage["command"][:3] == ["python", "-m", "services.voice_coder"]
+    assert stage["command"][:4] == ["python", "-m", "services", "voice_coder"]
     config = rendered.deployment_file().stage("voice_coder")
     assert config.addresses == (f"dns:///{name}:50051",)
     assert rendered.of_kind("Service")[name]["spec"]["clusterIP"] == "None"

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.testing.reference import Case, conversation
+from antiphon.testing.qwen3_omni.reference import Case, conversation
 
 Pixels = npt.NDArray[np.uint8]
 

@@ -19,7 +19,7 @@ from truth import Truth
 
 import antiphon
 from antiphon import ChunkPolicy, Delivery, FinishReason
-from antiphon.testing.reference import Case, conversation
+from antiphon.testing.qwen3_omni.reference import Case, conversation
 
 pytestmark = [
     pytest.mark.equality,

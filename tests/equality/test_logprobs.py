@@ -20,8 +20,8 @@ from truth import Truth
 
 import antiphon
 from antiphon import Delivery, TokenLogprob
-from antiphon.testing.margins import LOGPROB_TOLERANCE
-from antiphon.testing.reference import Case, Reference
+from antiphon.testing.qwen3_omni.margins import LOGPROB_TOLERANCE
+from antiphon.testing.qwen3_omni.reference import Case, Reference
 from tools.launcher.launcher import Running
 
 pytestmark = [

@@ -9,14 +9,14 @@ import torch
 from antiphon.conversation import Conversation
 from antiphon.pipelines.qwen3_omni import SpecialIds, read_config
 from antiphon.segment import FinishReason
-from antiphon.testing.reference import (
+from antiphon.testing.qwen3_omni.reference import (
     MIN_MARGIN,
     Case,
     Reference,
     ReferenceOutput,
     conversation,
 )
-from antiphon.testing.tiny_checkpoint import build_tiny_checkpoint
+from antiphon.testing.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
 
 pytestmark = pytest.mark.equality
 torch.set_num_threads(1)

@@ -16,7 +16,7 @@ from truth import Truth
 import antiphon
 from antiphon import ChunkPolicy
 from antiphon.testing.local_deployment import local_deployment
-from antiphon.testing.reference import Case, Reference, conversation
+from antiphon.testing.qwen3_omni.reference import Case, Reference, conversation
 from tools.launcher.launcher import Launcher
 from tools.speaking_checkpoint.acoustics import FRAME
 from tools.speaking_checkpoint.judge import pulse_trains

@@ -17,8 +17,8 @@ from truth import Truth
 import antiphon
 from antiphon.deployment.schema import StageConfig
 from antiphon.testing.local_deployment import local_deployment
-from antiphon.testing.reference import Reference
-from antiphon.testing.tiny_checkpoint import OTHER, build_tiny_checkpoint
+from antiphon.testing.qwen3_omni.reference import Reference
+from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint
 from tools.launcher.launcher import Launcher, Running
 
 pytest.importorskip("vllm")

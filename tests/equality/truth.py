@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from antiphon.testing.reference import MIN_MARGIN, Case, Reference, ReferenceOutput
+from antiphon.testing.qwen3_omni.reference import MIN_MARGIN, Case, Reference, ReferenceOutput
 
 
 @dataclass(slots=True)

@@ -9,8 +9,8 @@ import pytest
 
 from antiphon.runtime.engine import LoadedStage
 from antiphon.testing.fake_engine import FACTS, FakeEngine
+from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
 from antiphon.testing.stage_harness import RunningStage, running_stage
-from antiphon.testing.tiny_checkpoint import TinyShape, build_tiny_checkpoint
 
 
 @pytest.fixture(scope="session")

@@ -1,4 +1,4 @@
-"""A code2wav process without a model, `python -m tests.integration.fake_stage --config ...`."""
+"""A stage process without a model, run as `python -m tests.integration.fake_stage code2wav`."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ from antiphon.runtime.server.main import main
 from antiphon.testing.fake_engine import FACTS, FakeEngine
 
 
-def load(pipeline: Pipeline, model_dir: Path, config: StageConfig) -> LoadedStage:
+def load(pipeline: Pipeline, role: str, model_dir: Path, config: StageConfig) -> LoadedStage:
     """The fake engine; it hangs on nothing, and an exploding frame ends a step."""
     return LoadedStage(FakeEngine(), FACTS, is_fatal=lambda error: "exploded" in str(error))
 
 
 if __name__ == "__main__":
-    sys.exit(main("code2wav", load))
+    sys.exit(main(load))

@@ -64,7 +64,7 @@ async def served(directory: Path, *, drain_s: float = NEVER_S) -> AsyncIterator[
     stages = {"code2wav": StageConfig(drain_s=drain_s)}
     deployment = Deployment(model=str(directory), pipeline=PIPELINE.name, stages=stages)
     config.write_bytes(dump_deployment(deployment))
-    argv = ("tests.integration.fake_stage", "--config", str(config))
+    argv = ("tests.integration.fake_stage", "code2wav", "--config", str(config))
     process = await ServiceProcess.start(
         "code2wav", argv, root=application_root(), report=lambda _: None
     )

@@ -150,7 +150,7 @@ def test_stage_ends_with_the_reason_when_its_metrics_address_is_wrong(
         taken = server.getsockname()[1]
         options = ("--model", str(tiny), "--metrics-listen", listen.format(taken=taken))
         ended = subprocess.run(
-            [sys.executable, "-m", "services.code2wav", *options],
+            [sys.executable, "-m", "services", "code2wav", *options],
             capture_output=True,
             text=True,
             check=False,

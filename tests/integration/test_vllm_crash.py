@@ -15,7 +15,7 @@ from metrics_page import read_page
 import antiphon
 from antiphon.deployment.schema import StageConfig
 from antiphon.testing.local_deployment import local_deployment
-from antiphon.testing.tiny_checkpoint import TinyShape, build_tiny_checkpoint
+from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
 from tools.launcher.launcher import Launcher
 
 pytest.importorskip("vllm")

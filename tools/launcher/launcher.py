@@ -197,7 +197,7 @@ class Launcher:
         for role in self._pipeline.roles:
             stage = self._deployment.stage(role)
             if not stage.addresses:
-                argv = [f"services.{role}", "--config", config, "--listen", stage.listen]
+                argv = ["services", role, "--config", config, "--listen", stage.listen]
                 if self._metrics and not stage.metrics_listen:
                     argv += ["--metrics-listen", METRICS_LISTEN]
                 stages[role] = await self._spawn(role, *argv)

@@ -86,7 +86,7 @@ def _with_model(options: Options, console: Console) -> Iterator[Options]:
     with tempfile.TemporaryDirectory(prefix="antiphon-load-") as directory:
         console.say("No --model or --target: making a tiny checkpoint with random weights ...")
         path = Path(directory) / "tiny-qwen3-omni"
-        command = [sys.executable, "-m", "antiphon.testing.tiny_checkpoint", str(path)]
+        command = [sys.executable, "-m", "antiphon.testing.qwen3_omni.tiny_checkpoint", str(path)]
         made = subprocess.run(command, capture_output=True, text=True)
         if made.returncode:
             raise Internal(f"the tiny checkpoint could not be made:\n{made.stderr}")

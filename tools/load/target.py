@@ -74,7 +74,7 @@ async def _one_stage(
     with tempfile.TemporaryDirectory(prefix="antiphon-load-") as directory:
         config = Path(directory) / "deployment.yaml"
         config.write_bytes(dump_deployment(deployment))
-        argv = (f"services.{role}", "--config", str(config), "--listen", LOOPBACK)
+        argv = ("services", role, "--config", str(config), "--listen", LOOPBACK)
         process = await ServiceProcess.start(role, argv, root=root, report=report)
         ended = asyncio.create_task(process.report_exit())
         try:

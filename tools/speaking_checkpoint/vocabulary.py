@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from antiphon.testing.tiny_tokenizer import (
+from antiphon.testing.qwen3_omni.tiny_tokenizer import (
     TinyVocabulary,
     save_tokenizer,
     write_preprocessor,

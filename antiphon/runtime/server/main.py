@@ -49,8 +49,8 @@ from antiphon.transport.payload.registry import candidates, check_possible
 from antiphon.transport.settings import LinkIdentity, LinkSettings
 from antiphon.wire.frames import add_stage_service
 
-Load = Callable[[Pipeline, Path, StageConfig], LoadedStage]
-"""Loads a stage's model; runs on a thread of its own, may take minutes."""
+Load = Callable[[Pipeline, str, Path, StageConfig], LoadedStage]
+"""Loads the model of the stage of that role; runs on a thread of its own, may take minutes."""
 
 # The exit status of a process whose engine cannot go on, and the most it may take to end.
 FAILED_STATUS = 1
@@ -75,16 +75,17 @@ class StageOptions:
     announce_fd: int | None
 
 
-def main(role: str, load: Load, argv: Sequence[str] | None = None) -> int:
+def main(load: Load, argv: Sequence[str] | None = None, *, prog: str | None = None) -> int:
     """Run a stage until it is told to stop; the process's exit status."""
-    arguments = _parser(role).parse_args(argv)
+    arguments = _parser(prog).parse_args(argv)
+    role = arguments.role
     logging.basicConfig(
         level=arguments.log_level.upper(),
         format="%(asctime)s %(levelname)s %(name)s: %(message)s",
         stream=sys.stderr,
     )
     try:
-        options = _options(role, arguments)
+        options = _options(arguments)
         return run(_serve(options, load))
     except AntiphonError as error:
         print(f"{role}: {error.message}", file=sys.stderr)
@@ -93,10 +94,9 @@ def main(role: str, load: Load, argv: Sequence[str] | None = None) -> int:
         return 130
 
 
-def _parser(role: str) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        prog=f"python -m services.{role}", description=f"Serves the {role} stage over gRPC."
-    )
+def _parser(prog: str | None) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog=prog, description="Serves one stage over gRPC.")
+    parser.add_argument("role", help="which of the pipeline's stages")
     parser.add_argument("--config", type=Path, help="deployment file (YAML)")
     parser.add_argument("--model", type=Path, help="checkpoint directory; overrides the file's")
     parser.add_argument("--listen", help="address to listen on, host:port; port 0 picks one")
@@ -108,8 +108,9 @@ def _parser(role: str) -> argparse.ArgumentParser:
     return parser
 
 
-def _options(role: str, arguments: argparse.Namespace) -> StageOptions:
+def _options(arguments: argparse.Namespace) -> StageOptions:
     """Everything that can be wrong with the configuration is found here."""
+    role = arguments.role
     deployment = load_deployment(arguments.config) if arguments.config else Deployment()
     model = arguments.model or (Path(deployment.model) if deployment.model else None)
     if model is None:
@@ -223,7 +224,7 @@ async def _load_or_stop(
 ) -> LoadedStage | None:
     """The loaded model; None when the process was told to stop meanwhile."""
     loading = asyncio.create_task(
-        asyncio.to_thread(load, options.pipeline, options.model_dir, options.config)
+        asyncio.to_thread(load, options.pipeline, options.role, options.model_dir, options.config)
     )
     stopping = asyncio.create_task(stop.wait())
     await asyncio.wait({loading, stopping}, return_when=asyncio.FIRST_COMPLETED)

@@ -17,7 +17,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 
 from antiphon.errors import FailedPrecondition
 from antiphon.runtime.checkpoint import fingerprint, has_submodule, load_submodule, read_tensor
-from antiphon.testing.tiny_checkpoint import OTHER, build_tiny_checkpoint
+from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint
 
 torch.set_num_threads(1)
 PARTS: dict[str, Any] = {

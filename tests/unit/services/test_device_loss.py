@@ -10,7 +10,7 @@ from antiphon.runtime.engine import EngineEvent, Failed, SegmentSettings
 from antiphon.segment import SegmentKey
 from antiphon.testing.fake_engine import NEUTRAL_SAMPLING
 from services.device_loss import device_is_lost
-from services.thinker.segment import Segment
+from services.qwen3_omni.thinker.segment import Segment
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
 LOST = [

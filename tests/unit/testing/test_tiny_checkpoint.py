@@ -11,8 +11,8 @@ from transformers import AutoTokenizer, Qwen3OmniMoeForConditionalGeneration
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.qwen3_omni import SpecialIds, read_config
 from antiphon.segment import FinishReason
-from antiphon.testing.reference import Case, Reference, ReferenceOutput, conversation
-from antiphon.testing.tiny_checkpoint import (
+from antiphon.testing.qwen3_omni.reference import Case, Reference, ReferenceOutput, conversation
+from antiphon.testing.qwen3_omni.tiny_checkpoint import (
     OTHER,
     SMALL,
     VOICES,

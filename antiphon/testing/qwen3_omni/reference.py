@@ -1,0 +1,339 @@
+"""What Hugging Face answers to one case, greedily and in fp32: the truth to equal.
+
+Two correct implementations differ by rounding, so a case proves something only if no
+greedy choice in it was close. `ReferenceOutput.min_margin` is the narrowest choice of
+the run; a case below `MIN_MARGIN` should be replaced, never a tolerance loosened.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import warnings
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import (
+    AutoImageProcessor,
+    AutoTokenizer,
+    LogitsProcessorList,
+    Qwen3OmniMoeForConditionalGeneration,
+    WhisperFeatureExtractor,
+)
+from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
+    Qwen3OmniMoeProcessor,
+    Qwen3OmniMoeProcessorKwargs,
+    _get_feat_extract_output_lengths,
+)
+
+from antiphon.conversation import (
+    AudioPart,
+    Conversation,
+    ImagePart,
+    Message,
+    Part,
+    TextPart,
+    VideoPart,
+)
+from antiphon.segment import FinishReason
+from antiphon.testing.qwen3_omni.margins import LogitGap, Margins, Narrowest
+
+MIN_MARGIN = 1e-4
+
+# transformers types neither its `from_pretrained` nor the parts of its configurations.
+_MODEL: Any = Qwen3OmniMoeForConditionalGeneration
+_PROCESSOR: Any = Qwen3OmniMoeProcessor
+_IMAGES: Any = AutoImageProcessor
+_DEFAULTS: dict[str, Any] = cast(Any, Qwen3OmniMoeProcessorKwargs)._defaults
+_audio_positions: Any = _get_feat_extract_output_lengths
+
+
+Pixels = npt.NDArray[np.uint8]
+FRAMES_PER_S = 2.0
+"""Of the videos, as told to the processor."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """One request. Recordings are at 16 kHz; token limits count the stop id.
+
+    `conversation` has images and videos as files; `images` and `videos` are their pixels,
+    uint8 [height, width, 3] and [frames, height, width, 3].
+    """
+
+    conversation: Conversation
+    voice: str = "ethan"
+    thinker_max_tokens: int = 60
+    talker_max_tokens: int = 60
+    audio: bool = True
+    images: tuple[Pixels, ...] = ()
+    videos: tuple[Pixels, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ReferenceOutput:
+    """What the reference produced for one case.
+
+    `prompt_ids` int32 [P]; `text_ids` int32 [N], with the stop id if one was drawn;
+    `codes` int32 [T, groups]; `waveform` float32 [1920 * T - 555] from one forward
+    over all codes. Without audio the last two are empty and `audio_finish` is None.
+    """
+
+    prompt_ids: npt.NDArray[np.int32]
+    text_ids: npt.NDArray[np.int32]
+    text_finish: FinishReason
+    codes: npt.NDArray[np.int32]
+    waveform: npt.NDArray[np.float32]
+    audio_finish: FinishReason | None
+    margins: Margins
+
+    @property
+    def min_margin(self) -> float:
+        """The narrowest choice of the whole run."""
+        margins = self.margins
+        return min(margins.thinker, margins.talker, margins.predictor, margins.router)
+
+
+def conversation(
+    *messages: tuple[str, str | npt.NDArray[np.float32] | list[Any]],
+) -> Conversation:
+    """Shorthand: (role, content) pairs; content is text, a recording, a file, or a list of them.
+
+    A file is `bytes`: a video if they say MP4, else an image.
+    """
+    built: list[Message] = []
+    recordings: list[npt.NDArray[np.float32]] = []
+    images: list[Pixels] = []
+    videos: list[Pixels] = []
+    for role, content in messages:
+        parts: list[Part] = []
+        for piece in content if isinstance(content, list) else [content]:
+            if isinstance(piece, str):
+                parts.append(TextPart(piece))
+            elif isinstance(piece, bytes) and piece[4:8] == b"ftyp":
+                parts.append(VideoPart(len(videos)))
+                videos.append(np.frombuffer(piece, np.uint8))
+            elif isinstance(piece, bytes):
+                parts.append(ImagePart(len(images)))
+                images.append(np.frombuffer(piece, np.uint8))
+            else:
+                parts.append(AudioPart(len(recordings)))
+                recordings.append(piece)
+        built.append(Message(role, tuple(parts)))  # type: ignore[arg-type]
+    return Conversation(tuple(built), tuple(recordings), tuple(images), tuple(videos))
+
+
+class Reference:
+    """`Qwen3OmniMoeForConditionalGeneration` of one checkpoint, with an ear on its choices."""
+
+    def __init__(self, directory: Path, device: str = "cpu") -> None:
+        self.model: Any = _MODEL.from_pretrained(directory, dtype=torch.float32)
+        self.model.to(device).eval()
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(directory)
+        self.feature_extractor = WhisperFeatureExtractor.from_pretrained(directory)
+        self.merge_size: int = self.model.config.thinker_config.vision_config.spatial_merge_size
+        self._directory = directory
+        # The talker's positions are the thinker's arithmetic over the user's ids. With an image
+        # and a recording it asks its own configuration for this, which does not declare it.
+        talker = self.model.talker.config
+        talker.audio_config = self.model.config.thinker_config.audio_config
+
+    def run(self, case: Case) -> ReferenceOutput:
+        """Generate once, greedily.
+
+        What Hugging Face raises goes through: `RuntimeError` for a reply of one token,
+        for speech that ends at its first draw and for a prompt without a user message,
+        `NotImplementedError` for an unknown voice.
+        """
+        inputs = self.inputs(case.conversation, case.images, case.videos)
+        narrowest = Narrowest()
+        with (
+            warnings.catch_warnings(),
+            narrowest.listen(self.model),
+            _capture_codes(self.model) as captured,
+        ):
+            # True and wanted: the talker's prompt has no ids that could be repeated.
+            warnings.filterwarnings("ignore", message="Passing `repetition_penalty`")
+            sequences = self.model.generate(
+                **inputs,
+                return_audio=case.audio,
+                speaker=case.voice,
+                thinker_do_sample=False,
+                thinker_max_new_tokens=case.thinker_max_tokens,
+                thinker_eos_token_id=self.model.config.im_end_token_id,
+                thinker_logits_processor=LogitsProcessorList([narrowest.thinker]),
+                talker_do_sample=False,
+                talker_max_new_tokens=case.talker_max_tokens,
+                talker_logits_processor=LogitsProcessorList([narrowest.talker]),
+            )
+        ids = (sequences[0] if case.audio else sequences)[0].cpu().numpy().astype(np.int32)
+        prompt_length = inputs["input_ids"].shape[1]
+        codes = captured[0] if case.audio else None
+        return ReferenceOutput(
+            prompt_ids=ids[:prompt_length],
+            text_ids=ids[prompt_length:],
+            text_finish=_finish(ids[-1], self.model.config.im_end_token_id),
+            codes=_to_frames(codes, self.model.config.talker_config.num_code_groups),
+            waveform=self._decode(codes),
+            audio_finish=None if codes is None else self._audio_finish(narrowest.talker),
+            margins=narrowest.margins(),
+        )
+
+    def inputs(
+        self,
+        conversation: Conversation,
+        images: Sequence[Pixels] = (),
+        videos: Sequence[Pixels] = (),
+    ) -> dict[str, torch.Tensor]:
+        """The keyword arguments for `generate`, as `Qwen3OmniMoeProcessor` makes them.
+
+        That processor cannot be built without torchvision, so its own expansion of
+        placeholders is called on a stand-in, with its own default settings. Its image
+        processor is there without, its video processor is not.
+        """
+        text = self.tokenizer.apply_chat_template(
+            chat_messages(conversation), tokenize=False, add_generation_prompt=True
+        )
+        features = self._features(list(conversation.recordings))
+        features |= self._image_features(images) | self._video_features(videos)
+        expanded = self._expand(text, features)
+        tokens = self.tokenizer(expanded, padding=False, return_tensors="pt")
+        device = self.model.device
+        return {name: each.to(device) for name, each in ({**tokens} | features).items()}
+
+    def _features(self, recordings: list[npt.NDArray[np.float32]]) -> dict[str, torch.Tensor]:
+        """`input_features` [recordings, mel bins, frames] and their mask."""
+        if not recordings:
+            return {}
+        settings = dict(_DEFAULTS["audio_kwargs"])
+        settings.pop("n_window")
+        features = self.feature_extractor(recordings, return_tensors="pt", **settings)
+        return {
+            "input_features": features["input_features"],
+            "feature_attention_mask": features["attention_mask"],
+        }
+
+    def _image_features(self, images: Sequence[Pixels]) -> dict[str, torch.Tensor]:
+        """`pixel_values` [patches, values] of all images, and `image_grid_thw` [images, 3]."""
+        if not images:
+            return {}
+        from PIL import Image
+
+        processor: Any = _IMAGES.from_pretrained(self._directory)
+        pictures = [Image.fromarray(each) for each in images]
+        return dict(processor(images=pictures, return_tensors="pt"))
+
+    def _video_features(self, videos: Sequence[Pixels]) -> dict[str, torch.Tensor]:
+        """The same for videos, and `video_second_per_grid` [videos]; needs torchvision."""
+        if not videos:
+            return {}
+        from transformers import AutoVideoProcessor
+
+        processor: Any = cast(Any, AutoVideoProcessor).from_pretrained(self._directory)
+        size = _DEFAULTS["videos_kwargs"]["size"]
+        seen = dict(
+            processor(
+                videos=[torch.from_numpy(each).permute(0, 3, 1, 2) for each in videos],
+                size=size,
+                cap_pixels_per_frame=False,
+                return_tensors="pt",
+            )
+        )
+        seconds = processor.temporal_patch_size / FRAMES_PER_S
+        return seen | {"video_second_per_grid": torch.full((len(videos),), seconds)}
+
+    def _expand(self, text: str, features: dict[str, torch.Tensor]) -> list[str]:
+        """The prompt with one placeholder for each position that is heard or seen."""
+        n_window = _DEFAULTS["audio_kwargs"]["n_window"]
+        mask = features.get("feature_attention_mask")
+        lengths = [] if mask is None else _audio_positions(mask.sum(-1), n_window)
+        merge = SimpleNamespace(merge_size=self.merge_size)
+        stand_in = SimpleNamespace(
+            image_processor=merge,
+            video_processor=merge,
+            audio_token=self.tokenizer.audio_token,
+            image_token=self.tokenizer.image_token,
+            video_token=self.tokenizer.video_token,
+        )
+        video = _DEFAULTS["videos_kwargs"]
+        expanded: list[str] = _PROCESSOR.replace_multimodal_special_tokens(
+            stand_in,
+            [text],
+            iter(lengths),
+            iter(features.get("image_grid_thw", ())),
+            iter(features.get("video_grid_thw", ())),
+            video_second_per_grid=iter([]),
+            use_audio_in_video=video["use_audio_in_video"],
+            position_id_per_seconds=video["position_id_per_seconds"],
+            seconds_per_chunk=video["seconds_per_chunk"],
+        )
+        return expanded
+
+    @torch.no_grad()
+    def _decode(self, codes: torch.Tensor | None) -> npt.NDArray[np.float32]:
+        """The waveform of codes [1, groups, T], by one forward."""
+        if codes is None:
+            return np.empty(0, dtype=np.float32)
+        waveform: npt.NDArray[np.float32] = self.model.code2wav(codes).flatten().cpu().numpy()
+        return waveform
+
+    def _audio_finish(self, talker: LogitGap) -> FinishReason:
+        """Why the talker ended; its last draw has no frame either way."""
+        return _finish(talker.last_drawn, self.model.config.talker_config.codec_eos_token_id)
+
+
+@contextlib.contextmanager
+def _capture_codes(model: Any) -> Iterator[list[torch.Tensor]]:
+    """Catch what `generate` hands to `code2wav.chunked_decode`, codes [1, groups, T].
+
+    The chunked decode itself is skipped: it drops samples at every block's end.
+    """
+    captured: list[torch.Tensor] = []
+
+    def chunked_decode(codes: torch.Tensor, **_settings: int) -> torch.Tensor:
+        captured.append(codes)
+        return torch.zeros(1, 1, 0)
+
+    model.code2wav.chunked_decode = chunked_decode
+    try:
+        yield captured
+    finally:
+        del model.code2wav.chunked_decode
+
+
+def chat_messages(conversation: Conversation) -> list[dict[str, Any]]:
+    """The messages of a conversation as chat templates take them."""
+    return [
+        {"role": message.role, "content": [_to_template(part) for part in message.parts]}
+        for message in conversation.messages
+    ]
+
+
+def _to_template(part: Part) -> dict[str, str]:
+    """A message part as chat templates take it."""
+    match part:
+        case TextPart(text):
+            return {"type": "text", "text": text}
+        case AudioPart():
+            return {"type": "audio"}
+        case ImagePart():
+            return {"type": "image"}
+        case VideoPart():
+            return {"type": "video"}
+
+
+def _to_frames(codes: torch.Tensor | None, groups: int) -> npt.NDArray[np.int32]:
+    """Codes [1, groups, T] as int32 [T, groups]."""
+    if codes is None:
+        return np.empty((0, groups), dtype=np.int32)
+    return np.ascontiguousarray(codes[0].T.cpu().numpy().astype(np.int32))
+
+
+def _finish(last: int, stop: int) -> FinishReason:
+    """`STOP` if the last id is the stop id."""
+    return FinishReason.STOP if last == stop else FinishReason.LENGTH

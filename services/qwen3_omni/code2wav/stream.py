@@ -1,0 +1,168 @@
+"""Exact streaming decode: per session a state, and each frame decoded once.
+
+Every layer of `Qwen3OmniMoeCode2Wav` is causal, so a session carries each
+layer's own past and nothing is decoded twice: the samples of any split of the
+frames, joined, are those of `Qwen3OmniMoeCode2Wav.forward` over all of them,
+whoever shares the calls.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from typing import cast
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
+    Qwen3OmniMoeCausalConvNet,
+    Qwen3OmniMoeCausalTransConvNet,
+    Qwen3OmniMoeCode2Wav,
+    Qwen3OmniMoeCode2WavDecoderBlock,
+    Qwen3OmniMoeCode2WavDecoderResidualUnit,
+    Qwen3OmniMoeConvNeXtBlock,
+    Qwen3OmniMoeSnakeBeta,
+)
+
+from antiphon.chunk import Tensor as Array
+from antiphon.errors import FailedPrecondition
+from antiphon.transport.device_edge import on_device
+from services.qwen3_omni.code2wav.batch import Batch, Level, Members, StreamStates, numbers_of
+from services.qwen3_omni.code2wav.layers import (
+    ConvNeXt,
+    Layer,
+    ResidualUnit,
+    causal_convolution,
+    upsampling,
+)
+from services.qwen3_omni.code2wav.transformer import SlidingTransformer
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Frames that follow on those that the slot has seen: uint16 [n, groups], n at least 1."""
+
+    slot: int
+    codes: Array
+
+
+# Decodes frames, int64 [n, frames, groups], of as many members: float [n, samples or more].
+Run = Callable[[Array, Members], Tensor]
+
+
+class StreamDecoder:
+    """A `Qwen3OmniMoeCode2Wav` that decodes any number of sessions frame by frame.
+
+    Immutable after construction: all that changes is in a `StreamStates`. Keeps its own
+    layout of the weights, and of the module no more than the small layers.
+    Construction raises `FailedPrecondition` for a layer that cannot be streamed.
+    """
+
+    def __init__(self, module: Qwen3OmniMoeCode2Wav) -> None:
+        with torch.no_grad():
+            self._layers, self._level = _layers_of(module)
+        self._embedding = module.code_embedding.weight.detach()
+        self._offset = module.code_offset.flatten()
+        self.groups = int(module.config.num_quantizers)
+        self.entries = int(module.config.codebook_size)
+        self.samples_per_frame = self._level.rate
+
+    @property
+    def device(self) -> torch.device:
+        """Where it decodes."""
+        return self._embedding.device
+
+    @property
+    def state_bytes(self) -> int:
+        """Bytes that a session's state takes; the same at any length of stream."""
+        shapes = [layer.state_shapes for layer in self._layers]
+        return numbers_of(shapes) * self._embedding.dtype.itemsize
+
+    def samples(self, frames: int) -> int:
+        """How many samples the first `frames` frames of a stream give."""
+        return self._level.rows(frames)
+
+    def new_states(self, slots: int) -> StreamStates:
+        """Room for the states of that many sessions; reset a slot before its first use."""
+        shapes = [layer.state_shapes for layer in self._layers]
+        return StreamStates(shapes, slots, self._embedding.dtype, self.device)
+
+    @torch.inference_mode()
+    def decode(self, states: StreamStates, pieces: Sequence[Piece]) -> list[Tensor]:
+        """What each piece adds, in host memory: float [m] in [-1, 1], m may be 0."""
+        rows, spans = self.advance(states, pieces)
+        return [row[span] for row, span in zip(rows.cpu(), spans, strict=True)]
+
+    @torch.inference_mode()
+    def advance(
+        self, states: StreamStates, pieces: Sequence[Piece], run: Run | None = None
+    ) -> tuple[Tensor, list[slice]]:
+        """A row of samples for each piece, float [batch, n] in [-1, 1] on the decoder's
+        device, and which of them the piece adds; that may be none.
+
+        No two pieces have a slot in common, and codes are below `entries`: the caller has
+        checked. Working memory grows with the longest piece times the number of pieces.
+        After an exception all states are as they were. `run` may call `forward` in a way
+        of its own.
+        """
+        lengths = [len(piece.codes) for piece in pieces]
+        members = Members(states, [piece.slot for piece in pieces], lengths)
+        codes = np.zeros((len(pieces), max(lengths), self.groups), dtype=np.int64)
+        for row, piece in zip(codes, pieces, strict=True):
+            row[: len(piece.codes)] = piece.codes
+        rows = (run or partial(self.run, states))(codes, members)
+        spans = []
+        for seen, length in zip(members.seen, lengths, strict=True):
+            end = length * self.samples_per_frame
+            added = self.samples(int(seen) + length) - self.samples(int(seen))
+            spans.append(slice(end - added, end))
+        states.frames[members.slots] += members.lengths
+        return rows, spans
+
+    def forward(self, states: StreamStates, batch: Batch, codes: Tensor) -> Tensor:
+        """The samples of frames int64 [batch, frames, groups]: float [batch, n]; writes states."""
+        x = functional.embedding(codes + self._offset, self._embedding).mean(2)
+        for layer, past in zip(self._layers, states.layers, strict=True):
+            x = layer.advance(batch, past, x)
+        rows = x.flatten(1).clamp_(min=-1, max=1)
+        batch.commit()
+        return rows
+
+    def run(self, states: StreamStates, codes: Array, members: Members) -> Tensor:
+        """A `Run` for these states, with what the host knows of the members."""
+        batch = Batch(on_device(members.numbers, self.device), members)
+        return self.forward(states, batch, on_device(codes, self.device))
+
+
+def _layers_of(module: Qwen3OmniMoeCode2Wav) -> tuple[list[Layer], Level]:
+    """All layers behind the code embedding, in the order of `Qwen3OmniMoeCode2Wav.forward`."""
+    parts: list[nn.Module] = []
+    for stage in cast("list[nn.ModuleList]", list(module.upsample)):
+        parts += list(stage)
+    for each in module.decoder:
+        block = isinstance(each, Qwen3OmniMoeCode2WavDecoderBlock)
+        parts += list(cast(Qwen3OmniMoeCode2WavDecoderBlock, each).block) if block else [each]
+    layers: list[Layer] = [SlidingTransformer(module.pre_transformer)]
+    level, act = Level(), None
+    for part in parts:
+        match part:
+            # Each SnakeBeta stands before a convolution that needs its input in a new place.
+            case Qwen3OmniMoeSnakeBeta() if act is None:
+                act = part
+                continue
+            case Qwen3OmniMoeCausalConvNet():
+                layers.append(causal_convolution(part, level, act))
+            case Qwen3OmniMoeCausalTransConvNet():
+                layer, level = upsampling(part, level, act)
+                layers.append(layer)
+            case Qwen3OmniMoeConvNeXtBlock() if act is None:
+                layers.append(ConvNeXt(part, level))
+            case Qwen3OmniMoeCode2WavDecoderResidualUnit() if act is None:
+                layers.append(ResidualUnit(part, level))
+            case _:
+                raise FailedPrecondition(f"code2wav: cannot stream a {type(part).__name__}")
+        act = None
+    return layers, level

@@ -1,0 +1,141 @@
+"""`Qwen3OmniMoeCode2WavTransformerModel`, advanced by new frames only.
+
+A window of w frames: frame j is visible to frame i if i - w < j <= i. So each
+layer keeps the rotated keys and the values of the last w - 1 frames. Rows of
+frames before the stream's start hold zeros, and the mask hides them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
+    Qwen3OmniMoeCode2WavTransformerLayer,
+    Qwen3OmniMoeCode2WavTransformerModel,
+    apply_rotary_pos_emb,
+)
+
+from antiphon.errors import FailedPrecondition
+from services.qwen3_omni.code2wav.batch import Batch, Level, Shape
+from services.qwen3_omni.code2wav.kernels import concatenated, scaled
+
+FRAMES = Level()
+
+
+@dataclass(frozen=True, slots=True)
+class _Frames:
+    """What all layers need to know of the new frames: rotation, and which keys each sees."""
+
+    batch: Batch
+    cosine: Tensor
+    sine: Tensor
+    visible: Tensor
+
+
+class SlidingTransformer:
+    """A `Layer`: [batch, frames, hidden] in, as many out."""
+
+    def __init__(self, module: Qwen3OmniMoeCode2WavTransformerModel) -> None:
+        config, rope_type = module.config, module.rotary_emb.rope_type
+        if set(config.layer_types) - {"sliding_attention"} or config.sliding_window < 1:
+            raise FailedPrecondition(
+                f"code2wav: cannot stream the attention layers {config.layer_types} "
+                f"with a window of {config.sliding_window} frames"
+            )
+        # These change the frequencies of earlier positions as the stream grows.
+        if "dynamic" in rope_type or rope_type == "longrope":
+            raise FailedPrecondition(f"code2wav: cannot stream rotary embeddings {rope_type!r}")
+        layers = cast("list[Qwen3OmniMoeCode2WavTransformerLayer]", list(module.layers))
+        with torch.no_grad():
+            self._layers = [_TransformerLayer(layer) for layer in layers]
+        self._window: int = config.sliding_window
+        self._rotary = module.rotary_emb
+        self._norm = module.norm
+
+    @property
+    def state_shapes(self) -> tuple[Shape, ...]:
+        """Of each layer: keys, then values, of all heads side by side."""
+        return tuple((self._window - 1, 2 * layer.key_size) for layer in self._layers)
+
+    def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
+        """As `Qwen3OmniMoeCode2WavTransformerModel.forward`, over the new frames."""
+        positions = batch.seen[:, None] + torch.arange(x.shape[1], device=x.device)
+        cosine, sine = self._rotary(x, positions)
+        visible = window_mask(positions, self._window)[:, None]
+        frames = _Frames(batch, cosine, sine, visible)
+        for layer, tail in zip(self._layers, past, strict=True):
+            x = layer.advance(frames, tail, x)
+        y: Tensor = self._norm(x)
+        return y
+
+
+class _TransformerLayer:
+    """`Qwen3OmniMoeCode2WavTransformerLayer`; the layer scales are part of the weights."""
+
+    def __init__(self, layer: Qwen3OmniMoeCode2WavTransformerLayer) -> None:
+        attention, mlp = layer.self_attn, layer.mlp
+        self._attention_norm = layer.input_layernorm
+        self._queries_keys_values = concatenated(
+            attention.q_proj, attention.k_proj, attention.v_proj
+        )
+        self._attended = scaled(attention.o_proj, layer.self_attn_layer_scale.scale)
+        self._mlp_norm = layer.post_attention_layernorm
+        self._gate_up = concatenated(mlp.gate_proj, mlp.up_proj)
+        self._act = mlp.act_fn
+        self._down = scaled(mlp.down_proj, layer.mlp_layer_scale.scale)
+        self._head_size = int(attention.head_dim)
+        self._scaling = float(attention.scaling)
+        self._query_size = int(attention.q_proj.out_features)
+        self.key_size = int(attention.k_proj.out_features)
+
+    def advance(self, frames: _Frames, tail: Tensor, x: Tensor) -> Tensor:
+        """As `Qwen3OmniMoeCode2WavTransformerLayer.forward`."""
+        attended = self._attend(frames, tail, self._attention_norm(x))
+        x = self._attended(attended, plus=x)
+        gate, up = self._gate_up(self._mlp_norm(x)).chunk(2, dim=-1)
+        return self._down(self._act(gate) * up, plus=x)
+
+    def _attend(self, frames: _Frames, tail: Tensor, x: Tensor) -> Tensor:
+        """As `Qwen3OmniMoeCode2WavAttention.forward` before its last projection."""
+        new, window = x.shape[1], tail.shape[1]
+        joined = frames.batch.extended(tail, new)
+        keys, values = joined.chunk(2, dim=-1)
+        rows = self._queries_keys_values(x)
+        values[:, window:] = rows[..., -self.key_size :]
+        query, key = apply_rotary_pos_emb(
+            self._heads(rows[..., : self._query_size]),
+            self._heads(rows[..., self._query_size : -self.key_size]),
+            frames.cosine,
+            frames.sine,
+        )
+        self._heads(keys)[:, :, window:] = key
+        frames.batch.keep_last(tail, joined, FRAMES)
+        attended = functional.scaled_dot_product_attention(
+            query,
+            self._heads(keys),
+            self._heads(values),
+            attn_mask=frames.visible,
+            scale=self._scaling,
+            enable_gqa=self._query_size != self.key_size,
+        )
+        return attended.transpose(1, 2).flatten(2)
+
+    def _heads(self, x: Tensor) -> Tensor:
+        """[batch, frames, heads * size] as [batch, heads, frames, size]."""
+        return x.view(*x.shape[:2], -1, self._head_size).transpose(1, 2)
+
+
+def window_mask(frames: Tensor, window: int) -> Tensor:
+    """Which keys each of the consecutive `frames` [..., n] sees: bool [..., n, window - 1 + n].
+
+    Keys are the `window - 1` frames before the first and then `frames` themselves.
+    """
+    before = torch.arange(1 - window, 0, device=frames.device) + frames[..., :1]
+    keys = torch.cat((before, frames), dim=-1)[..., None, :]
+    queries = frames[..., None]
+    return (keys >= 0) & (keys <= queries) & (keys > queries - window)

@@ -1,0 +1,105 @@
+"""Loads the talker of a Qwen3-Omni checkpoint."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import torch
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
+    Qwen3OmniMoeTalkerForConditionalGeneration,
+)
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import InvalidArgument
+from antiphon.pipelines.generation_config import default_sampling
+from antiphon.pipelines.qwen3_omni import TALKER, SpecialIds, read_config
+from antiphon.runtime.checkpoint import fingerprint, load_submodule, read_tensor
+from antiphon.runtime.engine import LoadedStage, StageFacts
+from antiphon.sampling import Sampling
+from antiphon.transport.device_edge import ToDevice, ToHost
+from services.engines import TORCH, check_device, context_limit, require_torch
+from services.hugging_face import load_config
+from services.lm.graphs import Bucketing, graphs_of
+from services.qwen3_omni.talker.engine import TalkerEngine
+from services.qwen3_omni.talker.model import Talker
+from services.qwen3_omni.talker.warm_up import warm_up
+
+WORD_TABLE = "thinker.model.embed_tokens.weight"
+
+log = logging.getLogger(__name__)
+
+# Defaults of the keywords `talker_*` of `Qwen3OmniMoeForConditionalGeneration.generate`.
+DEFAULT_SAMPLING = Sampling(
+    temperature=0.9, top_k=50, top_p=1.0, repetition_penalty=1.05, seed=0, max_tokens=4096
+)
+
+
+@torch.inference_mode()
+def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
+    """Load the talker and the thinker's word table; no other weights are read.
+
+    `bucketing` is what `config.graphs` chooses if None: CUDA graphs, or nothing on a CPU.
+    Raises `InvalidArgument` for settings that it has no place for, and
+    `FailedPrecondition` when the checkpoint does not fit together or there is no memory
+    for the slots.
+    """
+    require_torch(TALKER, config)
+    _check_launch_ahead(config)
+    check_device(config)
+    whole = load_config(model_dir, "thinker_config", "talker_config", "code2wav_config")
+    most = whole.talker_config.text_config.max_position_embeddings
+    limit = context_limit(TALKER, config, most)
+    module = load_submodule(
+        Qwen3OmniMoeTalkerForConditionalGeneration,
+        whole.talker_config,
+        "talker.",
+        model_dir,
+        dtype=getattr(torch, config.dtype),
+        device=torch.device(config.device),
+    )
+    code_entries = int(whole.code2wav_config.codebook_size)
+    special = SpecialIds.from_config(read_config(model_dir))
+    model = Talker(
+        module,
+        read_tensor(model_dir, WORD_TABLE),
+        special,
+        code_entries=code_entries,
+        context_limit=limit,
+        slots=config.slots,
+        to_device=ToDevice.of(config),
+        # Without it each step waits for its frames.
+        to_host=ToHost.of(config) if config.launch_ahead else None,
+        bucketing=bucketing or graphs_of(config),
+    )
+    log.info(
+        "keys and values: %.2f GB for %d slots of %d positions on %s%s",
+        model.cache.bytes / 1e9,
+        config.slots,
+        limit,
+        config.device,
+        " (paid for as they are used)" if config.device == "cpu" else "",
+    )
+    facts = StageFacts(
+        model=model_dir.name,
+        checkpoint_fingerprint=fingerprint(model_dir),
+        engine=TORCH,
+        default_sampling=default_sampling(model_dir, TALKER, DEFAULT_SAMPLING),
+        voices=model.rows.voices,
+        code_groups=model.groups,
+        code_entries=code_entries,
+        context_limit=limit,
+    )
+    engine = TalkerEngine(model, limit, launch_ahead=config.launch_ahead)
+    warm_up(engine, special, DEFAULT_SAMPLING, config.slots, limit)
+    return LoadedStage(engine, facts)
+
+
+def _check_launch_ahead(config: StageConfig) -> None:
+    """Raise `InvalidArgument` for frames that would make the device wait for the host."""
+    if config.launch_ahead and config.device.startswith("cuda") and not config.async_to_host:
+        raise InvalidArgument(
+            "launch_ahead: frames must come to the host beside the next step; "
+            "set async_to_host to true, or launch_ahead to false",
+            field="launch_ahead",
+        )

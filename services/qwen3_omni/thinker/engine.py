@@ -1,0 +1,275 @@
+"""The `torch` engine of the thinker: continuous batching over slots.
+
+A segment's conversation becomes prompt ids on threads beside the engine's, see
+`preparation`; then it goes through three kinds of step:
+- begin: the prompt's ids leave on `prompt` at once, so that the talker prefills while
+  the thinker does;
+- prefill, in as many steps as its rows need: with the last, hidden rows leave on
+  `prompt`, and the first id is sampled;
+- decode: one more id.
+Every call of `step` runs one forward: the latest id of every segment that decodes, and
+at most `prefill_rows` prompt rows; it encodes the recordings of one segment, and begins
+all whose prompts are made. So a step's length, and with it the gap between two ids of a reply,
+does not depend on how long others' prompts are.
+
+A fault in a step fails its segment alone: a forward that failed for all is run again
+one by one (it writes the same keys and values to the same places).
+"""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Collection, Iterator, Sequence
+
+import torch
+
+from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
+from antiphon.segment import SegmentKey
+from antiphon.transport.device_edge import ToHost
+from services.lm.sampling import (
+    LogitsRow,
+    Sampled,
+    Score,
+    sample_alone,
+    sample_together,
+    score_together,
+)
+from services.lm.slots import Slots
+from services.qwen3_omni.thinker.generation import Generation
+from services.qwen3_omni.thinker.intake import Intake
+from services.qwen3_omni.thinker.model import Fed, Feed, ThinkerModel
+from services.qwen3_omni.thinker.preparation import Preparations, wait_for_one
+from services.qwen3_omni.thinker.prompt import PreparedPrompt
+from services.qwen3_omni.thinker.schedule import prefill_shares
+from services.qwen3_omni.thinker.segment import INPUT
+from services.qwen3_omni.thinker.segment import Segment as AnySegment
+from services.text.logprobs import ReplyLogprobs
+
+PREFILL_ROWS = 256
+"""Most prompt rows in one step: what bounds how long a step delays those that decode."""
+
+_log = logging.getLogger(__name__)
+
+Segment = AnySegment[Generation]
+_Work = list[tuple[Segment, Generation, Feed]]
+_Asked = list[tuple[Segment, Generation, ReplyLogprobs, Sampled]]
+
+
+class ThinkerEngine:
+    """Implements `antiphon.runtime.engine.PreparingEngine`."""
+
+    def __init__(
+        self,
+        model: ThinkerModel,
+        intake: Intake,
+        *,
+        prefill_rows: int = PREFILL_ROWS,
+        to_host: ToHost | None = None,
+    ) -> None:
+        self._to_host = to_host or ToHost.direct()
+        self._model = model
+        self._intake = intake
+        self._prefill_rows = prefill_rows
+        self._slots = Slots(model.cache.slots)
+        self._segments: dict[SegmentKey, Segment] = {}
+        self._preparations = Preparations()
+        self._wake: Callable[[], None] = _nobody
+
+    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
+        """Take a segment in."""
+        self._segments[key] = Segment(key, settings)
+
+    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
+        """Store the conversation, which comes in one chunk. Raises `InvalidArgument`."""
+        segment = self._segments[key]
+        self._intake.store(segment, chunk)
+        if segment.can_step:
+            self._intake.begin(segment, self._preparations, lambda: self._wake())
+
+    def awaited_edge(self, key: SegmentKey) -> str | None:
+        """`input` until the conversation is complete."""
+        return None if self._segments[key].can_step else INPUT
+
+    def prepares(self, key: SegmentKey) -> bool:
+        """Whether the segment's prompt is being made."""
+        preparation = self._segments[key].preparation
+        return preparation is not None and not preparation.done()
+
+    def wake_with(self, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever a prompt was made."""
+        self._wake = wake
+
+    def close(self) -> None:
+        """Make no more prompts."""
+        self._preparations.close()
+
+    @torch.inference_mode()
+    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
+        """One forward for all, and the prompts that were made.
+
+        Waits for a prompt when there is nothing else to do.
+        """
+        events: list[EngineEvent] = []
+        live = [each for each in self._segments.values() if each.can_step and each.key not in held]
+        begun = [(each, each.generation) for each in live if each.generation is not None]
+        work = [(*each, each[1].reply_feed()) for each in begun if not each[1].remaining]
+        work += self._prompt_work([each for each in begun if each[1].remaining], events)
+        if work:
+            self._forward(work, events)
+        if not begun:
+            wait_for_one([each.preparation for each in live if each.preparation is not None])
+        for segment in live:
+            if (prompt := segment.preparation) is not None and prompt.done():
+                segment.preparation = None
+                with self._alone(segment, events):
+                    events += self._begin(segment, prompt.result())
+        return events
+
+    @torch.inference_mode()
+    def release(self, key: SegmentKey) -> None:
+        """Forget a segment. What it has computed may stay in its slot, to be reused."""
+        self._preparations.drop(key)
+        self._give_slot_back(self._segments.pop(key), worth_keeping=True)
+
+    def forget(self) -> None:
+        """Forget what ended segments have left in their slots."""
+        self._slots.forget()
+
+    def _alone(
+        self, segment: Segment, events: list[EngineEvent]
+    ) -> contextlib.AbstractContextManager[None]:
+        """What goes wrong inside fails this segment and no other."""
+        return segment.alone(events, lambda: self._give_slot_back(segment, worth_keeping=False))
+
+    def _begin(self, segment: Segment, prompt: PreparedPrompt) -> Iterator[EngineEvent]:
+        """Let the prompt's ids go."""
+        segment.generation = Generation(
+            prompt,
+            self._intake.start_reply(segment, prompt),
+            row_positions=self._intake.row_positions(prompt),
+            audio_id=self._intake.prompts.special.audio,
+        )
+        yield from segment.emit_prompt(segment.generation)
+
+    def _prompt_work(
+        self, waiting: list[tuple[Segment, Generation]], events: list[EngineEvent]
+    ) -> _Work:
+        """This step's part of the prompts that have, or get, a slot."""
+        placed = [each for each in waiting if self._place(each[1])]
+        encodes = next((segment for segment, each in placed if each.must_encode), None)
+        ready = []
+        for segment, generation in placed:
+            if segment is encodes:
+                with self._alone(segment, events):
+                    generation.encode(self._model.encode_audio)
+            if not (segment.ended or generation.must_encode):
+                ready.append((segment, generation))
+        shares = prefill_shares([each.remaining for _, each in ready], self._prefill_rows)
+        return [
+            (*each, each[1].prompt_feed(count))
+            for each, count in zip(ready, shares, strict=True)
+            if count
+        ]
+
+    def _place(self, generation: Generation) -> bool:
+        """Whether the prompt has a slot; it waits when all are taken."""
+        if generation.slot is None:
+            claim = self._slots.claim(generation.content)
+            if claim is None:
+                return False
+            if claim.source is not None:
+                self._model.cache.copy(claim.source, claim.slot, claim.reused)
+            generation.place(claim)
+        return True
+
+    def _forward(self, work: _Work, events: list[EngineEvent]) -> None:
+        """Run what is to be fed in one batch, and sample where a prompt or id is complete."""
+        fed: Sequence[Fed | None]
+        try:
+            fed = self._model.forward([feed for _, _, feed in work])
+        except Exception:
+            _log.exception("a forward for %d segments failed; now one by one", len(work))
+            fed = [self._forward_alone(each, events) for each in work]
+        sampled: list[tuple[Segment, Generation]] = []
+        logits: list[LogitsRow] = []
+        for (segment, generation, feed), part in zip(work, fed, strict=True):
+            if part is None:
+                continue
+            with self._alone(segment, events):
+                began = generation.remaining > 0
+                generation.take(feed, part)
+                if part.logits is not None:
+                    if began and segment.wants_rows(generation):
+                        tapped = generation.tapped()
+                        rows, positions = self._to_host.copy(tapped.rows), tapped.positions
+                        events.append(segment.emit_rows(generation, rows, positions, last=True))
+                    sampled.append((segment, generation))
+                    logits.append(_logits_row(segment, generation, part.logits))
+        asked: _Asked = []
+        for each, row, id_ in zip(sampled, logits, sample_together(logits), strict=True):
+            with self._alone(each[0], events):
+                chosen = sample_alone(row) if id_ is None else id_
+                logprobs = each[0].logprobs
+                if logprobs is None:
+                    self._push(*each, chosen, events)
+                else:
+                    asked.append((*each, logprobs, Sampled(row.logits, chosen, logprobs.top)))
+        if asked:
+            self._push_scored(asked, events)
+
+    def _forward_alone(
+        self, work: tuple[Segment, Generation, Feed], events: list[EngineEvent]
+    ) -> Fed | None:
+        """One segment's forward; None if it failed."""
+        with self._alone(work[0], events):
+            return self._model.forward([work[2]])[0]
+        return None
+
+    def _push(
+        self, segment: Segment, generation: Generation, id_: int, events: list[EngineEvent]
+    ) -> None:
+        """Add an id to the reply and let go what may go."""
+        release = generation.reply.push(id_)
+        events += segment.emit_reply(generation, release)
+        if release.finish is not None:
+            events.append(segment.complete(generation, release.finish))
+            self._give_slot_back(segment, worth_keeping=True)
+
+    def _push_scored(self, asked: _Asked, events: list[EngineEvent]) -> None:
+        """Push the ids of the segments that ask how likely theirs are, after all others."""
+        scores: Sequence[Score | None]
+        try:
+            scores = score_together([sampled for *_, sampled in asked])
+        except Exception:
+            _log.exception("scoring for %d segments failed; now one by one", len(asked))
+            scores = [None] * len(asked)
+        for (segment, generation, logprobs, sampled), score in zip(asked, scores, strict=True):
+            with self._alone(segment, events):
+                logprobs.push(*(score or score_together([sampled])[0]))
+                self._push(segment, generation, sampled.id_, events)
+
+    def _give_slot_back(self, segment: Segment, *, worth_keeping: bool) -> None:
+        """Keep what is in a segment's slot for reuse, or clear it. May be called again."""
+        generation = segment.generation
+        if generation is None or generation.slot is None:
+            return
+        slot, generation.slot = generation.slot, None
+        if worth_keeping and not generation.remaining:
+            self._slots.keep(slot, generation.kept())
+        else:
+            self._model.cache.clear(slot)
+            self._slots.free(slot)
+
+
+def _nobody() -> None:
+    """Who is woken before anyone is."""
+
+
+def _logits_row(segment: Segment, generation: Generation, logits: torch.Tensor) -> LogitsRow:
+    """What the segment's next id is chosen from."""
+    sampling = segment.settings.sampling
+    history = None
+    if sampling.repetition_penalty != 1.0:
+        history = generation.history(logits.device)
+    return LogitsRow(logits, sampling, len(generation.reply.ids), history)

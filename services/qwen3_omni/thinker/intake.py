@@ -1,0 +1,76 @@
+"""From a segment's input to its prompt and an empty reply: the same for every engine."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from antiphon.chunk import Tensors
+from antiphon.conversation import from_tensors
+from antiphon.errors import InvalidArgument
+from antiphon.pipelines.qwen3_omni import talker_row_positions
+from antiphon.runtime.engine import InputChunk
+from services.qwen3_omni.thinker.preparation import Preparations
+from services.qwen3_omni.thinker.prompt import PreparedPrompt, PromptFactory
+from services.qwen3_omni.thinker.segment import INPUT, PROMPT, TEXT, TOKENS, G, Segment
+from services.text.detokenizer import Detokenizer, Vocabulary
+from services.text.logprobs import ReplyLogprobs
+from services.text.stopping import Reply
+
+
+@dataclass(frozen=True, slots=True)
+class Intake:
+    """Makes prompts and replies for one checkpoint."""
+
+    prompts: PromptFactory
+    vocabulary: Vocabulary
+
+    def store(self, segment: Segment[G], chunk: InputChunk) -> None:
+        """Keep the conversation, which comes in one chunk.
+
+        Raises `InvalidArgument`, also for messages that are longer than any that fit.
+        """
+        if chunk.edge != INPUT:
+            raise InvalidArgument(f"the thinker has no input edge {chunk.edge!r}", edge=chunk.edge)
+        if chunk.tensors and segment.tensors:
+            raise InvalidArgument("input: the conversation comes in one chunk", field="messages")
+        if (messages := chunk.tensors.get("messages")) is not None:
+            self.prompts.check_size(messages.nbytes)
+        segment.tensors = chunk.tensors or segment.tensors
+        segment.input_finished = chunk.segment_finished
+
+    def begin(
+        self, segment: Segment[G], preparations: Preparations, done: Callable[[], None]
+    ) -> None:
+        """Start making the prompt of a segment whose input is complete.
+
+        `done` is called then, on any thread. The prompt raises `InvalidArgument`.
+        """
+        tensors, segment.tensors = segment.tensors, {}
+        speaks = segment.wants(PROMPT) or segment.wants(TOKENS)
+        make = partial(self._make, tensors, speaks=speaks)
+        segment.preparation = preparations.begin(segment.key, tensors, make)
+        segment.preparation.add_done_callback(lambda _: done())
+
+    def _make(self, tensors: Tensors, *, speaks: bool) -> PreparedPrompt:
+        return self.prompts.prepare(from_tensors(tensors), speaks=speaks)
+
+    def start_reply(self, segment: Segment[G], prompt: PreparedPrompt) -> Reply:
+        """An empty reply with the segment's ways to end; its log probabilities if asked for."""
+        sampling = segment.settings.sampling
+        if sampling.top_logprobs is not None and segment.wants(TEXT):
+            segment.logprobs = ReplyLogprobs(self.vocabulary, sampling.top_logprobs)
+        return Reply(
+            Detokenizer(self.vocabulary),
+            stop_ids=frozenset({self.prompts.special.im_end}),
+            stop_strings=sampling.stop,
+            limit=min(sampling.max_tokens, self.prompts.context_limit - len(prompt.ids)),
+        )
+
+    def row_positions(self, prompt: PreparedPrompt) -> npt.NDArray[np.intp]:
+        """Prompt positions whose hidden row the talker needs, ascending."""
+        return talker_row_positions(prompt.ids, self.prompts.special)

@@ -1,0 +1,132 @@
+"""Prompts made beside the engine's thread, which would keep every reply waiting meanwhile.
+
+Tokenising a long text takes seconds, and so do the mel features of a long recording;
+tokenisers and torch let go of the interpreter's lock. Long texts wait for one another and
+for nobody else, and so do large recordings, images and videos: small inputs have threads
+of their own. What nobody wants any more is
+dropped while it waits; what is being made is made to its end, for nobody.
+
+Bounded by the segments that are open: each has one preparation at most.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Collection
+from concurrent.futures import FIRST_COMPLETED, Future, wait
+
+from antiphon.chunk import Tensors
+from antiphon.errors import Internal
+from antiphon.segment import SegmentKey
+from services.qwen3_omni.thinker.prompt import PreparedPrompt
+
+LARGE_TEXT_BYTES = 64 << 10
+LARGE_MEDIA_BYTES = 4 << 20
+"""From here on an input is large: about 20 ms of work, and a minute of sound."""
+
+SMALL_AT_ONCE = 2
+LARGE_AT_ONCE = 1  # of text, and of the rest
+CLOSE_TIMEOUT_S = 5.0
+
+Make = Callable[[], PreparedPrompt]
+Preparation = Future[PreparedPrompt]
+"""A prompt under way; raises what is wrong with the input."""
+
+
+class Preparations:
+    """Makes prompts on a few threads, which live as long as there is something to make."""
+
+    def __init__(self) -> None:
+        self._small = _Lane("prepare", SMALL_AT_ONCE)
+        self._text = _Lane("prepare text", LARGE_AT_ONCE)
+        self._media = _Lane("prepare media", LARGE_AT_ONCE)
+
+    def begin(self, key: SegmentKey, tensors: Tensors, make: Make) -> Preparation:
+        """Start making the prompt of an input."""
+        preparation = Preparation()
+        self._lane(tensors).put(key, make, preparation)
+        return preparation
+
+    def drop(self, key: SegmentKey) -> None:
+        """Forget what waits to be made for a segment."""
+        for lane in (self._small, self._text, self._media):
+            lane.drop(key)
+
+    def close(self) -> None:
+        """Make nothing more; returns when what is being made is done, or after a while."""
+        for lane in (self._small, self._text, self._media):
+            lane.close(CLOSE_TIMEOUT_S)
+
+    def _lane(self, tensors: Tensors) -> _Lane:
+        """Where an input waits."""
+        text = tensors["messages"].nbytes if "messages" in tensors else 0
+        if text >= LARGE_TEXT_BYTES:
+            return self._text
+        media = sum(tensor.nbytes for tensor in tensors.values()) - text
+        return self._media if media >= LARGE_MEDIA_BYTES else self._small
+
+
+def wait_for_one(preparations: Collection[Preparation]) -> None:
+    """Return when one of them is done, or there is none."""
+    wait(preparations, return_when=FIRST_COMPLETED)
+
+
+class _Lane:
+    """Work in order of arrival, on at most so many threads."""
+
+    def __init__(self, name: str, at_once: int) -> None:
+        self._name = name
+        self._at_once = at_once
+        self._waiting: dict[SegmentKey, tuple[Make, Preparation]] = {}
+        self._threads: set[threading.Thread] = set()
+        self._state = threading.Lock()
+
+    def put(self, key: SegmentKey, make: Make, preparation: Preparation) -> None:
+        with self._state:
+            self._waiting[key] = (make, preparation)
+            if len(self._threads) < self._at_once:
+                # A thread that the engine's starts has its niceness.
+                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+                self._threads.add(thread)
+                thread.start()
+
+    def drop(self, key: SegmentKey) -> None:
+        with self._state:
+            self._waiting.pop(key, None)
+
+    def close(self, timeout_s: float) -> None:
+        with self._state:
+            self._waiting.clear()
+            threads = list(self._threads)
+        for thread in threads:
+            thread.join(timeout_s)
+
+    def _run(self) -> None:
+        while (work := self._next()) is not None:
+            make, preparation = work
+            outcome = _attempt(make)
+            # What was made holds the whole input.
+            del work, make
+            if isinstance(outcome, Exception):
+                preparation.set_exception(outcome)
+            else:
+                preparation.set_result(outcome)
+            del outcome, preparation
+
+    def _next(self) -> tuple[Make, Preparation] | None:
+        with self._state:
+            if not self._waiting:
+                self._threads.discard(threading.current_thread())
+                return None
+            return self._waiting.pop(next(iter(self._waiting)))
+
+
+def _attempt(make: Make) -> PreparedPrompt | Exception:
+    """What is made or raised; no frame that the error refers to refers to the error."""
+    try:
+        return make()
+    except Exception as error:
+        return error
+    except BaseException as error:
+        # A panic of the tokeniser is none of Python's ordinary exceptions.
+        return Internal(f"the prompt could not be made: {type(error).__name__}: {error}")

@@ -1,0 +1,146 @@
+"""A segment of the thinker, and what of it leaves on which edge: the same for every engine."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Generic, Protocol, TypeVar
+
+import numpy as np
+import numpy.typing as npt
+
+from antiphon.chunk import Tensor, Tensors
+from antiphon.errors import AntiphonError, Internal
+from antiphon.runtime.engine import Completed, Emitted, EngineEvent, Failed, SegmentSettings
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon.wire.logprobs import logprobs_to_tensors
+from services.device_loss import device_is_lost
+from services.qwen3_omni.thinker.preparation import Preparation
+from services.qwen3_omni.thinker.prompt import PreparedPrompt
+from services.text.logprobs import ReplyLogprobs
+from services.text.stopping import Release, Reply
+
+INPUT, PROMPT, TEXT, TOKENS = "input", "prompt", "text", "tokens"
+
+_log = logging.getLogger(__name__)
+
+
+class Answer(Protocol):
+    """A prompt and the reply to it, as far as they leave."""
+
+    @property
+    def prompt(self) -> PreparedPrompt:
+        """What is answered."""
+
+    @property
+    def reply(self) -> Reply:
+        """The ids so far."""
+
+    @property
+    def row_positions(self) -> npt.NDArray[np.intp]:
+        """Prompt positions whose hidden row the talker needs, ascending."""
+
+    @property
+    def reused(self) -> int:
+        """How many positions of the prompt were not computed anew."""
+
+
+G = TypeVar("G", bound=Answer)
+
+
+@dataclass(slots=True)
+class Segment(Generic[G]):
+    """One segment's state; `generation` is there once its input was prepared.
+
+    `preparation` is the prompt while it is being made. `spoken` counts the ids that left on
+    `tokens`; `logprobs` is there if they are asked for.
+    """
+
+    key: SegmentKey
+    settings: SegmentSettings
+    tensors: Tensors = field(default_factory=dict)
+    input_finished: bool = False
+    ended: bool = False
+    preparation: Preparation | None = None
+    generation: G | None = None
+    spoken: int = 0
+    logprobs: ReplyLogprobs | None = None
+
+    @property
+    def can_step(self) -> bool:
+        """Whether the input is complete and the reply is not."""
+        return self.input_finished and not self.ended
+
+    @contextlib.contextmanager
+    def alone(self, events: list[EngineEvent], let_go: Callable[[], None]) -> Iterator[None]:
+        """What goes wrong inside fails this segment and no other; `let_go` frees what it holds."""
+        try:
+            yield
+            return
+        except AntiphonError as error:
+            # The frames that it came through hold `events`, and the input.
+            fault = error.with_traceback(None)
+        except Exception as error:
+            if device_is_lost(error):
+                raise
+            _log.exception("%s: the thinker failed", self.key)
+            fault = Internal(f"the thinker failed: {type(error).__name__}: {error}")
+        self.ended = True
+        let_go()
+        events.append(Failed(self.key, fault))
+
+    def wants(self, edge: str) -> bool:
+        """Whether an output edge goes anywhere."""
+        return edge in self.settings.outputs
+
+    def wants_rows(self, generation: G) -> bool:
+        """Whether anyone needs hidden rows of the prompt."""
+        return self.wants(PROMPT) and len(generation.row_positions) > 0
+
+    def emit_prompt(self, generation: G) -> Iterator[EngineEvent]:
+        """The prompt's ids, before anything of it was computed."""
+        if self.wants(PROMPT):
+            finish = None if len(generation.row_positions) else FinishReason.STOP
+            yield Emitted(self.key, PROMPT, 0, generation.prompt.tensors(), finish)
+
+    def emit_rows(
+        self, generation: G, rows: Tensor, positions: npt.NDArray[np.intp], *, last: bool
+    ) -> EngineEvent:
+        """Hidden rows [n, hidden] at ascending prompt positions [n]; `last` if no more come."""
+        tensors: Tensors = {"rows": rows, "row_positions": positions.astype(np.int32)}
+        sent = len(generation.prompt.ids)
+        finish = FinishReason.STOP if last else None
+        return Emitted(self.key, PROMPT, sent, tensors, finish)
+
+    def emit_reply(self, generation: G, release: Release) -> Iterator[EngineEvent]:
+        """The latest id with the text that it completes, and the ids that may be spoken now."""
+        reply = generation.reply
+        if self.wants(TEXT):
+            tensors: Tensors = {
+                "ids": np.array(reply.ids[-1:], dtype=np.int32),
+                "utf8": np.frombuffer(release.text.encode(), dtype=np.uint8),
+            }
+            if self.logprobs is not None:
+                tensors = {**tensors, **logprobs_to_tensors(self.logprobs.release(release.text))}
+            yield Emitted(self.key, TEXT, len(reply.ids) - 1, tensors, release.finish)
+        if self.wants(TOKENS) and (release.spoken or release.finish):
+            spoken: Tensors = {}
+            if release.spoken:
+                spoken = {"ids": np.array(release.spoken, dtype=np.int32)}
+            yield Emitted(self.key, TOKENS, self.spoken, spoken, release.finish)
+            self.spoken += len(release.spoken)
+
+    def complete(self, generation: G, finish: FinishReason) -> Completed:
+        """Ends the segment: what it took and gave."""
+        self.ended = True
+        return Completed(
+            self.key,
+            finish,
+            input_positions=len(generation.prompt.ids),
+            output_positions=len(generation.reply.ids),
+            input_audio_positions=generation.prompt.audio_positions,
+            input_image_positions=generation.prompt.image_positions,
+            input_cached_positions=generation.reused,
+        )

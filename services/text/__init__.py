@@ -1,0 +1,1 @@
+"""Text in and out, for any stage: chat templates, detokenising, stop strings."""

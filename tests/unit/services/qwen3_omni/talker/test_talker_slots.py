@@ -1,0 +1,79 @@
+"""Who has which slot, what it costs, and what is left in it."""
+
+import logging
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from talker_lab import Lab, codes_of
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition, Internal, ResourceExhausted
+from antiphon.segment import SegmentKey
+from antiphon.testing.drive_engine import run_segment
+from services.lm.experts import LEAST_ROWS, Sparse
+from services.qwen3_omni.talker.load import load
+
+
+def test_memory_is_that_of_all_slots_when_it_is_stated(
+    small: Lab, caplog: pytest.LogCaptureFixture
+) -> None:
+    shape = small.shape
+    with caplog.at_level(logging.INFO, "services.qwen3_omni.talker.load"):
+        load(small.directory, StageConfig(slots=50, context_limit=4000))
+    position = 2 * 4 * shape.talker_layers * shape.talker_kv_heads * shape.talker_head_dim
+    assert f"{position * 2e5 / 1e9:.2f} GB for 50 slots of 4000 positions on cpu" in caplog.text
+
+
+def test_load_is_refused_when_the_slots_do_not_fit_the_machine(small: Lab) -> None:
+    with pytest.raises(FailedPrecondition, match=r"slots, context_limit: .* GB"):
+        load(small.directory, StageConfig(slots=1_000_000))
+
+
+def test_segment_is_refused_when_all_slots_are_taken(small: Lab) -> None:
+    engine, turn = load(small.directory, StageConfig(slots=2)).engine, small.turn(1)
+    keys = [SegmentKey("session", index) for index in range(3)]
+    for key in keys:
+        engine.admit(key, turn.settings)  # takes no slot yet
+    for key in keys[:2]:
+        engine.accept(key, turn.chunks()[0])
+    with pytest.raises(ResourceExhausted):
+        engine.accept(keys[2], turn.chunks()[0])
+    for key in keys:
+        engine.release(key)
+    output = run_segment(engine, turn.settings, turn.chunks())
+    assert codes_of(small, output).tolist() == small.reference(turn).codes.tolist()
+
+
+@pytest.mark.parametrize("cancelled", [False, True])
+def test_codes_are_right_when_the_slot_held_no_numbers_before(small: Lab, cancelled: bool) -> None:
+    engine = load(small.directory, StageConfig(slots=1)).engine
+    long, turn = small.turn(1, audio=30), small.turn(2)
+    broken = replace(long, rows=np.full_like(long.rows, np.nan))
+    if cancelled:
+        key = SegmentKey("cancelled", 0)
+        engine.admit(key, broken.settings)
+        for chunk in broken.prompt_chunks():
+            engine.accept(key, chunk)
+        engine.step()
+        engine.release(key)
+    else:
+        failed = run_segment(engine, broken.settings, broken.chunks()).failed
+        assert failed is not None
+        assert isinstance(failed.error, Internal)
+    output = run_segment(engine, turn.settings, turn.chunks())
+    assert codes_of(small, output).tolist() == small.reference(turn).codes.tolist()
+
+
+@pytest.mark.parametrize("rows", [LEAST_ROWS, 5, 33, 200])
+@torch.inference_mode()
+def test_experts_equal_hugging_faces_when_rows_choose_their_own(lab: Lab, rows: int) -> None:
+    module = lab.model.talker.model.layers[0].mlp
+    given = torch.randn(
+        rows, lab.shape.talker_hidden, generator=torch.Generator().manual_seed(rows)
+    )
+    expected = module(given[None])[0]
+    for by_loop in (True, False):
+        mine = Sparse(module, by_loop=by_loop)
+        torch.testing.assert_close(mine(given), expected, rtol=0, atol=1e-5)

@@ -1,0 +1,168 @@
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+import pytest
+from thinker_conversations import AUDIO, TEXT, ask, conversation, recording, say, segment
+from thinker_reference import MARGIN, Reference
+
+from antiphon.conversation import AudioPart, Conversation, Message, TextPart
+from antiphon.deployment.schema import StageConfig
+from antiphon.runtime.engine import Engine, LoadedStage
+from antiphon.segment import SegmentKey
+from antiphon.testing.drive_engine import SegmentOutput, run_segment
+from services.qwen3_omni.thinker.engine import ThinkerEngine
+from services.qwen3_omni.thinker.load import load
+from services.qwen3_omni.thinker.model import Fed, Feed, ThinkerModel
+
+TURN_TOKENS = 12
+SYSTEM = say("You are the voice of the water and of the time.", role="system")
+
+
+@pytest.fixture
+def engine(stage: LoadedStage) -> ThinkerEngine:
+    assert isinstance(stage.engine, ThinkerEngine)
+    stage.engine.forget()
+    return stage.engine
+
+
+def _cached(output: SegmentOutput) -> int:
+    assert output.completed is not None
+    return output.completed.input_cached_positions
+
+
+def _next_turn(so_far: Conversation, output: SegmentOutput, words: str) -> Conversation:
+    """The conversation with the reply that came and a new question."""
+    reply = output.tensors("text")["utf8"].tobytes().decode()
+    said = (Message("assistant", (TextPart(reply),)), Message("user", (TextPart(words),)))
+    return Conversation((*so_far.messages, *said), so_far.recordings)
+
+
+def _assert_equal(reference: Reference, spoken_to: Conversation, output: SegmentOutput) -> None:
+    """Equal ids (up to a choice that rounding may decide) and rows, as without reuse."""
+    expected = reference.reply(spoken_to, TURN_TOKENS)
+    prompt = output.tensors("prompt")
+    assert prompt["ids"].tolist() == expected.prompt_ids.tolist()
+    if expected.margin >= MARGIN:
+        assert output.tensors("text")["ids"].tolist() == expected.ids
+    if "rows" in prompt:
+        rows = expected.hidden[prompt["row_positions"]]
+        scale = np.abs(rows).max(-1, keepdims=True)
+        np.testing.assert_allclose(prompt["rows"] / scale, rows / scale, rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("first", [TEXT[4], AUDIO[0], AUDIO[1], AUDIO[2]])
+def test_turns_of_a_conversation_reuse_what_went_before(
+    engine: ThinkerEngine, reference: Reference, first: Conversation
+) -> None:
+    spoken_to = first
+    before = 0
+    for words in ("What is the time", "And the water?", "No more"):
+        out = run_segment(engine, *segment(spoken_to, max_tokens=TURN_TOKENS))
+        _assert_equal(reference, spoken_to, out)
+        assert _cached(out) >= before
+        assert out.completed is not None
+        before = out.completed.input_positions
+        spoken_to = _next_turn(spoken_to, out, words)
+    assert before > 0
+
+
+def test_rows_of_reused_audio_come_again_in_the_next_turn(
+    engine: ThinkerEngine, reference: Reference
+) -> None:
+    silent = run_segment(engine, *segment(AUDIO[1], outputs=frozenset({"text"})))
+    spoken_to = _next_turn(AUDIO[1], silent, "Say it")
+    out = run_segment(engine, *segment(spoken_to, max_tokens=TURN_TOKENS))
+    positions = out.tensors("prompt")["row_positions"]
+    assert len(positions)
+    assert _cached(out) > positions.max()
+    _assert_equal(reference, spoken_to, out)
+
+
+def test_audio_that_follows_reused_audio_is_encoded_as_in_the_whole(
+    engine: ThinkerEngine, reference: Reference
+) -> None:
+    heard = conversation(say(1.5, "one"))
+    out = run_segment(engine, *segment(heard, max_tokens=TURN_TOKENS))
+    more = _next_turn(heard, out, "and this?")
+    spoken_to = Conversation(
+        (*more.messages, Message("user", (AudioPart(1),))), (*heard.recordings, recording(1.2, 5))
+    )
+    again = run_segment(engine, *segment(spoken_to, max_tokens=TURN_TOKENS))
+    assert _cached(again) > 0
+    _assert_equal(reference, spoken_to, again)
+
+
+def test_nothing_is_reused_from_the_first_other_sound_on(
+    engine: ThinkerEngine, reference: Reference
+) -> None:
+    heard = conversation(SYSTEM, say("Listen: ", 1.0, " yes"))
+    other = Conversation(heard.messages, (recording(1.0, seed=9),))
+    run_segment(engine, *segment(heard, max_tokens=TURN_TOKENS))
+    out = run_segment(engine, *segment(other, max_tokens=TURN_TOKENS))
+    first_audio = out.tensors("prompt")["row_positions"][0]
+    assert 0 < _cached(out) <= first_audio
+    _assert_equal(reference, other, out)
+
+
+def test_common_beginning_is_copied_and_the_other_conversation_keeps_its_own(
+    engine: ThinkerEngine, reference: Reference
+) -> None:
+    first, second = (conversation(SYSTEM, say(words)) for words in ("One two", "People"))
+    out = run_segment(engine, *segment(first, max_tokens=TURN_TOKENS))
+    branch = run_segment(engine, *segment(second, max_tokens=TURN_TOKENS))
+    assert _cached(branch) > 0
+    _assert_equal(reference, second, branch)
+    spoken_to = _next_turn(first, out, "And?")
+    back = run_segment(engine, *segment(spoken_to, max_tokens=TURN_TOKENS))
+    assert _cached(back) > _cached(branch)
+    _assert_equal(reference, spoken_to, back)
+
+
+def test_interrupted_reply_is_reused_and_a_broken_off_prompt_is_not(small_dir: Path) -> None:
+    engine = load(small_dir, StageConfig(), prefill_rows=16).engine
+    key, cut = SegmentKey("interrupted", 0), SegmentKey("broken off", 0)
+    long = conversation(SYSTEM, say("How many people"))
+    for each, steps in ((cut, 2), (key, 12)):
+        _feed(engine, each, long)
+        for _ in range(steps):
+            engine.step()
+        engine.release(each)
+        out = run_segment(engine, *segment(long, max_tokens=2), SegmentKey(each.session_id, 1))
+        assert out.completed is not None
+        whole = out.completed.input_positions - 1
+        assert _cached(out) == (0 if each is cut else whole)
+        assert isinstance(engine, ThinkerEngine)
+        engine.forget()
+
+
+def _feed(engine: Engine, key: SegmentKey, spoken_to: Conversation) -> None:
+    settings, [chunk] = segment(spoken_to)
+    engine.admit(key, settings)
+    engine.accept(key, chunk)
+
+
+class _CountingModel(ThinkerModel):
+    """Counts what is fed."""
+
+    rows = 0
+
+    def forward(self, feeds: Sequence[Feed]) -> list[Fed]:
+        self.rows += sum(len(each.ids) for each in feeds)
+        return super().forward(feeds)
+
+
+def test_reused_positions_are_not_computed_again(small_dir: Path) -> None:
+    engine = load(small_dir, StageConfig()).engine
+    assert isinstance(engine, ThinkerEngine)
+    engine._model.__class__ = _CountingModel
+    long = ask("the water and the time " * 12)
+    for cached in (False, True):
+        before = engine._model.rows  # type: ignore[attr-defined]
+        out = run_segment(engine, *segment(long, max_tokens=3))
+        assert out.completed is not None
+        fed = engine._model.rows - before  # type: ignore[attr-defined]
+        assert (_cached(out) > 0) == cached
+        assert fed == out.completed.input_positions - _cached(out) + 2

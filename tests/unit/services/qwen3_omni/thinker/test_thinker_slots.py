@@ -1,0 +1,69 @@
+from __future__ import annotations
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from thinker_conversations import recording
+from transformers import WhisperFeatureExtractor
+
+from services.lm.slots import shared_length
+from services.qwen3_omni.thinker.audio import AudioFeatures, AudioFrontEnd
+from services.qwen3_omni.thinker.generation import prompt_content
+from services.qwen3_omni.thinker.schedule import prefill_shares
+
+
+@pytest.fixture(scope="module")
+def front_end() -> AudioFrontEnd:
+    return AudioFrontEnd(WhisperFeatureExtractor(feature_size=128), n_window=50, max_audio_s=60.0)
+
+
+def _extract(front_end: AudioFrontEnd, *seconds: float, seed: int = 0) -> AudioFeatures:
+    audio = front_end.extract([recording(each, seed=seed) for each in seconds])
+    assert audio is not None
+    return audio
+
+
+def test_content_differs_when_the_sound_does(front_end: AudioFrontEnd) -> None:
+    first, second = _extract(front_end, 0.5), _extract(front_end, 0.5, seed=1)
+    ids = np.asarray([3, *[9] * first.positions[0], 4], dtype=np.int32)
+    heard, again, other = (
+        prompt_content(ids, 9, each) for each in (first, _extract(front_end, 0.5), second)
+    )
+    assert heard.tolist() == again.tolist()
+    assert shared_length(heard, other) == 1
+    assert (heard[1:-1] < 0).all()
+    assert prompt_content(ids, 9, None).tolist() == ids.tolist()
+
+
+def test_digest_differs_when_a_longer_recording_pads_the_chunks(front_end: AudioFrontEnd) -> None:
+    heard = np.zeros((1, 128, 50), dtype=np.float32)
+    alone = front_end._digests(heard, np.ones((1, 50), dtype=np.int32))
+    mask = np.ones((2, 80), dtype=np.int32)
+    mask[0, 50:] = 0
+    beside = front_end._digests(np.zeros((2, 128, 80), dtype=np.float32), mask)
+    assert alone[0] != beside[0]
+
+
+def test_digest_is_the_same_when_recordings_fill_whole_chunks(front_end: AudioFrontEnd) -> None:
+    mask = np.ones((1, 100), dtype=np.int32)
+    short = front_end._digests(np.zeros((1, 128, 100), dtype=np.float32), mask)
+    longer = np.ones((2, 300), dtype=np.int32)
+    longer[0, 100:] = 0
+    assert front_end._digests(np.zeros((2, 128, 300), dtype=np.float32), longer)[0] == short[0]
+
+
+def test_shares_go_to_the_oldest_and_then_to_the_shortest() -> None:
+    assert prefill_shares([1000, 300, 20], 256) == [64, 172, 20]
+    assert prefill_shares([1000], 256) == [256]
+    assert prefill_shares([10, 20], 256) == [10, 20]
+    assert prefill_shares([5, 5], 1) == [1, 0]
+    assert prefill_shares([], 256) == []
+
+
+@given(st.lists(st.integers(1, 500), max_size=8), st.integers(1, 300))
+def test_shares_use_the_budget_and_no_more(remaining: list[int], budget: int) -> None:
+    shares = prefill_shares(remaining, budget)
+    assert sum(shares) == min(sum(remaining), budget)
+    assert all(0 <= share <= rows for share, rows in zip(shares, remaining, strict=True))
+    assert not remaining or shares[0] > 0

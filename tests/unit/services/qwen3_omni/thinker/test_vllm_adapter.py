@@ -1,0 +1,301 @@
+"""The vLLM engine's side of the contract, with a host that is told what comes of its orders."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from unittest.mock import patch
+
+import numpy as np
+import pytest
+from thinker_conversations import AUDIO, TEXT, segment
+
+from antiphon.conversation import Conversation
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import AntiphonError, ErrorCode, Internal, Unavailable
+from antiphon.pipelines.qwen3_omni import read_config
+from antiphon.runtime.engine import Completed, DetachedEngine, Emitted, EngineEvent, Failed
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon.testing.drive_engine import run_segment
+from antiphon.wire.logprobs import logprobs_from_tensors
+from services.qwen3_omni.thinker.intake import Intake
+from services.qwen3_omni.thinker.load import load, load_intake
+from services.qwen3_omni.thinker.vllm_engine import engine as engine_module
+from services.qwen3_omni.thinker.vllm_engine.engine import VllmThinkerEngine
+from services.qwen3_omni.thinker.vllm_engine.mailbox import Delivery, Ended, Mailbox, Rows, Tokens
+from services.qwen3_omni.thinker.vllm_engine.order import Order
+from services.qwen3_omni.thinker.vllm_engine.prompt_check import PromptCheck
+from services.qwen3_omni.thinker.vllm_engine.scores import scores_at
+
+KEY = SegmentKey("s", 0)
+
+
+class Told:
+    """A host that does nothing by itself."""
+
+    def __init__(self) -> None:
+        self.fault: AntiphonError | None = None
+        self.orders: list[Order] = []
+        self.cancelled: list[int] = []
+
+    def check_up(self) -> None:
+        if self.fault is not None:
+            raise self.fault
+
+    def watch(self, changed: Callable[[AntiphonError | None], None]) -> None:
+        changed(self.fault)
+
+    def submit(self, order: Order) -> None:
+        self.orders.append(order)
+
+    def cancel(self, number: int) -> None:
+        self.cancelled.append(number)
+
+
+class Bench:
+    """An engine, its host and its mailbox."""
+
+    def __init__(self, directory: Path, intake: Intake) -> None:
+        self.host, self.mailbox = Told(), Mailbox()
+        vocabulary = read_config(directory)["thinker_config"]["text_config"]["vocab_size"]
+        check = PromptCheck(intake.prompts.special, vocabulary, hears=True)
+        self.engine = VllmThinkerEngine(intake, check, self.host, self.mailbox, close=lambda: None)
+
+    def begin(self, given: tuple[object, list[object]], key: SegmentKey = KEY) -> list[EngineEvent]:
+        """A segment up to its order."""
+        settings, (chunk,) = given
+        self.engine.admit(key, settings)  # type: ignore[arg-type]
+        self.engine.accept(key, chunk)  # type: ignore[arg-type]
+        return list(self.engine.step())
+
+    def bring(self, *deliveries: Delivery) -> list[EngineEvent]:
+        """One step that finds these."""
+        for delivery in deliveries:
+            self.mailbox.put(delivery)
+        return list(self.engine.step())
+
+
+@pytest.fixture(scope="module")
+def intake(small_dir: Path) -> Intake:
+    return load_intake(small_dir, StageConfig())
+
+
+@pytest.fixture
+def bench(small_dir: Path, intake: Intake) -> Bench:
+    made = Bench(small_dir, intake)
+    assert isinstance(made.engine, DetachedEngine)
+    return made
+
+
+@pytest.fixture(scope="module")
+def exchange(small_dir: Path) -> tuple[Conversation, list[int]]:
+    """A question, and the ids of its whole reply: some, with a stop id."""
+    engine = load(small_dir, StageConfig()).engine
+    for question in TEXT:
+        out = run_segment(engine, *segment(question))
+        ids: list[int] = out.tensors("text")["ids"].tolist()
+        if len(ids) > 8 and out.finish_reason("text") is FinishReason.STOP:
+            return question, ids
+    raise AssertionError("every reply is short or cut")
+
+
+@pytest.fixture
+def question(exchange: tuple[Conversation, list[int]]) -> Conversation:
+    return exchange[0]
+
+
+@pytest.fixture
+def said(exchange: tuple[Conversation, list[int]]) -> list[int]:
+    return exchange[1]
+
+
+def ids_of(events: list[EngineEvent], edge: str) -> list[int]:
+    """All ids on an edge."""
+    chunks = [each for each in events if isinstance(each, Emitted) and each.edge == edge]
+    return [id_ for each in chunks if "ids" in each.tensors for id_ in each.tensors["ids"].tolist()]
+
+
+def test_prompt_leaves_with_the_order_and_words_want_no_rows(
+    bench: Bench, question: Conversation, intake: Intake
+) -> None:
+    events = bench.begin(segment(question, max_tokens=7))
+    (order,) = bench.host.orders
+    assert ids_of(events, "prompt") == order.ids.tolist()
+    assert not len(order.row_positions)
+    assert (order.limit, order.stop_id) == (7, intake.prompts.special.im_end)
+
+
+def test_every_id_is_delivered_when_an_update_carries_several(
+    bench: Bench, question: Conversation, said: list[int]
+) -> None:
+    prompt = ids_of(bench.begin(segment(question)), "prompt")
+    events = bench.bring(
+        Tokens(0, said[:1], prompt, 5, False),
+        Tokens(0, said[1:4], None, 0, False),
+        Tokens(0, said[4:], None, 0, True),
+    )
+    assert ids_of(events, "text") == said
+    assert ids_of(events, "tokens") == said[:-1]
+    completed = events[-1]
+    assert isinstance(completed, Completed)
+    assert completed.input_cached_positions == 5
+    assert completed.output_positions == len(said)
+
+
+@dataclass
+class Flat:
+    """Scores as vLLM lays them out; of each id i also those of `others`."""
+
+    ids: list[int]
+    others: tuple[int, ...]
+    start_indices: list[int] = field(default_factory=list)
+    end_indices: list[int] = field(default_factory=list)
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    ranks: list[int | None] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        for id_ in self.ids:
+            self.start_indices.append(len(self.token_ids))
+            ranks = [9, *range(1, 1 + len(self.others))]
+            for each, rank in zip((id_, *(id_ + n for n in self.others)), ranks, strict=True):
+                self.token_ids.append(each)
+                self.logprobs.append(-each / 8)
+                self.ranks.append(rank)
+            self.end_indices.append(len(self.token_ids))
+
+
+def test_logprobs_stay_with_their_ids_when_an_update_carries_several(
+    bench: Bench, question: Conversation, said: list[int], intake: Intake
+) -> None:
+    prompt = ids_of(bench.begin(segment(question, top_logprobs=2)), "prompt")
+    assert bench.host.orders[0].sampling.top_logprobs == 2
+    events = bench.bring(
+        Tokens(0, said[:1], prompt, 5, False, Flat(said[:1], (1, 2))),
+        Tokens(0, said[1:4], None, 0, False, Flat(said[1:4], (1, 2))),
+        Tokens(0, said[4:], None, 0, True, Flat(said[4:], (1, 2))),
+    )
+    texts = [each for each in events if isinstance(each, Emitted) and each.edge == "text"]
+    came = [token for each in texts for token in logprobs_from_tensors(each.tensors)]
+    shown = [id_ for id_ in said if intake.vocabulary.token_bytes(id_)]
+    assert [each.token_id for each in came] == shown
+    for token in came:
+        everything = (token, *token.top)
+        assert [each.token_id - token.token_id for each in everything] == [0, 1, 2]
+        assert [each.logprob for each in everything] == [-each.token_id / 8 for each in everything]
+
+
+def test_scores_name_an_id_among_the_likeliest_again_when_vllm_has_joined_updates() -> None:
+    """Id 5 is there once, in front, as the second likeliest."""
+    flat = Flat([5], (2,))
+    flat.token_ids, flat.ranks, flat.logprobs = [5, 7, 9], [2, 1, 3], [-2.0, -1.0, -3.0]
+    flat.end_indices = [3]
+    assert scores_at(flat, 0, [5], 3) == ([5, 7, 5, 9], [-2.0, -1.0, -2.0, -3.0])
+    assert scores_at(flat, 0, [5], 2) == ([5, 7, 9], [-2.0, -1.0, -3.0])
+
+
+@pytest.mark.parametrize("scores", [None, Flat([1], (1,)), Flat([1, 2], ())])
+def test_segment_fails_when_vllm_keeps_back_the_logprobs_that_were_asked_for(
+    bench: Bench, question: Conversation, said: list[int], scores: Flat | None
+) -> None:
+    prompt = ids_of(bench.begin(segment(question, top_logprobs=2)), "prompt")
+    (failed,) = bench.bring(Tokens(0, said[:2], prompt, 0, False, scores))
+    assert isinstance(failed, Failed)
+    assert "does not say how likely" in failed.error.message
+
+
+def test_ids_behind_a_stop_string_are_nobodys_and_vllm_is_stopped(
+    bench: Bench, question: Conversation, said: list[int], intake: Intake
+) -> None:
+    text = intake.prompts.chat.tokenizer.decode(said, skip_special_tokens=True)
+    prompt = ids_of(bench.begin(segment(question, stop=(text[3:6],))), "prompt")
+    events = bench.bring(Tokens(0, said, prompt, 0, False))
+    (finish,) = [
+        each.finish_reason
+        for each in events
+        if isinstance(each, Emitted) and each.edge == "text" and each.finish_reason
+    ]
+    assert finish is FinishReason.STOP
+    assert len(ids_of(events, "text")) < len(said)
+    assert 0 in bench.host.cancelled
+    assert bench.bring(Tokens(0, said, None, 0, True)) == []
+
+
+def test_segment_ends_when_the_rows_that_come_after_its_reply_have_come(
+    bench: Bench, said: list[int]
+) -> None:
+    prompt = ids_of(bench.begin(segment(AUDIO[0], max_tokens=1)), "prompt")
+    positions = bench.host.orders[0].row_positions
+    events = bench.bring(Tokens(0, said[:1], prompt, 0, True))
+    assert not any(isinstance(each, Completed) for each in events)
+    start, half = int(positions[0]), len(positions) // 2
+    rows = np.arange(len(positions) * 3, dtype=np.float32).reshape(-1, 3)
+    events = bench.bring(Rows(0, start, rows[:half]))
+    events += bench.bring(Rows(0, start + half, rows[half:]))
+    chunks = [each for each in events if isinstance(each, Emitted)]
+    assert [each.finish_reason for each in chunks] == [None, FinishReason.STOP]
+    came = np.concatenate([each.tensors["row_positions"] for each in chunks])
+    assert came.tolist() == positions.tolist()
+    assert isinstance(events[-1], Completed)
+
+
+def test_segment_fails_alone_when_rows_have_a_gap(
+    bench: Bench, question: Conversation, said: list[int]
+) -> None:
+    bench.begin(segment(AUDIO[0]))
+    prompt = ids_of(bench.begin(segment(question), SegmentKey("t", 0)), "prompt")
+    start = int(bench.host.orders[0].row_positions[0])
+    events = bench.bring(
+        Rows(0, start + 1, np.zeros((1, 3), np.float32)), Tokens(1, said, prompt, 0, True)
+    )
+    assert isinstance(events[0], Failed)
+    assert events[0].error.code is ErrorCode.DATA_LOSS
+    assert bench.host.cancelled[0] == 0
+    assert isinstance(events[-1], Completed)
+
+
+def test_segment_fails_when_its_rows_are_overdue(bench: Bench, said: list[int]) -> None:
+    prompt = ids_of(bench.begin(segment(AUDIO[0], max_tokens=1)), "prompt")
+    with patch.object(engine_module, "ROWS_TIMEOUT_S", 0.0):
+        events = bench.bring(Tokens(0, said[:1], prompt, 0, True))
+    (failed,) = [each for each in events if isinstance(each, Failed)]
+    assert "hidden rows" in failed.error.message
+
+
+@pytest.mark.parametrize("error", [Internal("it broke"), Unavailable("it is down")])
+def test_segment_fails_with_the_fault_that_ended_its_order(
+    bench: Bench, question: Conversation, error: AntiphonError
+) -> None:
+    bench.begin(segment(question))
+    (failed,) = bench.bring(Ended(0, error))
+    assert isinstance(failed, Failed)
+    assert failed.error is error
+
+
+def test_segment_fails_when_vllm_ends_early_or_makes_another_prompt(
+    bench: Bench, question: Conversation, said: list[int]
+) -> None:
+    prompt = ids_of(bench.begin(segment(question)), "prompt")
+    *_, failed = bench.bring(Tokens(0, said[:2], prompt, 0, True))
+    assert isinstance(failed, Failed)
+    assert "early, after 2 ids" in failed.error.message
+    bench.begin(segment(question), SegmentKey("t", 0))
+    (failed,) = bench.bring(Tokens(1, said[:2], prompt[:-1], 0, False))
+    assert isinstance(failed, Failed)
+    assert "another prompt" in failed.error.message
+
+
+def test_released_segment_is_cancelled_and_what_still_comes_is_dropped(
+    bench: Bench, question: Conversation, said: list[int]
+) -> None:
+    bench.begin(segment(question))
+    bench.engine.release(KEY)
+    assert bench.host.cancelled == [0]
+    assert bench.bring(Tokens(0, said, None, 0, True)) == []
+
+
+def test_segments_are_refused_while_vllm_is_down(bench: Bench, question: Conversation) -> None:
+    bench.host.fault = Unavailable("it is down")
+    with pytest.raises(Unavailable):
+        bench.engine.admit(KEY, segment(question)[0])

@@ -1,0 +1,99 @@
+"""Prompts that would end vLLM's engine are refused before it sees them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from antiphon.errors import InvalidArgument
+from antiphon.pipelines.qwen3_omni import SpecialIds
+from services.qwen3_omni.thinker.audio import AudioFeatures
+from services.qwen3_omni.thinker.prompt import PreparedPrompt
+from services.qwen3_omni.thinker.vision import Visual
+from services.qwen3_omni.thinker.vllm_engine.prompt_check import PromptCheck
+
+AUDIO, IMAGE, VIDEO, VOCABULARY = 50, 51, 52, 60
+SPECIAL = SpecialIds(40, 41, 42, 43, 44, 45, 46, audio=AUDIO, image=IMAGE, video=VIDEO)
+CHECK = PromptCheck(SPECIAL, VOCABULARY, hears=True)
+
+
+def visual(kind: Literal["image", "video"], positions: int) -> Visual:
+    """Something that takes so many positions."""
+    return Visual(kind, (1, 1, positions), 1, lambda: Image.new("RGB", (1, 1)))
+
+
+def prompt(ids: list[int], *positions: int, visuals: Sequence[Visual] = ()) -> PreparedPrompt:
+    """Ids with recordings that take so many positions, and with what is seen."""
+    audio = None
+    if positions:
+        count = len(positions)
+        nothing = np.zeros((count, 2, 1), np.float32)
+        mask = np.ones((count, 1), np.int32)
+        audio = AudioFeatures(nothing, mask, positions, tuple(range(-count, 0)))
+    return PreparedPrompt(np.array(ids, np.int32), audio, visuals)
+
+
+def test_each_recording_keeps_one_place() -> None:
+    ids = [1, AUDIO, AUDIO, AUDIO, 2, AUDIO, 3]
+    assert CHECK.short_ids(prompt(ids, 3, 1)).tolist() == [1, AUDIO, 2, AUDIO, 3]
+
+
+def test_each_image_and_video_keeps_one_place() -> None:
+    ids = [1, IMAGE, IMAGE, 2, AUDIO, AUDIO, AUDIO, 3, VIDEO, VIDEO, 4, IMAGE, 5]
+    visuals = (visual("image", 2), visual("video", 2), visual("image", 1))
+    short = CHECK.short_ids(prompt(ids, 3, visuals=visuals))
+    assert short.tolist() == [1, IMAGE, 2, AUDIO, 3, VIDEO, 4, IMAGE, 5]
+
+
+def test_words_stay_as_they_are() -> None:
+    assert CHECK.short_ids(prompt([1, 2, 0, VOCABULARY - 1])).tolist() == [1, 2, 0, 59]
+
+
+@pytest.mark.parametrize(
+    ("bad", "words"),
+    [
+        pytest.param(prompt([1, AUDIO, AUDIO], 2), "ends with", id="place at the end"),
+        pytest.param(prompt([1, AUDIO, AUDIO, AUDIO, 2], 2, 1), "parted", id="side by side"),
+        pytest.param(prompt([1, AUDIO, 2, AUDIO, 3], 1), "places", id="more places"),
+        pytest.param(prompt([1, AUDIO, 2], 1, 1), "places", id="more recordings"),
+        pytest.param(prompt([1, AUDIO, 2]), "places", id="no recording"),
+        pytest.param(prompt([1, AUDIO, 2], 2), "places", id="wrong length"),
+        pytest.param(prompt([1, VOCABULARY]), "vocabulary", id="above the vocabulary"),
+        pytest.param(prompt([1, -1]), "vocabulary", id="negative"),
+        pytest.param(prompt([1, IMAGE, 2]), "images", id="no image"),
+        pytest.param(prompt([1, VIDEO, 2]), "videos", id="no video"),
+        pytest.param(
+            prompt([1, IMAGE, 2], visuals=[visual("video", 1)]), "images", id="other kind"
+        ),
+        pytest.param(
+            prompt([1, IMAGE, IMAGE, 2], visuals=[visual("image", 1)] * 2),
+            "parted",
+            id="images side by side",
+        ),
+        pytest.param(
+            prompt([1, IMAGE, AUDIO, 2], 1, visuals=[visual("image", 1)]),
+            "side by side",
+            id="image beside a recording",
+        ),
+        pytest.param(
+            prompt([1, IMAGE], visuals=[visual("image", 1)]), "ends with", id="image at the end"
+        ),
+    ],
+)
+def test_prompt_is_refused_by_name_when_vllm_would_die_of_it(
+    bad: PreparedPrompt, words: str
+) -> None:
+    with pytest.raises(InvalidArgument, match=words) as raised:
+        CHECK.short_ids(bad)
+    assert raised.value.field == "messages"
+
+
+def test_recordings_are_refused_where_none_can_be_heard() -> None:
+    deaf = PromptCheck(SPECIAL, VOCABULARY, hears=False)
+    assert deaf.short_ids(prompt([1, 2])).tolist() == [1, 2]
+    with pytest.raises(InvalidArgument, match="pipeline_parallel_size"):
+        deaf.short_ids(prompt([1, AUDIO, 2], 1))
