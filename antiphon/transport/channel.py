@@ -6,16 +6,18 @@ rows of 30 s of audio); bounds are kept per session instead.
 Keepalive notices a peer that is stopped (SIGSTOP) or whose host vanished, within
 `KEEPALIVE_TIME_MS` + `PING_TIMEOUT_MS`; a killed process on a live host is noticed at
 once. Pings are answered by gRPC's own threads, which need neither the peer's event loop
-nor its interpreter: a busy process answers them, and so does one that hangs, which the
-gateway's probes notice.
+nor its interpreter. The gateway's probes notice a stage sooner and in more cases; they also
+tolerate a pause of the whole machine, after which gRPC's timer expires before the answer
+that lies in the socket is read. So pings get more time than probes.
 """
 
 from __future__ import annotations
 
 KEEPALIVE_TIME_MS = 1000
-# How long a ping may stay unanswered. grpc.keepalive_timeout_ms is shadowed in this gRPC by
-# the timeout of any ping, which is a minute unless it is set.
-PING_TIMEOUT_MS = 1000
+# How long a ping may stay unanswered; longer than a busy machine may pause.
+# grpc.keepalive_timeout_ms is shadowed in this gRPC by the timeout of any ping, which is a
+# minute unless it is set.
+PING_TIMEOUT_MS = 5000
 MAX_RECONNECT_BACKOFF_MS = 1000
 # How long one attempt may take; gRPC takes it from the option for the shortest backoff.
 CONNECT_TIMEOUT_MS = 2000

@@ -51,6 +51,8 @@ class Stage:
         self._config = config
         self._changed = changed
         self._says_serving = False
+        # Probes that were not answered since it last rose.
+        self._misses = 0
         self._holders: set[Lost] = set()
         self.channel = grpc.aio.insecure_channel(
             address, options=_channel_options(config.reconnect_s)
@@ -134,19 +136,18 @@ class Stage:
 
     async def _probe(self) -> None:
         """Ask at intervals whether it still answers, for as long as its health stream lasts."""
-        misses = 0
         while True:
             # A miss has taken its time already; and whether it was one shows at once.
-            if not misses:
+            if not self._misses:
                 await asyncio.sleep(self._config.probe_interval_s)
             if await self._answers():
-                misses = 0
+                self._misses = 0
                 continue
-            misses += 1
+            self._misses += 1
             reason = f"it has not answered a probe within {self._config.probe_timeout_s:g} s"
             self._fall(reason)
-            if misses >= MISSES_TO_LOSE:
-                self._lose(f"{reason}, {misses} times in a row")
+            if self._misses >= MISSES_TO_LOSE:
+                self._lose(f"{reason}, {self._misses} times in a row")
                 await asyncio.sleep(self._config.probe_interval_s)
 
     async def _answers(self) -> bool:
@@ -179,7 +180,7 @@ class Stage:
 
     def _rise(self, description: stage_pb2.DescribeResponse) -> None:
         log.info("stage %s at %s is ready", self.role, self.address)
-        self.description, self.reason = description, ""
+        self.description, self.reason, self._misses = description, "", 0
         self._changed()
 
     def _fall(self, reason: str) -> None:

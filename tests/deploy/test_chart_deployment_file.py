@@ -53,7 +53,9 @@ def test_commands_run_modules_of_this_repository_on_the_mounted_file(name: str) 
         if pod_name.endswith("-smoke"):
             continue
         (container,) = pod["containers"]
-        python, flag, module, option, path = container["command"]
+        python, flag, module, *role, option, path = container["command"]
+        component = pod_name.removeprefix("demo-antiphon-")
+        assert role == ([] if module == "gateway" else [component])
         assert (python, flag, option) == ("python", "-m", "--config")
         assert (ROOT / module.replace(".", "/") / "__main__.py").is_file(), module
         mounts = {each["mountPath"]: each["name"] for each in container["volumeMounts"]}

@@ -27,7 +27,7 @@ from benchmarks.failures.rig import (
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio]
 
 # What the error says of each, and the report of `/health`: one of these. A frozen stage misses
-# a ping and a probe at about the same time.
+# a probe sooner than a ping, unless the machine is busy.
 TOLD = {
     FROZEN.name: ("was lost", ("ping timeout", "probe")),
     HUNG_INTERPRETER.name: ("2 times in a row", ("probe",)),
