@@ -15,6 +15,7 @@ from pathlib import Path
 
 from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import DataLoss, FailedPrecondition, NotFound
+from antiphon.options import Option
 from antiphon.pipelines.files import REMEDY, read_json
 from antiphon.segment import ChunkPolicy, Delivery
 
@@ -81,13 +82,22 @@ class Edge:
                 )
 
 
+@dataclass(frozen=True, slots=True)
+class StageSpec:
+    """A stage: whether it samples, so that requests may say how, and the options it reads."""
+
+    role: str
+    samples: bool = False
+    options: tuple[Option, ...] = ()
+
+
 @dataclass(frozen=True)
 class Pipeline:
     """A model family. `architectures` are values of the checkpoint's `config.json`."""
 
     name: str
     architectures: tuple[str, ...]
-    roles: tuple[str, ...]
+    stages: tuple[StageSpec, ...]
     edges: tuple[Edge, ...]
     # Where the stages' code is; empty: `services.<name>`.
     folder: str = ""
@@ -96,6 +106,15 @@ class Pipeline:
     chunk_policy: ChunkPolicy = field(
         default=ChunkPolicy(first=1, ramp=(1, 2, 3, 4, 6, 8), steady=12)
     )
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """The roles of the stages."""
+        return tuple(stage.role for stage in self.stages)
+
+    def stage(self, role: str) -> StageSpec:
+        """The stage of that role."""
+        return next(stage for stage in self.stages if stage.role == role)
 
     @property
     def package(self) -> str:

@@ -21,7 +21,7 @@ import numpy.typing as npt
 
 from antiphon.errors import DataLoss, FailedPrecondition
 from antiphon.pipelines.files import REMEDY, read_json
-from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, TensorSpec
+from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, StageSpec, TensorSpec
 from antiphon.segment import Delivery
 
 THINKER, TALKER, CODE2WAV = "thinker", "talker", "code2wav"
@@ -39,7 +39,11 @@ TOKEN_PACE_S = 0.010
 PIPELINE = Pipeline(
     name="qwen3_omni",
     architectures=("Qwen3OmniMoeForConditionalGeneration",),
-    roles=(THINKER, TALKER, CODE2WAV),
+    stages=(
+        StageSpec(THINKER, samples=True),
+        StageSpec(TALKER, samples=True),
+        StageSpec(CODE2WAV),
+    ),
     edges=(
         # What the client says: see antiphon/conversation.py. One chunk carries
         # `messages` (JSON) and, as `audio.0`, `audio.1`, ..., the recordings.

@@ -354,6 +354,24 @@ class SegmentOpen(google.protobuf.message.Message):
         ) -> None: ...
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
+    @typing.final
+    class OptionsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        @property
+        def value(self) -> global___OptionValue: ...
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: global___OptionValue | None = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["value", b"value"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     SEGMENT_FIELD_NUMBER: builtins.int
     SAMPLING_FIELD_NUMBER: builtins.int
     VOICE_FIELD_NUMBER: builtins.int
@@ -363,6 +381,7 @@ class SegmentOpen(google.protobuf.message.Message):
     DEADLINE_S_FIELD_NUMBER: builtins.int
     HISTORY_FIELD_NUMBER: builtins.int
     LAST_FIELD_NUMBER: builtins.int
+    OPTIONS_FIELD_NUMBER: builtins.int
     segment: builtins.int
     """Counted from 0, without gaps."""
     voice: builtins.str
@@ -391,6 +410,13 @@ class SegmentOpen(google.protobuf.message.Message):
     def history(self) -> global___History:
         """Present when the segment resumes on this stage."""
 
+    @property
+    def options(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, global___OptionValue]:
+        """What the client said of the options that this stage reads, by name; see
+        DescribeResponse.options. One without entry takes its default. The only field
+        that differs between the stages of a session.
+        """
+
     def __init__(
         self,
         *,
@@ -403,11 +429,38 @@ class SegmentOpen(google.protobuf.message.Message):
         deadline_s: builtins.float = ...,
         history: global___History | None = ...,
         last: builtins.bool = ...,
+        options: collections.abc.Mapping[builtins.str, global___OptionValue] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "history", b"history"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "deadline_s", b"deadline_s", "delivery", b"delivery", "history", b"history", "last", b"last", "outputs", b"outputs", "sampling", b"sampling", "segment", b"segment", "voice", b"voice"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "deadline_s", b"deadline_s", "delivery", b"delivery", "history", b"history", "last", b"last", "options", b"options", "outputs", b"outputs", "sampling", b"sampling", "segment", b"segment", "voice", b"voice"]) -> None: ...
 
 global___SegmentOpen = SegmentOpen
+
+@typing.final
+class OptionValue(google.protobuf.message.Message):
+    """The value of an option, of the kind that its description tells."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: builtins.int
+    NUMBER_FIELD_NUMBER: builtins.int
+    FLOAT32_FIELD_NUMBER: builtins.int
+    text: builtins.str
+    number: builtins.float
+    float32: builtins.bytes
+    """A recording: float32 little-endian mono samples at the option's rate."""
+    def __init__(
+        self,
+        *,
+        text: builtins.str = ...,
+        number: builtins.float = ...,
+        float32: builtins.bytes = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["float32", b"float32", "number", b"number", "text", b"text", "value", b"value"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["float32", b"float32", "number", b"number", "text", b"text", "value", b"value"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["value", b"value"]) -> typing.Literal["text", "number", "float32"] | None: ...
+
+global___OptionValue = OptionValue
 
 @typing.final
 class Sampling(google.protobuf.message.Message):

@@ -5,6 +5,7 @@ What the gateway offers over gRPC: the door of the client SDK."""
 
 import antiphon.v1.chunk_pb2
 import antiphon.v1.session_pb2
+import antiphon.v1.stage_pb2
 import builtins
 import collections.abc
 import google.protobuf.descriptor
@@ -59,6 +60,8 @@ class ModelInfo(google.protobuf.message.Message):
     INPUT_KINDS_FIELD_NUMBER: builtins.int
     OUTPUT_KINDS_FIELD_NUMBER: builtins.int
     CONTEXT_LIMIT_FIELD_NUMBER: builtins.int
+    OPTIONS_FIELD_NUMBER: builtins.int
+    SAMPLING_STAGES_FIELD_NUMBER: builtins.int
     name: builtins.str
     sample_rate_hz: builtins.int
     """Of produced audio, Hz."""
@@ -71,6 +74,16 @@ class ModelInfo(google.protobuf.message.Message):
 
     @property
     def output_kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
+    @property
+    def options(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[antiphon.v1.stage_pb2.OptionDescription]:
+        """What a request may say besides; see GenerateRequest.options."""
+
+    @property
+    def sampling_stages(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """The stages that sample, the keys of GenerateRequest.sampling; the one that reads
+        the messages is left out, whose key is empty.
+        """
+
     def __init__(
         self,
         *,
@@ -80,8 +93,10 @@ class ModelInfo(google.protobuf.message.Message):
         input_kinds: collections.abc.Iterable[builtins.str] | None = ...,
         output_kinds: collections.abc.Iterable[builtins.str] | None = ...,
         context_limit: builtins.int = ...,
+        options: collections.abc.Iterable[antiphon.v1.stage_pb2.OptionDescription] | None = ...,
+        sampling_stages: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["context_limit", b"context_limit", "input_kinds", b"input_kinds", "name", b"name", "output_kinds", b"output_kinds", "sample_rate_hz", b"sample_rate_hz", "voices", b"voices"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["context_limit", b"context_limit", "input_kinds", b"input_kinds", "name", b"name", "options", b"options", "output_kinds", b"output_kinds", "sample_rate_hz", b"sample_rate_hz", "sampling_stages", b"sampling_stages", "voices", b"voices"]) -> None: ...
 
 global___ModelInfo = ModelInfo
 
@@ -212,6 +227,24 @@ class GenerateRequest(google.protobuf.message.Message):
         def HasField(self, field_name: typing.Literal["value", b"value"]) -> builtins.bool: ...
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
+    @typing.final
+    class OptionsEntry(google.protobuf.message.Message):
+        DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+        KEY_FIELD_NUMBER: builtins.int
+        VALUE_FIELD_NUMBER: builtins.int
+        key: builtins.str
+        @property
+        def value(self) -> global___OptionInput: ...
+        def __init__(
+            self,
+            *,
+            key: builtins.str = ...,
+            value: global___OptionInput | None = ...,
+        ) -> None: ...
+        def HasField(self, field_name: typing.Literal["value", b"value"]) -> builtins.bool: ...
+        def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
+
     MODEL_FIELD_NUMBER: builtins.int
     MESSAGES_FIELD_NUMBER: builtins.int
     MODALITIES_FIELD_NUMBER: builtins.int
@@ -220,6 +253,7 @@ class GenerateRequest(google.protobuf.message.Message):
     DELIVERY_FIELD_NUMBER: builtins.int
     CHUNK_POLICY_FIELD_NUMBER: builtins.int
     INCLUDE_IDS_FIELD_NUMBER: builtins.int
+    OPTIONS_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Empty: the server's only model."""
     voice: builtins.str
@@ -236,10 +270,14 @@ class GenerateRequest(google.protobuf.message.Message):
 
     @property
     def sampling(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, antiphon.v1.session_pb2.Sampling]:
-        """Sampling by stage role."""
+        """Sampling by stage role; the empty key is the stage that reads the messages."""
 
     @property
     def chunk_policy(self) -> antiphon.v1.session_pb2.ChunkPolicy: ...
+    @property
+    def options(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, global___OptionInput]:
+        """Options of the model by name, as `ModelInfo.options` describes them."""
+
     def __init__(
         self,
         *,
@@ -251,11 +289,40 @@ class GenerateRequest(google.protobuf.message.Message):
         delivery: antiphon.v1.session_pb2.Delivery.ValueType = ...,
         chunk_policy: antiphon.v1.session_pb2.ChunkPolicy | None = ...,
         include_ids: builtins.bool = ...,
+        options: collections.abc.Mapping[builtins.str, global___OptionInput] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "delivery", b"delivery", "include_ids", b"include_ids", "messages", b"messages", "modalities", b"modalities", "model", b"model", "sampling", b"sampling", "voice", b"voice"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "delivery", b"delivery", "include_ids", b"include_ids", "messages", b"messages", "modalities", b"modalities", "model", b"model", "options", b"options", "sampling", b"sampling", "voice", b"voice"]) -> None: ...
 
 global___GenerateRequest = GenerateRequest
+
+@typing.final
+class OptionInput(google.protobuf.message.Message):
+    """What a client says of an option."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TEXT_FIELD_NUMBER: builtins.int
+    NUMBER_FIELD_NUMBER: builtins.int
+    AUDIO_FIELD_NUMBER: builtins.int
+    text: builtins.str
+    number: builtins.float
+    @property
+    def audio(self) -> global___AudioPart:
+        """A recording."""
+
+    def __init__(
+        self,
+        *,
+        text: builtins.str = ...,
+        number: builtins.float = ...,
+        audio: global___AudioPart | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["audio", b"audio", "number", b"number", "text", b"text", "value", b"value"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["audio", b"audio", "number", b"number", "text", b"text", "value", b"value"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["value", b"value"]) -> typing.Literal["text", "number", "audio"] | None: ...
+
+global___OptionInput = OptionInput
 
 @typing.final
 class GenerateResponse(google.protobuf.message.Message):

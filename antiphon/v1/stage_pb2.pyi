@@ -9,10 +9,39 @@ import builtins
 import collections.abc
 import google.protobuf.descriptor
 import google.protobuf.internal.containers
+import google.protobuf.internal.enum_type_wrapper
 import google.protobuf.message
+import sys
 import typing
 
+if sys.version_info >= (3, 10):
+    import typing as typing_extensions
+else:
+    import typing_extensions
+
 DESCRIPTOR: google.protobuf.descriptor.FileDescriptor
+
+class _OptionKind:
+    ValueType = typing.NewType("ValueType", builtins.int)
+    V: typing_extensions.TypeAlias = ValueType
+
+class _OptionKindEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._EnumTypeWrapper[_OptionKind.ValueType], builtins.type):
+    DESCRIPTOR: google.protobuf.descriptor.EnumDescriptor
+    OPTION_KIND_UNSPECIFIED: _OptionKind.ValueType  # 0
+    OPTION_KIND_TEXT: _OptionKind.ValueType  # 1
+    OPTION_KIND_NUMBER: _OptionKind.ValueType  # 2
+    OPTION_KIND_AUDIO: _OptionKind.ValueType  # 3
+    """A recording."""
+
+class OptionKind(_OptionKind, metaclass=_OptionKindEnumTypeWrapper):
+    """What kind of value an option has."""
+
+OPTION_KIND_UNSPECIFIED: OptionKind.ValueType  # 0
+OPTION_KIND_TEXT: OptionKind.ValueType  # 1
+OPTION_KIND_NUMBER: OptionKind.ValueType  # 2
+OPTION_KIND_AUDIO: OptionKind.ValueType  # 3
+"""A recording."""
+global___OptionKind = OptionKind
 
 @typing.final
 class DescribeRequest(google.protobuf.message.Message):
@@ -76,6 +105,8 @@ class DescribeResponse(google.protobuf.message.Message):
     MAX_INPUT_IMAGES_FIELD_NUMBER: builtins.int
     MAX_INPUT_VIDEOS_FIELD_NUMBER: builtins.int
     MAX_INPUT_TEXT_BYTES_FIELD_NUMBER: builtins.int
+    SAMPLES_FIELD_NUMBER: builtins.int
+    OPTIONS_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name that clients ask for, for example "qwen3-omni"."""
     checkpoint_fingerprint: builtins.str
@@ -121,6 +152,8 @@ class DescribeResponse(google.protobuf.message.Message):
     """Bytes of text, in UTF-8, that no conversation within the context limit exceeds; 0: unknown.
     Fewer need not fit.
     """
+    samples: builtins.bool
+    """Whether the stage samples, and so reads its entry of SegmentOpen.sampling."""
     @property
     def inputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EdgeDescription]:
         """Edges that this stage consumes and produces."""
@@ -150,6 +183,10 @@ class DescribeResponse(google.protobuf.message.Message):
     @property
     def output_positions(self) -> google.protobuf.internal.containers.ScalarMap[builtins.str, builtins.int]:
         """Positions that the engine has made since the process started, by output edge."""
+
+    @property
+    def options(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OptionDescription]:
+        """What a client may say to this stage besides its input."""
 
     def __init__(
         self,
@@ -186,10 +223,61 @@ class DescribeResponse(google.protobuf.message.Message):
         max_input_images: builtins.int = ...,
         max_input_videos: builtins.int = ...,
         max_input_text_bytes: builtins.int = ...,
+        samples: builtins.bool = ...,
+        options: collections.abc.Iterable[global___OptionDescription] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "checkpoint_fingerprint", b"checkpoint_fingerprint", "code_entries", b"code_entries", "code_groups", b"code_groups", "context_limit", b"context_limit", "engine", b"engine", "held_segments", b"held_segments", "host_id", b"host_id", "input_kinds", b"input_kinds", "input_sample_rate_hz", b"input_sample_rate_hz", "inputs", b"inputs", "links", b"links", "max_input_audio_s", b"max_input_audio_s", "max_input_images", b"max_input_images", "max_input_text_bytes", b"max_input_text_bytes", "max_input_videos", b"max_input_videos", "max_stop_bytes", b"max_stop_bytes", "max_stops", b"max_stops", "model", b"model", "open_segments", b"open_segments", "open_sessions", b"open_sessions", "output_positions", b"output_positions", "outputs", b"outputs", "pipeline", b"pipeline", "pipeline_edges", b"pipeline_edges", "role", b"role", "sample_rate_hz", b"sample_rate_hz", "samples_per_frame", b"samples_per_frame", "slots", b"slots", "transports", b"transports", "version", b"version", "voices", b"voices"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "checkpoint_fingerprint", b"checkpoint_fingerprint", "code_entries", b"code_entries", "code_groups", b"code_groups", "context_limit", b"context_limit", "engine", b"engine", "held_segments", b"held_segments", "host_id", b"host_id", "input_kinds", b"input_kinds", "input_sample_rate_hz", b"input_sample_rate_hz", "inputs", b"inputs", "links", b"links", "max_input_audio_s", b"max_input_audio_s", "max_input_images", b"max_input_images", "max_input_text_bytes", b"max_input_text_bytes", "max_input_videos", b"max_input_videos", "max_stop_bytes", b"max_stop_bytes", "max_stops", b"max_stops", "model", b"model", "open_segments", b"open_segments", "open_sessions", b"open_sessions", "options", b"options", "output_positions", b"output_positions", "outputs", b"outputs", "pipeline", b"pipeline", "pipeline_edges", b"pipeline_edges", "role", b"role", "sample_rate_hz", b"sample_rate_hz", "samples", b"samples", "samples_per_frame", b"samples_per_frame", "slots", b"slots", "transports", b"transports", "version", b"version", "voices", b"voices"]) -> None: ...
 
 global___DescribeResponse = DescribeResponse
+
+@typing.final
+class OptionDescription(google.protobuf.message.Message):
+    """An option of the model: language, instruction, reference audio and the like."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    NAME_FIELD_NUMBER: builtins.int
+    KIND_FIELD_NUMBER: builtins.int
+    CHOICES_FIELD_NUMBER: builtins.int
+    MAX_BYTES_FIELD_NUMBER: builtins.int
+    LEAST_FIELD_NUMBER: builtins.int
+    MOST_FIELD_NUMBER: builtins.int
+    SAMPLE_RATE_HZ_FIELD_NUMBER: builtins.int
+    MAX_S_FIELD_NUMBER: builtins.int
+    DESCRIPTION_FIELD_NUMBER: builtins.int
+    name: builtins.str
+    """The same in all stages that read it."""
+    kind: global___OptionKind.ValueType
+    max_bytes: builtins.int
+    """Of text: most bytes in UTF-8."""
+    least: builtins.float
+    """Of a number: the least and the largest."""
+    most: builtins.float
+    sample_rate_hz: builtins.int
+    """Of a recording: the rate at which the stage wants it, Hz, and most seconds."""
+    max_s: builtins.float
+    description: builtins.str
+    """One sentence for a person."""
+    @property
+    def choices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Of text: the values that there are; empty: any text."""
+
+    def __init__(
+        self,
+        *,
+        name: builtins.str = ...,
+        kind: global___OptionKind.ValueType = ...,
+        choices: collections.abc.Iterable[builtins.str] | None = ...,
+        max_bytes: builtins.int = ...,
+        least: builtins.float = ...,
+        most: builtins.float = ...,
+        sample_rate_hz: builtins.int = ...,
+        max_s: builtins.float = ...,
+        description: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["choices", b"choices", "description", b"description", "kind", b"kind", "least", b"least", "max_bytes", b"max_bytes", "max_s", b"max_s", "most", b"most", "name", b"name", "sample_rate_hz", b"sample_rate_hz"]) -> None: ...
+
+global___OptionDescription = OptionDescription
 
 @typing.final
 class LinkState(google.protobuf.message.Message):

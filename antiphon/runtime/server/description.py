@@ -15,6 +15,7 @@ from antiphon.transport.settings import LinkState
 from antiphon.v1 import stage_pb2
 from antiphon.version import VERSION
 from antiphon.wire.convert import delivery_to_proto
+from antiphon.wire.options import option_to_proto
 
 MAX_COUNT = (1 << 64) - 1
 """The largest that a message has room for."""
@@ -76,6 +77,8 @@ def describe(
         version=VERSION,
         code_groups=facts.code_groups,
         code_entries=facts.code_entries,
+        samples=pipeline.stage(role).samples,
+        options=[option_to_proto(each) for each in pipeline.stage(role).options],
         pipeline_edges=[
             stage_pb2.PipelineEdge(
                 name=edge.name,

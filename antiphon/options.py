@@ -1,0 +1,90 @@
+"""Options of a model: what a request may say besides its messages, such as a language, an
+instruction or a reference recording. A pipeline declares them, `Describe` tells them, and the
+gateway and the stage check values against the same description."""
+
+from __future__ import annotations
+
+import enum
+import math
+from dataclasses import dataclass
+
+import numpy as np
+
+from antiphon.chunk import Tensor
+from antiphon.errors import InvalidArgument, told
+from antiphon.sampling import utf8_size
+
+OptionValue = str | float | Tensor
+"""Text, a number, or a recording: float32 mono [samples] at the option's rate."""
+
+
+class OptionKind(enum.Enum):
+    """What kind of value an option has; mirrors `antiphon.v1.OptionKind`."""
+
+    TEXT = "text"
+    NUMBER = "number"
+    AUDIO = "audio"
+
+
+@dataclass(frozen=True, slots=True)
+class Option:
+    """One option. `choices` and `max_bytes` (UTF-8) bound text, where no choices are any text;
+    `least` and `most` bound a number; `max_s` seconds at `sample_rate_hz` bound a recording.
+
+    A checkpoint may know better: see `StageFacts.options`.
+    """
+
+    name: str
+    kind: OptionKind
+    description: str = ""
+    choices: tuple[str, ...] = ()
+    max_bytes: int = 4096
+    least: float = 0.0
+    most: float = 0.0
+    sample_rate_hz: int = 0
+    max_s: float = 0.0
+
+    def check(self, value: OptionValue, *, field: str = "") -> None:
+        """Raise `InvalidArgument` that names the field, `options.<name>` by default, unless
+        the value is of the kind and within the bounds."""
+        field = field or f"options.{self.name}"
+        match self.kind:
+            case OptionKind.TEXT:
+                self._check_text(value, field)
+            case OptionKind.NUMBER:
+                self._check_number(value, field)
+            case OptionKind.AUDIO:
+                self._check_audio(value, field)
+
+    def _check_text(self, value: OptionValue, field: str) -> None:
+        if not isinstance(value, str):
+            raise _refused(field, "must be text", value)
+        if self.choices and value not in self.choices:
+            raise _refused(field, f"must be one of {', '.join(self.choices)}", value)
+        if value and not 0 < utf8_size(value) <= self.max_bytes:
+            raise InvalidArgument(
+                f"{field}: must be at most {self.max_bytes} bytes of UTF-8", field=field
+            )
+
+    def _check_number(self, value: OptionValue, field: str) -> None:
+        number = (
+            value if isinstance(value, int | float) and not isinstance(value, bool) else math.nan
+        )
+        if not self.least <= number <= self.most:
+            raise _refused(field, f"must be from {self.least:g} to {self.most:g}", value)
+
+    def _check_audio(self, value: OptionValue, field: str) -> None:
+        if not isinstance(value, np.ndarray) or value.dtype != np.float32 or value.ndim != 1:
+            raise InvalidArgument(f"{field}: must be a recording", field=field)
+        seconds = len(value) / self.sample_rate_hz if self.sample_rate_hz else math.inf
+        if not len(value) or seconds > self.max_s:
+            raise InvalidArgument(
+                f"{field}: must be a recording of at most {self.max_s:g} s", field=field
+            )
+        if not np.isfinite(value).all():
+            raise InvalidArgument(f"{field}: has NaN or Inf", field=field)
+
+
+def _refused(field: str, wanted: str, value: OptionValue) -> InvalidArgument:
+    shown = "a recording" if isinstance(value, np.ndarray) else told(value)
+    return InvalidArgument(f"{field}: {wanted}, is {shown}", field=field)
