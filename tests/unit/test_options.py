@@ -80,7 +80,9 @@ def test_option_of_an_unknown_kind_is_passed_over() -> None:
 
 
 def test_option_kinds_are_those_of_the_contract() -> None:
-    told = {name.removeprefix("OPTION_KIND_") for name in stage_pb2.OptionKind.keys()}
+    told = {
+        name.removeprefix("OPTION_KIND_") for name in stage_pb2.OptionKind.DESCRIPTOR.values_by_name
+    }
     assert told - {"UNSPECIFIED"} == {kind.name for kind in OptionKind}
     assert {each.name for each in dataclasses.fields(Option)} == {
         each.name for each in stage_pb2.OptionDescription.DESCRIPTOR.fields
