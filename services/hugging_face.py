@@ -9,15 +9,14 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from transformers import Qwen3OmniMoeConfig
+from transformers import PreTrainedConfig
 
 from antiphon.errors import FailedPrecondition
-from antiphon.pipelines.files import REMEDY, reading
-from antiphon.pipelines.qwen3_omni import CONFIG_FILE, read_config
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
 
 
-def load_config(model_dir: Path, *parts: str) -> Any:
-    """The checkpoint's configuration, with these parts of the model, such as `talker_config`.
+def load_config(config_class: type[PreTrainedConfig], model_dir: Path, *parts: str) -> Any:
+    """The checkpoint's configuration, of which these parts must be there, each an object.
 
     Raises `FailedPrecondition` if one is missing or a value is not what it must be.
     """
@@ -27,4 +26,4 @@ def load_config(model_dir: Path, *parts: str) -> Any:
         if not isinstance(told.get(part), dict):
             raise FailedPrecondition(f"{path}: {part} is missing or no object; {REMEDY}")
     with reading(path):
-        return Qwen3OmniMoeConfig.from_dict(told)
+        return config_class.from_dict(told)

@@ -10,6 +10,7 @@ from typing import Any
 
 from antiphon.errors import AntiphonError, FailedPrecondition
 
+CONFIG_FILE = "config.json"
 REMEDY = "take the file from where the checkpoint came from"
 LONGEST_REASON = 300
 
@@ -22,6 +23,11 @@ def read_json(path: Path) -> dict[str, Any]:
         if not isinstance(content, dict):
             raise TypeError(f"it holds a {type(content).__name__}, no JSON object")
     return content
+
+
+def read_config(model_dir: Path) -> dict[str, Any]:
+    """The checkpoint's `config.json`. Raises `FailedPrecondition` if it cannot be read."""
+    return read_json(model_dir / CONFIG_FILE)
 
 
 def require_file(path: Path) -> None:

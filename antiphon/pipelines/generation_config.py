@@ -18,14 +18,14 @@ SETTINGS = {
     "repetition_penalty": "repetition_penalty",
     "max_new_tokens": "max_tokens",
 }
-"""Names of the reference's keywords after `thinker_` or `talker_`, and ours for them."""
+"""Hugging Face's names of the settings, which stand after the role, and ours for them."""
 
 
 def default_sampling(model_dir: Path, role: str, otherwise: Sampling) -> Sampling:
     """A stage's default settings: the checkpoint's `<role>_<setting>`, `otherwise` for the rest.
 
-    The settings are the keys of `SETTINGS`, for example `talker_temperature`; all are
-    optional, and so is the file. Raises `FailedPrecondition` for a value that is none.
+    The settings are the keys of `SETTINGS`; all are optional, and so is the file. Raises
+    `FailedPrecondition` for a value that is none.
     """
     path = model_dir / FILE
     found = read_json(path) if path.exists() else {}

@@ -16,7 +16,7 @@ from pathlib import Path
 from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import DataLoss, FailedPrecondition, NotFound
 from antiphon.options import Option
-from antiphon.pipelines.files import REMEDY, read_json
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
 from antiphon.segment import ChunkPolicy, Delivery
 
 CLIENT = ""
@@ -176,10 +176,10 @@ def pipeline_of(model_dir: Path) -> Pipeline:
     Raises `NotFound` without a `config.json`, `FailedPrecondition` when no
     pipeline knows its architecture.
     """
-    config_path = model_dir / "config.json"
+    config_path = model_dir / CONFIG_FILE
     if not config_path.is_file():
         raise NotFound(f"no checkpoint in {model_dir}: {config_path.name} is missing")
-    architectures = read_json(config_path).get("architectures")
+    architectures = read_config(model_dir).get("architectures")
     if not isinstance(architectures, list):
         raise FailedPrecondition(f"{config_path}: architectures must be a list of names; {REMEDY}")
     pipelines = all_pipelines()

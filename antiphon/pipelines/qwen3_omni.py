@@ -13,20 +13,17 @@ from __future__ import annotations
 
 import itertools
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from antiphon.errors import DataLoss, FailedPrecondition
-from antiphon.pipelines.files import REMEDY, read_json
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY
 from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, StageSpec, TensorSpec
 from antiphon.segment import Delivery
 
 THINKER, TALKER, CODE2WAV = "thinker", "talker", "code2wav"
-
-CONFIG_FILE = "config.json"
 
 DEFAULT_VOICE = "ethan"
 """The voice when none is asked for, if the checkpoint has it; that of the reference's call."""
@@ -166,11 +163,6 @@ class SpecialIds:
             raise FailedPrecondition(
                 f"{CONFIG_FILE}: {missing.args[0]} is missing; {REMEDY}"
             ) from None
-
-
-def read_config(model_dir: Path) -> dict[str, Any]:
-    """The checkpoint's `config.json`. Raises `FailedPrecondition` if it cannot be read."""
-    return read_json(model_dir / CONFIG_FILE)
 
 
 def user_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArray[np.intp]:

@@ -30,7 +30,7 @@ from transformers.utils import logging
 
 from antiphon.conversation import Conversation, Message, TextPart, to_tensors
 from antiphon.deployment.schema import StageConfig
-from antiphon.pipelines.qwen3_omni import read_config
+from antiphon.pipelines.files import read_config
 from antiphon.runtime.engine import Completed, Emitted, Failed, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.qwen3_omni.tiny_checkpoint import SMALL, build_tiny_checkpoint

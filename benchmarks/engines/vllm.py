@@ -31,7 +31,7 @@ import torch
 
 from antiphon.conversation import Conversation, Message, TextPart, to_tensors
 from antiphon.deployment.schema import Deployment, StageConfig, dump_deployment
-from antiphon.pipelines.qwen3_omni import read_config
+from antiphon.pipelines.files import read_config
 from antiphon.runtime.engine import Completed, Emitted, Engine, Failed, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from antiphon.conversation import Conversation
-from antiphon.pipelines.qwen3_omni import SpecialIds, read_config
+from antiphon.pipelines.files import read_config
+from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.segment import FinishReason
 from antiphon.testing.qwen3_omni.reference import (
     MIN_MARGIN,

@@ -11,7 +11,8 @@ from pathlib import Path
 import msgspec
 
 from antiphon.errors import DataLoss, FailedPrecondition, Internal, NotFound, Unavailable
-from antiphon.pipelines.qwen3_omni import CODE2WAV, THINKER, SpecialIds, read_config
+from antiphon.pipelines.files import read_config
+from antiphon.pipelines.qwen3_omni import CODE2WAV, THINKER, SpecialIds
 from antiphon.v1 import stage_pb2
 from tools.launcher.plan import GATEWAY
 from tools.load.gateway_driver import GrpcDriver, HttpDriver

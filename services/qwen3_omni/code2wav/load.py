@@ -8,6 +8,7 @@ from typing import cast
 
 import numpy as np
 import torch
+from transformers import Qwen3OmniMoeConfig
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
     Qwen3OmniMoeCode2WavConfig,
 )
@@ -15,8 +16,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3Omni
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
-from antiphon.pipelines.files import reading
-from antiphon.pipelines.qwen3_omni import CONFIG_FILE
+from antiphon.pipelines.files import CONFIG_FILE, reading
 from antiphon.runtime.checkpoint import fingerprint, load_submodule
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
@@ -83,7 +83,7 @@ def _warm_up(decoder: StreamDecoder) -> None:
 
 def _read_config(model_dir: Path) -> Qwen3OmniMoeCode2WavConfig:
     """The decoder's part of `config.json`."""
-    whole = load_config(model_dir, "code2wav_config")
+    whole = load_config(Qwen3OmniMoeConfig, model_dir, "code2wav_config")
     if not whole.enable_audio_output:
         raise FailedPrecondition(f"{model_dir}: this checkpoint makes no audio")
     return cast(Qwen3OmniMoeCode2WavConfig, whole.code2wav_config)

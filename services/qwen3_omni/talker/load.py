@@ -6,14 +6,16 @@ import logging
 from pathlib import Path
 
 import torch
+from transformers import Qwen3OmniMoeConfig
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeTalkerForConditionalGeneration,
 )
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
+from antiphon.pipelines.files import read_config
 from antiphon.pipelines.generation_config import default_sampling
-from antiphon.pipelines.qwen3_omni import TALKER, SpecialIds, read_config
+from antiphon.pipelines.qwen3_omni import TALKER, SpecialIds
 from antiphon.runtime.checkpoint import fingerprint, load_submodule, read_tensor
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
@@ -47,7 +49,9 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     require_torch(TALKER, config)
     _check_launch_ahead(config)
     check_device(config)
-    whole = load_config(model_dir, "thinker_config", "talker_config", "code2wav_config")
+    whole = load_config(
+        Qwen3OmniMoeConfig, model_dir, "thinker_config", "talker_config", "code2wav_config"
+    )
     most = whole.talker_config.text_config.max_position_embeddings
     limit = context_limit(TALKER, config, most)
     module = load_submodule(

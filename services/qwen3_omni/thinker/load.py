@@ -9,15 +9,16 @@ from typing import Any, cast
 
 import torch
 from transformers import (
+    Qwen3OmniMoeConfig,
     Qwen3OmniMoeThinkerForConditionalGeneration,
     WhisperFeatureExtractor,
 )
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
-from antiphon.pipelines.files import REMEDY, read_json, reading
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, read_json, reading
 from antiphon.pipelines.generation_config import default_sampling
-from antiphon.pipelines.qwen3_omni import CONFIG_FILE, THINKER, SpecialIds, read_config
+from antiphon.pipelines.qwen3_omni import THINKER, SpecialIds
 from antiphon.runtime.checkpoint import fingerprint, has_submodule, load_submodule
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
@@ -108,7 +109,7 @@ def _load_torch(
     bucketing: Bucketing | None,
 ) -> ThinkerEngine:
     """The engine that runs in this process."""
-    whole = load_config(model_dir, "thinker_config", "talker_config")
+    whole = load_config(Qwen3OmniMoeConfig, model_dir, "thinker_config", "talker_config")
     layers = whole.thinker_config.text_config.num_hidden_layers
     tapped = whole.talker_config.accept_hidden_layer
     if not 0 <= tapped <= layers:
@@ -137,7 +138,7 @@ def _load_torch(
 
 def load_intake(model_dir: Path, config: StageConfig) -> Intake:
     """Chat template, tokeniser and audio front end of the directory."""
-    whole = load_config(model_dir, "thinker_config", "talker_config")
+    whole = load_config(Qwen3OmniMoeConfig, model_dir, "thinker_config", "talker_config")
     extractor = _load_extractor(model_dir)
     prompts = PromptFactory(
         chat=load_chat_tokenizer(model_dir),

@@ -14,7 +14,7 @@ from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
 )
 
 from antiphon.errors import FailedPrecondition
-from antiphon.pipelines.qwen3_omni import read_config
+from antiphon.pipelines.files import read_config
 from services.qwen3_omni.thinker.video import FRAMES_PER_S, Pace, measure_video
 from services.qwen3_omni.thinker.vision import Sizes, VisionFrontEnd, measure_image
 

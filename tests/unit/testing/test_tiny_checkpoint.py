@@ -9,7 +9,8 @@ from safetensors import safe_open
 from transformers import AutoTokenizer, Qwen3OmniMoeForConditionalGeneration
 
 from antiphon.errors import FailedPrecondition, InvalidArgument
-from antiphon.pipelines.qwen3_omni import SpecialIds, read_config
+from antiphon.pipelines.files import read_config
+from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.segment import FinishReason
 from antiphon.testing.qwen3_omni.reference import Case, Reference, ReferenceOutput, conversation
 from antiphon.testing.qwen3_omni.tiny_checkpoint import (

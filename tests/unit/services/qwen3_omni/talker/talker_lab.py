@@ -16,11 +16,11 @@ import numpy.typing as npt
 import torch
 
 from antiphon.deployment.schema import StageConfig
+from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen3_omni import (
     SpecialIds,
     assistant_start,
     is_multimodal,
-    read_config,
     talker_row_positions,
     user_positions,
 )

@@ -16,7 +16,8 @@ from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
 
 from antiphon.conversation import Conversation
 from antiphon.errors import FailedPrecondition, InvalidArgument
-from antiphon.pipelines.qwen3_omni import SpecialIds, read_config
+from antiphon.pipelines.files import read_config
+from antiphon.pipelines.qwen3_omni import SpecialIds
 from services.qwen3_omni.thinker.audio import AudioFrontEnd, encoder_positions
 from services.qwen3_omni.thinker.prompt import PromptFactory
 from services.text.chat import ChatTokenizer, load_chat_tokenizer

@@ -17,7 +17,8 @@ from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLIm
 
 from antiphon.conversation import Conversation, ImagePart, Message, TextPart
 from antiphon.errors import InvalidArgument, NotImplementedYet
-from antiphon.pipelines.qwen3_omni import SpecialIds, read_config
+from antiphon.pipelines.files import read_config
+from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.runtime.engine import LoadedStage
 from antiphon.testing.drive_engine import run_segment
 from antiphon.testing.qwen3_omni.reference import Reference, conversation

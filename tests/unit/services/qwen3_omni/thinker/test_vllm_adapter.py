@@ -14,7 +14,7 @@ from thinker_conversations import AUDIO, TEXT, segment
 from antiphon.conversation import Conversation
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import AntiphonError, ErrorCode, Internal, Unavailable
-from antiphon.pipelines.qwen3_omni import read_config
+from antiphon.pipelines.files import read_config
 from antiphon.runtime.engine import Completed, DetachedEngine, Emitted, EngineEvent, Failed
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import run_segment
