@@ -84,10 +84,15 @@ class Edge:
 
 @dataclass(frozen=True, slots=True)
 class StageSpec:
-    """A stage: whether it samples, so that requests may say how, and the options it reads."""
+    """A stage: whether it samples, so that requests may say how, and the options it reads.
+
+    One that reads the client's input and `reads_aloud` speaks one user message as it is,
+    instead of answering a conversation.
+    """
 
     role: str
     samples: bool = False
+    reads_aloud: bool = False
     options: tuple[Option, ...] = ()
 
 

@@ -107,6 +107,7 @@ class DescribeResponse(google.protobuf.message.Message):
     MAX_INPUT_TEXT_BYTES_FIELD_NUMBER: builtins.int
     SAMPLES_FIELD_NUMBER: builtins.int
     OPTIONS_FIELD_NUMBER: builtins.int
+    READS_ALOUD_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name that clients ask for, for example "qwen3-omni"."""
     checkpoint_fingerprint: builtins.str
@@ -154,6 +155,10 @@ class DescribeResponse(google.protobuf.message.Message):
     """
     samples: builtins.bool
     """Whether the stage samples, and so reads its entry of SegmentOpen.sampling."""
+    reads_aloud: builtins.bool
+    """Of the stage that reads the client's input: whether it speaks one user message
+    as it is, instead of answering a conversation.
+    """
     @property
     def inputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EdgeDescription]:
         """Edges that this stage consumes and produces."""
@@ -225,8 +230,9 @@ class DescribeResponse(google.protobuf.message.Message):
         max_input_text_bytes: builtins.int = ...,
         samples: builtins.bool = ...,
         options: collections.abc.Iterable[global___OptionDescription] | None = ...,
+        reads_aloud: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "checkpoint_fingerprint", b"checkpoint_fingerprint", "code_entries", b"code_entries", "code_groups", b"code_groups", "context_limit", b"context_limit", "engine", b"engine", "held_segments", b"held_segments", "host_id", b"host_id", "input_kinds", b"input_kinds", "input_sample_rate_hz", b"input_sample_rate_hz", "inputs", b"inputs", "links", b"links", "max_input_audio_s", b"max_input_audio_s", "max_input_images", b"max_input_images", "max_input_text_bytes", b"max_input_text_bytes", "max_input_videos", b"max_input_videos", "max_stop_bytes", b"max_stop_bytes", "max_stops", b"max_stops", "model", b"model", "open_segments", b"open_segments", "open_sessions", b"open_sessions", "options", b"options", "output_positions", b"output_positions", "outputs", b"outputs", "pipeline", b"pipeline", "pipeline_edges", b"pipeline_edges", "role", b"role", "sample_rate_hz", b"sample_rate_hz", "samples", b"samples", "samples_per_frame", b"samples_per_frame", "slots", b"slots", "transports", b"transports", "version", b"version", "voices", b"voices"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "checkpoint_fingerprint", b"checkpoint_fingerprint", "code_entries", b"code_entries", "code_groups", b"code_groups", "context_limit", b"context_limit", "engine", b"engine", "held_segments", b"held_segments", "host_id", b"host_id", "input_kinds", b"input_kinds", "input_sample_rate_hz", b"input_sample_rate_hz", "inputs", b"inputs", "links", b"links", "max_input_audio_s", b"max_input_audio_s", "max_input_images", b"max_input_images", "max_input_text_bytes", b"max_input_text_bytes", "max_input_videos", b"max_input_videos", "max_stop_bytes", b"max_stop_bytes", "max_stops", b"max_stops", "model", b"model", "open_segments", b"open_segments", "open_sessions", b"open_sessions", "options", b"options", "output_positions", b"output_positions", "outputs", b"outputs", "pipeline", b"pipeline", "pipeline_edges", b"pipeline_edges", "reads_aloud", b"reads_aloud", "role", b"role", "sample_rate_hz", b"sample_rate_hz", "samples", b"samples", "samples_per_frame", b"samples_per_frame", "slots", b"slots", "transports", b"transports", "version", b"version", "voices", b"voices"]) -> None: ...
 
 global___DescribeResponse = DescribeResponse
 

@@ -78,6 +78,7 @@ def describe(
         code_groups=facts.code_groups,
         code_entries=facts.code_entries,
         samples=pipeline.stage(role).samples,
+        reads_aloud=pipeline.stage(role).reads_aloud,
         options=[option_to_proto(each) for each in pipeline.stage(role).options],
         pipeline_edges=[
             stage_pb2.PipelineEdge(
