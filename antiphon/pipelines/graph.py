@@ -9,7 +9,8 @@ from __future__ import annotations
 
 import importlib
 import pkgutil
-from dataclasses import dataclass, field
+from collections.abc import Iterable
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -95,6 +96,19 @@ class StageSpec:
     reads_aloud: bool = False
     options: tuple[Option, ...] = ()
 
+    def with_options(self, options: Iterable[Option]) -> StageSpec:
+        """The stage with these in the place of those of their names.
+
+        Raises `FailedPrecondition` for one that is not declared: no gateway would know it.
+        """
+        better = {option.name: option for option in options}
+        if unknown := sorted(better.keys() - {option.name for option in self.options}):
+            raise FailedPrecondition(
+                f"{self.role}: the checkpoint describes the options {', '.join(unknown)}, which "
+                "its pipeline does not declare; add them to the stage's StageSpec.options"
+            )
+        return replace(self, options=tuple(better.get(each.name, each) for each in self.options))
+
 
 @dataclass(frozen=True)
 class Pipeline:
@@ -120,6 +134,12 @@ class Pipeline:
     def stage(self, role: str) -> StageSpec:
         """The stage of that role."""
         return next(stage for stage in self.stages if stage.role == role)
+
+    def with_options(self, role: str, options: Iterable[Option]) -> Pipeline:
+        """The pipeline with these options of one stage: see `StageSpec.with_options`."""
+        described = self.stage(role).with_options(options)
+        stages = tuple(described if each.role == role else each for each in self.stages)
+        return replace(self, stages=stages)
 
     @property
     def package(self) -> str:

@@ -12,12 +12,13 @@ The life of a segment: `admit` (no accelerator memory yet), any number of
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
 from antiphon.chunk import Tensors
 from antiphon.errors import AntiphonError
+from antiphon.options import Option, OptionValue
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
 
@@ -27,12 +28,14 @@ class SegmentSettings:
     """What belongs to a turn, as far as one stage needs it.
 
     `outputs` are the output edges of this stage that go somewhere; an engine
-    may skip the work behind any other.
+    may skip the work behind any other. `options` are those that the request gives, within
+    what the stage describes.
     """
 
     voice: str
     sampling: Sampling
     outputs: frozenset[str]
+    options: Mapping[str, OptionValue] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,9 @@ class StageFacts:
     """What a loaded model tells about itself; the rest of `Describe` is the runtime's.
 
     Rates in Hz, limits in positions, audio length in seconds, text in bytes of UTF-8 in a
-    whole conversation; 0 or empty where a thing does not apply.
+    whole conversation; 0 or empty where a thing does not apply. Each of `options` takes the
+    place of the one of its name that the pipeline declares: a checkpoint may know more of it,
+    such as its languages.
     """
 
     model: str
@@ -185,6 +190,7 @@ class StageFacts:
     max_input_images: int = 0
     max_input_videos: int = 0
     max_input_text_bytes: int = 0
+    options: tuple[Option, ...] = ()
 
 
 def never_fatal(error: Exception) -> bool:

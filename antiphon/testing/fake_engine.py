@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 import threading
+from collections import deque
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
@@ -57,12 +58,14 @@ class _Segment:
 class FakeEngine:
     """Decodes frames by repeating a number.
 
-    `gate` cleared: steps block until it is set. `in_step` is set while one runs; `stepped`
-    and `released` tell tests what happened on the engine's thread.
+    `gate` cleared: steps block until it is set. `in_step` is set while one runs; `stepped`,
+    `released` and the settings of those `admitted` tell tests what happened on the engine's
+    thread.
     """
 
     def __init__(self) -> None:
         self.segments: dict[SegmentKey, _Segment] = {}
+        self.admitted: deque[SegmentSettings] = deque(maxlen=1024)
         self.released: queue.Queue[SegmentKey] = queue.Queue(1024)
         self.stepped: queue.Queue[int] = queue.Queue(1024)
         self.in_step = threading.Event()
@@ -72,6 +75,7 @@ class FakeEngine:
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Take a segment in."""
         self.segments[key] = _Segment()
+        self.admitted.append(settings)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
         """Store frames."""

@@ -49,6 +49,7 @@ async def running_stage(
     record: Record | None = None,
 ) -> AsyncIterator[RunningStage]:
     """Serve `loaded` as `role` until the block ends."""
+    pipeline = pipeline.with_options(role, loaded.facts.options)
     identity = StageIdentity(
         pipeline, role, loaded.facts, limits.slots, resume_window_s=links.resume_window_s
     )

@@ -31,7 +31,7 @@ def host_id() -> str:
 
 @dataclass(frozen=True, slots=True)
 class StageIdentity:
-    """Everything that `Describe` tells."""
+    """Everything that `Describe` tells; `pipeline` is as the loaded model describes its options."""
 
     pipeline: Pipeline
     role: str

@@ -243,9 +243,10 @@ def _start_stage(
     config = options.config
     name = options.deployment.model_name
     facts = replace(loaded.facts, model=name) if name else loaded.facts
+    pipeline = options.pipeline.with_options(options.role, facts.options)
     links = LinkSettings.of(config)
     identity = StageIdentity(
-        options.pipeline,
+        pipeline,
         options.role,
         facts,
         config.slots,
@@ -254,7 +255,7 @@ def _start_stage(
     )
     limits = StageLimits.of(config, options.deployment.gateway)
     delivery = {edge: Delivery(value) for edge, value in options.deployment.delivery.items()}
-    plan = StagePlan.of(options.pipeline, options.role, facts.default_sampling, limits, delivery)
+    plan = StagePlan.of(pipeline, options.role, facts.default_sampling, limits, delivery)
     link_identity = LinkIdentity(identity.host_id, identity.boot_id, options.role, address)
     stage = Stage(
         loaded,

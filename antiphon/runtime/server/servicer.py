@@ -55,6 +55,7 @@ from antiphon.wire.convert import (
     sampling_from_proto,
 )
 from antiphon.wire.frames import LinkMessage
+from antiphon.wire.options import option_values_from_proto
 from antiphon.wire.status import abort
 
 SessionContext = grpc.aio.ServicerContext[session_pb2.SessionRequest, session_pb2.SessionResponse]
@@ -278,6 +279,7 @@ def _segment_request(request: session_pb2.SegmentOpen, role: str) -> SegmentRequ
         else None,
         deadline_s=request.deadline_s,
         last=request.last,
+        options=option_values_from_proto(request.options),
     )
 
 

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from antiphon.chunk import MAX_NAME
 from antiphon.deployment.schema import GatewayConfig, StageConfig
 from antiphon.errors import InvalidArgument
+from antiphon.options import Option, OptionValue
 from antiphon.pipelines.graph import Edge, Pipeline
 from antiphon.runtime.session.instructions import Destination
 from antiphon.sampling import Sampling, SamplingRequest
@@ -19,6 +20,7 @@ MAX_WINDOW = 1 << 32
 MAX_SECONDS = 366 * 86_400.0
 MAX_DESTINATIONS = 16
 MAX_ADDRESS = 256
+MAX_OPTIONS = 64
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +63,7 @@ class StagePlan:
     policy: ChunkPolicy
     sampling: Sampling
     limits: StageLimits
+    options: Mapping[str, Option] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -80,6 +83,7 @@ class StagePlan:
             policy=pipeline.chunk_policy,
             sampling=sampling,
             limits=limits,
+            options={option.name: option for option in pipeline.stage(role).options},
         )
 
     def check(self, request: SessionRequest) -> None:
@@ -103,6 +107,18 @@ class StagePlan:
                 raise InvalidArgument(f"{field}: must be from 1 to {MAX_WINDOW}", field=field)
             if edge is not None and not edge.governed:
                 raise InvalidArgument(f"{field}: no credit governs this edge", field=field)
+
+    def check_options(self, values: Mapping[str, OptionValue]) -> None:
+        """Raise `InvalidArgument` for an option that this stage does not read, or a bad value."""
+        for name, value in values.items():
+            option = self.options.get(name)
+            if option is None:
+                field = f"options.{name}"
+                known = ", ".join(self.options) or "none"
+                raise InvalidArgument(
+                    f"{field}: {self.role} has no such option; it has {known}", field=field
+                )
+            option.check(value)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,8 +152,8 @@ class SegmentRequest:
 
     After a `last` one the session takes no further segments.
 
-    Raises `InvalidArgument` for a deadline that no clock can keep and for a voice whose
-    name is too long.
+    Raises `InvalidArgument` for a deadline that no clock can keep, for a voice whose name
+    is too long and for too many options.
     """
 
     segment: int
@@ -148,12 +164,17 @@ class SegmentRequest:
     policy: ChunkPolicy | None = None
     deadline_s: float = 0.0
     last: bool = False
+    options: Mapping[str, OptionValue] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         _check_seconds("deadline_s", self.deadline_s)
         if len(self.voice) > MAX_NAME:
             raise InvalidArgument(
                 f"voice: at most {MAX_NAME} characters, has {len(self.voice)}", field="voice"
+            )
+        if len(self.options) > MAX_OPTIONS:
+            raise InvalidArgument(
+                f"options: at most {MAX_OPTIONS}, {len(self.options)} came", field="options"
             )
 
 

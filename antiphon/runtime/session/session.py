@@ -82,6 +82,7 @@ class LiveSession:
             )
         if self._last_opened:
             raise FailedPrecondition(f"segment {request.segment} was opened after the last one")
+        self._plan.check_options(request.options)
         self.become(Event.SEGMENT_OPENED)
         self._last_opened = request.last
         self._next_segment += 1
@@ -96,6 +97,7 @@ class LiveSession:
             request.voice,
             self._plan.sampling.with_request(request.sampling),
             frozenset(outlets),
+            request.options,
         )
         early, self._early, self._early_bytes = self._early, deque(), 0
         fed = [each for chunk in early for each in self._sort(chunk, now)]

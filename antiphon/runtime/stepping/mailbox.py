@@ -9,6 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+import numpy as np
+
 from antiphon.errors import ResourceExhausted
 from antiphon.runtime.session.instructions import Admit, EngineCommand, Feed, Release
 from antiphon.segment import SegmentKey
@@ -81,6 +83,10 @@ def _hand_out(waiting: dict[SegmentKey, list[EngineCommand]]) -> Iterator[Engine
 
 def _size(command: EngineCommand) -> int:
     """Bytes of input in a command."""
-    if not isinstance(command, Feed):
-        return 0
-    return sum(tensor.nbytes for tensor in command.chunk.tensors.values())
+    match command:
+        case Feed(_, chunk):
+            return sum(tensor.nbytes for tensor in chunk.tensors.values())
+        case Admit(_, settings):
+            values = settings.options.values()
+            return sum(value.nbytes for value in values if isinstance(value, np.ndarray))
+    return 0

@@ -6,6 +6,7 @@ import queue
 import threading
 import weakref
 from collections.abc import Collection, Iterator, Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -109,6 +110,17 @@ def test_submit_refuses_input_beyond_the_bound_in_bytes_until_some_is_released(
     ((refused, error),) = thread.submit([Feed(second, frames(1)), Release(first)])
     assert isinstance(refused, Feed)
     assert "mailbox_bytes" in error.message
+
+
+def test_recordings_among_the_options_count_as_input(thread: EngineThread) -> None:
+    reference = np.zeros(MAILBOX_BYTES // 8, np.float32)
+    said = replace(SETTINGS, options={"reference": reference, "language": "welsh"})
+    key = SegmentKey("cloned", 0)
+    assert thread.submit([Admit(key, said)]) == []
+    ((refused, error),) = thread.submit([Feed(key, frames(501))])
+    assert isinstance(refused, Feed)
+    assert "mailbox_bytes" in error.message
+    assert thread.submit([Feed(key, frames(500))]) == []
 
 
 def test_one_input_larger_than_the_bound_goes_in_when_no_other_waits(thread: EngineThread) -> None:
