@@ -34,7 +34,7 @@ from antiphon.runtime.engine import Emitted, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
 from antiphon.testing.qwen3_omni.tiny_config import make_config
 from antiphon.testing.qwen3_omni.tiny_shape import SMALL, TinyShape
-from antiphon.testing.qwen3_omni.tiny_tokenizer import write_tokenizer
+from antiphon.testing.qwen3_omni.tiny_tokenizer import TOKENIZER
 from services.qwen3_omni.talker.engine import CODES, TalkerEngine
 from services.qwen3_omni.talker.load import DEFAULT_SAMPLING
 from services.qwen3_omni.talker.model import Talker
@@ -85,7 +85,7 @@ class Bench:
 
     def __init__(self, shape: TinyShape, slots: int, frames: int, context: int) -> None:
         with tempfile.TemporaryDirectory() as directory:
-            config: Any = make_config(shape, write_tokenizer(Path(directory)))
+            config: Any = make_config(shape, TOKENIZER.write(Path(directory)))
         self.module = _make_module(config.talker_config)
         self.special = SpecialIds.from_config(config.to_dict())
         words = torch.randn(self.special.tts_eos + WORDS, shape.hidden)

@@ -21,8 +21,9 @@ import torch
 
 import antiphon
 from antiphon import Delivery, SamplingRequest
+from antiphon.testing.conversations import conversation
 from antiphon.testing.local_deployment import local_deployment
-from antiphon.testing.qwen3_omni.reference import Case, Reference, conversation
+from antiphon.testing.qwen3_omni.reference import Case, Reference
 from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
 from benchmarks.pipeline.one_process import OneProcess
 from benchmarks.pipeline.sides import Round, Side, Taken

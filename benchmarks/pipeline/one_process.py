@@ -14,7 +14,7 @@ from antiphon.pipelines.qwen3_omni import CODE2WAV, PIPELINE, TALKER, THINKER
 from antiphon.runtime.engine import Emitted, Failed, InputChunk, LoadedStage, SegmentSettings
 from antiphon.runtime.session.outlet import Outlet
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.qwen3_omni.reference import conversation
+from antiphon.testing.conversations import conversation
 from benchmarks.pipeline.sides import Taken
 from services.qwen3_omni.code2wav import load as code2wav
 from services.qwen3_omni.talker import load as talker

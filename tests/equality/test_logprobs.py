@@ -20,7 +20,7 @@ from truth import Truth
 
 import antiphon
 from antiphon import Delivery, TokenLogprob
-from antiphon.testing.qwen3_omni.margins import LOGPROB_TOLERANCE
+from antiphon.testing.margins import LOGPROB_TOLERANCE
 from antiphon.testing.qwen3_omni.reference import Case, Reference
 from tools.launcher.launcher import Running
 

@@ -15,8 +15,9 @@ from truth import Truth
 
 import antiphon
 from antiphon import ChunkPolicy
+from antiphon.testing.conversations import conversation
 from antiphon.testing.local_deployment import local_deployment
-from antiphon.testing.qwen3_omni.reference import Case, Reference, conversation
+from antiphon.testing.qwen3_omni.reference import Case, Reference
 from tools.launcher.launcher import Launcher
 from tools.speaking_checkpoint.acoustics import FRAME
 from tools.speaking_checkpoint.judge import pulse_trains

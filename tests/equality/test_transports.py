@@ -16,8 +16,9 @@ from truth import Truth
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
+from antiphon.testing.conversations import conversation
 from antiphon.testing.local_deployment import local_deployment
-from antiphon.testing.qwen3_omni.reference import Case, conversation
+from antiphon.testing.qwen3_omni.reference import Case
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub

@@ -21,7 +21,7 @@ from truth import Truth
 import antiphon
 from antiphon import Delivery
 from antiphon.errors import InvalidArgument
-from antiphon.testing.qwen3_omni.reference import chat_messages
+from antiphon.testing.conversations import chat_messages
 from tools.launcher.launcher import Running
 
 pytest.importorskip("vllm")

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from antiphon.testing.qwen3_omni.reference import MIN_MARGIN, Case, Reference, ReferenceOutput
+from antiphon.testing.margins import MIN_MARGIN
+from antiphon.testing.qwen3_omni.reference import Case, Reference, ReferenceOutput
 
 
 @dataclass(slots=True)

@@ -9,7 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from antiphon.errors import FailedPrecondition
-from antiphon.testing.qwen3_omni.tiny_tokenizer import TinyVocabulary
+from antiphon.testing.tiny_tokenizer import TinyVocabulary
 from tools.speaking_checkpoint.model import make_configuration
 
 MAX_SHARD_BYTES = 6_000_000

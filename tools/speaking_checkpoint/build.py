@@ -20,7 +20,7 @@ from safetensors import safe_open
 
 from antiphon.errors import FailedPrecondition
 from antiphon.runtime.checkpoint import INDEX_FILE
-from antiphon.testing.qwen3_omni.tiny_tokenizer import TinyVocabulary
+from antiphon.testing.tiny_tokenizer import TinyVocabulary
 from tools.speaking_checkpoint import code2wav_training, units
 from tools.speaking_checkpoint.assemble import STORED_DTYPE, averages, write_checkpoint
 from tools.speaking_checkpoint.card import Training, write_card

@@ -9,7 +9,7 @@ import torch
 
 from antiphon.testing.qwen3_omni.tiny_config import CODEC_EOS, FIRST_VOICE, make_config
 from antiphon.testing.qwen3_omni.tiny_shape import TinyShape
-from antiphon.testing.qwen3_omni.tiny_tokenizer import TinyVocabulary
+from antiphon.testing.tiny_tokenizer import TinyVocabulary
 from tools.speaking_checkpoint.codes import ENTRIES, GROUPS, VOICES
 
 SHAPE = TinyShape(

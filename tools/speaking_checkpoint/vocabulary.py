@@ -14,11 +14,8 @@ from pathlib import Path
 
 import torch
 
-from antiphon.testing.qwen3_omni.tiny_tokenizer import (
-    TinyVocabulary,
-    save_tokenizer,
-    write_preprocessor,
-)
+from antiphon.testing.qwen3_omni.tiny_tokenizer import TOKENIZER, write_preprocessor
+from antiphon.testing.tiny_tokenizer import TinyVocabulary
 from tools.speaking_checkpoint.repertoire import UNITS, spoken_words, written_forms
 from tools.speaking_checkpoint.units import PAUSES
 
@@ -39,9 +36,9 @@ class Meaning:
 
 def write_tokenizer(directory: Path) -> TinyVocabulary:
     """Write the tokenizer, chat template and preprocessor; return the vocabulary."""
-    tokenizer = save_tokenizer(directory, *_learn(_spellings()))
+    tokenizer = TOKENIZER.save(directory, *_learn(_spellings()))
     write_preprocessor(directory)
-    return TinyVocabulary(tokenizer.get_vocab(), len(tokenizer))
+    return TinyVocabulary.of(tokenizer)
 
 
 def _spellings() -> list[str]:

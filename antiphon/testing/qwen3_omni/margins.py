@@ -9,18 +9,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import torch
-from transformers import LogitsProcessor
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeTalkerTextTopKRouter,
     Qwen3OmniMoeThinkerTextTopKRouter,
 )
 
-LOGPROB_TOLERANCE = 4e-6
-"""How close log probabilities must be, in parts of the run's largest logit.
-
-The reference's own, from one forward over prompt and reply or from one for each id, differ
-by 3e-6 of it on tiny checkpoints: float32 holds logits of such weights no closer.
-"""
+from antiphon.testing.margins import LogitGap
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,25 +30,6 @@ class Margins:
     talker: float
     predictor: float
     router: float
-
-
-class LogitGap(LogitsProcessor):  # type: ignore[misc, unused-ignore]
-    """Records the narrowest gap and the last draw; runs after all other processors."""
-
-    def __init__(self) -> None:
-        self.smallest = math.inf
-        self.last_drawn = -1
-
-    def __call__(self, input_ids: torch.Tensor, scores: torch.Tensor) -> torch.Tensor:
-        """Record scores [1, vocabulary] and pass them on."""
-        self.record(scores)
-        return scores
-
-    def record(self, scores: torch.Tensor) -> None:
-        """Take note of scores [1, vocabulary]."""
-        top = scores[0].topk(2)
-        self.smallest = min(self.smallest, float(top.values[0] - top.values[1]))
-        self.last_drawn = int(top.indices[0])
 
 
 @dataclass(slots=True)

@@ -31,19 +31,11 @@ from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
     _get_feat_extract_output_lengths,
 )
 
-from antiphon.conversation import (
-    AudioPart,
-    Conversation,
-    ImagePart,
-    Message,
-    Part,
-    TextPart,
-    VideoPart,
-)
+from antiphon.conversation import Conversation
 from antiphon.segment import FinishReason
-from antiphon.testing.qwen3_omni.margins import LogitGap, Margins, Narrowest
-
-MIN_MARGIN = 1e-4
+from antiphon.testing.conversations import Pixels, chat_messages
+from antiphon.testing.margins import LogitGap
+from antiphon.testing.qwen3_omni.margins import Margins, Narrowest
 
 # transformers types neither its `from_pretrained` nor the parts of its configurations.
 _MODEL: Any = Qwen3OmniMoeForConditionalGeneration
@@ -53,7 +45,6 @@ _DEFAULTS: dict[str, Any] = cast(Any, Qwen3OmniMoeProcessorKwargs)._defaults
 _audio_positions: Any = _get_feat_extract_output_lengths
 
 
-Pixels = npt.NDArray[np.uint8]
 FRAMES_PER_S = 2.0
 """Of the videos, as told to the processor."""
 
@@ -97,35 +88,6 @@ class ReferenceOutput:
         """The narrowest choice of the whole run."""
         margins = self.margins
         return min(margins.thinker, margins.talker, margins.predictor, margins.router)
-
-
-def conversation(
-    *messages: tuple[str, str | npt.NDArray[np.float32] | list[Any]],
-) -> Conversation:
-    """Shorthand: (role, content) pairs; content is text, a recording, a file, or a list of them.
-
-    A file is `bytes`: a video if they say MP4, else an image.
-    """
-    built: list[Message] = []
-    recordings: list[npt.NDArray[np.float32]] = []
-    images: list[Pixels] = []
-    videos: list[Pixels] = []
-    for role, content in messages:
-        parts: list[Part] = []
-        for piece in content if isinstance(content, list) else [content]:
-            if isinstance(piece, str):
-                parts.append(TextPart(piece))
-            elif isinstance(piece, bytes) and piece[4:8] == b"ftyp":
-                parts.append(VideoPart(len(videos)))
-                videos.append(np.frombuffer(piece, np.uint8))
-            elif isinstance(piece, bytes):
-                parts.append(ImagePart(len(images)))
-                images.append(np.frombuffer(piece, np.uint8))
-            else:
-                parts.append(AudioPart(len(recordings)))
-                recordings.append(piece)
-        built.append(Message(role, tuple(parts)))  # type: ignore[arg-type]
-    return Conversation(tuple(built), tuple(recordings), tuple(images), tuple(videos))
 
 
 class Reference:
@@ -304,27 +266,6 @@ def _capture_codes(model: Any) -> Iterator[list[torch.Tensor]]:
         yield captured
     finally:
         del model.code2wav.chunked_decode
-
-
-def chat_messages(conversation: Conversation) -> list[dict[str, Any]]:
-    """The messages of a conversation as chat templates take them."""
-    return [
-        {"role": message.role, "content": [_to_template(part) for part in message.parts]}
-        for message in conversation.messages
-    ]
-
-
-def _to_template(part: Part) -> dict[str, str]:
-    """A message part as chat templates take it."""
-    match part:
-        case TextPart(text):
-            return {"type": "text", "text": text}
-        case AudioPart():
-            return {"type": "audio"}
-        case ImagePart():
-            return {"type": "image"}
-        case VideoPart():
-            return {"type": "video"}
 
 
 def _to_frames(codes: torch.Tensor | None, groups: int) -> npt.NDArray[np.int32]:

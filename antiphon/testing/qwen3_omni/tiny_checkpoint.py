@@ -18,7 +18,7 @@ from antiphon.errors import AntiphonError, FailedPrecondition
 from antiphon.runtime.checkpoint import INDEX_FILE
 from antiphon.testing.qwen3_omni.tiny_config import VOICES, make_config
 from antiphon.testing.qwen3_omni.tiny_shape import OTHER, SMALL, TinyShape
-from antiphon.testing.qwen3_omni.tiny_tokenizer import write_preprocessor, write_tokenizer
+from antiphon.testing.qwen3_omni.tiny_tokenizer import TOKENIZER, write_preprocessor
 
 __all__ = ["OTHER", "SMALL", "VOICES", "TinyShape", "build_tiny_checkpoint"]
 
@@ -39,7 +39,7 @@ def build_tiny_checkpoint(directory: Path, shape: TinyShape = SMALL, seed: int =
     if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
         raise FailedPrecondition(f"{directory}: is not an empty directory")
     directory.mkdir(parents=True, exist_ok=True)
-    vocabulary = write_tokenizer(directory)
+    vocabulary = TOKENIZER.write(directory)
     write_preprocessor(directory)
     model = Qwen3OmniMoeForConditionalGeneration(make_config(shape, vocabulary))
     fill_weights(model, vocabulary.spoken(raw_bytes=shape.raw_bytes), seed)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from antiphon.testing.qwen3_omni.tiny_shape import TinyShape
-from antiphon.testing.qwen3_omni.tiny_tokenizer import TinyVocabulary
+from antiphon.testing.tiny_tokenizer import TinyVocabulary
 
 if TYPE_CHECKING:
     from transformers import Qwen3OmniMoeConfig

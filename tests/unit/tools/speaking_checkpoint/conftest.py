@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from antiphon.testing.qwen3_omni.tiny_tokenizer import TinyVocabulary
+from antiphon.testing.tiny_tokenizer import TinyVocabulary
 from tools.speaking_checkpoint import codes as coding
 from tools.speaking_checkpoint.acoustics import BANDS, HOPS
 from tools.speaking_checkpoint.codes import Codebooks

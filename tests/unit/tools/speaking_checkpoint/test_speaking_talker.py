@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.testing.qwen3_omni.tiny_tokenizer import TinyVocabulary
+from antiphon.testing.tiny_tokenizer import TinyVocabulary
 from tools.speaking_checkpoint.assemble import SETTINGS
 from tools.speaking_checkpoint.circuits import wire_pointer
 from tools.speaking_checkpoint.codes import (

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from antiphon.testing.qwen3_omni.tiny_tokenizer import TinyVocabulary
+from antiphon.testing.tiny_tokenizer import TinyVocabulary
 from tools.speaking_checkpoint import thinker_training
 from tools.speaking_checkpoint.dialogues import AUDIO, Dialogues, Turn
 from tools.speaking_checkpoint.model import make_configuration, make_part

@@ -15,7 +15,8 @@ import pytest
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
-from antiphon.testing.qwen3_omni.reference import Reference, conversation
+from antiphon.testing.conversations import conversation
+from antiphon.testing.qwen3_omni.reference import Reference
 from services.qwen3_omni.thinker.load import load_intake
 from services.qwen3_omni.thinker.prompt import PromptFactory
 from services.qwen3_omni.thinker.vision import Visual

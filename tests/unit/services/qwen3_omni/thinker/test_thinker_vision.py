@@ -20,8 +20,9 @@ from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.runtime.engine import LoadedStage
+from antiphon.testing.conversations import conversation
 from antiphon.testing.drive_engine import run_segment
-from antiphon.testing.qwen3_omni.reference import Reference, conversation
+from antiphon.testing.qwen3_omni.reference import Reference
 from services.qwen3_omni.thinker import vision
 from services.qwen3_omni.thinker.audio import AudioFrontEnd
 from services.qwen3_omni.thinker.prompt import PromptFactory

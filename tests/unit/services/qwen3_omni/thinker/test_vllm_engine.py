@@ -25,8 +25,8 @@ from antiphon.errors import (
 )
 from antiphon.runtime.engine import DetachedEngine, Engine, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
+from antiphon.testing.conversations import conversation
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
-from antiphon.testing.qwen3_omni.reference import conversation
 from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, TinyShape, build_tiny_checkpoint
 from antiphon.wire.logprobs import logprobs_from_tensors
 from services.qwen3_omni.thinker.load import load

@@ -23,7 +23,7 @@ from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
 
 from antiphon.conversation import Conversation, TextPart
 from antiphon.logprobs import TokenLogprob
-from antiphon.testing.qwen3_omni.margins import LOGPROB_TOLERANCE
+from antiphon.testing.margins import LOGPROB_TOLERANCE
 from services.text.detokenizer import Vocabulary
 
 MARGIN = 1e-4

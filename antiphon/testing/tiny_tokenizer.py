@@ -1,0 +1,197 @@
+"""A tiny byte-level BPE with Qwen's pre-tokenisation, for tiny checkpoints of any family of Qwen's.
+
+It has a few hundred merges, and the family's special tokens. The ids differ from the released
+ones, so that code that knows an id by heart fails.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+# Released as added tokens that are not special: decoding keeps them.
+PLAIN_ADDED_TOKENS = ("<tool_call>", "</tool_call>", "<think>", "</think>")
+
+# `|` separates; most words carry the space before them, as in any byte-level BPE.
+COMMON_WORDS = (
+    " the| of| and| to| in| is| you| that| it| he| was| for| on| are| with| as| his| they| at"
+    "| be| this| have| from| or| one| had| by| word| but| not| what| all| were| we| when| your"
+    "| can| said| there| use| an| each| which| she| do| how| their| if| will| up| other| about"
+    "| out| many| then| them| these| so| some| her| would| make| like| him| into| time| has"
+    "| look| two| more| write| go| see| number| no| way| could| people| my| than| first| water"
+    "| been| call| who| oil| its| now| find| long| down| day| did| get| come| made| may| part"
+    "|Hello|How|What|The|You|Yes|No|ing|ed| audio| voice| speak| sound| hear| say| weather"
+    "| é| ü|你|好|。|\uff0c|é|ñ|😀"
+)
+# Role names come first: their merges must win, because a role is one token.
+WORDS = ("assistant", "system", "user", *COMMON_WORDS.split("|"))
+
+# AUDIO, IMAGE, VIDEO and FIRST stand for what a family writes there.
+_TEMPLATE = """\
+{%- for message in messages -%}
+{{- '<|im_start|>' + message.role + '\\n' -}}
+{%- if message.content is string -%}
+{{- message.content -}}
+{%- else -%}
+{%- for part in message.content -%}
+{%- if part.type == 'audio' or 'audio' in part or 'audio_url' in part -%}
+{{- 'AUDIO' -}}
+{%- elif part.type == 'image' or 'image' in part or 'image_url' in part -%}
+{{- 'IMAGE' -}}
+{%- elif part.type == 'video' or 'video' in part -%}
+{{- 'VIDEO' -}}
+{%- elif 'text' in part -%}
+{{- part.text -}}
+{%- endif -%}
+{%- endfor -%}
+{%- endif -%}
+{{- '<|im_end|>\\n' -}}
+{%- endfor -%}
+{%- if add_generation_prompt -%}
+{{- '<|im_start|>assistant\\n' -}}
+{%- endif -%}
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenizerKind:
+    """What a family's tokenizer has of its own.
+
+    `special` tokens in their released order; those that `named` tells by role (`audio_token`,
+    `vision_bos_token` and so on) are among them. `first_turn` is what the chat template puts
+    before a conversation that does not begin with a system message.
+    """
+
+    special: tuple[str, ...]
+    named: Mapping[str, str]
+    first_turn: str = ""
+
+    @property
+    def chat_template(self) -> str:
+        """Qwen's, with a placeholder between its marks for each recording, image and video."""
+        named, first = self.named, ""
+        if self.first_turn:
+            told = self.first_turn.replace("\n", "\\n")
+            first = (
+                "{%- if messages[0].role != 'system' -%}\n"
+                f"{{{{- '{told}' -}}}}\n"
+                "{%- endif -%}\n"
+            )
+
+        def marked(kind: str, marks: str) -> str:
+            parts = (f"{marks}_bos_token", f"{kind}_token", f"{marks}_eos_token")
+            return "".join(named[each] for each in parts)
+
+        return first + (
+            _TEMPLATE.replace("AUDIO", marked("audio", "audio"))
+            .replace("IMAGE", marked("image", "vision"))
+            .replace("VIDEO", marked("video", "vision"))
+        )
+
+    def save(self, directory: Path, vocab: dict[str, int], merges: list[tuple[str, str]]) -> Any:
+        """Write a `Qwen2Tokenizer` of these tokens and the family's, and its chat template."""
+        from transformers import AddedToken, Qwen2Tokenizer
+
+        tokenizer = Qwen2Tokenizer(
+            vocab=vocab,
+            merges=merges,  # type: ignore[arg-type]  # pairs, as tokenizer.json holds them
+            add_prefix_space=False,
+            eos_token="<|im_end|>",
+            pad_token="<|endoftext|>",
+            model_max_length=32768,
+            chat_template=self.chat_template,
+            extra_special_tokens=dict(self.named),
+        )
+        tokenizer.add_tokens([AddedToken(each, special=True) for each in self.special])
+        tokenizer.add_tokens([AddedToken(each, special=False) for each in PLAIN_ADDED_TOKENS])
+        tokenizer.save_pretrained(directory)
+        # Readers older than transformers 5 look for the template in this file.
+        update_json(directory / "tokenizer_config.json", {"chat_template": self.chat_template})
+        return tokenizer
+
+    def write(self, directory: Path) -> TinyVocabulary:
+        """Write the tokenizer of `WORDS`; return its vocabulary."""
+        tokenizer = self.save(directory, *_vocabulary())
+        tokenizer.backend_tokenizer.model.save(str(directory))
+        return TinyVocabulary.of(tokenizer)
+
+
+@dataclass(frozen=True, slots=True)
+class TinyVocabulary:
+    """Ids by token; those of `added` tokens stand for no text of the byte-level BPE."""
+
+    ids: dict[str, int]
+    size: int
+    added: frozenset[str]
+
+    @classmethod
+    def of(cls, tokenizer: Any) -> TinyVocabulary:
+        """The vocabulary of a tokenizer of transformers."""
+        return cls(tokenizer.get_vocab(), len(tokenizer), frozenset(tokenizer.get_added_vocab()))
+
+    def spoken(self, *, raw_bytes: bool) -> list[int]:
+        """Ids that a reply may be made of, ascending.
+
+        Leaves out special tokens and control characters; with `raw_bytes` it holds lone bytes
+        above 127, so that replies break characters apart.
+        """
+        byte_of = {char: byte for byte, char in enumerate(_byte_characters())}
+        return [
+            index
+            for token, index in sorted(self.ids.items(), key=lambda item: item[1])
+            if token not in self.added
+            and (
+                len(token) > 1
+                or 0x20 <= byte_of[token] < 0x7F
+                or (raw_bytes and byte_of[token] >= 0x80)
+            )
+        ]
+
+
+def write_preprocessor(
+    directory: Path, *, max_audio_s: int, processor_class: str, image_settings: Mapping[str, Any]
+) -> None:
+    """Write `preprocessor_config.json`: 128 mel bins at 16 kHz, and the image settings."""
+    from transformers import WhisperFeatureExtractor
+
+    extractor = WhisperFeatureExtractor(  # type: ignore[no-untyped-call]
+        feature_size=128,
+        sampling_rate=16000,
+        chunk_length=max_audio_s,
+        return_attention_mask=True,
+    )
+    extractor.save_pretrained(directory)
+    image = {"image_processor_type": "Qwen2VLImageProcessor", "processor_class": processor_class}
+    update_json(directory / "preprocessor_config.json", image | dict(image_settings))
+
+
+def update_json(path: Path, values: Mapping[str, Any]) -> None:
+    """Add or replace top-level values of a JSON file."""
+    content = json.loads(path.read_text()) | dict(values)
+    path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
+
+
+def _vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """The BPE's vocabulary and merges: each word is built from left to right."""
+    characters = _byte_characters()
+    vocab = {character: index for index, character in enumerate(characters)}
+    merges: list[tuple[str, str]] = []
+    for word in WORDS:
+        pieces = [characters[byte] for byte in word.encode()]
+        head = pieces[0]
+        for piece in pieces[1:]:
+            if head + piece not in vocab:
+                vocab[head + piece] = len(vocab)
+                merges.append((head, piece))
+            head += piece
+    return vocab, merges
+
+
+def _byte_characters() -> list[str]:
+    """The printable character that stands for each byte (GPT-2's `bytes_to_unicode`)."""
+    printable = {*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)}
+    spare = iter(range(0x100, 0x200))
+    return [chr(byte if byte in printable else next(spare)) for byte in range(256)]

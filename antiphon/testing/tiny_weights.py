@@ -1,0 +1,93 @@
+"""Random weights under which mistakes show.
+
+Hugging Face's own initialisation makes a dead model: tiny logits, layers scaled by
+1e-6, expert weights left uninitialised. Here every part has a say in the greedy
+output: attention is sharp, routers decide clearly, logits are far from uniform, and
+audio stays inside [-1, 1]. Each tensor draws from a generator of its own, seeded by
+its name, so adding a layer leaves the other weights as they were.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+import zlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+
+
+@dataclass(frozen=True, slots=True)
+class WeightRules:
+    """How a family's parameters are drawn: patterns of names, of which the first match decides.
+
+    `uniform` has lowest and highest, for vectors that multiply; `normal` a standard deviation;
+    `gains` a gain over 1/sqrt(inputs), and its last pattern matches all that is left.
+    """
+
+    uniform: tuple[tuple[str, float, float], ...]
+    normal: tuple[tuple[str, float], ...]
+    gains: tuple[tuple[str, float], ...]
+
+    @torch.no_grad()
+    def fill(self, model: torch.nn.Module, seed: int) -> None:
+        """Overwrite every parameter."""
+        transposed = {
+            f"{name}.weight": module.stride[0]
+            for name, module in model.named_modules()
+            if isinstance(module, torch.nn.ConvTranspose1d)
+        }
+        for name, parameter in model.named_parameters():
+            parameter.copy_(self._draw(name, parameter, transposed.get(name), seed))
+
+    def _draw(self, name: str, like: torch.Tensor, stride: int | None, seed: int) -> torch.Tensor:
+        """Fresh values for one parameter; `stride` is given for a transposed convolution."""
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
+        for pattern, low, high in self.uniform:
+            if like.ndim == 1 and re.search(pattern, name):
+                return low + (high - low) * torch.rand(like.shape, generator=generator)
+        noise = torch.randn(like.shape, generator=generator)
+        for pattern, std in self.normal:
+            if re.search(pattern, name):
+                return std * noise
+        gain = next(gain for pattern, gain in self.gains if re.search(pattern, name))
+        return noise * (gain / math.sqrt(_inputs(name, like, stride)))
+
+
+def lean(direction: torch.Tensor, shift: float) -> torch.Tensor:
+    """What to add to a row of a head, so that its logit rises by `shift` if the final
+    hidden state is all `direction`."""
+    return direction * (shift / math.sqrt(len(direction)) / float(direction.norm()))
+
+
+@torch.no_grad()
+def end_replies(
+    head: torch.Tensor,
+    spoken: Sequence[int],
+    end: int,
+    *,
+    gain: float,
+    against: torch.Tensor,
+    shift: float,
+) -> None:
+    """Let replies consist of the ids `spoken` and end by themselves.
+
+    `end` wins now and then, as its row is longer than others by `gain`. A reply seldom ends at
+    once, as the row leans by `shift` (negative) along `against`, the header's last row. A zero
+    row has logit 0, which is never the highest among hundreds.
+    """
+    row = gain * head[end]
+    silent = torch.ones(len(head), dtype=torch.bool)
+    silent[list(spoken)] = False
+    head[silent] = 0.0
+    head[end] = row + lean(against, shift)
+
+
+def _inputs(name: str, like: torch.Tensor, stride: int | None) -> int:
+    """How many products make one output value."""
+    if stride is not None:
+        return like.shape[0] * like.shape[2] // stride
+    if ".experts." in name or like.ndim == 2:
+        return like.shape[-1]
+    return like[0].numel()
