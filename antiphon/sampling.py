@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
+from typing import Any
 
 from antiphon.errors import InvalidArgument, told
 
@@ -11,6 +12,8 @@ MAX_TOP_K = 1 << 20
 MAX_STOPS = 16
 MAX_STOP_BYTES = 256
 MAX_TOP_LOGPROBS = 20
+INPUT_STAGE = ""
+"""Stands in a request's sampling for the stage that reads the messages."""
 SMALLEST = 1e-6
 """Least temperature above 0, and least repetition penalty: logits divided by them stay finite
 in float32, where smaller numbers become 0."""
@@ -23,8 +26,8 @@ class SamplingRequest:
     `temperature` 0 is greedy: the likeliest id after repetition penalty and
     suppression; others, and the penalty, are at least `SMALLEST`. `top_k` 0 keeps all
     ids. `max_tokens` counts the stop id.
-    `top_logprobs` asks the thinker for the log probability of each token of its
-    text, and for so many of the likeliest; other stages pass over it, and over `stop`.
+    `top_logprobs` asks for the log probability of each token of the text, and for so
+    many of the likeliest; stages that make no text pass over it, and over `stop`.
     Raises `InvalidArgument` with `field` for a value out of range.
     """
 
@@ -53,6 +56,11 @@ class SamplingRequest:
                     f"stop: each stop string has 1 to {MAX_STOP_BYTES} bytes of UTF-8", field="stop"
                 )
 
+    def given(self) -> dict[str, Any]:
+        """The settings that it sets, by name."""
+        values = {each.name: getattr(self, each.name) for each in fields(self)}
+        return {name: value for name, value in values.items() if value is not None and value != ()}
+
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
@@ -74,12 +82,7 @@ class Sampling:
 
     def with_request(self, request: SamplingRequest) -> Sampling:
         """These settings as defaults, with what the request sets in their place."""
-        given = {
-            each.name: value
-            for each in fields(request)
-            if (value := getattr(request, each.name)) is not None and value != ()
-        }
-        return replace(self, **given)
+        return replace(self, **request.given())
 
 
 def utf8_size(text: str) -> int:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TypeVar
@@ -34,6 +34,15 @@ def listed(field: str, values: Iterable[T], kind: type[T]) -> tuple[T, ...]:
     for index, each in enumerate(items):
         of_type(f"{field}[{index}]", each, kind)
     return items
+
+
+def named(field: str, values: Mapping[str, object] | None) -> dict[str, object]:
+    """Values by name; none for None. Raises `InvalidArgument` unless each has text for a name."""
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise wrong_type(field, "a mapping by name", values)
+    return {unicode_text(field, name): value for name, value in values.items()}
 
 
 def unicode_text(field: str, value: object) -> str:

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Literal, TypedDict
 
 from antiphon.client.brief import brief
-from antiphon.client.checks import file_bytes, listed, of_type, unicode_text, wrong_type
-from antiphon.sampling import SamplingRequest
+from antiphon.client.checks import file_bytes, listed, named, of_type, unicode_text, wrong_type
+from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
 from antiphon.v1 import session_pb2, speech_pb2
 from antiphon.wire.convert import (
@@ -83,9 +83,10 @@ class GenerateOptions(TypedDict, total=False):
     """The options of `generate`; what is left out takes the server's default.
 
     `model` may be left out when the server has one. `modalities` is what to
-    answer with, both by default. `temperature` (0: greedy), `top_p`,
-    `max_tokens`, `stop` and `seed` shape the text; `talker` is the same for
-    speech, in codec frames, and takes `seed` when it has none of its own.
+    answer with, all that the model makes by default. `temperature` (0: greedy), `top_p`,
+    `max_tokens`, `stop` and `seed` are for the stage that reads the messages; `sampling`
+    is for the others, by the names in `ModelInfo.sampling_stages`: they take `seed` when
+    they have none of their own. Under `""` it has the reading stage's further settings.
     `delivery` and `chunk_policy` say how output is cut. `include_ids` adds token
     ids, codec frames and float samples to the events. `top_logprobs` (0 to 20) adds how
     likely each token of the text was, and so many of the likeliest in its place.
@@ -100,7 +101,7 @@ class GenerateOptions(TypedDict, total=False):
     stop: Sequence[str]
     seed: int | None
     top_logprobs: int | None
-    talker: SamplingRequest | None
+    sampling: Mapping[str, SamplingRequest] | None
     delivery: Delivery | None
     chunk_policy: ChunkPolicy | None
     include_ids: bool
@@ -110,7 +111,7 @@ def generate_request(
     messages: str | Sequence[Message],
     *,
     model: str = "",
-    modalities: Sequence[Modality] = ("text", "audio"),
+    modalities: Sequence[Modality] = (),
     voice: str = "",
     temperature: float | None = None,
     top_p: float | None = None,
@@ -118,7 +119,7 @@ def generate_request(
     stop: Sequence[str] = (),
     seed: int | None = None,
     top_logprobs: int | None = None,
-    talker: SamplingRequest | None = None,
+    sampling: Mapping[str, SamplingRequest] | None = None,
     delivery: Delivery | None = None,
     chunk_policy: ChunkPolicy | None = None,
     include_ids: bool = False,
@@ -129,7 +130,7 @@ def generate_request(
     that cannot be read.
     """
     stop_strings = (stop,) if isinstance(stop, str) else listed("stop", stop, str)
-    thinker = SamplingRequest(
+    own = SamplingRequest(
         temperature=temperature,
         top_p=top_p,
         max_tokens=max_tokens,
@@ -137,7 +138,6 @@ def generate_request(
         seed=seed,
         top_logprobs=top_logprobs,
     )
-    speaking = SamplingRequest() if talker is None else of_type("talker", talker, SamplingRequest)
     how = None if delivery is None else of_type("delivery", delivery, Delivery)
     return speech_pb2.GenerateRequest(
         model=unicode_text("model", model),
@@ -146,23 +146,26 @@ def generate_request(
             unicode_text("modalities", each) for each in listed("modalities", modalities, str)
         ],
         voice=unicode_text("voice", voice),
-        sampling=_sampling_by_role(thinker, speaking),
+        sampling=_sampling_to_proto(own, sampling),
         delivery=session_pb2.DELIVERY_UNSPECIFIED if how is None else delivery_to_proto(how),
         chunk_policy=None if chunk_policy is None else _policy_to_proto(chunk_policy),
         include_ids=of_type("include_ids", include_ids, bool),
     )
 
 
-def _sampling_by_role(
-    thinker: SamplingRequest, talker: SamplingRequest
+def _sampling_to_proto(
+    own: SamplingRequest, given: Mapping[str, SamplingRequest] | None
 ) -> dict[str, session_pb2.Sampling]:
-    """The entries that say something; one seed keys both stages unless the talker has its own."""
-    if talker.seed is None:
-        talker = replace(talker, seed=thinker.seed)
-    stages = {"thinker": thinker, "talker": talker}
+    """The entries that say something. The request's own fields go before those of the mapping."""
+    by_stage = {
+        stage: of_type(f"sampling.{stage}".rstrip("."), request, SamplingRequest)
+        for stage, request in named("sampling", given).items()
+    }
+    reading = by_stage.get(INPUT_STAGE, SamplingRequest())
+    by_stage[INPUT_STAGE] = replace(reading, **own.given())
     return {
-        role: sampling_to_proto(request)
-        for role, request in stages.items()
+        stage: sampling_to_proto(request)
+        for stage, request in by_stage.items()
         if request != SamplingRequest()
     }
 

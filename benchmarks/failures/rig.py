@@ -26,8 +26,8 @@ from tools.launcher.process import ServiceProcess
 ROLE = "code2wav"
 GENEROUS_S = 120.0
 # The checkpoint never draws the end of speech, and no stage runs far ahead of the client.
-LONG_SPEECH = SamplingRequest(temperature=0.0, max_tokens=4000)
-SHORT_SPEECH = SamplingRequest(temperature=0.0, max_tokens=20)
+LONG_SPEECH = {"talker": SamplingRequest(temperature=0.0, max_tokens=4000)}
+SHORT_SPEECH = {"talker": SamplingRequest(temperature=0.0, max_tokens=20)}
 
 
 class Stoppable:
@@ -135,7 +135,7 @@ async def fail(running: Running, stage: Stoppable, failure: Failure) -> Outcome:
         antiphon.AsyncClient(running.grpc_address) as client,
         httpx.AsyncClient(base_url=running.http_url, timeout=GENEROUS_S) as http,
     ):
-        speaking = client.generate("day one", max_tokens=200, talker=LONG_SPEECH)
+        speaking = client.generate("day one", max_tokens=200, sampling=LONG_SPEECH)
         async for event in speaking:
             if isinstance(event, antiphon.AudioDelta):
                 break
@@ -152,7 +152,7 @@ async def fail(running: Running, stage: Stoppable, failure: Failure) -> Outcome:
         recovered_at = time.monotonic()
         await failure.recover(stage)
         _, back_at = await _wait_health(http, 200)
-        reply = await client.generate("Hello", max_tokens=8, talker=SHORT_SPEECH).collect()
+        reply = await client.generate("Hello", max_tokens=8, sampling=SHORT_SPEECH).collect()
         assert reply.pcm16
         return Outcome(error, error_s, down_at - stopped_at, back_at - recovered_at, health)
 

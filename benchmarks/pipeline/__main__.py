@@ -75,7 +75,7 @@ async def ask(
         temperature=0.0,
         max_tokens=tokens,
         delivery=delivery,
-        talker=SamplingRequest(temperature=0.0, max_tokens=frames + 1),
+        sampling={"talker": SamplingRequest(temperature=0.0, max_tokens=frames + 1)},
     )
     async for event in generation:
         if isinstance(event, antiphon.AudioDelta):

@@ -9,12 +9,12 @@ from dataclasses import replace
 from antiphon.chunk import Chunk
 from antiphon.conversation import Conversation, to_tensors
 from antiphon.errors import InvalidArgument
-from antiphon.sampling import SamplingRequest
+from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from antiphon.segment import Delivery, FinishReason
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.convert import delivery_to_proto, policy_to_proto, sampling_to_proto
-from gateway.calls.order import INPUT_STAGE, Order
+from gateway.calls.order import Order
 from gateway.fleet.lineup import Lineup, Member
 from gateway.outputs import AUDIO
 

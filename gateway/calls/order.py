@@ -11,17 +11,15 @@ from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
 from gateway.media.attachments import Attachments
 
-INPUT_STAGE = ""
-"""Stands in `Order.sampling` for the stage that reads the client's input."""
-
 
 @dataclass(frozen=True, slots=True)
 class Order:
     """One segment: what was said, what is wanted, and how to make it.
 
     An empty `model` is the only one; empty `outputs` are all that it makes. `voice_field` names
-    the voice in errors. `sampling` is by stage role. `delivery` goes for every edge; None leaves
-    the deployment's. `timeout_s` is what the client still waits.
+    the voice in errors. `sampling` is by stage role, `INPUT_STAGE` for the one that reads the
+    messages. `delivery` goes for every edge; None leaves the deployment's. `timeout_s` is what
+    the client still waits.
     """
 
     messages: tuple[Message, ...]

@@ -69,7 +69,7 @@ async def ask(
         modalities=("text", "audio") if case.audio else ("text",),
         voice=case.voice,
         max_tokens=case.thinker_max_tokens,
-        talker=SamplingRequest(temperature=0.0, max_tokens=case.talker_max_tokens),
+        sampling={"talker": SamplingRequest(temperature=0.0, max_tokens=case.talker_max_tokens)},
         delivery=delivery,
         chunk_policy=policy,
         include_ids=True,

@@ -33,7 +33,7 @@ Samples = npt.NDArray[np.float32]
 
 FRAMES = 400
 TALKER = {"temperature": 0.0, "max_tokens": FRAMES + 1}
-OTHERS = SamplingRequest(temperature=0.0, max_tokens=21)
+OTHERS = {"talker": SamplingRequest(temperature=0.0, max_tokens=21)}
 QUESTION = "day one"
 STALL_S = 2.0
 # 7 frames of audio and 7 of codes may be on their way, code2wav may add a step of what
@@ -155,7 +155,7 @@ async def test_paused_client_stops_the_stages_for_as_long_as_it_likes(
         loop, made = asyncio.get_running_loop(), [0]
         resume_at = loop.time() + 1.5 * STALL_S
         while loop.time() < resume_at:
-            reply = await client.generate("Hello", max_tokens=20, talker=OTHERS).collect()
+            reply = await client.generate("Hello", max_tokens=20, sampling=OTHERS).collect()
             others += reply.usage.completion_audio_frames
             made.append(await frames_made(running) - before - others)
         assert 0 < made[-1] <= BOUND + IN_SOCKETS < FRAMES

@@ -22,7 +22,7 @@ from tools.launcher.launcher import Launcher
 pytestmark = pytest.mark.processes
 
 Status = health_pb2.HealthCheckResponse.ServingStatus
-SPEECH = SamplingRequest(temperature=0.0, max_tokens=30)
+SPEECH = {"talker": SamplingRequest(temperature=0.0, max_tokens=30)}
 
 
 class Told:
@@ -43,7 +43,7 @@ class Told:
 
 
 async def speak(client: antiphon.AsyncClient) -> antiphon.Reply:
-    return await client.generate("Hello", max_tokens=20, talker=SPEECH).collect()
+    return await client.generate("Hello", max_tokens=20, sampling=SPEECH).collect()
 
 
 async def wait_serving(watch: Any, status: Status) -> None:

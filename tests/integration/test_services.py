@@ -40,7 +40,7 @@ AUDIO_TOLERANCE = 1e-4
 LONG_ANSWER = "day one"
 # The talker of the checkpoint never draws its end: 320 s of audio, where a client that does
 # not read takes 30 s ahead. So a call is in its midst whenever the test says it is.
-LONG_SPEECH = SamplingRequest(temperature=0.0, max_tokens=4000)
+LONG_SPEECH = {"talker": SamplingRequest(temperature=0.0, max_tokens=4000)}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -121,7 +121,10 @@ async def test_text_only_never_touches_talker_and_code2wav(
 
 
 async def test_audio_alone_is_what_comes_with_the_text(client: antiphon.AsyncClient) -> None:
-    options = {"max_tokens": 12, "talker": SamplingRequest(temperature=0.0, max_tokens=20)}
+    options = {
+        "max_tokens": 12,
+        "sampling": {"talker": SamplingRequest(temperature=0.0, max_tokens=20)},
+    }
     both = await client.generate("Hello", **options).collect()
     alone = await client.generate("Hello", modalities=("audio",), **options).collect()
     assert both.text
@@ -172,7 +175,10 @@ def _outcome(events: list[Event]) -> tuple[str, Tensor, Tensor]:
 
 
 async def test_stop_string_ends_text_and_speech_before_it(client: antiphon.AsyncClient) -> None:
-    options = {"max_tokens": 60, "talker": SamplingRequest(temperature=0.0, max_tokens=200)}
+    options = {
+        "max_tokens": 60,
+        "sampling": {"talker": SamplingRequest(temperature=0.0, max_tokens=200)},
+    }
     whole = await client.generate(LONG_ANSWER, **options).collect()
     stop = whole.text[40:44]
     cut = await client.generate(LONG_ANSWER, stop=[stop], **options).collect()
@@ -185,7 +191,7 @@ async def test_stop_string_ends_text_and_speech_before_it(client: antiphon.Async
 async def test_cancel_at_any_moment_frees_every_stage(talking: Running) -> None:
     async with antiphon.AsyncClient(talking.grpc_address) as client:
         for events in (0, 1, 3, 10, 40):
-            generation = client.generate(LONG_ANSWER, max_tokens=200, talker=LONG_SPEECH)
+            generation = client.generate(LONG_ANSWER, max_tokens=200, sampling=LONG_SPEECH)
             for _ in range(events):
                 await anext(generation)
             generation.cancel()
@@ -257,7 +263,7 @@ async def test_killed_stage_gives_a_typed_error_and_others_go_on(talkative: Path
         Launcher(local_deployment(talkative)) as running,
         antiphon.AsyncClient(running.grpc_address) as client,
     ):
-        speaking = client.generate(LONG_ANSWER, max_tokens=200, talker=LONG_SPEECH)
+        speaking = client.generate(LONG_ANSWER, max_tokens=200, sampling=LONG_SPEECH)
         async for event in speaking:
             if isinstance(event, antiphon.AudioDelta):
                 break

@@ -31,8 +31,8 @@ OUTPUTS = {"thinker": ("prompt", "tokens", "text"), "talker": ("codes",), "code2
 processes = pytest.mark.processes
 # The talker of the checkpoint never draws its end, and a client that does not read takes
 # 30 s ahead of these 320 s: the call is in its midst whenever the test says it is.
-LONG = SamplingRequest(temperature=0.0, max_tokens=4000)
-SHORT = SamplingRequest(temperature=0.0, max_tokens=30)
+LONG = {"talker": SamplingRequest(temperature=0.0, max_tokens=4000)}
+SHORT = {"talker": SamplingRequest(temperature=0.0, max_tokens=30)}
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
@@ -72,7 +72,7 @@ async def test_series_follow_a_call_from_its_beginning_to_its_end(talking: Runni
         edges = {each.labels["edge"] for each in page.all("antiphon_stage_output_chunks_total")}
         assert edges == set(OUTPUTS[role])
     async with antiphon.AsyncClient(talking.grpc_address) as client:
-        speaking = client.generate("day one", max_tokens=200, talker=LONG)
+        speaking = client.generate("day one", max_tokens=200, sampling=LONG)
         async for event in speaking:
             if isinstance(event, antiphon.AudioDelta):
                 break
@@ -99,7 +99,7 @@ async def test_series_follow_a_call_from_its_beginning_to_its_end(talking: Runni
             async for _ in speaking:
                 pass
         cancelled = await pages_when_free(talking)
-        await client.generate("Hello", max_tokens=8, talker=SHORT).collect()
+        await client.generate("Hello", max_tokens=8, sampling=SHORT).collect()
     finished = await pages_when_free(talking)
     segments = "antiphon_stage_segments_total"
     for role in ROLES:

@@ -54,7 +54,7 @@ class GrpcDriver:
             "voice": content.voice,
             "seed": number,
             "max_tokens": content.reply_tokens or None,
-            "talker": content.talker(number),
+            "sampling": {"talker": content.talker(number)},
             "delivery": content.delivery,
             "chunk_policy": content.chunk_policy,
         }

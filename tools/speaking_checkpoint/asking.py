@@ -61,7 +61,7 @@ class Services:
             voice=request.voice,
             max_tokens=TEXT_LIMIT,
             temperature=0.0,
-            talker=SamplingRequest(temperature=0.0, max_tokens=SPEECH_LIMIT),
+            sampling={"talker": SamplingRequest(temperature=0.0, max_tokens=SPEECH_LIMIT)},
             chunk_policy=policy,
             include_ids=True,
             timeout_s=TIMEOUT_S,

@@ -11,10 +11,10 @@ from typing import Any
 import msgspec
 
 from antiphon.errors import InvalidArgument, NotImplementedYet
-from antiphon.sampling import SamplingRequest
+from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
 from antiphon.wire.convert import checked_policy
-from gateway.calls.order import INPUT_STAGE, Order
+from gateway.calls.order import Order
 from gateway.doors.chat import schema
 from gateway.doors.chat.answer import AnswerHead, StreamAnswer, WholeAnswer
 from gateway.doors.chat.messages import invalid, read_messages

@@ -20,7 +20,7 @@ def test_request_text_is_one_user_message_when_given_a_str() -> None:
     request = generate_request("Hi")
     assert [message.role for message in request.messages] == ["user"]
     assert request.messages[0].parts[0].text == "Hi"
-    assert list(request.modalities) == ["text", "audio"]
+    assert not request.modalities
     assert not request.sampling
     assert not request.HasField("chunk_policy")
     assert request.delivery == session_pb2.DELIVERY_UNSPECIFIED
@@ -64,16 +64,24 @@ def test_request_options_reach_the_message_when_all_are_given() -> None:
         stop="END",
         seed=3,
         top_logprobs=0,
-        talker=antiphon.SamplingRequest(max_tokens=7),
+        sampling={
+            "": antiphon.SamplingRequest(top_k=9, max_tokens=6),
+            "talker": antiphon.SamplingRequest(max_tokens=7),
+            "vocoder": antiphon.SamplingRequest(),
+        },
         delivery=antiphon.Delivery.WHOLE,
         chunk_policy=antiphon.ChunkPolicy(first=1, ramp=(2,), steady=4),
         include_ids=True,
     )
-    thinker, talker = request.sampling["thinker"], request.sampling["talker"]
-    assert thinker.HasField("temperature")
-    assert (thinker.max_tokens, list(thinker.stop), thinker.seed) == (5, ["END"], 3)
-    assert thinker.HasField("top_logprobs")
-    assert (talker.max_tokens, talker.seed) == (7, 3)
+    assert set(request.sampling) == {"", "talker"}
+    reading, talker = request.sampling[""], request.sampling["talker"]
+    assert reading.HasField("temperature")
+    assert (reading.max_tokens, list(reading.stop), reading.seed) == (5, ["END"], 3)
+    assert reading.top_k == 9
+    assert reading.HasField("top_logprobs")
+    assert talker.max_tokens == 7
+    # The gateway gives the seed to all.
+    assert not talker.HasField("seed")
     assert not talker.HasField("top_logprobs")
     assert not talker.HasField("temperature")
     assert request.delivery == session_pb2.DELIVERY_WHOLE
@@ -82,9 +90,9 @@ def test_request_options_reach_the_message_when_all_are_given() -> None:
     assert request.include_ids
 
 
-def test_request_talker_keeps_its_own_seed_when_both_are_given() -> None:
-    request = generate_request("Hi", seed=3, talker=antiphon.SamplingRequest(seed=4))
-    assert (request.sampling["thinker"].seed, request.sampling["talker"].seed) == (3, 4)
+def test_request_stage_keeps_its_own_seed_when_both_are_given() -> None:
+    request = generate_request("Hi", seed=3, sampling={"talker": antiphon.SamplingRequest(seed=4)})
+    assert (request.sampling[""].seed, request.sampling["talker"].seed) == (3, 4)
 
 
 def test_request_is_refused_when_temperature_is_negative() -> None:

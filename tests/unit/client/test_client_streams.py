@@ -120,7 +120,7 @@ async def test_client_has_logprobs_in_events_and_in_the_whole_reply(
     async with antiphon.AsyncClient(server.address) as client:
         reply = await client.generate("Hi", top_logprobs=1).collect()
     assert reply.logprobs == expected
-    assert server.requests[-1].sampling["thinker"].top_logprobs == 1
+    assert server.requests[-1].sampling[""].top_logprobs == 1
 
 
 async def test_client_reading_raises_cancelled_when_caller_cancels(

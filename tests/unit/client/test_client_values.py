@@ -63,7 +63,11 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     ("Hi", {"stop": [5]}, "stop[0]"),
     ("Hi", {"stop": "\ud800"}, "stop"),
     ("Hi", {"top_logprobs": True}, "top_logprobs"),
-    ("Hi", {"talker": {"top_k": 5}}, "talker"),
+    ("Hi", {"sampling": antiphon.SamplingRequest()}, "sampling"),
+    ("Hi", {"sampling": {5: antiphon.SamplingRequest()}}, "sampling"),
+    ("Hi", {"sampling": {"\ud800": antiphon.SamplingRequest()}}, "sampling"),
+    ("Hi", {"sampling": {"talker": {"top_k": 5}}}, "sampling.talker"),
+    ("Hi", {"sampling": {"": None}}, "sampling"),
     ("Hi", {"delivery": "whole"}, "delivery"),
     ("Hi", {"chunk_policy": (1, (), 2)}, "chunk_policy"),
     ("Hi", {"chunk_policy": antiphon.ChunkPolicy(1, 5, 2)}, "chunk_policy"),  # type: ignore[arg-type]
