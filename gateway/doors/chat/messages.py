@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from antiphon.conversation import Message, Part, TextPart
-from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.errors import NotImplementedYet
 from gateway.doors.chat import schema
 from gateway.doors.chat.schema import ChatMessage
+from gateway.doors.http.json_body import invalid
 from gateway.media.attachments import Attachments
 from gateway.media.audio_in import Recording
 from gateway.media.vision_in import IMAGE, VIDEO, read_data_url
@@ -99,8 +100,3 @@ def _check_user(role: str, path: str, what: str) -> None:
     """Raise unless the user says it: what others show or play has no place in a prompt."""
     if role != "user":
         raise invalid(path, f"{what} goes only into user messages, not {role}")
-
-
-def invalid(field: str, why: str) -> InvalidArgument:
-    """The error for a wrong field of a request."""
-    return InvalidArgument(f"{field}: {why}", field=field)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 import time
 from collections.abc import Mapping
 from functools import lru_cache
@@ -17,9 +16,10 @@ from antiphon.wire.convert import checked_policy
 from gateway.calls.order import Order
 from gateway.doors.chat import schema
 from gateway.doors.chat.answer import AnswerHead, StreamAnswer, WholeAnswer
-from gateway.doors.chat.messages import invalid, read_messages
+from gateway.doors.chat.messages import read_messages
 from gateway.doors.chat.schema import ChatRequest
 from gateway.doors.http.door import Visit
+from gateway.doors.http.json_body import decode_body, invalid
 from gateway.outputs import AUDIO, OUTPUTS, TEXT
 
 # Fields of OpenAI's that are not supported, with the values that ask for nothing.
@@ -43,14 +43,11 @@ ACCEPTED: Mapping[str, tuple[Any, ...]] = {
 }
 _FORMATS = ("wav", "pcm16")
 _LATER_FORMATS = ("aac", "mp3", "flac", "opus")
-_PATH = re.compile(r" - at `(?:key` in `)?\$\.?(?P<path>.*)`$")
-_UNKNOWN = re.compile(r"unknown field `(?P<name>.*)`$")
-_MISSING = re.compile(r"missing required field `(?P<name>.*)`$")
 
 
 def read_chat(body: bytes, visit: Visit) -> tuple[Order, StreamAnswer | WholeAnswer]:
     """Read a request body. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
-    chat = _parse(body, visit.sampling_roles)
+    chat = decode_body(_decoder(visit.sampling_roles), body)
     _refuse_unsupported(chat)
     if not chat.model:
         raise invalid("model", "is empty")
@@ -96,23 +93,6 @@ def _decoder(roles: tuple[str, ...]) -> msgspec.json.Decoder[ChatRequest]:
         forbid_unknown_fields=True,
     )
     return msgspec.json.Decoder(with_roles)
-
-
-def _parse(body: bytes, roles: tuple[str, ...]) -> ChatRequest:
-    try:
-        return _decoder(roles).decode(body)
-    except msgspec.ValidationError as error:
-        text = str(error)
-        found = _PATH.search(text)
-        path = found["path"] if found else ""
-        text = _PATH.sub("", text)
-        inner = _UNKNOWN.search(text) or _MISSING.search(text)
-        field = ".".join(part for part in (path, inner["name"] if inner else "") if part)
-        raise InvalidArgument(f"{field}: {text}" if field else text, field=field) from error
-    except RecursionError as error:
-        raise InvalidArgument("the body is nested too deeply; leave such values out") from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"the body is not JSON: {error}") from error
 
 
 def _refuse_unsupported(chat: ChatRequest) -> None:
