@@ -1,29 +1,28 @@
 """What a model family declares: its stages, the edges between them, and how to recognise it.
 
-A declaration is a frozen value named `PIPELINE` in one module of this package;
-the stages' code is found by convention in `services.<pipeline name>.<role>.load`,
-which has a function `load`. Nothing else lists architectures.
+A declaration is a frozen value named `PIPELINE`; `registry.py` finds it. Each stage's code is
+the function `load` of the module `<package>.<role>.load`. Nothing else lists architectures.
 """
 
 from __future__ import annotations
 
-import importlib
-import pkgutil
 from collections.abc import Iterable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 from functools import cached_property
-from pathlib import Path
 
 from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import DataLoss, FailedPrecondition, NotFound
 from antiphon.options import Option
-from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
 from antiphon.segment import ChunkPolicy, Delivery
 
 CLIENT = ""
 """The producer or consumer of an edge when it is the client and not a stage."""
 
 VARIES = -1
+
+# A steeper ramp costs the decoder no less, but leaves the listener short of audio where a
+# frame takes long (benchmarks/RESULTS.md).
+DEFAULT_CHUNK_POLICY = ChunkPolicy(first=1, ramp=(1, 2, 3, 4, 6, 8), steady=12)
 
 
 @dataclass(frozen=True, slots=True)
@@ -120,11 +119,7 @@ class Pipeline:
     edges: tuple[Edge, ...]
     # Where the stages' code is; empty: `services.<name>`.
     folder: str = ""
-    # A steeper ramp costs the decoder no less, but leaves the listener short of audio where a
-    # frame takes long (benchmarks/RESULTS.md).
-    chunk_policy: ChunkPolicy = field(
-        default=ChunkPolicy(first=1, ramp=(1, 2, 3, 4, 6, 8), steady=12)
-    )
+    chunk_policy: ChunkPolicy = DEFAULT_CHUNK_POLICY
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -173,45 +168,3 @@ class Pipeline:
     def outputs(self, role: str) -> tuple[Edge, ...]:
         """The edges that a stage produces."""
         return tuple(edge for edge in self.edges if edge.producer == role)
-
-
-def all_pipelines() -> dict[str, Pipeline]:
-    """Every declaration in this package, by name."""
-    package = importlib.import_module("antiphon.pipelines")
-    found: dict[str, Pipeline] = {}
-    for entry in pkgutil.iter_modules(package.__path__):
-        module = importlib.import_module(f"antiphon.pipelines.{entry.name}")
-        pipeline = getattr(module, "PIPELINE", None)
-        if isinstance(pipeline, Pipeline):
-            found[pipeline.name] = pipeline
-    return found
-
-
-def pipeline_named(name: str) -> Pipeline:
-    """The declaration of that name. Raises `NotFound` listing the known ones."""
-    pipelines = all_pipelines()
-    if name not in pipelines:
-        raise NotFound(f"no pipeline {name!r}; known: {', '.join(sorted(pipelines))}")
-    return pipelines[name]
-
-
-def pipeline_of(model_dir: Path) -> Pipeline:
-    """The pipeline that serves a checkpoint directory.
-
-    Raises `NotFound` without a `config.json`, `FailedPrecondition` when no
-    pipeline knows its architecture.
-    """
-    config_path = model_dir / CONFIG_FILE
-    if not config_path.is_file():
-        raise NotFound(f"no checkpoint in {model_dir}: {config_path.name} is missing")
-    architectures = read_config(model_dir).get("architectures")
-    if not isinstance(architectures, list):
-        raise FailedPrecondition(f"{config_path}: architectures must be a list of names; {REMEDY}")
-    pipelines = all_pipelines()
-    for pipeline in pipelines.values():
-        if any(name in architectures for name in pipeline.architectures):
-            return pipeline
-    known = sorted(name for each in pipelines.values() for name in each.architectures)
-    raise FailedPrecondition(
-        f"{model_dir}: no pipeline serves the architectures {architectures}; known: {known}"
-    )

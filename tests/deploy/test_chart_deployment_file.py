@@ -8,7 +8,7 @@ import pytest
 from chart_rendering import PRESETS, ROOT, preset, render
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.pipelines.graph import pipeline_named
+from antiphon.pipelines.registry import pipeline_named
 from tools.launcher.plan import EMBEDDED_MODEL
 
 

@@ -9,7 +9,8 @@ import msgspec
 
 from antiphon.deployment.schema import Deployment, check_roles, deployment_of
 from antiphon.errors import FailedPrecondition, InvalidArgument
-from antiphon.pipelines.graph import Pipeline, pipeline_named, pipeline_of
+from antiphon.pipelines.graph import Pipeline
+from antiphon.pipelines.registry import pipeline_named, pipeline_of
 
 GATEWAY = "gateway"
 EMBEDDED_MODEL = "models/antiphon-demo"

@@ -12,7 +12,7 @@ import msgspec
 
 from antiphon.deployment.schema import Deployment, load_deployment
 from antiphon.errors import InvalidArgument
-from antiphon.pipelines.graph import Pipeline
+from antiphon.pipelines.graph import DEFAULT_CHUNK_POLICY
 from antiphon.pipelines.qwen3_omni import CODE2WAV, TALKER, THINKER
 from antiphon.segment import ChunkPolicy, Delivery
 from tools.launcher.plan import GATEWAY, with_overrides
@@ -105,7 +105,7 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
         paced=paced,
         tokens_per_s=given.token_rate,
         frames_per_s=given.frame_rate,
-        groups=given.chunk_frames or (SINGLE_FRAMES if paced else _default_policy()),
+        groups=given.chunk_frames or (SINGLE_FRAMES if paced else DEFAULT_CHUNK_POLICY),
         timeout_s=given.timeout,
         record=given.record,
         replay=given.replay,
@@ -167,7 +167,3 @@ def _deployment(given: argparse.Namespace) -> Deployment:
     if given.model:
         deployment = msgspec.structs.replace(deployment, model=str(given.model))
     return with_overrides(deployment, given.stage)
-
-
-def _default_policy() -> ChunkPolicy:
-    return Pipeline("", (), (), ()).chunk_policy

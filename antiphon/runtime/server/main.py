@@ -32,7 +32,8 @@ from antiphon.deployment.schema import (
     load_deployment,
 )
 from antiphon.errors import AntiphonError, InvalidArgument, Unavailable
-from antiphon.pipelines.graph import Pipeline, pipeline_named, pipeline_of
+from antiphon.pipelines.graph import Pipeline
+from antiphon.pipelines.registry import pipeline_named, pipeline_of
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.process import run
 from antiphon.runtime.server.description import StageIdentity

@@ -13,7 +13,7 @@ import torch
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import AntiphonError, FailedPrecondition, InvalidArgument
-from antiphon.pipelines.graph import pipeline_of
+from antiphon.pipelines.registry import pipeline_of
 from antiphon.testing.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
 from services.loading import load_stage
 

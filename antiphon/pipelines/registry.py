@@ -1,0 +1,153 @@
+"""Finds the pipelines that there are: this package's, and those of other distributions.
+
+A family that lives elsewhere gives its declaration as an entry point of the group
+`antiphon.pipelines` under the pipeline's name, here in its `pyproject.toml`:
+
+    [project.entry-points."antiphon.pipelines"]
+    band = "band.pipeline:PIPELINE"
+
+and its stages' package as `Pipeline.folder`. An entry point that cannot be used, or two
+pipelines that claim the same thing, are an error for those alone who ask for them.
+"""
+
+from __future__ import annotations
+
+import importlib
+import pkgutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import EntryPoint, entry_points
+from pathlib import Path
+
+import antiphon.pipelines
+from antiphon.errors import AntiphonError, FailedPrecondition, NotFound
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
+from antiphon.pipelines.graph import Pipeline
+
+GROUP = "antiphon.pipelines"
+
+
+@dataclass(frozen=True, slots=True)
+class Declaration:
+    """A pipeline by its name, and who declares it; `fault` says why it cannot be used."""
+
+    name: str
+    source: str | EntryPoint
+    pipeline: Pipeline | None = None
+    fault: str = ""
+
+    @property
+    def origin(self) -> str:
+        """The module, or the distribution with its entry point, as an error names it."""
+        if isinstance(self.source, str):
+            return self.source
+        told = self.source.value
+        return f"{self.source.dist.name} ({told})" if self.source.dist else told
+
+    def require(self) -> Pipeline:
+        """The pipeline. Raises `FailedPrecondition` if it cannot be used."""
+        if self.pipeline is None:
+            raise FailedPrecondition(
+                f"pipeline {self.name}: {self.origin} cannot be used: {self.fault}; "
+                "repair that distribution or install another version of it"
+            )
+        return self.pipeline
+
+
+def own_pipelines() -> dict[str, Pipeline]:
+    """The pipelines that this package declares, by name."""
+    return {each.name: each.require() for each in _own_declarations()}
+
+
+def pipeline_named(name: str) -> Pipeline:
+    """The pipeline of that name.
+
+    Raises `NotFound` with the known names, `FailedPrecondition` if it cannot be used or
+    there are two.
+    """
+    declarations = _declarations()
+    named = [each for each in declarations if each.name == name]
+    if not named:
+        known = sorted(each.name for each in declarations)
+        raise NotFound(f"no pipeline {name!r}; known: {', '.join(known)}")
+    if len(named) > 1:
+        raise FailedPrecondition(
+            f"two pipelines have the name {name}: {_listed(named)}; uninstall one"
+        )
+    return named[0].require()
+
+
+def pipeline_of(model_dir: Path) -> Pipeline:
+    """The pipeline that serves a checkpoint directory.
+
+    Raises `NotFound` without a `config.json`, `FailedPrecondition` unless exactly one
+    pipeline knows its architecture.
+    """
+    config_path = model_dir / CONFIG_FILE
+    if not config_path.is_file():
+        raise NotFound(f"no checkpoint in {model_dir}: {config_path.name} is missing")
+    architectures = read_config(model_dir).get("architectures")
+    if not isinstance(architectures, list):
+        raise FailedPrecondition(f"{config_path}: architectures must be a list of names; {REMEDY}")
+    declarations = _declarations()
+    claims = [
+        each
+        for each in declarations
+        if each.pipeline and any(name in architectures for name in each.pipeline.architectures)
+    ]
+    if not claims:
+        raise FailedPrecondition(
+            f"{model_dir}: no pipeline serves the architectures {architectures}; "
+            f"{_told_architectures(declarations)}"
+        )
+    if len(claims) > 1:
+        raise FailedPrecondition(
+            f"{model_dir}: two pipelines serve the architectures {architectures}: "
+            f"{_listed(claims)}; choose one as `pipeline` in the deployment, or uninstall one",
+            field="pipeline",
+        )
+    return claims[0].require()
+
+
+def _told_architectures(declarations: Sequence[Declaration]) -> str:
+    """Which architectures are known, and whose are not because a declaration cannot be used."""
+    known = sorted(
+        name for each in declarations if each.pipeline for name in each.pipeline.architectures
+    )
+    broken = [f"{each.origin} cannot be used: {each.fault}" for each in declarations if each.fault]
+    return "; ".join([f"known: {known}", *broken])
+
+
+def _listed(declarations: Sequence[Declaration]) -> str:
+    return " and ".join(f"{each.name} of {each.origin}" for each in declarations)
+
+
+def _declarations() -> list[Declaration]:
+    return [*_own_declarations(), *map(_elsewhere, entry_points(group=GROUP))]
+
+
+def _own_declarations() -> Iterator[Declaration]:
+    for entry in pkgutil.iter_modules(
+        antiphon.pipelines.__path__, f"{antiphon.pipelines.__name__}."
+    ):
+        pipeline = getattr(importlib.import_module(entry.name), "PIPELINE", None)
+        if isinstance(pipeline, Pipeline):
+            yield Declaration(pipeline.name, entry.name, pipeline)
+
+
+def _elsewhere(entry: EntryPoint) -> Declaration:
+    """What an entry point declares; whatever its module raises is told to those who ask for it."""
+    try:
+        pipeline = entry.load()
+    except AntiphonError as error:
+        return Declaration(entry.name, entry, fault=error.message)
+    except Exception as error:
+        return Declaration(entry.name, entry, fault=f"{type(error).__name__}: {error}")
+    if not isinstance(pipeline, Pipeline):
+        return Declaration(
+            entry.name, entry, fault=f"it is a {type(pipeline).__name__}, no Pipeline"
+        )
+    if pipeline.name != entry.name:
+        fault = f"its name is {pipeline.name}, but the entry point's is {entry.name}"
+        return Declaration(entry.name, entry, fault=fault)
+    return Declaration(entry.name, entry, pipeline)

@@ -1,0 +1,148 @@
+"""Families of other distributions are found; one that is broken concerns those who ask for it."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from antiphon.errors import FailedPrecondition, NotFound
+from antiphon.pipelines.registry import own_pipelines, pipeline_named, pipeline_of
+
+DECLARATION = """
+from antiphon.pipelines.graph import CLIENT, Edge, Pipeline, StageSpec, TensorSpec
+
+IDS = (TensorSpec("ids", "int32", (-1,)),)
+PIPELINE = Pipeline(
+    "{pipeline}",
+    ("{architecture}",),
+    (StageSpec("singer"),),
+    (
+        Edge("input", CLIENT, ("singer",), "step", IDS, "ids"),
+        Edge("audio", "singer", (CLIENT,), "step", IDS, "{counted_by}"),
+    ),
+    folder="{module}.stages",
+)
+"""
+Install = Callable[..., None]
+
+
+@pytest.fixture
+def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
+    """Installs a distribution with one module, which declares `pipeline` under `entry`."""
+    monkeypatch.syspath_prepend(tmp_path)
+
+    def install(
+        module: str,
+        *,
+        pipeline: str = "duet",
+        entry: str = "duet",
+        architecture: str = "Duet",
+        attribute: str = "PIPELINE",
+        counted_by: str = "ids",
+        code: str = DECLARATION,
+    ) -> None:
+        filled = code.format(
+            pipeline=pipeline, architecture=architecture, counted_by=counted_by, module=module
+        )
+        (tmp_path / f"{module}.py").write_text(filled)
+        facts = tmp_path / f"{module}-0.dist-info"
+        facts.mkdir()
+        (facts / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {module}\nVersion: 0\n")
+        points = f"[antiphon.pipelines]\n{entry} = {module}:{attribute}\n"
+        (facts / "entry_points.txt").write_text(points)
+
+    return install
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Callable[[str], Path]:
+    """A directory that says which architecture it has, and nothing else."""
+
+    def checkpoint(architecture: str) -> Path:
+        directory = tmp_path / "model"
+        directory.mkdir()
+        (directory / "config.json").write_text(json.dumps({"architectures": [architecture]}))
+        return directory
+
+    return checkpoint
+
+
+def test_pipeline_of_another_distribution_is_found_by_name_and_by_architecture(
+    install: Install, checkpoint: Callable[[str], Path]
+) -> None:
+    install("found_family")
+    assert pipeline_named("duet") is pipeline_of(checkpoint("Duet"))
+    assert pipeline_named("duet").package == "found_family.stages"
+    assert "duet" not in own_pipelines()
+
+
+def test_unknown_pipeline_is_refused_with_those_that_there_are(install: Install) -> None:
+    install("known_family")
+    known = ", ".join(sorted([*own_pipelines(), "duet"]))
+    with pytest.raises(NotFound, match=f"^no pipeline 'solo'; known: {known}$"):
+        pipeline_named("solo")
+
+
+BROKEN: dict[str, tuple[dict[str, str], str]] = {
+    "its module raises": ({"code": "import nowhere_at_all"}, "No module named 'nowhere_at_all'"),
+    "its module is not there": ({"attribute": "PIPELINE", "code": "]"}, "SyntaxError"),
+    "it has no such name": ({"attribute": "PIPE"}, "has no attribute 'PIPE'"),
+    "it is something else": ({"attribute": "IDS"}, "it is a tuple, no Pipeline"),
+    "it is declared wrongly": ({"counted_by": "id"}, "edges.audio.counted_by: there is no tensor"),
+    "it has another name": (
+        {"pipeline": "trio"},
+        "its name is trio, but the entry point's is duet",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", BROKEN)
+def test_entry_point_that_cannot_be_used_is_an_error_for_those_who_ask_for_it(
+    install: Install, checkpoint: Callable[[str], Path], case: str
+) -> None:
+    fields, reason = BROKEN[case]
+    module = f"broken_{list(BROKEN).index(case)}_family"
+    install(module, **fields)
+    for name, pipeline in own_pipelines().items():
+        assert pipeline_named(name) is pipeline
+    named = re.escape(f"{module} ({module}:{fields.get('attribute', 'PIPELINE')}) cannot be used: ")
+    pattern = f"{named}.*{re.escape(reason)}"
+    with pytest.raises(FailedPrecondition, match=f"^pipeline duet: {pattern}"):
+        pipeline_named("duet")
+    with pytest.raises(FailedPrecondition, match=pattern):
+        pipeline_of(checkpoint("Duet"))
+
+
+def test_two_pipelines_of_one_name_are_refused_with_both_places(
+    install: Install, checkpoint: Callable[[str], Path]
+) -> None:
+    install("first_family", architecture="First")
+    install("second_family", architecture="Second")
+    with pytest.raises(FailedPrecondition, match=r"^two .* name duet: ") as refused:
+        pipeline_named("duet")
+    assert "first_family (" in refused.value.message
+    assert "second_family (" in refused.value.message
+
+
+def test_pipeline_that_takes_the_name_of_an_own_one_is_refused(install: Install) -> None:
+    taken = next(iter(own_pipelines()))
+    install("taking_family", pipeline=taken, entry=taken)
+    with pytest.raises(FailedPrecondition, match=f"antiphon.pipelines.{taken} and .*taking_family"):
+        pipeline_named(taken)
+
+
+def test_two_pipelines_that_claim_one_architecture_are_refused_with_both_names(
+    install: Install, checkpoint: Callable[[str], Path]
+) -> None:
+    install("left_family", pipeline="left", entry="left")
+    install("right_family", pipeline="right", entry="right")
+    with pytest.raises(
+        FailedPrecondition, match=r"left of left_family .*right of right_family"
+    ) as e:
+        pipeline_of(checkpoint("Duet"))
+    assert e.value.field == "pipeline"
+    assert pipeline_named("left").name == "left"
