@@ -6,12 +6,14 @@ the function `load` of the module `<package>.<role>.load`. Nothing else lists ar
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import cached_property
+from graphlib import CycleError, TopologicalSorter
 
 from antiphon.chunk import Tensor, Tensors
-from antiphon.errors import DataLoss, FailedPrecondition, NotFound
+from antiphon.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
 from antiphon.options import Option
 from antiphon.segment import ChunkPolicy, Delivery
 
@@ -111,7 +113,10 @@ class StageSpec:
 
 @dataclass(frozen=True)
 class Pipeline:
-    """A model family. `architectures` are values of the checkpoint's `config.json`."""
+    """A model family. `architectures` are values of the checkpoint's `config.json`.
+
+    Raises `InvalidArgument` that names the field when the parts do not fit together.
+    """
 
     name: str
     architectures: tuple[str, ...]
@@ -120,6 +125,10 @@ class Pipeline:
     # Where the stages' code is; empty: `services.<name>`.
     folder: str = ""
     chunk_policy: ChunkPolicy = DEFAULT_CHUNK_POLICY
+
+    def __post_init__(self) -> None:
+        for field, fault in _faults(self):
+            raise InvalidArgument(f"pipeline {self.name}: {field}: {fault}", field=field)
 
     @property
     def roles(self) -> tuple[str, ...]:
@@ -168,3 +177,67 @@ class Pipeline:
     def outputs(self, role: str) -> tuple[Edge, ...]:
         """The edges that a stage produces."""
         return tuple(edge for edge in self.edges if edge.producer == role)
+
+
+def _faults(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
+    """What does not fit together in a declaration: fields, each with a sentence."""
+    for role in _repeated(pipeline.roles):
+        yield "stages", f"two have the role {role}; give each stage a role of its own"
+    for name in _repeated(edge.name for edge in pipeline.edges):
+        yield "edges", f"two have the name {name}; give each edge a name of its own"
+    for edge in pipeline.edges:
+        for field, fault in _edge_faults(edge, pipeline.roles):
+            yield f"edges.{edge.name}.{field}", fault
+    for role in pipeline.roles:
+        if not pipeline.inputs(role):
+            yield f"stages.{role}", "no edge leads to it; add one, or remove the stage"
+        if not pipeline.outputs(role):
+            yield f"stages.{role}", "no edge leaves it; add one, or remove the stage"
+    if all(edge.producer != CLIENT for edge in pipeline.edges):
+        yield "edges", "none has the client as its producer, so no stage gets the request"
+    if all(CLIENT not in edge.consumers for edge in pipeline.edges):
+        yield "edges", "none has the client among its consumers, so no answer reaches it"
+    if circle := _circle(pipeline):
+        yield "edges", f"the stages {' -> '.join(circle)} form a circle; remove one of the edges"
+    options: dict[str, Option] = {}
+    for stage in pipeline.stages:
+        for name in _repeated(option.name for option in stage.options):
+            yield f"stages.{stage.role}.options.{name}", "two have this name; remove one"
+        for option in stage.options:
+            first = options.setdefault(option.name, option)
+            # Their bounds may differ: a checkpoint may know those of one stage better.
+            if (option.kind, option.description) != (first.kind, first.description):
+                yield (
+                    f"stages.{stage.role}.options.{option.name}",
+                    "another stage describes an option of this name otherwise; "
+                    "give both the same kind and description, or rename one",
+                )
+
+
+def _edge_faults(edge: Edge, roles: tuple[str, ...]) -> Iterator[tuple[str, str]]:
+    named = [("producer", edge.producer), *(("consumers", each) for each in edge.consumers)]
+    for field, role in named:
+        if role not in (CLIENT, *roles):
+            yield field, f"there is no stage {role}; there are {', '.join(roles)}"
+    if not edge.consumers:
+        yield "consumers", "nobody consumes it; name a stage or the client, or remove the edge"
+    tensors = [spec.name for spec in edge.tensors]
+    if edge.counted_by not in tensors:
+        yield "counted_by", f"there is no tensor {edge.counted_by!r}; there are {tensors}"
+
+
+def _repeated(names: Iterable[str]) -> list[str]:
+    return [name for name, count in Counter(names).items() if count > 1]
+
+
+def _circle(pipeline: Pipeline) -> list[str]:
+    """The roles along a circle of edges, producers first, if there is one."""
+    producers = {
+        role: {edge.producer for edge in pipeline.inputs(role)} - {CLIENT}
+        for role in pipeline.roles
+    }
+    try:
+        TopologicalSorter(producers).prepare()
+    except CycleError as error:
+        return list(error.args[1])
+    return []
