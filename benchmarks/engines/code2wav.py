@@ -27,8 +27,9 @@ from antiphon.runtime.engine import Completed, Emitted, InputChunk, SegmentSetti
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.qwen3_omni.tiny_shape import SMALL
-from services.qwen3_omni.code2wav.engine import Code2WavEngine
-from services.qwen3_omni.code2wav.stream import StreamDecoder
+from services.qwen3_omni.code2wav.vocoder import vocoder_of
+from services.vocoder.engine import Code2WavEngine
+from services.vocoder.stream import StreamDecoder
 
 LEFT_CONTEXT = 25
 FRAMES_PER_SECOND = 12.5
@@ -68,7 +69,7 @@ class Engines:
         torch.manual_seed(0)
         self.module = Qwen3OmniMoeCode2Wav(config)
         self.module.train(False)
-        self.decoder = StreamDecoder(self.module)
+        self.decoder = StreamDecoder(vocoder_of(self.module))
         shape = (frames, config.num_quantizers)
         rng = np.random.default_rng(0)
         self.codes = rng.integers(0, config.codebook_size, shape).astype(np.uint16)

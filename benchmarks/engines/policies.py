@@ -25,7 +25,7 @@ from antiphon.runtime.engine import Emitted, Failed, InputChunk
 from antiphon.runtime.session.chunking import next_boundary
 from antiphon.segment import ChunkPolicy, FinishReason, SegmentKey
 from benchmarks.engines.code2wav import WANTED, Engines, decoder_config
-from services.qwen3_omni.code2wav.engine import Code2WavEngine
+from services.vocoder.engine import Code2WavEngine
 from tools.load.player import underrun
 
 SAMPLE_RATE_HZ = 24_000

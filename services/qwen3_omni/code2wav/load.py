@@ -17,6 +17,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3Omni
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import CONFIG_FILE, reading
+from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.checkpoint import fingerprint, load_submodule
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
@@ -24,9 +25,10 @@ from antiphon.transport.device_edge import ToHost
 from services.engines import TORCH, check_device, require_torch
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing, graphs_of
-from services.qwen3_omni.code2wav.engine import Code2WavEngine
-from services.qwen3_omni.code2wav.pace import ACCELERATOR, CPU
-from services.qwen3_omni.code2wav.stream import Piece, StreamDecoder
+from services.qwen3_omni.code2wav.vocoder import vocoder_of
+from services.vocoder.engine import Code2WavEngine
+from services.vocoder.pace import ACCELERATOR, CPU
+from services.vocoder.stream import Piece, StreamDecoder
 
 # Not in the checkpoint: the model card and its examples write 24 kHz files.
 SAMPLE_RATE_HZ = 24_000
@@ -54,7 +56,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         device=config.device,
     )
     with reading(model_dir / CONFIG_FILE):
-        decoder = StreamDecoder(module)
+        decoder = StreamDecoder(vocoder_of(module))
     if decoder.entries > CODE_DTYPE_ENTRIES:
         raise FailedPrecondition(f"codes travel as uint16; the codebooks have {decoder.entries}")
     context_limit = config.context_limit or module.config.max_position_embeddings
@@ -62,7 +64,13 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     pace = CPU if decoder.device.type == "cpu" else ACCELERATOR
     to_host = ToHost.of(config)
     engine = Code2WavEngine(
-        decoder, context_limit, config.slots, pace, to_host, bucketing or graphs_of(config)
+        decoder,
+        context_limit,
+        config.slots,
+        pace,
+        to_host,
+        bucketing or graphs_of(config),
+        steady=PIPELINE.chunk_policy.steady,
     )
     log.info(
         "%d slots of %d bytes: %.1f MB of decoder state",

@@ -19,8 +19,9 @@ from antiphon.chunk import Tensors
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason
-from services.qwen3_omni.code2wav.batch import StreamStates
-from services.qwen3_omni.code2wav.stream import Piece, StreamDecoder
+from services.qwen3_omni.code2wav.vocoder import vocoder_of
+from services.vocoder.batch import StreamStates
+from services.vocoder.stream import Piece, StreamDecoder
 
 ENTRIES = 32
 FRAMES = 60
@@ -87,7 +88,7 @@ def module_of(name: str, dtype: torch.dtype = torch.float64) -> Qwen3OmniMoeCode
 @functools.cache
 def decoder_of(name: str, dtype: torch.dtype = torch.float64) -> StreamDecoder:
     """The decoder of a configuration in `CONFIGS`."""
-    return StreamDecoder(module_of(name, dtype))
+    return StreamDecoder(vocoder_of(module_of(name, dtype)))
 
 
 def make_codes(frames: int, seed: int = 0) -> Tensor:

@@ -21,10 +21,11 @@ from torch import Tensor
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.testing.graph_watch import Watch
 from services.lm.graphs import Eager, GraphPool, RowFunction, bucket_sizes
-from services.qwen3_omni.code2wav.batch import StreamStates
-from services.qwen3_omni.code2wav.buckets import Buckets
-from services.qwen3_omni.code2wav.pace import Pace
-from services.qwen3_omni.code2wav.stream import StreamDecoder
+from services.qwen3_omni.code2wav.vocoder import vocoder_of
+from services.vocoder.batch import StreamStates
+from services.vocoder.buckets import Buckets
+from services.vocoder.pace import Pace
+from services.vocoder.stream import StreamDecoder
 
 SLOTS = 5
 SIZES = (1, 1, 2, 3, 5, 8, 14)
@@ -65,7 +66,7 @@ def test_buckets_give_the_samples_of_one_shot_for_any_number_of_frames_and_membe
     name: str,
 ) -> None:
     decoder, states, recorder = decoder_of(name), states_of(name), Recorder()
-    run = Buckets(decoder, states, recorder, PACE)
+    run = Buckets(decoder, states, recorder, PACE, STEADY)
     codes = [make_codes(40, seed) for seed in range(SLOTS)]
     parts: list[list[Tensor]] = [[] for _ in codes]
     done = [0] * SLOTS
@@ -96,7 +97,7 @@ def test_buckets_give_the_samples_of_one_shot_for_any_number_of_frames_and_membe
 
 def test_call_without_a_bucket_is_made_as_it_is() -> None:
     decoder, states, recorder = decoder_of("odd"), states_of("odd"), Recorder()
-    run = Buckets(decoder, states, recorder, Pace(step=STEADY, least=4, padding=256))
+    run = Buckets(decoder, states, recorder, Pace(step=STEADY, least=4, padding=256), STEADY)
     long, company = make_codes(STEADY + 1), make_codes(STEADY)
     with torch.inference_mode():
         rows, (span,) = decoder.advance(states, [piece_of(0, long)], run)
@@ -121,7 +122,7 @@ def test_samples_stay_when_the_next_call_has_the_same_shape() -> None:
 
         return Eager(into_place, buffers, least)
 
-    run = Buckets(decoder, states, replayed, PACE)
+    run = Buckets(decoder, states, replayed, PACE, STEADY)
     codes = make_codes(2)
     with torch.inference_mode():
         first, (span,) = decoder.advance(states, [piece_of(0, codes)], run)
@@ -134,7 +135,7 @@ def test_samples_stay_when_the_next_call_has_the_same_shape() -> None:
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_bucket_does_nothing_that_a_graph_cannot_hold(name: str) -> None:
     decoder, states, watch = decoder_of(name), states_of(name), Watch()
-    run = Buckets(decoder, states, Recorder(watch), PACE)
+    run = Buckets(decoder, states, Recorder(watch), PACE, STEADY)
     with torch.no_grad():
         for frames in (1, 3, STEADY):
             pieces = [piece_of(slot, make_codes(frames)) for slot in (3, 0)]
@@ -148,11 +149,11 @@ def test_a_bucket_does_nothing_that_a_graph_cannot_hold(name: str) -> None:
 def test_samples_are_those_of_one_shot_when_a_gpu_replays_graphs() -> None:
     truth = [one_shot(module_of("released"), make_codes(30, seed)) for seed in range(SLOTS)]
     module = build_module(torch.float32, **CONFIGS["released"]).to("cuda")
-    decoder = StreamDecoder(module)
+    decoder = StreamDecoder(vocoder_of(module))
     states = decoder.new_states(SLOTS + 1)
     for slot in range(SLOTS):
         states.reset(slot)
-    run = Buckets(decoder, states, GraphPool(decoder.device), PACE)
+    run = Buckets(decoder, states, GraphPool(decoder.device), PACE, STEADY)
     parts: list[list[Tensor]] = [[] for _ in truth]
     for start, size in ((0, 1), (1, 1), (2, 2), (4, 3), (7, 8), (15, 15)):
         pieces = [

@@ -23,8 +23,8 @@ from torch import Tensor
 from antiphon.runtime.engine import Completed, Emitted
 from antiphon.segment import FinishReason, SegmentKey
 from services.lm.graphs import Bucketing, Eager
-from services.qwen3_omni.code2wav.engine import Code2WavEngine
-from services.qwen3_omni.code2wav.pace import ACCELERATOR, CPU, Pace
+from services.vocoder.engine import Code2WavEngine
+from services.vocoder.pace import ACCELERATOR, CPU, Pace
 
 
 @pytest.fixture(autouse=True)
@@ -78,7 +78,7 @@ def test_engine_gives_audio_of_one_shot_when_sessions_come_and_go_at_random(
 ) -> None:
     rng = np.random.default_rng(sessions)
     slots = max(1, 3 * sessions // 4)
-    engine = Code2WavEngine(decoder_of("odd"), 200, slots, pace, bucketing=bucketing)
+    engine = Code2WavEngine(decoder_of("odd"), 200, slots, pace, bucketing=bucketing, steady=12)
     waiting = [SegmentKey(f"session-{each}", 0) for each in range(sessions)]
     talks: dict[SegmentKey, Talk] = {}
     left: list[SegmentKey] = []

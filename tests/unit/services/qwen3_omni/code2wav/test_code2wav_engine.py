@@ -28,10 +28,11 @@ from antiphon.errors import (
 from antiphon.runtime.engine import Completed, Emitted, Failed, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
-from services.qwen3_omni.code2wav.batch import StreamStates
-from services.qwen3_omni.code2wav.engine import Code2WavEngine
-from services.qwen3_omni.code2wav.pace import CPU
-from services.qwen3_omni.code2wav.stream import Piece, Run, StreamDecoder
+from services.qwen3_omni.code2wav.vocoder import vocoder_of
+from services.vocoder.batch import StreamStates
+from services.vocoder.engine import Code2WavEngine
+from services.vocoder.pace import CPU
+from services.vocoder.stream import Piece, Run, StreamDecoder
 
 STOP = FinishReason.STOP
 KEY = SegmentKey("session", 0)
@@ -310,7 +311,7 @@ class FaultyDecoder(StreamDecoder):
 
 
 def test_engine_fails_one_segment_when_its_decode_breaks() -> None:
-    engine = Code2WavEngine(FaultyDecoder(module_of("odd")), CONTEXT_LIMIT, SLOTS)
+    engine = Code2WavEngine(FaultyDecoder(vocoder_of(module_of("odd"))), CONTEXT_LIMIT, SLOTS)
     good = make_codes(6).clamp(min=1)
     bad = good.clone()
     bad[3, 0] = 0

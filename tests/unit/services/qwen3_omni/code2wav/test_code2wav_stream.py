@@ -26,9 +26,10 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 )
 
 from antiphon.errors import FailedPrecondition
-from services.qwen3_omni.code2wav.kernels import Snake
-from services.qwen3_omni.code2wav.stream import StreamDecoder
-from services.qwen3_omni.code2wav.transformer import window_mask
+from services.qwen3_omni.code2wav.vocoder import vocoder_of
+from services.vocoder.kernels import Snake
+from services.vocoder.stream import StreamDecoder
+from services.vocoder.transformer import window_mask
 
 EXACT = {"rtol": 0.0, "atol": 1e-10}
 
@@ -85,7 +86,7 @@ def test_stream_equals_one_shot_when_split_at_random(
 def test_stream_equals_one_shot_when_window_is(window: int) -> None:
     module = build_module(**CONFIGS["odd"] | {"sliding_window": window})
     codes = make_codes(30)
-    streamed = stream(StreamDecoder(module), codes, sizes_of(30, 4))
+    streamed = stream(StreamDecoder(vocoder_of(module)), codes, sizes_of(30, 4))
     torch.testing.assert_close(streamed, one_shot(module, codes), **EXACT)
     other = build_module(**CONFIGS["odd"] | {"sliding_window": window + 1})
     assert not torch.allclose(streamed, one_shot(other, codes), **EXACT)
@@ -162,7 +163,7 @@ def test_batches_equal_one_shots_when_sessions_join_and_leave_at_random(
 
 
 def test_states_are_as_they_were_when_a_call_breaks(monkeypatch: pytest.MonkeyPatch) -> None:
-    decoder, codes = StreamDecoder(module_of("odd")), make_codes(12)
+    decoder, codes = StreamDecoder(vocoder_of(module_of("odd"))), make_codes(12)
     states = fresh_states(decoder, 2)
     parts = [decoder.decode(states, [piece_of(0, codes[:5]), piece_of(1, codes[:2])])[0]]
     before = states.memory.clone()
@@ -229,4 +230,4 @@ def test_decoder_refuses_module_when_it_cannot_be_streamed(change: object) -> No
     module = build_module(**CONFIGS["odd"])
     change(module)
     with pytest.raises(FailedPrecondition, match="cannot stream"):
-        StreamDecoder(module)
+        StreamDecoder(vocoder_of(module))

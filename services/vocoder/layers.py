@@ -1,4 +1,6 @@
-"""The causal layers of `Qwen3OmniMoeCode2Wav`, advanced by new inputs only.
+"""The causal layers of Qwen's vocoders, advanced by new inputs only.
+
+transformers has them as the layers of `Qwen3OmniMoeCode2Wav`.
 
 The law: a layer returns for a session's new rows exactly what the Hugging Face module
 gives at these rows when it sees all the session's rows at once. What a layer needs of
@@ -23,8 +25,8 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 )
 
 from antiphon.errors import FailedPrecondition
-from services.qwen3_omni.code2wav.batch import Batch, Level, Shape
-from services.qwen3_omni.code2wav.kernels import (
+from services.vocoder.batch import Batch, Level, Shape
+from services.vocoder.kernels import (
     Convolution,
     Linear,
     Snake,
@@ -93,6 +95,22 @@ class Upsampling:
         return y.view(len(y), y.shape[1] * self.stride, -1)
 
 
+@dataclass(frozen=True, slots=True)
+class Pointwise:
+    """A linear layer, which looks at no other row."""
+
+    linear: Linear
+
+    @property
+    def state_shapes(self) -> tuple[Shape, ...]:
+        """Nothing."""
+        return ()
+
+    def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
+        """The outputs at the new rows."""
+        return self.linear(x)
+
+
 class ConvNeXt:
     """`Qwen3OmniMoeConvNeXtBlock`: its depthwise convolution is all that looks back."""
 
@@ -154,16 +172,17 @@ def upsampling(
     """The streaming form of a transposed convolution, and the level behind it.
 
     Its kernel must be one or two strides wide. Of two, neighbouring inputs overlap by a
-    stride and the module trims a stride at both ends, so that the outputs of a row come
-    from the row before and itself, and the first row has none.
+    stride, and the outputs of a row come from the row before and itself. A module that
+    trims a stride at both ends leaves the first row none; one that trims at the end alone
+    gives it all, as if zeros came before.
     """
     conv, (stride,) = module.conv, module.conv.stride
     plain = (conv.padding, conv.output_padding, conv.dilation) == ((0,), (0,), (1,))
     trim = conv.kernel_size[0] - stride
-    symmetric = module.left_pad == module.right_pad == trim
-    if not plain or not symmetric or trim not in (0, stride) or conv.groups != 1:
+    trims = module.right_pad == trim and module.left_pad in (0, trim)
+    if not plain or not trims or trim not in (0, stride) or conv.groups != 1:
         raise FailedPrecondition(f"code2wav: cannot stream the transposed convolution {conv}")
-    behind = level.upsampled(stride, overlaps=bool(trim))
+    behind = level.upsampled(stride, overlaps=bool(module.left_pad))
     # [inputs, outputs, kernel] -> [strides in the kernel, stride, outputs, inputs]
     by_row = conv.weight.view(*conv.weight.shape[:2], -1, stride).permute(2, 3, 1, 0)
     bias = None if conv.bias is None else conv.bias.repeat(stride)

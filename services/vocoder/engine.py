@@ -19,9 +19,9 @@ from antiphon.segment import SegmentKey
 from antiphon.transport.device_edge import ToHost
 from services.device_loss import device_is_lost
 from services.lm.graphs import Bucketing
-from services.qwen3_omni.code2wav.buckets import Buckets
-from services.qwen3_omni.code2wav.pace import CPU, Pace
-from services.qwen3_omni.code2wav.segment import (
+from services.vocoder.buckets import Buckets
+from services.vocoder.pace import CPU, Pace
+from services.vocoder.segment import (
     AUDIO,
     CODES,
     Pending,
@@ -29,7 +29,7 @@ from services.qwen3_omni.code2wav.segment import (
     invalid_codes,
     read_codes,
 )
-from services.qwen3_omni.code2wav.stream import Piece, Run, StreamDecoder
+from services.vocoder.stream import Piece, Run, StreamDecoder
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +41,8 @@ class Code2WavEngine:
 
     `context_limit` is the most frames of a segment, `slots` the most segments. A segment
     holds a slot, `decoder.state_bytes`, from its first decoded frame to its release. With
-    `bucketing` the calls of common shapes are made ready here.
+    `bucketing` the calls of common shapes are made ready here: those of up to `steady`
+    frames, as a steady chunk has.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Code2WavEngine:
         pace: Pace = CPU,
         to_host: ToHost | None = None,
         bucketing: Bucketing | None = None,
+        steady: int = 1,
     ) -> None:
         self._to_host = to_host or ToHost.direct()
         self._decoder = decoder
@@ -62,7 +64,7 @@ class Code2WavEngine:
         self._states = decoder.new_states(slots + (bucketing is not None))
         self._run: Run = partial(decoder.run, self._states)
         if bucketing is not None:
-            self._run = Buckets(decoder, self._states, bucketing, pace)
+            self._run = Buckets(decoder, self._states, bucketing, pace, steady)
         self._free_slots = list(range(slots))
         self._segments: dict[SegmentKey, Segment] = {}
         # Segments that can step, the longest waiting first.

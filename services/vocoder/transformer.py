@@ -21,8 +21,8 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 )
 
 from antiphon.errors import FailedPrecondition
-from services.qwen3_omni.code2wav.batch import Batch, Level, Shape
-from services.qwen3_omni.code2wav.kernels import concatenated, scaled
+from services.vocoder.batch import Batch, Level, Shape
+from services.vocoder.kernels import concatenated, scaled
 
 FRAMES = Level()
 

@@ -1,9 +1,8 @@
 """Exact streaming decode: per session a state, and each frame decoded once.
 
-Every layer of `Qwen3OmniMoeCode2Wav` is causal, so a session carries each
-layer's own past and nothing is decoded twice: the samples of any split of the
-frames, joined, are those of `Qwen3OmniMoeCode2Wav.forward` over all of them,
-whoever shares the calls.
+Every layer of such a vocoder is causal, so a session carries each layer's own past and
+nothing is decoded twice: the samples of any split of the frames, joined, are those of the
+model's `forward` over all of them, whoever shares the calls.
 """
 
 from __future__ import annotations
@@ -16,13 +15,12 @@ from typing import cast
 import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn import functional
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeCausalConvNet,
     Qwen3OmniMoeCausalTransConvNet,
-    Qwen3OmniMoeCode2Wav,
     Qwen3OmniMoeCode2WavDecoderBlock,
     Qwen3OmniMoeCode2WavDecoderResidualUnit,
+    Qwen3OmniMoeCode2WavTransformerModel,
     Qwen3OmniMoeConvNeXtBlock,
     Qwen3OmniMoeSnakeBeta,
 )
@@ -30,15 +28,17 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 from antiphon.chunk import Tensor as Array
 from antiphon.errors import FailedPrecondition
 from antiphon.transport.device_edge import on_device
-from services.qwen3_omni.code2wav.batch import Batch, Level, Members, StreamStates, numbers_of
-from services.qwen3_omni.code2wav.layers import (
+from services.vocoder.batch import Batch, Level, Members, StreamStates, numbers_of
+from services.vocoder.kernels import Linear
+from services.vocoder.layers import (
     ConvNeXt,
     Layer,
+    Pointwise,
     ResidualUnit,
     causal_convolution,
     upsampling,
 )
-from services.qwen3_omni.code2wav.transformer import SlidingTransformer
+from services.vocoder.transformer import SlidingTransformer
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,33 +53,45 @@ class Piece:
 Run = Callable[[Array, Members], Tensor]
 
 
+# Embeds codes int64 [batch, frames, groups]: [batch, frames, width].
+EmbedFrames = Callable[[Tensor], Tensor]
+
+
+@dataclass(frozen=True, slots=True)
+class Vocoder:
+    """A causal vocoder: what embeds its frames, and the modules behind it in their order.
+
+    A frame has `groups` codes, each below `entries`. A module may be a block of others.
+    """
+
+    groups: int
+    entries: int
+    embed: EmbedFrames
+    modules: Sequence[nn.Module]
+
+
 class StreamDecoder:
-    """A `Qwen3OmniMoeCode2Wav` that decodes any number of sessions frame by frame.
+    """Decodes any number of sessions frame by frame.
 
     Immutable after construction: all that changes is in a `StreamStates`. Keeps its own
-    layout of the weights, and of the module no more than the small layers.
+    layout of the weights, and of the modules no more than the small layers.
     Construction raises `FailedPrecondition` for a layer that cannot be streamed.
     """
 
-    def __init__(self, module: Qwen3OmniMoeCode2Wav) -> None:
+    def __init__(self, vocoder: Vocoder) -> None:
         with torch.no_grad():
-            self._layers, self._level = _layers_of(module)
-        self._embedding = module.code_embedding.weight.detach()
-        self._offset = module.code_offset.flatten()
-        self.groups = int(module.config.num_quantizers)
-        self.entries = int(module.config.codebook_size)
+            self._layers, self._level = _layers_of(vocoder.modules)
+        weight = next(vocoder.modules[0].parameters())
+        self._dtype, self.device = weight.dtype, weight.device
+        self._embed = vocoder.embed
+        self.groups, self.entries = vocoder.groups, vocoder.entries
         self.samples_per_frame = self._level.rate
-
-    @property
-    def device(self) -> torch.device:
-        """Where it decodes."""
-        return self._embedding.device
 
     @property
     def state_bytes(self) -> int:
         """Bytes that a session's state takes; the same at any length of stream."""
         shapes = [layer.state_shapes for layer in self._layers]
-        return numbers_of(shapes) * self._embedding.dtype.itemsize
+        return numbers_of(shapes) * self._dtype.itemsize
 
     def samples(self, frames: int) -> int:
         """How many samples the first `frames` frames of a stream give."""
@@ -88,7 +100,7 @@ class StreamDecoder:
     def new_states(self, slots: int) -> StreamStates:
         """Room for the states of that many sessions; reset a slot before its first use."""
         shapes = [layer.state_shapes for layer in self._layers]
-        return StreamStates(shapes, slots, self._embedding.dtype, self.device)
+        return StreamStates(shapes, slots, self._dtype, self.device)
 
     @torch.inference_mode()
     def decode(self, states: StreamStates, pieces: Sequence[Piece]) -> list[Tensor]:
@@ -124,7 +136,7 @@ class StreamDecoder:
 
     def forward(self, states: StreamStates, batch: Batch, codes: Tensor) -> Tensor:
         """The samples of frames int64 [batch, frames, groups]: float [batch, n]; writes states."""
-        x = functional.embedding(codes + self._offset, self._embedding).mean(2)
+        x = self._embed(codes)
         for layer, past in zip(self._layers, states.layers, strict=True):
             x = layer.advance(batch, past, x)
         rows = x.flatten(1).clamp_(min=-1, max=1)
@@ -137,15 +149,13 @@ class StreamDecoder:
         return self.forward(states, batch, on_device(codes, self.device))
 
 
-def _layers_of(module: Qwen3OmniMoeCode2Wav) -> tuple[list[Layer], Level]:
-    """All layers behind the code embedding, in the order of `Qwen3OmniMoeCode2Wav.forward`."""
+def _layers_of(modules: Sequence[nn.Module]) -> tuple[list[Layer], Level]:
+    """The streaming form of these modules, and the level behind them."""
     parts: list[nn.Module] = []
-    for stage in cast("list[nn.ModuleList]", list(module.upsample)):
-        parts += list(stage)
-    for each in module.decoder:
+    for each in modules:
         block = isinstance(each, Qwen3OmniMoeCode2WavDecoderBlock)
         parts += list(cast(Qwen3OmniMoeCode2WavDecoderBlock, each).block) if block else [each]
-    layers: list[Layer] = [SlidingTransformer(module.pre_transformer)]
+    layers: list[Layer] = []
     level, act = Level(), None
     for part in parts:
         match part:
@@ -162,6 +172,10 @@ def _layers_of(module: Qwen3OmniMoeCode2Wav) -> tuple[list[Layer], Level]:
                 layers.append(ConvNeXt(part, level))
             case Qwen3OmniMoeCode2WavDecoderResidualUnit() if act is None:
                 layers.append(ResidualUnit(part, level))
+            case Qwen3OmniMoeCode2WavTransformerModel() if act is None and level == Level():
+                layers.append(SlidingTransformer(part))
+            case nn.Linear() if act is None:
+                layers.append(Pointwise(Linear(part.weight, part.bias)))
             case _:
                 raise FailedPrecondition(f"code2wav: cannot stream a {type(part).__name__}")
         act = None

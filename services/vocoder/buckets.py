@@ -14,12 +14,11 @@ import numpy as np
 from torch import Tensor
 
 from antiphon.chunk import Tensor as Array
-from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.transport.device_edge import on_device
 from services.lm.graphs import Bucketing, RowFunction, bucket_sizes
-from services.qwen3_omni.code2wav.batch import Batch, Members, StreamStates
-from services.qwen3_omni.code2wav.pace import Pace
-from services.qwen3_omni.code2wav.stream import StreamDecoder
+from services.vocoder.batch import Batch, Members, StreamStates
+from services.vocoder.pace import Pace
+from services.vocoder.stream import StreamDecoder
 
 # Slot, new frames, seen frames: what stands before the codes in a row of numbers.
 _HEAD = 3
@@ -28,8 +27,8 @@ _HEAD = 3
 class Buckets:
     """A `Run` for these states, whose last slot no session has.
 
-    There are buckets up to the frames of a steady chunk, and as many in all as a step of
-    this pace has; all of them are made here.
+    There are buckets up to `steady` frames, those of a steady chunk, and as many in all as
+    a step of this pace has; all of them are made here.
     """
 
     def __init__(
@@ -38,11 +37,12 @@ class Buckets:
         states: StreamStates,
         bucketing: Bucketing,
         pace: Pace,
+        steady: int,
     ) -> None:
         self._decoder, self._states = decoder, states
         self._nobody = len(states.frames) - 1
         states.reset(self._nobody)
-        self._frames = bucket_sizes(1, PIPELINE.chunk_policy.steady)
+        self._frames = bucket_sizes(1, steady)
         self._members: dict[int, tuple[int, ...]] = {}
         self._runs: dict[int, RowFunction] = {}
         # The largest first: what the others need in between fits into its memory.
