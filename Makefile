@@ -70,17 +70,15 @@ test: setup ## run the tests; ARGS go to pytest
 	$(BIN)/python -m pytest $(ARGS)
 
 # The suite of the law with the thinker on vLLM, without what is the talker's alone, and
-# what only this engine has. The engine's own tests run in a process of their own, as an engine
-# does: vLLM reads its plug-ins once a process, and its children take that over.
+# what only this engine has.
 test-vllm: $(VLLM_INSTALLED) ## run the tests of the thinker on vLLM (CPU); ARGS go to pytest
 	$(VLLM_BIN)/python -m pytest --thinker-engine vllm -k "not every_number_of_frames" \
 		tests/equality/test_fidelity.py tests/equality/test_logprobs.py \
 		tests/equality/test_prompt_rows.py tests/equality/test_vision.py \
 		tests/equality/test_vllm_settings.py tests/unit/services/qwen3_omni/thinker/test_thinker_video.py \
 		tests/unit/services/qwen3_omni/thinker/test_vllm_decoding.py \
+		tests/unit/services/qwen3_omni/thinker/test_vllm_engine.py \
 		tests/integration/test_vllm_crash.py $(ARGS)
-	$(VLLM_BIN)/python -m pytest --thinker-engine vllm \
-		tests/unit/services/qwen3_omni/thinker/test_vllm_engine.py $(ARGS)
 
 $(VLLM_INSTALLED): pyproject.toml $(VLLM_FILES)
 	test -x $(VLLM_BIN)/python || $(PYTHON) -m venv $(VLLM_VENV)

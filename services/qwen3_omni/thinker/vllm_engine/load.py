@@ -23,7 +23,6 @@ from services.qwen3_omni.thinker.vllm_engine.engine import VllmThinkerEngine
 from services.qwen3_omni.thinker.vllm_engine.host import VllmHost
 from services.qwen3_omni.thinker.vllm_engine.mailbox import Ended, Mailbox, Rows
 from services.qwen3_omni.thinker.vllm_engine.media import MediaLimits
-from services.qwen3_omni.thinker.vllm_engine.plugin import register
 from services.qwen3_omni.thinker.vllm_engine.prompt_check import PromptCheck
 from services.qwen3_omni.thinker.vllm_engine.restarts import Restarts
 from services.qwen3_omni.thinker.vllm_engine.row_receiver import RowReceiver
@@ -47,8 +46,6 @@ def load_engine(
     Raises `InvalidArgument` for arguments that vLLM does not take, `FailedPrecondition`
     for a checkpoint whose tap it cannot place, and what vLLM's start raises.
     """
-    # A process reads its plug-ins once, and may have done so before ours was announced.
-    register()
     thinker = checkpoint["thinker_config"]["text_config"]
     layer = checkpoint["talker_config"]["accept_hidden_layer"]
     if not 0 <= layer < thinker["num_hidden_layers"]:

@@ -36,15 +36,18 @@ _ROOT = Path(__file__).parents[3]
 
 
 def announce(
-    environment: MutableMapping[str, str] = os.environ, search: list[str] = sys.path
+    environment: MutableMapping[str, str] = os.environ, search: list[str] | None = None
 ) -> None:
     """Let the vLLM of this process and of those that it starts find the entry point.
 
-    Before vLLM is imported. Changes `PYTHONPATH`, which processes inherit, and the import
-    path, which processes that are spawned take over; and `VLLM_PLUGINS` where the operator
-    has chosen, since a thinker cannot do without.
+    `search` is the import path, `sys.path` if None: as it is now, for a module may have put
+    another list there, as OpenCV does. To be called before vLLM is imported. Changes
+    `PYTHONPATH`, which processes inherit, and the import path, which processes that are
+    spawned take over; and `VLLM_PLUGINS` where the operator has chosen, since a thinker cannot
+    do without.
     """
     places = [str(_METADATA), str(_ROOT)]
+    search = sys.path if search is None else search
     search.extend(place for place in places if place not in search)
     inherited = [each for each in environment.get("PYTHONPATH", "").split(os.pathsep) if each]
     inherited.extend(place for place in places if place not in inherited)

@@ -21,6 +21,13 @@ for each in entry_points(group="vllm.general_plugins"):
 """
 
 
+REPLACES_PATH = """
+import sys
+from services.qwen3_omni.thinker.vllm_engine.plugin import announce
+sys.path = list(sys.path)
+announce()
+"""
+
 LEAVES = """
 import sys
 from services.qwen3_omni.thinker.vllm_engine.plugin import _leave_with
@@ -42,6 +49,16 @@ def test_plugin_is_seen_by_processes_of_a_stage_and_by_no_other(tmp_path: Path) 
     assert plugins_seen(environment, tmp_path) == []
     announce(environment, [])
     assert plugins_seen(environment, tmp_path) == [f"antiphon {register.__module__}"]
+
+
+def test_plugin_is_seen_when_a_module_has_replaced_the_import_path(tmp_path: Path) -> None:
+    """OpenCV does so when it is imported, and processes that are spawned take the new one over."""
+    command = [sys.executable, "-c", REPLACES_PATH + SEEN]
+    environment = dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[5])}
+    seen = subprocess.run(
+        command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
+    )
+    assert seen.stdout.splitlines() == [f"antiphon {register.__module__}"]
 
 
 def test_plugin_is_announced_once_and_behind_what_the_operator_has() -> None:
