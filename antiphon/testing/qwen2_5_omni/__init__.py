@@ -1,0 +1,1 @@
+"""Qwen2.5-Omni with tiny random weights, and what Hugging Face makes of it."""

@@ -1,0 +1,257 @@
+"""What Hugging Face answers to one case, greedily and in fp32: the truth to equal.
+
+transformers 5.19 leaves an attention mask of ones out of what its generation hands to a model,
+and the talker adds the embeddings of the codec's pad and start, and counts its positions, only
+where it has a mask. So its plain call speaks one unpadded prompt without them. The truth here is
+the same call with the mask put back: the same codes come of a prompt padded by one position on
+the left, and of the plain call of 4.57.3. A test says when a release repairs it.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import (
+    AutoImageProcessor,
+    AutoTokenizer,
+    LogitsProcessorList,
+    Qwen2_5OmniForConditionalGeneration,
+    WhisperFeatureExtractor,
+)
+from transformers.models.qwen2_5_omni.processing_qwen2_5_omni import (
+    Qwen2_5OmniProcessor,
+    Qwen2_5OmniProcessorKwargs,
+)
+
+from antiphon.conversation import Conversation
+from antiphon.segment import FinishReason
+from antiphon.testing.conversations import Pixels, chat_messages
+from antiphon.testing.margins import LogitGap
+
+# transformers types neither its `from_pretrained` nor the parts of its configurations.
+_MODEL: Any = Qwen2_5OmniForConditionalGeneration
+_PROCESSOR: Any = Qwen2_5OmniProcessor
+_IMAGES: Any = AutoImageProcessor
+_DEFAULTS: dict[str, Any] = cast(Any, Qwen2_5OmniProcessorKwargs)._defaults
+
+
+@dataclass(frozen=True, slots=True)
+class Omni25Case:
+    """One request. Recordings are at 16 kHz; token limits count the stop id.
+
+    `conversation` has images as files, `images` are their pixels, uint8 [height, width, 3].
+    `seed` is that of the noise that speech begins with.
+    """
+
+    conversation: Conversation
+    voice: str = "Chelsie"
+    thinker_max_tokens: int = 60
+    talker_max_tokens: int = 60
+    audio: bool = True
+    seed: int = 0
+    images: tuple[Pixels, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class TalkerInput:
+    """What the reference's talker was given.
+
+    `rows` float32 [P + 2, hidden]: the prompt's, without the codec's pad and start; `reply`
+    float32 [n, hidden]: those of the steps after it, of which the last is for ever.
+    `text_ids` int64 [P + 2] say the positions.
+    """
+
+    rows: npt.NDArray[np.float32]
+    reply: npt.NDArray[np.float32]
+    text_ids: npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class Omni25Output:
+    """What the reference produced for one case.
+
+    `prompt_ids` int32 [P]; `text_ids` int32 [N], with the stop id if one was drawn; `drawn`
+    int32 [D] is all that the talker drew, `codes` int32 [T] what of it comes before an end;
+    `waveform` float32 [480 * T]. Without audio the last three are empty and `talker_input`
+    is None. `margin` is the narrowest greedy choice of the run.
+    """
+
+    prompt_ids: npt.NDArray[np.int32]
+    text_ids: npt.NDArray[np.int32]
+    text_finish: FinishReason
+    drawn: npt.NDArray[np.int32]
+    codes: npt.NDArray[np.int32]
+    waveform: npt.NDArray[np.float32]
+    talker_input: TalkerInput | None
+    margin: float
+
+
+class Omni25Reference:
+    """`Qwen2_5OmniForConditionalGeneration` of one checkpoint, with an ear on its choices.
+
+    With `mask_kept` False it is called as it comes.
+    """
+
+    def __init__(self, directory: Path, *, mask_kept: bool = True) -> None:
+        self.model: Any = _MODEL.from_pretrained(directory, dtype=torch.float32)
+        self.model.eval()
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(directory)
+        self.feature_extractor = WhisperFeatureExtractor.from_pretrained(directory)
+        self.merge_size: int = self.model.config.thinker_config.vision_config.spatial_merge_size
+        self.stop_id: int = self.tokenizer.eos_token_id
+        talker = self.model.config.talker_config
+        self.ends = [talker.tts_codec_pad_token_id, talker.tts_codec_end_token_id]
+        self._directory = directory
+        if mask_kept:
+            _keep_mask(self.model.talker)
+
+    def run(self, case: Omni25Case) -> Omni25Output:
+        """Generate once, greedily.
+
+        What Hugging Face raises goes through: for a reply of one token, for speech that ends
+        at its first draw, for ids that the decoder has no row for, for an unknown voice.
+        """
+        inputs = self.inputs(case.conversation, case.images)
+        thinker, talker = LogitGap(), LogitGap()
+        with _listen(self.model, case.seed) as heard:
+            answer = self.model.generate(
+                **inputs,
+                generation_mode=None if case.audio else "text",
+                speaker=case.voice,
+                thinker_do_sample=False,
+                thinker_max_new_tokens=case.thinker_max_tokens,
+                thinker_eos_token_id=self.stop_id,
+                thinker_logits_processor=LogitsProcessorList([thinker]),
+                talker_do_sample=False,
+                talker_max_new_tokens=case.talker_max_tokens,
+                talker_eos_token_id=self.ends,
+                talker_logits_processor=LogitsProcessorList([talker]),
+            )
+        ids = (answer[0] if case.audio else answer)[0].numpy().astype(np.int32)
+        prompt_length = inputs["input_ids"].shape[1]
+        stopped = ids[-1] == self.stop_id
+        return Omni25Output(
+            prompt_ids=ids[:prompt_length],
+            text_ids=ids[prompt_length:],
+            text_finish=FinishReason.STOP if stopped else FinishReason.LENGTH,
+            drawn=heard.drawn,
+            codes=heard.codes,
+            waveform=answer[1].numpy() if case.audio else np.empty(0, np.float32),
+            talker_input=heard.talker_input,
+            margin=min(thinker.smallest, talker.smallest),
+        )
+
+    def inputs(
+        self, conversation: Conversation, images: Sequence[Pixels] = ()
+    ) -> dict[str, torch.Tensor]:
+        """The keyword arguments for `generate`, as `Qwen2_5OmniProcessor` makes them.
+
+        That processor cannot be built without torchvision, so its own expansion of
+        placeholders is called on a stand-in, with its own default settings.
+        """
+        text = self.tokenizer.apply_chat_template(
+            chat_messages(conversation), tokenize=False, add_generation_prompt=True
+        )
+        features: dict[str, torch.Tensor] = {}
+        if conversation.recordings:
+            found = self.feature_extractor(
+                list(conversation.recordings), return_tensors="pt", **_DEFAULTS["audio_kwargs"]
+            )
+            features["input_features"] = found["input_features"]
+            features["feature_attention_mask"] = found["attention_mask"]
+        if images:
+            from PIL import Image
+
+            processor: Any = _IMAGES.from_pretrained(self._directory)
+            pictures = [Image.fromarray(each) for each in images]
+            features |= dict(processor(images=pictures, return_tensors="pt"))
+        tokens = self.tokenizer(self._expand(text, features), padding=False, return_tensors="pt")
+        return {**tokens} | features
+
+    def _expand(self, text: str, features: dict[str, torch.Tensor]) -> list[str]:
+        """The prompt with one placeholder for each position that is heard or seen."""
+        mask = features.get("feature_attention_mask")
+        lengths: Any = () if mask is None else (((mask.sum(-1) - 1) // 2 + 1) - 2) // 2 + 1
+        merge = SimpleNamespace(merge_size=self.merge_size)
+        stand_in = SimpleNamespace(
+            image_processor=merge,
+            video_processor=merge,
+            audio_token=self.tokenizer.audio_token,
+            image_token=self.tokenizer.image_token,
+            video_token=self.tokenizer.video_token,
+        )
+        video = _DEFAULTS["videos_kwargs"]
+        expanded: list[str] = _PROCESSOR.replace_multimodal_special_tokens(
+            stand_in,
+            [text],
+            iter(lengths),
+            iter(features.get("image_grid_thw", ())),
+            iter(()),
+            video_second_per_grid=iter(()),
+            use_audio_in_video=False,
+            position_id_per_seconds=video["position_id_per_seconds"],
+            seconds_per_chunk=video["seconds_per_chunk"],
+        )
+        return expanded
+
+
+class _Heard:
+    """What went to the talker and to the decoder; empty until it does."""
+
+    def __init__(self) -> None:
+        self.drawn = np.empty(0, np.int32)
+        self.codes = np.empty(0, np.int32)
+        self.talker_input: TalkerInput | None = None
+
+
+@contextlib.contextmanager
+def _listen(model: Any, seed: int) -> Iterator[_Heard]:
+    """Note what the talker and the decoder get, and seed the decoder's noise."""
+    heard = _Heard()
+    generate = model.talker.generate
+
+    def on_talker(**settings: Any) -> torch.Tensor:
+        heard.talker_input = TalkerInput(
+            settings["inputs_embeds"][0].numpy().copy(),
+            settings["thinker_reply_part"][0].numpy().copy(),
+            settings["input_text_ids"][0].numpy().copy(),
+        )
+        drawn: torch.Tensor = generate(**settings)
+        heard.drawn = drawn[0, settings["input_ids"].shape[1] :].numpy().astype(np.int32)
+        return drawn
+
+    def on_decoder(_module: object, inputs: tuple[torch.Tensor]) -> None:
+        heard.codes = inputs[0][0].numpy().astype(np.int32)
+        torch.manual_seed(seed)
+
+    hook = model.token2wav.register_forward_pre_hook(on_decoder)
+    model.talker.generate = on_talker
+    try:
+        yield heard
+    finally:
+        del model.talker.generate
+        hook.remove()
+
+
+def _keep_mask(talker: Any) -> None:
+    """Give the talker the mask of ones that generation leaves out."""
+    prepare = talker.prepare_inputs_for_generation
+
+    # Generation looks at the signature for what it may be handed.
+    @functools.wraps(prepare)
+    def with_mask(input_ids: torch.Tensor, **settings: Any) -> dict[str, Any]:
+        inputs: dict[str, Any] = prepare(input_ids, **settings)
+        if inputs.get("attention_mask") is None:
+            inputs["attention_mask"] = torch.ones_like(input_ids)
+        return inputs
+
+    talker.prepare_inputs_for_generation = with_mask
