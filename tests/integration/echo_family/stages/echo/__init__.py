@@ -1,0 +1,1 @@
+"""Says what it was told."""
