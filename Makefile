@@ -51,13 +51,12 @@ $(INSTALLED): pyproject.toml
 demo: setup ## start everything, hear it talk, talk with it; files in OUT (out); [MODEL=DIR]
 	$(BIN)/python -m tools.demo --out "$(OUT)" $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
-# With THINKER_ENGINE=vllm the services run in the environment that has vLLM.
-UP_WITH_VLLM := $(filter vllm,$(THINKER_ENGINE))
+# With STAGE="ROLE.engine=vllm" the services run in the environment that has vLLM.
+UP_WITH_VLLM := $(filter %.engine=vllm,$(STAGE))
 
-up: $(if $(UP_WITH_VLLM),$(VLLM_INSTALLED),setup) ## serve a checkpoint on this machine: [MODEL=DIR] [PORT=8000] [GRPC_PORT=50050] [THINKER_ENGINE=vllm]
+up: $(if $(UP_WITH_VLLM),$(VLLM_INSTALLED),setup) ## serve a checkpoint on this machine: [MODEL=DIR] [PORT=8000] [GRPC_PORT=50050] [STAGE="ROLE.KEY=VALUE ..."]
 	$(if $(UP_WITH_VLLM),$(VLLM_BIN),$(BIN))/python -m tools.launcher up $(if $(MODEL),--model "$(MODEL)") \
-		--port "$(PORT)" --grpc-port "$(GRPC_PORT)" \
-		$(if $(THINKER_ENGINE),--stage thinker.engine="$(THINKER_ENGINE)") $(ARGS)
+		--port "$(PORT)" --grpc-port "$(GRPC_PORT)" $(if $(STAGE),--stage $(STAGE)) $(ARGS)
 
 load: setup ## load one service: SERVICE=thinker|talker|code2wav|gateway [MODEL= RATE= SESSIONS= SECONDS=]
 	@test -n "$(SERVICE)" || { echo "make load: say what, SERVICE=gateway" >&2; exit 2; }

@@ -125,8 +125,9 @@ def _families_named_in(folder: Path) -> dict[str, set[str]]:
     return found
 
 
-def test_gateway_knows_no_family_and_no_stage_by_name() -> None:
-    assert not _families_named_in(ROOT / "gateway")
+@pytest.mark.parametrize("folder", ["gateway", "tools/launcher", "antiphon/deployment"])
+def test_what_families_share_knows_no_family_and_no_stage_by_name(folder: str) -> None:
+    assert not _families_named_in(ROOT / folder)
 
 
 def test_names_of_families_are_found_where_they_are_planted(tmp_path: Path) -> None:

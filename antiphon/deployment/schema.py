@@ -88,10 +88,10 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # On a GPU, whether the torch engines replay what they can as CUDA graphs, captured at
     # start. Off until that has been run on one.
     graphs: bool = False
-    # Whether the talker launches a step before it reads the last one's frames. On a GPU the
-    # device then need not wait for the host, which pays where launching takes less time than
-    # the step: with `graphs`. Off until it has been run on one, and for good on a CPU, where
-    # a step is complete when it is launched and each end of speech costs a frame for nothing.
+    # Whether an engine that can do so launches a step before it reads the last one's output. On
+    # a GPU the device then need not wait for the host, which helps only when launching takes
+    # less time than the step: with `graphs`. Off until it has been run on one, and for good on a
+    # CPU, where a step is complete when it is launched and each end of output wastes a step.
     launch_ahead: bool = False
     # Told to stop, a stage refuses new sessions at once and lets running ones finish for so
     # long; what is left then ends with an error. Whoever stops the process waits longer.

@@ -69,7 +69,7 @@ def pipeline_named(name: str) -> Pipeline:
     named = [each for each in declarations if each.name == name]
     if not named:
         known = sorted(each.name for each in declarations)
-        raise NotFound(f"no pipeline {name!r}; known: {', '.join(known)}")
+        raise NotFound(f"no pipeline {name!r}; known: {', '.join(known)}", field="pipeline")
     if len(named) > 1:
         raise FailedPrecondition(
             f"two pipelines have the name {name}: {_listed(named)}; uninstall one"

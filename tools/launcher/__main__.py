@@ -105,7 +105,7 @@ def _parser() -> argparse.ArgumentParser:
         nargs="+",
         default=[],
         metavar="ROLE.KEY=VALUE",
-        help="a stage's setting, for example talker.device=cuda:1",
+        help="a stage's setting in place of the deployment file's: --stage ROLE.device=cuda:1",
     )
     return parser
 

@@ -65,7 +65,7 @@ class Running:
 class Launcher:
     """Starts a deployment on entry and stops it on exit.
 
-    >>> async with Launcher(Path("models/qwen3-omni")) as running:
+    >>> async with Launcher(Path("models/antiphon-demo")) as running:
     ...     async with antiphon.AsyncClient(running.grpc_address) as client:
     ...         print((await client.generate("Hello!").collect()).text)
 

@@ -31,7 +31,7 @@ def with_overrides(deployment: Deployment, overrides: Iterable[str]) -> Deployme
         path, equals, value = override.partition("=")
         role, dot, key = path.partition(".")
         if not (role and dot and key and equals):
-            raise InvalidArgument(f"--stage {override}: must look like thinker.slots=4")
+            raise InvalidArgument(f"--stage {override}: must look like ROLE.KEY=VALUE")
         content["stages"].setdefault(role, {})[key] = value
     return deployment_of(content, strict=False)
 
@@ -67,11 +67,11 @@ def with_addresses(deployment: Deployment, addresses: Mapping[str, str]) -> Depl
 
 
 def with_priorities(deployment: Deployment, pipeline: Pipeline) -> Deployment:
-    """The deployment for stages that share one machine's cores: who is nearer to the listener
-    goes first, and everybody's messages before anybody's engine.
+    """The deployment for stages that share one machine's cores: downstream stages get CPU
+    priority, and messages before any engine.
 
-    Otherwise a thinker, which is far ahead of what is being spoken, keeps the first audio
-    waiting. Stages on an accelerator, and those that say what they want, stay as they are.
+    Otherwise a stage that is far ahead of what is being spoken delays the first audio. Stages
+    on an accelerator, and those that have `engine_nice` set, stay as they are.
     """
     stages = dict(deployment.stages)
     for role in pipeline.roles:

@@ -10,7 +10,7 @@ import pytest
 from fake_services import Checkout
 
 from antiphon.deployment.schema import Deployment, StageConfig, check_roles, load_deployment
-from antiphon.errors import FailedPrecondition, InvalidArgument, Unavailable
+from antiphon.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from tools.launcher.lines import MAX_LINE_BYTES, LineBuffer
 from tools.launcher.plan import (
@@ -155,6 +155,13 @@ def test_resolve_refuses_when_a_stage_is_not_in_the_pipeline(checkout: Checkout)
     deployment = Deployment(model=str(checkout.model), stages={"tolker": StageConfig()})
     with pytest.raises(InvalidArgument, match="tolker; it has thinker, talker, code2wav"):
         resolve(deployment, checkout.root)
+
+
+def test_resolve_refuses_an_unknown_pipeline_with_those_that_there_are(checkout: Checkout) -> None:
+    deployment = Deployment(model=str(checkout.model), pipeline="quartet")
+    with pytest.raises(NotFound, match=r"no pipeline .quartet.; known: .*qwen3_omni") as caught:
+        resolve(deployment, checkout.root)
+    assert caught.value.field == "pipeline"
 
 
 def test_resolve_takes_the_embedded_model_when_none_is_named(checkout: Checkout) -> None:
