@@ -27,11 +27,15 @@ from gateway.doors.http.app import http_app
 from gateway.doors.http.connection import Doorkeeper
 from gateway.doors.http.door import HttpDoor
 from gateway.doors.http.endpoint import Endpoint, Rooms
+from gateway.doors.read_aloud.request import read_speech
 from gateway.doors.speech_grpc import SERVICE, SpeechServicer
 from gateway.fleet.stages import Stages
 from gateway.metrics import Metrics
 
-HTTP_DOORS = (HttpDoor("/v1/chat/completions", read_chat),)
+HTTP_DOORS = (
+    HttpDoor("/v1/chat/completions", read_chat),
+    HttpDoor("/v1/audio/speech", read_speech),
+)
 """A door is a row here and whatever its `read` needs."""
 
 LAST_WORDS_S = 1.0

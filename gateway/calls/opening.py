@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from antiphon.chunk import Chunk
-from antiphon.conversation import Conversation, to_tensors
-from antiphon.errors import InvalidArgument
+from antiphon.conversation import Conversation, TextPart, to_tensors
+from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from antiphon.segment import Delivery, FinishReason
 from antiphon.v1 import chunk_pb2, session_pb2
@@ -45,8 +45,9 @@ def segment_open(
 ) -> session_pb2.SegmentOpen:
     """The one message that all stages get alike.
 
-    Raises `InvalidArgument` for an unknown voice or role.
+    Raises `InvalidArgument` for an unknown voice or role, and what `check_reading` raises.
     """
+    check_reading(order, lineup)
     voice = ""
     if AUDIO in lineup.outputs:
         voice = lineup.choose_voice(order.voice, field=order.voice_field)
@@ -72,6 +73,25 @@ def segment_open(
     if order.chunk_policy is not None:
         message.chunk_policy.CopyFrom(policy_to_proto(order.chunk_policy))
     return message
+
+
+def check_reading(order: Order, lineup: Lineup) -> None:
+    """Raise `NotImplementedYet` when a text is to be read aloud by a model that answers, and
+    `InvalidArgument` when a model that reads aloud gets anything but one user message of text."""
+    reads_aloud = lineup.input_member.description.reads_aloud
+    if order.reads_aloud and not reads_aloud:
+        raise NotImplementedYet(
+            "model: this one answers and does not read aloud; ask /v1/chat/completions",
+            field="model",
+        )
+    if not reads_aloud:
+        return
+    parts = [part for message in order.messages for part in message.parts]
+    said = [message.role for message in order.messages] == ["user"]
+    if not said or not all(isinstance(part, TextPart) for part in parts):
+        raise InvalidArgument(
+            "messages: this model reads aloud: give one user message of text", field="messages"
+        )
 
 
 def input_chunk(

@@ -16,7 +16,8 @@ from gateway.media.attachments import Attachments
 class Order:
     """One segment: what was said, what is wanted, and how to make it.
 
-    An empty `model` is the only one; empty `outputs` are all that it makes. `voice_field` names
+    An empty `model` is the only one; empty `outputs` are all that it makes. One that `reads_aloud`
+    wants its message spoken as it is. `voice_field` names
     the voice in errors. `sampling` is by stage role, `INPUT_STAGE` for the one that reads the
     messages. `delivery` goes for every edge; None leaves the deployment's. `timeout_s` is what
     the client still waits.
@@ -26,6 +27,7 @@ class Order:
     attachments: Attachments = field(default_factory=Attachments)
     model: str = ""
     outputs: frozenset[str] = frozenset()
+    reads_aloud: bool = False
     voice: str = ""
     voice_field: str = "voice"
     sampling: Mapping[str, SamplingRequest] = field(default_factory=dict)

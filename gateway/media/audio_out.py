@@ -14,6 +14,7 @@ BASE64_GROUP_BYTES = 6
 """Whole samples (2 bytes) and whole base64 groups (3 bytes)."""
 
 _WAV_HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
+_UNKNOWN_BYTES = (1 << 32) - 1 - _WAV_HEADER.size
 
 
 def to_pcm16(samples: Tensor) -> bytes:
@@ -23,12 +24,21 @@ def to_pcm16(samples: Tensor) -> bytes:
 
 def wav_file(pcm16: bytes, sample_rate_hz: int) -> bytes:
     """A mono 16-bit WAV file; zero samples make a valid empty one."""
-    header = _WAV_HEADER.pack(
-        b"RIFF", 36 + len(pcm16), b"WAVE",
+    return wav_header(sample_rate_hz, len(pcm16)) + pcm16
+
+
+def wav_header(sample_rate_hz: int, data_bytes: int | None = None) -> bytes:
+    """What a mono 16-bit WAV file begins with.
+
+    Without a length it states the largest, as is the custom in streams: readers take what
+    comes until the end.
+    """
+    length = _UNKNOWN_BYTES if data_bytes is None else data_bytes
+    return _WAV_HEADER.pack(
+        b"RIFF", _WAV_HEADER.size - 8 + length, b"WAVE",
         b"fmt ", 16, 1, 1, sample_rate_hz, sample_rate_hz * SAMPLE_BYTES, SAMPLE_BYTES, 16,
-        b"data", len(pcm16),
+        b"data", length,
     )  # fmt: skip
-    return header + pcm16
 
 
 def to_base64(data: bytes) -> str:

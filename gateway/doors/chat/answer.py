@@ -25,6 +25,7 @@ from gateway.doors.chat.schema import (
     UsageAnswer,
 )
 from gateway.doors.http.errors import error_json
+from gateway.doors.http.server_sent import server_sent
 from gateway.media.audio_out import Base64Stream, to_base64, to_pcm16, wav_file
 
 DONE = b"data: [DONE]\n\n"
@@ -197,11 +198,6 @@ class StreamAnswer:
             usage=usage if self._head.include_usage else UNSET,
         )
         return server_sent(msgspec.json.encode(chunk))
-
-
-def server_sent(data: bytes) -> bytes:
-    """One server-sent event."""
-    return b"data: " + data + b"\n\n"
 
 
 def _content_logprob(token: TokenLogprob) -> ContentLogprob:

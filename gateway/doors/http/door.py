@@ -45,8 +45,9 @@ class Answer(Protocol):
         """What to send for an event; b"" when there is nothing yet."""
         ...
 
-    def fail(self, error: AntiphonError) -> bytes:
-        """The end of a streamed answer that fails after it has begun."""
+    def fail(self, error: AntiphonError) -> bytes | None:
+        """The end of a streamed answer that fails after it has begun; None: the format has no
+        place for it, and the connection is cut, so that the client sees that more was to come."""
         ...
 
 

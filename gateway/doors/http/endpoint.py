@@ -61,6 +61,7 @@ class Endpoint:
         """Answer one request; its entry in the access log is `scope["state"]["entry"]`."""
         self._calls.check_open()
         entry: Entry = scope["state"]["entry"]
+        transport: asyncio.Transport = scope["state"]["transport"]
         with ExitStack() as upload:
             body = await self._read(scope, receive, upload)
             order, answer = self._door.read(body, self._visit(entry))
@@ -72,10 +73,10 @@ class Endpoint:
                 async with self._calls.answer(orders.pop()) as segment:
                     upload.close()
                     if answer.streamed:
-                        await self._stream(answer, segment, entry, send)
+                        await self._stream(answer, segment, entry, transport, send)
                         return
                     whole = await _whole(answer, segment, entry)
-                await self._send_whole(answer, whole, scope["state"]["transport"], send)
+                await self._send_whole(answer, whole, transport, send)
 
             await while_connected(receive, send, work)
 
@@ -117,7 +118,14 @@ class Endpoint:
                 self._metrics.refuse(Refused.UNREAD)
                 raise
 
-    async def _stream(self, answer: Answer, segment: Segment, entry: Entry, send: Send) -> None:
+    async def _stream(
+        self,
+        answer: Answer,
+        segment: Segment,
+        entry: Entry,
+        transport: asyncio.Transport,
+        send: Send,
+    ) -> None:
         """Send events as they come; the response starts with the first of them."""
 
         async def send_event(event: Event) -> None:
@@ -128,7 +136,10 @@ class Endpoint:
                 await send(_piece(data))
 
         async def send_error(entry: Entry, error: AntiphonError) -> None:
-            await send(_piece(answer.fail(error)))
+            if (told := answer.fail(error)) is None:
+                transport.abort()
+            else:
+                await send(_piece(told))
 
         await tell(segment, entry, send_event, send_error)
         await send({"type": "http.response.body", "body": b"", "more_body": False})

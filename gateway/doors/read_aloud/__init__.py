@@ -1,0 +1,1 @@
+"""`/v1/audio/speech`: a text, spoken as it is."""

@@ -1,0 +1,79 @@
+"""A request of `/v1/audio/speech` to an order: every check that needs no stage."""
+
+from __future__ import annotations
+
+import msgspec
+
+from antiphon.conversation import Message, TextPart
+from antiphon.errors import NotImplementedYet
+from antiphon.sampling import INPUT_STAGE, SamplingRequest
+from antiphon.segment import ChunkPolicy, Delivery
+from antiphon.wire.convert import checked_policy
+from gateway.calls.order import Order
+from gateway.doors.http.door import Visit
+from gateway.doors.http.json_body import decode_body, invalid
+from gateway.doors.read_aloud.answer import CONTENT_TYPES, AudioBytes, AudioEvents
+from gateway.doors.read_aloud.schema import SpeechBody
+from gateway.outputs import AUDIO
+
+INSTRUCTION = "instruction"
+"""The option that OpenAI's `instructions` set."""
+
+_LATER_FORMATS = ("mp3", "opus", "aac", "flac")
+_decoder = msgspec.json.Decoder(SpeechBody)
+
+
+def read_speech(body: bytes, visit: Visit) -> tuple[Order, AudioBytes | AudioEvents]:
+    """Read a request body. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
+    speech = decode_body(_decoder, body)
+    if not speech.model:
+        raise invalid("model", "is empty")
+    if not speech.input:
+        raise invalid("input", "is empty; it is what is spoken")
+    if speech.speed != 1.0:
+        raise NotImplementedYet("speed: is not supported; leave it out or give 1", field="speed")
+    audio_format = _audio_format(speech)
+    order = Order(
+        model=speech.model,
+        messages=(Message("user", (TextPart(speech.input),)),),
+        outputs=frozenset({AUDIO}),
+        reads_aloud=True,
+        voice=speech.voice if isinstance(speech.voice, str) else speech.voice.id,
+        sampling={INPUT_STAGE: _sampling(speech)},
+        delivery=None if speech.delivery is None else Delivery(speech.delivery),
+        chunk_policy=_chunk_policy(speech),
+    )
+    sse = speech.stream_format == "sse"
+    return order, AudioEvents(audio_format) if sse else AudioBytes(audio_format)
+
+
+def _audio_format(speech: SpeechBody) -> str:
+    known = ", ".join(CONTENT_TYPES)
+    if speech.response_format in _LATER_FORMATS:
+        raise NotImplementedYet(
+            f"response_format: {speech.response_format!r} is not supported yet; there are: {known}",
+            field="response_format",
+        )
+    if speech.response_format not in CONTENT_TYPES:
+        raise invalid(
+            "response_format", f"no format {speech.response_format!r}; there are: {known}"
+        )
+    return speech.response_format
+
+
+def _sampling(speech: SpeechBody) -> SamplingRequest:
+    return SamplingRequest(
+        temperature=speech.temperature,
+        top_k=speech.top_k,
+        top_p=speech.top_p,
+        repetition_penalty=speech.repetition_penalty,
+        seed=speech.seed,
+        max_tokens=speech.max_tokens,
+    )
+
+
+def _chunk_policy(speech: SpeechBody) -> ChunkPolicy | None:
+    if speech.chunk_policy is None:
+        return None
+    given = speech.chunk_policy
+    return checked_policy(ChunkPolicy(given.first, given.ramp, given.steady))

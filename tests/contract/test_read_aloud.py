@@ -1,0 +1,220 @@
+"""`/v1/audio/speech`, asked by OpenAI's client: models that read aloud, and one that answers."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from collections.abc import AsyncIterator
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+import openai
+import pytest
+import pytest_asyncio
+import soundfile
+from fake_stages import FakeStage, FakeStages, Session
+from gateway_door import MESSAGES, deployment_of
+
+from antiphon.conversation import from_tensors
+from antiphon.errors import Internal
+from antiphon.segment import FinishReason
+from antiphon.v1 import stage_pb2
+from gateway.server import Gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SPEAKER, VOCODER = "speaker", "vocoder"
+GRAPH = (("script", "", SPEAKER), ("frames", SPEAKER, VOCODER), ("audio", VOCODER, ""))
+RATE_HZ = 8000
+SAMPLES = np.sin(np.arange(1001) / 9).astype(np.float32)
+PCM16 = np.rint(SAMPLES * 32767).astype("<i2").tobytes()
+PIECES = np.split(SAMPLES, [7, 100, 1000])
+
+
+async def read(session: Session) -> None:
+    await session.opened()
+    if session.role == VOCODER:
+        start = 0
+        for number, piece in enumerate(PIECES):
+            finish = FinishReason.STOP if number == len(PIECES) - 1 else None
+            await session.chunk("audio", {"samples": piece}, position=start, finish=finish)
+            start += len(piece)
+    await session.report(input_positions=5 if session.role == SPEAKER else 0, output_positions=4)
+
+
+async def break_off(session: Session) -> None:
+    await session.opened()
+    await session.chunk("audio", {"samples": PIECES[0]})
+    await session.error(Internal("enough"))
+
+
+def described(role: str) -> stage_pb2.DescribeResponse:
+    return stage_pb2.DescribeResponse(
+        model="reader",
+        pipeline="reader",
+        role=role,
+        input_kinds=["text"],
+        samples=role == SPEAKER,
+        reads_aloud=role == SPEAKER,
+        voices=["alto", "bass"] if role == SPEAKER else [],
+        sample_rate_hz=RATE_HZ if role == VOCODER else 0,
+        samples_per_frame=80 if role == VOCODER else 0,
+        pipeline_edges=[
+            stage_pb2.PipelineEdge(name=name, producer=producer, consumer=consumer)
+            for name, producer, consumer in GRAPH
+        ],
+    )
+
+
+Reader = tuple[FakeStages, Gateway]
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def reader() -> AsyncIterator[Reader]:
+    async with (
+        FakeStages({r: FakeStage(r, read, described(r)) for r in (SPEAKER, VOCODER)}) as fakes,
+        Gateway(deployment_of(fakes)) as gateway,
+    ):
+        await gateway.wait_ready()
+        yield fakes, gateway
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def api(reader: Reader) -> AsyncIterator[openai.AsyncOpenAI]:
+    url = f"http://{reader[1].http_address}/v1"
+    async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as client:
+        yield client
+
+
+async def post(reader: Reader, path: str = "/v1/audio/speech", **body: object) -> httpx.Response:
+    async with httpx.AsyncClient(base_url=f"http://{reader[1].http_address}") as http:
+        return await http.post(path, json={"model": "reader", **body}, timeout=30)
+
+
+def samples_in(wav: bytes) -> tuple[npt.NDArray[np.int16], int]:
+    samples, rate_hz = soundfile.read(io.BytesIO(wav), dtype="int16")
+    return samples, rate_hz
+
+
+async def test_speech_is_samples_when_pcm_is_asked_for(
+    reader: Reader, api: openai.AsyncOpenAI
+) -> None:
+    fakes, _ = reader
+    said = await api.audio.speech.create(
+        model="reader", input="Read this.", voice="bass", response_format="pcm"
+    )
+    assert said.read() == PCM16
+    assert said.response.headers["content-type"] == "audio/pcm"
+    session = fakes[SPEAKER].sessions[-1]
+    assert session.segment.voice == "bass"
+    assert session.input is not None
+    (message,) = from_tensors(session.input.tensors).messages
+    assert (message.role, [part.text for part in message.parts]) == ("user", ["Read this."])
+
+
+async def test_speech_is_a_wav_file_that_readers_take(api: openai.AsyncOpenAI) -> None:
+    said = await api.audio.speech.create(
+        model="reader", input="Read this.", voice="alto", response_format="wav"
+    )
+    samples, rate_hz = samples_in(said.read())
+    assert rate_hz == RATE_HZ
+    assert samples.astype("<i2").tobytes() == PCM16
+
+
+async def test_speech_comes_as_it_is_made(reader: Reader, api: openai.AsyncOpenAI) -> None:
+    async with api.audio.speech.with_streaming_response.create(
+        model="reader", input="Read this.", voice="alto", response_format="pcm"
+    ) as said:
+        assert "content-length" not in said.headers
+        assert b"".join([piece async for piece in said.iter_bytes()]) == PCM16
+
+
+@pytest.mark.parametrize("audio_format", ["pcm", "wav"])
+async def test_speech_comes_as_events_when_asked_for(reader: Reader, audio_format: str) -> None:
+    response = await post(
+        reader, input="Read.", stream_format="sse", response_format=audio_format, seed=3
+    )
+    assert response.headers["content-type"].startswith("text/event-stream")
+    lines = response.text.strip().split("\n\n")
+    *deltas, done = (json.loads(line.removeprefix("data: ")) for line in lines)
+    assert {each["type"] for each in deltas} == {"speech.audio.delta"}
+    audio = base64.b64decode("".join(each["audio"] for each in deltas))
+    if audio_format == "wav":
+        assert samples_in(audio)[0].astype("<i2").tobytes() == PCM16
+    else:
+        assert audio == PCM16
+    # 1001 samples are of 13 frames, as far as the gateway can tell.
+    usage = {"input_tokens": 5, "output_tokens": 13, "total_tokens": 18}
+    assert done == {"type": "speech.audio.done", "usage": usage}
+    assert reader[0][SPEAKER].sessions[-1].segment.sampling[SPEAKER].seed == 3
+
+
+async def test_speech_that_breaks_off_is_no_complete_response(reader: Reader) -> None:
+    fakes, _ = reader
+    fakes[VOCODER].script = break_off
+    try:
+        with pytest.raises(httpx.RemoteProtocolError):
+            await post(reader, input="Read.", response_format="pcm")
+        response = await post(reader, input="Read.", stream_format="sse")
+        assert "enough" in response.text.rstrip().splitlines()[-1]
+        assert "speech.audio.done" not in response.text
+    finally:
+        fakes[VOCODER].script = read
+
+
+@pytest.mark.parametrize(
+    ("fields", "param"),
+    [
+        ({"input": ""}, "input"),
+        ({}, "input"),
+        ({"input": 3}, "input"),
+        ({"input": "a", "voice": "tenor"}, "voice"),
+        ({"input": "a", "response_format": "mp3"}, "response_format"),
+        ({"input": "a", "response_format": "tape"}, "response_format"),
+        ({"input": "a", "stream_format": "morse"}, "stream_format"),
+        ({"input": "a", "speed": 2.0}, "speed"),
+        ({"input": "a", "temperature": -1}, "temperature"),
+        ({"input": "a", "tone": 1}, "tone"),
+        ({"input": "a", "model": ""}, "model"),
+        ({"input": "a", "chunk_policy": {"first": 0, "ramp": [], "steady": 1}}, "chunk_policy"),
+    ],
+)
+async def test_speech_refuses_a_wrong_field_by_its_name(
+    reader: Reader, fields: dict[str, object], param: str
+) -> None:
+    response = await post(reader, **fields)
+    assert response.status_code == 400, response.text
+    assert response.json()["error"]["param"].startswith(param)
+
+
+async def test_speech_is_refused_by_a_model_that_answers() -> None:
+    async with (
+        FakeStages() as fakes,
+        Gateway(deployment_of(fakes)) as gateway,
+    ):
+        await gateway.wait_ready()
+        response = await post((fakes, gateway), model=gateway.stages.model_name(), input="Hi")
+        assert response.status_code == 400
+        assert response.json()["error"]["param"] == "model"
+        assert "/v1/chat/completions" in response.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    "messages",
+    [
+        [{"role": "system", "content": "Be brief."}, *MESSAGES],
+        [*MESSAGES, {"role": "assistant", "content": "Yes?"}, *MESSAGES],
+        [{"role": "assistant", "content": "Yes?"}],
+    ],
+)
+async def test_chat_with_a_model_that_reads_aloud_takes_one_user_message(
+    reader: Reader, messages: list[dict[str, str]]
+) -> None:
+    audio = {"modalities": ["audio"], "audio": {"voice": "alto", "format": "pcm16"}}
+    path = "/v1/chat/completions"
+    assert (await post(reader, path, messages=MESSAGES, **audio)).status_code == 200
+    response = await post(reader, path, messages=messages, **audio)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "messages"
