@@ -108,14 +108,15 @@ def load_code2wav(directory: Path) -> Any:
     from transformers import Qwen3OmniMoeConfig
     from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
-    from antiphon.runtime.checkpoint import load_submodule
+    from antiphon.runtime.checkpoint.submodule import load_submodule
+    from antiphon.runtime.checkpoint.weights import Weights
 
     config: Any = Qwen3OmniMoeConfig.from_pretrained(directory)
     return load_submodule(
         Qwen3OmniMoeCode2Wav,
         config.code2wav_config,
         "code2wav.",
-        directory,
+        Weights(directory),
         dtype=torch.float32,
         device="cpu",
     )

@@ -19,7 +19,7 @@ import torch
 from safetensors import safe_open
 
 from antiphon.errors import FailedPrecondition
-from antiphon.runtime.checkpoint import INDEX_FILE
+from antiphon.runtime.checkpoint.weights import INDEX_FILE
 from antiphon.testing.tiny_tokenizer import TinyVocabulary
 from tools.speaking_checkpoint import code2wav_training, units
 from tools.speaking_checkpoint.assemble import STORED_DTYPE, averages, write_checkpoint

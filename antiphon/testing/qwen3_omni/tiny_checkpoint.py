@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from antiphon.errors import AntiphonError, FailedPrecondition
-from antiphon.runtime.checkpoint import INDEX_FILE
+from antiphon.runtime.checkpoint.weights import INDEX_FILE
 from antiphon.testing.qwen3_omni.tiny_config import VOICES, make_config
 from antiphon.testing.qwen3_omni.tiny_shape import OTHER, SMALL, TinyShape
 from antiphon.testing.qwen3_omni.tiny_tokenizer import TOKENIZER, write_preprocessor

@@ -18,7 +18,9 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import CONFIG_FILE, reading
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from antiphon.runtime.checkpoint import fingerprint, load_submodule
+from antiphon.runtime.checkpoint.fingerprint import fingerprint
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToHost
@@ -51,7 +53,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         Qwen3OmniMoeCode2Wav,
         _read_config(model_dir),
         "code2wav.",
-        model_dir,
+        Weights(model_dir),
         dtype=getattr(torch, config.dtype),
         device=config.device,
     )

@@ -16,7 +16,9 @@ from antiphon.errors import InvalidArgument
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.generation_config import default_sampling
 from antiphon.pipelines.qwen3_omni import TALKER, SpecialIds
-from antiphon.runtime.checkpoint import fingerprint, load_submodule, read_tensor
+from antiphon.runtime.checkpoint.fingerprint import fingerprint
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToDevice, ToHost
@@ -54,11 +56,12 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     )
     most = whole.talker_config.text_config.max_position_embeddings
     limit = context_limit(TALKER, config, most)
+    weights = Weights(model_dir)
     module = load_submodule(
         Qwen3OmniMoeTalkerForConditionalGeneration,
         whole.talker_config,
         "talker.",
-        model_dir,
+        weights,
         dtype=getattr(torch, config.dtype),
         device=torch.device(config.device),
     )
@@ -66,7 +69,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     special = SpecialIds.from_config(read_config(model_dir))
     model = Talker(
         module,
-        read_tensor(model_dir, WORD_TABLE),
+        weights.read(WORD_TABLE),
         special,
         code_entries=code_entries,
         context_limit=limit,

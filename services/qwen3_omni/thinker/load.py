@@ -19,7 +19,9 @@ from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, read_json, reading
 from antiphon.pipelines.generation_config import default_sampling
 from antiphon.pipelines.qwen3_omni import THINKER, SpecialIds
-from antiphon.runtime.checkpoint import fingerprint, has_submodule, load_submodule
+from antiphon.runtime.checkpoint.fingerprint import fingerprint
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToHost
@@ -77,7 +79,7 @@ def load(
         # The tap needs all layers in one process.
         whole = config.engine_args.get("pipeline_parallel_size", 1) == 1
         media = media_limits(
-            config.engine_args, hears=whole, sees=whole and has_submodule(model_dir, VISION_TOWER)
+            config.engine_args, hears=whole, sees=whole and Weights(model_dir).has(VISION_TOWER)
         )
         checkpoint = read_config(model_dir)
         intake = dataclasses.replace(intake, prompts=_give_sight(model_dir, prompts, media))
@@ -121,7 +123,7 @@ def _load_torch(
         Qwen3OmniMoeThinkerForConditionalGeneration,
         whole.thinker_config,
         "thinker.",
-        model_dir,
+        Weights(model_dir),
         dtype=getattr(torch, config.dtype),
         device=torch.device(config.device),
         skip=("visual",),

@@ -16,7 +16,9 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 )
 
 from antiphon.errors import FailedPrecondition
-from antiphon.runtime.checkpoint import fingerprint, has_submodule, load_submodule, read_tensor
+from antiphon.runtime.checkpoint.fingerprint import fingerprint
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint
 
 torch.set_num_threads(1)
@@ -47,7 +49,7 @@ def copy(directory: Path, tmp_path: Path) -> Path:
 def load(part: str, full: Any, directory: Path, **settings: Any) -> Any:
     settings = {"dtype": torch.float32, "device": "cpu"} | settings
     config = getattr(full.config, f"{part}_config")
-    return load_submodule(PARTS[part], config, f"{part}.", directory, **settings)
+    return load_submodule(PARTS[part], config, f"{part}.", Weights(directory), **settings)
 
 
 def all_tensors(module: torch.nn.Module) -> dict[str, torch.Tensor]:
@@ -69,8 +71,8 @@ def edit_index(directory: Path, old: str, new: str | None) -> None:
 
 
 def test_part_is_known_by_the_names_of_its_weights(directory: Path) -> None:
-    assert has_submodule(directory, "thinker.visual.")
-    assert not has_submodule(directory, "thinker.nose.")
+    assert Weights(directory).has("thinker.visual.")
+    assert not Weights(directory).has("thinker.nose.")
 
 
 @pytest.mark.parametrize("part", PARTS)
@@ -150,7 +152,7 @@ def test_load_names_the_tensors_when_some_are_unexpected(full: Any, directory: P
             Qwen3OmniMoeCode2Wav,
             config,
             "code2wav.",
-            directory,
+            Weights(directory),
             dtype=torch.float32,
             device="cpu",
         )
@@ -165,7 +167,7 @@ def test_load_names_the_tensor_when_its_shape_differs(full: Any, directory: Path
             Qwen3OmniMoeCode2Wav,
             config,
             "code2wav.",
-            directory,
+            Weights(directory),
             dtype=torch.float32,
             device="cpu",
         )
@@ -183,10 +185,10 @@ def test_load_fails_when_the_directory_has_no_weights(full: Any, tmp_path: Path)
 
 
 def test_tensor_equals_the_model_when_read_by_name(full: Any, directory: Path) -> None:
-    table = read_tensor(directory, "thinker.model.embed_tokens.weight")
+    table = Weights(directory).read("thinker.model.embed_tokens.weight")
     assert torch.equal(table, full.thinker.model.embed_tokens.weight)
     with pytest.raises(FailedPrecondition, match=r"no tensor thinker\.embed"):
-        read_tensor(directory, "thinker.embed")
+        Weights(directory).read("thinker.embed")
 
 
 def test_fingerprint_is_equal_when_only_the_place_differs(directory: Path, copy: Path) -> None:
@@ -239,7 +241,7 @@ def test_fingerprint_fails_when_the_directory_is_no_checkpoint(copy: Path, tmp_p
 def test_fingerprint_needs_no_torch_when_imported(directory: Path) -> None:
     program = (
         "import sys; from pathlib import Path; "
-        "from antiphon.runtime.checkpoint import fingerprint; "
+        "from antiphon.runtime.checkpoint.fingerprint import fingerprint; "
         "print(fingerprint(Path(sys.argv[1]))); assert 'torch' not in sys.modules"
     )
     done = subprocess.run(

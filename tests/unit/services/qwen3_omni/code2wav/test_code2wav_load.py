@@ -14,7 +14,7 @@ from transformers import Qwen3OmniMoeForConditionalGeneration
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
-from antiphon.runtime.checkpoint import fingerprint
+from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.segment import FinishReason
 from antiphon.testing.drive_engine import run_segment

@@ -6,7 +6,8 @@ import pytest
 import torch
 from talker_lab import Lab
 
-from antiphon.runtime.checkpoint import load_submodule
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
 from services.lm.attention import Span
 from services.lm.decoder import Decoder
 from services.lm.kv_cache import KVCache
@@ -19,7 +20,7 @@ def load_talker(lab: Lab, dtype: torch.dtype) -> Any:
         type(lab.model.talker),
         lab.model.config.talker_config,
         "talker.",
-        lab.directory,
+        Weights(lab.directory),
         dtype=dtype,
         device="cpu",
     )

@@ -1,0 +1,100 @@
+"""The digest by which stages tell that they serve one checkpoint."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.files import CONFIG_FILE
+from antiphon.runtime.checkpoint.safetensors_header import read_header
+
+DESCRIPTION_PATTERNS = (
+    CONFIG_FILE,
+    "generation_config.json",
+    "preprocessor_config.json",
+    "processor_config.json",
+    "tokenizer*.json",
+    "vocab.json",
+    "merges.txt",
+    "added_tokens.json",
+    "special_tokens_map.json",
+    "chat_template*",
+    "*.safetensors.index.json",
+)
+SAFETENSORS = ".safetensors"
+SAVED_BY_TORCH = ("*.bin", "*.bin.index.json", "*.pt", "*.pth")
+FINGERPRINT_DIGITS = 32
+SAMPLED_BLOCKS = 64
+BLOCK_BYTES = 64 << 10
+# Of a checkpoint and all within; more are a mistake, such as the directory above several.
+MAX_FOLDERS = 64
+
+
+def fingerprint(model_dir: Path) -> str:
+    """A short hexadecimal digest by which stages tell that they serve one checkpoint.
+
+    Covers configuration, tokenizer and index files whole, and of each weight file its
+    name, size, header and evenly spaced blocks; weight files below 4 MiB whole. Folders
+    within count if they hold weights and are not hidden. Raises `FailedPrecondition` if
+    the directory holds no configuration or no weights, or too many folders.
+    """
+    digest = hashlib.sha256()
+    found = False
+    for folder in _folders(model_dir):
+        weights = [*_files(folder, f"*{SAFETENSORS}"), *_files(folder, *SAVED_BY_TORCH)]
+        found = found or bool(weights)
+        if weights or folder == model_dir:
+            for path in _files(folder, *DESCRIPTION_PATTERNS):
+                content = path.read_bytes()
+                digest.update(_line(model_dir, path, len(content)) + content)
+        for path in weights:
+            digest.update(_line(model_dir, path, path.stat().st_size))
+            for block in _sample(path):
+                digest.update(block)
+    if not found or not (model_dir / CONFIG_FILE).is_file():
+        raise FailedPrecondition(f"{model_dir}: holds no {CONFIG_FILE} or no weights")
+    return digest.hexdigest()[:FINGERPRINT_DIGITS]
+
+
+def _folders(model_dir: Path) -> list[Path]:
+    """The directory, then those within, in the same order everywhere."""
+    folders = []
+    for path, within, _ in os.walk(model_dir):
+        within[:] = sorted(name for name in within if not name.startswith("."))
+        folders.append(Path(path))
+        if len(folders) > MAX_FOLDERS:
+            raise FailedPrecondition(
+                f"{model_dir}: holds more than {MAX_FOLDERS} folders; give the directory of "
+                "one checkpoint"
+            )
+    return folders
+
+
+def _files(folder: Path, *patterns: str) -> list[Path]:
+    """The folder's files that fit a pattern, by name."""
+    found = {path for pattern in patterns for path in folder.glob(pattern)}
+    return sorted(path for path in found if path.is_file())
+
+
+def _line(model_dir: Path, path: Path, size: int) -> bytes:
+    return f"{path.relative_to(model_dir).as_posix()} {size}\n".encode()
+
+
+def _sample(path: Path) -> Iterator[bytes]:
+    """The header, then evenly spaced blocks of the rest, or all of a small rest."""
+    try:
+        header = read_header(path) if path.suffix == SAFETENSORS else b""
+    except ValueError as error:
+        raise FailedPrecondition(str(error)) from error
+    yield header
+    first, end = len(header), path.stat().st_size
+    step = max(BLOCK_BYTES, (end - first) // SAMPLED_BLOCKS)
+    with path.open("rb") as file:
+        for offset in range(first, end, step):
+            file.seek(offset)
+            yield file.read(BLOCK_BYTES)
+        file.seek(max(first, end - BLOCK_BYTES), os.SEEK_SET)
+        yield file.read(BLOCK_BYTES)

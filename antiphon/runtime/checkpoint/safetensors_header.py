@@ -1,0 +1,18 @@
+"""The header of a safetensors file, read without torch."""
+
+from __future__ import annotations
+
+import struct
+from pathlib import Path
+
+MAX_HEADER_BYTES = 100_000_000
+
+
+def read_header(path: Path) -> bytes:
+    """A safetensors file's length prefix and JSON header. Raises `ValueError`."""
+    with path.open("rb") as file:
+        prefix = file.read(8)
+        length = struct.unpack("<Q", prefix)[0] if len(prefix) == 8 else MAX_HEADER_BYTES + 1
+        if length > MAX_HEADER_BYTES:
+            raise ValueError(f"{path}: is not a safetensors file")
+        return prefix + file.read(length)

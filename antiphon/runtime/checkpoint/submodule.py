@@ -1,0 +1,137 @@
+"""Makes one module of a model with its weights, and reads no other tensor.
+
+`from_pretrained` cannot do that for every part: released checkpoints hold one tensor per
+expert, transformers holds all experts in one, and its conversion knows only some of the
+parts. So the names that a module wants are worked out from the module itself, and every
+difference from what the files hold is an error.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY, reading
+from antiphon.runtime.checkpoint.weights import Weights
+
+if TYPE_CHECKING:
+    import torch
+
+    ModuleT = TypeVar("ModuleT", bound=torch.nn.Module)
+    # Where a stored tensor goes within the module's: () is all of it.
+    Region = tuple[int | slice, ...]
+
+NAMES_IN_MESSAGE = 5
+
+
+def load_submodule(
+    module_class: type[ModuleT],
+    config: Any,
+    prefix: str,
+    weights: Weights,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    skip: Sequence[str] = (),
+) -> ModuleT:
+    """`module_class(config)` in eval mode with those `weights` whose names begin with `prefix`.
+
+    `prefix` is empty or ends with a dot. `skip` names children that are neither loaded nor
+    kept: they become None. Parameters get `dtype`; computed
+    buffers keep theirs. Raises `FailedPrecondition` that names tensors which are
+    missing, unexpected or of another shape.
+    """
+    import torch
+
+    with reading(weights.folder / CONFIG_FILE):
+        module = _construct(module_class, config)
+    for child in skip:
+        setattr(module, child, None)
+    wanted = module.state_dict()
+    files = {
+        name.removeprefix(prefix): file
+        for name, file in weights.files.items()
+        if name.startswith(prefix)
+        and not name.removeprefix(prefix).startswith(tuple(f"{child}." for child in skip))
+    }
+    plan = {name: _sources(name, like.shape, files) for name, like in wanted.items()}
+    _check_names(prefix, {source for each in plan.values() for source in each}, files)
+    for source in (source for each in plan.values() for source in each):
+        if not files[source].is_file():
+            raise FailedPrecondition(
+                f"{files[source]}: is missing, cannot read {prefix}{source}; {REMEDY}"
+            )
+    loaded: dict[str, torch.Tensor] = {}
+    with weights.open() as reader:
+        for name, like in wanted.items():
+            target = torch.empty(like.shape, dtype=dtype, device=device)
+            for source, region in plan[name].items():
+                reader.read_into(target[region], prefix + source)
+            loaded[name] = target
+    module.load_state_dict(loaded, assign=True)
+    return module.to(device).requires_grad_(False).eval()
+
+
+def _construct(module_class: type[ModuleT], config: Any) -> ModuleT:
+    """The module with real buffers and, as far as they are uninitialised, storage-free
+    parameters.
+
+    Buffers are computed where the module is built and stored nowhere, so a module built
+    wholly on the meta device would lack them. Parameters come from `torch.empty` and
+    buffers do not; the few that come from `torch.ones` are small.
+    """
+    import torch
+    from torch.overrides import TorchFunctionMode
+
+    class EmptyHasNoStorage(TorchFunctionMode):
+        def __torch_function__(
+            self,
+            func: Any,
+            types: Any,
+            args: Sequence[Any] = (),
+            kwargs: Mapping[str, Any] | None = None,
+        ) -> Any:
+            placed = {"device": torch.device("meta")} if func is torch.empty else {}
+            return func(*args, **(dict(kwargs or {}) | placed))
+
+    with EmptyHasNoStorage():
+        module = module_class(config)
+    lost = [name for name, buffer in module.named_buffers() if buffer.is_meta]
+    if lost:
+        raise FailedPrecondition(f"{module_class.__name__}: buffers are not computed: {lost}")
+    return module
+
+
+def _sources(name: str, shape: Sequence[int], files: Mapping[str, Path]) -> dict[str, Region]:
+    """The stored tensors that make up a module's tensor, and where each goes.
+
+    Fused experts are [experts, out, in]: `gate_up_proj` holds gate above up.
+    """
+    stem, _, kind = name.rpartition(".")
+    if name in files or not stem.endswith(".experts"):
+        return {name: ()}
+    if kind == "gate_up_proj":
+        half = shape[1] // 2
+        parts = {"gate_proj": slice(0, half), "up_proj": slice(half, None)}
+        return {
+            f"{stem}.{expert}.{part}.weight": (expert, rows)
+            for expert in range(shape[0])
+            for part, rows in parts.items()
+        }
+    return {f"{stem}.{expert}.{kind}.weight": (expert,) for expert in range(shape[0])}
+
+
+def _check_names(prefix: str, wanted: set[str], files: Mapping[str, Path]) -> None:
+    """Raise unless the files hold exactly the wanted names."""
+    missing, unexpected = sorted(wanted - files.keys()), sorted(files.keys() - wanted)
+    for kind, names in (("are missing", missing), ("are unexpected", unexpected)):
+        if names:
+            shown = ", ".join(prefix + name for name in names[:NAMES_IN_MESSAGE])
+            more = len(names) - NAMES_IN_MESSAGE
+            rest = f" and {more} more" if more > 0 else ""
+            raise FailedPrecondition(
+                "weights and config.json do not belong together: "
+                f"the checkpoint's tensors {kind}: {shown}{rest}"
+            )

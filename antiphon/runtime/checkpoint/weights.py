@@ -1,0 +1,159 @@
+"""The tensors that one folder of a checkpoint stores, by name."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Protocol
+
+from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.files import REMEDY
+from antiphon.runtime.checkpoint.safetensors_header import read_header
+from antiphon.runtime.checkpoint.torch_files import read_torch_file
+
+if TYPE_CHECKING:
+    import torch
+
+SINGLE_FILE = "model.safetensors"
+INDEX_FILE = "model.safetensors.index.json"
+TORCH_FILE = "pytorch_model.bin"
+TORCH_INDEX_FILE = "pytorch_model.bin.index.json"
+_FORMATS = ((INDEX_FILE, SINGLE_FILE), (TORCH_INDEX_FILE, TORCH_FILE))
+
+
+class _File(Protocol):
+    """A weight file that is open."""
+
+    def get_tensor(self, name: str) -> torch.Tensor:
+        """The tensor of that name."""
+
+
+class Weights:
+    """The weights in a checkpoint directory, or in a folder within that has its own.
+
+    They are `model.safetensors` or `pytorch_model.bin`, or the parts that the index beside
+    them lists; safetensors come first. Only names are read until a tensor is wanted.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        """Raises `FailedPrecondition` where there are none, or their names cannot be read."""
+        self.folder = folder
+        self.files = _locate(folder)
+
+    def has(self, prefix: str) -> bool:
+        """Whether any name begins so."""
+        return any(name.startswith(prefix) for name in self.files)
+
+    def read(self, name: str) -> torch.Tensor:
+        """One tensor, on the CPU in its stored dtype. Raises `FailedPrecondition`."""
+        with self.open() as reader:
+            return reader.read(name).clone()
+
+    def open(self) -> WeightReader:
+        """A context in which tensors are read."""
+        return WeightReader(self)
+
+
+class WeightReader(contextlib.ExitStack):
+    """Opens each weight file once, when a tensor of it is first wanted."""
+
+    def __init__(self, weights: Weights) -> None:
+        super().__init__()
+        self._weights = weights
+        self._opened: dict[Path, _File] = {}
+
+    def read(self, name: str) -> torch.Tensor:
+        """The stored tensor, a view of the file. Raises `FailedPrecondition`."""
+        from safetensors import SafetensorError
+
+        path = self._weights.files.get(name)
+        if path is None:
+            raise FailedPrecondition(f"{self._weights.folder}: has no tensor {name}")
+        try:
+            if path not in self._opened:
+                self._opened[path] = self._open(path)
+            return self._opened[path].get_tensor(name)
+        except (OSError, SafetensorError, KeyError) as error:
+            raise FailedPrecondition(f"{path}: cannot read {name}: {error}; {REMEDY}") from error
+
+    def read_into(self, target: torch.Tensor, name: str) -> None:
+        """Copy a stored tensor into `target`, converting dtype and device."""
+        stored = self.read(name)
+        if stored.shape != target.shape:
+            raise FailedPrecondition(
+                f"{name}: is {list(stored.shape)} in the checkpoint, the configuration makes it "
+                f"{list(target.shape)}: weights and config.json do not belong together"
+            )
+        target.copy_(stored)
+
+    def _open(self, path: Path) -> _File:
+        if path.suffix != ".safetensors":
+            return _TorchFile(path)
+        from safetensors import safe_open
+
+        file: _File = self.enter_context(safe_open(path, framework="pt"))
+        return file
+
+
+class _TorchFile:
+    """A dictionary of tensors that `torch.save` wrote."""
+
+    def __init__(self, path: Path) -> None:
+        content = read_torch_file(path)
+        self.tensors = _tensors(path, content)
+
+    def get_tensor(self, name: str) -> torch.Tensor:
+        """The tensor of that name. Raises `KeyError`."""
+        return self.tensors[name]
+
+
+def _tensors(path: Path, content: Any) -> Mapping[str, torch.Tensor]:
+    """What the file holds, if it is tensors by name. Raises `FailedPrecondition`."""
+    import torch
+
+    if not isinstance(content, Mapping) or not all(
+        isinstance(name, str) and isinstance(tensor, torch.Tensor)
+        for name, tensor in content.items()
+    ):
+        raise FailedPrecondition(f"{path}: holds no dictionary of tensors by name; {REMEDY}")
+    return content
+
+
+def _locate(folder: Path) -> dict[str, Path]:
+    """The file of every stored tensor. Raises `FailedPrecondition`."""
+    for index, single in _FORMATS:
+        if (folder / index).is_file():
+            return dict(_indexed(folder / index))
+        if (folder / single).is_file():
+            return dict.fromkeys(_names(folder / single), folder / single)
+    missing = INDEX_FILE if any(folder.glob("model-*.safetensors")) else SINGLE_FILE
+    raise FailedPrecondition(f"{folder / missing}: cannot list its tensors: is missing; {REMEDY}")
+
+
+def _indexed(index: Path) -> Iterator[tuple[str, Path]]:
+    """Names and files that an index lists; a file lies beside it."""
+    with _listing(index):
+        for name, file in json.loads(index.read_bytes())["weight_map"].items():
+            if Path(file).name != file:
+                raise ValueError(f"{file!r} is no name of a file beside it")
+            yield name, index.parent / file
+
+
+def _names(single: Path) -> list[str]:
+    """The names of a file's tensors."""
+    if single.suffix != ".safetensors":
+        return list(_TorchFile(single).tensors)
+    with _listing(single):
+        header = json.loads(read_header(single)[8:])
+        return [name for name in header if name != "__metadata__"]
+
+
+@contextlib.contextmanager
+def _listing(path: Path) -> Iterator[None]:
+    """What is wrong with a list of tensors becomes `FailedPrecondition`."""
+    try:
+        yield
+    except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
+        raise FailedPrecondition(f"{path}: cannot list its tensors: {error!r}; {REMEDY}") from error
