@@ -58,7 +58,7 @@ up: $(if $(UP_WITH_VLLM),$(VLLM_INSTALLED),setup) ## serve a checkpoint on this 
 	$(if $(UP_WITH_VLLM),$(VLLM_BIN),$(BIN))/python -m tools.launcher up $(if $(MODEL),--model "$(MODEL)") \
 		--port "$(PORT)" --grpc-port "$(GRPC_PORT)" $(if $(STAGE),--stage $(STAGE)) $(ARGS)
 
-load: setup ## load one service: SERVICE=thinker|talker|code2wav|gateway [MODEL= RATE= SESSIONS= SECONDS=]
+load: setup ## load one service: SERVICE=gateway or a stage's role [MODEL= RATE= SESSIONS= SECONDS=]
 	@test -n "$(SERVICE)" || { echo "make load: say what, SERVICE=gateway" >&2; exit 2; }
 	$(BIN)/python -m tools.load "$(SERVICE)" $(if $(MODEL),--model "$(MODEL)") \
 		$(if $(RATE),--rate "$(RATE)") $(if $(SESSIONS),--sessions "$(SESSIONS)") \

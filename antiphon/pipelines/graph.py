@@ -15,6 +15,7 @@ from graphlib import CycleError, TopologicalSorter
 from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
 from antiphon.options import Option
+from antiphon.pipelines.examples import Example
 from antiphon.segment import ChunkPolicy, Delivery
 
 CLIENT = ""
@@ -58,7 +59,8 @@ class Edge:
     chunk policy, others send what is there. Of a `governed` edge only so much is
     made as its consumer has given credit for; its producer's engine must heed `held`. Chunks
     of a segment leave an edge with a pace, neither grouped nor governed, at least `pace_s`
-    seconds apart: what is made sooner goes with the next.
+    seconds apart: what is made sooner goes with the next. `rate_hz` is how many positions a
+    second of audio takes; 0: the edge carries none, or the checkpoint decides.
     """
 
     name: str
@@ -71,6 +73,7 @@ class Edge:
     grouped: bool = False
     governed: bool = False
     pace_s: float = 0.0
+    rate_hz: float = 0.0
 
     def check(self, tensors: Tensors) -> None:
         """Raise `DataLoss` for a declared tensor of another dtype or shape."""
@@ -89,13 +92,14 @@ class StageSpec:
     """A stage: whether it samples, so that requests may say how, and the options it reads.
 
     One that reads the client's input and `reads_aloud` speaks one user message as it is,
-    instead of answering a conversation.
+    instead of answering a conversation. `example` makes up its input for load tests.
     """
 
     role: str
     samples: bool = False
     reads_aloud: bool = False
     options: tuple[Option, ...] = ()
+    example: Example | None = None
 
     def with_options(self, options: Iterable[Option]) -> StageSpec:
         """The stage with these in the place of those of their names.

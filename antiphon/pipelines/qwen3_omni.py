@@ -12,14 +12,24 @@ turns. So `prompt` carries all ids at once and rows as prefill makes them.
 from __future__ import annotations
 
 import itertools
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from antiphon.chunk import Chunk
 from antiphon.errors import DataLoss, FailedPrecondition
-from antiphon.pipelines.files import CONFIG_FILE, REMEDY
+from antiphon.pipelines.examples import (
+    ExampleSettings,
+    MadeUp,
+    TimedChunk,
+    conversation,
+    ending,
+    random_codes,
+)
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
 from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, StageSpec, TensorSpec
 from antiphon.segment import Delivery
 
@@ -33,13 +43,45 @@ DEFAULT_VOICE = "ethan"
 # never waits.
 TOKEN_PACE_S = 0.010
 
+
+def talker_example(settings: ExampleSettings) -> MadeUp:
+    """A prompt of random text ids, at once, and then as many reply ids, one by one."""
+    if settings.model_dir is None:
+        raise FailedPrecondition(
+            "a prompt for the talker needs the checkpoint's special ids: name the directory where "
+            "it lies (--model DIR)",
+            field="model",
+        )
+    special = SpecialIds.from_config(read_config(settings.model_dir))
+    # Ids below every special one are words (or pieces of words) and nothing else.
+    words = min(special.im_start, special.im_end, special.tts_bos, special.audio, special.image)
+
+    def made_up(number: int) -> Sequence[TimedChunk]:
+        draw = np.random.default_rng(number)
+        question, answer, reply = (
+            draw.integers(words, size=size).tolist()
+            for size in (settings.prompt_length, 1, settings.tokens)
+        )
+        turn = [special.im_start, special.user, *question, special.im_end]
+        prompt = np.array([*turn, special.im_start, special.assistant, *answer], np.int32)
+        chunks = [TimedChunk(0.0, ending(Chunk("", "prompt", tensors={"ids": prompt})))]
+        for index, token in enumerate(reply):
+            ids = np.array([token], np.int32)
+            chunk = Chunk("", "tokens", sequence=index, position=index, tensors={"ids": ids})
+            chunks.append(TimedChunk(index / settings.rate_hz, chunk))
+        end = ending(Chunk("", "tokens", sequence=len(reply), position=len(reply)))
+        return [*chunks, TimedChunk(len(reply) / settings.rate_hz, end)]
+
+    return made_up
+
+
 PIPELINE = Pipeline(
     name="qwen3_omni",
     architectures=("Qwen3OmniMoeForConditionalGeneration",),
     stages=(
-        StageSpec(THINKER, samples=True),
-        StageSpec(TALKER, samples=True),
-        StageSpec(CODE2WAV),
+        StageSpec(THINKER, samples=True, example=conversation("input")),
+        StageSpec(TALKER, samples=True, example=talker_example),
+        StageSpec(CODE2WAV, example=random_codes("codes")),
     ),
     edges=(
         # What the client says: see antiphon/conversation.py. One chunk carries
@@ -108,6 +150,7 @@ PIPELINE = Pipeline(
             counted_by="codes",
             grouped=True,
             governed=True,
+            rate_hz=12.5,
         ),
         # The samples with the frames that they were decoded from.
         Edge(

@@ -156,6 +156,7 @@ async def test_a_load_that_can_only_be_refused_is_not_begun(target: Target, tiny
         ("talker", "gateway", "is a gateway, not a talker"),
         ("code2wav", "talker", "is a talker, not a code2wav"),
         ("gateway", "talker", "is a talker, not a gateway"),
+        ("nothing", "talker", "is a talker, not a nothing; qwen3_omni has code2wav, talker, th"),
     ],
 )
 async def test_target_of_another_kind_is_named(
@@ -165,6 +166,13 @@ async def test_target_of_another_kind_is_named(
     options = read_options([service, *PATIENT, "--target", address, "--model", str(tiny)])
     with pytest.raises(FailedPrecondition, match=f"{address} {words}"):
         await load_service(options, target_at(service, address), io.StringIO())
+
+
+async def test_talker_at_a_target_needs_the_checkpoint_or_a_recording(target: Target) -> None:
+    address = target.stages["talker"]
+    options = read_options(["talker", *PATIENT, "--target", address])
+    with pytest.raises(FailedPrecondition, match="special ids"):
+        await load_service(options, target_at("talker", address), io.StringIO())
 
 
 async def test_http_target_that_is_no_gateway_is_named() -> None:
@@ -232,6 +240,7 @@ async def test_command_starts_a_stage_loads_it_and_saves_what_it_shows(
     (shown,) = (line.split() for line in ran.stdout.splitlines() if line.startswith("  due "))
     assert shown == ["due", str(result["requests"]["due"])]
     assert set(result["processes"]) == {"code2wav", "load driver"}
+    assert [each["metric"] for each in result["objectives"]] == ["ttfa", "underrun"]
     for name in ("commit", "machine", "load average at start", "load average at end"):
         assert result["settings"][name] in html_path.read_text()
     assert html_path.read_text().startswith("<!doctype html>")

@@ -4,16 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import subprocess
 import sys
-import tempfile
-from collections.abc import AsyncIterator, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import AsyncIterator, Sequence
 from pathlib import Path
 
 import msgspec
 
-from antiphon.errors import AntiphonError, Internal
+from antiphon.errors import AntiphonError
 from tools.launcher.console import Console
 from tools.launcher.plan import GATEWAY
 from tools.load.capture import record
@@ -33,13 +30,12 @@ def main(arguments: Sequence[str] | None = None) -> int:
     console = Console(sys.stdout, output=False)
     try:
         options = read_options(arguments)
-        with _with_model(options, console) as options:
-            if options.record is not None:
-                asyncio.run(_record(options, options.record, console))
-            else:
-                result = asyncio.run(_load(options, console))
-                _tell(result, options, console)
-                return _status(result, console)
+        if options.record is not None:
+            asyncio.run(_record(options, options.record, console))
+        else:
+            result = asyncio.run(_load(options, console))
+            _tell(result, options, console)
+            return _status(result, console)
     except (AntiphonError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -75,23 +71,6 @@ async def _target(options: Options, console: Console) -> AsyncIterator[Target]:
     service = options.service or GATEWAY
     async with started(service, options.deployment, console) as target:
         yield target
-
-
-@contextlib.contextmanager
-def _with_model(options: Options, console: Console) -> Iterator[Options]:
-    """The order with a tiny checkpoint filled in where it names none; gone afterwards."""
-    if not options.tiny:
-        yield options
-        return
-    with tempfile.TemporaryDirectory(prefix="antiphon-load-") as directory:
-        console.say("No --model or --target: making a tiny checkpoint with random weights ...")
-        path = Path(directory) / "tiny-qwen3-omni"
-        command = [sys.executable, "-m", "antiphon.testing.qwen3_omni.tiny_checkpoint", str(path)]
-        made = subprocess.run(command, capture_output=True, text=True)
-        if made.returncode:
-            raise Internal(f"the tiny checkpoint could not be made:\n{made.stderr}")
-        deployment = msgspec.structs.replace(options.deployment, model=str(path))
-        yield replace(options, deployment=deployment)
 
 
 def _tell(result: Result, options: Options, console: Console) -> None:

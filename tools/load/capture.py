@@ -14,15 +14,16 @@ from dataclasses import dataclass, field
 import grpc
 
 from antiphon.errors import DeadlineExceeded
-from antiphon.pipelines.graph import CLIENT
+from antiphon.pipelines.graph import CLIENT, Pipeline
+from antiphon.pipelines.registry import pipeline_named
 from antiphon.transport.channel import CHANNEL_OPTIONS
-from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
+from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.convert import error_from_proto
 from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import stage_stub
 from tools.load.content import Content
 from tools.load.stage_driver import Request, describe_stage, opening
-from tools.load.upstream import Feed, Timed, thinker_feed
+from tools.load.upstream import Feed, Pace, Timed, made_up
 
 
 async def record(
@@ -33,10 +34,17 @@ async def record(
     The chunks of every edge that a stage consumes, in the order in which they were
     seen. Raises the typed error of a stage that fails.
     """
-    described = {role: await describe_stage(address) for role, address in stages.items()}
+    described = [await describe_stage(address) for address in stages.values()]
+    pipeline = pipeline_named(described[0].pipeline)
+    feeds = {
+        each.role: made_up(content, pipeline, each, Pace())
+        for each in described
+        if any(edge.producer == CLIENT for edge in pipeline.inputs(each.role))
+    }
     chunks: list[Timed] = []
     for number in range(sessions):
-        session = _Session(stages, described, content, number)
+        fed = {role: feed_of(number) for role, feed_of in feeds.items()}
+        session = _Session(stages, pipeline, content, number, fed)
         try:
             async with asyncio.timeout(timeout_s):
                 await session.run()
@@ -53,9 +61,10 @@ class _Session:
     """One session on all stages, and what was seen of it."""
 
     stages: Mapping[str, str]
-    described: Mapping[str, stage_pb2.DescribeResponse]
+    pipeline: Pipeline
     content: Content
     number: int
+    fed: Mapping[str, Feed]
     chunks: list[Timed] = field(default_factory=list)
     _id: str = field(default_factory=lambda: f"record-{uuid.uuid4().hex}")
     _begun_at: float = 0.0
@@ -83,9 +92,11 @@ class _Session:
 
     async def _requests(self, role: str) -> AsyncIterator[session_pb2.SessionRequest]:
         """The opening, the client's input, and the end once every stage has reported."""
-        for message in opening(self._id, self._routes(role), self.content, self.number):
+        routes = self._routes(role)
+        segment = self.content.segment_open(self.pipeline, self.number, tuple(routes))
+        for message in opening(self._id, routes, segment):
             yield message
-        for timed in self._input(role):
+        for timed in self.fed.get(role, ()):
             chunk = chunk_pb2.Chunk()
             chunk.CopyFrom(timed.chunk)
             chunk.session_id = self._id
@@ -95,17 +106,10 @@ class _Session:
 
     def _routes(self, role: str) -> dict[str, list[str]]:
         """The stages that consume each output edge of a stage."""
-        routes: dict[str, list[str]] = {edge.name: [] for edge in self.described[role].outputs}
-        for edge in self.described[role].pipeline_edges:
-            if edge.producer == role and edge.consumer != CLIENT:
-                routes[edge.name].append(self.stages[edge.consumer])
-        return routes
-
-    def _input(self, role: str) -> Feed:
-        """What the client sends to a stage."""
-        edges = self.described[role].pipeline_edges
-        reads = any(edge.producer == CLIENT and edge.consumer == role for edge in edges)
-        return thinker_feed(self.content, self.number) if reads else ()
+        return {
+            edge.name: [self.stages[each] for each in edge.consumers if each != CLIENT]
+            for edge in self.pipeline.outputs(role)
+        }
 
     def _take(self, response: session_pb2.SessionResponse) -> None:
         match response.WhichOneof("message"):
@@ -120,8 +124,7 @@ class _Session:
 
     def _note(self, chunk: chunk_pb2.Chunk) -> None:
         """Keep what a stage consumes."""
-        edges = next(iter(self.described.values())).pipeline_edges
-        if any(edge.name == chunk.edge and edge.consumer != CLIENT for edge in edges):
+        if any(each != CLIENT for each in self.pipeline.edge(chunk.edge).consumers):
             at_s = asyncio.get_running_loop().time() - self._begun_at
             self.chunks.append(Timed(at_s, chunk))
 

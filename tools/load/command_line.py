@@ -8,13 +8,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TypeVar
 
-from antiphon.pipelines.qwen3_omni import CODE2WAV, TALKER, THINKER
 from antiphon.segment import ChunkPolicy, Delivery
 from tools.launcher.plan import GATEWAY
 from tools.load.measured import METRICS
-from tools.load.upstream import FRAMES_PER_S, TOKENS_PER_S
+from tools.load.upstream import RATE_HZ
 
-SERVICES = (THINKER, TALKER, CODE2WAV, GATEWAY)
 DEFAULT_RATE = 1.0
 
 Number = TypeVar("Number", int, float)
@@ -56,7 +54,7 @@ def command_line() -> argparse.ArgumentParser:
         description="Loads one service with its real protocol and reports what its users see. "
         "Without --target it starts what it needs, on loopback, and stops it afterwards.",
     )
-    parser.add_argument("service", nargs="?", choices=SERVICES, help="what to load")
+    parser.add_argument("service", nargs="?", help=f"what to load: {GATEWAY}, or a stage's role")
     _add_load(parser.add_argument_group("how much"))
     _add_place(parser.add_argument_group("where"))
     _add_content(parser.add_argument_group("what requests are"))
@@ -107,12 +105,12 @@ def _add_place(group: argparse._ArgumentGroup) -> None:
         help="what runs already: host:port (gRPC), or http://host:port (the gateway)",
     )  # fmt: skip
     group.add_argument(
-        "--model", type=Path, metavar="DIR", help="checkpoint to start (a tiny random one)"
+        "--model", type=Path, metavar="DIR", help="checkpoint (the small one in the repository)"
     )
     group.add_argument("--config", type=Path, metavar="FILE", help="deployment file (YAML)")
     group.add_argument(
         "--stage", action="extend", nargs="+", default=[], metavar="ROLE.KEY=VALUE",
-        help="a stage's setting, for example talker.device=cuda:1",
+        help="a stage's setting, for example ROLE.device=cuda:1",
     )  # fmt: skip
     group.add_argument(
         "--door", choices=("http", "grpc"), default="http",
@@ -123,18 +121,19 @@ def _add_place(group: argparse._ArgumentGroup) -> None:
 def _add_content(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--prompt-length", type=_count, default=32, metavar="N",
-        help="random words; for the talker, tokens (32)",
+        help="random words; tokens where a stage is fed a prompt of these (32)",
     )  # fmt: skip
     group.add_argument("--prompts", type=Path, metavar="FILE", help="prompts, one a line, in turn")
     group.add_argument(
-        "--reply-tokens", type=_count, default=64, metavar="N", help="most (64); 0: no limit"
-    )
+        "--reply-tokens", type=_count, default=64, metavar="N",
+        help="most tokens of the text, and those that a stage is fed (64); 0: no limit",
+    )  # fmt: skip
     group.add_argument(
         "--frames",
         type=_count,
         default=100,
         metavar="N",
-        help="most codec frames (100); 0: no limit",
+        help="most codec frames, and those that a stage is fed (100); 0: no limit",
     )
     group.add_argument("--voice", default="", help="(the model's first)")
     group.add_argument("--text-only", action="store_true", help="ask the gateway for no audio")
@@ -145,8 +144,8 @@ def _add_content(group: argparse._ArgumentGroup) -> None:
     )
     group.add_argument(
         "--chunk-frames", type=_chunk_frames, metavar="N,N,...",
-        help="frames in the first, the next, ... and every later chunk, in and out; for the "
-        "codes that code2wav gets, one each when paced, else as a talker sends them",
+        help="codec frames in the first, the next, ... and every later chunk, in and out (as the "
+        "pipeline groups them; a stage that is fed at real time gets them one by one)",
     )  # fmt: skip
 
 
@@ -156,12 +155,9 @@ def _add_upstream(group: argparse._ArgumentGroup) -> None:
         help="feed at real time, or as fast as it goes (real)",
     )  # fmt: skip
     group.add_argument(
-        "--token-rate", type=_above_zero, default=TOKENS_PER_S, metavar="R",
-        help=f"tokens/s that the talker gets at real time ({TOKENS_PER_S:g})",
-    )  # fmt: skip
-    group.add_argument(
-        "--frame-rate", type=_above_zero, default=FRAMES_PER_S, metavar="R",
-        help=f"frames/s that code2wav gets at real time ({FRAMES_PER_S:g})",
+        "--feed-rate", type=_above_zero, default=0.0, metavar="R",
+        help="codec frames, or tokens, that a stage gets per second at real time (as many frames "
+        f"as a second of audio has; {RATE_HZ:g} tokens)",
     )  # fmt: skip
     group.add_argument(
         "--record", type=Path, metavar="FILE",
@@ -172,7 +168,7 @@ def _add_upstream(group: argparse._ArgumentGroup) -> None:
 
 def _add_result(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--slo", action="append", metavar="METRIC=LIMIT",
+        "--slo", action="append", default=[], metavar="METRIC=LIMIT",
         help=f"what a good request keeps, of {', '.join(METRICS)}; may be repeated "
         "(ttft=1 for text, ttfa=1 and underrun=0.1 for audio)",
     )  # fmt: skip

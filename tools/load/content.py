@@ -5,10 +5,14 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
+from antiphon.pipelines.graph import CLIENT, Pipeline
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
 from antiphon.v1 import session_pb2
 from antiphon.wire.convert import delivery_to_proto, policy_to_proto, sampling_to_proto
+
+TEXT, AUDIO = "text", "audio"
+"""The outputs that a listener may get, each the name of an edge to the client."""
 
 _SAID = (
     "a the one two day night river stone light house road people water music summer winter "
@@ -22,9 +26,10 @@ WORDS = tuple(_SAID.split())
 class Content:
     """What is the same in all requests of a run.
 
-    `prompt_length` is in words (for the talker: in tokens). `reply_tokens` and
+    `prompt_length` is in words, or in tokens where a stage is fed some. `reply_tokens` and
     `frames` are the most of each, 0: the model decides. `prompts` are taken in turn;
-    without any, words are drawn. `outputs` are those of the gateway's requests.
+    without any, words are drawn. `outputs` are those of the gateway's requests; none: all
+    that it makes.
     """
 
     prompt_length: int = 32
@@ -32,7 +37,7 @@ class Content:
     frames: int = 100
     prompts: tuple[str, ...] = ()
     voice: str = ""
-    outputs: tuple[str, ...] = ("text", "audio")
+    outputs: tuple[str, ...] = ()
     delivery: Delivery | None = None
     chunk_policy: ChunkPolicy | None = None
 
@@ -42,23 +47,25 @@ class Content:
             return self.prompts[number % len(self.prompts)]
         return " ".join(random.Random(number).choices(WORDS, k=self.prompt_length))
 
-    def thinker(self, number: int) -> SamplingRequest:
-        """The text's sampling: a seed of its own for each request, and the length."""
-        return SamplingRequest(seed=number, max_tokens=self.reply_tokens or None)
+    def sampling(self, number: int, *, text: bool) -> SamplingRequest:
+        """The sampling of a stage that makes text, or else codec frames: a seed of its own for
+        each request, and the length. A limit of M draws gives at most M - 1 frames."""
+        most = self.reply_tokens if text else self.frames and self.frames + 1
+        return SamplingRequest(seed=number, max_tokens=most or None)
 
-    def talker(self, number: int) -> SamplingRequest:
-        """The speech's sampling; a limit of M draws gives at most M - 1 frames."""
-        return SamplingRequest(seed=number, max_tokens=self.frames + 1 if self.frames else None)
-
-    def segment_open(self, number: int, edges: tuple[str, ...]) -> session_pb2.SegmentOpen:
+    def segment_open(
+        self, pipeline: Pipeline, number: int, edges: tuple[str, ...]
+    ) -> session_pb2.SegmentOpen:
         """The message that opens the one segment of a session, whatever the stage."""
+        makers = {edge.producer for edge in pipeline.edges if edge.name == TEXT}
         message = session_pb2.SegmentOpen(
             sampling={
-                "thinker": sampling_to_proto(self.thinker(number)),
-                "talker": sampling_to_proto(self.talker(number)),
+                stage.role: sampling_to_proto(self.sampling(number, text=stage.role in makers))
+                for stage in pipeline.stages
+                if stage.samples
             },
             voice=self.voice,
-            outputs=("text", "audio"),
+            outputs=[edge.name for edge in pipeline.edges if CLIENT in edge.consumers],
         )
         if self.delivery is not None:
             for edge in edges:

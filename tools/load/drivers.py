@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Collection
 from dataclasses import replace
-from functools import partial
-from pathlib import Path
+from typing import Protocol
 
 import msgspec
 
 from antiphon.errors import DataLoss, FailedPrecondition, Internal, NotFound, Unavailable
-from antiphon.pipelines.files import read_config
-from antiphon.pipelines.qwen3_omni import CODE2WAV, THINKER, SpecialIds
+from antiphon.pipelines.graph import Pipeline
+from antiphon.pipelines.registry import pipeline_named
 from antiphon.v1 import stage_pb2
 from tools.launcher.plan import GATEWAY
+from tools.load.content import AUDIO, TEXT
 from tools.load.gateway_driver import GrpcDriver, HttpDriver
 from tools.load.http_stream import HttpAddress, get
 from tools.load.kind import check_gateway, describe_role
@@ -23,14 +23,23 @@ from tools.load.recording import feeds_of
 from tools.load.run import Driver
 from tools.load.stage_driver import StageDriver, describe_stage
 from tools.load.target import Target
-from tools.load.upstream import FeedOf, code2wav_feed, talker_feed, thinker_feed
+from tools.load.upstream import FeedOf, made_up
 
 DEFAULT_SAMPLE_RATE_HZ = 24_000
-"""Of an HTTP gateway whose code2wav cannot be asked."""
+"""Of an HTTP gateway whose stages cannot be asked."""
+
+
+class ServiceDriver(Driver, Protocol):
+    """A driver that knows which outputs its requests get, of text and audio."""
+
+    @property
+    def outputs(self) -> Collection[str]:
+        """Their names."""
+        ...
 
 
 @contextlib.asynccontextmanager
-async def connected(options: Options, target: Target) -> AsyncIterator[Driver]:
+async def connected(options: Options, target: Target) -> AsyncIterator[ServiceDriver]:
     """The driver for the order's service.
 
     Raises `FailedPrecondition` when the service at the target is another one, and
@@ -54,14 +63,15 @@ async def _http_driver(options: Options, target: Target) -> HttpDriver:
     content = options.content
     if not content.voice and model.voices:
         content = replace(content, voice=model.voices[0])
-    rate_hz = DEFAULT_SAMPLE_RATE_HZ
-    if CODE2WAV in target.stages:
-        rate_hz = (await describe_stage(target.stages[CODE2WAV])).sample_rate_hz
+    if not content.outputs:
+        content = replace(content, outputs=(TEXT, AUDIO))
+    described = [await describe_stage(each) for each in target.stages.values()]
+    rate_hz = max((each.sample_rate_hz for each in described), default=0)
     return HttpDriver(
         address,
         model.id,
         content,
-        sample_rate_hz=rate_hz,
+        sample_rate_hz=rate_hz or DEFAULT_SAMPLE_RATE_HZ,
         timeout_s=options.timeout_s,
     )
 
@@ -93,26 +103,23 @@ async def _first_model(address: HttpAddress) -> _Model:
 
 async def _stage_driver(options: Options, target: Target) -> StageDriver:
     description = await describe_role(target.grpc_address, options.service)
+    pipeline = pipeline_named(description.pipeline)
     return StageDriver(
         target.grpc_address,
+        pipeline,
         description,
         options.content,
-        _feed_of(options, description),
-        paced=options.paced,
+        _feed_of(options, pipeline, description),
+        paced=options.pace.real_time,
         timeout_s=options.timeout_s,
     )
 
 
-def _feed_of(options: Options, description: stage_pb2.DescribeResponse) -> FeedOf:
+def _feed_of(
+    options: Options, pipeline: Pipeline, description: stage_pb2.DescribeResponse
+) -> FeedOf:
     """What the stage is fed: a recording's sessions in turn, or what is made up."""
-    content = options.content
-    if options.replay is not None:
-        feeds = feeds_of(options.replay, [edge.name for edge in description.inputs])
-        return lambda number: feeds[number % len(feeds)]
-    if options.service == THINKER:
-        return partial(thinker_feed, content)
-    if options.service == CODE2WAV:
-        shape = (description.code_groups, description.code_entries)
-        return partial(code2wav_feed, content, shape, options.groups, options.frames_per_s)
-    special = SpecialIds.from_config(read_config(Path(options.deployment.model)))
-    return partial(talker_feed, content, special, options.tokens_per_s)
+    if options.replay is None:
+        return made_up(options.content, pipeline, description, options.pace, options.model_dir)
+    feeds = feeds_of(options.replay, [edge.name for edge in description.inputs])
+    return lambda number: feeds[number % len(feeds)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+from collections.abc import Sequence
 from types import TracebackType
 from typing import Any, Self
 
@@ -14,7 +15,7 @@ from antiphon.client.events import AudioDelta, Event, Finished, TextDelta
 from antiphon.client.reply import BYTES_PER_SAMPLE
 from antiphon.client.request import GenerateOptions, Modality
 from antiphon.errors import AntiphonError, DataLoss, DeadlineExceeded, Unavailable
-from tools.load.content import Content
+from tools.load.content import AUDIO, Content
 from tools.load.http_stream import HttpAddress, server_sent_events
 from tools.load.measured import StageTimes, Trace
 from tools.load.openai_stream import ChatPiece, read_event
@@ -31,6 +32,7 @@ class GrpcDriver:
     def __init__(self, address: str, content: Content, *, timeout_s: float) -> None:
         self._client = AsyncClient(address)
         self._content = content
+        self.outputs: Sequence[Modality] = ("text",) if content.outputs else ("text", "audio")
         self._timeout_s = timeout_s
 
     async def ask(self, trace: Trace) -> None:
@@ -46,15 +48,12 @@ class GrpcDriver:
 
     def _options(self, number: int) -> GenerateOptions:
         content = self._content
-        modalities: list[Modality] = ["text"]
-        if "audio" in content.outputs:
-            modalities.append("audio")
         return {
-            "modalities": modalities,
+            "modalities": self.outputs,
             "voice": content.voice,
             "seed": number,
             "max_tokens": content.reply_tokens or None,
-            "sampling": {"talker": content.talker(number)},
+            "sampling": {"talker": content.sampling(number, text=False)},
             "delivery": content.delivery,
             "chunk_policy": content.chunk_policy,
         }
@@ -102,6 +101,7 @@ class HttpDriver:
         self._address = address
         self._model = model
         self._content = content
+        self.outputs = content.outputs
         self._sample_rate_hz = sample_rate_hz
         self._timeout_s = timeout_s
 
@@ -148,9 +148,9 @@ class HttpDriver:
             "seed": number,
             "stream": True,
         }
-        if "audio" in content.outputs:
+        if AUDIO in content.outputs:
             body["audio"] = {"voice": content.voice, "format": "pcm16"}
-            talker = content.talker(number)
+            talker = content.sampling(number, text=False)
             body["talker"] = {"seed": number, "max_tokens": talker.max_tokens}
         if content.reply_tokens:
             body["max_completion_tokens"] = content.reply_tokens

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from antiphon.client.aio import AsyncClient
 from antiphon.errors import FailedPrecondition, NotImplementedYet, Unavailable
+from antiphon.pipelines.graph import CLIENT
 from antiphon.v1 import stage_pb2
 from tools.launcher.plan import GATEWAY
 from tools.load.stage_driver import describe_stage
@@ -41,7 +42,11 @@ async def describe_role(address: str, role: str) -> stage_pb2.DescribeResponse:
     except Unavailable as error:
         raise _no_service(address, error) from error
     if description.role != role:
-        raise FailedPrecondition(f"{address} is a {description.role}, not a {role}")
+        stages = {edge.producer for edge in description.pipeline_edges} - {CLIENT}
+        raise FailedPrecondition(
+            f"{address} is a {description.role}, not a {role}; "
+            f"{description.pipeline} has {', '.join(sorted(stages))}"
+        )
     return description
 
 

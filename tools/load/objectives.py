@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 
 from antiphon.errors import InvalidArgument
+from tools.load.content import AUDIO
 from tools.load.measured import METRICS, Measured
 
 
@@ -37,6 +38,13 @@ class Objective:
         """Whether a request keeps it; one that failed, or never got so far, does not."""
         value = request.metric(self.metric)
         return not request.error and value is not None and value <= self.limit
+
+
+def default_objectives(outputs: Collection[str]) -> tuple[Objective, ...]:
+    """What a listener, or else a reader, of a service with these outputs wants."""
+    if AUDIO in outputs:
+        return Objective("ttfa", 1.0), Objective("underrun", 0.1)
+    return (Objective("ttft", 1.0),)
 
 
 def good(request: Measured, objectives: Iterable[Objective]) -> bool:

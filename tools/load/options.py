@@ -12,29 +12,21 @@ import msgspec
 
 from antiphon.deployment.schema import Deployment, load_deployment
 from antiphon.errors import InvalidArgument
-from antiphon.pipelines.graph import DEFAULT_CHUNK_POLICY
-from antiphon.pipelines.qwen3_omni import CODE2WAV, TALKER, THINKER
-from antiphon.segment import ChunkPolicy, Delivery
-from tools.launcher.plan import GATEWAY, with_overrides
-from tools.load.command_line import DEFAULT_RATE, SERVICES, command_line
-from tools.load.content import Content
+from antiphon.segment import Delivery
+from tools.launcher.plan import GATEWAY, application_root, resolve, with_overrides
+from tools.load.command_line import DEFAULT_RATE, command_line
+from tools.load.content import TEXT, Content
 from tools.load.objectives import Objective
 from tools.load.run import Load
-
-DEFAULT_OBJECTIVES = {
-    THINKER: ("ttft=1",),
-    TALKER: ("ttfa=1", "underrun=0.1"),
-    CODE2WAV: ("ttfa=1", "underrun=0.1"),
-    GATEWAY: ("ttfa=1", "underrun=0.1"),
-}
-SINGLE_FRAMES = ChunkPolicy(first=1, ramp=(), steady=1)
+from tools.load.upstream import Pace
 
 
 @dataclass(frozen=True, slots=True)
 class Options:
     """What a load test is to do. `record` is set for a recording, with no `service`.
 
-    `deployment` is what is started when `target` is empty.
+    `deployment` is what is started when `target` is empty. Without `objectives` those count
+    that the service's outputs suggest.
     """
 
     service: str
@@ -43,12 +35,8 @@ class Options:
     objectives: tuple[Objective, ...]
     target: str
     deployment: Deployment
-    tiny: bool
     door: Literal["http", "grpc"]
-    paced: bool
-    tokens_per_s: float
-    frames_per_s: float
-    groups: ChunkPolicy
+    pace: Pace
     timeout_s: float
     record: Path | None
     replay: Path | None
@@ -59,6 +47,11 @@ class Options:
     json: Path | None
     html: Path | None
 
+    @property
+    def model_dir(self) -> Path | None:
+        """Where the checkpoint lies, if that is known."""
+        return Path(self.deployment.model) if self.deployment.model else None
+
     def settings(self) -> dict[str, Any]:
         """Everything that shapes the result, for the report."""
         load = {name: value for name, value in asdict(self.load).items() if value is not None}
@@ -66,9 +59,9 @@ class Options:
         content["prompts"] = len(self.content.prompts)
         own = {
             "target": self.target,
-            "model": "tiny, random weights" if self.tiny else self.deployment.model,
+            "model": self.deployment.model,
             "door": self.door if self.service == GATEWAY else "",
-            "pace": "real time" if self.paced else "flat out",
+            "pace": "real time" if self.pace.real_time else "flat out",
             "replay": str(self.replay or ""),
             "timeout_s": self.timeout_s,
         }
@@ -77,9 +70,16 @@ class Options:
 
 def read_options(arguments: Sequence[str] | None = None) -> Options:
     """Parse the command line. Raises `InvalidArgument`; ends the process on `--help`."""
-    given = command_line().parse_args(arguments)
+    parser = command_line()
+    given = parser.parse_args(arguments)
+    deployment, services = _deployment(given), [GATEWAY, "a stage's role"]
+    if not given.target:
+        deployment, pipeline = resolve(deployment, application_root())
+        services = [*pipeline.roles, GATEWAY]
+        if given.service and given.service not in services:
+            parser.error(f"there is no {given.service}; there are {', '.join(services)}")
     if bool(given.service) == bool(given.record):
-        raise InvalidArgument(f"say what to load, one of {', '.join(SERVICES)}; or --record FILE")
+        raise InvalidArgument(f"say what to load, one of {', '.join(services)}; or --record FILE")
     if given.record and given.target:
         raise InvalidArgument("--record starts what it records: it takes no --target")
     if given.service != GATEWAY and "://" in given.target:
@@ -87,25 +87,15 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
             f"--target {given.target}: that is a gateway's HTTP door; a {given.service}'s is "
             "host:port, where it serves gRPC"
         )
-    if given.service == TALKER and given.target and not (given.model or given.replay):
-        raise InvalidArgument(
-            "a talker's prompts need the checkpoint's special ids: give --model DIR, where it "
-            "lies, or --replay FILE"
-        )
-    paced = given.pace == "real"
     return Options(
         service=given.service or "",
         load=_load(given),
         content=_content(given),
-        objectives=_objectives(given),
+        objectives=tuple(Objective.parse(text) for text in given.slo),
         target=given.target,
-        deployment=_deployment(given),
-        tiny=not (given.target or given.model or given.config),
+        deployment=deployment,
         door="grpc" if given.target and "://" not in given.target else given.door,
-        paced=paced,
-        tokens_per_s=given.token_rate,
-        frames_per_s=given.frame_rate,
-        groups=given.chunk_frames or (SINGLE_FRAMES if paced else DEFAULT_CHUNK_POLICY),
+        pace=Pace(given.pace == "real", given.feed_rate),
         timeout_s=given.timeout,
         record=given.record,
         replay=given.replay,
@@ -138,7 +128,7 @@ def _content(given: argparse.Namespace) -> Content:
         frames=given.frames,
         prompts=_prompts(given.prompts) if given.prompts else (),
         voice=given.voice,
-        outputs=("text",) if given.text_only else ("text", "audio"),
+        outputs=(TEXT,) if given.text_only else (),
         delivery=Delivery(given.delivery) if given.delivery else None,
         chunk_policy=given.chunk_frames,
     )
@@ -153,13 +143,6 @@ def _prompts(path: Path) -> tuple[str, ...]:
     if not prompts:
         raise InvalidArgument(f"--prompts {path}: has no prompts")
     return prompts
-
-
-def _objectives(given: argparse.Namespace) -> tuple[Objective, ...]:
-    texts = given.slo or DEFAULT_OBJECTIVES.get(given.service, ())
-    if given.text_only and not given.slo:
-        texts = DEFAULT_OBJECTIVES[THINKER]
-    return tuple(Objective.parse(text) for text in texts)
 
 
 def _deployment(given: argparse.Namespace) -> Deployment:

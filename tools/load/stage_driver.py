@@ -2,7 +2,8 @@
 
 Every session is one `RunSession` stream. The chunks that the stage would get over links
 from other stages go in on that stream, and all of its output edges come back on it, so
-the stage does all of its work and no other one is needed.
+the stage does all of its work and no other one is needed. What its edges carry is in the
+declaration of its pipeline.
 """
 
 from __future__ import annotations
@@ -16,19 +17,19 @@ from typing import Self
 import grpc
 
 from antiphon.errors import DataLoss
+from antiphon.pipelines.graph import Pipeline
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_from_proto
 from antiphon.wire.convert import error_from_proto
 from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import stage_stub
-from tools.load.content import Content
+from tools.load.content import AUDIO, TEXT, Content
 from tools.load.measured import Fed, OwnDelay, StageTimes, Trace
-from tools.load.upstream import FRAMES_PER_S, Feed, FeedOf
+from tools.load.upstream import Feed, FeedOf
 
 Request = session_pb2.SessionRequest
 
-TEXT, CODES, AUDIO = "text", "codes", "audio"
 DESCRIBE_TIMEOUT_S = 30.0
 
 
@@ -46,13 +47,13 @@ async def describe_stage(address: str) -> stage_pb2.DescribeResponse:
 class StageDriver:
     """Implements `run.Driver` for one stage. `paced`: chunks go out at their feed's times.
 
-    A piece of audio is a frame of codes where the stage makes codes, and samples where
-    it makes samples.
+    A piece of audio is samples, or codec frames where the stage makes these.
     """
 
     def __init__(
         self,
         address: str,
+        pipeline: Pipeline,
         description: stage_pb2.DescribeResponse,
         content: Content,
         feed_of: FeedOf,
@@ -62,8 +63,11 @@ class StageDriver:
     ) -> None:
         self._channel = grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS)
         self._stub = stage_stub(self._channel)
+        self._pipeline = pipeline
         self._description = description
         self._edges: dict[str, tuple[str, ...]] = {edge.name: () for edge in description.outputs}
+        made = {edge.name for edge in description.outputs}
+        self.outputs = (made & {TEXT}) | ({AUDIO} if any(map(self._rate_hz, made)) else set())
         self._content = content
         self._feed_of = feed_of
         self._paced = paced
@@ -106,7 +110,8 @@ class StageDriver:
         """What goes out: the opening, the feed in its time, and the end after the report."""
         session_id = f"load-{uuid.uuid4().hex}"
         clock, started_at = asyncio.get_running_loop().time, trace.sent_at or 0.0
-        for message in opening(session_id, self._edges, self._content, trace.number):
+        segment = self._content.segment_open(self._pipeline, trace.number, tuple(self._edges))
+        for message in opening(session_id, self._edges, segment):
             yield message
         delay, fed_s = OwnDelay(), 0.0
         for timed in feed:
@@ -114,7 +119,7 @@ class StageDriver:
             if self._paced and (wait_s := due_at - clock()) > 0:
                 await asyncio.sleep(wait_s)
                 delay.woke(clock() - due_at)
-            if self._paced and timed.chunk.edge == CODES:
+            if self._paced and self._rate_hz(timed.chunk.edge):
                 fed_s += self._seconds(timed.chunk)
                 trace.fed.append(Fed(fed_s, due_at, delay.of_send(clock() - due_at)))
             chunk = chunk_pb2.Chunk()
@@ -144,19 +149,25 @@ class StageDriver:
             return
         if proto.edge == TEXT:
             trace.texts.append(now)
-        elif proto.edge in (CODES, AUDIO) and (seconds := self._seconds(proto)):
+        elif seconds := self._seconds(proto):
             trace.audio.append((now, seconds))
 
     def _seconds(self, proto: chunk_pb2.Chunk) -> float:
-        """How long a chunk of codes or samples plays."""
+        """How long the audio of a chunk plays; 0 when it carries none."""
+        if not (rate_hz := self._rate_hz(proto.edge)):
+            return 0.0
         tensors = chunk_from_proto(proto).tensors
-        if proto.edge == AUDIO:
-            return len(tensors["samples"]) / self._description.sample_rate_hz
-        return len(tensors[CODES]) / FRAMES_PER_S if CODES in tensors else 0.0
+        return len(tensors.get(self._pipeline.edge(proto.edge).counted_by, ())) / rate_hz
+
+    def _rate_hz(self, edge: str) -> float:
+        """Positions in a second of audio; 0 when the edge carries none."""
+        return (
+            self._description.sample_rate_hz if edge == AUDIO else self._pipeline.edge(edge).rate_hz
+        )
 
 
 def opening(
-    session_id: str, edges: Mapping[str, Sequence[str]], content: Content, number: int
+    session_id: str, edges: Mapping[str, Sequence[str]], segment: session_pb2.SegmentOpen
 ) -> tuple[session_pb2.SessionRequest, ...]:
     """Opens a session and its segment.
 
@@ -164,7 +175,6 @@ def opening(
     """
     routes = [_route(edge, addresses) for edge, addresses in edges.items()]
     open_session = session_pb2.SessionOpen(session_id=session_id, routes=routes)
-    segment = content.segment_open(number, tuple(edges))
     return Request(open=open_session), Request(segment_open=segment)
 
 

@@ -19,7 +19,7 @@ from tools.load.drivers import connected
 from tools.load.live import shown
 from tools.load.machine import load_average, machine
 from tools.load.measured import Trace
-from tools.load.objectives import goodput
+from tools.load.objectives import default_objectives, goodput
 from tools.load.options import Options
 from tools.load.processes import watching
 from tools.load.result import CapacityResult, Result
@@ -49,6 +49,8 @@ async def load_service(options: Options, target: Target, stream: TextIO) -> Resu
     about = {**machine(), "load average at start": load_average()}
     async with connected(options, target) as driver:
         await _check(driver)
+        objectives = options.objectives or default_objectives(driver.outputs)
+        options = replace(options, objectives=objectives)
         trials = Trials(options, target, driver, stream)
         if options.find_capacity:
             observed, capacity = await trials.find_capacity()

@@ -2,31 +2,40 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 
 import pytest
 
 from antiphon.errors import InvalidArgument
+from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.segment import ChunkPolicy, Delivery
+from tools.launcher.plan import EMBEDDED_MODEL, application_root
 from tools.load.__main__ import main
-from tools.load.objectives import Objective
+from tools.load.objectives import Objective, default_objectives
 from tools.load.options import read_options
 from tools.load.target import Target, target_at
 
 
-def test_defaults_are_an_open_loop_on_a_tiny_checkpoint_at_real_time() -> None:
+def groups(*arguments: str) -> ChunkPolicy:
+    """How frames are grouped that a stage is fed."""
+    options = read_options(arguments)
+    return options.pace.groups(options.content, PIPELINE)
+
+
+def test_defaults_are_an_open_loop_on_the_embedded_checkpoint_at_real_time() -> None:
     options = read_options(["code2wav"])
     assert (options.load.rate, options.load.sessions) == (1.0, None)
-    assert options.tiny
-    assert options.paced
-    assert options.groups == ChunkPolicy(first=1, ramp=(), steady=1)
-    assert options.objectives == (Objective("ttfa", 1.0), Objective("underrun", 0.1))
+    assert options.model_dir == application_root() / EMBEDDED_MODEL
+    assert options.pace.real_time
+    assert groups("code2wav") == ChunkPolicy(first=1, ramp=(), steady=1)
+    assert default_objectives({"audio"}) == (Objective("ttfa", 1.0), Objective("underrun", 0.1))
 
 
-def test_frames_are_grouped_as_a_talker_does_when_they_come_flat_out() -> None:
-    assert read_options(["code2wav", "--pace", "flat"]).groups.steady > 1
-    assert read_options(["code2wav", "--chunk-frames", "3"]).groups == ChunkPolicy(3, (), 3)
+def test_frames_are_grouped_as_the_pipeline_does_when_they_come_flat_out() -> None:
+    assert groups("code2wav", "--pace", "flat").steady > 1
+    assert groups("code2wav", "--chunk-frames", "3") == ChunkPolicy(3, (), 3)
     asked = read_options(["gateway", "--chunk-frames", "1,2,4,8"])
     assert asked.content.chunk_policy == ChunkPolicy(1, (2, 4), 8)
 
@@ -40,7 +49,7 @@ def test_sessions_make_a_closed_loop() -> None:
 def test_text_only_asks_for_and_judges_text() -> None:
     options = read_options(["gateway", "--text-only"])
     assert options.content.outputs == ("text",)
-    assert options.objectives == (Objective("ttft", 1.0),)
+    assert default_objectives(options.content.outputs) == (Objective("ttft", 1.0),)
 
 
 def test_http_target_of_a_stage_is_refused() -> None:
@@ -58,12 +67,13 @@ def test_http_target_of_a_stage_is_refused() -> None:
 )
 def test_target_is_not_started(service: str, address: str, target: Target, door: str) -> None:
     options = read_options([service, "--target", address, "--model", "m"])
-    assert not options.tiny
     assert options.door == door
     assert target_at(service, address) == target
 
 
 def test_stage_settings_go_to_the_deployment(tmp_path: Path) -> None:
+    config = {"architectures": PIPELINE.architectures}
+    (tmp_path / "config.json").write_text(json.dumps(config))
     options = read_options(["talker", "--model", str(tmp_path), "--stage", "talker.slots=3"])
     assert options.deployment.stage("talker").slots == 3
     assert options.deployment.model == str(tmp_path)
@@ -76,7 +86,6 @@ def test_stage_settings_go_to_the_deployment(tmp_path: Path) -> None:
         ([], "say what to load"),
         (["talker", "--record", "f"], "say what to load"),
         (["--record", "f", "--target", "h:1"], "takes no --target"),
-        (["talker", "--target", "h:1"], "special ids"),
         (["talker", "--slo", "speed=1"], "must look like"),
         (["talker", "--warm-up", "-1"], "must not be negative"),
         (["gateway", "--prompts", "/nowhere/at/all"], "No such file"),
@@ -110,6 +119,15 @@ def test_argument_of_no_use_ends_with_the_usage(arguments: list[str]) -> None:
     with pytest.raises(SystemExit) as caught:
         read_options(arguments)
     assert caught.value.code == 2
+
+
+def test_service_that_the_checkpoint_has_not_is_refused_with_those_that_there_are(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    with pytest.raises(SystemExit):
+        read_options(["nothing"])
+    said = "there is no nothing; there are thinker, talker, code2wav, gateway"
+    assert said in capsys.readouterr().err
 
 
 def test_target_where_nothing_listens_is_a_message(capsys: pytest.CaptureFixture[str]) -> None:

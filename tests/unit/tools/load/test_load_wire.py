@@ -1,4 +1,4 @@
-"""What a driver sends and reads: feeds, recordings, chat events, HTTP."""
+"""What a driver sends and reads: prompts, recordings, chat events, HTTP."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from antiphon.errors import (
@@ -19,80 +18,19 @@ from antiphon.errors import (
     InvalidArgument,
     ResourceExhausted,
 )
-from antiphon.pipelines.qwen3_omni import SpecialIds, assistant_start, user_positions
-from antiphon.segment import ChunkPolicy
 from antiphon.v1 import chunk_pb2
-from antiphon.wire.chunks import chunk_from_proto
 from tools.load.content import Content
 from tools.load.gateway_driver import HttpDriver
 from tools.load.http_stream import HttpAddress, get, server_sent_events
 from tools.load.measured import Trace
 from tools.load.openai_stream import ChatPiece, error_of, read_event
 from tools.load.recording import feeds_of, read_recording, write_recording
-from tools.load.upstream import Feed, Timed, code2wav_feed, talker_feed, thinker_feed
-
-SPECIAL = SpecialIds(
-    im_start=1000, im_end=1001, user=7, assistant=8, tts_pad=1002, tts_bos=1003, tts_eos=1004,
-    audio=1005, image=1006, video=1007,
-)  # fmt: skip
-POLICY = ChunkPolicy(first=1, ramp=(2, 4), steady=5)
-
-
-def sent_in_order(feed: Feed) -> None:
-    """Every edge's sequences and positions follow on each other, and each edge ends once."""
-    ends: dict[str, bool] = {}
-    positions: dict[str, int] = {}
-    sequences: dict[str, int] = {}
-    for timed in feed:
-        chunk = chunk_from_proto(timed.chunk)
-        assert not ends.get(chunk.edge)
-        assert chunk.position == positions.get(chunk.edge, 0)
-        assert chunk.sequence == sequences.get(chunk.edge, 0)
-        counted = next(iter(chunk.tensors.values()), np.empty(0))
-        positions[chunk.edge] = chunk.position + len(counted)
-        sequences[chunk.edge] = chunk.sequence + 1
-        ends[chunk.edge] = chunk.segment_finished
-    assert ends
-    assert all(ends.values())
-    assert [timed.at_s for timed in feed] == sorted(timed.at_s for timed in feed)
-
-
-def test_thinker_feed_is_one_conversation_that_depends_on_the_number_only() -> None:
-    content = Content(prompt_length=5)
-    first, again, other = (thinker_feed(content, number) for number in (1, 1, 2))
-    assert first == again != other
-    sent_in_order(first)
-    messages = json.loads(chunk_from_proto(first[0].chunk).tensors["messages"].tobytes())
-    assert len(messages[0]["parts"][0]["text"].split()) == 5
+from tools.load.upstream import Timed
 
 
 def test_prompts_are_taken_in_turn() -> None:
     content = Content(prompts=("one", "two"))
     assert [content.prompt(number) for number in range(3)] == ["one", "two", "one"]
-
-
-def test_talker_feed_is_a_prompt_and_then_tokens_one_by_one_at_their_rate() -> None:
-    feed = talker_feed(Content(prompt_length=6, reply_tokens=4), SPECIAL, 10.0, 0)
-    sent_in_order(feed)
-    prompt = chunk_from_proto(feed[0].chunk).tensors["ids"]
-    assert len(user_positions(prompt, SPECIAL)) == 6 + 3
-    assert assistant_start(prompt, SPECIAL) == 6 + 3
-    assert max(chunk_from_proto(t.chunk).tensors["ids"][0] for t in feed[1:-1]) < 1000
-    assert [timed.at_s for timed in feed] == pytest.approx([0, 0, 0.1, 0.2, 0.3, 0.4])
-
-
-def test_code2wav_feed_groups_frames_as_the_policy_says_and_paces_them() -> None:
-    feed = code2wav_feed(Content(frames=10), (4, 64), POLICY, 12.5, 0)
-    sent_in_order(feed)
-    codes = [chunk_from_proto(timed.chunk).tensors["codes"] for timed in feed]
-    assert [len(each) for each in codes] == [1, 2, 4, 3]
-    assert max(each.max() for each in codes) < 64
-    assert [timed.at_s * 12.5 for timed in feed] == pytest.approx([0, 2, 6, 9])
-
-
-def test_code2wav_feed_without_a_number_of_frames_is_refused() -> None:
-    with pytest.raises(FailedPrecondition, match="--frames"):
-        code2wav_feed(Content(frames=0), (4, 64), POLICY, 12.5, 0)
 
 
 def recorded(session_id: str, edge: str, at_s: float) -> Timed:

@@ -1,0 +1,124 @@
+"""Makes up what a stage is fed where nobody feeds it: for load tests of one stage alone.
+
+A declaration names an `Example` for each stage; one without can be loaded with recorded
+input only.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain, repeat
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+
+from antiphon.chunk import Chunk
+from antiphon.conversation import Conversation, Message, TextPart, to_tensors
+from antiphon.errors import FailedPrecondition
+from antiphon.segment import ChunkPolicy, FinishReason
+from antiphon.v1 import stage_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class ExampleSettings:
+    """What the examples of a run have in common.
+
+    `prompt` is what request number n says; a prompt that is made of tokens has
+    `prompt_length` of them. `tokens` and `frames` (codec frames) are the lengths of what is
+    streamed; 0: not said. `rate_hz` is its positions per second, and `groups` how many go
+    into a chunk. `model_dir` is None when only the stage's own `description` is known.
+    """
+
+    prompt: Callable[[int], str]
+    prompt_length: int
+    tokens: int
+    frames: int
+    rate_hz: float
+    groups: ChunkPolicy
+    model_dir: Path | None
+    description: stage_pb2.DescribeResponse
+
+
+@dataclass(frozen=True, slots=True)
+class TimedChunk:
+    """A chunk without a session's id, and when it is due, seconds since the session's start."""
+
+    at_s: float
+    chunk: Chunk
+
+
+MadeUp = Callable[[int], Sequence[TimedChunk]]
+"""All chunks of a stage's input edges for request number n, always the same for the same n.
+
+They come in order, and the last one of each edge ends its segment.
+"""
+
+
+class Example(Protocol):
+    """Makes up a stage's input."""
+
+    def __call__(self, settings: ExampleSettings) -> MadeUp:
+        """What the requests of a run are fed.
+
+        Raises `FailedPrecondition` if a setting is missing.
+        """
+
+
+def conversation(edge: str) -> Example:
+    """A conversation of one message, for a stage that reads the client's input."""
+
+    def example(settings: ExampleSettings) -> MadeUp:
+        def made_up(number: int) -> Sequence[TimedChunk]:
+            message = Message("user", (TextPart(settings.prompt(number)),))
+            tensors = to_tensors(Conversation((message,)))
+            return (TimedChunk(0.0, ending(Chunk("", edge, tensors=tensors))),)
+
+        return made_up
+
+    return example
+
+
+def random_codes(edge: str) -> Example:
+    """Random codec frames, the edge's tensor `codes`, in chunks of `settings.groups`.
+
+    The first chunk is due at once, each later one when its last frame would have been made.
+    """
+
+    def example(settings: ExampleSettings) -> MadeUp:
+        frames, told = settings.frames, settings.description
+        if not frames:
+            raise FailedPrecondition("say how many codec frames, --frames 100", field="frames")
+        first = min(settings.groups.first, frames)
+
+        def made_up(number: int) -> Sequence[TimedChunk]:
+            draw = np.random.default_rng(number)
+            shape = (frames, told.code_groups)
+            codes = draw.integers(told.code_entries, size=shape, dtype=np.uint16)
+            chunks: list[TimedChunk] = []
+            for start, stop in _groups(settings.groups, frames):
+                tensors = {"codes": codes[start:stop]}
+                chunk = Chunk("", edge, sequence=len(chunks), position=start, tensors=tensors)
+                last = ending(chunk) if stop == frames else chunk
+                chunks.append(TimedChunk((stop - first) / settings.rate_hz, last))
+            return chunks
+
+        return made_up
+
+    return example
+
+
+def ending(chunk: Chunk) -> Chunk:
+    """The chunk as the last one of its edge's segment."""
+    return replace(chunk, segment_finished=True, finish_reason=FinishReason.STOP)
+
+
+def _groups(policy: ChunkPolicy, frames: int) -> Iterator[tuple[int, int]]:
+    """Where each chunk starts and stops."""
+    start = 0
+    for size in chain((policy.first, *policy.ramp), repeat(policy.steady)):
+        if start >= frames:
+            return
+        yield start, min(start + size, frames)
+        start += size
