@@ -9,7 +9,7 @@ from dataclasses import replace
 from antiphon.chunk import Chunk
 from antiphon.conversation import Conversation, TextPart, to_tensors
 from antiphon.errors import InvalidArgument, NotImplementedYet
-from antiphon.sampling import INPUT_STAGE, SamplingRequest
+from antiphon.sampling import SamplingRequest
 from antiphon.segment import Delivery, FinishReason
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.chunks import chunk_to_proto
@@ -45,16 +45,12 @@ def segment_open(
 ) -> session_pb2.SegmentOpen:
     """The one message that all stages get alike.
 
-    Raises `InvalidArgument` for an unknown voice or role, and what `check_reading` raises.
+    Raises `InvalidArgument` for an unknown voice, and what `check_reading` raises.
     """
     check_reading(order, lineup)
     voice = ""
     if AUDIO in lineup.outputs:
         voice = lineup.choose_voice(order.voice, field=order.voice_field)
-    known = {edge.producer for edge in lineup.edges} | {INPUT_STAGE}
-    for role in order.sampling:
-        if role not in known:
-            raise InvalidArgument(f"sampling.{role}: no such stage", field=f"sampling.{role}")
     reader = lineup.input_member.role
     given = {role or reader: settings for role, settings in order.sampling.items()}
     sampling = with_seeds(given, lineup.roles, reader)

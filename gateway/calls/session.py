@@ -103,11 +103,12 @@ class Session:
     async def ask(self, order: Order, *, last: bool) -> Segment:
         """Open the next segment on all stages; after the `last` one there is no other.
 
-        Raises `InvalidArgument` for a voice or an attachment that will not do,
+        Raises `InvalidArgument` for sampling, a voice or an attachment that will not do,
         `NotImplementedYet` for a kind of attachment that the model does not take,
         `FailedPrecondition` while a segment is open or after the last one, and what ended
         the session. Cancelling opens nothing.
         """
+        self._stages.accepted().check_sampling(order.sampling)
         reader = self._lineup.input_member.description
         opening = segment_open(
             order,

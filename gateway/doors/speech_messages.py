@@ -49,8 +49,8 @@ def read_generate(
         voice=request.voice,
         voice_field="voice",
         sampling={
-            role: sampling_from_proto(settings, field=f"sampling.{role}")
-            for role, settings in request.sampling.items()
+            stage: sampling_from_proto(settings, field=f"sampling.{stage}".rstrip("."))
+            for stage, settings in request.sampling.items()
         },
         delivery=delivery_from_proto(request.delivery),
         chunk_policy=(

@@ -163,14 +163,6 @@ def client_outputs(edges: Edges) -> frozenset[str]:
     return frozenset(edge.name for edge in edges if edge.consumer == CLIENT) & OUTPUTS
 
 
-def sampling_roles(edges: Edges) -> tuple[str, ...]:
-    """The stages that make what another stage turns into audio: those sample, as the one does
-    that reads the client's input, which is left out."""
-    readers = {edge.consumer for edge in edges if edge.producer == CLIENT}
-    feeding = (e.producer for e in edges if CLIENT not in (e.producer, e.consumer))
-    return tuple(dict.fromkeys(role for role in feeding if role not in readers))
-
-
 def check_agreement(descriptions: Mapping[str, stage_pb2.DescribeResponse]) -> None:
     """Raise `FailedPrecondition` unless all stages are of one pipeline and checkpoint."""
     for name in ("pipeline", "checkpoint_fingerprint"):

@@ -47,6 +47,8 @@ class Stage:
         self.role = role
         self.address = address
         self.description: stage_pb2.DescribeResponse | None = None
+        # Its latest description, kept while it is down.
+        self.told: stage_pb2.DescribeResponse | None = None
         self.reason = "not reached yet"
         self._config = config
         self._changed = changed
@@ -180,7 +182,8 @@ class Stage:
 
     def _rise(self, description: stage_pb2.DescribeResponse) -> None:
         log.info("stage %s at %s is ready", self.role, self.address)
-        self.description, self.reason, self._misses = description, "", 0
+        self.description = self.told = description
+        self.reason, self._misses = "", 0
         self._changed()
 
     def _fall(self, reason: str) -> None:

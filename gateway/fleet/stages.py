@@ -15,6 +15,7 @@ from antiphon.deployment.schema import Deployment
 from antiphon.errors import AntiphonError, FailedPrecondition, InvalidArgument
 from antiphon.pipelines.graph import CLIENT
 from antiphon.v1 import stage_pb2
+from gateway.fleet.accepted import Accepted
 from gateway.fleet.lineup import (
     Edges,
     Lineup,
@@ -22,7 +23,6 @@ from gateway.fleet.lineup import (
     check_agreement,
     client_outputs,
     roles_for,
-    sampling_roles,
 )
 from gateway.fleet.stage import Stage
 
@@ -40,7 +40,6 @@ class Stages:
             raise InvalidArgument("stages: the deployment names none", field="stages")
         self._watchers: list[asyncio.Task[None]] = []
         self._change = asyncio.Event()
-        self._last_edges: Edges = ()
 
     async def __aenter__(self) -> Stages:
         self._watchers = [asyncio.create_task(stage.watch()) for stage in self]
@@ -107,9 +106,14 @@ class Stages:
         """The pipeline's graph. Raises `Unavailable` while nobody has told."""
         return next(iter(self._described().values())).pipeline_edges
 
-    def sampling_roles(self) -> tuple[str, ...]:
-        """See `lineup.sampling_roles`; as last told. Raises `Unavailable` while nobody ever has."""
-        return sampling_roles(self._last_edges or self.edges())
+    def accepted(self) -> Accepted:
+        """What requests may say besides messages, as the stages last told.
+
+        Raises `Unavailable` while none ever has.
+        """
+        told = {stage.role: stage.told for stage in self if stage.told is not None}
+        edges = next(iter(told.values())).pipeline_edges if told else self.edges()
+        return Accepted(edges, told)
 
     def voices(self) -> tuple[str, ...]:
         """The voices of the stages that are up."""
@@ -166,7 +170,5 @@ class Stages:
 
     def _on_change(self) -> None:
         """Wake who waits for a change, and wait for the next one."""
-        if self.descriptions:
-            self._last_edges = self.edges()
         self._change.set()
         self._change = asyncio.Event()

@@ -273,6 +273,7 @@ def describe(role: str) -> stage_pb2.DescribeResponse:
             stage_pb2.PipelineEdge(name=n, producer=p, consumer=c) for n, p, c in EDGES
         ],
     )
+    response.samples = role != CODE2WAV
     if role == THINKER:
         response.context_limit = 4096
         response.input_kinds.extend(("text", "audio"))

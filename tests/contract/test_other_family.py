@@ -14,16 +14,22 @@ import pytest_asyncio
 from fake_stages import FakeStage, FakeStages, Session
 from gateway_door import MESSAGES, deployment_of
 
+import antiphon
+from antiphon.errors import InvalidArgument
+from antiphon.sampling import SamplingRequest
 from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2, speech_pb2, speech_pb2_grpc, stage_pb2
 from gateway.server import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-COMPOSER, ARRANGER, PERFORMER = "composer", "arranger", "performer"
+COMPOSER, COPYIST, ARRANGER, PERFORMER = "composer", "copyist", "arranger", "performer"
+ROLES = (COMPOSER, COPYIST, ARRANGER, PERFORMER)
+SAMPLING = (COMPOSER, ARRANGER)
 GRAPH = (
     ("question", "", COMPOSER),
-    ("melody", COMPOSER, ARRANGER),
+    ("melody", COMPOSER, COPYIST),
+    ("parts", COPYIST, ARRANGER),
     ("score", ARRANGER, PERFORMER),
     ("audio", PERFORMER, ""),
 )
@@ -45,6 +51,7 @@ def described(role: str) -> stage_pb2.DescribeResponse:
         pipeline="band",
         role=role,
         input_kinds=["text"],
+        samples=role in SAMPLING,
         sample_rate_hz=8000 if performs else 0,
         samples_per_frame=100 if performs else 0,
         pipeline_edges=[
@@ -59,9 +66,8 @@ Band = tuple[FakeStages, Gateway, httpx.AsyncClient]
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def band() -> AsyncIterator[Band]:
-    roles = (COMPOSER, ARRANGER, PERFORMER)
     async with (
-        FakeStages({role: FakeStage(role, work, described(role)) for role in roles}) as fakes,
+        FakeStages({role: FakeStage(role, work, described(role)) for role in ROLES}) as fakes,
         Gateway(deployment_of(fakes)) as gateway,
         httpx.AsyncClient(base_url=f"http://{gateway.http_address}", timeout=30) as http,
     ):
@@ -94,8 +100,10 @@ async def test_chat_is_answered_with_audio_alone_by_a_family_that_makes_no_text(
     [
         ({}, "modalities"),
         ({"modalities": ["text"]}, "modalities"),
-        # The stage that reads the input has the request's own fields, the last one samples nothing.
+        # The stage that reads the input has the request's own fields.
         ({**AUDIO_ONLY, COMPOSER: {"top_k": 3}}, COMPOSER),
+        # It feeds another stage, and does not sample.
+        ({**AUDIO_ONLY, COPYIST: {"top_k": 3}}, COPYIST),
         ({**AUDIO_ONLY, PERFORMER: {"top_k": 3}}, PERFORMER),
         ({**AUDIO_ONLY, "talker": {"top_k": 3}}, "talker"),
         ({**AUDIO_ONLY, ARRANGER: {"top_k": -1}}, f"{ARRANGER}.top_k"),
@@ -108,6 +116,23 @@ async def test_chat_refuses_what_the_graph_has_not(
     response = await chat(band[2], **fields)
     assert response.status_code == 400
     assert response.json()["error"]["param"] == param
+
+
+@pytest.mark.parametrize(
+    ("sampling", "field"),
+    [
+        ({COPYIST: SamplingRequest(top_k=3)}, "sampling.copyist"),
+        ({PERFORMER: SamplingRequest(seed=1)}, "sampling.performer"),
+        ({COMPOSER: SamplingRequest(top_k=3)}, "sampling.composer"),
+    ],
+)
+async def test_generate_refuses_sampling_of_a_stage_that_does_not_sample(
+    band: Band, sampling: dict[str, SamplingRequest], field: str
+) -> None:
+    async with antiphon.AsyncClient(band[1].grpc_address) as client:
+        with pytest.raises(InvalidArgument) as caught:
+            await client.generate("Hi", temperature=0.5, sampling=sampling).collect()
+    assert caught.value.field == field
 
 
 async def test_generate_is_answered_with_all_that_the_family_makes(band: Band) -> None:

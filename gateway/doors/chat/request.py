@@ -47,7 +47,7 @@ _LATER_FORMATS = ("aac", "mp3", "flac", "opus")
 
 def read_chat(body: bytes, visit: Visit) -> tuple[Order, StreamAnswer | WholeAnswer]:
     """Read a request body. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
-    chat = decode_body(_decoder(visit.sampling_roles), body)
+    chat = decode_body(_decoder(visit.sampling_stages), body)
     _refuse_unsupported(chat)
     if not chat.model:
         raise invalid("model", "is empty")
@@ -62,7 +62,7 @@ def read_chat(body: bytes, visit: Visit) -> tuple[Order, StreamAnswer | WholeAns
         outputs=outputs,
         voice=_voice(chat, visit.voices),
         voice_field="audio.voice",
-        sampling={INPUT_STAGE: _sampling(chat), **_sampling_by_role(chat, visit.sampling_roles)},
+        sampling={INPUT_STAGE: _sampling(chat), **_sampling_by_role(chat, visit.sampling_stages)},
         delivery=None if chat.delivery is None else Delivery(chat.delivery),
         chunk_policy=_chunk_policy(chat),
     )

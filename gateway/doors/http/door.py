@@ -15,12 +15,12 @@ from gateway.calls.order import Order
 class Visit:
     """What a door may need to know besides a request's body.
 
-    `answer_id` is never the same. `sampling_roles` are the stages, besides the one that reads the
-    input, that take sampling of their own; `voices` those that the model has.
+    `answer_id` is never the same. `sampling_stages` are those that take sampling of their own,
+    without the one that reads the messages; `voices` those that the model has.
     """
 
     answer_id: str
-    sampling_roles: tuple[str, ...]
+    sampling_stages: tuple[str, ...]
     voices: tuple[str, ...]
 
 

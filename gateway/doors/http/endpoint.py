@@ -82,7 +82,7 @@ class Endpoint:
 
     def _visit(self, entry: Entry) -> Visit:
         stages = self._calls.stages
-        return Visit(entry.answer_id, stages.sampling_roles(), stages.voices())
+        return Visit(entry.answer_id, stages.accepted().sampling_fields, stages.voices())
 
     async def _read(self, scope: Scope, receive: Receive, upload: ExitStack) -> bytes:
         """The body; room for it is held until `upload` is closed."""

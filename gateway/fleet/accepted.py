@@ -1,0 +1,83 @@
+"""What requests may say of sampling and options, as the stages tell it. Pure.
+
+Stages that do not take part in a request, or are down, count as they last told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from antiphon.errors import InvalidArgument
+from antiphon.pipelines.graph import CLIENT
+from antiphon.sampling import INPUT_STAGE, SamplingRequest
+from antiphon.v1 import stage_pb2
+from gateway.fleet.lineup import Edges
+
+
+@dataclass(frozen=True, slots=True)
+class Accepted:
+    """`told` is what the stages that were ever reached tell, by role."""
+
+    edges: Edges
+    told: Mapping[str, stage_pb2.DescribeResponse]
+
+    @property
+    def roles(self) -> tuple[str, ...]:
+        """All stages of the pipeline."""
+        ends = (role for edge in self.edges for role in (edge.producer, edge.consumer))
+        return tuple(dict.fromkeys(role for role in ends if role != CLIENT))
+
+    @property
+    def sampling_stages(self) -> tuple[str, ...]:
+        """The stages that sample, without the one that reads the messages."""
+        return tuple(r for r in self.roles if r in self.told and self._may_be_given(r))
+
+    @property
+    def sampling_fields(self) -> tuple[str, ...]:
+        """Those, and the stages of which nobody knows yet."""
+        return tuple(filter(self._may_be_given, self.roles))
+
+    def check_sampling(self, sampling: Mapping[str, SamplingRequest]) -> None:
+        """Raise `InvalidArgument` for settings of a stage that there is not, that does not
+        sample, or that has them twice."""
+        for stage, request in sampling.items():
+            field = f"sampling.{stage}"
+            if stage == INPUT_STAGE:
+                self._check_reader(request)
+            elif stage == self._reader and INPUT_STAGE in sampling:
+                raise InvalidArgument(
+                    f"{field}: this stage reads the messages, and has its settings as the "
+                    "request's own already; give them once",
+                    field=field,
+                )
+            elif stage not in self.roles:
+                raise InvalidArgument(f"{field}: no such stage; {self._known}", field=field)
+            elif not self._may_sample(stage):
+                raise InvalidArgument(
+                    f"{field}: this stage does not sample; {self._known}", field=field
+                )
+
+    @property
+    def _reader(self) -> str:
+        return next(edge.consumer for edge in self.edges if edge.producer == CLIENT)
+
+    @property
+    def _known(self) -> str:
+        return f"those that do: {', '.join(self.sampling_stages) or 'none'}"
+
+    def _may_sample(self, role: str) -> bool:
+        return role not in self.told or self.told[role].samples
+
+    def _may_be_given(self, role: str) -> bool:
+        return role != self._reader and self._may_sample(role)
+
+    def _check_reader(self, request: SamplingRequest) -> None:
+        """The seed is for all stages; other settings take a reader that samples."""
+        settings = [name for name in request.given() if name != "seed"]
+        if settings and not self._may_sample(self._reader):
+            field = settings[0]
+            raise InvalidArgument(
+                f"{field}: the stage that reads the messages does not sample; {self._known}",
+                field=field,
+            )
