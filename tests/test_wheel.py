@@ -64,6 +64,12 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return unpacked
 
 
+def test_wheel_says_that_it_is_typed_and_has_the_stubs(wheel: Path) -> None:
+    assert (wheel / "antiphon" / "py.typed").is_file()
+    stubs = {path.name for path in (wheel / "antiphon" / "v1").glob("*.pyi")}
+    assert stubs == {path.name for path in (ROOT / "antiphon" / "v1").glob("*.pyi")}
+
+
 def _modules(root: Path) -> dict[str, Path]:
     """The files under a directory by the name that they are imported by."""
     found = {}
