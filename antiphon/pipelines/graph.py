@@ -60,7 +60,8 @@ class Edge:
     made as its consumer has given credit for; its producer's engine must heed `held`. Chunks
     of a segment leave an edge with a pace, neither grouped nor governed, at least `pace_s`
     seconds apart: what is made sooner goes with the next. `rate_hz` is how many positions a
-    second of audio takes; 0: the edge carries none, or the checkpoint decides.
+    second of audio takes; 0: the edge carries none, or the checkpoint decides. The consumer of a
+    `primed` edge can be primed: see `Emitted.prime`.
     """
 
     name: str
@@ -74,6 +75,7 @@ class Edge:
     governed: bool = False
     pace_s: float = 0.0
     rate_hz: float = 0.0
+    primed: bool = False
 
     def check(self, tensors: Tensors) -> None:
         """Raise `DataLoss` for a declared tensor of another dtype or shape."""

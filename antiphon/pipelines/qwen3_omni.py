@@ -151,6 +151,7 @@ PIPELINE = Pipeline(
             grouped=True,
             governed=True,
             rate_hz=12.5,
+            primed=True,
         ),
         # The samples with the frames that they were decoded from.
         Edge(

@@ -40,7 +40,12 @@ class SegmentSettings:
 
 @dataclass(frozen=True, slots=True)
 class InputChunk:
-    """A chunk of an input edge: in order, exactly once, of an admitted segment."""
+    """A chunk of an input edge: in order, exactly once, of an admitted segment.
+
+    What comes of one that is to `prime` is dropped: it only warms the segment's state up. Such
+    come before the edge's first position, which is 0 all the same, and only on edges that are
+    declared `primed`.
+    """
 
     edge: str
     position: int
@@ -55,7 +60,10 @@ class Emitted:
     """Output of a segment on one edge. `position` is that of its first element.
 
     Each output edge in `SegmentSettings.outputs` must end with exactly one
-    `Emitted` that has a `finish_reason`; that one may carry no tensors.
+    `Emitted` that has a `finish_reason`; that one may carry no tensors. What is to `prime` the
+    consumer (the frames of a reference voice, say) comes before all else on its edge, which is
+    declared `primed`. It is at position 0, is not counted, needs no credit and leaves at once,
+    whatever the delivery; it has no `finish_reason`.
     """
 
     key: SegmentKey
@@ -63,6 +71,7 @@ class Emitted:
     position: int
     tensors: Tensors = field(default_factory=dict)
     finish_reason: FinishReason | None = None
+    prime: bool = False
 
 
 @dataclass(frozen=True, slots=True)

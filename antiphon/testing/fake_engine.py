@@ -1,6 +1,7 @@
 """A model-free engine for the code2wav role: the runtime's tests run on it.
 
-Each codec frame becomes `SAMPLES_PER_FRAME` samples whose value is its first code.
+Each codec frame becomes `SAMPLES_PER_FRAME` samples whose value is its first code and, where
+the segment was primed, the sum of those of the frames that primed it.
 Frames with the code `POISON` fail their segment, `EXPLOSION` the whole engine.
 """
 
@@ -53,6 +54,7 @@ class _Segment:
     frames: list[Tensor] = field(default_factory=list)
     finish_reason: FinishReason | None = None
     decoded: int = 0
+    primed: int = 0
 
 
 class FakeEngine:
@@ -80,6 +82,9 @@ class FakeEngine:
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
         """Store frames."""
         segment = self.segments[key]
+        if chunk.prime:
+            segment.primed += int(chunk.tensors["codes"][:, 0].sum(dtype=np.int64))
+            return
         if chunk.tensors:
             segment.frames.append(chunk.tensors["codes"])
         segment.finish_reason = chunk.finish_reason
@@ -113,7 +118,7 @@ class FakeEngine:
         if POISON in codes:
             segment.finish_reason = None
             return [Failed(key, Internal("a poisoned frame"))]
-        samples = np.repeat(codes[:, 0].astype(np.float32), SAMPLES_PER_FRAME)
+        samples = np.repeat(codes[:, 0].astype(np.float32) + segment.primed, SAMPLES_PER_FRAME)
         position = segment.decoded * SAMPLES_PER_FRAME
         segment.decoded += len(codes)
         tensors = {"samples": samples, "codes": codes} if len(codes) else {}

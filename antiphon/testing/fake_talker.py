@@ -7,6 +7,7 @@ from collections.abc import Collection, Sequence
 
 import numpy as np
 
+from antiphon.chunk import Tensor
 from antiphon.runtime.engine import (
     Completed,
     Emitted,
@@ -21,13 +22,15 @@ from antiphon.testing.fake_engine import GROUPS
 class FakeTalker:
     """One frame a step, `frames` per segment, of which every code is the frame's number from 1.
 
-    It waits for no input. `made` counts the frames of each segment for ever.
+    It waits for no input. Frames of `reference` prime its consumer, one `Emitted` for each
+    array, before the first frame. `made` counts the frames of each segment for ever.
     """
 
-    def __init__(self, frames: int) -> None:
+    def __init__(self, frames: int, reference: Sequence[Tensor] = ()) -> None:
         self.made: Counter[SegmentKey] = Counter()
         self.segments: dict[SegmentKey, bool] = {}
         self._frames = frames
+        self._reference = reference
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Take a segment in."""
@@ -57,4 +60,6 @@ class FakeTalker:
             return [end, Completed(key, FinishReason.STOP, 0, frame)]
         self.made[key] += 1
         codes = np.full((1, GROUPS), frame + 1, np.uint16)
-        return [Emitted(key, "codes", frame, {"codes": codes})]
+        made = Emitted(key, "codes", frame, {"codes": codes})
+        first = [] if frame else self._reference
+        return [*(Emitted(key, "codes", 0, {"codes": each}, prime=True) for each in first), made]

@@ -89,7 +89,9 @@ class Chunk(google.protobuf.message.Message):
     """Set exactly when `segment_finished` is."""
     prime: builtins.bool
     """The consumer processes the data to warm its state up and drops what it
-    makes of it (reference frames of a cloned voice, for example).
+    makes of it (reference frames of a cloned voice, for example). Such chunks come
+    before the segment's first position on an edge whose consumer can be primed;
+    they are at position 0 and not counted.
     """
     @property
     def payload(self) -> global___Payload:

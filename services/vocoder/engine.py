@@ -92,7 +92,7 @@ class Code2WavEngine:
         segment = self._segments[key]
         segment.check_order(chunk)
         codes = read_codes(chunk, self._decoder.groups, self._decoder.entries)
-        if segment.frames + len(codes) > self._context_limit:
+        if segment.primed + segment.frames + len(codes) > self._context_limit:
             raise invalid_codes(f"more than {self._context_limit} frames in a segment")
         segment.accept(codes, chunk)
         if segment.can_step:

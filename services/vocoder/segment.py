@@ -25,13 +25,17 @@ class Pending:
 
 @dataclass(slots=True)
 class Segment:
-    """An admitted segment; `slot` is that of its decoder state, from its first frames on."""
+    """An admitted segment; `slot` is that of its decoder state, from its first frames on.
+
+    Its `primed` frames come before its `frames`.
+    """
 
     key: SegmentKey
     wanted: bool
     pending: deque[Pending] = field(default_factory=deque)
     slot: int | None = None
     frames: int = 0
+    primed: int = 0
     samples: int = 0
     finish_reason: FinishReason | None = None
     over: bool = False
@@ -48,7 +52,10 @@ class Segment:
 
     def accept(self, codes: Tensor, chunk: InputChunk) -> None:
         """Note the frames of a chunk that was found good."""
-        self.frames += len(codes)
+        if chunk.prime:
+            self.primed += len(codes)
+        else:
+            self.frames += len(codes)
         self.finish_reason = chunk.finish_reason
         if len(codes) and self.wanted:
             self.pending.append(Pending(codes, chunk.prime))
@@ -83,10 +90,9 @@ class Segment:
             raise InvalidArgument(f"code2wav has no input edge {chunk.edge!r}", edge=chunk.edge)
         if self.finish_reason is not None:
             raise DataLoss("codes: a chunk came after the segment's last", edge=CODES)
-        if chunk.position != self.frames:
-            raise DataLoss(
-                f"codes: frame {self.frames} was due, frame {chunk.position} came", edge=CODES
-            )
+        due = 0 if chunk.prime else self.frames
+        if chunk.position != due:
+            raise DataLoss(f"codes: frame {due} was due, frame {chunk.position} came", edge=CODES)
         if chunk.segment_finished != (chunk.finish_reason is not None):
             raise DataLoss("codes: the last chunk, and no other, has a finish reason", edge=CODES)
 

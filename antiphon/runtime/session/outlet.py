@@ -12,16 +12,19 @@ last piece never does.
 With credit, what is due and has none waits here, in order, and `limit` tells how far
 the engine may go meanwhile: to the end of the chunk that it is at, so that one is
 ready when credit comes. `whole` delivery uses none: nobody could take a part of it.
+
+What primes the consumer leaves at once, ahead of all positions, whatever the delivery.
 """
 
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from antiphon.chunk import Tensor, Tensors, concatenate
 from antiphon.errors import Internal
 from antiphon.pipelines.graph import Edge
+from antiphon.runtime.engine import Emitted
 from antiphon.runtime.session.chunking import due, next_boundary
 from antiphon.runtime.session.credit import Credit
 from antiphon.runtime.session.instructions import Destination
@@ -41,6 +44,7 @@ class Piece:
     position: int
     tensors: Tensors
     finish_reason: FinishReason | None = None
+    prime: bool = False
 
 
 class Outlet:
@@ -56,6 +60,7 @@ class Outlet:
         self._pace_s = edge.pace_s if delivery is Delivery.STREAM else 0.0
         self._rests_until = -math.inf
         self._pending: list[tuple[int, Tensors]] = []
+        self._begun = False
         self._total = 0
         self._sent = 0
         self._finish_reason: FinishReason | None = None
@@ -102,6 +107,18 @@ class Outlet:
         """When what waits for nothing but the pace may go; None when there is none."""
         return self._rests_until if self._pace_s and self._pending else None
 
+    def prime(self, emitted: Emitted) -> list[Piece]:
+        """What primes the consumer. Raises `Internal` where it may not or comes too late."""
+        if not self._edge.primed:
+            raise Internal(f"{self._edge.name}: not declared `primed`", edge=self._edge.name)
+        if self._begun or self.finished or emitted.position or emitted.finish_reason:
+            raise Internal(
+                f"{self._edge.name}: what primes must come first, at position 0 and without a "
+                "finish reason",
+                edge=self._edge.name,
+            )
+        return self._parts(Piece(0, emitted.tensors, prime=True)) if emitted.tensors else []
+
     def push(
         self,
         position: int,
@@ -146,6 +163,7 @@ class Outlet:
         """Append an emission after checking that it continues the last one."""
         if not tensors:
             return
+        self._begun = True
         counted = tensors.get(self._edge.counted_by)
         if counted is not None:
             if position != self._total:
@@ -192,11 +210,12 @@ class Outlet:
         (count,) = rows
         step = max(1, count * PIECE_BYTES // size_bytes)
         # Rows that are not what positions count are all at the position of their piece.
-        stride = self._edge.counted_by in piece.tensors
+        stride = self._edge.counted_by in piece.tensors and not piece.prime
         return [
-            Piece(
-                piece.position + stride * first,
-                {name: tensor[first : first + step] for name, tensor in piece.tensors.items()},
+            replace(
+                piece,
+                position=piece.position + stride * first,
+                tensors={name: each[first : first + step] for name, each in piece.tensors.items()},
             )
             for first in range(0, count, step)
         ]

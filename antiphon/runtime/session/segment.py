@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from antiphon.chunk import Chunk
+from antiphon.errors import DataLoss
 from antiphon.runtime.engine import Completed, Emitted
 from antiphon.runtime.session.credit import Intake
 from antiphon.runtime.session.facts import Standing
@@ -45,10 +47,23 @@ class Segment:
         self._paced = [outlet for outlet in outlets.values() if outlet.paced]
         self._governed = [outlet for outlet in outlets.values() if outlet.governed]
         self._opened_at = now
+        self._begun: set[str] = set()
         self._accepted = 0
         self._first_input_at = 0.0
         self._first_output_at = 0.0
         self._last_output_at = 0.0
+
+    def check_order(self, chunk: Chunk) -> None:
+        """Raise `DataLoss` for a chunk after its edge's end, or one that primes it too late."""
+        if chunk.edge not in self.open_inputs:
+            raise DataLoss(f"{chunk.edge}: a chunk came after the edge's end", edge=chunk.edge)
+        if not chunk.prime:
+            self._begun.add(chunk.edge)
+        elif chunk.edge in self._begun or chunk.position:
+            raise DataLoss(
+                f"{chunk.edge}: a chunk that primes must come first, at position 0",
+                edge=chunk.edge,
+            )
 
     def note_input(self, now: float) -> None:
         """Input came: the stall clock starts again."""
@@ -103,6 +118,8 @@ class Segment:
         outlet = self._outlets.get(emitted.edge)
         if outlet is None:
             return []
+        if emitted.prime:
+            return outlet.prime(emitted)
         if emitted.tensors:
             self._first_output_at = self._first_output_at or now
             self._last_output_at = now

@@ -12,7 +12,6 @@ from collections import deque
 from antiphon.chunk import Chunk
 from antiphon.errors import (
     AntiphonError,
-    DataLoss,
     DeadlineExceeded,
     FailedPrecondition,
     Internal,
@@ -157,7 +156,12 @@ class LiveSession:
             raise InvalidArgument(
                 f"{chunk.edge}: not an input of {self._plan.role}", edge=chunk.edge, field="edge"
             )
-        self._plan.inputs[chunk.edge].check(chunk.tensors)
+        edge = self._plan.inputs[chunk.edge]
+        edge.check(chunk.tensors)
+        if chunk.prime and not edge.primed:
+            raise InvalidArgument(
+                f"{edge.name}: its consumer cannot be primed", edge=edge.name, field="prime"
+            )
         if not self._inbox.admits(chunk):
             return []
         if arrival.link_id:
@@ -178,8 +182,7 @@ class LiveSession:
         if self.segment is None or chunk.segment > current:
             self._keep(chunk)
             return []
-        if chunk.edge not in self.segment.open_inputs:
-            raise DataLoss(f"{chunk.edge}: a chunk came after the edge's end", edge=chunk.edge)
+        self.segment.check_order(chunk)
         piece = InputChunk(
             chunk.edge,
             chunk.position,
@@ -204,7 +207,7 @@ class LiveSession:
     def _feed(self, segment: Segment, chunk: InputChunk, now: float) -> Feed:
         segment.note_input(now)
         segment.fed += 1
-        if (intake := segment.intakes.get(chunk.edge)) is not None:
+        if not chunk.prime and (intake := segment.intakes.get(chunk.edge)) is not None:
             intake.add(len(chunk.tensors.get(self._plan.inputs[chunk.edge].counted_by, ())))
         if chunk.segment_finished:
             segment.open_inputs.discard(chunk.edge)
@@ -216,7 +219,8 @@ class LiveSession:
         """Send what an emission makes due to every destination of its edge."""
         if self.segment is None:
             return []
-        if (edge := self._plan.outputs.get(event.edge)) is not None:
+        edge = self._plan.outputs.get(event.edge)
+        if edge is not None and not event.prime:
             self._tally.positions[edge.name] += len(event.tensors.get(edge.counted_by, ()))
         return self._send(event.edge, self.segment.push(event, now), now)
 
@@ -301,6 +305,7 @@ class LiveSession:
             segment_finished=ends,
             finished=ends and (self.client_done or self._last_opened),
             finish_reason=piece.finish_reason,
+            prime=piece.prime,
         )
 
     # -- credit ------------------------------------------------------------------------

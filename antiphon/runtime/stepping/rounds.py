@@ -187,7 +187,9 @@ class EngineRounds:
     def _count(self, events: Iterable[EngineEvent]) -> None:
         """Note how many positions were made."""
         for event in events:
-            if isinstance(event, Emitted) and (running := self._admitted.get(event.key)):
+            if not isinstance(event, Emitted) or event.prime:
+                continue
+            if (running := self._admitted.get(event.key)) is not None:
                 counted = event.tensors.get(self._counted_by.get(event.edge, ""), ())
                 running.made[event.edge] = running.made.get(event.edge, 0) + len(counted)
                 running.note_limits()

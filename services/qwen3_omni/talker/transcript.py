@@ -140,8 +140,6 @@ class Transcript:
 
     def accept(self, chunk: InputChunk) -> None:
         """Take a chunk in. Raises `InvalidArgument`, `NotImplementedYet` or `DataLoss`."""
-        if chunk.prime:
-            raise NotImplementedYet("the talker cannot be primed with input", edge=chunk.edge)
         if chunk.edge == PROMPT:
             self._accept_prompt(chunk)
         elif chunk.edge == TOKENS:

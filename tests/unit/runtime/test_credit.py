@@ -245,6 +245,30 @@ def test_nothing_is_lost_or_stuck_and_the_bound_holds_in_any_order(
     assert stages.code2wav.table.state("s") is State.PARKED
 
 
+@settings(max_examples=60, deadline=None)
+@given(
+    window=st.integers(1, 12),
+    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=3),
+    order=st.lists(st.integers(0, 6), max_size=100),
+)
+def test_what_primes_uses_no_credit_and_comes_first_in_any_order(
+    window: int, sizes: list[int], order: list[int]
+) -> None:
+    reference = [np.full((size, 2), 3, np.uint16) for size in sizes]
+    windows = {"codes": window, "audio": 4}
+    stages, plain = (TwoStages(30, windows, policy=POLICY, reference=r) for r in (reference, ()))
+    stages.run(client=False)
+    plain.run(client=False)
+    # The talker stops where one without a reference does.
+    assert stages.talking.made[KEY] == plain.talking.made[KEY]
+    for number in order:
+        stages.moves[number]()
+    stages.run(client=True)
+    primed = np.arange(1.0, 31) + 3 * sum(sizes)
+    assert stages.samples() == np.repeat(primed, SAMPLES_PER_FRAME).tolist()
+    assert stages.talker.table.tally.positions == {"codes": 30}
+
+
 # -- the table's clock, slots and way out --------------------------------------------------
 
 

@@ -7,8 +7,11 @@ from antiphon.chunk import Tensors
 from antiphon.errors import Internal
 from antiphon.pipelines.graph import Edge
 from antiphon.pipelines.qwen3_omni import PIPELINE
+from antiphon.runtime.engine import Emitted
+from antiphon.runtime.session.credit import Credit
+from antiphon.runtime.session.instructions import Destination
 from antiphon.runtime.session.outlet import Outlet, Piece
-from antiphon.segment import ChunkPolicy, Delivery, FinishReason
+from antiphon.segment import ChunkPolicy, Delivery, FinishReason, SegmentKey
 
 POLICY = ChunkPolicy(first=1, ramp=(2, 4), steady=5)
 CODES = PIPELINE.edge("codes")
@@ -130,3 +133,50 @@ def test_outlet_cuts_no_row_in_two() -> None:
     rows = {"rows": np.zeros((2, 5 << 20), np.uint8), "row_positions": np.arange(2, dtype=np.int32)}
     pieces = outlet.push(0, rows, None)
     assert [len(piece.tensors["rows"]) for piece in pieces] == [1, 1]
+
+
+def primer(frames: int, position: int = 0, finish: FinishReason | None = None) -> Emitted:
+    return Emitted(SegmentKey("s", 0), "codes", position, codes(0, frames), finish, prime=True)
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_outlet_sends_what_primes_at_once_and_counts_it_nowhere(delivery: Delivery) -> None:
+    outlet = Outlet(CODES, delivery, POLICY, Credit(2, [Destination("here:1")]))
+    limit = outlet.limit
+    for frames in (1, 50):
+        (piece,) = outlet.prime(primer(frames))
+        assert (piece.position, piece.prime, piece.finish_reason) == (0, True, None)
+        assert len(piece.tensors["codes"]) == frames
+    assert (outlet.total, outlet.held, outlet.limit) == (0, False, limit)
+    (first, *_) = outlet.push(0, codes(0, 1), FinishReason.STOP)
+    assert (first.position, first.prime) == (0, False)
+
+
+def test_outlet_cuts_what_primes_and_is_large_into_pieces_at_position_0() -> None:
+    outlet = Outlet(CODES, Delivery.WHOLE, POLICY)
+    pieces = outlet.prime(primer(1_200_000))
+    assert len(pieces) == 3
+    assert {(piece.position, piece.prime) for piece in pieces} == {(0, True)}
+    assert sum(len(piece.tensors["codes"]) for piece in pieces) == 1_200_000
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_outlet_raises_when_it_primes_after_the_first_position(delivery: Delivery) -> None:
+    outlet = Outlet(CODES, delivery, POLICY)
+    outlet.push(0, codes(0, 1), None)
+    with pytest.raises(Internal, match="must come first"):
+        outlet.prime(primer(1))
+
+
+def test_outlet_raises_when_it_primes_after_the_end_at_a_position_or_undeclared() -> None:
+    ended = Outlet(CODES, Delivery.STREAM, POLICY)
+    ended.push(0, {}, FinishReason.STOP)
+    for outlet, emitted in (
+        (ended, primer(1)),
+        (Outlet(CODES, Delivery.STREAM, POLICY), primer(1, position=1)),
+        (Outlet(CODES, Delivery.STREAM, POLICY), primer(1, finish=FinishReason.STOP)),
+    ):
+        with pytest.raises(Internal, match="must come first"):
+            outlet.prime(emitted)
+    with pytest.raises(Internal, match="not declared `primed`"):
+        Outlet(PIPELINE.edge("tokens"), Delivery.STREAM, POLICY).prime(primer(1))

@@ -7,10 +7,10 @@ is the test's. The engines' rounds and the tables are the real ones.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
-from antiphon.chunk import Chunk
+from antiphon.chunk import Chunk, Tensor
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Engine
 from antiphon.runtime.session.facts import (
@@ -106,9 +106,10 @@ class TwoStages:
         *,
         policy: ChunkPolicy | None = None,
         delivery: Mapping[str, Delivery] | None = None,
+        reference: Sequence[Tensor] = (),
     ) -> None:
         self.now = 0.0
-        self.talking = FakeTalker(frames)
+        self.talking = FakeTalker(frames, reference)
         self.talker = Host("talker", self.talking)
         self.code2wav = Host("code2wav", FakeEngine())
         self.heard: list[Chunk] = []

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 
 import numpy as np
@@ -185,12 +186,13 @@ def test_engine_leaves_segment_alone_when_it_is_held() -> None:
     check_audio(outputs[KEY], codes)
 
 
-def test_engine_drops_output_when_frames_only_prime() -> None:
+@pytest.mark.parametrize("cuts", [(0, 30), (0, 7, 8, 30)])
+def test_engine_drops_output_when_frames_only_prime(cuts: tuple[int, ...]) -> None:
     codes = make_codes(40)
     chunks = [
-        codes_chunk(codes[:30], 0, prime=True),
-        codes_chunk(codes[30:36], 30),
-        codes_chunk(codes[36:], 36, STOP),
+        *(codes_chunk(codes[a:b], 0, prime=True) for a, b in itertools.pairwise(cuts)),
+        codes_chunk(codes[30:36], 0),
+        codes_chunk(codes[36:], 6, STOP),
     ]
     output = run_segment(make_engine(), WANTED, chunks, KEY)
     expected = one_shot(module_of("odd"), codes).numpy()[decoder_of("odd").samples(30) :]
@@ -199,13 +201,22 @@ def test_engine_drops_output_when_frames_only_prime() -> None:
     np.testing.assert_array_equal(tensors["codes"], codes[30:].numpy())
     rate = decoder_of("odd").samples_per_frame
     assert [each.position for each in output.emitted] == [0, 6 * rate]
-    assert output.completed == Completed(KEY, STOP, 40, 10 * rate)
+    assert output.completed == Completed(KEY, STOP, 10, 10 * rate)
 
 
 def test_engine_ends_without_audio_when_last_frames_only_prime() -> None:
     chunks = [codes_chunk(make_codes(3), 0, STOP, prime=True)]
     output = run_segment(make_engine(), WANTED, chunks, KEY)
     assert output.emitted == [Emitted(KEY, "audio", 0, {}, STOP)]
+
+
+def test_engine_refuses_more_frames_than_its_context_with_those_that_prime() -> None:
+    engine = make_engine()
+    engine.admit(KEY, WANTED)
+    engine.accept(KEY, codes_chunk(make_codes(CONTEXT_LIMIT - 1), 0, prime=True))
+    with pytest.raises(InvalidArgument, match="more than 200"):
+        engine.accept(KEY, codes_chunk(make_codes(2), 0))
+    engine.accept(KEY, codes_chunk(make_codes(1), 0))
 
 
 def test_engine_decodes_nothing_when_nobody_wants_audio() -> None:

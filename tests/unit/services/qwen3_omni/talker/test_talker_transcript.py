@@ -56,7 +56,6 @@ def picture(turn: Turn, lab: Lab) -> np.ndarray:
 
 BAD_FIRST_CHUNKS: dict[str, tuple[Callable[[Turn, Lab], InputChunk], type[AntiphonError]]] = {
     "unknown edge": (lambda turn, lab: InputChunk("codes", 0, {}), InvalidArgument),
-    "primed": (lambda turn, lab: InputChunk("tokens", 0, ids(1), prime=True), NotImplementedYet),
     "image without a grid": (swap_id("image"), DataLoss),
     "video without a grid": (swap_id("video"), DataLoss),
     "grid without an image": (
