@@ -33,7 +33,7 @@ PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0 protobuf==5.29.6 buf-bi
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up load test test-vllm check format proto proto-check clean distclean \
+.PHONY: help setup demo up load test test-vllm check chart format proto proto-check clean distclean \
 	bench-engines bench-transport bench-vllm
 
 help: ## list the targets
@@ -108,6 +108,9 @@ bench-vllm: $(VLLM_INSTALLED) ## the thinker's two engines side by side, and wha
 
 bench-transport: setup ## measure the ways from process to process; OMNI=DIR: vllm-omni 0.30's wheel, unpacked
 	$(BIN)/python -m benchmarks.transport $(if $(OMNI),--omni "$(OMNI)") $(ARGS)
+
+chart: setup ## write what the chart has from the pipelines' declarations and the deployment schema
+	$(BIN)/python -m tools.chart
 
 format: setup ## format the code and fix what lint can fix
 	$(BIN)/ruff check --fix-only --quiet .

@@ -200,7 +200,8 @@ def test_every_mounted_volume_exists_and_every_volume_is_mounted(rendered: Rende
 
 @pytest.mark.parametrize("release", ["demo", "a.b", "antiphon", "x" * 53, "team-" * 10 + "a"])
 def test_names_are_dns_labels_when_release_is_called(release: str) -> None:
-    objects = render({"stages": {"a_very_long_stage_name": {}}}, release=release).objects
+    values = {"model": {"pipeline": "long"}, "stages": {"a_very_long_stage_name": {}}}
+    objects = render(values, release=release).objects
     for each in objects:
         assert LABEL.fullmatch(each["metadata"]["name"])
         assert all(LABEL_VALUE.fullmatch(v) for v in each["metadata"]["labels"].values())

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import copy
-import json
+import re
 from pathlib import Path
 
 import helm_python
 import kubernetes_validate
 import pytest
 from chart_rendering import CHART, PRESETS, preset, render
-from values_schema import product_definitions
+
+from antiphon.pipelines.registry import own_pipelines
+from tools.chart.generated import FILES
 
 # The oldest that Chart.yaml allows, and the newest that has schemas here.
 KUBERNETES_VERSIONS = ("1.30", "1.37")
@@ -68,12 +70,26 @@ def test_templates_ask_no_cluster_and_draw_no_lots() -> None:
                 assert word not in text, f"{path.name}: {word}"
 
 
-def test_values_schema_has_the_config_keys_of_the_deployment_schema() -> None:
-    definitions = json.loads((CHART / "values.schema.json").read_text())["definitions"]
-    wanted = product_definitions()
-    assert {name: definitions[name] for name in wanted} == wanted, (
-        "run `python tests/deploy/values_schema.py`"
-    )
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.name)
+def test_generated_files_are_those_of_the_declarations_and_the_schema(path: Path) -> None:
+    assert path.read_text() == FILES[path](), "run `make chart`"
+
+
+def _families_named_in(text: str) -> set[str]:
+    pipelines = own_pipelines()
+    names = set(pipelines) | {role for each in pipelines.values() for role in each.roles}
+    return names & set(re.findall(r"[a-z][a-z0-9_]*", text.lower()))
+
+
+def test_templates_and_values_name_no_family_and_no_stage() -> None:
+    name, pipeline = next(iter(own_pipelines().items()))
+    assert _families_named_in(f"{{{{ .stages.{pipeline.roles[0]} }}}} # {name}") == {
+        name,
+        pipeline.roles[0],
+    }
+    for path in [CHART / "values.yaml", *(CHART / "templates").rglob("*")]:
+        if path.is_file():
+            assert not _families_named_in(path.read_text()), path.name
 
 
 def test_package_has_the_schema_and_not_the_presets(tmp_path: Path) -> None:
@@ -83,7 +99,7 @@ def test_package_has_the_schema_and_not_the_presets(tmp_path: Path) -> None:
     files = {
         str(path.relative_to(tmp_path / "antiphon")) for path in (tmp_path / "antiphon").rglob("*")
     }
-    assert {"values.schema.json", "values.yaml", "README.md"} <= files
+    assert {"values.schema.json", "values.yaml", "pipelines.yaml", "README.md"} <= files
     assert not any(path.startswith("ci") for path in files)
 
 

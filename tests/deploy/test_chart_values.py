@@ -6,7 +6,11 @@ from typing import Any
 
 import helm_python
 import pytest
-from chart_rendering import CHART, Values, render
+from chart_rendering import CHART, ROOT, Values, render
+
+from antiphon.pipelines.graph import Pipeline
+from antiphon.pipelines.registry import own_pipelines, pipeline_of
+from tools.launcher.plan import EMBEDDED_MODEL
 
 THINKER, TALKER, GATEWAY = (f"demo-antiphon-{role}" for role in ("thinker", "talker", "gateway"))
 STAGE_ENV = [{"name": "HF_HUB_OFFLINE", "value": "1"}]
@@ -19,6 +23,7 @@ STAGE_ENV = [{"name": "HF_HUB_OFFLINE", "value": "1"}]
         ({"gateway": {"replica": 2}}, "replica"),
         ({"stageDefaults": {"gpus": 1}}, "gpus"),
         ({"stages": {"thinker": {"resorces": {}}}}, "resorces"),
+        ({"stages": {"reader": {"resorces": {}}}, "model": {"pipeline": "duet"}}, "resorces"),
         ({"stages": {"thinker": {"config": {"slot": 4}}}}, "slot"),
         ({"stages": {"thinker": {"config": {"listen": "0.0.0.0:1"}}}}, "listen"),
         ({"stages": {"thinker": {"config": {"metrics_listen": "0.0.0.0:1"}}}}, "metrics_listen"),
@@ -45,6 +50,8 @@ def test_values_are_refused_when_a_key_is_unknown(values: Values, place: str) ->
         {"model": {"source": "download"}},
         {"model": {"source": "existingClaim", "directory": "../secrets"}},
         {"stages": {"Thinker": {}}},
+        {"stages": {"thinker": 3}},
+        {"stages": {"thinker": {"config": {"slots": "four"}}}},
         {"stages": {"thinker.x": {}}},
         {"gateway": {"service": {"type": "ExternalName"}}},
         {"metrics": {"annotations": "yes"}},
@@ -64,6 +71,20 @@ def test_values_are_refused_when_out_of_range(values: Values) -> None:
         ({"model": {"source": "hostPath"}}, "set model.hostPath"),
         ({"model": {"hostPath": "/weights"}}, "set model.source to hostPath"),
         ({"stages": {"gateway": {}}}, "no stage can be called gateway"),
+        (
+            {"stages": {"tolker": {}}},
+            "stages.tolker: the pipeline qwen3_omni has no such stage; it has thinker, talker, c",
+        ),
+        ({"stages": {"tolker": None}}, "the pipeline qwen3_omni has no such stage"),
+        (
+            {"model": {"pipeline": "duet"}},
+            f"this chart does not know duet, only {', '.join(sorted(own_pipelines()))};",
+        ),
+        ({"model": {"pipeline": "duet"}, "stages": {"reader": None}}, "list the roles"),
+        (
+            {"stages": {"thinker": None, "talker": None, "code2wav": None}},
+            "at least one of thinker, talker, code2wav must not be null",
+        ),
         (
             {"stages": {"talker": {"sharedMemory": {"size": "4Gi"}}}},
             "stages.talker.sharedMemory.size: 4Gi must be less than resources.limits.memory, 4Gi",
@@ -92,14 +113,41 @@ def test_release_is_refused_when_its_name_cannot_begin_a_service() -> None:
     assert render({"fullnameOverride": "demo"}, release="1demo").of_kind("Service")["demo-gateway"]
 
 
-def test_a_fourth_stage_is_one_entry() -> None:
-    rendered = render({"stages": {"voice_coder": {"accelerator": {"type": "nvidia"}}}})
-    name = "demo-antiphon-voice-coder"
-    (stage,) = rendered.pods()[name]["containers"]
-    assert stage["command"][:4] == ["python", "-m", "services", "voice_coder"]
-    config = rendered.deployment_file().stage("voice_coder")
-    assert config.addresses == (f"dns:///{name}:50051",)
-    assert rendered.of_kind("Service")[name]["spec"]["clusterIP"] == "None"
+ELSEWHERE: Values = {
+    "model": {"pipeline": "duet"},
+    "stages": {"reader": {}, "voice_coder": {"accelerator": {"type": "nvidia"}}},
+}
+
+
+def test_a_pipeline_from_elsewhere_is_installed_when_its_roles_are_listed() -> None:
+    rendered = render(ELSEWHERE)
+    names = {"reader": "demo-antiphon-reader", "voice_coder": "demo-antiphon-voice-coder"}
+    assert set(rendered.of_kind("Deployment")) == {*names.values(), GATEWAY}
+    deployment = rendered.deployment_file()
+    assert deployment.pipeline == "duet"
+    assert set(deployment.stages) == set(names)
+    assert [each.device for each in deployment.stages.values()] == ["cpu", "cuda"]
+    for role, name in names.items():
+        (stage,) = rendered.pods()[name]["containers"]
+        assert stage["command"][:4] == ["python", "-m", "services", role]
+        assert deployment.stage(role).addresses == (f"dns:///{name}:50051",)
+        assert rendered.of_kind("Service")[name]["spec"]["clusterIP"] == "None"
+    assert "the stages reader, voice_coder of the pipeline duet." in rendered.notes
+
+
+@pytest.mark.parametrize(("name", "pipeline"), own_pipelines().items())
+def test_all_stages_of_a_pipeline_of_this_repository_are_installed(
+    name: str, pipeline: Pipeline
+) -> None:
+    rendered = render({"model": {"pipeline": name}})
+    deployment = rendered.deployment_file()
+    assert deployment.pipeline == name
+    assert set(deployment.stages) == set(pipeline.roles)
+    assert len(rendered.of_kind("Deployment")) == len(pipeline.roles) + 1
+
+
+def test_the_pipeline_is_that_of_the_embedded_model_when_none_is_named() -> None:
+    assert render().deployment_file().pipeline == pipeline_of(ROOT / EMBEDDED_MODEL).name
 
 
 def test_a_stage_is_left_out_when_it_is_null() -> None:

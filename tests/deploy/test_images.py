@@ -144,11 +144,32 @@ def test_gateway_image_runs_the_gateway() -> None:
     assert (ROOT / "gateway" / "__main__.py").is_file()
 
 
-def test_stage_image_runs_the_stage_that_it_was_built_for() -> None:
+def _run_command(directory: Path, **environment: str) -> subprocess.CompletedProcess[str]:
+    """What the stage image's command does where `python` only says what it was asked."""
+    (directory / "python").write_text('#!/bin/sh\necho python "$@"\n')
+    (directory / "python").chmod(0o755)
     (command,) = _all("services/Dockerfile", "CMD")
-    assert command == f'exec python -m services "${{STAGE}}" --config {CONFIG}'
-    (default,) = re.findall(r"STAGE=(\w+)", " ".join(_all("services/Dockerfile", "ARG")))
-    assert default in render().deployment_file().stages
+    return subprocess.run(
+        ["/bin/sh", "-c", command],
+        env={"PATH": str(directory), "STAGE": _defaults("services/Dockerfile")["STAGE"]}
+        | environment,
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+
+
+def test_stage_image_runs_the_stage_that_it_is_told(tmp_path: Path) -> None:
+    assert ("ENV", "STAGE=${STAGE}") in _instructions("services/Dockerfile")
+    ended = _run_command(tmp_path, STAGE="reader")
+    assert ended.stdout == f"python -m services reader --config {CONFIG}\n"
+
+
+def test_stage_image_says_what_is_missing_when_it_is_told_no_stage(tmp_path: Path) -> None:
+    ended = _run_command(tmp_path)
+    assert ended.returncode != 0
+    assert not ended.stdout
+    assert "STAGE: names no role; set it" in ended.stderr
 
 
 def test_stage_image_has_the_embedded_model_where_the_chart_looks_for_it() -> None:

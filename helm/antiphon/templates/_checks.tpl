@@ -20,17 +20,35 @@
 {{- if and .Values.model.existingClaim (ne .Values.model.source "existingClaim") -}}
 {{- fail "model.existingClaim is set: set model.source to existingClaim as well, or remove it" -}}
 {{- end -}}
-{{- range $role := keys .Values.stages | sortAlpha -}}
+{{- include "antiphon.roleChecks" . -}}
+{{- range $role := include "antiphon.roles" . | fromJsonArray -}}
 {{- $stage := include "antiphon.stage" (dict "root" $ "role" $role) | fromYaml -}}
 {{- include "antiphon.stageChecks" (dict "root" $ "role" $role "stage" $stage) -}}
 {{- end -}}
 {{- end -}}
 
-{{/* Arguments: root, role, stage. */}}
-{{- define "antiphon.stageChecks" -}}
-{{- if eq .role "gateway" -}}
+{{- define "antiphon.roleChecks" -}}
+{{- $pipeline := include "antiphon.pipeline" . -}}
+{{- $known := include "antiphon.knownRoles" . | fromJsonArray -}}
+{{- range $role := keys .Values.stages | sortAlpha -}}
+{{- if eq $role "gateway" -}}
 {{- fail "stages.gateway: no stage can be called gateway" -}}
 {{- end -}}
+{{- if and $known (not (has $role $known)) -}}
+{{- fail (printf "stages.%s: the pipeline %s has no such stage; it has %s" $role $pipeline (join ", " $known)) -}}
+{{- end -}}
+{{- end -}}
+{{- if not (include "antiphon.roles" . | fromJsonArray) -}}
+{{- if $known -}}
+{{- fail (printf "stages: at least one of %s must not be null" (join ", " $known)) -}}
+{{- end -}}
+{{- $names := keys (.Files.Get "pipelines.yaml" | fromYaml).stages | sortAlpha -}}
+{{- fail (printf "model.pipeline: this chart does not know %s, only %s; list the roles of its stages in stages, as in {role: {}}" $pipeline (join ", " $names)) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Arguments: root, role, stage. */}}
+{{- define "antiphon.stageChecks" -}}
 {{- if and (eq .root.Values.model.source "existingClaim") (not (or .stage.modelClaim .root.Values.model.existingClaim)) -}}
 {{- fail (printf "model.source is existingClaim: set model.existingClaim, or stages.%s.modelClaim" .role) -}}
 {{- end -}}

@@ -8,7 +8,7 @@
 {{- define "antiphon.deployment" -}}
 {{- $root := . -}}
 {{- $stages := dict -}}
-{{- range $role := keys .Values.stages | sortAlpha -}}
+{{- range $role := include "antiphon.roles" . | fromJsonArray -}}
 {{- $stage := include "antiphon.stage" (dict "root" $root "role" $role) | fromYaml -}}
 {{- $config := dict -}}
 {{- if eq $stage.accelerator.type "cpu" -}}
@@ -29,7 +29,7 @@
 {{- dict
   "model" (include "antiphon.modelPath" $root)
   "model_name" .Values.model.name
-  "pipeline" .Values.model.pipeline
+  "pipeline" (include "antiphon.pipeline" $root)
   "delivery" .Values.delivery
   "stages" $stages
   "gateway" $gateway

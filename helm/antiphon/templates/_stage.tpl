@@ -1,3 +1,28 @@
+{{/* The model family: that of the embedded model unless one is named. */}}
+{{- define "antiphon.pipeline" -}}
+{{- default (.Files.Get "pipelines.yaml" | fromYaml).embedded .Values.model.pipeline -}}
+{{- end -}}
+
+{{/* The roles of the pipeline's stages as a JSON list; empty if this chart does not know it. */}}
+{{- define "antiphon.knownRoles" -}}
+{{- $stages := (.Files.Get "pipelines.yaml" | fromYaml).stages -}}
+{{- get $stages (include "antiphon.pipeline" .) | default list | toJson -}}
+{{- end -}}
+
+{{/*
+The roles that are installed as a JSON list: those of the pipeline, and those that
+`stages` lists for one from elsewhere, without those that it sets to null.
+*/}}
+{{- define "antiphon.roles" -}}
+{{- $roles := list -}}
+{{- range $role := concat (include "antiphon.knownRoles" . | fromJsonArray) (keys .Values.stages) | uniq | sortAlpha -}}
+{{- if not (and (hasKey $.Values.stages $role) (kindIs "invalid" (get $.Values.stages $role))) -}}
+{{- $roles = append $roles $role -}}
+{{- end -}}
+{{- end -}}
+{{- toJson $roles -}}
+{{- end -}}
+
 {{/*
 A stage's values as YAML: `stageDefaults` with the stage's own on top.
 Arguments: root, role.

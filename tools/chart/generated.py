@@ -1,0 +1,74 @@
+"""The files of the chart that are made from the declarations and the deployment schema.
+
+`pipelines.yaml` has the roles of this repository's pipelines, and which of them serves the
+embedded model: templates cannot read declarations.
+
+`stages.<role>.config` and `gateway.config` are passed on as they are, so their keys, types,
+bounds and defaults have one definition, `antiphon/deployment/schema.py`, from which these parts
+of `values.schema.json` come.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
+from antiphon.pipelines.registry import own_pipelines, pipeline_of
+from tools.launcher.plan import CHECKOUT, EMBEDDED_MODEL
+
+CHART = CHECKOUT / "helm" / "antiphon"
+SCHEMA = CHART / "values.schema.json"
+HEAD = "# Made from antiphon/pipelines by `make chart`: the roles of each pipeline's stages.\n"
+# What the chart decides itself: where a process listens and is found.
+DECIDED_BY_CHART = {"addresses", "listen", "metrics_listen", "http_listen", "grpc_listen"}
+
+
+def pipelines_file() -> str:
+    """`pipelines.yaml` as it should be."""
+    content = {
+        "embedded": pipeline_of(CHECKOUT / EMBEDDED_MODEL).name,
+        "stages": {name: pipeline.roles for name, pipeline in sorted(own_pipelines().items())},
+    }
+    return HEAD + msgspec.yaml.encode(content).decode()
+
+
+def values_schema() -> str:
+    """`values.schema.json` as it should be: its own text with the product's definitions."""
+    schema = json.loads(SCHEMA.read_text())
+    schema["definitions"].update(_product_definitions())
+    return json.dumps(schema, indent=2) + "\n"
+
+
+FILES: dict[Path, Callable[[], str]] = {
+    CHART / "pipelines.yaml": pipelines_file,
+    SCHEMA: values_schema,
+}
+
+
+def _product_definitions() -> dict[str, Any]:
+    """The definitions by name, as JSON Schema."""
+    return {
+        "stageConfig": _config(StageConfig),
+        "gatewayConfig": _config(GatewayConfig),
+        "delivery": _definition(Deployment)["properties"]["delivery"] | {"default": {}},
+    }
+
+
+def _definition(model: type) -> dict[str, Any]:
+    _, definitions = msgspec.json.schema_components((model,), ref_template="#/definitions/{name}")
+    definition: dict[str, Any] = definitions[model.__name__]
+    return definition
+
+
+def _config(model: type) -> dict[str, Any]:
+    properties = {
+        name: schema
+        for name, schema in _definition(model)["properties"].items()
+        if name not in DECIDED_BY_CHART
+    }
+    return {"type": "object", "additionalProperties": False, "properties": properties}
