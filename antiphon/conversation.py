@@ -1,7 +1,7 @@
-"""A conversation as the thinker receives it: what the `input` edge carries.
+"""A conversation as the stage that reads it gets it: what the `input` edge carries.
 
 Messages travel as JSON in the tensor `messages`; beside them recordings as float32
-mono tensors `audio.0`, `audio.1`, ... at the rate that the thinker asks for in
+mono tensors `audio.0`, `audio.1`, ... at the rate that the stage asks for in
 `Describe`, and images and videos as the bytes of their files, uint8 tensors `image.0`,
 ..., `video.0`, .... A part refers to what it shows or plays by index.
 """

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import configparser
+import itertools
 import re
 import shutil
 import subprocess
@@ -23,6 +24,18 @@ PACKAGES = ("antiphon", "gateway", "services", "tools")
 GENERATED = ROOT / "antiphon" / "v1"
 PROTOS = sorted((ROOT / "proto").rglob("*.proto"))
 MAX_LINES = 400
+SOURCES = {".py", ".proto"}
+SHARED = (
+    "antiphon",
+    "gateway",
+    "proto",
+    "services/*.py",
+    "services/lm",
+    "services/text",
+    "tools/demo",
+    "tools/launcher",
+)
+"""Where no family and no stage may be named; what is a family's own within is left out."""
 NAMES_WITHOUT_MEANING = {
     "base", "common", "core", "data", "handler", "handlers", "helper", "helpers",
     "info", "manager", "managers", "mixin", "mixins", "util", "utils",
@@ -102,46 +115,93 @@ def _contract(name: str) -> configparser.SectionProxy:
     return next(each for each in _contracts() if each.name.endswith(f":{name}"))
 
 
-def _families_named_in(folder: Path) -> dict[str, set[str]]:
-    """Names of families, of their stages and of edges between these, by file that has them."""
+def _family_words() -> tuple[set[str], set[str], set[str]]:
+    """Names of families without their marks, of their stages, and of edges between these."""
     pipelines = own_pipelines().values()
-    names = {each.name for each in pipelines} | {role for each in pipelines for role in each.roles}
     edges = {
         edge.name
         for each in pipelines
         for edge in each.edges
         if CLIENT not in (edge.producer, *edge.consumers)
     }
+    roles = {role for each in pipelines for role in each.roles}
+    return {_plain(each.name) for each in pipelines}, roles, edges
+
+
+def _plain(name: str) -> str:
+    """A name without the marks and capitals that tell its spellings apart."""
+    return re.sub(r"[-_.]", "", name).lower()
+
+
+def _families_named_in(root: Path, place: str) -> dict[str, set[str]]:
+    """What the files of a shared place name of a family: by file, from `root` on.
+
+    A family in any spelling, a role as a word or as part of an identifier, and an edge between
+    stages as a whole string.
+    """
+    families, roles, edges = _family_words()
     found = {}
-    for path in folder.rglob("*.py"):
+    for path in _files_of(root, place):
         source = path.read_text()
-        words = set(re.findall(r"[a-z][a-z0-9_]*", source.lower()))
-        constants = (
-            each.value for each in ast.walk(ast.parse(source)) if isinstance(each, ast.Constant)
-        )
-        strings = {each for each in constants if isinstance(each, str)}
-        if named := (words & names) | (strings & edges):
-            found[str(path.relative_to(folder))] = named
+        plain = _plain(source)
+        parts = re.findall(r"[A-Z]+(?![a-z])|[A-Z]?[a-z0-9]+", source)
+        words = {each.lower() for each in parts}
+        words |= {(a + b).lower() for a, b in itertools.pairwise(parts)}
+        named = {each for each in families if each in plain}
+        named |= {each for each in roles if words & {each, f"{each}s", _plain(each)}}
+        if path.suffix == ".py":
+            nodes = ast.walk(ast.parse(source))
+            strings = (each.value for each in nodes if isinstance(each, ast.Constant))
+            named |= edges.intersection(each for each in strings if isinstance(each, str))
+        if named:
+            found[path.relative_to(root).as_posix()] = named
     return found
 
 
-@pytest.mark.parametrize("folder", ["gateway", "tools/launcher", "antiphon/deployment"])
-def test_what_families_share_knows_no_family_and_no_stage_by_name(folder: str) -> None:
-    assert not _families_named_in(ROOT / folder)
+def _files_of(root: Path, place: str) -> Iterator[Path]:
+    """Sources of a folder, or those that a pattern names, without what is a family's own."""
+    own = {f"antiphon/pipelines/{name}.py" for name in own_pipelines()}
+    for path in root.glob(place):
+        for file in [path] if path.is_file() else sorted(path.rglob("*")):
+            name = file.relative_to(root).as_posix()
+            if (
+                file.suffix in SOURCES
+                and name not in own
+                and not name.startswith("antiphon/v1/")
+                and not re.match(r"antiphon/testing/\w+/", name)
+            ):
+                yield file
 
 
-def test_names_of_families_are_found_where_they_are_planted(tmp_path: Path) -> None:
+@pytest.mark.parametrize("place", SHARED)
+def test_what_families_share_knows_no_family_and_no_stage_by_name(place: str) -> None:
+    assert list(_files_of(ROOT, place))
+    assert not _families_named_in(ROOT, place)
+
+
+@pytest.mark.parametrize("place", SHARED)
+def test_names_of_families_are_found_where_they_are_planted(tmp_path: Path, place: str) -> None:
     planted = {
         "constant.py": ('TALKER = ""', {"talker"}),
         "comment.py": ("# As the thinker's text.", {"thinker"}),
+        "class.py": ("class FakeTalker: ...", {"talker"}),
+        "identifier.py": ("def code2wav_of(thinkers): ...", {"code2wav", "thinker"}),
+        "spelling.py": ("import Code2Wav", {"code2wav"}),
         "edge.py": ('frames = tensors["codes"]', {"codes"}),
-        "family.py": ("import antiphon.pipelines.qwen3_omni", {"qwen3_omni"}),
-        "harmless.py": ("message.codes = text or audio", set()),
+        "family.py": ("import antiphon.pipelines.qwen3_omni", {"qwen3omni"}),
+        "configuration.py": ("from transformers import Qwen3OmniMoeConfig", {"qwen3omni"}),
+        "title.py": ("# As Qwen3-Omni does it.", {"qwen3omni"}),
+        "contract.proto": ("// Of the talker only.", {"talker"}),
+        "harmless.py": ("message.codes = text or audio  # stalkers of code", set()),
     }
+    folder = tmp_path / place.partition("*")[0]
+    folder.mkdir(parents=True, exist_ok=True)
+    suffixes = {Path(place).suffix} if "*" in place else SOURCES
+    planted = {name: each for name, each in planted.items() if Path(name).suffix in suffixes}
     for name, (source, _) in planted.items():
-        (tmp_path / name).write_text(source)
-    found = _families_named_in(tmp_path)
-    assert found == {name: names for name, (_, names) in planted.items() if names}
+        (folder / name).write_text(source)
+    found = {Path(name).name: named for name, named in _families_named_in(tmp_path, place).items()}
+    assert found == {name: named for name, (_, named) in planted.items() if named}
 
 
 def test_every_familys_stages_are_kept_apart_from_each_other() -> None:

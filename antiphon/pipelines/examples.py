@@ -80,8 +80,8 @@ def conversation(edge: str) -> Example:
     return example
 
 
-def random_codes(edge: str) -> Example:
-    """Random codec frames, the edge's tensor `codes`, in chunks of `settings.groups`.
+def random_codes(edge: str, tensor: str = "") -> Example:
+    """Random codec frames in chunks of `settings.groups`; without a name the tensor has the edge's.
 
     The first chunk is due at once, each later one when its last frame would have been made.
     """
@@ -98,7 +98,7 @@ def random_codes(edge: str) -> Example:
             codes = draw.integers(told.code_entries, size=shape, dtype=np.uint16)
             chunks: list[TimedChunk] = []
             for start, stop in _groups(settings.groups, frames):
-                tensors = {"codes": codes[start:stop]}
+                tensors = {tensor or edge: codes[start:stop]}
                 chunk = Chunk("", edge, sequence=len(chunks), position=start, tensors=tensors)
                 last = ending(chunk) if stop == frames else chunk
                 chunks.append(TimedChunk((stop - first) / settings.rate_hz, last))

@@ -10,7 +10,6 @@ import grpc
 
 from antiphon.errors import AntiphonError
 from antiphon.pipelines.graph import Pipeline
-from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.server.description import StageIdentity
 from antiphon.runtime.server.link_port import LinkPort
@@ -40,7 +39,7 @@ async def running_stage(
     loaded: LoadedStage,
     role: str,
     *,
-    pipeline: Pipeline = PIPELINE,
+    pipeline: Pipeline,
     limits: StageLimits = LIMITS,
     outbox_bytes: int = 1 << 20,
     links: LinkSettings = LINKS,

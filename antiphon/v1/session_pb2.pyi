@@ -489,7 +489,7 @@ class Sampling(google.protobuf.message.Message):
     max_tokens: builtins.int
     """Most tokens to sample, counting the stop id."""
     top_logprobs: builtins.int
-    """Of the thinker only. Present: its text comes with the log probability of each
+    """Of a stage that makes text. Present: the text comes with the log probability of each
     token, and with those of so many of the likeliest in its place, 0 to 20.
     """
     @property

@@ -399,7 +399,7 @@ class TextDelta(google.protobuf.message.Message):
 
     @property
     def logprobs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TokenLogprob]:
-        """Present with the thinker's `top_logprobs`: one for each token whose text begins
+        """Present if `top_logprobs` asks for them: one for each token whose text begins
         here. The stop id, other ids without text, and what a stop string cut off have none.
         """
 

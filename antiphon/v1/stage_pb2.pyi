@@ -109,13 +109,13 @@ class DescribeResponse(google.protobuf.message.Message):
     OPTIONS_FIELD_NUMBER: builtins.int
     READS_ALOUD_FIELD_NUMBER: builtins.int
     model: builtins.str
-    """Name that clients ask for, for example "qwen3-omni"."""
+    """Name that clients ask for: that of the checkpoint's directory."""
     checkpoint_fingerprint: builtins.str
     """Identifies the weights and configuration; stages of one session must agree."""
     pipeline: builtins.str
-    """Name of the pipeline, for example "qwen3_omni"."""
+    """Name of the pipeline, which is the model family."""
     role: builtins.str
-    """Role in the pipeline, for example "talker"."""
+    """Role in the pipeline, which is the name of the stage."""
     sample_rate_hz: builtins.int
     """Of produced audio, Hz; 0 where the stage makes none."""
     samples_per_frame: builtins.int

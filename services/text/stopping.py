@@ -4,7 +4,7 @@ Laws:
 - A reply ends with a stop id, with a stop string, or with `limit` ids, in this order
   of precedence. Its text ends right before the earliest stop string.
 - Text is released as soon as it cannot be the beginning of a stop string.
-- The talker has a row for every id but the last sampled one (HF feeds id n to get id
+- There is a row for every id but the last sampled one (HF feeds id n to get id
   n+1), so the last sampled id is never spoken: not a stop id, not the id that a
   length limit ended on. Any other id may be spoken at once.
 - With stop strings, an id is spoken once its text is released, and never if its text

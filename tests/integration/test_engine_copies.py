@@ -13,8 +13,8 @@ from stage_session import Request, Session, codes_chunk, opening
 
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, LoadedStage
 from antiphon.segment import SegmentKey
-from antiphon.testing.fake_engine import FACTS, FakeEngine
-from antiphon.testing.stage_harness import running_stage
+from antiphon.testing.qwen3_omni.fake_engine import FACTS, FakeEngine
+from antiphon.testing.qwen3_omni.fake_stages import running_stage
 from antiphon.transport.device_edge import NoStream, Staging, ToHost
 from antiphon.wire.chunks import chunk_to_proto
 

@@ -12,8 +12,9 @@ from stage_session import Request, Session, codes_chunk, opening
 from antiphon.errors import AntiphonError
 from antiphon.runtime.engine import LoadedStage
 from antiphon.segment import SegmentKey
-from antiphon.testing.fake_engine import EXPLOSION, FACTS, FakeEngine
-from antiphon.testing.stage_harness import RunningStage, running_stage
+from antiphon.testing.qwen3_omni.fake_engine import EXPLOSION, FACTS, FakeEngine
+from antiphon.testing.qwen3_omni.fake_stages import running_stage
+from antiphon.testing.stage_harness import RunningStage
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_to_proto
 

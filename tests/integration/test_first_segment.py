@@ -8,8 +8,9 @@ import numpy as np
 from stage_session import Request, Session, codes_chunk, opening
 
 from antiphon.runtime.engine import LoadedStage
-from antiphon.testing.fake_engine import FACTS, FakeEngine
-from antiphon.testing.stage_harness import LIMITS, RunningStage, running_stage
+from antiphon.testing.qwen3_omni.fake_engine import FACTS, FakeEngine
+from antiphon.testing.qwen3_omni.fake_stages import running_stage
+from antiphon.testing.stage_harness import LIMITS, RunningStage
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_to_proto
 

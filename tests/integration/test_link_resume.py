@@ -13,9 +13,10 @@ import pytest
 from stage_session import Request, Session, codes_chunk, opening
 
 from antiphon.runtime.engine import LoadedStage
-from antiphon.testing.fake_engine import FACTS, FakeEngine
 from antiphon.testing.link_rig import CutWire, LinkConsumer, serving
-from antiphon.testing.stage_harness import LINKS, RunningStage, running_stage
+from antiphon.testing.qwen3_omni.fake_engine import FACTS, FakeEngine
+from antiphon.testing.qwen3_omni.fake_stages import running_stage
+from antiphon.testing.stage_harness import LINKS, RunningStage
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.transport.payload.registry import attach_best
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2

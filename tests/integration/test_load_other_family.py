@@ -21,7 +21,7 @@ from antiphon.runtime.engine import (
     SegmentSettings,
 )
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.fake_engine import FACTS, GROUPS, SAMPLES_PER_FRAME, FakeEngine
+from antiphon.testing.qwen3_omni.fake_engine import FACTS, GROUPS, SAMPLES_PER_FRAME, FakeEngine
 from antiphon.testing.stage_harness import running_stage
 from tools.load.content import Content
 from tools.load.run import Load, Run, run_load

@@ -18,8 +18,8 @@ from antiphon.pipelines.graph import Edge
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import LoadedStage
 from antiphon.segment import SegmentKey
-from antiphon.testing.fake_engine import FACTS, GROUPS, SAMPLES_PER_FRAME, FakeEngine
-from antiphon.testing.fake_talker import FakeTalker
+from antiphon.testing.qwen3_omni.fake_engine import FACTS, GROUPS, SAMPLES_PER_FRAME, FakeEngine
+from antiphon.testing.qwen3_omni.fake_talker import FakeTalker
 from antiphon.testing.stage_harness import LINKS, RunningStage, running_stage
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
@@ -239,7 +239,9 @@ async def test_what_primes_may_come_before_its_session_and_its_segment(
 
 
 async def test_an_edge_whose_consumer_cannot_be_primed_refuses_it() -> None:
-    async with running_stage(LoadedStage(FakeTalker(1), FACTS), "talker") as running:
+    async with running_stage(
+        LoadedStage(FakeTalker(1), FACTS), "talker", pipeline=PIPELINE
+    ) as running:
         session = Session(running, "tokens")
         await session.send(Request(open=session_pb2.SessionOpen(session_id="tokens")))
         await session.read("opened")

@@ -20,9 +20,9 @@ from antiphon.runtime.session.facts import (
     TimePassed,
 )
 from antiphon.runtime.session.plan import StageLimits, StagePlan
-from antiphon.testing.fake_engine import FACTS, POISON, FakeEngine
+from antiphon.testing.qwen3_omni.fake_engine import FACTS, POISON, FakeEngine
+from antiphon.testing.qwen3_omni.fake_stages import running_stage
 from antiphon.testing.recording import Recording, replay
-from antiphon.testing.stage_harness import running_stage
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_to_proto
 

@@ -28,8 +28,9 @@ from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
 from antiphon.runtime.stepping.thread import RESULT_PERMITS
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import SegmentKey
-from antiphon.testing.fake_engine import FACTS, FakeEngine
-from antiphon.testing.stage_harness import LIMITS, RunningStage, running_stage
+from antiphon.testing.qwen3_omni.fake_engine import FACTS, FakeEngine
+from antiphon.testing.qwen3_omni.fake_stages import running_stage
+from antiphon.testing.stage_harness import LIMITS, RunningStage
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
 from antiphon.wire import blob
 from antiphon.wire.chunks import chunk_to_proto

@@ -26,7 +26,7 @@ from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
 from antiphon.runtime.session.states import State
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery, FinishReason, SegmentKey
-from antiphon.testing.fake_engine import SAMPLES_PER_FRAME
+from antiphon.testing.qwen3_omni.fake_engine import SAMPLES_PER_FRAME
 
 HERE, THERE = Destination("here:1"), Destination("there:2")
 POLICY = ChunkPolicy(first=1, ramp=(2, 4), steady=5)

@@ -4,7 +4,7 @@ from collections import Counter
 
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.server.description import MAX_COUNT, StageIdentity, describe
-from antiphon.testing.fake_engine import FACTS
+from antiphon.testing.qwen3_omni.fake_engine import FACTS
 from antiphon.transport.settings import LinkState
 
 

@@ -10,7 +10,7 @@ from antiphon.runtime.session.facts import Standing
 from antiphon.runtime.session.instructions import Admit, EngineCommand, Feed
 from antiphon.runtime.stepping.rounds import EngineRounds
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.fake_engine import NEUTRAL_SAMPLING, FakeEngine
+from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING, FakeEngine
 
 ONE, OTHER = SegmentKey("one", 0), SegmentKey("other", 0)
 SETTINGS = SegmentSettings("", NEUTRAL_SAMPLING, frozenset({"audio"}))

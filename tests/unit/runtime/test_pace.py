@@ -26,7 +26,7 @@ from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageL
 from antiphon.runtime.session.table import SessionTable
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import Delivery, FinishReason, SegmentKey
-from antiphon.testing.fake_engine import NEUTRAL_SAMPLING
+from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 TEXT = PIPELINE.edge("text")
 TALKER = "talker:1"

@@ -51,7 +51,7 @@ from antiphon.runtime.session.states import State
 from antiphon.runtime.session.table import SessionTable
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import Delivery, FinishReason, SegmentKey
-from antiphon.testing.fake_engine import NEUTRAL_SAMPLING
+from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 
 LIMITS = StageLimits(
     slots=2,

@@ -23,7 +23,7 @@ from antiphon.runtime.session.states import State
 from antiphon.runtime.session.table import SessionTable
 from antiphon.runtime.stepping.rounds import EngineRounds
 from antiphon.segment import SegmentKey
-from antiphon.testing.fake_engine import NEUTRAL_SAMPLING, FakeEngine
+from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING, FakeEngine
 
 IN_STEP = frozenset({KEY})
 KNOWN = {KEY: Standing(None, 1)}

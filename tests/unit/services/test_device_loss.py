@@ -8,7 +8,7 @@ import torch
 from antiphon.errors import Internal
 from antiphon.runtime.engine import EngineEvent, Failed, SegmentSettings
 from antiphon.segment import SegmentKey
-from antiphon.testing.fake_engine import NEUTRAL_SAMPLING
+from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 from services.device_loss import device_is_lost
 from services.qwen3_omni.thinker.segment import Segment
 

@@ -16,7 +16,7 @@ from antiphon.runtime.engine import (
     SegmentSettings,
 )
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.fake_engine import GROUPS
+from antiphon.testing.qwen3_omni.fake_engine import GROUPS
 
 
 class FakeTalker:
