@@ -61,7 +61,9 @@ class Edge:
     of a segment leave an edge with a pace, neither grouped nor governed, at least `pace_s`
     seconds apart: what is made sooner goes with the next. `rate_hz` is how many positions a
     second of audio takes; 0: the edge carries none, or the checkpoint decides. The consumer of a
-    `primed` edge can be primed: see `Emitted.prime`.
+    `primed` edge can be primed: see `Emitted.prime`. Where a consumer must see `look_ahead`
+    positions beyond what it makes, every chunk of a grouped edge ends so many later, and the
+    consumer makes whole groups.
     """
 
     name: str
@@ -76,6 +78,13 @@ class Edge:
     pace_s: float = 0.0
     rate_hz: float = 0.0
     primed: bool = False
+    look_ahead: int = 0
+
+    def __post_init__(self) -> None:
+        if self.look_ahead and not self.grouped:
+            raise FailedPrecondition(f"{self.name}: look_ahead moves the chunks of a grouped edge")
+        if self.primed and CLIENT in self.consumers:
+            raise FailedPrecondition(f"{self.name}: a client cannot be primed")
 
     def check(self, tensors: Tensors) -> None:
         """Raise `DataLoss` for a declared tensor of another dtype or shape."""

@@ -55,7 +55,7 @@ class Outlet:
     ) -> None:
         self._edge = edge
         self._delivery = delivery
-        self._policy = policy
+        self._policy = replace(policy, first=policy.first + edge.look_ahead)
         self._credit = None if delivery is Delivery.WHOLE else credit
         self._pace_s = edge.pace_s if delivery is Delivery.STREAM else 0.0
         self._rests_until = -math.inf

@@ -1,7 +1,8 @@
 """A model-free engine for the code2wav role: the runtime's tests run on it.
 
 Each codec frame becomes `SAMPLES_PER_FRAME` samples whose value is its first code and, where
-the segment was primed, the sum of those of the frames that primed it.
+the segment was primed, the sum of those of the frames that primed it. An engine with
+`look_ahead` decodes a frame when so many more, or the end, have come.
 Frames with the code `POISON` fail their segment, `EXPLOSION` the whole engine.
 """
 
@@ -65,7 +66,8 @@ class FakeEngine:
     thread.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, look_ahead: int = 0) -> None:
+        self._look_ahead = look_ahead
         self.segments: dict[SegmentKey, _Segment] = {}
         self.admitted: deque[SegmentSettings] = deque(maxlen=1024)
         self.released: queue.Queue[SegmentKey] = queue.Queue(1024)
@@ -92,7 +94,8 @@ class FakeEngine:
     def awaited_edge(self, key: SegmentKey) -> str | None:
         """`codes` while there is nothing to decode and no end."""
         segment = self.segments[key]
-        return None if segment.frames or segment.finish_reason else "codes"
+        waiting = sum(map(len, segment.frames))
+        return None if waiting > self._look_ahead or segment.finish_reason else "codes"
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
         """Decode what every segment has."""
@@ -113,6 +116,9 @@ class FakeEngine:
         segment = self.segments[key]
         frames, segment.frames = segment.frames, []
         codes = np.concatenate(frames) if frames else np.empty((0, GROUPS), np.uint16)
+        if self._look_ahead and segment.finish_reason is None:
+            segment.frames = [codes[-self._look_ahead :]]
+            codes = codes[: -self._look_ahead]
         if EXPLOSION in codes:
             raise RuntimeError("the fake engine exploded")
         if POISON in codes:

@@ -1,9 +1,12 @@
 from __future__ import annotations
 
+from dataclasses import replace
+from typing import Any
+
 import numpy as np
 import pytest
 
-from antiphon.errors import DataLoss
+from antiphon.errors import DataLoss, FailedPrecondition
 from antiphon.pipelines.qwen3_omni import PIPELINE
 
 
@@ -34,3 +37,17 @@ def test_edge_takes_what_it_declares_and_what_it_does_not_speak_of() -> None:
         {"rows": np.ones((2, 8), np.float16), "row_positions": np.ones(2, np.int32)}
     )
     PIPELINE.edge("input").check({"messages": np.ones(2, np.uint8), "audio.0": np.float32(1)})
+
+
+@pytest.mark.parametrize(
+    ("edge", "change", "words"),
+    [
+        ("tokens", {"look_ahead": 1}, "tokens: look_ahead"),
+        ("audio", {"primed": True}, "audio: a client"),
+    ],
+)
+def test_an_edge_is_refused_when_its_parts_contradict_each_other(
+    edge: str, change: dict[str, Any], words: str
+) -> None:
+    with pytest.raises(FailedPrecondition, match=words):
+        replace(PIPELINE.edge(edge), **change)

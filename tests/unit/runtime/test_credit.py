@@ -1,12 +1,12 @@
-"""Credit: alone, at an outlet, in the table, and between two stages in any order of things."""
+"""Credit: alone, at an outlet, and in the table."""
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from two_stages import DOWNSTREAM, KEY, LIMITS, TwoStages
+from two_stages import DOWNSTREAM, FRAMES, KEY, LIMITS, POLICY, WINDOWS, TwoStages
 
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.qwen3_omni import PIPELINE
@@ -23,30 +23,16 @@ from antiphon.runtime.session.facts import (
 from antiphon.runtime.session.instructions import Destination, End, Limit, Release, Report
 from antiphon.runtime.session.outlet import Outlet
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
-from antiphon.runtime.session.states import State
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery, FinishReason, SegmentKey
 from antiphon.testing.qwen3_omni.fake_engine import SAMPLES_PER_FRAME
 
 HERE, THERE = Destination("here:1"), Destination("there:2")
-POLICY = ChunkPolicy(first=1, ramp=(2, 4), steady=5)
 CODES, AUDIO = PIPELINE.edge("codes"), PIPELINE.edge("audio")
-FRAMES = 200
-WINDOWS = {"codes": 8, "audio": 10 * SAMPLES_PER_FRAME}
 
 
 def codes(start: int, count: int) -> dict[str, np.ndarray]:
     return {"codes": np.arange(start, start + count, dtype=np.uint16).repeat(2).reshape(-1, 2)}
-
-
-def bound(windows: dict[str, int], policy: ChunkPolicy) -> int:
-    """Frames that the talker may be ahead of the client.
-
-    The audio window; what one code2wav step may add to it, which is what can lie in
-    front of it; and what the codes window lets the talker make behind that.
-    """
-    biggest = max(policy.first, *policy.ramp, policy.steady)
-    return -(-windows["audio"] // SAMPLES_PER_FRAME) + 2 * (windows["codes"] + biggest)
 
 
 # -- the counts ----------------------------------------------------------------------------
@@ -161,112 +147,19 @@ def test_outlet_uses_no_credit_when_delivery_is_whole() -> None:
     assert len(piece.tensors["codes"]) == 60
 
 
-# -- between two stages --------------------------------------------------------------------
-
-
-def test_paused_client_stops_both_engines_and_gets_everything_later() -> None:
-    stages = TwoStages(FRAMES, WINDOWS, policy=POLICY)
-    stages.run(client=False)
-    made = stages.talking.made[KEY]
-    assert 0 < made <= bound(WINDOWS, POLICY) < FRAMES
-    assert stages.talker.table.held_segments == stages.code2wav.table.held_segments == 1
-    assert not stages.talker.rounds.steppable
-    assert not stages.code2wav.rounds.steppable
-    stages.run(client=True)
-    assert stages.samples() == np.repeat(np.arange(1.0, FRAMES + 1), SAMPLES_PER_FRAME).tolist()
-    for host in (stages.talker, stages.code2wav):
-        assert [type(each) for each in host.ended] == [Report]
-        assert host.table.state("s") is State.PARKED
-        assert host.table.open_segments == host.table.held_segments == 0
-
-
-def test_paused_client_stops_nothing_when_there_are_no_windows() -> None:
-    stages = TwoStages(FRAMES, {}, policy=POLICY)
-    stages.run(client=False)
-    assert stages.talking.made[KEY] == FRAMES > bound(WINDOWS, POLICY)
-
-
-@pytest.mark.parametrize("windows", [{"codes": 8}, {"audio": WINDOWS["audio"]}])
-def test_one_window_alone_bounds_its_own_edge(windows: dict[str, int]) -> None:
-    stages = TwoStages(FRAMES, windows, policy=POLICY)
-    stages.run(client=False)
-    heard = sum(len(chunk.tensors["samples"]) for chunk in stages.code2wav.sent if chunk.tensors)
-    if "audio" in windows:
-        # The talker is free; code2wav stops, by a step at most, where the client has.
-        assert stages.talking.made[KEY] == FRAMES
-        assert stages.code2wav.table.held_segments == 1
-        assert heard <= windows["audio"]
-    else:
-        # Code2wav is free and takes everything at once, so that the talker is never held.
-        assert heard == FRAMES * SAMPLES_PER_FRAME
-
-
-@pytest.mark.parametrize("edges", [("codes",), ("audio",), ("codes", "audio")])
-@pytest.mark.parametrize("window", [1, 8])
-def test_chunks_larger_than_the_window_and_whole_delivery_go_through(
-    edges: tuple[str, ...], window: int
-) -> None:
-    windows = {"codes": window, "audio": window}
-    policy = ChunkPolicy(first=64, ramp=(), steady=64)
-    for delivery in ({}, dict.fromkeys(edges, Delivery.WHOLE)):
-        stages = TwoStages(FRAMES, windows, policy=policy, delivery=delivery)
-        stages.run(client=True)
-        assert stages.frames_taken == FRAMES
-        assert stages.heard[-1].segment_finished
-
-
-@settings(max_examples=150, deadline=None)
-@given(
-    frames=st.integers(0, 60),
-    window=st.integers(1, 12),
-    ahead=st.integers(1, 80),
-    policy=st.builds(
-        ChunkPolicy,
-        first=st.integers(1, 9),
-        ramp=st.lists(st.integers(1, 9), max_size=3).map(tuple),
-        steady=st.integers(1, 20),
-    ),
-    order=st.lists(st.integers(0, 6), min_size=50, max_size=300),
-)
-def test_nothing_is_lost_or_stuck_and_the_bound_holds_in_any_order(
-    frames: int, window: int, ahead: int, policy: ChunkPolicy, order: list[int]
-) -> None:
-    windows = {"codes": window, "audio": ahead}
-    stages = TwoStages(frames, windows, policy=policy)
-    allowed = bound(windows, policy)
-    for number in order:
-        stages.moves[number]()
-        assert stages.talking.made[KEY] - stages.frames_taken <= allowed
-    stages.run(client=False)
-    assert stages.talking.made[KEY] - stages.frames_taken <= allowed
-    stages.run(client=True)
-    assert stages.samples() == np.repeat(np.arange(1.0, frames + 1), SAMPLES_PER_FRAME).tolist()
-    assert [chunk.segment_finished for chunk in stages.heard].count(True) == 1
-    assert stages.code2wav.table.state("s") is State.PARKED
-
-
-@settings(max_examples=60, deadline=None)
-@given(
-    window=st.integers(1, 12),
-    sizes=st.lists(st.integers(1, 40), min_size=1, max_size=3),
-    order=st.lists(st.integers(0, 6), max_size=100),
-)
-def test_what_primes_uses_no_credit_and_comes_first_in_any_order(
-    window: int, sizes: list[int], order: list[int]
-) -> None:
-    reference = [np.full((size, 2), 3, np.uint16) for size in sizes]
-    windows = {"codes": window, "audio": 4}
-    stages, plain = (TwoStages(30, windows, policy=POLICY, reference=r) for r in (reference, ()))
-    stages.run(client=False)
-    plain.run(client=False)
-    # The talker stops where one without a reference does.
-    assert stages.talking.made[KEY] == plain.talking.made[KEY]
-    for number in order:
-        stages.moves[number]()
-    stages.run(client=True)
-    primed = np.arange(1.0, 31) + 3 * sum(sizes)
-    assert stages.samples() == np.repeat(primed, SAMPLES_PER_FRAME).tolist()
-    assert stages.talker.table.tally.positions == {"codes": 30}
+def test_outlet_lets_the_engine_complete_the_chunk_with_its_look_ahead() -> None:
+    edge = replace(CODES, look_ahead=3)
+    out = Outlet(edge, Delivery.STREAM, POLICY, Credit(2, [HERE]))
+    assert out.limit == 4
+    assert out.push(0, codes(0, 3), None) == []
+    assert not out.held
+    (first,) = out.push(3, codes(3, 1), None)
+    assert len(first.tensors["codes"]) == 4
+    assert out.held
+    out.grant(HERE, 6)
+    assert (out.limit, out.held) == (10, False)
+    (second,) = out.push(4, codes(4, 2), None)
+    assert len(second.tensors["codes"]) == 2
 
 
 # -- the table's clock, slots and way out --------------------------------------------------

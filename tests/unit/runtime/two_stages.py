@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from antiphon.chunk import Chunk, Tensor
+from antiphon.pipelines.graph import Pipeline
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Engine
 from antiphon.runtime.session.facts import (
@@ -44,12 +45,23 @@ from antiphon.testing.qwen3_omni.fake_talker import FakeTalker
 LIMITS = StageLimits(slots=4, stall_timeout_s=5.0, hold_timeout_s=3.0, hold_bytes=1 << 20)
 DOWNSTREAM = "code2wav:1"
 KEY = SegmentKey("s", 0)
+POLICY = ChunkPolicy(first=1, ramp=(2, 4), steady=5)
+FRAMES = 200
+WINDOWS = {"codes": 8, "audio": 10 * SAMPLES_PER_FRAME}
+
+
+def with_look_ahead(positions: int) -> Pipeline:
+    """A pipeline whose code2wav must see so many frames beyond what it makes."""
+    codes = replace(PIPELINE.edge("codes"), look_ahead=positions)
+    edges = tuple(codes if edge.name == codes.name else edge for edge in PIPELINE.edges)
+    return replace(PIPELINE, edges=edges)
 
 
 @dataclass
 class Host:
     """One stage process without its process."""
 
+    pipeline: Pipeline
     role: str
     engine: Engine
     commands: list[EngineCommand] = field(default_factory=list)
@@ -59,7 +71,7 @@ class Host:
     ended: list[Report | End] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        plan = StagePlan.of(PIPELINE, self.role, NEUTRAL_SAMPLING, LIMITS)
+        plan = StagePlan.of(self.pipeline, self.role, NEUTRAL_SAMPLING, LIMITS)
         self.table = SessionTable(plan)
         counted_by = {edge.name: edge.counted_by for edge in plan.outputs.values()}
         self.rounds = EngineRounds(self.engine, counted_by)
@@ -107,11 +119,14 @@ class TwoStages:
         policy: ChunkPolicy | None = None,
         delivery: Mapping[str, Delivery] | None = None,
         reference: Sequence[Tensor] = (),
+        look_ahead: int = 0,
     ) -> None:
         self.now = 0.0
         self.talking = FakeTalker(frames, reference)
-        self.talker = Host("talker", self.talking)
-        self.code2wav = Host("code2wav", FakeEngine())
+        pipeline = with_look_ahead(look_ahead)
+        self.look_ahead = look_ahead
+        self.talker = Host(pipeline, "talker", self.talking)
+        self.code2wav = Host(pipeline, "code2wav", FakeEngine(look_ahead))
         self.heard: list[Chunk] = []
         self.windows = windows
         self.audio_is_whole = (delivery or {}).get("audio") is Delivery.WHOLE
@@ -144,7 +159,7 @@ class TwoStages:
         if not self.code2wav.grants:
             return False
         grant = self.code2wav.grants.popleft()
-        left = self.frames_taken + _frames(self.code2wav.sent)
+        left = self.frames_taken + _frames(self.code2wav.sent) + self.look_ahead
         assert self.audio_is_whole or grant.positions <= left + self.windows["codes"]
         table, to = self.talker.table, Destination(DOWNSTREAM)
         self.talker.take(
