@@ -34,6 +34,7 @@ SHARED = (
     "services/text",
     "tools/demo",
     "tools/launcher",
+    "tools/load",
 )
 """Where no family and no stage may be named; what is a family's own within is left out."""
 NAMES_WITHOUT_MEANING = {

@@ -15,7 +15,8 @@ from antiphon.wire.convert import finish_reason_from_proto
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """One model of a server. `sample_rate_hz` is that of produced audio."""
+    """One model of a server. `sample_rate_hz` is that of produced audio; `sampling_stages` are the
+    names in `sampling` of `generate`."""
 
     name: str
     voices: tuple[str, ...]
@@ -23,6 +24,7 @@ class ModelInfo:
     input_kinds: tuple[str, ...]
     output_kinds: tuple[str, ...]
     context_limit: int
+    sampling_stages: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +121,7 @@ def server_info_from_proto(proto: speech_pb2.GetServerInfoResponse) -> ServerInf
             input_kinds=tuple(model.input_kinds),
             output_kinds=tuple(model.output_kinds),
             context_limit=model.context_limit,
+            sampling_stages=tuple(model.sampling_stages),
         )
         for model in proto.models
     )

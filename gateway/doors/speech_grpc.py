@@ -133,6 +133,7 @@ def server_info(stages: Stages) -> speech_pb2.GetServerInfoResponse:
             input_kinds=reader.input_kinds,
             output_kinds=sorted(lineup.outputs, reverse=True),
             context_limit=reader.context_limit,
+            sampling_stages=stages.accepted().sampling_stages,
         )
         break
     return info

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import io
 from collections.abc import AsyncIterator
 from typing import Any
 
@@ -20,6 +21,9 @@ from antiphon.sampling import SamplingRequest
 from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2, speech_pb2, speech_pb2_grpc, stage_pb2
 from gateway.server import Gateway
+from tools.load.options import read_options
+from tools.load.target import target_at
+from tools.load.trials import load_service
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -141,7 +145,7 @@ async def test_generate_is_answered_with_all_that_the_family_makes(band: Band) -
         stub: Any = speech_pb2_grpc.SpeechServiceStub(channel)
         (model,) = (await stub.GetServerInfo(speech_pb2.GetServerInfoRequest())).models
         assert (list(model.output_kinds), list(model.voices)) == (["audio"], [])
-        assert model.sample_rate_hz == 8000
+        assert (model.sample_rate_hz, list(model.sampling_stages)) == (8000, [ARRANGER])
         part = speech_pb2.Part(text="Hi")
         request = speech_pb2.GenerateRequest(
             messages=[speech_pb2.Message(role="user", parts=[part])],
@@ -150,3 +154,26 @@ async def test_generate_is_answered_with_all_that_the_family_makes(band: Band) -
         kinds = [event.WhichOneof("event") async for event in stub.Generate(request)]
     assert kinds == ["started", "audio", "finished"]
     assert fakes[ARRANGER].sessions[-1].segment.sampling[ARRANGER].top_k == 4
+
+
+async def test_models_tell_the_outputs_the_stages_that_sample_and_the_rate(band: Band) -> None:
+    (model,) = (await band[2].get("/v1/models")).json()["data"]
+    assert (model["outputs"], model["voices"]) == (["audio"], [])
+    assert (model["sampling_stages"], model["sample_rate_hz"]) == ([ARRANGER], 8000)
+
+
+@pytest.mark.parametrize("door", ["http", "grpc"])
+async def test_load_is_made_of_what_the_gateway_tells(band: Band, door: str) -> None:
+    fakes, gateway, _ = band
+    address = f"http://{gateway.http_address}" if door == "http" else gateway.grpc_address
+    arguments = ("--sessions", "1", "--seconds", "0.1", "--warm-up", "0", "--frames", "20")
+    options = read_options(["gateway", "--target", address, *arguments])
+    result = await load_service(options, target_at("gateway", address), io.StringIO())
+    assert (result.errors, result.metrics["ttft"]) == ({}, None)
+    requests = result.requests.succeeded
+    assert result.audio_s_per_s * result.measured_s == pytest.approx(requests * 300 / 8000)
+    assert [each.metric for each in result.objectives] == ["ttfa", "underrun"]
+    segment = fakes[ARRANGER].sessions[-1].segment
+    limits = {role: each.max_tokens for role, each in segment.sampling.items() if each.max_tokens}
+    # The reader makes no text and others sample: how long it may go on is its own matter.
+    assert limits == {ARRANGER: 21}

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 from collections.abc import Sequence
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, cast
 
 import msgspec
 
@@ -15,10 +15,12 @@ from antiphon.client.events import AudioDelta, Event, Finished, TextDelta
 from antiphon.client.reply import BYTES_PER_SAMPLE
 from antiphon.client.request import GenerateOptions, Modality
 from antiphon.errors import AntiphonError, DataLoss, DeadlineExceeded, Unavailable
+from antiphon.sampling import INPUT_STAGE
 from tools.load.content import AUDIO, Content
 from tools.load.http_stream import HttpAddress, server_sent_events
 from tools.load.measured import StageTimes, Trace
 from tools.load.openai_stream import ChatPiece, read_event
+from tools.load.served import ServedModel
 
 CHAT_PATH = "/v1/chat/completions"
 
@@ -29,10 +31,13 @@ class GrpcDriver:
     The bytes of `text` and `audio` are those of the characters and samples alone.
     """
 
-    def __init__(self, address: str, content: Content, *, timeout_s: float) -> None:
+    def __init__(
+        self, address: str, model: ServedModel, content: Content, *, timeout_s: float
+    ) -> None:
+        self.outputs = content.outputs or model.outputs
         self._client = AsyncClient(address)
+        self._model = model
         self._content = content
-        self.outputs: Sequence[Modality] = ("text",) if content.outputs else ("text", "audio")
         self._timeout_s = timeout_s
 
     async def ask(self, trace: Trace) -> None:
@@ -49,11 +54,9 @@ class GrpcDriver:
     def _options(self, number: int) -> GenerateOptions:
         content = self._content
         return {
-            "modalities": self.outputs,
+            "modalities": cast("Sequence[Modality]", self.outputs),
             "voice": content.voice,
-            "seed": number,
-            "max_tokens": content.reply_tokens or None,
-            "sampling": {"talker": content.sampling(number, text=False)},
+            "sampling": self._model.sampling(content, number),
             "delivery": content.delivery,
             "chunk_policy": content.chunk_policy,
         }
@@ -85,24 +88,16 @@ def _note(event: Event, now: float, trace: Trace, sample_rate_hz: int) -> None:
 class HttpDriver:
     """Implements `run.Driver` with streamed chat completions, a connection for each.
 
-    The bytes of `text` and `audio` are those of whole server-sent events, base64 and
-    all. `sample_rate_hz` is that of the audio, which HTTP does not tell.
+    The bytes of `text` and `audio` are those of whole server-sent events, base64 and all.
     """
 
     def __init__(
-        self,
-        address: HttpAddress,
-        model: str,
-        content: Content,
-        *,
-        sample_rate_hz: int,
-        timeout_s: float,
+        self, address: HttpAddress, model: ServedModel, content: Content, *, timeout_s: float
     ) -> None:
+        self.outputs = content.outputs or model.outputs
         self._address = address
         self._model = model
         self._content = content
-        self.outputs = content.outputs
-        self._sample_rate_hz = sample_rate_hz
         self._timeout_s = timeout_s
 
     async def ask(self, trace: Trace) -> None:
@@ -135,25 +130,26 @@ class HttpDriver:
             trace.texts.append(now)
             trace.moved("text", size_bytes)
         if piece.pcm16_bytes:
-            seconds = piece.pcm16_bytes / (BYTES_PER_SAMPLE * self._sample_rate_hz)
+            seconds = piece.pcm16_bytes / (BYTES_PER_SAMPLE * self._model.sample_rate_hz)
             trace.audio.append((now, seconds))
             trace.moved("audio", size_bytes)
 
     def _body(self, number: int) -> dict[str, Any]:
-        content = self._content
+        content, model = self._content, self._model
+        sampling = model.sampling(content, number)
+        reading = sampling.pop(INPUT_STAGE)
         body: dict[str, Any] = {
-            "model": self._model,
+            "model": model.id,
             "messages": [{"role": "user", "content": content.prompt(number)}],
-            "modalities": content.outputs,
-            "seed": number,
+            "modalities": self.outputs,
+            "seed": reading.seed,
+            "max_completion_tokens": reading.max_tokens,
             "stream": True,
+            **{stage: request.given() for stage, request in sampling.items()},
         }
-        if AUDIO in content.outputs:
-            body["audio"] = {"voice": content.voice, "format": "pcm16"}
-            talker = content.sampling(number, text=False)
-            body["talker"] = {"seed": number, "max_tokens": talker.max_tokens}
-        if content.reply_tokens:
-            body["max_completion_tokens"] = content.reply_tokens
+        if AUDIO in self.outputs:
+            voice = content.voice or next(iter(model.voices), "")
+            body["audio"] = {"voice": voice, "format": "pcm16"}
         if content.delivery is not None:
             body["delivery"] = content.delivery.value
         if content.chunk_policy is not None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from antiphon.client.aio import AsyncClient
+from antiphon.client.events import ModelInfo
 from antiphon.errors import FailedPrecondition, NotImplementedYet, Unavailable
 from antiphon.pipelines.graph import CLIENT
 from antiphon.v1 import stage_pb2
@@ -10,11 +13,14 @@ from tools.launcher.plan import GATEWAY
 from tools.load.stage_driver import describe_stage
 
 
-async def check_gateway(address: str) -> None:
-    """Raise `FailedPrecondition` when something else answers, `Unavailable` when nothing does."""
+async def describe_gateway(address: str) -> Sequence[ModelInfo]:
+    """The models that the gateway serves.
+
+    Raises `FailedPrecondition` when something else answers, `Unavailable` when nothing does.
+    """
     try:
         async with AsyncClient(address) as client:
-            await client.server_info()
+            return (await client.server_info()).models
     except NotImplementedYet as error:
         try:
             found = f"a {(await describe_stage(address)).role}"
@@ -35,7 +41,7 @@ async def describe_role(address: str, role: str) -> stage_pb2.DescribeResponse:
         description = await describe_stage(address)
     except NotImplementedYet as error:
         try:
-            await check_gateway(address)
+            await describe_gateway(address)
         except FailedPrecondition:
             raise FailedPrecondition(f"{address} is another kind of service") from error
         raise FailedPrecondition(f"{address} is a {GATEWAY}, not a {role}") from error

@@ -68,7 +68,7 @@ async def started(service: str, deployment: Deployment, report: Report) -> Async
 async def _one_stage(
     role: str, deployment: Deployment, report: Report
 ) -> AsyncIterator[ServiceProcess]:
-    """One stage without the others: a real thinker would not fit beside code2wav."""
+    """One stage without the others, which need not fit on the machine beside it."""
     root = application_root()
     deployment, _ = resolve(deployment, root)
     with tempfile.TemporaryDirectory(prefix="antiphon-load-") as directory:

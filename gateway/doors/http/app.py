@@ -25,6 +25,7 @@ from gateway.doors.http.endpoint import Endpoint
 from gateway.doors.http.errors import error_response
 from gateway.doors.sending import BoundedSending
 from gateway.fleet.health import health_report
+from gateway.fleet.lineup import client_outputs
 from gateway.fleet.stages import Stages
 from gateway.metrics import CONTENT_TYPE, Metrics, Refused, expose_links
 
@@ -136,6 +137,14 @@ async def _routing_error(asked: Request, error: Exception) -> Response:
 
 
 def _model(stages: Stages) -> dict[str, object]:
-    """OpenAI's model object, and the voices that `audio.voice` may name."""
+    """OpenAI's model object, the outputs and voices that there are, the fields for sampling, and
+    the rate of produced audio."""
     known = {"id": stages.model_name(), "object": "model", "created": 0, "owned_by": "antiphon"}
-    return {**known, "voices": stages.voices()}
+    rates_hz = (each.sample_rate_hz for each in stages.descriptions.values())
+    return {
+        **known,
+        "outputs": sorted(client_outputs(stages.edges()), reverse=True),
+        "voices": stages.voices(),
+        "sampling_stages": stages.accepted().sampling_stages,
+        "sample_rate_hz": max(rates_hz, default=0),
+    }

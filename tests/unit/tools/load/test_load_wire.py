@@ -25,6 +25,7 @@ from tools.load.http_stream import HttpAddress, get, server_sent_events
 from tools.load.measured import Trace
 from tools.load.openai_stream import ChatPiece, error_of, read_event
 from tools.load.recording import feeds_of, read_recording, write_recording
+from tools.load.served import ServedModel
 from tools.load.upstream import Timed
 
 
@@ -143,7 +144,7 @@ async def test_body_is_read_in_each_of_its_framings(answer: bytes) -> None:
 async def http_error(answer: bytes) -> AntiphonError:
     """What an HTTP request raises when the server answers with this."""
     async with http_server(answer) as address:
-        driver = HttpDriver(address, "m", Content(), sample_rate_hz=24_000, timeout_s=30)
+        driver = HttpDriver(address, ServedModel("m"), Content(), timeout_s=30)
         with pytest.raises(AntiphonError) as caught:
             await driver.ask(Trace(0, 0.0))
     return caught.value
