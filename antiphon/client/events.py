@@ -4,19 +4,49 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import Literal
 
 from antiphon.client.brief import brief
 from antiphon.errors import DataLoss
 from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
-from antiphon.v1 import session_pb2, speech_pb2
+from antiphon.v1 import session_pb2, speech_pb2, stage_pb2
 from antiphon.wire.convert import finish_reason_from_proto
+
+OptionType = Literal["text", "number", "audio", ""]
+
+_OPTION_TYPES: Mapping[int, OptionType] = {
+    stage_pb2.OPTION_KIND_TEXT: "text",
+    stage_pb2.OPTION_KIND_NUMBER: "number",
+    stage_pb2.OPTION_KIND_AUDIO: "audio",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ModelOption:
+    """What a model takes besides messages, under a name in `generate(options=...)`.
+
+    `kind` is "text", "number" or "audio" (a recording); empty for one that this version does not
+    know. Text is one of `choices`, or, where there are none, any of at most `max_bytes` of UTF-8;
+    a number is from `least` to `most`; a recording has at most `max_s` seconds.
+    """
+
+    name: str
+    kind: OptionType
+    description: str = ""
+    choices: tuple[str, ...] = ()
+    max_bytes: int = 0
+    least: float = 0.0
+    most: float = 0.0
+    max_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)
 class ModelInfo:
-    """One model of a server. `sample_rate_hz` is that of produced audio; `sampling_stages` are the
-    names in `sampling` of `generate`."""
+    """One model of a server. `sample_rate_hz` is that of produced audio.
+
+    `sampling_stages` are the keys that `generate(sampling=...)` may have.
+    """
 
     name: str
     voices: tuple[str, ...]
@@ -24,6 +54,7 @@ class ModelInfo:
     input_kinds: tuple[str, ...]
     output_kinds: tuple[str, ...]
     context_limit: int
+    options: tuple[ModelOption, ...] = ()
     sampling_stages: tuple[str, ...] = ()
 
 
@@ -121,11 +152,25 @@ def server_info_from_proto(proto: speech_pb2.GetServerInfoResponse) -> ServerInf
             input_kinds=tuple(model.input_kinds),
             output_kinds=tuple(model.output_kinds),
             context_limit=model.context_limit,
+            options=tuple(map(_option_from_proto, model.options)),
             sampling_stages=tuple(model.sampling_stages),
         )
         for model in proto.models
     )
     return ServerInfo(proto.version, models, tuple(proto.features))
+
+
+def _option_from_proto(proto: stage_pb2.OptionDescription) -> ModelOption:
+    return ModelOption(
+        name=proto.name,
+        kind=_OPTION_TYPES.get(proto.kind, ""),
+        description=proto.description,
+        choices=tuple(proto.choices),
+        max_bytes=proto.max_bytes,
+        least=proto.least,
+        most=proto.most,
+        max_s=proto.max_s,
+    )
 
 
 def text_from_proto(proto: speech_pb2.TextDelta) -> TextDelta:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from os import PathLike
 from typing import Literal, TypedDict
@@ -19,6 +20,7 @@ from antiphon.wire.convert import (
     sampling_to_proto,
 )
 
+OptionInput = str | float | bytes | PathLike[str]
 Role = Literal["system", "user", "assistant"]
 Modality = Literal["text", "audio"]
 
@@ -87,6 +89,8 @@ class GenerateOptions(TypedDict, total=False):
     `max_tokens`, `stop` and `seed` are for the stage that reads the messages; `sampling`
     is for the others, by the names in `ModelInfo.sampling_stages`: they take `seed` when
     they have none of their own. Under `""` it has the reading stage's further settings.
+    `options` are what the model takes besides, by the names in `ModelInfo.options`: text, a
+    number, or a recording, whose `bytes` are a WAV file and whose `Path` is where one lies.
     `delivery` and `chunk_policy` say how output is cut. `include_ids` adds token
     ids, codec frames and float samples to the events. `top_logprobs` (0 to 20) adds how
     likely each token of the text was, and so many of the likeliest in its place.
@@ -102,6 +106,7 @@ class GenerateOptions(TypedDict, total=False):
     seed: int | None
     top_logprobs: int | None
     sampling: Mapping[str, SamplingRequest] | None
+    options: Mapping[str, OptionInput] | None
     delivery: Delivery | None
     chunk_policy: ChunkPolicy | None
     include_ids: bool
@@ -120,6 +125,7 @@ def generate_request(
     seed: int | None = None,
     top_logprobs: int | None = None,
     sampling: Mapping[str, SamplingRequest] | None = None,
+    options: Mapping[str, OptionInput] | None = None,
     delivery: Delivery | None = None,
     chunk_policy: ChunkPolicy | None = None,
     include_ids: bool = False,
@@ -147,6 +153,10 @@ def generate_request(
         ],
         voice=unicode_text("voice", voice),
         sampling=_sampling_to_proto(own, sampling),
+        options={
+            name: _option_to_proto(f"options.{name}", value)
+            for name, value in named("options", options).items()
+        },
         delivery=session_pb2.DELIVERY_UNSPECIFIED if how is None else delivery_to_proto(how),
         chunk_policy=None if chunk_policy is None else _policy_to_proto(chunk_policy),
         include_ids=of_type("include_ids", include_ids, bool),
@@ -168,6 +178,19 @@ def _sampling_to_proto(
         for stage, request in by_stage.items()
         if request != SamplingRequest()
     }
+
+
+def _option_to_proto(field: str, value: object) -> speech_pb2.OptionInput:
+    match value:
+        case str():
+            return speech_pb2.OptionInput(text=unicode_text(field, value))
+        case bytes() | PathLike():
+            recording = speech_pb2.AudioPart(wav=file_bytes(field, value))
+            return speech_pb2.OptionInput(audio=recording)
+        case int() | float() if not isinstance(value, bool):
+            with suppress(OverflowError):
+                return speech_pb2.OptionInput(number=float(value))
+    raise wrong_type(field, "text, a number, or the bytes or the Path of a WAV file", value)
 
 
 def _policy_to_proto(policy: ChunkPolicy) -> session_pb2.ChunkPolicy:

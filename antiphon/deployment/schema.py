@@ -134,6 +134,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     max_recordings: Positive = 64
     max_recording_s: Seconds = 600.0
     max_audio_s: Seconds = 900.0
+    # The texts and recordings of a request's options together, as they are sent. Each option has
+    # bounds of its own, which its stage tells, and its recording counts above.
+    max_option_bytes: Bytes = 16 << 20
     # How far the audio that stages make may run ahead of what the client has taken,
     # and one stage's output ahead of the next stage.
     max_ahead_seconds: Ahead = 30.0

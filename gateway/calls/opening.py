@@ -9,11 +9,13 @@ from dataclasses import replace
 from antiphon.chunk import Chunk
 from antiphon.conversation import Conversation, TextPart, to_tensors
 from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.options import OptionValue
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import Delivery, FinishReason
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.convert import delivery_to_proto, policy_to_proto, sampling_to_proto
+from antiphon.wire.options import option_value_to_proto
 from gateway.calls.order import Order
 from gateway.fleet.lineup import Lineup, Member
 from gateway.outputs import AUDIO
@@ -43,7 +45,7 @@ def segment_open(
     deadline_s: float,
     last: bool,
 ) -> session_pb2.SegmentOpen:
-    """The one message that all stages get alike.
+    """The one message that all stages get alike, but for `with_options`.
 
     Raises `InvalidArgument` for an unknown voice, and what `check_reading` raises.
     """
@@ -88,6 +90,19 @@ def check_reading(order: Order, lineup: Lineup) -> None:
         raise InvalidArgument(
             "messages: this model reads aloud: give one user message of text", field="messages"
         )
+
+
+def with_options(
+    opening: session_pb2.SegmentOpen, values: Mapping[str, OptionValue]
+) -> session_pb2.SegmentOpen:
+    """The message for one stage, with the options that it reads."""
+    if not values:
+        return opening
+    own = session_pb2.SegmentOpen()
+    own.CopyFrom(opening)
+    for name, value in values.items():
+        own.options[name].CopyFrom(option_value_to_proto(value))
+    return own
 
 
 def input_chunk(

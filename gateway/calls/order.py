@@ -10,6 +10,7 @@ from antiphon.conversation import Message
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
 from gateway.media.attachments import Attachments
+from gateway.media.options_in import OptionInput
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,4 +34,5 @@ class Order:
     sampling: Mapping[str, SamplingRequest] = field(default_factory=dict)
     delivery: Delivery | None = None
     chunk_policy: ChunkPolicy | None = None
+    options: Mapping[str, OptionInput] = field(default_factory=dict)
     timeout_s: float = math.inf

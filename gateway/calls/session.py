@@ -21,14 +21,16 @@ from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.convert import error_from_proto
 from gateway.calls.events import Started
 from gateway.calls.mailbox import Mailbox
-from gateway.calls.opening import input_chunk, segment_open, session_open
+from gateway.calls.opening import input_chunk, segment_open, session_open, with_options
 from gateway.calls.order import Order
 from gateway.calls.progress import Progress
+from gateway.calls.reading import read_order
 from gateway.calls.segment import Segment, StageMessage
 from gateway.calls.stage_stream import StageStream
 from gateway.fleet.lineup import Lineup
 from gateway.fleet.stages import Stages
-from gateway.media.attachments import name_field, read_conversation
+from gateway.media.attachments import name_field
+from gateway.media.options_in import OptionsByRole
 
 log = logging.getLogger("gateway.session")
 
@@ -103,12 +105,9 @@ class Session:
     async def ask(self, order: Order, *, last: bool) -> Segment:
         """Open the next segment on all stages; after the `last` one there is no other.
 
-        Raises `InvalidArgument` for sampling, a voice or an attachment that will not do,
-        `NotImplementedYet` for a kind of attachment that the model does not take,
-        `FailedPrecondition` while a segment is open or after the last one, and what ended
-        the session. Cancelling opens nothing.
+        Raises what `segment_open` and `read_order` raise, `FailedPrecondition` while a segment is
+        open or after the last one, and what ended the session. Cancelling opens nothing.
         """
-        self._stages.accepted().check_sampling(order.sampling)
         reader = self._lineup.input_member.description
         opening = segment_open(
             order,
@@ -119,8 +118,8 @@ class Session:
             last=last,
         )
         fields = order.attachments.field_by_input()
-        conversation = await read_conversation(
-            order.messages, order.attachments, reader, self._config
+        conversation, options = await read_order(
+            order, reader, self._stages.accepted(), self._config
         )
         # Attachments may be large, and the session may be long: the stages alone get them.
         del order
@@ -128,7 +127,7 @@ class Session:
         first = input_chunk(self.session_id, opening, conversation, self._lineup)
         del conversation
         self._field_by_input = fields
-        return self._open(opening, first)
+        return self._open(opening, first, options)
 
     async def next_message(self) -> StageMessage:
         """The next message of any stage. Raises the session's failure."""
@@ -161,7 +160,9 @@ class Session:
         if self._left:
             raise Unavailable(f"the stage {self._left} has ended the session", stage=self._left)
 
-    def _open(self, opening: session_pb2.SegmentOpen, first: chunk_pb2.Chunk) -> Segment:
+    def _open(
+        self, opening: session_pb2.SegmentOpen, first: chunk_pb2.Chunk, options: OptionsByRole
+    ) -> Segment:
         """Open a segment, the first with the session itself, on all stages at once."""
         segment = Segment(
             self,
@@ -177,11 +178,12 @@ class Session:
         reader = self._lineup.input_member.role
         for member in self._lineup.members:
             chunks = (first,) if member.role == reader else ()
+            own = with_options(opening, options.get(member.role, {}))
             if member.role in self._streams:
-                self._streams[member.role].open_segment(opening, chunks)
+                self._streams[member.role].open_segment(own, chunks)
                 continue
             beginning = session_open(self.session_id, member, self._lineup, self._windows)
-            beginning.first_segment.CopyFrom(opening)
+            beginning.first_segment.CopyFrom(own)
             beginning.first_input.extend(chunks)
             stream = StageStream(self._stages[member.role], beginning)
             self._streams[member.role] = stream

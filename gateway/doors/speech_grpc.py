@@ -15,14 +15,15 @@ from antiphon.v1 import speech_pb2
 from antiphon.version import VERSION
 from antiphon.wire.convert import error_to_proto
 from antiphon.wire.fields import check_fields
+from antiphon.wire.options import option_to_proto
 from antiphon.wire.status import abort
 from gateway.calls.calls import Calls
 from gateway.doors.access_log import AccessLog, Entry
 from gateway.doors.ending import request, tell
 from gateway.doors.sending import send_in_time
 from gateway.doors.speech_messages import read_generate, write_event
+from gateway.fleet.served import served_model
 from gateway.fleet.stages import Stages
-from gateway.outputs import AUDIO, TEXT
 
 FEATURES = ("generate",)
 SERVICE = speech_pb2.DESCRIPTOR.services_by_name["SpeechService"].full_name
@@ -120,20 +121,19 @@ class SpeechServicer:
 def server_info(stages: Stages) -> speech_pb2.GetServerInfoResponse:
     """What the stages that are up can do together."""
     info = speech_pb2.GetServerInfoResponse(version=VERSION, features=FEATURES)
-    for outputs in (frozenset[str](), *(frozenset({each}) for each in (TEXT, AUDIO))):
-        try:
-            lineup = stages.line_up(outputs)
-        except AntiphonError:
-            continue
-        reader = lineup.input_member.description
+    try:
+        served = served_model(stages)
+    except AntiphonError:
+        return info
+    if served.outputs:
         info.models.add(
-            name=stages.model_name(),
-            voices=lineup.voices,
-            sample_rate_hz=lineup.sample_rate_hz,
-            input_kinds=reader.input_kinds,
-            output_kinds=sorted(lineup.outputs, reverse=True),
-            context_limit=reader.context_limit,
-            sampling_stages=stages.accepted().sampling_stages,
+            name=served.name,
+            voices=served.voices,
+            sample_rate_hz=served.sample_rate_hz,
+            input_kinds=served.input_kinds,
+            output_kinds=served.outputs,
+            context_limit=served.context_limit,
+            options=map(option_to_proto, served.options),
+            sampling_stages=served.sampling_stages,
         )
-        break
     return info

@@ -19,6 +19,7 @@ from gateway.calls.order import Order
 from gateway.media.attachments import Attachments
 from gateway.media.audio_in import Recording
 from gateway.media.audio_out import to_pcm16
+from gateway.media.options_in import MAX_OPTIONS, OptionInput
 from gateway.media.vision_in import File
 from gateway.outputs import OUTPUTS
 
@@ -56,6 +57,7 @@ def read_generate(
         chunk_policy=(
             policy_from_proto(request.chunk_policy) if request.HasField("chunk_policy") else None
         ),
+        options={name: _read_option(name, value) for name, value in request.options.items()},
         timeout_s=timeout_s,
     )
 
@@ -64,6 +66,7 @@ def _check_counts(request: speech_pb2.GenerateRequest, max_parts: int) -> None:
     for name, items, most in (
         ("modalities", request.modalities, MAX_MODALITIES),
         ("sampling", request.sampling, MAX_ROLES),
+        ("options", request.options, MAX_OPTIONS),
     ):
         if len(items) > most:
             raise InvalidArgument(f"{name}: more than {most} of them", field=name)
@@ -76,6 +79,19 @@ def _check_counts(request: speech_pb2.GenerateRequest, max_parts: int) -> None:
             raise InvalidArgument(
                 f"{field}: more than {max_parts} parts in the request", field=field
             )
+
+
+def _read_option(name: str, option: speech_pb2.OptionInput) -> OptionInput:
+    field = f"options.{name}"
+    match option.WhichOneof("value"):
+        case "text":
+            return option.text
+        case "number":
+            return option.number
+        case "audio":
+            return Recording(field, option.audio.wav)
+        case _:
+            raise InvalidArgument(f"{field}: is empty", field=field)
 
 
 def write_event(event: Event, *, include_ids: bool) -> speech_pb2.GenerateResponse:

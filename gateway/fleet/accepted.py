@@ -5,13 +5,15 @@ Stages that do not take part in a request, or are down, count as they last told.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
-from antiphon.errors import InvalidArgument
+from antiphon.errors import InvalidArgument, Unavailable
+from antiphon.options import Option
 from antiphon.pipelines.graph import CLIENT
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from antiphon.v1 import stage_pb2
+from antiphon.wire.options import option_from_proto
 from gateway.fleet.lineup import Edges
 
 
@@ -37,6 +39,37 @@ class Accepted:
     def sampling_fields(self) -> tuple[str, ...]:
         """Those, and the stages of which nobody knows yet."""
         return tuple(filter(self._may_be_given, self.roles))
+
+    @property
+    def option_readers(self) -> dict[str, dict[str, Option]]:
+        """By name, the stages that read an option, with its description by each."""
+        found: dict[str, dict[str, Option]] = {}
+        for role in self.roles:
+            told = self.told[role].options if role in self.told else ()
+            for option in filter(None, map(option_from_proto, told)):
+                found.setdefault(option.name, {})[role] = option
+        return found
+
+    @property
+    def options(self) -> tuple[Option, ...]:
+        """Each option as the first stage that reads it describes it."""
+        return tuple(next(iter(each.values())) for each in self.option_readers.values())
+
+    def check_options(self, names: Iterable[str]) -> None:
+        """Raise `InvalidArgument` for a name that no stage knows, `Unavailable` if one may."""
+        known = self.option_readers
+        for name in names:
+            if name in known:
+                continue
+            field = f"options.{name}"
+            if unheard := [role for role in self.roles if role not in self.told]:
+                raise Unavailable(
+                    f"{field}: the stage {unheard[0]}, which may know it, was not reached yet",
+                    field=field,
+                    stage=unheard[0],
+                )
+            there_are = ", ".join(known) or "none"
+            raise InvalidArgument(f"{field}: no such option; there are: {there_are}", field=field)
 
     def check_sampling(self, sampling: Mapping[str, SamplingRequest]) -> None:
         """Raise `InvalidArgument` for settings of a stage that there is not, that does not

@@ -164,7 +164,17 @@ def client_outputs(edges: Edges) -> frozenset[str]:
 
 
 def check_agreement(descriptions: Mapping[str, stage_pb2.DescribeResponse]) -> None:
-    """Raise `FailedPrecondition` unless all stages are of one pipeline and checkpoint."""
+    """Raise `FailedPrecondition` unless all stages are of one pipeline and checkpoint, and an
+    option is of one kind wherever it is read."""
+    kinds: dict[str, int] = {}
+    for role, each in descriptions.items():
+        for option in each.options:
+            if kinds.setdefault(option.name, option.kind) != option.kind:
+                raise FailedPrecondition(
+                    f"the stages do not fit together: the option {option.name} is of another kind "
+                    f"for {role}",
+                    stage=role,
+                )
     for name in ("pipeline", "checkpoint_fingerprint"):
         values = {role: getattr(each, name) for role, each in descriptions.items()}
         if len(set(values.values())) > 1:

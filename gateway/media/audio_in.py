@@ -55,9 +55,9 @@ class AudioLimits:
 
 
 def decode_recordings(
-    recordings: Sequence[Recording], *, rate_hz: int, limits: AudioLimits
+    recordings: Sequence[Recording], *, rate_hz: int, limits: AudioLimits, taken_s: float = 0.0
 ) -> tuple[Tensor, ...]:
-    """Mono float32 vectors at `rate_hz`.
+    """Mono float32 vectors at `rate_hz`. Others of the request have taken `taken_s` of the limit.
 
     Takes long: call it off the event loop. Never holds more than the files, what comes of
     them within the limits, and a block. Raises `InvalidArgument` with the field of the
@@ -71,7 +71,7 @@ def decode_recordings(
             f"{field}: more than {limits.recordings} recordings in the request", field=field
         )
     decoded: list[Tensor] = []
-    left_s = limits.all_s
+    left_s = limits.all_s - taken_s
     for recording in recordings:
         samples = _decode(recording, rate_hz, left_s, limits)
         left_s -= len(samples) / rate_hz

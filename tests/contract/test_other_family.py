@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import base64
 import io
+import re
 from collections.abc import AsyncIterator
+from pathlib import Path
 from typing import Any
 
 import grpc
@@ -12,14 +14,17 @@ import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
+import soundfile
 from fake_stages import FakeStage, FakeStages, Session
 from gateway_door import MESSAGES, deployment_of
 
 import antiphon
 from antiphon.errors import InvalidArgument
+from antiphon.options import Option, OptionKind
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2, speech_pb2, speech_pb2_grpc, stage_pb2
+from antiphon.wire.options import option_to_proto, option_values_from_proto
 from gateway.server import Gateway
 from tools.load.options import read_options
 from tools.load.target import target_at
@@ -37,6 +42,17 @@ GRAPH = (
     ("score", ARRANGER, PERFORMER),
     ("audio", PERFORMER, ""),
 )
+OPTIONS = {
+    COMPOSER: (
+        STYLE := Option("style", OptionKind.TEXT, "The dance.", choices=("waltz", "march")),
+    ),
+    COPYIST: (
+        Option("hand", OptionKind.TEXT, max_bytes=8),
+        Option("sample", OptionKind.AUDIO, sample_rate_hz=4000, max_s=1.5),
+    ),
+    ARRANGER: (STYLE, Option("tempo", OptionKind.NUMBER, least=0.5, most=2.0)),
+    PERFORMER: (Option("sample", OptionKind.AUDIO, sample_rate_hz=8000, max_s=2.0),),
+}
 SAMPLES = np.linspace(-1, 1, 300, dtype=np.float32)
 AUDIO_ONLY = {"modalities": ["audio"], "audio": {"format": "pcm16"}}
 
@@ -56,6 +72,7 @@ def described(role: str) -> stage_pb2.DescribeResponse:
         role=role,
         input_kinds=["text"],
         samples=role in SAMPLING,
+        options=map(option_to_proto, OPTIONS[role]),
         sample_rate_hz=8000 if performs else 0,
         samples_per_frame=100 if performs else 0,
         pipeline_edges=[
@@ -79,6 +96,37 @@ async def band() -> AsyncIterator[Band]:
         yield fakes, gateway, http
 
 
+def recording(seconds: float = 1.0, rate_hz: int = 16_000) -> bytes:
+    """A WAV file of a tone."""
+    file = io.BytesIO()
+    tone = 0.5 * np.sin(np.arange(round(seconds * rate_hz)) * 440 * 2 * np.pi / rate_hz)
+    soundfile.write(file, tone, rate_hz, subtype="PCM_16", format="WAV")
+    return file.getvalue()
+
+
+def as_json(wav: bytes) -> dict[str, str]:
+    return {"data": base64.b64encode(wav).decode(), "format": "wav"}
+
+
+def check_options_arrived(fakes: FakeStages) -> None:
+    """Each stage has got its own, and no other, in the kind that it told."""
+    got = {
+        role: option_values_from_proto(fakes[role].sessions[-1].segment.options) for role in ROLES
+    }
+    assert got[COMPOSER] == {"style": "march"}
+    assert got[ARRANGER] == {"style": "march", "tempo": 1.5}
+    for role, rate_hz in ((COPYIST, 4000), (PERFORMER, 8000)):
+        (sample,) = got[role].values()
+        assert isinstance(sample, np.ndarray)
+        assert len(sample) == rate_hz
+        wanted = 0.5 * np.sin(np.arange(rate_hz) * 440 * 2 * np.pi / rate_hz)
+        assert np.abs(sample - wanted)[200:-200].max() < 1e-2
+    common = [fakes[role].sessions[-1].segment for role in ROLES]
+    for each in common:
+        each.ClearField("options")
+    assert all(each == common[0] for each in common)
+
+
 async def chat(http: httpx.AsyncClient, **fields: object) -> httpx.Response:
     body = {"model": "band", "messages": MESSAGES, **fields}
     return await http.post("/v1/chat/completions", json=body)
@@ -97,6 +145,121 @@ async def test_chat_is_answered_with_audio_alone_by_a_family_that_makes_no_text(
     assert (segment.voice, list(segment.outputs)) == ("", ["audio"])
     assert segment.sampling[ARRANGER].top_k == 3
     assert segment.sampling[COMPOSER].temperature == 0.5
+
+
+async def test_both_doors_list_what_the_family_takes(band: Band) -> None:
+    _, gateway, http = band
+    (listed,) = (await http.get("/v1/models")).json()["data"]
+    assert (listed["outputs"], listed["voices"], listed["sampling_stages"]) == (
+        ["audio"], [], [ARRANGER],
+    )  # fmt: skip
+    assert listed["options"] == [
+        {"name": "style", "kind": "text", "description": "The dance.",
+         "choices": ["waltz", "march"]},
+        {"name": "hand", "kind": "text", "description": "", "max_bytes": 8},
+        {"name": "sample", "kind": "audio", "description": "", "max_s": 1.5},
+        {"name": "tempo", "kind": "number", "description": "", "least": 0.5, "most": 2.0},
+    ]  # fmt: skip
+    async with antiphon.AsyncClient(gateway.grpc_address) as client:
+        (model,) = (await client.server_info()).models
+    assert model.sampling_stages == (ARRANGER,)
+    assert model.options[0] == antiphon.ModelOption(
+        "style", "text", "The dance.", choices=("waltz", "march"), max_bytes=4096
+    )
+    assert [(each.name, each.kind) for each in model.options] == [
+        ("style", "text"), ("hand", "text"), ("sample", "audio"), ("tempo", "number"),
+    ]  # fmt: skip
+    assert (model.options[2].max_s, model.options[3].most) == (1.5, 2.0)
+
+
+async def test_chat_options_reach_the_stages_that_read_them(band: Band) -> None:
+    options = {"style": "march", "tempo": 1.5, "sample": as_json(recording())}
+    response = await chat(band[2], **AUDIO_ONLY, options=options)
+    assert response.status_code == 200, response.text
+    check_options_arrived(band[0])
+
+
+async def test_generate_options_reach_the_stages_that_read_them(band: Band, tmp_path: Path) -> None:
+    path = tmp_path / "sample.wav"
+    path.write_bytes(recording())
+    async with antiphon.AsyncClient(band[1].grpc_address) as client:
+        for sample in (path, path.read_bytes()):
+            options = {"style": "march", "tempo": 1.5, "sample": sample}
+            reply = await client.generate("Hi", options=options).collect()
+            assert len(reply.pcm16) == 2 * len(SAMPLES)
+            check_options_arrived(band[0])
+
+
+WRONG_OPTIONS: dict[str, tuple[Any, str]] = {
+    "unknown": ({"key": "C"}, "there are: style, hand, sample, tempo"),
+    "another choice": ({"style": "polka"}, "waltz, march"),
+    "too much text": ({"hand": "x" * 9}, "8 bytes"),
+    "a number as text": ({"style": 5}, "must be text"),
+    "text as a number": ({"tempo": "fast"}, "0.5 to 2"),
+    "too large": ({"tempo": 2.5}, "0.5 to 2"),
+    "text as a recording": ({"sample": "UklGRg=="}, "a recording"),
+    "a recording as text": ({"hand": b"RIFF"}, "must be text"),
+    "a recording as a number": ({"tempo": b"RIFF"}, "0.5 to 2"),
+    "noise": ({"sample": b"noise"}, "not a WAV file"),
+    "nothing": ({"sample": b""}, "is empty"),
+    # Of those that read it the copyist takes less.
+    "too long": ({"sample": recording(1.6)}, "1.5"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG_OPTIONS)
+async def test_an_option_is_refused_by_name_at_both_doors(band: Band, name: str) -> None:
+    options, why = WRONG_OPTIONS[name]
+    fakes, gateway, http = band
+    before = len(fakes[COMPOSER].sessions)
+    given = {n: as_json(v) if isinstance(v, bytes) else v for n, v in options.items()}
+    response = await chat(http, **AUDIO_ONLY, options=given)
+    assert response.status_code == 400
+    (field,) = (f"options.{each}" for each in options)
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == (field, "invalid_argument")
+    assert re.search(why, error["message"])
+    async with antiphon.AsyncClient(gateway.grpc_address) as client:
+        with pytest.raises(InvalidArgument, match=why) as caught:
+            await client.generate("Hi", options=options).collect()
+    assert caught.value.field == field
+    assert len(fakes[COMPOSER].sessions) == before
+
+
+@pytest.mark.parametrize(
+    ("options", "param", "code"),
+    [
+        ([], "options", "invalid_argument"),
+        ({"style": None}, "options.style", "invalid_argument"),
+        ({"style": True}, "options.style", "invalid_argument"),
+        ({"style": ["waltz"]}, "options.style", "invalid_argument"),
+        ({"sample": {"data": ""}}, "options.sample", "invalid_argument"),
+        ({"sample": {"data": 5, "format": "wav"}}, "options.sample", "invalid_argument"),
+        ({"sample": {"data": "no base64!", "format": "wav"}}, "options.sample", "invalid_argument"),
+        ({"sample": {"data": "", "format": "mp3"}}, "options.sample", "not_implemented"),
+        ({"tempo": 10**400}, "options.tempo", "invalid_argument"),
+        ({str(n): n for n in range(65)}, "options", "invalid_argument"),
+    ],
+)
+async def test_chat_refuses_what_is_no_option(
+    band: Band, options: object, param: str, code: str
+) -> None:
+    response = await chat(band[2], **AUDIO_ONLY, options=options)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == (param, code)
+
+
+@pytest.mark.parametrize(
+    "settings", [{"max_option_bytes": 20_000}, {"max_audio_s": 0.9}, {"max_recording_s": 0.9}]
+)
+async def test_options_are_bounded_by_the_gateway(band: Band, settings: dict[str, Any]) -> None:
+    async with Gateway(deployment_of(band[0], **settings)) as gateway:
+        await gateway.wait_ready()
+        async with antiphon.AsyncClient(gateway.grpc_address) as client:
+            with pytest.raises(InvalidArgument) as caught:
+                await client.generate("Hi", options={"sample": recording()}).collect()
+    assert caught.value.field == "options.sample"
 
 
 @pytest.mark.parametrize(

@@ -20,6 +20,7 @@ from gateway.doors.chat.messages import read_messages
 from gateway.doors.chat.schema import ChatRequest
 from gateway.doors.http.door import Visit
 from gateway.doors.http.json_body import decode_body, invalid
+from gateway.doors.http.options import options_from_json
 from gateway.outputs import AUDIO, OUTPUTS, TEXT
 
 # Fields of OpenAI's that are not supported, with the values that ask for nothing.
@@ -65,6 +66,7 @@ def read_chat(body: bytes, visit: Visit) -> tuple[Order, StreamAnswer | WholeAns
         sampling={INPUT_STAGE: _sampling(chat), **_sampling_by_role(chat, visit.sampling_stages)},
         delivery=None if chat.delivery is None else Delivery(chat.delivery),
         chunk_policy=_chunk_policy(chat),
+        options=options_from_json(chat.options),
     )
     head = AnswerHead(
         id=f"chatcmpl-{visit.answer_id}",

@@ -1,7 +1,7 @@
 """OpenAI's chat completion messages, as far as they are read or written here.
 
 A request may carry every field that OpenAI knows; which values are taken is
-decided in request.py. `delivery`, `chunk_policy` and a field for
+decided in request.py. `options`, `delivery`, `chunk_policy` and a field for
 each further stage that samples, under its role, are additions.
 """
 
@@ -155,6 +155,7 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     logprobs: bool | None = None
     top_logprobs: int | None = None
     # Additions.
+    options: dict[str, msgspec.Raw] = {}
     delivery: Literal["stream", "whole"] | None = None
     chunk_policy: ChunkPolicyOptions | None = None
     # Accepted with harmless values only: see request.ACCEPTED.

@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, NotFound
+from antiphon.options import Option, OptionKind
 from gateway.calls.calls import Calls
 from gateway.doors.access_log import AccessLog, Entry
 from gateway.doors.ending import request
@@ -25,7 +26,7 @@ from gateway.doors.http.endpoint import Endpoint
 from gateway.doors.http.errors import error_response
 from gateway.doors.sending import BoundedSending
 from gateway.fleet.health import health_report
-from gateway.fleet.lineup import client_outputs
+from gateway.fleet.served import served_model
 from gateway.fleet.stages import Stages
 from gateway.metrics import CONTENT_TYPE, Metrics, Refused, expose_links
 
@@ -137,14 +138,34 @@ async def _routing_error(asked: Request, error: Exception) -> Response:
 
 
 def _model(stages: Stages) -> dict[str, object]:
-    """OpenAI's model object, the outputs and voices that there are, the fields for sampling, and
-    the rate of produced audio."""
-    known = {"id": stages.model_name(), "object": "model", "created": 0, "owned_by": "antiphon"}
-    rates_hz = (each.sample_rate_hz for each in stages.descriptions.values())
+    """OpenAI's model object, and what a request may ask of the model."""
+    served = served_model(stages)
     return {
-        **known,
-        "outputs": sorted(client_outputs(stages.edges()), reverse=True),
-        "voices": stages.voices(),
-        "sampling_stages": stages.accepted().sampling_stages,
-        "sample_rate_hz": max(rates_hz, default=0),
+        "id": served.name,
+        "object": "model",
+        "created": 0,
+        "owned_by": "antiphon",
+        "voices": served.voices,
+        "outputs": served.outputs,
+        "input_kinds": served.input_kinds,
+        "sample_rate_hz": served.sample_rate_hz,
+        "context_limit": served.context_limit,
+        "sampling_stages": served.sampling_stages,
+        "options": [_option(each) for each in served.options],
     }
+
+
+def _option(option: Option) -> dict[str, object]:
+    """An option with the bounds that its kind has."""
+    bounds: dict[str, object] = {}
+    match option.kind:
+        case OptionKind.TEXT if option.choices:
+            bounds = {"choices": option.choices}
+        case OptionKind.TEXT:
+            bounds = {"max_bytes": option.max_bytes}
+        case OptionKind.NUMBER:
+            bounds = {"least": option.least, "most": option.most}
+        case OptionKind.AUDIO:
+            bounds = {"max_s": option.max_s}
+    described = {"name": option.name, "kind": option.kind.value, "description": option.description}
+    return {**described, **bounds}

@@ -12,8 +12,10 @@ from antiphon.wire.convert import checked_policy
 from gateway.calls.order import Order
 from gateway.doors.http.door import Visit
 from gateway.doors.http.json_body import decode_body, invalid
+from gateway.doors.http.options import options_from_json
 from gateway.doors.read_aloud.answer import CONTENT_TYPES, AudioBytes, AudioEvents
 from gateway.doors.read_aloud.schema import SpeechBody
+from gateway.media.options_in import OptionInput
 from gateway.outputs import AUDIO
 
 INSTRUCTION = "instruction"
@@ -42,9 +44,19 @@ def read_speech(body: bytes, visit: Visit) -> tuple[Order, AudioBytes | AudioEve
         sampling={INPUT_STAGE: _sampling(speech)},
         delivery=None if speech.delivery is None else Delivery(speech.delivery),
         chunk_policy=_chunk_policy(speech),
+        options=_options(speech),
     )
     sse = speech.stream_format == "sse"
     return order, AudioEvents(audio_format) if sse else AudioBytes(audio_format)
+
+
+def _options(speech: SpeechBody) -> dict[str, OptionInput]:
+    options = options_from_json(speech.options)
+    if speech.instructions is None:
+        return options
+    if INSTRUCTION in options:
+        raise invalid("instructions", f"is the same as options.{INSTRUCTION}; give one of them")
+    return {**options, INSTRUCTION: speech.instructions}
 
 
 def _audio_format(speech: SpeechBody) -> str:

@@ -90,6 +90,19 @@ def test_request_options_reach_the_message_when_all_are_given() -> None:
     assert request.include_ids
 
 
+def test_request_options_are_text_numbers_and_recordings(tmp_path: Path) -> None:
+    path = tmp_path / "voice.wav"
+    path.write_bytes(b"RIFF from a file")
+    options = {"style": "waltz", "tempo": 2, "pitch": 0.5, "voice": path, "room": b"RIFF bytes"}
+    given = generate_request("Hi", options=options).options
+    assert {name: each.WhichOneof("value") for name, each in given.items()} == {
+        "style": "text", "tempo": "number", "pitch": "number", "voice": "audio", "room": "audio",
+    }  # fmt: skip
+    assert (given["style"].text, given["tempo"].number, given["pitch"].number) == ("waltz", 2, 0.5)
+    assert given["voice"].audio.wav == b"RIFF from a file"
+    assert given["room"].audio.wav == b"RIFF bytes"
+
+
 def test_request_stage_keeps_its_own_seed_when_both_are_given() -> None:
     request = generate_request("Hi", seed=3, sampling={"talker": antiphon.SamplingRequest(seed=4)})
     assert (request.sampling[""].seed, request.sampling["talker"].seed) == (3, 4)

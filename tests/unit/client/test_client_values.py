@@ -68,6 +68,13 @@ WRONG: list[tuple[Any, dict[str, Any], str]] = [
     ("Hi", {"sampling": {"\ud800": antiphon.SamplingRequest()}}, "sampling"),
     ("Hi", {"sampling": {"talker": {"top_k": 5}}}, "sampling.talker"),
     ("Hi", {"sampling": {"": None}}, "sampling"),
+    ("Hi", {"options": "style"}, "options"),
+    ("Hi", {"options": {5: "waltz"}}, "options"),
+    ("Hi", {"options": {"style": "\ud800"}}, "options.style"),
+    ("Hi", {"options": {"style": True}}, "options.style"),
+    ("Hi", {"options": {"style": None}}, "options.style"),
+    ("Hi", {"options": {"tempo": 10**400}}, "options.tempo"),
+    ("Hi", {"options": {"sample": Path("gone.wav")}}, "options.sample"),
     ("Hi", {"delivery": "whole"}, "delivery"),
     ("Hi", {"chunk_policy": (1, (), 2)}, "chunk_policy"),
     ("Hi", {"chunk_policy": antiphon.ChunkPolicy(1, 5, 2)}, "chunk_policy"),  # type: ignore[arg-type]

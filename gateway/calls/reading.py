@@ -1,0 +1,33 @@
+"""What an order brings, checked against what the stages tell and decoded for them."""
+
+from __future__ import annotations
+
+from antiphon.conversation import Conversation
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.v1 import stage_pb2
+from gateway.calls.order import Order
+from gateway.fleet.accepted import Accepted
+from gateway.media.attachments import read_conversation
+from gateway.media.options_in import OptionsByRole, check_options, read_options
+
+
+async def read_order(
+    order: Order,
+    reader: stage_pb2.DescribeResponse,
+    accepted: Accepted,
+    config: GatewayConfig,
+) -> tuple[Conversation, OptionsByRole]:
+    """The conversation for the stage that reads it, and the options for each that reads some.
+
+    Nothing is decoded before all that can be has been checked. Raises `InvalidArgument` and
+    `NotImplementedYet` with the field, `Unavailable` while an option may be that of a stage
+    that was never reached.
+    """
+    accepted.check_sampling(order.sampling)
+    accepted.check_options(order.options)
+    readers = accepted.option_readers
+    check_options(order.options, readers, config, recordings=len(order.attachments.recordings))
+    conversation = await read_conversation(order.messages, order.attachments, reader, config)
+    samples = sum(map(len, conversation.recordings))
+    taken_s = samples / reader.input_sample_rate_hz if samples else 0.0
+    return conversation, await read_options(order.options, readers, config, taken_s=taken_s)

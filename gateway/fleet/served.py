@@ -1,0 +1,55 @@
+"""The model as the gateway presents it to clients."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from antiphon.errors import AntiphonError
+from antiphon.options import Option
+from gateway.fleet.lineup import Lineup
+from gateway.fleet.stages import Stages
+from gateway.outputs import AUDIO, TEXT
+
+
+@dataclass(frozen=True, slots=True)
+class ServedModel:
+    """What the stages that are up can do together; `outputs` are empty when that is nothing.
+
+    `sample_rate_hz` is that of produced audio. `sampling_stages` are without the one that reads
+    the messages.
+    """
+
+    name: str
+    voices: tuple[str, ...]
+    outputs: tuple[str, ...]
+    sample_rate_hz: int
+    input_kinds: tuple[str, ...]
+    context_limit: int
+    options: tuple[Option, ...]
+    sampling_stages: tuple[str, ...]
+
+
+def served_model(stages: Stages) -> ServedModel:
+    """The only model. Raises `Unavailable` while no stage has told of it."""
+    name, accepted = stages.model_name(), stages.accepted()
+    lineup = _largest_lineup(stages)
+    reader = lineup.input_member.description if lineup else None
+    return ServedModel(
+        name=name,
+        voices=lineup.voices if lineup else stages.voices(),
+        outputs=tuple(sorted(lineup.outputs, reverse=True)) if lineup else (),
+        sample_rate_hz=lineup.sample_rate_hz if lineup else 0,
+        input_kinds=tuple(reader.input_kinds) if reader else (),
+        context_limit=reader.context_limit if reader else 0,
+        options=accepted.options,
+        sampling_stages=accepted.sampling_stages,
+    )
+
+
+def _largest_lineup(stages: Stages) -> Lineup | None:
+    for outputs in (frozenset[str](), frozenset({TEXT}), frozenset({AUDIO})):
+        try:
+            return stages.line_up(outputs)
+        except AntiphonError:
+            continue
+    return None
