@@ -1,0 +1,1 @@
+"""Codes to samples: a diffusion transformer makes mel frames, a vocoder the waveform."""

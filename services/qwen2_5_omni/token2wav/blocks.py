@@ -1,0 +1,142 @@
+"""Which blocks a call of the flow has, and what each block's rows see.
+
+Frames are processed in blocks. A row sees its own block; in few layers also the block behind or
+the one ahead of it. So the blocks of all utterances of a call are one batch, [blocks, frames,
+width], with the last block of each utterance filled up, and a row's keys are those of two blocks
+at most, however long the speech is.
+
+An utterance that is made piece by piece goes on behind a block that is final. What later blocks
+see of that one are its keys and values in the layers that look behind, at each evaluation of the
+flow: its `FlowMemory`. With it a piece is computed as if all of the utterance so far were.
+
+Both halves of a guided batch, with the conditions and without, stand one behind the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+
+import torch
+from torch import Tensor
+
+HALVES = 2
+
+
+@dataclass(frozen=True, slots=True)
+class FlowMemory:
+    """Keys and values of an utterance's last final block.
+
+    float32 [evaluations, layers that look behind, 2, HALVES, frames, heads, head_dim].
+    """
+
+    seen: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class BlockSpan:
+    """Blocks `first` to `stop` of one utterance, of which the last has `last_frames` frames.
+
+    Of block `kept` - 1 the `memory` keeps keys and values, instead of those of block
+    `first` - 1, which it has now; None where nothing will follow.
+    """
+
+    first: int
+    stop: int
+    last_frames: int
+    memory: FlowMemory | None = None
+    kept: int | None = None
+
+    @property
+    def count(self) -> int:
+        """How many blocks there are."""
+        return self.stop - self.first
+
+
+class BlockPlan:
+    """Who sees whom in one call; the same for all evaluations and layers."""
+
+    def __init__(self, spans: Sequence[BlockSpan], frames: int, device: torch.device) -> None:
+        self._frames, self._device = frames, device
+        self.count = sum(each.count for each in spans)
+        numbers = [number for each in spans for number in range(each.first, each.stop)]
+        starts = torch.tensor(numbers, device=device)[:, None] * frames
+        self.positions = starts + torch.arange(frames, device=device)
+        """int64 [blocks, frames]: of each row in its utterance."""
+        self._own = torch.ones(self.count, frames, dtype=torch.bool, device=device)
+        behind, ahead = list(range(-1, self.count - 1)), list(range(1, self.count + 1))
+        self._has_behind = torch.ones(self.count, dtype=torch.bool, device=device)
+        self._has_ahead = torch.ones(self.count, dtype=torch.bool, device=device)
+        self._recalled: list[FlowMemory] = []
+        self._kept: list[tuple[FlowMemory, int]] = []
+        end = 0
+        for span in spans:
+            begin, end = end, end + span.count
+            self._own[end - 1, span.last_frames :] = False
+            self._has_ahead[end - 1] = False
+            ahead[end - 1] = end - 1
+            if span.memory is not None and span.first:
+                behind[begin] = -1 - len(self._recalled)
+                self._recalled.append(span.memory)
+            else:
+                self._has_behind[begin] = False
+                behind[begin] = begin
+            if span.memory is not None and span.kept is not None:
+                self._kept.append((span.memory, begin + span.kept - 1 - span.first))
+        self._behind = self._both_halves(behind)
+        self._ahead = self._both_halves(ahead)
+        self._mask = cache(self._make_mask)
+
+    def _both_halves(self, blocks: Sequence[int]) -> Tensor:
+        """Where the blocks stand in both halves' batch, with what is recalled behind it."""
+        count, recalled = self.count, len(self._recalled)
+        return torch.tensor(
+            [
+                half * count + block if block >= 0 else HALVES * count + half * recalled - 1 - block
+                for half in range(HALVES)
+                for block in blocks
+            ],
+            device=self._device,
+        )
+
+    def seen(
+        self, own: Tensor, evaluation: int, looking: int | None, *, ahead: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """Keys and values that rows see, and a mask of them where some are not there.
+
+        `own` [HALVES * blocks, 2, frames, heads, head_dim] are the layer's; `looking` is the
+        layer's number among those that look behind. The mask is bool
+        [HALVES * blocks, 1, 1, keys].
+        """
+        mask = self._mask(looking is not None, ahead)
+        parts = [own]
+        if looking is not None:
+            parts.insert(0, self._behind_of(own, evaluation, looking))
+        if ahead:
+            parts.append(own[self._ahead])
+        return (torch.cat(parts, dim=2) if len(parts) > 1 else own), mask
+
+    def _behind_of(self, own: Tensor, evaluation: int, looking: int) -> Tensor:
+        """What stands before each block; then the memories take what they are to keep."""
+        known = own
+        if self._recalled:
+            recalled = torch.stack([each.seen[evaluation, looking] for each in self._recalled], 1)
+            # [2, memories, HALVES, ...] to [HALVES * memories, 2, ...].
+            known = torch.cat((own, recalled.transpose(0, 2).flatten(0, 1)))
+        behind = known[self._behind]
+        for memory, block in self._kept:
+            kept = own[block :: self.count]
+            memory.seen[evaluation, looking] = kept.transpose(0, 1)
+        return behind
+
+    def _make_mask(self, behind: bool, ahead: bool) -> Tensor | None:
+        parts = [self._own]
+        if behind:
+            # A block that another one stands behind is whole.
+            parts.insert(0, self._has_behind[:, None].expand(-1, self._frames))
+        if ahead:
+            following = self._own.roll(-1, 0)
+            parts.append(following & self._has_ahead[:, None])
+        mask = torch.cat(parts, dim=1)
+        return None if bool(mask.all()) else mask.repeat(HALVES, 1)[:, None, None]

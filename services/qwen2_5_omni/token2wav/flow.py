@@ -1,0 +1,180 @@
+"""The diffusion transformer, over Hugging Face's weights: mel frames from noise and codes.
+
+The mathematics is the reference's; what it repeats is done once. What depends on the time alone
+(scales, shifts and gates of each layer at each of the 36 evaluations) is computed at load, what
+depends on code and voice alone (the larger part of the input's product) once for each call, the
+speaker encoder once for each voice. Guidance takes both halves in one batch. Attention reads the
+keys of the blocks that a row sees, and no others: see `blocks`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn.functional import layer_norm, linear, silu
+
+from services.lm.rotary import Rotation
+from services.qwen2_5_omni.token2wav.blocks import HALVES, BlockPlan, BlockSpan, FlowMemory
+from services.qwen2_5_omni.token2wav.flow_layer import NORM_EPSILON, FlowLayer
+from services.qwen2_5_omni.token2wav.solver import (
+    EVALUATIONS,
+    STEPS,
+    advance,
+    evaluation_times,
+    time_points,
+)
+
+GUIDANCE = 0.5
+NO_CODE = 0
+
+
+@dataclass(frozen=True, slots=True)
+class FlowVoice:
+    """What a voice adds to the input of every row: [HALVES, width], with it and without."""
+
+    offset: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class FlowPart:
+    """Some blocks of one utterance: noise [rows, mel] and codes int64 [rows], as many rows as
+    `span` has."""
+
+    span: BlockSpan
+    voice: FlowVoice
+    noise: Tensor
+    codes: Tensor
+
+
+class Flow:
+    """`module` is Hugging Face's diffusion transformer, in float32."""
+
+    def __init__(self, module: Any) -> None:
+        config = module.config
+        self.block_frames: int = config.block_size
+        self.frames_per_code: int = config.repeats
+        self.mel_width: int = config.mel_dim
+        self.most_frames: int = config.max_position_embeddings
+        self.code_entries = int(module.text_embed.codec_embed.num_embeddings)
+        weight: Tensor = module.proj_out.weight
+        self.device = weight.device
+        points = time_points()
+        self._widths = (points[1:] - points[:-1]).tolist()
+        embedding = module.time_embed(evaluation_times(points).to(self.device))
+        self._layers = tuple(_make_layers(module, embedding))
+        looking = sum(each.looking is not None for each in self._layers)
+        kept = (self.block_frames, config.num_attention_heads, config.head_dim)
+        self._memory_size = (EVALUATIONS, looking, 2, HALVES, *kept)
+        # In the order in which the reference joins them: frame, voice, code, condition.
+        widths = (config.mel_dim, config.enc_dim, config.emb_dim, config.enc_emb_dim)
+        parts = module.input_embed.proj.weight.split(widths, dim=1)
+        self._frame_in, self._voice_in, code_in, self._condition_in = parts
+        self._bias: Tensor = module.input_embed.proj.bias
+        self._code_rows = linear(module.text_embed.codec_embed.weight, code_in)
+        self._encode = module.input_embed.spk_encoder
+        scale, shift = module.norm_out.linear(silu(embedding)).chunk(2, dim=1)
+        self._last_norm = (1 + scale, shift)
+        self._out = (weight, module.proj_out.bias)
+        self._rotary = module.rotary_embed
+
+    def voice(self, condition: Tensor, mel: Tensor) -> FlowVoice:
+        """A voice of `condition` [1, width] and a reference `mel` [1, frames, mel]."""
+        both = torch.cat((mel, torch.zeros_like(mel)))
+        offset = linear(self._encode(both), self._voice_in) + self._bias
+        offset[0] += linear(condition[0], self._condition_in)
+        return FlowVoice(offset)
+
+    def memory(self) -> FlowMemory:
+        """Of an utterance that is made piece by piece."""
+        return FlowMemory(torch.zeros(self._memory_size, device=self.device))
+
+    def begin(self, parts: Sequence[FlowPart]) -> FlowCall:
+        """A call that makes these parts together; at least one."""
+        return FlowCall(self, parts)
+
+    def given(self, parts: Sequence[FlowPart]) -> Tensor:
+        """What codes and voices add to the input, [HALVES * blocks, frames, width]."""
+        codes = to_blocks([self._code_rows[each.codes] for each in parts], self.block_frames)
+        nothing = self._code_rows[NO_CODE].expand_as(codes)
+        offsets = [each.voice.offset[:, None].expand(-1, each.span.count, -1) for each in parts]
+        return (torch.stack((codes, nothing)) + torch.cat(offsets, 1)[:, :, None]).flatten(0, 1)
+
+    def rotation(self, plan: BlockPlan) -> Rotation:
+        """Of a call's rows, [HALVES * blocks, frames, 1, head_dim]."""
+        cosines, sines = (
+            each.repeat(HALVES, 1, 1)[:, :, None]
+            for each in self._rotary(self._bias, plan.positions)
+        )
+        low, high = sines.chunk(2, dim=-1)
+        return Rotation(cosines, torch.cat((-low, high), dim=-1))
+
+    def step(
+        self, index: int, frames: Tensor, given: Tensor, plan: BlockPlan, rotation: Rotation
+    ) -> Tensor:
+        """Frames [blocks, frames, mel] after step number `index`."""
+
+        def velocity(evaluation: int, value: Tensor) -> Tensor:
+            rows = linear(value, self._frame_in).repeat(HALVES, 1, 1) + given
+            for layer in self._layers:
+                rows = layer.forward(rows, evaluation, plan, rotation)
+            scale, shift = (each[evaluation] for each in self._last_norm)
+            rows = layer_norm(rows, rows.shape[-1:], scale, shift, NORM_EPSILON)
+            guided, free = linear(rows, *self._out).chunk(HALVES)
+            return guided + (guided - free) * GUIDANCE
+
+        return advance(velocity, index, self._widths, frames)
+
+
+class FlowCall:
+    """Parts on their way from noise to mel frames, one step of the solver at a time.
+
+    Their memories change as it goes: a call that has begun is ended, or its utterances are.
+    """
+
+    def __init__(self, flow: Flow, parts: Sequence[FlowPart]) -> None:
+        self._flow = flow
+        self._rows = [len(each.noise) for each in parts]
+        self._counts = [each.span.count for each in parts]
+        self._plan = BlockPlan([each.span for each in parts], flow.block_frames, flow.device)
+        self._given, self._rotation = flow.given(parts), flow.rotation(self._plan)
+        self._frames = to_blocks([each.noise for each in parts], flow.block_frames)
+        self._steps = 0
+
+    @property
+    def done(self) -> bool:
+        """Whether all steps have been made."""
+        return self._steps == STEPS
+
+    def advance(self) -> None:
+        """Make the next step."""
+        self._frames = self._flow.step(
+            self._steps, self._frames, self._given, self._plan, self._rotation
+        )
+        self._steps += 1
+
+    def mels(self) -> list[Tensor]:
+        """[rows, mel] of each part, when it is done."""
+        made = torch.split(self._frames, self._counts)
+        return [each.flatten(0, 1)[:rows] for each, rows in zip(made, self._rows, strict=True)]
+
+
+def to_blocks(parts: Sequence[Tensor], frames: int) -> Tensor:
+    """[blocks, frames, width] of [rows, width] each, the last block of each filled up."""
+    filled = [
+        torch.cat((each, each.new_zeros(-len(each) % frames, each.shape[1]))) for each in parts
+    ]
+    joined = torch.cat(filled)
+    return joined.view(-1, frames, joined.shape[1])
+
+
+def _make_layers(module: Any, embedding: Tensor) -> Sequence[FlowLayer]:
+    layers, looking = [], 0
+    for each in module.transformer_blocks:
+        behind = bool(each.look_backward_block)
+        layers.append(FlowLayer(each, embedding, looking if behind else None))
+        looking += behind
+    return layers

@@ -1,0 +1,122 @@
+"""One utterance on its way from codes to samples, whole or piece by piece.
+
+A block of mel frames is final when `held_blocks` blocks behind it have been computed with it, or
+the utterance has ended: blocks ahead have an influence that falls quickly with their distance.
+The blocks that were held back are computed anew with those that follow. Samples leave when the
+vocoder's context behind them is final, too.
+
+The noise is drawn on the CPU by a generator of the utterance's own, so that it depends on the
+seed alone: a prefix of the noise of a longer utterance is that of a shorter one.
+"""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from services.qwen2_5_omni.token2wav.blocks import BlockSpan, FlowMemory
+from services.qwen2_5_omni.token2wav.flow import Flow, FlowPart, FlowVoice
+from services.qwen2_5_omni.token2wav.vocoder import CONTEXT
+
+HELD_BLOCKS = 3
+"""By default. With random weights 2 are enough for a difference at rounding's level; trained
+ones may need more, as layers reach further where their gates are wide."""
+
+
+class Utterance:
+    """Codes come in by `add`. While `next_part` gives one, its mel goes to `take`; then samples
+    of `window` go to `cut`.
+
+    After `held_blocks` a block is final; of one whose codes all come at once it has no effect.
+    """
+
+    def __init__(self, flow: Flow, voice: FlowVoice, *, seed: int, held_blocks: int) -> None:
+        self._flow, self._voice, self._held = flow, voice, held_blocks
+        self._generator = torch.Generator().manual_seed(seed)
+        self._memory: FlowMemory | None = None
+        self._finished = False
+        # Codes and noise of the blocks from number `_first` on, which are not final.
+        self._first = 0
+        self._codes = torch.empty(0, dtype=torch.int64, device=flow.device)
+        self._noise = torch.empty(0, flow.mel_width, device=flow.device)
+        # Final frames: those that have no samples yet, and context before them.
+        self._mel = torch.empty(0, flow.mel_width, device=flow.device)
+        self._context = 0
+
+    def add(self, codes: Tensor, *, finished: bool) -> None:
+        """Take codes int64 [n]; none may follow when it is `finished`."""
+        self._codes = torch.cat((self._codes, codes.to(self._codes.device)))
+        self._finished = finished
+
+    @property
+    def _blocks(self) -> tuple[int, int]:
+        """How many blocks can be computed now, and how many of these are final then."""
+        frames = len(self._codes) * self._flow.frames_per_code
+        if self._finished:
+            blocks = -(-frames // self._flow.block_frames)
+            return blocks, blocks
+        blocks = frames // self._flow.block_frames
+        return blocks, max(0, blocks - self._held)
+
+    @property
+    def ready(self) -> bool:
+        """Whether blocks can become final, or samples can leave."""
+        return self._blocks[1] > 0 or self._leaving > 0
+
+    def next_part(self) -> FlowPart | None:
+        """The blocks that are not final; None where none of them becomes final."""
+        blocks, final = self._blocks
+        if not final:
+            return None
+        size = self._flow.block_frames
+        rows = min(blocks * size, len(self._codes) * self._flow.frames_per_code)
+        self._draw_noise(blocks * size)
+        if self._memory is None and not self._finished:
+            self._memory = self._flow.memory()
+        span = BlockSpan(
+            self._first,
+            self._first + blocks,
+            last_frames=rows - (blocks - 1) * size,
+            memory=self._memory,
+            kept=None if self._finished else self._first + final,
+        )
+        codes = self._codes.repeat_interleave(self._flow.frames_per_code)[:rows]
+        return FlowPart(span, self._voice, self._noise[:rows], codes)
+
+    def take(self, mel: Tensor) -> None:
+        """The mel frames [rows, width] of the part that `next_part` gave last."""
+        final = self._blocks[1]
+        frames = final * self._flow.block_frames
+        self._mel = torch.cat((self._mel, mel[:frames]))
+        self._first += final
+        self._noise = self._noise[frames:]
+        self._codes = self._codes[frames // self._flow.frames_per_code :]
+
+    def window(self) -> Tensor:
+        """Mel frames [n, width] for the vocoder; none where no samples can leave."""
+        return self._mel if self._leaving else self._mel[:0]
+
+    def cut(self, samples: Tensor) -> Tensor:
+        """What leaves of the vocoder's samples of `window`, in order and exactly once."""
+        leaving = self._leaving
+        if not leaving:
+            return samples
+        each = len(samples) // len(self._mel)
+        end = self._context + leaving
+        kept = samples[self._context * each : end * each]
+        start = max(0, end - CONTEXT)
+        self._mel, self._context = self._mel[start:], end - start
+        return kept
+
+    @property
+    def _leaving(self) -> int:
+        """Of how many final frames samples can leave."""
+        behind = 0 if self._finished and not len(self._codes) else CONTEXT
+        return max(0, len(self._mel) - self._context - behind)
+
+    def _draw_noise(self, rows: int) -> None:
+        """Have noise of so many rows from block `_first` on."""
+        missing = rows - len(self._noise)
+        if missing > 0:
+            drawn = torch.randn(missing, self._flow.mel_width, generator=self._generator)
+            self._noise = torch.cat((self._noise, drawn.to(self._noise.device)))

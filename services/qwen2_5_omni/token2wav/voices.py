@@ -1,0 +1,53 @@
+"""The voices of a checkpoint, as far as the decoder needs them."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from antiphon.pipelines.files import reading
+from antiphon.runtime.checkpoint.torch_files import read_torch_file
+
+VOICES_FILE = "spk_dict.pt"
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceTensors:
+    """float32: `condition` [1, width], and the `mel` [1, frames, mel bins] of a recording."""
+
+    condition: Tensor
+    mel: Tensor
+
+
+def read_voices(
+    model_dir: Path, *, condition_width: int, mel_width: int
+) -> dict[str, VoiceTensors]:
+    """By name, in the file's order.
+
+    Raises `FailedPrecondition` if the file is missing, holds code, or has a voice without
+    these tensors; one voice at least.
+    """
+    path = model_dir / VOICES_FILE
+    told = read_torch_file(path)
+    with reading(path):
+        if not isinstance(told, dict) or not told:
+            raise TypeError("it names no voices")
+        return {
+            str(name): _check(name, each, condition_width, mel_width) for name, each in told.items()
+        }
+
+
+def _check(name: str, told: Any, condition_width: int, mel_width: int) -> VoiceTensors:
+    condition, mel = told["cond"], told["ref_mel"]
+    if tuple(condition.shape) != (1, condition_width):
+        raise ValueError(f"{name}: cond is {list(condition.shape)}, not [1, {condition_width}]")
+    if mel.ndim != 3 or mel.shape[::2] != (1, mel_width) or not mel.shape[1]:
+        raise ValueError(f"{name}: ref_mel is {list(mel.shape)}, not [1, frames, {mel_width}]")
+    tensors = VoiceTensors(condition.to(torch.float32), mel.to(torch.float32))
+    if not all(bool(each.isfinite().all()) for each in (tensors.condition, tensors.mel)):
+        raise ValueError(f"{name}: holds values that are not finite")
+    return tensors
