@@ -32,6 +32,7 @@ SHARED = (
     "services/*.py",
     "services/lm",
     "services/text",
+    "services/vllm",
     "tools/demo",
     "tools/launcher",
     "tools/load",
