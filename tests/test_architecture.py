@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tomllib
 from collections.abc import Iterator
+from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
@@ -24,15 +25,17 @@ PACKAGES = ("antiphon", "gateway", "services", "tools")
 GENERATED = ROOT / "antiphon" / "v1"
 PROTOS = sorted((ROOT / "proto").rglob("*.proto"))
 MAX_LINES = 400
-SOURCES = {".py", ".proto"}
+SOURCES = {".py", ".proto", ".yaml", ".tpl", ".txt"}
 SHARED = (
     "antiphon",
     "gateway",
+    "helm/antiphon/templates",
+    "helm/antiphon/values.yaml",
     "proto",
     "services/*.py",
     "services/lm",
     "services/text",
-    "services/vllm",
+    "tools/chart",
     "tools/demo",
     "tools/launcher",
     "tools/load",
@@ -194,12 +197,16 @@ def test_names_of_families_are_found_where_they_are_planted(tmp_path: Path, plac
         "configuration.py": ("from transformers import Qwen3OmniMoeConfig", {"qwen3omni"}),
         "title.py": ("# As Qwen3-Omni does it.", {"qwen3omni"}),
         "contract.proto": ("// Of the talker only.", {"talker"}),
+        "values.yaml": ("stages: {talker: {}}", {"talker"}),
+        "helpers.tpl": ('{{- if eq $role "thinker" }}', {"thinker"}),
         "harmless.py": ("message.codes = text or audio  # stalkers of code", set()),
     }
-    folder = tmp_path / place.partition("*")[0]
+    one_kind = Path(place).suffix
+    folder = tmp_path / (Path(place).parent if one_kind else place)
     folder.mkdir(parents=True, exist_ok=True)
-    suffixes = {Path(place).suffix} if "*" in place else SOURCES
-    planted = {name: each for name, each in planted.items() if Path(name).suffix in suffixes}
+    if one_kind:
+        fits = Path(place).name
+        planted = {name: each for name, each in planted.items() if fnmatch(name, fits)}
     for name, (source, _) in planted.items():
         (folder / name).write_text(source)
     found = {Path(name).name: named for name, named in _families_named_in(tmp_path, place).items()}
@@ -215,9 +222,9 @@ def test_every_familys_stages_are_kept_apart_from_each_other() -> None:
 
 def test_every_stage_of_a_pipeline_has_a_folder() -> None:
     for pipeline in own_pipelines().values():
+        assert pipeline.package == f"services.{pipeline.name}"
         folder = ROOT / "services" / pipeline.name
-        folders = {each.parent.name for each in folder.glob("*/load.py")}
-        assert folders == set(pipeline.roles)
+        assert {each.parent.name for each in folder.glob("*/load.py")} == set(pipeline.roles)
 
 
 def test_every_module_has_a_layer() -> None:

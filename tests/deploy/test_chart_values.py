@@ -9,7 +9,7 @@ import pytest
 from chart_rendering import CHART, ROOT, Values, render
 
 from antiphon.pipelines.graph import Pipeline
-from antiphon.pipelines.registry import own_pipelines, pipeline_of
+from antiphon.pipelines.registry import own_pipelines, pipeline_named, pipeline_of
 from tools.launcher.plan import EMBEDDED_MODEL
 
 THINKER, TALKER, GATEWAY = (f"demo-antiphon-{role}" for role in ("thinker", "talker", "gateway"))
@@ -305,3 +305,14 @@ def test_images_are_of_the_charts_application_version_unless_told() -> None:
     assert images[THINKER] == f"antiphon-stage:{version}"
     assert images[TALKER] == "antiphon-stage:dev"
     assert images[GATEWAY] == f"antiphon-gateway:{version}"
+
+
+def test_the_family_of_the_tests_is_installed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.syspath_prepend(str(ROOT / "tests" / "families" / "carillon"))
+    pipeline = pipeline_named("carillon")
+    rendered = render(
+        {"model": {"pipeline": pipeline.name}, "stages": {role: {} for role in pipeline.roles}}
+    )
+    pods = {f"demo-antiphon-{role}" for role in pipeline.roles}
+    assert set(rendered.of_kind("Deployment")) == {*pods, GATEWAY}
+    assert set(rendered.deployment_file().stages) == set(pipeline.roles)

@@ -1,0 +1,156 @@
+"""The KV connector that reads the tap: which rows a step has made, and off with them.
+
+vLLM makes one in the scheduler, which says what leaves, and one in each worker, which
+sends it. An exception in any method would end the engine for everybody, so what goes
+wrong is logged and fails the request alone: its rows are missing at the other end.
+"""
+
+from __future__ import annotations
+
+import logging
+from dataclasses import dataclass
+from multiprocessing import AuthenticationError
+from typing import Any
+
+import numpy as np
+import torch
+from vllm.config import VllmConfig
+from vllm.distributed.kv_transfer.kv_connector.v1.base import (
+    KVConnectorBase_V1,
+    KVConnectorMetadata,
+    KVConnectorRole,
+    SupportsHMA,
+)
+from vllm.distributed.parallel_state import get_tensor_model_parallel_rank
+from vllm.v1.core.sched.output import SchedulerOutput
+from vllm.v1.kv_cache_interface import KVCacheConfig
+from vllm.v1.request import Request
+
+from services.qwen3_omni.thinker.vllm_engine.row_receiver import RowAddress
+from services.qwen3_omni.thinker.vllm_engine.row_sender import RowSender
+from services.qwen3_omni.thinker.vllm_engine.spans import TAP_LAYER, StepRows, Wanted
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass
+class RowMetadata(KVConnectorMetadata):
+    """What the scheduler tells the workers of a step."""
+
+    rows: StepRows
+
+
+class RowConnector(KVConnectorBase_V1, SupportsHMA):
+    """Hands the rows that requests want to the stage. Loads nothing, delays nothing."""
+
+    # True would discard what a preempted request has in flight: for blocks that move.
+    requires_kv_delivery = False
+
+    def __init__(
+        self, vllm_config: VllmConfig, role: KVConnectorRole, kv_cache_config: KVCacheConfig
+    ) -> None:
+        super().__init__(vllm_config, role, kv_cache_config)
+        extra = vllm_config.kv_transfer_config.kv_connector_extra_config
+        self._address = RowAddress(extra["name"], extra["secret"])
+        self._group, self._block_size = _tap_group(kv_cache_config)
+        self._wanted: dict[str, Wanted] = {}
+        self._cache: torch.Tensor | None = None
+        self._sender: RowSender | None = None
+
+    # -- in the scheduler --------------------------------------------------------------------
+
+    def on_new_request(self, request: Request) -> None:
+        """Note which rows the request wants."""
+        try:
+            wanted = Wanted.of(request.kv_transfer_params)
+        except Exception:
+            _log.exception("request %s: cannot tell which rows it wants", request.request_id)
+            return
+        if wanted is not None:
+            self._wanted[request.request_id] = wanted
+
+    def build_connector_meta(self, scheduler_output: SchedulerOutput) -> RowMetadata:
+        """The rows that this step makes or finds in the prefix cache."""
+        rows = StepRows()
+        if self._wanted:
+            try:
+                self._collect(scheduler_output, rows)
+            except Exception:
+                _log.exception("cannot tell which hidden rows this step makes")
+        return RowMetadata(rows)
+
+    def _collect(self, step: SchedulerOutput, rows: StepRows) -> None:
+        cached = step.scheduled_cached_reqs
+        computed = dict(zip(cached.req_ids, cached.num_computed_tokens, strict=True))
+        computed |= {new.req_id: new.num_computed_tokens for new in step.scheduled_new_reqs}
+        for id_ in self._wanted.keys() & step.num_scheduled_tokens.keys():
+            drafted = len(step.scheduled_spec_decode_tokens.get(id_, ()))
+            spans = self._wanted[id_].take(computed[id_] + step.num_scheduled_tokens[id_] - drafted)
+            if spans:
+                tables = step.kv_connector_block_state.get_block_ids(id_)
+                rows.add(spans, tables[self._group], self._block_size)
+
+    def request_finished_all_groups(
+        self, request: Request, block_ids: tuple[list[int], ...]
+    ) -> tuple[bool, dict[str, Any] | None]:
+        """Forget the request; its blocks may go."""
+        self._wanted.pop(request.request_id, None)
+        return False, None
+
+    def get_num_new_matched_tokens(
+        self, request: Request, num_computed_tokens: int
+    ) -> tuple[int | None, bool]:
+        """Nothing is ever loaded."""
+        return 0, False
+
+    def update_state_after_alloc(
+        self, request: Request, blocks: Any, num_external_tokens: int
+    ) -> None:
+        """Nothing is ever loaded."""
+
+    # -- in a worker -------------------------------------------------------------------------
+
+    def register_kv_caches(self, kv_caches: dict[str, torch.Tensor]) -> None:
+        """Take note of the tap's memory; the first of the ranks that hold the same sends it."""
+        if get_tensor_model_parallel_rank() != 0:
+            return
+        try:
+            self._cache = kv_caches[TAP_LAYER]
+            self._sender = RowSender(self._address.connect())
+        except (OSError, AuthenticationError, KeyError) as error:
+            raise RuntimeError(f"hidden rows cannot leave: {error!r}") from error
+
+    def wait_for_save(self) -> None:
+        """After the forward: send what the scheduler named. Never waits."""
+        metadata = self._get_connector_metadata()
+        if self._sender is None or self._cache is None or not metadata.rows.spans:
+            return
+        try:
+            slots = torch.from_numpy(np.concatenate(metadata.rows.slots))
+            self._sender.send_nowait(metadata.rows.spans, self._cache, slots)
+        except Exception:
+            _log.exception("the hidden rows of a step were lost")
+
+    def shutdown(self) -> None:
+        """End the sender."""
+        if self._sender is not None:
+            self._sender.close()
+
+    def start_load_kv(self, forward_context: Any, **kwargs: Any) -> None:
+        """Nothing is ever loaded."""
+
+    def wait_for_layer_load(self, layer_name: str) -> None:
+        """Nothing is ever loaded."""
+
+    def save_kv_layer(
+        self, layer_name: str, kv_layer: torch.Tensor, attn_metadata: Any, **kwargs: Any
+    ) -> None:
+        """Python does not run here when a CUDA graph is replayed: see `wait_for_save`."""
+
+
+def _tap_group(config: KVCacheConfig) -> tuple[int, int]:
+    """Index and block size of the cache group that the tap is in."""
+    for index, group in enumerate(config.kv_cache_groups):
+        if TAP_LAYER in group.layer_names:
+            return index, group.kv_cache_spec.block_size
+    raise RuntimeError(f"vLLM's cache has no layer {TAP_LAYER}")

@@ -1,0 +1,1 @@
+"""Strokes in, samples out."""

@@ -1,0 +1,134 @@
+"""Hidden rows on their way from a worker to the stage: exact, bounded, never in the way."""
+
+from __future__ import annotations
+
+import queue
+from collections.abc import Iterator
+from multiprocessing.connection import Connection, Pipe
+
+import ml_dtypes
+import numpy as np
+import pytest
+import torch
+
+from antiphon.chunk import Tensor
+from antiphon.errors import DataLoss
+from services.qwen3_omni.thinker.vllm_engine.row_messages import decode_rows, encode_rows
+from services.qwen3_omni.thinker.vllm_engine.row_receiver import RowReceiver
+from services.qwen3_omni.thinker.vllm_engine.row_sender import RowSender
+from services.qwen3_omni.thinker.vllm_engine.spans import Span
+
+SPANS = [Span(4, 10, 2), Span(5, 0, 1)]
+SLOTS = torch.tensor([5, 6, 1])
+TIMEOUT_S = 30.0
+
+
+@pytest.fixture
+def cache() -> torch.Tensor:
+    """Four blocks of two rows: row n has the values n, n + 0.5, n - 0.5."""
+    rows = torch.arange(8.0).reshape(4, 1, 2, 1)
+    return torch.cat([rows, rows + 0.5, rows - 0.5], dim=-1)
+
+
+class Taken:
+    """A receiver with what came to it."""
+
+    def __init__(self) -> None:
+        self.rows: queue.Queue[tuple[Span, Tensor]] = queue.Queue()
+        self.lost: queue.Queue[int] = queue.Queue()
+        self.broken: queue.Queue[int] = queue.Queue()
+        self.receiver = RowReceiver(
+            rows=lambda span, rows: self.rows.put((span, rows)),
+            lost=self.lost.put,
+            broken=self.broken.put,
+            life=lambda: 3,
+        )
+
+
+@pytest.fixture
+def taken() -> Iterator[Taken]:
+    made = Taken()
+    yield made
+    made.receiver.close()
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_rows_arrive_exactly_in_their_dtype(
+    taken: Taken, cache: torch.Tensor, dtype: torch.dtype
+) -> None:
+    sender = RowSender(taken.receiver.address.connect())
+    sender.send_nowait(SPANS, cache.to(dtype), SLOTS)
+    expected = cache.reshape(8, 3)[SLOTS].float().numpy()
+    for span, rows in zip(SPANS, (expected[:2], expected[2:]), strict=True):
+        told, came = taken.rows.get(timeout=TIMEOUT_S)
+        assert told == span
+        assert came.dtype == (ml_dtypes.bfloat16 if dtype is torch.bfloat16 else rows.dtype) or (
+            dtype is torch.float16 and came.dtype == np.float16
+        )
+        np.testing.assert_array_equal(came.astype(np.float32), rows)
+    sender.close()
+    assert taken.broken.get(timeout=TIMEOUT_S) == 3
+
+
+def test_rows_of_a_step_are_what_they_were_when_their_blocks_are_reused(
+    taken: Taken, cache: torch.Tensor
+) -> None:
+    sender = RowSender(taken.receiver.address.connect())
+    sender.send_nowait(SPANS[1:], cache, SLOTS[2:])
+    cache.zero_()
+    assert taken.rows.get(timeout=TIMEOUT_S)[1].tolist() == [[1.0, 1.5, 0.5]]
+    sender.close()
+
+
+def test_requests_are_told_their_loss_when_the_socket_is_stuck(cache: torch.Tensor) -> None:
+    """The reader reads nothing until the sender has been offered more than it may keep."""
+    here, there = Pipe()
+    big = torch.zeros(1, 1, 1 << 18, 16)
+    sender = RowSender(there, waiting_bytes=big.nbytes)
+    slots = torch.arange(1 << 18)
+    for number in range(8):
+        sender.send_nowait([Span(number, 0, len(slots))], big, slots)
+    whole, lost = _read_until_told(here, 8)
+    assert whole | lost == set(range(8))
+    assert lost
+    assert not whole & lost
+    sender.close()
+
+
+def test_sender_takes_rows_without_complaint_when_the_stage_is_gone(cache: torch.Tensor) -> None:
+    here, there = Pipe()
+    here.close()
+    sender = RowSender(there)
+    for _ in range(3):
+        sender.send_nowait(SPANS, cache, SLOTS)
+    sender.close()
+
+
+def test_connection_is_refused_without_the_secret(
+    taken: Taken, caplog: pytest.LogCaptureFixture, cache: torch.Tensor
+) -> None:
+    stranger = type(taken.receiver.address)(taken.receiver.address.name, "00" * 32)
+    with pytest.raises(Exception, match="digest"):
+        stranger.connect()
+    sender = RowSender(taken.receiver.address.connect())
+    sender.send_nowait(SPANS, cache, SLOTS)
+    assert taken.rows.get(timeout=TIMEOUT_S)[0] == SPANS[0]
+    assert "refused" in caplog.text
+    sender.close()
+
+
+def test_message_is_refused_when_rows_are_missing() -> None:
+    with pytest.raises(DataLoss, match="2 hidden rows"):
+        decode_rows(encode_rows(SPANS, np.zeros((2, 3), np.float32), []))
+
+
+def _read_until_told(connection: Connection, requests: int) -> tuple[set[int], set[int]]:
+    """Numbers of the requests whose rows came, and of those that lost theirs."""
+    whole: set[int] = set()
+    lost: set[int] = set()
+    while len(whole) + len(lost) < requests:
+        assert connection.poll(TIMEOUT_S)
+        arrived, missing = decode_rows(connection.recv_bytes())
+        whole |= {span.number for span, _ in arrived}
+        lost |= set(missing)
+    return whole, lost
