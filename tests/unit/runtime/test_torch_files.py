@@ -56,6 +56,14 @@ def test_voices_are_read(tmp_path: Path, write: Callable[[Path, object], None]) 
     assert voice["ref_mel"].shape == (1, 5, 80)
 
 
+def test_tensors_are_mapped_from_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "weights.pt"
+    save(path, {"w": torch.ones(1 << 20)})
+    kept = read_torch_file(path)
+    assert str(path) in Path("/proc/self/maps").read_text()
+    assert kept["w"].sum() == 1 << 20
+
+
 @pytest.mark.parametrize("write", [save, save_as_before_zip, pickle_alone])
 def test_file_is_refused_and_not_run_when_it_is_code(
     tmp_path: Path, write: Callable[[Path, object], None]
