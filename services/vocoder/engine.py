@@ -8,16 +8,15 @@ others nor needs memory for all of it. Segments of about the same length share a
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Collection, Sequence
 from functools import partial
 
 from antiphon.chunk import Tensor, Tensors
-from antiphon.errors import FailedPrecondition, Internal, ResourceExhausted
-from antiphon.runtime.engine import EngineEvent, Failed, InputChunk, SegmentSettings
+from antiphon.errors import FailedPrecondition, ResourceExhausted
+from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
 from antiphon.transport.device_edge import ToHost
-from services.device_loss import device_is_lost
+from services.isolation import alone, together
 from services.lm.graphs import Bucketing
 from services.vocoder.buckets import Buckets
 from services.vocoder.pace import CPU, Pace
@@ -30,8 +29,6 @@ from services.vocoder.segment import (
     read_codes,
 )
 from services.vocoder.stream import Piece, Run, StreamDecoder
-
-log = logging.getLogger(__name__)
 
 Turn = tuple[Segment, Pending]
 
@@ -130,23 +127,12 @@ class Code2WavEngine:
             self._free_slots.append(segment.slot)
 
     def _advance(self, turns: Sequence[Turn]) -> list[EngineEvent]:
-        """Decode these frames in one call and tell what came of them."""
-        try:
-            decoded = self._decode(turns)
-        except Exception as error:
-            if device_is_lost(error):
-                raise
-            if len(turns) == 1:
-                segment, _ = turns[0]
-                segment.over = True
-                return [Failed(segment.key, _failure(segment.samples, error))]
-            # The call has changed no state, and the fault may be that of one segment.
-            log.exception("decoding %d segments in one call failed", len(turns))
-            return [event for turn in turns for event in self._advance([turn])]
+        """Decode these frames in one call, which changes no state if it fails."""
         events: list[EngineEvent] = []
-        for (segment, frames), samples in zip(turns, decoded, strict=True):
-            tensors: Tensors = {"samples": samples, "codes": frames.codes}
-            events += segment.emit({} if frames.prime else tensors)
+        for (segment, frames), samples in zip(turns, together(self._decode, turns), strict=True):
+            with alone(segment.key, events, segment.end):
+                tensors: Tensors = {"samples": samples(), "codes": frames.codes}
+                events += segment.emit({} if frames.prime else tensors)
         return events
 
     def _decode(self, turns: Sequence[Turn]) -> list[Tensor]:
@@ -164,9 +150,3 @@ class Code2WavEngine:
             segment.slot = self._free_slots.pop()
             self._states.reset(segment.slot)
         return segment.slot
-
-
-def _failure(samples: int, error: Exception) -> Internal:
-    failure = Internal(f"decoding failed after {samples} samples: {error!r}", stage="code2wav")
-    failure.__cause__ = error
-    return failure

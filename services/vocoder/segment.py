@@ -71,6 +71,10 @@ class Segment:
             limit -= len(parts[-1])
         return Pending(np.concatenate(parts) if len(parts) > 1 else parts[0], prime)
 
+    def end(self) -> None:
+        """Do nothing more for it."""
+        self.over = True
+
     def emit(self, tensors: Tensors) -> list[EngineEvent]:
         """The events for output that is ready; the last ones when nothing is left to decode."""
         events: list[EngineEvent] = []

@@ -19,7 +19,6 @@ one by one (it writes the same keys and values to the same places).
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
@@ -27,10 +26,10 @@ import torch
 from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
 from antiphon.transport.device_edge import ToHost
+from services.isolation import together
 from services.lm.sampling import (
     LogitsRow,
     Sampled,
-    Score,
     sample_alone,
     sample_together,
     score_together,
@@ -38,7 +37,7 @@ from services.lm.sampling import (
 from services.lm.slots import Slots
 from services.qwen3_omni.thinker.generation import Generation
 from services.qwen3_omni.thinker.intake import Intake
-from services.qwen3_omni.thinker.model import Fed, Feed, ThinkerModel
+from services.qwen3_omni.thinker.model import Feed, ThinkerModel
 from services.qwen3_omni.thinker.preparation import Preparations, wait_for_one
 from services.qwen3_omni.thinker.prompt import PreparedPrompt
 from services.qwen3_omni.thinker.schedule import prefill_shares
@@ -48,8 +47,6 @@ from services.text.logprobs import ReplyLogprobs
 
 PREFILL_ROWS = 256
 """Most prompt rows in one step: what bounds how long a step delays those that decode."""
-
-_log = logging.getLogger(__name__)
 
 Segment = AnySegment[Generation]
 _Work = list[tuple[Segment, Generation, Feed]]
@@ -185,18 +182,12 @@ class ThinkerEngine:
 
     def _forward(self, work: _Work, events: list[EngineEvent]) -> None:
         """Run what is to be fed in one batch, and sample where a prompt or id is complete."""
-        fed: Sequence[Fed | None]
-        try:
-            fed = self._model.forward([feed for _, _, feed in work])
-        except Exception:
-            _log.exception("a forward for %d segments failed; now one by one", len(work))
-            fed = [self._forward_alone(each, events) for each in work]
+        fed = together(self._model.forward, [feed for _, _, feed in work])
         sampled: list[tuple[Segment, Generation]] = []
         logits: list[LogitsRow] = []
-        for (segment, generation, feed), part in zip(work, fed, strict=True):
-            if part is None:
-                continue
+        for (segment, generation, feed), outcome in zip(work, fed, strict=True):
             with self._alone(segment, events):
+                part = outcome()
                 began = generation.remaining > 0
                 generation.take(feed, part)
                 if part.logits is not None:
@@ -218,14 +209,6 @@ class ThinkerEngine:
         if asked:
             self._push_scored(asked, events)
 
-    def _forward_alone(
-        self, work: tuple[Segment, Generation, Feed], events: list[EngineEvent]
-    ) -> Fed | None:
-        """One segment's forward; None if it failed."""
-        with self._alone(work[0], events):
-            return self._model.forward([work[2]])[0]
-        return None
-
     def _push(
         self, segment: Segment, generation: Generation, id_: int, events: list[EngineEvent]
     ) -> None:
@@ -238,15 +221,10 @@ class ThinkerEngine:
 
     def _push_scored(self, asked: _Asked, events: list[EngineEvent]) -> None:
         """Push the ids of the segments that ask how likely theirs are, after all others."""
-        scores: Sequence[Score | None]
-        try:
-            scores = score_together([sampled for *_, sampled in asked])
-        except Exception:
-            _log.exception("scoring for %d segments failed; now one by one", len(asked))
-            scores = [None] * len(asked)
+        scores = together(score_together, [sampled for *_, sampled in asked])
         for (segment, generation, logprobs, sampled), score in zip(asked, scores, strict=True):
             with self._alone(segment, events):
-                logprobs.push(*(score or score_together([sampled])[0]))
+                logprobs.push(*score())
                 self._push(segment, generation, sampled.id_, events)
 
     def _give_slot_back(self, segment: Segment, *, worth_keeping: bool) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
@@ -12,19 +11,16 @@ import numpy as np
 import numpy.typing as npt
 
 from antiphon.chunk import Tensor, Tensors
-from antiphon.errors import AntiphonError, Internal
-from antiphon.runtime.engine import Completed, Emitted, EngineEvent, Failed, SegmentSettings
+from antiphon.runtime.engine import Completed, Emitted, EngineEvent, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.wire.logprobs import logprobs_to_tensors
-from services.device_loss import device_is_lost
+from services.isolation import alone
 from services.qwen3_omni.thinker.preparation import Preparation
 from services.qwen3_omni.thinker.prompt import PreparedPrompt
 from services.text.logprobs import ReplyLogprobs
 from services.text.stopping import Release, Reply
 
 INPUT, PROMPT, TEXT, TOKENS = "input", "prompt", "text", "tokens"
-
-_log = logging.getLogger(__name__)
 
 
 class Answer(Protocol):
@@ -76,20 +72,13 @@ class Segment(Generic[G]):
     @contextlib.contextmanager
     def alone(self, events: list[EngineEvent], let_go: Callable[[], None]) -> Iterator[None]:
         """What goes wrong inside fails this segment and no other; `let_go` frees what it holds."""
-        try:
+
+        def end() -> None:
+            self.ended = True
+            let_go()
+
+        with alone(self.key, events, end):
             yield
-            return
-        except AntiphonError as error:
-            # The frames that it came through hold `events`, and the input.
-            fault = error.with_traceback(None)
-        except Exception as error:
-            if device_is_lost(error):
-                raise
-            _log.exception("%s: the thinker failed", self.key)
-            fault = Internal(f"the thinker failed: {type(error).__name__}: {error}")
-        self.ended = True
-        let_go()
-        events.append(Failed(self.key, fault))
 
     def wants(self, edge: str) -> bool:
         """Whether an output edge goes anywhere."""
