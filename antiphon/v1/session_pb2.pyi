@@ -314,8 +314,8 @@ global___SessionLimits = SessionLimits
 
 @typing.final
 class SegmentOpen(google.protobuf.message.Message):
-    """Opens a turn. Broadcast unchanged to all stages of the session; each stage
-    reads its own entry of the maps.
+    """Opens a turn. Broadcast to all stages of the session, the same to all but for `options`; each
+    stage reads its own entry of the maps.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor

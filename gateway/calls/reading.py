@@ -24,8 +24,7 @@ async def read_order(
     that was never reached.
     """
     accepted.check_sampling(order.sampling)
-    accepted.check_options(order.options)
-    readers = accepted.option_readers
+    readers = accepted.option_readers(order.options.keys())
     check_options(order.options, readers, config, recordings=len(order.attachments.recordings))
     conversation = await read_conversation(order.messages, order.attachments, reader, config)
     samples = sum(map(len, conversation.recordings))

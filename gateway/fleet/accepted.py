@@ -5,7 +5,7 @@ Stages that do not take part in a request, or are down, count as they last told.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
 from antiphon.errors import InvalidArgument, Unavailable
@@ -41,23 +41,16 @@ class Accepted:
         return tuple(filter(self._may_be_given, self.roles))
 
     @property
-    def option_readers(self) -> dict[str, dict[str, Option]]:
-        """By name, the stages that read an option, with its description by each."""
-        found: dict[str, dict[str, Option]] = {}
-        for role in self.roles:
-            told = self.told[role].options if role in self.told else ()
-            for option in filter(None, map(option_from_proto, told)):
-                found.setdefault(option.name, {})[role] = option
-        return found
-
-    @property
     def options(self) -> tuple[Option, ...]:
         """Each option as the first stage that reads it describes it."""
-        return tuple(next(iter(each.values())) for each in self.option_readers.values())
+        return tuple(next(iter(each.values())) for each in self._options.values())
 
-    def check_options(self, names: Iterable[str]) -> None:
-        """Raise `InvalidArgument` for a name that no stage knows, `Unavailable` if one may."""
-        known = self.option_readers
+    def option_readers(self, names: Collection[str]) -> dict[str, dict[str, Option]]:
+        """By name, the stages that read an option, with its description by each.
+
+        Raises `InvalidArgument` for a name that no stage knows, `Unavailable` if one may.
+        """
+        known = self._options if names else {}
         for name in names:
             if name in known:
                 continue
@@ -70,6 +63,7 @@ class Accepted:
                 )
             there_are = ", ".join(known) or "none"
             raise InvalidArgument(f"{field}: no such option; there are: {there_are}", field=field)
+        return {name: known[name] for name in names}
 
     def check_sampling(self, sampling: Mapping[str, SamplingRequest]) -> None:
         """Raise `InvalidArgument` for settings of a stage that there is not, that does not
@@ -90,6 +84,15 @@ class Accepted:
                 raise InvalidArgument(
                     f"{field}: this stage does not sample; {self._known}", field=field
                 )
+
+    @property
+    def _options(self) -> dict[str, dict[str, Option]]:
+        found: dict[str, dict[str, Option]] = {}
+        for role in self.roles:
+            told = self.told[role].options if role in self.told else ()
+            for option in filter(None, map(option_from_proto, told)):
+                found.setdefault(option.name, {})[role] = option
+        return found
 
     @property
     def _reader(self) -> str:
