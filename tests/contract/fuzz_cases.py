@@ -74,6 +74,11 @@ def _recording(random: Random) -> dict[str, Any]:
     return {"type": "input_audio", "input_audio": {"data": _file(random, wav), "format": "wav"}}
 
 
+def _sample(random: Random) -> dict[str, str]:
+    """A recording as an option has it."""
+    return {"data": _file(random, wav), "format": "wav"}
+
+
 def _picture(random: Random) -> dict[str, Any]:
     kind = random.choice(("png", "jpeg", "webp", "png", "gif"))
     url = f"data:image/{kind};base64,{_file(random, picture)}"
@@ -103,6 +108,7 @@ def valid(random: Random) -> dict[str, Any]:
         "talker": {"temperature": 0.9, "top_k": 50, "repetition_penalty": 1.05, "max_tokens": 9},
         "delivery": "whole",
         "chunk_policy": {"first": 1, "ramp": [2, 4], "steady": 8},
+        "options": {"style": "waltz", "tempo": 1.5, "sample": _sample(random)},
         "metadata": {"key": "value"},
         "user": "somebody",
         "n": 1,
@@ -207,6 +213,9 @@ def media_case(random: Random) -> Case:
     makers = (_recording, _recording, _picture, _film)
     parts = [random.choice(makers)(random) for _ in range(random.choice((1, 1, 2, 3, 70)))]
     fields["messages"] = [{"role": "user", "content": parts}]
+    if random.random() < 0.3:
+        count = random.choice((1, 1, 3, 70))
+        fields["options"] = {f"sample{n or ''}": _sample(random) for n in range(count)}
     return Case((request(json.dumps(fields).encode()),))
 
 

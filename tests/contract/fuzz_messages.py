@@ -10,19 +10,26 @@ from gateway_door import MODEL
 
 from antiphon.v1 import speech_pb2
 
+NAMES = {
+    "sampling": ("thinker", "talker", "drummer", ""),
+    "options": ("style", "tempo", "sample", "key", ""),
+}
+
 
 def message_of(name: str) -> bytes:
     """A `GenerateRequest` of any fields, serialized; every other one mutated as bytes."""
     random = Random(name)
     message = speech_pb2.GenerateRequest()
     _fill(message, random, depth=0)
-    for name in ("modalities", "voice", "model", "messages", "sampling"):
+    for name in ("modalities", "voice", "model", "messages", "sampling", "options"):
         # What is wrong at once hides the rest.
         if random.random() < 0.7:
             message.ClearField(name)
     if random.random() < 0.8:
         part = message.messages.add(role="user").parts.add()
         part.CopyFrom(random.choice(_parts(random)))
+    if random.random() < 0.3:
+        message.options["sample"].audio.wav = mutated(wav(random), random)
     data = message.SerializeToString()
     return mutated(data, random) if random.random() < 0.5 else data
 
@@ -42,8 +49,8 @@ def _fill(message: Any, random: Random, depth: int) -> None:
         if random.random() < 0.5:
             continue
         if field.message_type is not None and field.message_type.GetOptions().map_entry:
-            for role in random.sample(("thinker", "talker", "drummer", ""), 1):
-                _fill(getattr(message, field.name)[role], random, depth + 1)
+            for name in random.sample(NAMES[field.name], 1):
+                _fill(getattr(message, field.name)[name], random, depth + 1)
         elif field.message_type is not None:
             into = getattr(message, field.name)
             for _ in range(random.choice((1, 1, 3)) if field.is_repeated else 1):

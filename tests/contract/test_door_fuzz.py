@@ -30,7 +30,9 @@ from fuzz_messages import message_of
 from gateway_door import Door, open_door
 
 from antiphon.errors import InvalidArgument, NotFound, NotImplementedYet
+from antiphon.options import Option, OptionKind
 from antiphon.v1.speech_pb2 import GenerateResponse
+from antiphon.wire.options import option_to_proto
 from antiphon.wire.status import error_from_rpc
 
 CASES_IN_BATCH = {"json": 12, "media": 12, "headers": 12, "leaving": 12, "bulk": 8}
@@ -47,6 +49,11 @@ QUIET_S = 60.0
 """Longest wait for what must end by itself; far more than it takes."""
 # The stages answer on the loop that all that is sent here keeps busy.
 PATIENT = {"probe_timeout_s": QUIET_S}
+OPTIONS = (
+    Option("style", OptionKind.TEXT, choices=("waltz", "march")),
+    Option("tempo", OptionKind.NUMBER, least=0.5, most=2.0),
+    Option("sample", OptionKind.AUDIO, sample_rate_hz=24_000, max_s=1.0),
+)
 _FAULT = re.compile(rb'"code": ?"(internal|data_loss)"')
 
 
@@ -59,7 +66,7 @@ async def test_door_stands_whatever_comes_through_it(request: pytest.FixtureRequ
     seed = request.config.getoption("--fuzz-seed")
     until = asyncio.get_running_loop().time() + request.config.getoption("--fuzz-seconds")
     async with open_door(**PATIENT) as door:
-        _let_it_see(door)
+        _let_it_take_all(door)
         if "/" in seed:
             await _run((seed,), door)
             return
@@ -105,10 +112,12 @@ def _kept_bytes() -> int:
     return kept
 
 
-def _let_it_see(door: Door) -> None:
+def _let_it_take_all(door: Door) -> None:
+    """Images, videos, and options of each kind."""
     told = door.gateway.stages[THINKER].require()
     told.input_kinds.extend(("image", "video"))
     told.max_input_images = told.max_input_videos = 4
+    told.options.extend(map(option_to_proto, OPTIONS))
 
 
 @pytest.mark.timeout(0)
@@ -120,7 +129,7 @@ async def test_grpc_door_stands_whatever_bytes_come_through_it(
         open_door(**PATIENT) as door,
         grpc.aio.insecure_channel(door.gateway.grpc_address) as channel,
     ):
-        _let_it_see(door)
+        _let_it_take_all(door)
         method = channel.unary_stream("/antiphon.v1.SpeechService/Generate")
         await channel.channel_ready()
         before = await _left(door)

@@ -83,6 +83,8 @@ WRONG: dict[str, tuple[dict[str, Any], str]] = {
                      "sampling.thinker.temperature"),
     "infinite": ({"sampling": {THINKER: session_pb2.Sampling(top_p=float("inf"))}},
                  "sampling.thinker.top_p"),
+    "option": ({"options": {"o" * 20_000: speech_pb2.OptionInput(number=1)}}, "options.ooo"),
+    "nothing": ({"options": {"style": speech_pb2.OptionInput()}}, "options.style"),
     "tiny": ({"sampling": {THINKER: session_pb2.Sampling(temperature=1e-320)}},
              "sampling.thinker.temperature"),
     "stops": ({"sampling": {THINKER: session_pb2.Sampling(stop=["s"] * 50_000)}},
@@ -114,6 +116,13 @@ MANY = {
             **user(Part(text="a")), sampling={str(n): session_pb2.Sampling() for n in range(17)}
         ),
         "sampling",
+    ),
+    "options": (
+        speech_pb2.GenerateRequest(
+            **user(Part(text="a")),
+            options={str(n): speech_pb2.OptionInput(number=n) for n in range(65)},
+        ),
+        "options",
     ),
     "modalities": (
         speech_pb2.GenerateRequest(**user(Part(text="a")), modalities=["text"] * 17),
