@@ -52,7 +52,7 @@ def segment_open(
     check_reading(order, lineup)
     voice = ""
     if AUDIO in lineup.outputs:
-        voice = lineup.choose_voice(order.voice, field=order.voice_field)
+        voice = lineup.choose_voice(order.voice)
     reader = lineup.input_member.role
     given = {role or reader: settings for role, settings in order.sampling.items()}
     sampling = with_seeds(given, lineup.roles, reader)

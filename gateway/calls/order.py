@@ -18,10 +18,10 @@ class Order:
     """One segment: what was said, what is wanted, and how to make it.
 
     An empty `model` is the only one; empty `outputs` are all that it makes. One that `reads_aloud`
-    wants its message spoken as it is. `voice_field` names
-    the voice in errors. `sampling` is by stage role, `INPUT_STAGE` for the one that reads the
-    messages. `delivery` goes for every edge; None leaves the deployment's. `timeout_s` is what
-    the client still waits.
+    wants its message spoken as it is. `sampling` is by stage role, `INPUT_STAGE` for the one that
+    reads the messages. `delivery` goes for every edge; None leaves the deployment's. `options` are
+    by name. `timeout_s` is what the client still waits. `field_names` are the client's names of
+    what errors call otherwise: "audio.voice" for "voice", for example.
     """
 
     messages: tuple[Message, ...]
@@ -30,9 +30,9 @@ class Order:
     outputs: frozenset[str] = frozenset()
     reads_aloud: bool = False
     voice: str = ""
-    voice_field: str = "voice"
     sampling: Mapping[str, SamplingRequest] = field(default_factory=dict)
     delivery: Delivery | None = None
     chunk_policy: ChunkPolicy | None = None
     options: Mapping[str, OptionInput] = field(default_factory=dict)
     timeout_s: float = math.inf
+    field_names: Mapping[str, str] = field(default_factory=dict)

@@ -70,7 +70,7 @@ class Session:
         self._segment: Segment | None = None
         self._segments = 0
         self._sequences: dict[str, int] = {}
-        self._field_by_input: Mapping[str, str] = {}
+        self._field_names: Mapping[str, str] = {}
         self._unopened: set[str] = set()
         self._all_opened = asyncio.Event()
         self._done = False
@@ -109,24 +109,28 @@ class Session:
         open or after the last one, and what ended the session. Cancelling opens nothing.
         """
         reader = self._lineup.input_member.description
-        opening = segment_open(
-            order,
-            self._lineup,
-            self._deployed_delivery,
-            segment=self._segments,
-            deadline_s=min(self._config.request_timeout_s, order.timeout_s),
-            last=last,
-        )
-        fields = order.attachments.field_by_input()
-        conversation, options = await read_order(
-            order, reader, self._stages.accepted(), self._config
-        )
+        fields = {**order.field_names, **order.attachments.field_by_input()}
+        try:
+            opening = segment_open(
+                order,
+                self._lineup,
+                self._deployed_delivery,
+                segment=self._segments,
+                deadline_s=min(self._config.request_timeout_s, order.timeout_s),
+                last=last,
+            )
+            conversation, options = await read_order(
+                order, reader, self._stages.accepted(), self._config
+            )
+        except AntiphonError as error:
+            name_field(error, fields)
+            raise
         # Attachments may be large, and the session may be long: the stages alone get them.
         del order
         self._check_parked()
         first = input_chunk(self.session_id, opening, conversation, self._lineup)
         del conversation
-        self._field_by_input = fields
+        self._field_names = fields
         return self._open(opening, first, options)
 
     async def next_message(self) -> StageMessage:
@@ -234,7 +238,7 @@ class Session:
 
     def _fail_by_word(self, role: str, error: AntiphonError) -> None:
         """A stage says that its part failed. Only the client can cancel: else it is a loss."""
-        name_field(error, self._field_by_input)
+        name_field(error, self._field_names)
         may_echo = error.code in _ECHO_CODES
         if isinstance(error, Cancelled):
             error = Unavailable(f"the stage {role} gave up: {error.message}", edge=error.edge)

@@ -48,7 +48,6 @@ def read_generate(
         attachments=attachments,
         outputs=outputs,
         voice=request.voice,
-        voice_field="voice",
         sampling={
             stage: sampling_from_proto(settings, field=f"sampling.{stage}".rstrip("."))
             for stage, settings in request.sampling.items()

@@ -84,7 +84,7 @@ class Lineup:
         """The voices that the session can choose from."""
         return next((tuple(m.description.voices) for m in self.members if m.description.voices), ())
 
-    def choose_voice(self, name: str, *, field: str) -> str:
+    def choose_voice(self, name: str) -> str:
         """The voice of that name in lower case, the first (if there is one) for "".
 
         Raises `InvalidArgument`.
@@ -94,7 +94,7 @@ class Lineup:
             return next(iter(voices), "")
         if name.lower() not in voices:
             known = ", ".join(voices) or "none"
-            raise InvalidArgument(f"{field}: no voice {name!r}; there are: {known}", field=field)
+            raise InvalidArgument(f"voice: no voice {name!r}; there are: {known}", field="voice")
         return name.lower()
 
     def routes(self, role: str) -> tuple[session_pb2.Route, ...]:

@@ -52,9 +52,9 @@ class Attachments:
         return VideoPart(len(self.videos) - 1)
 
 
-def name_field(error: AntiphonError, field_by_input: Mapping[str, str]) -> None:
-    """Let a stage's error name a recording, image or video as the client knows it."""
-    path = field_by_input.get(error.field)
+def name_field(error: AntiphonError, names: Mapping[str, str]) -> None:
+    """Let an error name a field, recording, image or video as the client knows it."""
+    path = names.get(error.field)
     if path is not None:
         error.message = error.message.replace(error.field, path, 1)
         error.args, error.field = (error.message,), path

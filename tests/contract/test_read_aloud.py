@@ -189,6 +189,29 @@ async def test_speech_refuses_a_wrong_field_by_its_name(
     assert response.json()["error"]["param"].startswith(param)
 
 
+async def test_speech_options_reach_their_stages_and_instructions_are_one(reader: Reader) -> None:
+    fakes, gateway = reader
+    given = {"input": "Read.", "options": {"pitch": 2}, "instructions": "Whisper."}
+    response = await post(reader, **given)
+    assert (response.status_code, response.json()["error"]["param"]) == (400, "options.pitch")
+    response = await post(reader, input="Read.", instructions="Whisper.")
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, "instructions")
+    assert error["message"].startswith("instructions: no such option")
+    told = gateway.stages[SPEAKER].require()
+    told.options.add(name="pitch", kind=stage_pb2.OPTION_KIND_NUMBER, most=3)
+    told.options.add(name="instruction", kind=stage_pb2.OPTION_KIND_TEXT, max_bytes=99)
+    try:
+        response = await post(reader, **given)
+        assert response.status_code == 200, response.text
+        twice = await post(reader, **{**given, "options": {"instruction": "Shout."}})
+        assert twice.json()["error"]["param"] == "instructions"
+    finally:
+        told.ClearField("options")
+    got = fakes[SPEAKER].sessions[-1].segment.options
+    assert (got["pitch"].number, got["instruction"].text) == (2, "Whisper.")
+
+
 async def test_speech_is_refused_by_a_model_that_answers() -> None:
     async with (
         FakeStages() as fakes,

@@ -62,11 +62,11 @@ def read_chat(body: bytes, visit: Visit) -> tuple[Order, StreamAnswer | WholeAns
         attachments=attachments,
         outputs=outputs,
         voice=_voice(chat, visit.voices),
-        voice_field="audio.voice",
         sampling={INPUT_STAGE: _sampling(chat), **_sampling_by_role(chat, visit.sampling_stages)},
         delivery=None if chat.delivery is None else Delivery(chat.delivery),
         chunk_policy=_chunk_policy(chat),
         options=options_from_json(chat.options),
+        field_names={"voice": "audio.voice"},
     )
     head = AnswerHead(
         id=f"chatcmpl-{visit.answer_id}",

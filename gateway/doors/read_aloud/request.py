@@ -20,6 +20,7 @@ from gateway.outputs import AUDIO
 
 INSTRUCTION = "instruction"
 """The option that OpenAI's `instructions` set."""
+_INSTRUCTION = f"options.{INSTRUCTION}"
 
 _LATER_FORMATS = ("mp3", "opus", "aac", "flac")
 _decoder = msgspec.json.Decoder(SpeechBody)
@@ -45,6 +46,7 @@ def read_speech(body: bytes, visit: Visit) -> tuple[Order, AudioBytes | AudioEve
         delivery=None if speech.delivery is None else Delivery(speech.delivery),
         chunk_policy=_chunk_policy(speech),
         options=_options(speech),
+        field_names={} if speech.instructions is None else {_INSTRUCTION: "instructions"},
     )
     sse = speech.stream_format == "sse"
     return order, AudioEvents(audio_format) if sse else AudioBytes(audio_format)
@@ -55,7 +57,7 @@ def _options(speech: SpeechBody) -> dict[str, OptionInput]:
     if speech.instructions is None:
         return options
     if INSTRUCTION in options:
-        raise invalid("instructions", f"is the same as options.{INSTRUCTION}; give one of them")
+        raise invalid("instructions", f"is the same as {_INSTRUCTION}; give one of them")
     return {**options, INSTRUCTION: speech.instructions}
 
 

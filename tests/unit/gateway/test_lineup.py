@@ -79,10 +79,10 @@ def test_input_goes_to_the_consumer_of_the_clients_edge() -> None:
 
 def test_voice_is_the_first_when_none_is_named_and_checked_otherwise() -> None:
     chosen = lineup(OMNI, "text")
-    assert chosen.choose_voice("", field="voice") == "a"
-    assert chosen.choose_voice("B", field="voice") == "b"
+    assert chosen.choose_voice("") == "a"
+    assert chosen.choose_voice("B") == "b"
     with pytest.raises(InvalidArgument, match="there are: a, b"):
-        chosen.choose_voice("c", field="voice")
+        chosen.choose_voice("c")
 
 
 def test_stages_disagree_when_their_checkpoints_differ() -> None:
