@@ -120,19 +120,23 @@ async def loaded(engine: Engine, role: str, pipeline: Pipeline = BAND) -> Run:
     assert run.requests
     assert {each.error for each in run.requests} == {""}, run.messages
     assert {each.ttft for each in run.requests} == {None}
+    for each in run.requests:
+        assert each.audio_s == pytest.approx(FRAMES / RATE_HZ)
     return run
 
 
 async def test_stage_that_reads_the_client_and_makes_frames_is_loaded() -> None:
     run = await loaded(Composer(), COMPOSER)
-    assert {each.audio_s for each in run.requests} == {FRAMES / RATE_HZ}
     assert {each.edges["score"].messages for each in run.requests} == {1}
 
 
-async def test_stage_that_is_fed_frames_gets_as_many_as_the_pipeline_groups() -> None:
-    run = await loaded(FakeEngine(), PLAYER)
-    assert {each.audio_s for each in run.requests} == {FRAMES / RATE_HZ}
-    sizes = (BAND.chunk_policy.first, *BAND.chunk_policy.ramp)
+@pytest.mark.parametrize("look_ahead", [0, 3])
+async def test_stage_that_is_fed_frames_gets_as_many_as_the_pipeline_groups(
+    look_ahead: int,
+) -> None:
+    edges = (replace(e, look_ahead=look_ahead if e.grouped else 0) for e in BAND.edges)
+    run = await loaded(FakeEngine(), PLAYER, replace(BAND, edges=tuple(edges)))
+    sizes = (BAND.chunk_policy.first + look_ahead, *BAND.chunk_policy.ramp)
     chunks = next(n for n in range(len(sizes) + 1) if sum(sizes[:n]) >= FRAMES)
     assert {each.edges["codes"].messages for each in run.requests} == {chunks}
 

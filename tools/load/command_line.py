@@ -120,8 +120,8 @@ def _add_place(group: argparse._ArgumentGroup) -> None:
 
 def _add_content(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
-        "--prompt-length", type=_count, default=32, metavar="N",
-        help="random words; tokens where a stage is fed a prompt of these (32)",
+        "--prompt-length", type=_count, default=12, metavar="N",
+        help="random words to repeat; tokens where a stage is fed a prompt of these (12)",
     )  # fmt: skip
     group.add_argument("--prompts", type=Path, metavar="FILE", help="prompts, one a line, in turn")
     group.add_argument(

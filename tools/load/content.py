@@ -14,6 +14,7 @@ from antiphon.wire.convert import delivery_to_proto, policy_to_proto, sampling_t
 TEXT, AUDIO = "text", "audio"
 """The outputs that a listener may get, each the name of an edge to the client."""
 
+LEAD = "Repeat after me: "
 _SAID = (
     "a the one two day night river stone light house road people water music summer winter "
     "little large quiet early late open old new green blue tell ask walk carry find begin "
@@ -27,12 +28,12 @@ class Content:
     """What is the same in all requests of a run.
 
     `prompt_length` is in words, or in tokens where a stage is fed some. `reply_tokens` and
-    `frames` are the most of each, 0: the model decides. `prompts` are taken in turn;
-    without any, words are drawn. `outputs` are those of the gateway's requests; none: all
-    that it makes.
+    `frames` are the most of each, 0: the model decides. `prompts` are taken in turn; without
+    any, they ask to repeat random words, so that a reply is as long as its prompt. `outputs`
+    are those of the gateway's requests; none: all that it makes.
     """
 
-    prompt_length: int = 32
+    prompt_length: int = 12
     reply_tokens: int = 64
     frames: int = 100
     prompts: tuple[str, ...] = ()
@@ -45,7 +46,7 @@ class Content:
         """What request `number` says, always the same."""
         if self.prompts:
             return self.prompts[number % len(self.prompts)]
-        return " ".join(random.Random(number).choices(WORDS, k=self.prompt_length))
+        return f"{LEAD}{' '.join(random.Random(number).choices(WORDS, k=self.prompt_length))}."
 
     def sampling(self, number: int, *, text: bool) -> SamplingRequest:
         """The sampling of a stage that makes text, or else codec frames: a seed of its own for

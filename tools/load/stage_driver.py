@@ -153,8 +153,9 @@ class StageDriver:
             trace.audio.append((now, seconds))
 
     def _seconds(self, proto: chunk_pb2.Chunk) -> float:
-        """How long the audio of a chunk plays; 0 when it carries none."""
-        if not (rate_hz := self._rate_hz(proto.edge)):
+        """How long the audio of a chunk plays; 0 when it carries none, or only primes."""
+        rate_hz = self._rate_hz(proto.edge)
+        if proto.prime or not rate_hz:
             return 0.0
         tensors = chunk_from_proto(proto).tensors
         return len(tensors.get(self._pipeline.edge(proto.edge).counted_by, ())) / rate_hz

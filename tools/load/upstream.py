@@ -8,7 +8,7 @@ and are ignored when it is flat out.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from antiphon.errors import FailedPrecondition
@@ -72,7 +72,12 @@ def made_up(
             f"{pipeline.name} does not say what a {role} may be fed: record it (--record FILE) "
             "and feed it that (--replay FILE)"
         )
-    rate_hz = max(edge.rate_hz for edge in pipeline.inputs(role))
+    inputs = pipeline.inputs(role)
+    rate_hz = max(edge.rate_hz for edge in inputs)
+    groups = pace.groups(content, pipeline)
+    if not pace.real_time:
+        first = groups.first + max(edge.look_ahead for edge in inputs)
+        groups = replace(groups, first=first)
     chunks_of = example(
         ExampleSettings(
             prompt=content.prompt,
@@ -80,7 +85,7 @@ def made_up(
             tokens=content.reply_tokens,
             frames=content.frames,
             rate_hz=pace.rate_hz or rate_hz or RATE_HZ,
-            groups=pace.groups(content, pipeline),
+            groups=groups,
             model_dir=model_dir,
             description=description,
         )

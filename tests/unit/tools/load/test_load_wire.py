@@ -19,7 +19,7 @@ from antiphon.errors import (
     ResourceExhausted,
 )
 from antiphon.v1 import chunk_pb2
-from tools.load.content import Content
+from tools.load.content import LEAD, Content
 from tools.load.gateway_driver import HttpDriver
 from tools.load.http_stream import HttpAddress, get, server_sent_events
 from tools.load.measured import Trace
@@ -27,6 +27,14 @@ from tools.load.openai_stream import ChatPiece, error_of, read_event
 from tools.load.recording import feeds_of, read_recording, write_recording
 from tools.load.served import ServedModel
 from tools.load.upstream import Timed
+
+
+def test_prompt_asks_to_repeat_words_that_depend_on_the_number_only() -> None:
+    content = Content(prompt_length=5)
+    first, again, other = (content.prompt(number) for number in (1, 1, 2))
+    assert first == again != other
+    assert first.startswith(LEAD)
+    assert len(first.removeprefix(LEAD).split()) == 5
 
 
 def test_prompts_are_taken_in_turn() -> None:
