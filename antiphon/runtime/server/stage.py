@@ -31,14 +31,11 @@ from antiphon.runtime.session.facts import (
     TimePassed,
 )
 from antiphon.runtime.session.instructions import (
-    Admit,
     Destination,
     End,
     EngineCommand,
-    Feed,
     Grant,
     Instruction,
-    Limit,
     Opened,
     Progress,
     Refuse,
@@ -48,6 +45,7 @@ from antiphon.runtime.session.instructions import (
     Send,
     Suspended,
     Told,
+    session_of,
 )
 from antiphon.runtime.session.plan import SessionRequest, StageLimits, StagePlan
 from antiphon.runtime.session.table import SessionTable
@@ -282,7 +280,7 @@ class Stage:
             commands: list[EngineCommand] = []
             consequences: list[Instruction] = []
             for instruction in instructions:
-                session_id = _session_of(instruction)
+                session_id = session_of(instruction)
                 if session_id in failed and not isinstance(instruction, Release | End):
                     continue
                 if isinstance(instruction, EngineCommand):
@@ -317,7 +315,7 @@ class Stage:
         except AntiphonError as error:
             return error
         except Exception as error:
-            _report(_session_of(instruction), error)
+            _report(session_of(instruction), error)
             return unexpected(error)
         return None
 
@@ -382,16 +380,3 @@ class Stage:
 
 def _report(session_id: str, error: Exception) -> None:
     log.error("session %s failed", session_id, exc_info=error)
-
-
-def _session_of(instruction: Instruction) -> str:
-    """The session that an instruction is about."""
-    match instruction:
-        case Send(_, chunk):
-            return chunk.session_id
-        case Admit(key) | Feed(key) | Limit(key) | Release(key) | Grant(_, key):
-            return key.session_id
-        case SegmentOpened(key) | Report(key) | Progress(key):
-            return key.session_id
-        case Opened(session_id) | Suspended(session_id) | End(session_id) | Refuse(_, session_id):
-            return session_id

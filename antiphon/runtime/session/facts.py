@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError
 from antiphon.runtime.engine import EngineEvent
-from antiphon.runtime.session.instructions import Destination
+from antiphon.runtime.session.instructions import Destination, Refuse
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
 from antiphon.segment import SegmentKey
 
@@ -81,6 +81,11 @@ class ChunkArrived:
 
     chunk: Chunk
     link_id: str
+
+    def refusal(self, error: AntiphonError) -> Refuse:
+        """Tells the chunk's producer that its session is not wanted."""
+        chunk = self.chunk
+        return Refuse(self.link_id, chunk.session_id, chunk.edge, chunk.attempt, error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -143,3 +143,16 @@ EngineCommand = Admit | Feed | Limit | Release
 Told = Opened | SegmentOpened | Report | Progress | Suspended | End
 Instruction = EngineCommand | Send | Told | Refuse | Grant
 Instructions = Sequence[Instruction]
+
+
+def session_of(instruction: Instruction) -> str:
+    """The session that an instruction is about."""
+    match instruction:
+        case Send(_, chunk):
+            return chunk.session_id
+        case Admit(key) | Feed(key) | Limit(key) | Release(key) | Grant(_, key):
+            return key.session_id
+        case SegmentOpened(key) | Report(key) | Progress(key):
+            return key.session_id
+        case Opened(session_id) | Suspended(session_id) | End(session_id) | Refuse(_, session_id):
+            return session_id

@@ -3,7 +3,7 @@
 The table is pure: `handle` takes a fact and the time, and returns what it wants done. The same
 facts at the same times always give the same instructions. Laws it keeps:
 
-* Every session leaves through `_end`, once: it releases the open segment, tells
+* Every session leaves through `LiveSessions.end`, once: it releases the open segment, tells
   the session's stream, and remembers the id so that late chunks are refused.
 * A chunk reaches the engine in order, exactly once, and only for an admitted
   segment. Chunks of a later segment wait, bounded; chunks of an earlier one are
@@ -20,7 +20,7 @@ facts at the same times always give the same instructions. Laws it keeps:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -32,40 +32,30 @@ from antiphon.errors import (
     FailedPrecondition,
     ResourceExhausted,
     Unavailable,
-    unexpected,
 )
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, Failed
 from antiphon.runtime.session import facts
-from antiphon.runtime.session.deadlines import Deadlines
 from antiphon.runtime.session.facts import Fact
 from antiphon.runtime.session.inbox import Holding
-from antiphon.runtime.session.instructions import End, Instruction, Opened, Refuse, Suspended
+from antiphon.runtime.session.instructions import Instruction, Opened, Suspended
+from antiphon.runtime.session.live_sessions import LiveSessions, TellFault
 from antiphon.runtime.session.outlet import CLOCK_S
 from antiphon.runtime.session.plan import StagePlan
-from antiphon.runtime.session.segment import Segment
 from antiphon.runtime.session.session import LiveSession
 from antiphon.runtime.session.states import Event, State
 from antiphon.runtime.session.tally import Outcome, Tally
-from antiphon.segment import SegmentKey
-
-Act = Callable[[LiveSession], list[Instruction]]
 
 
 class SessionTable:
-    """All sessions of one stage. `report` is told of exceptions that nobody expected, with
-    the session's id."""
+    """All sessions of one stage."""
 
-    def __init__(
-        self, plan: StagePlan, report: Callable[[str, Exception], None] | None = None
-    ) -> None:
+    def __init__(self, plan: StagePlan, report: TellFault | None = None) -> None:
         self._plan = plan
-        self._report = report
-        self._sessions: dict[str, LiveSession] = {}
-        self._deadlines = Deadlines()
         self._tally = Tally()
         self._holding = Holding(
             limit_bytes=plan.limits.hold_bytes, timeout_s=plan.limits.hold_timeout_s
         )
+        self._sessions = LiveSessions(plan, self._holding, report)
         self._handlers: dict[type[Fact], Callable[[Any, float], list[Instruction]]] = {
             facts.SessionRequested: self._open,
             facts.SegmentRequested: self._open_segment,
@@ -99,7 +89,7 @@ class SessionTable:
 
     def next_deadline(self) -> float | None:
         """When `TimePassed` may next have something to do; None: not until something happens."""
-        moments = (self._deadlines.next(), self._holding.next_expiry())
+        moments = (self._sessions.deadlines.next(), self._holding.next_expiry())
         return min([moment for moment in moments if moment is not None], default=None)
 
     # -- what the client says ----------------------------------------------------------
@@ -117,8 +107,7 @@ class SessionTable:
                 retry_after_s=1.0,
             )
         session = LiveSession(fact.request, self._plan, self._tally, now)
-        self._sessions[session_id] = session
-        self._deadlines.enter(session_id, session.next_deadline())
+        self._sessions.add(session)
         done: list[Instruction] = [Opened(session_id)]
         for arrival in self._holding.take(session_id):
             done += self._take_chunk(arrival, now)
@@ -129,72 +118,74 @@ class SessionTable:
 
         def act(session: LiveSession) -> list[Instruction]:
             try:
-                self._check_slots()
+                self._sessions.check_slots()
                 return session.open_segment(fact.request, now)
             except AntiphonError as error:
                 if session.segment is None:
                     self._tally.ended(Outcome.REFUSED, error)
                 raise
 
-        return self._on(fact.session_id, act)
+        return self._sessions.act(fact.session_id, act)
 
     def _finish_input(self, fact: facts.InputFinished, now: float) -> list[Instruction]:
-        return self._on(fact.session_id, lambda session: session.input_finished(fact.segment, now))
+        return self._sessions.act(
+            fact.session_id, lambda session: session.input_finished(fact.segment, now)
+        )
 
     def _cancel_segment(self, fact: facts.SegmentCancelled, now: float) -> list[Instruction]:
         def act(session: LiveSession) -> list[Instruction]:
             if session.segment is None or session.segment.key.segment != fact.segment:
                 return []
-            return [*session.park(Outcome.CANCELLED, now), *self._end_if_done(session)]
+            return [*session.park(Outcome.CANCELLED, now), *self._sessions.end_if_done(session)]
 
-        return self._on(fact.session_id, act)
+        return self._sessions.act(fact.session_id, act)
 
     def _client_done(self, fact: facts.ClientDone, now: float) -> list[Instruction]:
         def act(session: LiveSession) -> list[Instruction]:
             session.client_done = True
-            return self._end_if_done(session)
+            return self._sessions.end_if_done(session)
 
-        return self._on(fact.session_id, act)
+        return self._sessions.act(fact.session_id, act)
 
     def _stream_lost(self, fact: facts.StreamLost, now: float) -> list[Instruction]:
         session = self._sessions.get(fact.session_id)
-        return self._end(session, Event.STREAM_LOST, None) if session else []
+        return self._sessions.end(session, Event.STREAM_LOST, None) if session else []
 
     def _fail(self, fact: facts.SessionFaulted, now: float) -> list[Instruction]:
         session = self._sessions.get(fact.session_id)
-        return self._end(session, Event.FAULT, fact.error) if session else []
+        return self._sessions.end(session, Event.FAULT, fact.error) if session else []
 
     def _note_progress(self, fact: facts.UpstreamProgressed, now: float) -> list[Instruction]:
-        if (session := self._with_segment(fact.key)) is not None:
+        if (session := self._sessions.with_segment(fact.key)) is not None:
             session.upstream_progressed(now)
         return []
 
     def _credit(self, fact: facts.Credited, now: float) -> list[Instruction]:
         def act(session: LiveSession) -> list[Instruction]:
             done = session.credited(fact, now)
-            return [*done, *self._end_if_done(session)]
+            return [*done, *self._sessions.end_if_done(session)]
 
-        return self._on(fact.key.session_id, act)
+        return self._sessions.act(fact.key.session_id, act)
 
     # -- what links bring ----------------------------------------------------------------
 
     def _take_chunk(self, fact: facts.ChunkArrived, now: float) -> list[Instruction]:
         session_id = fact.chunk.session_id
         if session_id in self._sessions:
-            return self._on(session_id, lambda session: session.chunk_arrived(fact, now))
+            return self._sessions.act(session_id, lambda session: session.chunk_arrived(fact, now))
         if self._holding.is_closed(session_id):
-            return [_refusal(fact, Cancelled(f"session {session_id} has ended"))]
+            return [fact.refusal(Cancelled(f"session {session_id} has ended"))]
         try:
             self._holding.hold(fact, now)
         except ResourceExhausted as error:
-            return [_refusal(fact, error)]
+            return [fact.refusal(error)]
         return []
 
     def _refuse_chunk(self, fact: facts.ChunkMalformed, now: float) -> list[Instruction]:
         """Its session fails, now or as it opens."""
         session_id = fact.session_id
         if (session := self._sessions.get(session_id)) is not None:
-            return self._end(session, Event.FAULT, fact.error)
+            return self._sessions.end(session, Event.FAULT, fact.error)
         if len(session_id) <= MAX_NAME and not self._holding.is_closed(session_id):
             self._holding.close(session_id, fact.error)
         return []
@@ -202,7 +193,7 @@ class SessionTable:
     def _lose_link(self, fact: facts.LinkLost, now: float) -> list[Instruction]:
         """Sessions that still need its edges fail."""
         done: list[Instruction] = []
-        for session in list(self._sessions.values()):
+        for session in self._sessions:
             edge = session.awaits_link(fact.link_id)
             if edge is not None:
                 producer = self._plan.inputs[edge].producer
@@ -211,7 +202,7 @@ class SessionTable:
                     stage=producer,
                     edge=edge,
                 )
-                done += self._end(session, Event.FAULT, error)
+                done += self._sessions.end(session, Event.FAULT, error)
         return done
 
     def _suspend_link(self, fact: facts.LinkSuspended, now: float) -> list[Instruction]:
@@ -224,16 +215,16 @@ class SessionTable:
         self, address: str, edge_of: Callable[[LiveSession], str | None]
     ) -> list[Instruction]:
         """Say so to the sessions that need the link for an edge."""
-        needs = ((each.session_id, edge_of(each)) for each in self._sessions.values())
+        needs = ((each.session_id, edge_of(each)) for each in self._sessions)
         return [Suspended(name, edge, address) for name, edge in needs if edge is not None]
 
     def _lose_target(self, fact: facts.DestinationLost, now: float) -> list[Instruction]:
         """Sessions that send to it, or whose chunks it has not acknowledged, fail."""
         done: list[Instruction] = []
-        for session in list(self._sessions.values()):
+        for session in self._sessions:
             lost = session.session_id in fact.unacknowledged
             if lost or session.edge_to(fact.address) is not None:
-                done += self._end(session, Event.FAULT, fact.error)
+                done += self._sessions.end(session, Event.FAULT, fact.error)
         return done
 
     # -- what the engine says --------------------------------------------------------------
@@ -243,17 +234,16 @@ class SessionTable:
         touched: dict[str, LiveSession] = {}
         self._tally.stepped(fact.step_s, fact.step_segments)
         for event in fact.events:
-            if (session := self._with_segment(event.key)) is not None:
-                done += self._guard(session, self._take_event, event, fact, now)
+            if (session := self._sessions.with_segment(event.key)) is not None:
+                done += self._sessions.guard(session, self._take_event, event, fact, now)
                 touched[session.session_id] = session
         for key, standing in fact.standing.items():
-            if (session := self._with_segment(key)) is not None:
+            if (session := self._sessions.with_segment(key)) is not None:
                 note = partial(LiveSession.note_standing, worked_on=key in fact.worked_on)
-                done += self._guard(session, note, standing, now)
+                done += self._sessions.guard(session, note, standing, now)
                 touched[session.session_id] = session
-        for session_id, session in touched.items():
-            if session_id in self._sessions:
-                self._deadlines.enter(session_id, session.next_deadline())
+        for session in touched.values():
+            self._sessions.note_deadline(session)
         if fact.error is not None:
             done += self._lose_engine(facts.EngineLost(fact.error), now)
         return done
@@ -267,16 +257,16 @@ class SessionTable:
                 return [*done, *session.progress(now)] if event.key in fact.worked_on else done
             case Completed():
                 busy_s = fact.busy_s.get(event.key, 0.0)
-                return [*session.complete(event, busy_s, now), *self._end_if_done(session)]
+                return [*session.complete(event, busy_s, now), *self._sessions.end_if_done(session)]
             case Failed():
-                return self._end(session, Event.FAULT, event.error)
+                return self._sessions.end(session, Event.FAULT, event.error)
 
     def _lose_engine(self, fact: facts.EngineLost, now: float) -> list[Instruction]:
         """Every session fails."""
         return [
             instruction
-            for session in list(self._sessions.values())
-            for instruction in self._end(session, Event.FAULT, fact.error)
+            for session in self._sessions
+            for instruction in self._sessions.end(session, Event.FAULT, fact.error)
         ]
 
     # -- time --------------------------------------------------------------------------------
@@ -285,32 +275,32 @@ class SessionTable:
         """Send what has waited for its pace; fail what is late: deadlines, stalls, chunks
         whose session was never opened."""
         done: list[Instruction] = []
-        for session_id in self._deadlines.due(now + CLOCK_S):
-            done += self._on(session_id, lambda session: session.send_due(now))
-            done += self._on(session_id, lambda session: self._end_if_late(session, now))
+        for session_id in self._sessions.deadlines.due(now + CLOCK_S):
+            done += self._sessions.act(session_id, lambda session: session.send_due(now))
+            done += self._sessions.act(session_id, lambda session: self._end_if_late(session, now))
         for session_id, arrivals in self._holding.expired(now):
             late = DeadlineExceeded(
                 f"{self._plan.role}: session {session_id} was not opened within "
                 f"{self._plan.limits.hold_timeout_s:g} s of its first chunk"
             )
-            done.append(_refusal(arrivals[0], late))
+            done.append(arrivals[0].refusal(late))
         return done
 
     def _end_if_late(self, session: LiveSession, now: float) -> list[Instruction]:
         error = session.lateness(now)
-        return [] if error is None else self._end(session, Event.FAULT, error)
+        return [] if error is None else self._sessions.end(session, Event.FAULT, error)
 
     # -- observation ---------------------------------------------------------------------------
 
     @property
     def open_segments(self) -> int:
         """Slots in use."""
-        return sum(segment.in_engine for segment in self._segments())
+        return sum(segment.in_engine for segment in self._sessions.segments())
 
     @property
     def held_segments(self) -> int:
         """Segments whose output waits for credit; they cost no steps."""
-        return sum(segment.held for segment in self._segments())
+        return sum(segment.held for segment in self._sessions.segments())
 
     @property
     def tally(self) -> Tally:
@@ -331,69 +321,3 @@ class SessionTable:
         """Where a session stands; None when it is not here."""
         session = self._sessions.get(session_id)
         return session.state if session else None
-
-    # -- inside ----------------------------------------------------------------------------------
-
-    def _on(self, session_id: str, act: Act) -> list[Instruction]:
-        """Act on a session if it is here, and note when it next needs attention."""
-        session = self._sessions.get(session_id)
-        if session is None:
-            return []
-        done = self._guard(session, act)
-        if session_id in self._sessions:
-            self._deadlines.enter(session_id, session.next_deadline())
-        return done
-
-    def _guard(
-        self, session: LiveSession, act: Callable[..., list[Instruction]], *arguments: Any
-    ) -> list[Instruction]:
-        """Act on a session; a fault ends it."""
-        try:
-            return act(session, *arguments)
-        except AntiphonError as error:
-            return self._end(session, Event.FAULT, error)
-        except Exception as error:
-            if self._report is not None:
-                self._report(session.session_id, error)
-            return self._end(session, Event.FAULT, unexpected(error))
-
-    def _check_slots(self) -> None:
-        slots = self._plan.limits.slots
-        if self.open_segments >= slots:
-            raise ResourceExhausted(
-                f"{self._plan.role}: all {slots} slots are taken", retry_after_s=1.0
-            )
-
-    def _segments(self) -> Iterator[Segment]:
-        return (each.segment for each in self._sessions.values() if each.segment is not None)
-
-    def _with_segment(self, key: SegmentKey) -> LiveSession | None:
-        """The session whose open segment has this key."""
-        session = self._sessions.get(key.session_id)
-        is_open = session is not None and session.segment is not None and session.segment.key == key
-        return session if is_open else None
-
-    def _end_if_done(self, session: LiveSession) -> list[Instruction]:
-        if not session.client_done or session.state is State.OPEN:
-            return []
-        return self._end(session, Event.CLIENT_DONE, None)
-
-    def _end(
-        self, session: LiveSession, event: Event, error: AntiphonError | None
-    ) -> list[Instruction]:
-        """The one way out."""
-        if error is not None:
-            error.stage = error.stage or self._plan.role
-        outcome = Outcome.CANCELLED if error is None else Outcome.FAILED
-        # First of all: nothing that is raised below may keep it here.
-        self._sessions.pop(session.session_id, None)
-        self._deadlines.forget(session.session_id)
-        self._holding.close(session.session_id)
-        done = session.drop_segment(outcome, error)
-        session.become(event)
-        return [*done, End(session.session_id, error)]
-
-
-def _refusal(arrival: facts.ChunkArrived, error: AntiphonError) -> Refuse:
-    chunk = arrival.chunk
-    return Refuse(arrival.link_id, chunk.session_id, chunk.edge, chunk.attempt, error)

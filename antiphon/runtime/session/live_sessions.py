@@ -1,0 +1,118 @@
+"""The sessions of a stage that have not ended, what each is due for, and the one way out."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from antiphon.errors import AntiphonError, ResourceExhausted, unexpected
+from antiphon.runtime.session.deadlines import Deadlines
+from antiphon.runtime.session.inbox import Holding
+from antiphon.runtime.session.instructions import End, Instruction
+from antiphon.runtime.session.plan import StagePlan
+from antiphon.runtime.session.segment import Segment
+from antiphon.runtime.session.session import LiveSession
+from antiphon.runtime.session.states import Event, State
+from antiphon.runtime.session.tally import Outcome
+from antiphon.segment import SegmentKey
+
+TellFault = Callable[[str, Exception], None]
+"""Is told of exceptions that nobody expected, with the session's id."""
+
+
+class LiveSessions:
+    """By id. `holding` remembers those that have ended."""
+
+    def __init__(self, plan: StagePlan, holding: Holding, report: TellFault | None) -> None:
+        self._plan = plan
+        self._holding = holding
+        self._report = report
+        self._by_id: dict[str, LiveSession] = {}
+        self.deadlines = Deadlines()
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[LiveSession]:
+        return iter(tuple(self._by_id.values()))
+
+    def __contains__(self, session_id: str) -> bool:
+        return session_id in self._by_id
+
+    def get(self, session_id: str) -> LiveSession | None:
+        """The session of that id, if it has not ended."""
+        return self._by_id.get(session_id)
+
+    def add(self, session: LiveSession) -> None:
+        """Take a session in."""
+        self._by_id[session.session_id] = session
+        self.note_deadline(session)
+
+    def note_deadline(self, session: LiveSession) -> None:
+        """Note when a session next needs attention, unless it has ended."""
+        if session.session_id in self._by_id:
+            self.deadlines.enter(session.session_id, session.next_deadline())
+
+    def with_segment(self, key: SegmentKey) -> LiveSession | None:
+        """The session whose open segment has this key."""
+        session = self._by_id.get(key.session_id)
+        is_open = session is not None and session.segment is not None and session.segment.key == key
+        return session if is_open else None
+
+    def segments(self) -> Iterator[Segment]:
+        """The open segments."""
+        return (each.segment for each in self._by_id.values() if each.segment is not None)
+
+    def check_slots(self) -> None:
+        """Raise `ResourceExhausted` unless a slot is free."""
+        slots = self._plan.limits.slots
+        if sum(segment.in_engine for segment in self.segments()) >= slots:
+            raise ResourceExhausted(
+                f"{self._plan.role}: all {slots} slots are taken", retry_after_s=1.0
+            )
+
+    def act(
+        self, session_id: str, act: Callable[[LiveSession], list[Instruction]]
+    ) -> list[Instruction]:
+        """Act on a session if it is here, and note when it next needs attention."""
+        session = self._by_id.get(session_id)
+        if session is None:
+            return []
+        done = self.guard(session, act)
+        if session_id in self._by_id:
+            self.deadlines.enter(session_id, session.next_deadline())
+        return done
+
+    def guard(
+        self, session: LiveSession, act: Callable[..., list[Instruction]], *arguments: Any
+    ) -> list[Instruction]:
+        """Act on a session; a fault ends it."""
+        try:
+            return act(session, *arguments)
+        except AntiphonError as error:
+            return self.end(session, Event.FAULT, error)
+        except Exception as error:
+            if self._report is not None:
+                self._report(session.session_id, error)
+            return self.end(session, Event.FAULT, unexpected(error))
+
+    def end_if_done(self, session: LiveSession) -> list[Instruction]:
+        """End a session whose client has no more for it, once its segment has ended."""
+        if not session.client_done or session.state is State.OPEN:
+            return []
+        return self.end(session, Event.CLIENT_DONE, None)
+
+    def end(
+        self, session: LiveSession, event: Event, error: AntiphonError | None
+    ) -> list[Instruction]:
+        """The one way out."""
+        if error is not None:
+            error.stage = error.stage or self._plan.role
+        outcome = Outcome.CANCELLED if error is None else Outcome.FAILED
+        # First of all: nothing that is raised below may keep it here.
+        self._by_id.pop(session.session_id, None)
+        self.deadlines.forget(session.session_id)
+        self._holding.close(session.session_id)
+        done = session.drop_segment(outcome, error)
+        session.become(event)
+        return [*done, End(session.session_id, error)]
