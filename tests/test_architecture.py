@@ -35,6 +35,7 @@ SHARED = (
     "services/*.py",
     "services/lm",
     "services/text",
+    "services/vllm",
     "tools/chart",
     "tools/demo",
     "tools/launcher",

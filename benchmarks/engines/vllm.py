@@ -39,8 +39,9 @@ from services.qwen3_omni.thinker.intake import Intake
 from services.qwen3_omni.thinker.load import DEFAULT_SAMPLING, load, load_intake
 from services.qwen3_omni.thinker.prompt import PreparedPrompt
 from services.qwen3_omni.thinker.segment import PROMPT, TEXT
-from services.qwen3_omni.thinker.vllm_engine import environment
-from services.qwen3_omni.thinker.vllm_engine.media import MediaLimits
+from services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
+from services.vllm import environment
+from services.vllm.media import MediaLimits
 from tools.launcher.events import LaunchEvent
 from tools.launcher.plan import application_root
 from tools.launcher.process import ServiceProcess
@@ -130,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _sides(checkpoint: Path) -> tuple[list[Side], list[Callable[[], None]]]:
     """All engines, started, and how to end those that have processes."""
     config = StageConfig(engine="vllm", context_limit=CONTEXT_LIMIT)
-    environment.prepare(config)
+    environment.prepare(config, MODELS)
     from services.qwen3_omni.thinker.vllm_engine.load import load_engine
 
     intake = load_intake(checkpoint, config)

@@ -33,11 +33,12 @@ from services.qwen3_omni.thinker.engine import PREFILL_ROWS, ThinkerEngine
 from services.qwen3_omni.thinker.intake import Intake
 from services.qwen3_omni.thinker.model import ThinkerModel
 from services.qwen3_omni.thinker.prompt import PromptFactory
-from services.qwen3_omni.thinker.vllm_engine import environment
-from services.qwen3_omni.thinker.vllm_engine.media import MediaLimits, media_limits
+from services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
 from services.qwen3_omni.thinker.warm_up import warm_up
 from services.text.chat import load_chat_tokenizer
 from services.text.detokenizer import Vocabulary
+from services.vllm import environment
+from services.vllm.media import MediaLimits, media_limits
 
 MAX_INPUT_AUDIO_S = 1800.0
 PREPROCESSOR_FILE = "preprocessor_config.json"
@@ -68,7 +69,7 @@ def load(
     name = choose_engine(THINKER, config, vllm_runs=environment.is_installed)
     _log.info("the engine is %s (configured: %s)", name, config.engine)
     if name == VLLM:
-        environment.prepare(config)
+        environment.prepare(config, MODELS)
     else:
         check_device(config)
     intake = load_intake(model_dir, config)

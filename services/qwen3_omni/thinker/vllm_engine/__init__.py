@@ -1,5 +1,4 @@
-"""The `vllm` engine of the thinker: stock vLLM in processes of its own, and the way to it.
+"""The `vllm` engine of the thinker, on what `services.vllm` has for any stage.
 
-Runs in vLLM's processes: `model`, `tap`, `connector`, `spans`, `row_sender`, `plugin`
-(which the stage's process has too). Runs in the stage: everything else.
+Runs in vLLM's processes: `model`. Runs in the stage: everything else.
 """

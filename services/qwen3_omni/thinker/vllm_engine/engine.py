@@ -28,7 +28,9 @@ from services.qwen3_omni.thinker.prompt import PreparedPrompt
 from services.qwen3_omni.thinker.segment import INPUT
 from services.qwen3_omni.thinker.segment import Segment as AnySegment
 from services.qwen3_omni.thinker.vllm_engine.generation import Generation
-from services.qwen3_omni.thinker.vllm_engine.mailbox import (
+from services.qwen3_omni.thinker.vllm_engine.prompt_check import PromptCheck
+from services.qwen3_omni.thinker.vllm_engine.prompt_media import PromptMedia
+from services.vllm.mailbox import (
     Ended,
     FromVllm,
     Mailbox,
@@ -36,9 +38,8 @@ from services.qwen3_omni.thinker.vllm_engine.mailbox import (
     Rows,
     Tokens,
 )
-from services.qwen3_omni.thinker.vllm_engine.order import Order
-from services.qwen3_omni.thinker.vllm_engine.prompt_check import PromptCheck
-from services.qwen3_omni.thinker.vllm_engine.scores import scores_at
+from services.vllm.order import Order
+from services.vllm.scores import scores_at
 
 ROWS_TIMEOUT_S = 10.0
 """Longest wait for hidden rows once the reply has ended."""
@@ -47,7 +48,7 @@ Segment = AnySegment[Generation]
 
 
 class Host(Protocol):
-    """Who carries orders out; `services.qwen3_omni.thinker.vllm_engine.host.VllmHost`."""
+    """Who carries orders out; `services.vllm.host.VllmHost`."""
 
     def check_up(self) -> None:
         """Raise `Unavailable` while vLLM is down."""
@@ -164,8 +165,7 @@ class VllmThinkerEngine:
         order = Order(
             number,
             short,
-            prompt.audio,
-            prompt.visuals,
+            PromptMedia(prompt.audio, prompt.visuals),
             positions[: generation.rows_due],
             segment.settings.sampling,
             self._intake.prompts.special.im_end,

@@ -24,7 +24,7 @@ from vllm.multimodal.parse import MultiModalDataItems
 from vllm.multimodal.processing.processor import HFMultiModalInputs
 from vllm.sequence import IntermediateTensors
 
-from services.qwen3_omni.thinker.vllm_engine.tap import TapLayer
+from services.vllm.tap import TapLayer
 
 
 class MixedProcessor(Qwen3OmniMoeThinkerMultiModalProcessor):  # type: ignore[type-arg, unused-ignore]

@@ -23,10 +23,10 @@ from services.qwen3_omni.thinker.intake import Intake
 from services.qwen3_omni.thinker.load import load, load_intake
 from services.qwen3_omni.thinker.vllm_engine import engine as engine_module
 from services.qwen3_omni.thinker.vllm_engine.engine import VllmThinkerEngine
-from services.qwen3_omni.thinker.vllm_engine.mailbox import Delivery, Ended, Mailbox, Rows, Tokens
-from services.qwen3_omni.thinker.vllm_engine.order import Order
 from services.qwen3_omni.thinker.vllm_engine.prompt_check import PromptCheck
-from services.qwen3_omni.thinker.vllm_engine.scores import scores_at
+from services.vllm.mailbox import Delivery, Ended, Mailbox, Rows, Tokens
+from services.vllm.order import Order
+from services.vllm.scores import scores_at
 
 KEY = SegmentKey("s", 0)
 

@@ -16,10 +16,12 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.sampling import Sampling
 from services.qwen3_omni.thinker.vision import Visual
-from services.qwen3_omni.thinker.vllm_engine import environment
-from services.qwen3_omni.thinker.vllm_engine.mailbox import Delivery, Ended, Mailbox, Tokens
-from services.qwen3_omni.thinker.vllm_engine.order import Order
-from services.qwen3_omni.thinker.vllm_engine.restarts import Restarts
+from services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
+from services.qwen3_omni.thinker.vllm_engine.prompt_media import PromptMedia
+from services.vllm import environment
+from services.vllm.mailbox import Delivery, Ended, Mailbox, Tokens
+from services.vllm.order import Order
+from services.vllm.restarts import Restarts
 
 pytestmark = [
     pytest.mark.skipif(not environment.is_installed(), reason="needs vLLM"),
@@ -59,12 +61,12 @@ class Bench:
     def __init__(self) -> None:
         self.engine, self.mailbox = Answering(), Mailbox()
         self._numbers = itertools.count()
-        environment.prepare(StageConfig(engine="vllm"))
-        from services.qwen3_omni.thinker.vllm_engine.host import DECODED_AT_ONCE, VllmHost
+        environment.prepare(StageConfig(engine="vllm"), MODELS)
+        from services.vllm.host import DECODED_AT_ONCE, VllmHost
 
         self.at_once = DECODED_AT_ONCE
         start: Any = lambda: self.engine  # noqa: E731
-        self.host = VllmHost(start, self.mailbox, Restarts())
+        self.host = VllmHost("thinker", start, self.mailbox, Restarts())
         self.host.start()
 
     def order(self, *pixels: Callable[[], Any]) -> int:
@@ -73,7 +75,7 @@ class Bench:
         visuals = [Visual("image", (1, 1, 1), 1, each) for each in pixels]
         nothing = np.empty(0, np.intp)
         ids = np.array([1, 2], np.int32)
-        self.host.submit(Order(number, ids, None, visuals, nothing, GREEDY, STOP, 1))
+        self.host.submit(Order(number, ids, PromptMedia(None, visuals), nothing, GREEDY, STOP, 1))
         return number
 
     def take(self, count: int) -> Sequence[Delivery]:

@@ -30,8 +30,8 @@ from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
 from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, TinyShape, build_tiny_checkpoint
 from antiphon.wire.logprobs import logprobs_from_tensors
 from services.qwen3_omni.thinker.load import load
-from services.qwen3_omni.thinker.vllm_engine.scores import scores_at
 from services.text.detokenizer import Vocabulary
+from services.vllm.scores import scores_at
 
 psutil = pytest.importorskip("psutil")
 prometheus = pytest.importorskip("prometheus_client")

@@ -14,7 +14,7 @@ import numpy as np
 from antiphon.chunk import Tensor
 from antiphon.errors import DataLoss
 from antiphon.wire.blob import Encoding, decode
-from services.qwen3_omni.thinker.vllm_engine.spans import Span
+from services.vllm.spans import Span
 
 MAX_MESSAGE_BYTES = 1 << 30
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.qwen3_omni.thinker.vllm_engine.spans import Span, StepRows, Wanted, wanted
+from services.vllm.spans import Span, StepRows, Wanted, wanted
 
 
 def test_request_wants_the_runs_of_its_positions() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import signal
 import subprocess
@@ -10,7 +11,7 @@ from pathlib import Path
 
 import pytest
 
-from services.qwen3_omni.thinker.vllm_engine.plugin import announce, register
+from services.vllm.plugin import MODELS, announce, register
 
 TIMEOUT_S = 60.0
 SEEN = """
@@ -23,14 +24,14 @@ for each in entry_points(group="vllm.general_plugins"):
 
 REPLACES_PATH = """
 import sys
-from services.qwen3_omni.thinker.vllm_engine.plugin import announce
+from services.vllm.plugin import announce
 sys.path = list(sys.path)
-announce()
+announce({})
 """
 
 LEAVES = """
 import sys
-from services.qwen3_omni.thinker.vllm_engine.plugin import _leave_with
+from services.vllm.plugin import _leave_with
 _leave_with(int(sys.argv[1]))
 """
 
@@ -47,24 +48,31 @@ def plugins_seen(environment: dict[str, str], directory: Path) -> list[str]:
 def test_plugin_is_seen_by_processes_of_a_stage_and_by_no_other(tmp_path: Path) -> None:
     environment = dict(os.environ)
     assert plugins_seen(environment, tmp_path) == []
-    announce(environment, [])
+    announce({}, environment, [])
     assert plugins_seen(environment, tmp_path) == [f"antiphon {register.__module__}"]
 
 
 def test_plugin_is_seen_when_a_module_has_replaced_the_import_path(tmp_path: Path) -> None:
     """OpenCV does so when it is imported, and processes that are spawned take the new one over."""
     command = [sys.executable, "-c", REPLACES_PATH + SEEN]
-    environment = dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[5])}
+    environment = dict(os.environ) | {"PYTHONPATH": str(Path(__file__).parents[4])}
     seen = subprocess.run(
         command, env=environment, cwd=tmp_path, capture_output=True, text=True, check=True
     )
     assert seen.stdout.splitlines() == [f"antiphon {register.__module__}"]
 
 
+def test_plugin_is_told_the_models_of_the_family_that_was_announced_last() -> None:
+    environment: dict[str, str] = {}
+    for models in ({"Theirs": "a.b:C"}, {"Ours": "d.e:F"}):
+        announce(models, environment, [])
+        assert json.loads(environment[MODELS]) == models
+
+
 def test_plugin_is_announced_once_and_behind_what_the_operator_has() -> None:
     environment, search = {"PYTHONPATH": "/theirs"}, ["/mine"]
     for _ in range(2):
-        announce(environment, search)
+        announce({}, environment, search)
     assert environment["PYTHONPATH"].split(os.pathsep) == ["/theirs", *search[1:]]
     assert search[0] == "/mine"
     assert len(search) == len(set(search)) == 3
@@ -76,13 +84,13 @@ def test_plugin_is_announced_once_and_behind_what_the_operator_has() -> None:
 )
 def test_plugin_is_loaded_beside_those_that_the_operator_chose(chosen: str, loaded: str) -> None:
     environment = {"VLLM_PLUGINS": chosen}
-    announce(environment, [])
+    announce({}, environment, [])
     assert environment["VLLM_PLUGINS"] == loaded
 
 
 def test_all_plugins_are_loaded_when_the_operator_chose_none() -> None:
     environment: dict[str, str] = {}
-    announce(environment, [])
+    announce({}, environment, [])
     assert "VLLM_PLUGINS" not in environment
 
 

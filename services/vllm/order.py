@@ -2,18 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from antiphon.sampling import Sampling
-from services.qwen3_omni.thinker.audio import AudioFeatures
 
-if TYPE_CHECKING:
-    from services.qwen3_omni.thinker.vision import Visual
+
+class Media(Protocol):
+    """What is heard and seen in a prompt."""
+
+    @property
+    def takes_long(self) -> bool:
+        """Whether `fields` does, so that it runs beside the loop, and few at a time."""
+
+    def fields(self) -> dict[str, Any]:
+        """What stands beside the ids in vLLM's prompt.
+
+        Raises `InvalidArgument` for what cannot be decoded.
+        """
 
 
 @dataclass(frozen=True, slots=True)
@@ -21,14 +30,13 @@ class Order:
     """One request: at most `limit` ids, or up to `stop_id`, after a prompt.
 
     `number` is ours, for vLLM makes its own ids of what it is given. `ids` int32 [n] have
-    one placeholder for each recording of `audio` and each of `visuals`; the hidden rows at
+    one placeholder for each recording, image and video of `media`; the hidden rows at
     `row_positions` of the prompt must leave.
     """
 
     number: int
     ids: npt.NDArray[np.int32]
-    audio: AudioFeatures | None
-    visuals: Sequence[Visual]
+    media: Media
     row_positions: npt.NDArray[np.intp]
     sampling: Sampling
     stop_id: int

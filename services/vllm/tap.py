@@ -16,7 +16,7 @@ from vllm.model_executor.models.extract_hidden_states import (
 )
 from vllm.v1.attention.backend import AttentionCGSupport
 
-from services.qwen3_omni.thinker.vllm_engine.spans import TAP_LAYER
+from services.vllm.spans import TAP_LAYER
 
 
 class _Builder(CacheOnlyAttentionMetadataBuilder):

@@ -9,10 +9,10 @@ import pytest
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, Internal, InvalidArgument
-from services.qwen3_omni.thinker.vllm_engine import environment
-from services.qwen3_omni.thinker.vllm_engine.aside import aside
-from services.qwen3_omni.thinker.vllm_engine.mailbox import Ended, Mailbox
-from services.qwen3_omni.thinker.vllm_engine.restarts import Restarts
+from services.vllm import environment
+from services.vllm.aside import aside
+from services.vllm.mailbox import Ended, Mailbox
+from services.vllm.restarts import Restarts
 
 
 @pytest.fixture
@@ -47,7 +47,7 @@ def test_mailbox_lets_go_of_who_waits_when_interrupted_and_only_once() -> None:
 @pytest.mark.usefixtures("installed")
 def test_environment_keeps_what_the_operator_has_set() -> None:
     variables = {"OMP_NUM_THREADS": "8"}
-    environment.prepare(StageConfig(threads=2), variables)
+    environment.prepare(StageConfig(threads=2), {}, variables)
     assert variables["OMP_NUM_THREADS"] == "8"
     assert variables["VLLM_WORKER_MULTIPROC_METHOD"] == "spawn"
     assert variables["VLLM_CPU_OMP_THREADS_BIND"] == "nobind"
@@ -60,7 +60,7 @@ def test_environment_keeps_what_the_operator_has_set() -> None:
 )
 def test_device_becomes_the_first_visible_one(device: str, visible: str, left: str) -> None:
     variables = {"CUDA_VISIBLE_DEVICES": visible}
-    environment.prepare(StageConfig(device=device), variables)
+    environment.prepare(StageConfig(device=device), {}, variables)
     assert variables["CUDA_VISIBLE_DEVICES"] == left
     assert "VLLM_CPU_OMP_THREADS_BIND" not in variables
 
@@ -68,7 +68,7 @@ def test_device_becomes_the_first_visible_one(device: str, visible: str, left: s
 @pytest.mark.usefixtures("installed")
 def test_device_is_refused_when_it_is_not_visible() -> None:
     with pytest.raises(InvalidArgument, match="cuda:2") as raised:
-        environment.prepare(StageConfig(device="cuda:2"), {"CUDA_VISIBLE_DEVICES": "4,5"})
+        environment.prepare(StageConfig(device="cuda:2"), {}, {"CUDA_VISIBLE_DEVICES": "4,5"})
     assert raised.value.field == "device"
 
 
@@ -77,7 +77,7 @@ def test_engine_is_refused_with_the_remedy_when_vllm_is_not_installed(
 ) -> None:
     monkeypatch.setattr(environment, "is_installed", lambda: False)
     with pytest.raises(FailedPrecondition, match=r"pip install 'antiphon\[vllm\]'"):
-        environment.prepare(StageConfig(engine="vllm"), {})
+        environment.prepare(StageConfig(engine="vllm"), {}, {})
 
 
 async def test_work_aside_brings_what_it_returns_or_raises() -> None:

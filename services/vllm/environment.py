@@ -7,11 +7,11 @@ from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
-from services.qwen3_omni.thinker.vllm_engine.plugin import announce
+from services.vllm.plugin import announce
 
 _PACKAGE = "vllm"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -22,11 +22,15 @@ def is_installed() -> bool:
     return importlib.util.find_spec(_PACKAGE) is not None
 
 
-def prepare(config: StageConfig, environment: MutableMapping[str, str] = os.environ) -> None:
-    """Set the variables that a configuration implies.
+def prepare(
+    config: StageConfig,
+    models: Mapping[str, str],
+    environment: MutableMapping[str, str] = os.environ,
+) -> None:
+    """Set the variables that a configuration and the family's `models` imply.
 
-    Raises `FailedPrecondition` without vLLM, `InvalidArgument` for a device that it has
-    no place for.
+    See `announce` for these. Raises `FailedPrecondition` without vLLM, `InvalidArgument` for
+    a device that it has no place for.
     """
     if not is_installed():
         raise FailedPrecondition(
@@ -34,7 +38,7 @@ def prepare(config: StageConfig, environment: MutableMapping[str, str] = os.envi
         )
     for name, value in _settings(config).items():
         environment.setdefault(name, value)
-    announce(environment)
+    announce(models, environment)
     kind, _, index = config.device.partition(":")
     if kind == "cuda" and index:
         environment[_VISIBLE] = _from(index, environment.get(_VISIBLE, ""))

@@ -18,8 +18,8 @@ from multiprocessing.connection import Connection
 import torch
 
 from antiphon.transport.device_edge import host_array
-from services.qwen3_omni.thinker.vllm_engine.row_messages import encode_rows
-from services.qwen3_omni.thinker.vllm_engine.spans import Span
+from services.vllm.row_messages import encode_rows
+from services.vllm.spans import Span
 
 WAITING_BYTES = 256 << 20
 """Rows that may wait for the socket; one step's always may."""

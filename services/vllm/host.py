@@ -29,15 +29,15 @@ from vllm.v1.metrics.prometheus import unregister_vllm_metrics
 
 from antiphon.errors import AntiphonError, Internal, InvalidArgument, Unavailable
 from antiphon.runtime.process import stand_back
-from services.qwen3_omni.thinker.vllm_engine.aside import aside
-from services.qwen3_omni.thinker.vllm_engine.mailbox import Ended, Mailbox, Tokens
-from services.qwen3_omni.thinker.vllm_engine.order import Order
-from services.qwen3_omni.thinker.vllm_engine.request import parameters_of, prompt_of
-from services.qwen3_omni.thinker.vllm_engine.restarts import Restarts
+from services.vllm.aside import aside
+from services.vllm.mailbox import Ended, Mailbox, Tokens
+from services.vllm.order import Order
+from services.vllm.request import parameters_of, prompt_of
+from services.vllm.restarts import Restarts
 
 RETRY_AFTER_S = 5.0
 DECODED_AT_ONCE = 2
-"""Orders whose images and videos are decoded at the same time: pixels take much memory."""
+"""Orders whose media are decoded at the same time: pixels take much memory."""
 # vLLM's process takes seconds to unload; then it is killed.
 UNLOAD_TIMEOUT_S = 5.0
 CLOSE_TIMEOUT_S = 8.0
@@ -51,16 +51,19 @@ _log = logging.getLogger(__name__)
 class VllmHost:
     """Runs orders on an engine that `start_engine` makes, again whenever one has died.
 
-    Its thread and vLLM's processes stand back for others by `nice`, see `StageConfig`.
+    Errors name the stage's `role`. Its thread and vLLM's processes stand back for others by
+    `nice`, see `StageConfig`.
     """
 
     def __init__(
         self,
+        role: str,
         start_engine: Callable[[], AsyncLLM],
         mailbox: Mailbox,
         restarts: Restarts,
         nice: int = 0,
     ) -> None:
+        self._role = role
         self._nice = nice
         self._start_engine = start_engine
         self._mailbox = mailbox
@@ -90,14 +93,14 @@ class VllmHost:
         """Raise `Unavailable` while the engine is down."""
         with self._state:
             if self._fault is not None:
-                raise _down(self._fault)
+                raise self._down(self._fault)
 
     def watch(self, changed: Changed) -> None:
         """See `antiphon.runtime.engine.DetachedEngine`."""
         with self._state:
             self._changed = changed
             if self._fault is not None:
-                changed(_down(self._fault))
+                changed(self._down(self._fault))
 
     def submit(self, order: Order) -> None:
         """Run an order; what comes of it goes to the mailbox."""
@@ -199,14 +202,18 @@ class VllmHost:
     async def _fail_all(self, reason: str) -> None:
         tasks = dict(self._tasks)
         for number, task in tasks.items():
-            self._mailbox.put(Ended(number, _down(reason)))
+            self._mailbox.put(Ended(number, self._down(reason)))
             task.cancel()
         await asyncio.gather(*tasks.values(), return_exceptions=True)
 
     def _become(self, fault: str | None) -> None:
         with self._state:
             self._fault = fault
-            self._changed(None if fault is None else _down(fault))
+            self._changed(None if fault is None else self._down(fault))
+
+    def _down(self, reason: str) -> Unavailable:
+        message = f"{self._role}: vLLM is down: {reason}"
+        return Unavailable(message, retry_after_s=RETRY_AFTER_S)
 
     def _note_death(self, life: int) -> None:
         # What is late may be about a life that has ended.
@@ -215,7 +222,7 @@ class VllmHost:
 
     def _begin(self, order: Order) -> None:
         if self._engine is None:
-            self._mailbox.put(Ended(order.number, _down("its process died")))
+            self._mailbox.put(Ended(order.number, self._down("its process died")))
             return
         task = self._loop.create_task(self._carry_out(self._engine, self._life, order))
         self._tasks[order.number] = task
@@ -237,7 +244,7 @@ class VllmHost:
                 first = False
         except EngineDeadError:
             self._note_death(life)
-            self._mailbox.put(Ended(number, _down("its process died")))
+            self._mailbox.put(Ended(number, self._down("its process died")))
         except AntiphonError as error:
             self._mailbox.put(Ended(number, error))
         except (VLLMClientError, ValueError) as error:
@@ -246,12 +253,12 @@ class VllmHost:
         except Exception as error:
             _log.exception("request %d failed", number)
             cause = error.__cause__ or error
-            fault = Internal(f"the thinker failed: {type(cause).__name__}: {cause}")
+            fault = Internal(f"{self._role}: vLLM failed: {type(cause).__name__}: {cause}")
             self._mailbox.put(Ended(number, fault))
 
     async def _render(self, engine: AsyncLLM, order: Order) -> Any:
-        """The order's prompt as vLLM takes it. Files are decoded beside this loop."""
-        if not order.visuals:
+        """The order's prompt as vLLM takes it."""
+        if not order.media.takes_long:
             return (await engine.renderer.render_cmpl_async([prompt_of(order)]))[0]
         async with self._decoding:
             prompt = await aside("decoding", partial(prompt_of, order))
@@ -273,10 +280,6 @@ def _tokens(number: int, output: RequestOutput, *, first: bool) -> Tokens:
         output.finished,
         flat if isinstance(flat, FlatLogprobs) else None,
     )
-
-
-def _down(reason: str) -> Unavailable:
-    return Unavailable(f"thinker: vLLM is down: {reason}", retry_after_s=RETRY_AFTER_S)
 
 
 def _nobody(fault: AntiphonError | None) -> None:

@@ -17,8 +17,8 @@ from multiprocessing.connection import Client, Connection, Listener
 
 from antiphon.chunk import Tensor
 from antiphon.errors import DataLoss
-from services.qwen3_omni.thinker.vllm_engine.row_messages import MAX_MESSAGE_BYTES, decode_rows
-from services.qwen3_omni.thinker.vllm_engine.spans import Span
+from services.vllm.row_messages import MAX_MESSAGE_BYTES, decode_rows
+from services.vllm.spans import Span
 
 _FAMILY = "AF_UNIX"
 _SECRET_BYTES = 32

@@ -13,10 +13,10 @@ import torch
 
 from antiphon.chunk import Tensor
 from antiphon.errors import DataLoss
-from services.qwen3_omni.thinker.vllm_engine.row_messages import decode_rows, encode_rows
-from services.qwen3_omni.thinker.vllm_engine.row_receiver import RowReceiver
-from services.qwen3_omni.thinker.vllm_engine.row_sender import RowSender
-from services.qwen3_omni.thinker.vllm_engine.spans import Span
+from services.vllm.row_messages import decode_rows, encode_rows
+from services.vllm.row_receiver import RowReceiver
+from services.vllm.row_sender import RowSender
+from services.vllm.spans import Span
 
 SPANS = [Span(4, 10, 2), Span(5, 0, 1)]
 SLOTS = torch.tensor([5, 6, 1])

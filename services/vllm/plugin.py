@@ -1,8 +1,8 @@
 """What antiphon adds to vLLM: the entry point `antiphon` of `vllm.general_plugins`.
 
-vLLM calls it in each of its processes. It makes our model known, by name alone, so that it is
-imported only where it is built. And it ties the process to the stage that started it: vLLM's
-processes would outlive a stage that was killed, and keep its accelerator.
+vLLM calls it in each of its processes. It makes the family's models known, by name alone, so
+that each is imported only where it is built. And it ties the process to the stage that
+started it: vLLM's processes would outlive a stage that was killed, and keep its accelerator.
 
 No installed package declares the entry point, so no other vLLM of the environment has it: its
 metadata lie in `plugin_path`, which a stage adds to the import path of its own process and of
@@ -12,39 +12,40 @@ those that it starts (`announce`).
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import select
 import signal
 import sys
 import threading
-from collections.abc import MutableMapping
+from collections.abc import Mapping, MutableMapping
 from pathlib import Path
-
-TAPPED_THINKER = "AntiphonTappedQwen3OmniThinker"
-MODELS = {TAPPED_THINKER: "services.qwen3_omni.thinker.vllm_engine.model:TappedThinker"}
-"""Class by architecture, in vLLM's form `module:name`."""
 
 STAGE_PID = "ANTIPHON_STAGE_PID"
 """The variable by which a stage tells its process id to the vLLM that it starts."""
+MODELS = "ANTIPHON_VLLM_MODELS"
+"""The variable by which it tells the family's models: JSON, see `announce`."""
 GRACE_S = 5.0
 
 _NAME = "antiphon"
 _CHOSEN = "VLLM_PLUGINS"
 _METADATA = Path(__file__).parent / "plugin_path"
-_ROOT = Path(__file__).parents[3]
+_ROOT = Path(__file__).parents[2]
 """The directory that holds `services`."""
 
 
 def announce(
-    environment: MutableMapping[str, str] = os.environ, search: list[str] | None = None
+    models: Mapping[str, str],
+    environment: MutableMapping[str, str] = os.environ,
+    search: list[str] | None = None,
 ) -> None:
     """Let the vLLM of this process and of those that it starts find the entry point.
 
-    `search` is the import path, `sys.path` if None: as it is now, for a module may have put
-    another list there, as OpenCV does. To be called before vLLM is imported. Changes
-    `PYTHONPATH`, which processes inherit, and the import path, which processes that are
-    spawned take over; and `VLLM_PLUGINS` where the operator has chosen, since a thinker cannot
-    do without.
+    `models` has the class of each architecture, in vLLM's form `module:name`. `search` is the
+    import path, `sys.path` if None: as it is now, for a module may have put another list
+    there, as OpenCV does. To be called before vLLM is imported. Changes `PYTHONPATH`, which
+    processes inherit, and the import path, which processes that are spawned take over; and
+    `VLLM_PLUGINS` where the operator has chosen, since a stage cannot do without.
     """
     places = [str(_METADATA), str(_ROOT)]
     search = sys.path if search is None else search
@@ -56,13 +57,14 @@ def announce(
         chosen = [each for each in environment[_CHOSEN].split(",") if each]
         environment[_CHOSEN] = ",".join(dict.fromkeys([*chosen, _NAME]))
     environment[STAGE_PID] = str(os.getpid())
+    environment[MODELS] = json.dumps(dict(models))
 
 
 def register() -> None:
     """Register every model, and leave with the stage if there is one; may be called again."""
     from vllm import ModelRegistry
 
-    for architecture, model in MODELS.items():
+    for architecture, model in json.loads(os.environ.get(MODELS, "{}")).items():
         ModelRegistry.register_model(architecture, model)
     stage = int(os.environ.get(STAGE_PID, "0"))
     if stage not in (0, os.getpid()) and hasattr(os, "pidfd_open"):

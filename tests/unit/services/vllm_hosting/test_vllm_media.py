@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from antiphon.errors import InvalidArgument
-from services.qwen3_omni.thinker.vllm_engine.media import MediaLimits, media_limits
+from services.vllm.media import MediaLimits, media_limits
 
 ALL = MediaLimits()
 

@@ -1,7 +1,7 @@
 """How many recordings, images and videos one conversation may have.
 
 vLLM builds a tower only for what may come, and sizes its memory for the largest: so a
-thinker for speech alone saves by `limit_mm_per_prompt: {image: 0, video: 0}`.
+stage for speech alone saves by `limit_mm_per_prompt: {image: 0, video: 0}`.
 """
 
 from __future__ import annotations

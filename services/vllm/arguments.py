@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,9 +16,8 @@ from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.sampling import MAX_TOP_LOGPROBS
-from services.qwen3_omni.thinker.vllm_engine.media import ARGUMENT, MediaLimits
-from services.qwen3_omni.thinker.vllm_engine.plugin import TAPPED_THINKER
-from services.qwen3_omni.thinker.vllm_engine.row_receiver import RowAddress
+from services.vllm.media import ARGUMENT, MediaLimits
+from services.vllm.row_receiver import RowAddress
 
 CPU_CACHE_BYTES = 1 << 30
 """Paged memory on CPUs, beside one whole context: vLLM would take most of the host's."""
@@ -33,8 +32,8 @@ OWN_KEYS = {
     "kv_transfer_config": "hidden rows leave through it",
     "mm_processor_kwargs": "what an image takes is counted by preprocessor_config.json",
     "enable_mm_embeds": "recordings come as features",
-    "runner": "the thinker generates",
-    "convert": "the thinker generates",
+    "runner": "the stage generates",
+    "convert": "the stage generates",
     "disable_log_stats": "it measures where the stage has `metrics_listen`",
     "logprobs_mode": "log probabilities are the model's own, before temperature and penalties",
 }
@@ -47,25 +46,45 @@ TAPPING_DRAFTERS = ("eagle3", "extract_hidden_states")
 """Ways of speculative decoding that take the hidden states of the model for themselves."""
 
 
+@dataclass(frozen=True, slots=True)
+class TextShape:
+    """Sizes of a checkpoint's language model, and their `place` in its `config.json`."""
+
+    place: str
+    layers: int
+    key_value_heads: int
+    head_dim: int
+    hidden: int
+
+
+@dataclass(frozen=True, slots=True)
+class Tap:
+    """The `architecture` whose model keeps hidden rows, and where they go."""
+
+    architecture: str
+    rows: RowAddress
+
+
 def engine_arguments(
     model_dir: Path,
-    checkpoint: Mapping[str, Any],
     config: StageConfig,
+    shape: TextShape,
     *,
     context_limit: int,
     media: MediaLimits,
-    rows: RowAddress | None,
+    overrides: Mapping[str, Any],
+    tap: Tap | None,
 ) -> AsyncEngineArgs:
-    """The arguments; `checkpoint` is its `config.json`.
+    """The arguments of an engine for a checkpoint's language model.
 
-    `media` says what is taken beside words; `rows` is where hidden rows go, and without it
-    the model is the stock one.
+    `media` says what is taken beside words, and `overrides` what vLLM must read in place of
+    what the checkpoint's configuration says. Without a `tap` the model is the stock one.
     Raises `InvalidArgument` for arguments that vLLM or this stage does not take, and
     `FailedPrecondition` for a checkpoint that vLLM's attention here cannot run.
     """
     given = config.engine_args
     _check(given, config)
-    _check_heads(checkpoint, config)
+    _check_heads(shape, config)
     arguments: dict[str, Any] = {
         "model": str(model_dir),
         "dtype": config.dtype,
@@ -81,17 +100,17 @@ def engine_arguments(
         "disable_log_stats": True,
         # Its bars are noise in a log, and their lock outlives a killed process.
         "use_tqdm_on_load": False,
-        "hf_overrides": _overrides(checkpoint),
+        "hf_overrides": dict(overrides),
     }
     if config.device == "cpu":
-        cache = CPU_CACHE_BYTES + context_limit * _position_bytes(checkpoint, config)
+        cache = CPU_CACHE_BYTES + context_limit * _position_bytes(shape, config)
         arguments |= {"enforce_eager": True, "skip_mm_profiling": True}
         arguments |= {"kv_cache_memory_bytes": cache}
         if not PARALLEL & given.keys():
             arguments |= {"distributed_executor_backend": "uni"}
     arguments |= {"enable_mm_embeds": media.audio > 0}
-    if rows is not None:
-        arguments |= _tap(arguments["hf_overrides"], rows)
+    if tap is not None:
+        arguments |= _tapped(overrides, tap)
     try:
         return AsyncEngineArgs(**arguments | given | {ARGUMENT: dataclasses.asdict(media)})
     except (ValidationError, ValueError, TypeError) as error:
@@ -118,7 +137,7 @@ def _check(given: Mapping[str, Any], config: StageConfig) -> None:
     if drafter.get("method") in TAPPING_DRAFTERS:
         raise InvalidArgument(
             f"engine_args: speculative_config: {drafter['method']} takes the hidden rows "
-            "that the talker needs; use another method",
+            "that the next stage needs; use another method",
             field="engine_args",
         )
     kind = config.device.partition(":")[0]
@@ -130,52 +149,31 @@ def _check(given: Mapping[str, Any], config: StageConfig) -> None:
         )
 
 
-def _check_heads(checkpoint: Mapping[str, Any], config: StageConfig) -> None:
+def _check_heads(shape: TextShape, config: StageConfig) -> None:
     """On CPUs vLLM would find out at its first step, and be started again and again."""
-    size = checkpoint["thinker_config"]["text_config"]["head_dim"]
+    size = shape.head_dim
     if config.device == "cpu" and not CPUAttentionBackend.supports_head_size(size):
         known = ", ".join(map(str, CPUAttentionBackend.get_supported_head_sizes()))
         raise FailedPrecondition(
-            f"config.json: thinker_config.text_config.head_dim is {size}; on a CPU vLLM has "
+            f"config.json: {shape.place}.head_dim is {size}; on a CPU vLLM has "
             f"attention for {known}; the engine torch runs any"
         )
 
 
-def _tap(overrides: Mapping[str, Any], rows: RowAddress) -> dict[str, Any]:
+def _tapped(overrides: Mapping[str, Any], tap: Tap) -> dict[str, Any]:
     """The tapped model, and the connector that hands its rows out."""
     return {
-        "hf_overrides": {**overrides, "architectures": [TAPPED_THINKER]},
+        "hf_overrides": {**overrides, "architectures": [tap.architecture]},
         "kv_transfer_config": {
             "kv_connector": "RowConnector",
-            "kv_connector_module_path": "services.qwen3_omni.thinker.vllm_engine.connector",
+            "kv_connector_module_path": "services.vllm.connector",
             "kv_role": "kv_producer",
-            "kv_connector_extra_config": dataclasses.asdict(rows),
+            "kv_connector_extra_config": dataclasses.asdict(tap.rows),
         },
     }
 
 
-def _position_bytes(checkpoint: Mapping[str, Any], config: StageConfig) -> int:
+def _position_bytes(shape: TextShape, config: StageConfig) -> int:
     """Paged memory of one position: keys and values of all layers, and the tapped row."""
-    text = checkpoint["thinker_config"]["text_config"]
-    heads = 2 * text["num_hidden_layers"] * text["num_key_value_heads"]
-    numbers: int = heads * text["head_dim"] + text["hidden_size"]
+    numbers = 2 * shape.layers * shape.key_value_heads * shape.head_dim + shape.hidden
     return numbers * (4 if config.dtype == "float32" else 2)
-
-
-def _overrides(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """What vLLM reads of a configuration and Transformers 5 does not write of itself."""
-    thinker = checkpoint["thinker_config"]
-    vision = thinker["vision_config"]
-    side = math.isqrt(vision["num_position_embeddings"])
-    wanted = {
-        "text_config": {"tie_word_embeddings": False},
-        "vision_config": {
-            "image_size": vision["patch_size"] * side,
-            "apply_vit_abs_pos_embed": True,
-        },
-    }
-    missing = {
-        part: {name: value for name, value in fields.items() if name not in thinker[part]}
-        for part, fields in wanted.items()
-    }
-    return {"thinker_config": {part: fields for part, fields in missing.items() if fields}}

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from antiphon.chunk import Tensor
 from antiphon.errors import AntiphonError
 from antiphon.segment import SegmentKey
-from services.qwen3_omni.thinker.vllm_engine.scores import Scores
+from services.vllm.scores import Scores
 
 
 @dataclass(frozen=True, slots=True)

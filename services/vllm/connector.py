@@ -26,9 +26,9 @@ from vllm.v1.core.sched.output import SchedulerOutput
 from vllm.v1.kv_cache_interface import KVCacheConfig
 from vllm.v1.request import Request
 
-from services.qwen3_omni.thinker.vllm_engine.row_receiver import RowAddress
-from services.qwen3_omni.thinker.vllm_engine.row_sender import RowSender
-from services.qwen3_omni.thinker.vllm_engine.spans import TAP_LAYER, StepRows, Wanted
+from services.vllm.row_receiver import RowAddress
+from services.vllm.row_sender import RowSender
+from services.vllm.spans import TAP_LAYER, StepRows, Wanted
 
 _log = logging.getLogger(__name__)
 

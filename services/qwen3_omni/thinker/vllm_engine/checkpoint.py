@@ -1,0 +1,40 @@
+"""What vLLM has to know of a checkpoint."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Any
+
+from services.vllm.arguments import TextShape
+
+
+def text_shape(checkpoint: Mapping[str, Any]) -> TextShape:
+    """Sizes of the language model; `checkpoint` is the `config.json`."""
+    text = checkpoint["thinker_config"]["text_config"]
+    return TextShape(
+        "thinker_config.text_config",
+        layers=text["num_hidden_layers"],
+        key_value_heads=text["num_key_value_heads"],
+        head_dim=text["head_dim"],
+        hidden=text["hidden_size"],
+    )
+
+
+def overrides(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """What vLLM reads of a configuration and Transformers 5 does not write of itself."""
+    thinker = checkpoint["thinker_config"]
+    vision = thinker["vision_config"]
+    side = math.isqrt(vision["num_position_embeddings"])
+    wanted = {
+        "text_config": {"tie_word_embeddings": False},
+        "vision_config": {
+            "image_size": vision["patch_size"] * side,
+            "apply_vit_abs_pos_embed": True,
+        },
+    }
+    missing = {
+        part: {name: value for name, value in fields.items() if name not in thinker[part]}
+        for part, fields in wanted.items()
+    }
+    return {"thinker_config": {part: fields for part, fields in missing.items() if fields}}

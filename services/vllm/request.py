@@ -1,0 +1,41 @@
+"""An order in vLLM's terms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from vllm import SamplingParams
+from vllm.sampling_params import RequestOutputKind
+
+from services.vllm.order import Order
+from services.vllm.spans import wanted
+
+
+def prompt_of(order: Order) -> dict[str, Any]:
+    """Ids, and what is heard and seen. Raises what `Media.fields` does."""
+    return {"prompt_token_ids": order.ids.tolist()} | order.media.fields()
+
+
+def parameters_of(order: Order) -> SamplingParams:
+    """Sampling. Raises what vLLM does for values that it does not take.
+
+    vLLM stops at the stop id and at the limit alone: stop strings are ours, so that both
+    engines cut alike. Log probabilities come as flat lists, without an object for each.
+    """
+    sampling = order.sampling
+    rows = wanted(order.number, order.row_positions) if len(order.row_positions) else None
+    return SamplingParams(
+        temperature=sampling.temperature,
+        top_k=sampling.top_k,
+        top_p=sampling.top_p,
+        repetition_penalty=sampling.repetition_penalty,
+        seed=None if sampling.greedy else sampling.seed,
+        max_tokens=order.limit,
+        stop_token_ids=[order.stop_id],
+        ignore_eos=True,
+        detokenize=False,
+        output_kind=RequestOutputKind.DELTA,
+        logprobs=sampling.top_logprobs,
+        flat_logprobs=sampling.top_logprobs is not None,
+        extra_args=None if rows is None else {"kv_transfer_params": rows},
+    )
