@@ -42,6 +42,25 @@ def test_prompts_are_taken_in_turn() -> None:
     assert [content.prompt(number) for number in range(3)] == ["one", "two", "one"]
 
 
+@pytest.mark.parametrize(
+    ("outputs", "stages", "limits"),
+    [
+        (("text", "audio"), ("speaker",), {"": 8, "speaker": 13}),
+        (("text",), (), {"": 8}),
+        # The stage that reads the messages makes the frames itself, or leaves it to the other.
+        (("audio",), (), {"": 13}),
+        (("audio",), ("speaker",), {"": None, "speaker": 13}),
+    ],
+)
+def test_lengths_go_to_the_stages_that_make_text_and_frames(
+    outputs: tuple[str, ...], stages: tuple[str, ...], limits: dict[str, int | None]
+) -> None:
+    model = ServedModel("m", outputs=outputs, sampling_stages=stages)
+    sampling = model.sampling(Content(reply_tokens=8, frames=12), 5)
+    assert {stage: each.max_tokens for stage, each in sampling.items()} == limits
+    assert {each.seed for each in sampling.values()} == {5}
+
+
 def recorded(session_id: str, edge: str, at_s: float) -> Timed:
     return Timed(at_s, chunk_pb2.Chunk(session_id=session_id, edge=edge))
 
