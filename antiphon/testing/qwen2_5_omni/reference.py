@@ -49,7 +49,8 @@ class Omni25Case:
     """One request. Recordings are at 16 kHz; token limits count the stop id.
 
     `conversation` has images as files, `images` are their pixels, uint8 [height, width, 3].
-    `seed` is that of the noise that speech begins with.
+    `seed` is that of the noise that speech begins with; without `waveform` nothing is made of
+    the codes, so that nothing can go wrong with them.
     """
 
     conversation: Conversation
@@ -58,6 +59,8 @@ class Omni25Case:
     talker_max_tokens: int = 60
     audio: bool = True
     seed: int = 0
+    waveform: bool = True
+    talker_repetition_penalty: float = 1.05
     images: tuple[Pixels, ...] = ()
 
 
@@ -122,7 +125,7 @@ class Omni25Reference:
         """
         inputs = self.inputs(case.conversation, case.images)
         thinker, talker = LogitGap(), LogitGap()
-        with _listen(self.model, case.seed) as heard:
+        with _listen(self.model, case.seed, decode=case.waveform) as heard:
             answer = self.model.generate(
                 **inputs,
                 generation_mode=None if case.audio else "text",
@@ -134,6 +137,7 @@ class Omni25Reference:
                 talker_do_sample=False,
                 talker_max_new_tokens=case.talker_max_tokens,
                 talker_eos_token_id=self.ends,
+                talker_repetition_penalty=case.talker_repetition_penalty,
                 talker_logits_processor=LogitsProcessorList([talker]),
             )
         ids = (answer[0] if case.audio else answer)[0].numpy().astype(np.int32)
@@ -173,7 +177,10 @@ class Omni25Reference:
 
             processor: Any = _IMAGES.from_pretrained(self._directory)
             pictures = [Image.fromarray(each) for each in images]
-            features |= dict(processor(images=pictures, return_tensors="pt"))
+            found = processor(images=pictures, return_tensors="pt")
+            # Without the prefix the talker gets them, too, and refuses them.
+            features["thinker_pixel_values"] = found["pixel_values"]
+            features["image_grid_thw"] = found["image_grid_thw"]
         tokens = self.tokenizer(self._expand(text, features), padding=False, return_tensors="pt")
         return {**tokens} | features
 
@@ -214,8 +221,8 @@ class _Heard:
 
 
 @contextlib.contextmanager
-def _listen(model: Any, seed: int) -> Iterator[_Heard]:
-    """Note what the talker and the decoder get, and seed the decoder's noise."""
+def _listen(model: Any, seed: int, *, decode: bool) -> Iterator[_Heard]:
+    """Note what the talker and the decoder get, and seed the decoder's noise, or do without."""
     heard = _Heard()
     generate = model.talker.generate
 
@@ -235,11 +242,15 @@ def _listen(model: Any, seed: int) -> Iterator[_Heard]:
 
     hook = model.token2wav.register_forward_pre_hook(on_decoder)
     model.talker.generate = on_talker
+    if not decode:
+        model.token2wav.forward = lambda *_inputs, **_settings: torch.zeros(0)
     try:
         yield heard
     finally:
         del model.talker.generate
         hook.remove()
+        if not decode:
+            del model.token2wav.forward
 
 
 def _keep_mask(talker: Any) -> None:

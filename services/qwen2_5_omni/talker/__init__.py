@@ -1,0 +1,1 @@
+"""The thinker's rows to codes, one a step."""

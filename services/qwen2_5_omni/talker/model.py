@@ -1,0 +1,240 @@
+"""The talker of one checkpoint: what the engine computes with."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import linear
+
+from antiphon.chunk import Tensor as Array
+from antiphon.errors import FailedPrecondition, ResourceExhausted
+from antiphon.sampling import Sampling
+from antiphon.transport.device_edge import ToDevice, on_device
+from services.lm.attention import Span
+from services.lm.decoder import Decoder
+from services.lm.experts import LEAST_ROWS
+from services.lm.kv_cache import KVCache
+from services.lm.sampler import SamplingRows, choose_each, uniform_each
+from services.lm.slots import Slots
+from services.qwen2_5_omni.talker.ids import DEFAULT_VOICE, TalkerIds
+from services.qwen2_5_omni.talker.rows import TextRow, ThinkerRows
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPart:
+    """Rows `start` to `stop` of the prompt of the segment in `slot`, all of which have come."""
+
+    slot: int
+    start: int
+    stop: int
+    rows: ThinkerRows
+    voice: str
+
+    @property
+    def span(self) -> Span:
+        """Where the rows go."""
+        return Span(self.slot, self.start, self.stop - self.start)
+
+
+@dataclass(frozen=True, slots=True)
+class CodeDraw:
+    """Draw `step` of the segment in `slot`, after a row at `position` with `text`."""
+
+    slot: int
+    position: int
+    text: Array | TextRow
+    sampling: Sampling
+    step: int
+
+    @property
+    def span(self) -> Span:
+        """Where the row goes."""
+        return Span(self.slot, self.position)
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """An id; `decided` is False when the logits left nothing to choose from."""
+
+    id_: int
+    decided: bool
+
+
+class CodecTalker:
+    """Forward passes and draws. `module` is Hugging Face's talker for conditional generation.
+
+    `words` [V, width] is the thinker's word table, of which few rows are kept; `voices` are ids
+    in it by name. Raises `FailedPrecondition` when there is no voice, an id is in no table, or
+    there is no memory for `slots` segments of `context_limit` positions. `to_device` brings the
+    thinker's rows.
+    """
+
+    def __init__(
+        self,
+        module: Any,
+        words: Tensor,
+        ids: TalkerIds,
+        voices: Mapping[str, int],
+        *,
+        context_limit: int,
+        slots: int,
+        to_device: ToDevice | None = None,
+    ) -> None:
+        self.ids = ids
+        self._head: Tensor = module.codec_head.weight
+        self._device, dtype = self._head.device, self._head.dtype
+        self._codes: Tensor = module.model.embed_tokens.weight
+        project = module.thinker_to_talker_proj
+        self._project = (project.weight, project.bias)
+        self._decoder = Decoder(
+            module.model, context_limit, batch_invariant=True, exact_norms=False
+        )
+        self.cache = KVCache(self._decoder.shape, slots, context_limit)
+        self._slots = Slots(slots)
+        self._to_device = to_device or ToDevice.direct(self._device)
+        self.row_width = words.shape[1]
+        vocabulary = len(self._codes)
+        if self.row_width != self._codes.shape[1]:
+            raise FailedPrecondition(
+                f"the thinker's rows are {self.row_width} wide, the talker's {self._codes.shape[1]}"
+            )
+        _check_ids(ids, voices, words=len(words), codes=vocabulary)
+        named = {name.lower(): words[id_] for name, id_ in voices.items()}
+        ordered = sorted(named, key=lambda name: name != DEFAULT_VOICE)
+        pad = self._codes[ids.codec_pad]
+        self._voice_rows = {name: named[name].to(self._device, dtype) + pad for name in ordered}
+        # Of the text's end and its padding: `TextRow` in order.
+        self._text_rows = words[[ids.text_end, ids.text_pad]].to(self._device, dtype)
+        self._suppressed = torch.arange(vocabulary, device=self._device) == ids.codec_bos
+        # By slot: ids that the repetition penalty applies to, and the codec side of the next row.
+        self._seen = torch.zeros(slots, vocabulary, dtype=torch.bool, device=self._device)
+        self._at_first = torch.zeros(vocabulary, dtype=torch.bool, device=self._device)
+        self._at_first[[ids.codec_mask, ids.codec_pad, ids.codec_bos]] = True
+        self._begin = self._codes[ids.codec_bos]
+        self._pending: Tensor = self._begin.repeat(slots, 1)
+        self._shifts = [0] * slots
+
+    @property
+    def voices(self) -> tuple[str, ...]:
+        """Names in lower case, the default first."""
+        return tuple(self._voice_rows)
+
+    def new_rows(self) -> ThinkerRows:
+        """No rows yet, of this checkpoint's width."""
+        return ThinkerRows(self.row_width)
+
+    def take_slot(self) -> int:
+        """A slot for a new segment. Raises `ResourceExhausted`."""
+        slot = self._slots.take()
+        if slot is None:
+            raise ResourceExhausted(f"all {self.cache.slots} slots are taken")
+        self._seen[slot] = self._at_first
+        self._pending[slot] = self._begin
+        self._shifts[slot] = 0
+        return slot
+
+    def give_slot_back(self, slot: int, doubtful: range) -> None:
+        """The slot's segment is gone; these positions may hold what is not finite."""
+        if doubtful:
+            self.cache.clear(slot, doubtful.start, doubtful.stop)
+        self._slots.free(slot)
+
+    def step(self, parts: Sequence[PromptPart], draws: Sequence[CodeDraw]) -> list[Drawn]:
+        """Append the rows of all in one forward; then an id for each of `draws`, in order."""
+        ordered = sorted(draws, key=lambda draw: self._decoder.order(draw.span))
+        spans = [*(each.span for each in parts), *(each.span for each in ordered)]
+        plan = self._decoder.plan(self.cache, spans)
+        # Products over the draws' rows alone need as many, too.
+        filled = [*ordered, *ordered[-1:] * (LEAST_ROWS - len(ordered))]
+        rows = [self._prompt(each) for each in parts]
+        if filled:
+            rows.append(self._next_rows(filled))
+        joined = torch.cat(rows)
+        # A product of fewer rows rounds otherwise.
+        missing = max(LEAST_ROWS - len(joined), 0)
+        projected = linear(torch.cat((joined, joined[-1:].expand(missing, -1))), *self._project)
+        turned = self._turned(parts, ordered)
+        states, _ = self._decoder.append(projected[: len(joined)], plan, turned)
+        if not draws:
+            return []
+        drawn = self._draw(states[-len(filled) :], filled, len(draws))
+        row_of = {draw.slot: row for row, draw in enumerate(ordered)}
+        return [Drawn(*drawn[row_of[draw.slot]]) for draw in draws]
+
+    def _prompt(self, part: PromptPart) -> Tensor:
+        """[n, width]: the thinker's rows, and behind them the voice's."""
+        taken = part.rows.take_prompt(part.stop)
+        rows = [] if taken is None else [self._to_device.copy(taken).to(self._head.dtype)]
+        if part.stop > part.rows.prompt_come:
+            rows.append(self._voice_rows[part.voice][None])
+        return torch.cat(rows) if len(rows) > 1 else rows[0]
+
+    def _next_rows(self, draws: Sequence[CodeDraw]) -> Tensor:
+        """[n, width]: the codes before, and the text that goes with them."""
+        kinds, table = list(TextRow), [self._text_rows]
+        index: list[int] = []
+        come: list[Array] = []
+        for draw in draws:
+            if isinstance(draw.text, TextRow):
+                index.append(kinds.index(draw.text))
+            else:
+                index.append(len(kinds) + len(come))
+                come.append(draw.text)
+        if come:
+            table.append(self._to_device.copy(np.stack(come)).to(self._head.dtype))
+        slots = on_device([each.slot for each in draws], self._device)
+        text: Tensor = torch.cat(table)[on_device(index, self._device)]
+        return self._pending[slots] + text
+
+    def _turned(self, parts: Sequence[PromptPart], draws: Sequence[CodeDraw]) -> Tensor | None:
+        """The positions of all rows as attention turns them; None if they are plain."""
+        for part in parts:
+            self._shifts[part.slot] = part.rows.shift if part.rows.prompt_rows else 0
+        told = [part.rows.positions(part.start, part.stop) for part in parts]
+        if not any(self._shifts[each.slot] for each in draws) and all(at is None for at in told):
+            return None
+        places = [
+            np.repeat(np.arange(part.start, part.stop)[:, None], 3, axis=1) if at is None else at
+            for part, at in zip(parts, told, strict=True)
+        ]
+        later = [each.position + self._shifts[each.slot] for each in draws]
+        places.append(np.repeat(np.array(later, np.int64)[:, None], 3, axis=1))
+        return on_device(np.concatenate(places), self._device)
+
+    def _draw(
+        self, states: Tensor, draws: Sequence[CodeDraw], count: int
+    ) -> list[tuple[int, bool]]:
+        """Ids of the first `count` draws, and whether there was something to choose from."""
+        samplings = [each.sampling for each in draws]
+        numbers = uniform_each([each.seed for each in samplings], [each.step for each in draws], 1)
+        slots = on_device([each.slot for each in draws], self._device)
+        chosen, highest = choose_each(
+            linear(states, self._head),
+            SamplingRows.of(samplings, self._device),
+            on_device(numbers, self._device),
+            seen=self._seen[slots],
+            suppressed=self._suppressed,
+        )
+        self._seen[slots[:count], chosen[:count]] = True
+        self._pending[slots[:count]] = self._codes[chosen[:count]]
+        decided = highest.isfinite()[:count].tolist()
+        return list(zip(chosen[:count].tolist(), decided, strict=True))
+
+
+def _check_ids(ids: TalkerIds, voices: Mapping[str, int], *, words: int, codes: int) -> None:
+    """Raise `FailedPrecondition` for an id that is in no table, and without a voice."""
+    if not voices:
+        raise FailedPrecondition("the checkpoint names no voice")
+    for name, id_ in voices.items():
+        if not 0 <= id_ < words:
+            raise FailedPrecondition(f"voice {name}: its id {id_} is not below {words}")
+    ours = (ids.codec_pad, ids.codec_bos, ids.codec_end, ids.codec_mask)
+    if not all(0 <= each < words for each in (ids.text_end, ids.text_pad)) or not all(
+        0 <= each < codes for each in ours
+    ):
+        raise FailedPrecondition(f"config.json: {ids} are not all in the tables")
