@@ -114,7 +114,7 @@ class TokenizerKind:
 
     def write(self, directory: Path) -> TinyVocabulary:
         """Write the tokenizer of `WORDS`; return its vocabulary."""
-        tokenizer = self.save(directory, *_vocabulary())
+        tokenizer = self.save(directory, *tiny_vocabulary())
         tokenizer.backend_tokenizer.model.save(str(directory))
         return TinyVocabulary.of(tokenizer)
 
@@ -174,7 +174,7 @@ def update_json(path: Path, values: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-def _vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
+def tiny_vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
     """The BPE's vocabulary and merges: each word is built from left to right."""
     characters = _byte_characters()
     vocab = {character: index for index, character in enumerate(characters)}

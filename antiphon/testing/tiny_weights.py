@@ -39,20 +39,22 @@ class WeightRules:
             if isinstance(module, torch.nn.ConvTranspose1d)
         }
         for name, parameter in model.named_parameters():
-            parameter.copy_(self._draw(name, parameter, transposed.get(name), seed))
+            parameter.copy_(self.draw(name, parameter.shape, seed, transposed.get(name)))
 
-    def _draw(self, name: str, like: torch.Tensor, stride: int | None, seed: int) -> torch.Tensor:
+    def draw(
+        self, name: str, shape: Sequence[int], seed: int, stride: int | None = None
+    ) -> torch.Tensor:
         """Fresh values for one parameter; `stride` is given for a transposed convolution."""
         generator = torch.Generator().manual_seed(zlib.crc32(f"{seed} {name}".encode()))
         for pattern, low, high in self.uniform:
-            if like.ndim == 1 and re.search(pattern, name):
-                return low + (high - low) * torch.rand(like.shape, generator=generator)
-        noise = torch.randn(like.shape, generator=generator)
+            if len(shape) == 1 and re.search(pattern, name):
+                return low + (high - low) * torch.rand(tuple(shape), generator=generator)
+        noise = torch.randn(tuple(shape), generator=generator)
         for pattern, std in self.normal:
             if re.search(pattern, name):
                 return std * noise
         gain = next(gain for pattern, gain in self.gains if re.search(pattern, name))
-        return noise * (gain / math.sqrt(_inputs(name, like, stride)))
+        return noise * (gain / math.sqrt(_inputs(name, shape, stride)))
 
 
 def lean(direction: torch.Tensor, shift: float) -> torch.Tensor:
@@ -84,10 +86,10 @@ def end_replies(
     head[end] = row + lean(against, shift)
 
 
-def _inputs(name: str, like: torch.Tensor, stride: int | None) -> int:
+def _inputs(name: str, shape: Sequence[int], stride: int | None) -> int:
     """How many products make one output value."""
     if stride is not None:
-        return like.shape[0] * like.shape[2] // stride
-    if ".experts." in name or like.ndim == 2:
-        return like.shape[-1]
-    return like[0].numel()
+        return shape[0] * shape[2] // stride
+    if ".experts." in name or len(shape) == 2:
+        return shape[-1]
+    return math.prod(shape[1:])

@@ -1,0 +1,1 @@
+"""The test kit of Qwen3-TTS: tiny checkpoints, and what the vendor's package made of them."""

@@ -1,0 +1,1 @@
+"""The stages of Qwen3-TTS."""

@@ -1,0 +1,1 @@
+"""The code2wav stage: codec frames in, samples out."""
