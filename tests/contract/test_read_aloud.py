@@ -177,6 +177,8 @@ async def test_speech_that_breaks_off_is_no_complete_response(reader: Reader) ->
         ({"input": "a", "speed": 2.0}, "speed"),
         ({"input": "a", "temperature": -1}, "temperature"),
         ({"input": "a", "tone": 1}, "tone"),
+        ({"input": "a", SPEAKER: {"top_k": 1}}, SPEAKER),
+        ({"input": "a", VOCODER: {"top_k": 1}}, VOCODER),
         ({"input": "a", "model": ""}, "model"),
         ({"input": "a", "chunk_policy": {"first": 0, "ramp": [], "steady": 1}}, "chunk_policy"),
     ],
@@ -210,6 +212,21 @@ async def test_speech_options_reach_their_stages_and_instructions_are_one(reader
         told.ClearField("options")
     got = fakes[SPEAKER].sessions[-1].segment.options
     assert (got["pitch"].number, got["instruction"].text) == (2, "Whisper.")
+
+
+async def test_speech_takes_sampling_of_a_further_stage_that_samples(reader: Reader) -> None:
+    fakes, gateway = reader
+    told = gateway.stages[VOCODER].require()
+    told.samples = True
+    try:
+        given = await post(reader, input="Read.", top_k=5, vocoder={"top_k": 3})
+        wrong = await post(reader, input="Read.", vocoder={"top_k": -1})
+    finally:
+        told.samples = False
+    assert given.status_code == 200, given.text
+    sampling = fakes[VOCODER].sessions[-1].segment.sampling
+    assert (sampling[SPEAKER].top_k, sampling[VOCODER].top_k) == (5, 3)
+    assert (wrong.status_code, wrong.json()["error"]["param"]) == (400, "vocoder.top_k")
 
 
 async def test_speech_is_refused_by_a_model_that_answers() -> None:

@@ -4,23 +4,20 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from functools import lru_cache
 from typing import Any
-
-import msgspec
 
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
 from antiphon.wire.convert import checked_policy
 from gateway.calls.order import Order
-from gateway.doors.chat import schema
 from gateway.doors.chat.answer import AnswerHead, StreamAnswer, WholeAnswer
 from gateway.doors.chat.messages import read_messages
 from gateway.doors.chat.schema import ChatRequest
 from gateway.doors.http.door import Visit
 from gateway.doors.http.json_body import decode_body, invalid
 from gateway.doors.http.options import options_from_json
+from gateway.doors.http.stage_sampling import body_decoder, stage_sampling
 from gateway.outputs import AUDIO, OUTPUTS, TEXT
 
 # Fields of OpenAI's that are not supported, with the values that ask for nothing.
@@ -48,7 +45,7 @@ _LATER_FORMATS = ("aac", "mp3", "flac", "opus")
 
 def read_chat(body: bytes, visit: Visit) -> tuple[Order, StreamAnswer | WholeAnswer]:
     """Read a request body. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
-    chat = decode_body(_decoder(visit.sampling_stages), body)
+    chat = decode_body(body_decoder(ChatRequest, visit.sampling_stages), body)
     _refuse_unsupported(chat)
     if not chat.model:
         raise invalid("model", "is empty")
@@ -62,7 +59,7 @@ def read_chat(body: bytes, visit: Visit) -> tuple[Order, StreamAnswer | WholeAns
         attachments=attachments,
         outputs=outputs,
         voice=_voice(chat, visit.voices),
-        sampling={INPUT_STAGE: _sampling(chat), **_sampling_by_role(chat, visit.sampling_stages)},
+        sampling={INPUT_STAGE: _sampling(chat), **stage_sampling(chat, visit.sampling_stages)},
         delivery=None if chat.delivery is None else Delivery(chat.delivery),
         chunk_policy=_chunk_policy(chat),
         options=options_from_json(chat.options),
@@ -77,24 +74,6 @@ def read_chat(body: bytes, visit: Visit) -> tuple[Order, StreamAnswer | WholeAns
         logprobs=bool(chat.logprobs),
     )
     return order, (StreamAnswer(head) if chat.stream else WholeAnswer(head))
-
-
-@lru_cache(maxsize=8)
-def _decoder(roles: tuple[str, ...]) -> msgspec.json.Decoder[ChatRequest]:
-    """Of a request in which each of the roles has a field for its sampling, unless OpenAI has
-    one of that name."""
-    taken = set(ChatRequest.__struct_encode_fields__)
-    names = {f"stage_{index}": role for index, role in enumerate(roles) if role not in taken}
-    with_roles = msgspec.defstruct(
-        "ChatRequest",
-        [(name, schema.StageOptions | None, None) for name in names],
-        bases=(ChatRequest,),
-        rename=names,
-        frozen=True,
-        kw_only=True,
-        forbid_unknown_fields=True,
-    )
-    return msgspec.json.Decoder(with_roles)
 
 
 def _refuse_unsupported(chat: ChatRequest) -> None:
@@ -181,21 +160,6 @@ def _top_logprobs(chat: ChatRequest) -> int | None:
     if chat.top_logprobs:
         raise invalid("top_logprobs", "goes only with logprobs: true")
     return None
-
-
-def _sampling_by_role(chat: ChatRequest, roles: tuple[str, ...]) -> dict[str, SamplingRequest]:
-    """What the fields that are named after stages say."""
-    found = {}
-    for index, role in enumerate(roles):
-        options = getattr(chat, f"stage_{index}", None)
-        if options is None:
-            continue
-        try:
-            found[role] = SamplingRequest(**msgspec.structs.asdict(options))
-        except InvalidArgument as error:
-            field = f"{role}.{error.field}"
-            raise InvalidArgument(f"{role}.{error.message}", field=field) from None
-    return found
 
 
 def _chunk_policy(chat: ChatRequest) -> ChunkPolicy | None:

@@ -111,17 +111,6 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     include_obfuscation: bool | None = None
 
 
-class StageOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Sampling of a stage that does not read the input; an addition to OpenAI's fields."""
-
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    repetition_penalty: float | None = None
-    seed: int | None = None
-    max_tokens: int | None = None
-
-
 class ChunkPolicyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """Codec frames per audio chunk; an addition to OpenAI's fields."""
 

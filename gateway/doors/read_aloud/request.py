@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import msgspec
-
 from antiphon.conversation import Message, TextPart
 from antiphon.errors import NotImplementedYet
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
@@ -13,6 +11,7 @@ from gateway.calls.order import Order
 from gateway.doors.http.door import Visit
 from gateway.doors.http.json_body import decode_body, invalid
 from gateway.doors.http.options import options_from_json
+from gateway.doors.http.stage_sampling import body_decoder, stage_sampling
 from gateway.doors.read_aloud.answer import CONTENT_TYPES, AudioBytes, AudioEvents
 from gateway.doors.read_aloud.schema import SpeechBody
 from gateway.media.options_in import OptionInput
@@ -23,12 +22,11 @@ INSTRUCTION = "instruction"
 _INSTRUCTION = f"options.{INSTRUCTION}"
 
 _LATER_FORMATS = ("mp3", "opus", "aac", "flac")
-_decoder = msgspec.json.Decoder(SpeechBody)
 
 
 def read_speech(body: bytes, visit: Visit) -> tuple[Order, AudioBytes | AudioEvents]:
     """Read a request body. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
-    speech = decode_body(_decoder, body)
+    speech = decode_body(body_decoder(SpeechBody, visit.sampling_stages), body)
     if not speech.model:
         raise invalid("model", "is empty")
     if not speech.input:
@@ -42,7 +40,7 @@ def read_speech(body: bytes, visit: Visit) -> tuple[Order, AudioBytes | AudioEve
         outputs=frozenset({AUDIO}),
         reads_aloud=True,
         voice=speech.voice if isinstance(speech.voice, str) else speech.voice.id,
-        sampling={INPUT_STAGE: _sampling(speech)},
+        sampling={INPUT_STAGE: _sampling(speech), **stage_sampling(speech, visit.sampling_stages)},
         delivery=None if speech.delivery is None else Delivery(speech.delivery),
         chunk_policy=_chunk_policy(speech),
         options=_options(speech),

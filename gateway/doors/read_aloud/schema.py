@@ -1,6 +1,7 @@
 """OpenAI's messages of `/v1/audio/speech`, as far as they are read or written here.
 
-The sampling fields, `options`, `delivery` and `chunk_policy` are additions.
+The sampling fields, those of further stages under their roles, `options`, `delivery` and
+`chunk_policy` are additions.
 """
 
 from __future__ import annotations
