@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 from antiphon.errors import AntiphonError, ResourceExhausted, unexpected
@@ -21,37 +21,29 @@ TellFault = Callable[[str, Exception], None]
 
 
 class LiveSessions:
-    """By id. `holding` remembers those that have ended."""
+    """`by_id` has them, for reading; `holding` remembers those that have ended."""
 
     def __init__(self, plan: StagePlan, holding: Holding, report: TellFault | None) -> None:
         self._plan = plan
         self._holding = holding
         self._report = report
         self._by_id: dict[str, LiveSession] = {}
+        self.by_id: Mapping[str, LiveSession] = self._by_id
         self.deadlines = Deadlines()
-
-    def __len__(self) -> int:
-        return len(self._by_id)
 
     def __iter__(self) -> Iterator[LiveSession]:
         return iter(tuple(self._by_id.values()))
 
-    def __contains__(self, session_id: str) -> bool:
-        return session_id in self._by_id
-
-    def get(self, session_id: str) -> LiveSession | None:
-        """The session of that id, if it has not ended."""
-        return self._by_id.get(session_id)
-
     def add(self, session: LiveSession) -> None:
         """Take a session in."""
         self._by_id[session.session_id] = session
-        self.note_deadline(session)
+        self.note_deadlines([session])
 
-    def note_deadline(self, session: LiveSession) -> None:
-        """Note when a session next needs attention, unless it has ended."""
-        if session.session_id in self._by_id:
-            self.deadlines.enter(session.session_id, session.next_deadline())
+    def note_deadlines(self, sessions: Iterable[LiveSession]) -> None:
+        """Note when sessions next need attention, unless they have ended."""
+        for session in sessions:
+            if session.session_id in self._by_id:
+                self.deadlines.enter(session.session_id, session.next_deadline())
 
     def with_segment(self, key: SegmentKey) -> LiveSession | None:
         """The session whose open segment has this key."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from antiphon.chunk import Chunk
 from antiphon.errors import DataLoss
-from antiphon.runtime.engine import Completed, Emitted
+from antiphon.runtime.engine import Completed, Emitted, InputChunk
 from antiphon.runtime.session.credit import Intake
 from antiphon.runtime.session.facts import Standing
 from antiphon.runtime.session.instructions import Limit, Report
@@ -53,8 +52,11 @@ class Segment:
         self._first_output_at = 0.0
         self._last_output_at = 0.0
 
-    def check_order(self, chunk: Chunk) -> None:
-        """Raise `DataLoss` for a chunk after its edge's end, or one that primes it too late."""
+    def note_input(self, chunk: InputChunk, now: float) -> None:
+        """Input came: the stall clock starts again.
+
+        Raises `DataLoss` for a chunk after its edge's end, or one that primes it too late.
+        """
         if chunk.edge not in self.open_inputs:
             raise DataLoss(f"{chunk.edge}: a chunk came after the edge's end", edge=chunk.edge)
         if not chunk.prime:
@@ -64,9 +66,6 @@ class Segment:
                 f"{chunk.edge}: a chunk that primes must come first, at position 0",
                 edge=chunk.edge,
             )
-
-    def note_input(self, now: float) -> None:
-        """Input came: the stall clock starts again."""
         self.waiting_since = now
         self._first_input_at = self._first_input_at or now
 

@@ -182,7 +182,6 @@ class LiveSession:
         if self.segment is None or chunk.segment > current:
             self._keep(chunk)
             return []
-        self.segment.check_order(chunk)
         piece = InputChunk(
             chunk.edge,
             chunk.position,
@@ -205,7 +204,7 @@ class LiveSession:
         self._early.append(chunk)
 
     def _feed(self, segment: Segment, chunk: InputChunk, now: float) -> Feed:
-        segment.note_input(now)
+        segment.note_input(chunk, now)
         segment.fed += 1
         if not chunk.prime and (intake := segment.intakes.get(chunk.edge)) is not None:
             intake.add(len(chunk.tensors.get(self._plan.inputs[chunk.edge].counted_by, ())))

@@ -98,10 +98,10 @@ class SessionTable:
         session_id = fact.request.session_id
         if (fault := self._holding.fault(session_id)) is not None:
             raise fault
-        if session_id in self._sessions or self._holding.is_closed(session_id):
+        if session_id in self._sessions.by_id or self._holding.is_closed(session_id):
             raise FailedPrecondition(f"session {session_id} was opened before")
         most = self._plan.limits.max_sessions
-        if len(self._sessions) >= most:
+        if len(self._sessions.by_id) >= most:
             raise ResourceExhausted(
                 f"{self._plan.role}: {most} sessions are registered, no more may be (max_sessions)",
                 retry_after_s=1.0,
@@ -148,11 +148,11 @@ class SessionTable:
         return self._sessions.act(fact.session_id, act)
 
     def _stream_lost(self, fact: facts.StreamLost, now: float) -> list[Instruction]:
-        session = self._sessions.get(fact.session_id)
+        session = self._sessions.by_id.get(fact.session_id)
         return self._sessions.end(session, Event.STREAM_LOST, None) if session else []
 
     def _fail(self, fact: facts.SessionFaulted, now: float) -> list[Instruction]:
-        session = self._sessions.get(fact.session_id)
+        session = self._sessions.by_id.get(fact.session_id)
         return self._sessions.end(session, Event.FAULT, fact.error) if session else []
 
     def _note_progress(self, fact: facts.UpstreamProgressed, now: float) -> list[Instruction]:
@@ -171,7 +171,7 @@ class SessionTable:
 
     def _take_chunk(self, fact: facts.ChunkArrived, now: float) -> list[Instruction]:
         session_id = fact.chunk.session_id
-        if session_id in self._sessions:
+        if session_id in self._sessions.by_id:
             return self._sessions.act(session_id, lambda session: session.chunk_arrived(fact, now))
         if self._holding.is_closed(session_id):
             return [fact.refusal(Cancelled(f"session {session_id} has ended"))]
@@ -184,7 +184,7 @@ class SessionTable:
     def _refuse_chunk(self, fact: facts.ChunkMalformed, now: float) -> list[Instruction]:
         """Its session fails, now or as it opens."""
         session_id = fact.session_id
-        if (session := self._sessions.get(session_id)) is not None:
+        if (session := self._sessions.by_id.get(session_id)) is not None:
             return self._sessions.end(session, Event.FAULT, fact.error)
         if len(session_id) <= MAX_NAME and not self._holding.is_closed(session_id):
             self._holding.close(session_id, fact.error)
@@ -242,8 +242,7 @@ class SessionTable:
                 note = partial(LiveSession.note_standing, worked_on=key in fact.worked_on)
                 done += self._sessions.guard(session, note, standing, now)
                 touched[session.session_id] = session
-        for session in touched.values():
-            self._sessions.note_deadline(session)
+        self._sessions.note_deadlines(touched.values())
         if fact.error is not None:
             done += self._lose_engine(facts.EngineLost(fact.error), now)
         return done
@@ -310,7 +309,7 @@ class SessionTable:
     @property
     def session_count(self) -> int:
         """Sessions that have not ended."""
-        return len(self._sessions)
+        return len(self._sessions.by_id)
 
     @property
     def held_bytes(self) -> int:
@@ -319,5 +318,5 @@ class SessionTable:
 
     def state(self, session_id: str) -> State | None:
         """Where a session stands; None when it is not here."""
-        session = self._sessions.get(session_id)
+        session = self._sessions.by_id.get(session_id)
         return session.state if session else None
