@@ -20,7 +20,7 @@ from antiphon.runtime.engine import (
     LoadedStage,
     SegmentSettings,
 )
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.segment import Delivery, FinishReason, SegmentKey
 from antiphon.testing.qwen3_omni.fake_engine import FACTS, GROUPS, SAMPLES_PER_FRAME, FakeEngine
 from antiphon.testing.stage_harness import running_stage
 from tools.load.content import Content
@@ -105,9 +105,14 @@ class Composer:
         self._ready.discard(key)
 
 
-async def loaded(engine: Engine, role: str, pipeline: Pipeline = BAND) -> Run:
+async def loaded(
+    engine: Engine,
+    role: str,
+    pipeline: Pipeline = BAND,
+    delivery: Delivery | None = None,
+) -> Run:
     """Load one stage, flat out."""
-    content, pace = Content(frames=FRAMES), Pace(real_time=False)
+    content, pace = Content(frames=FRAMES, delivery=delivery), Pace(real_time=False)
     async with running_stage(LoadedStage(engine, FACTS), role, pipeline=pipeline) as stage:
         described = await describe_stage(stage.address)
         feed_of = made_up(content, pipeline, described, pace)
@@ -139,6 +144,11 @@ async def test_stage_that_is_fed_frames_gets_as_many_as_the_pipeline_groups(
     sizes = (BAND.chunk_policy.first + look_ahead, *BAND.chunk_policy.ramp)
     chunks = next(n for n in range(len(sizes) + 1) if sum(sizes[:n]) >= FRAMES)
     assert {each.edges["codes"].messages for each in run.requests} == {chunks}
+
+
+async def test_output_comes_in_one_piece_where_whole_delivery_is_asked_for() -> None:
+    run = await loaded(FakeEngine(), PLAYER, delivery=Delivery.WHOLE)
+    assert {each.edges["audio"].messages for each in run.requests} == {1}
 
 
 async def test_stage_without_an_example_takes_a_recording() -> None:

@@ -92,9 +92,8 @@ class _Session:
 
     async def _requests(self, role: str) -> AsyncIterator[session_pb2.SessionRequest]:
         """The opening, the client's input, and the end once every stage has reported."""
-        routes = self._routes(role)
-        segment = self.content.segment_open(self.pipeline, self.number, tuple(routes))
-        for message in opening(self._id, routes, segment):
+        segment = self.content.segment_open(self.pipeline, self.number)
+        for message in opening(self._id, self._routes(role), segment):
             yield message
         for timed in self.fed.get(role, ()):
             chunk = chunk_pb2.Chunk()

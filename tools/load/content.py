@@ -54,9 +54,7 @@ class Content:
         most = self.reply_tokens if text else self.frames and self.frames + 1
         return SamplingRequest(seed=number, max_tokens=most or None)
 
-    def segment_open(
-        self, pipeline: Pipeline, number: int, edges: tuple[str, ...]
-    ) -> session_pb2.SegmentOpen:
+    def segment_open(self, pipeline: Pipeline, number: int) -> session_pb2.SegmentOpen:
         """The message that opens the one segment of a session, whatever the stage."""
         makers = {edge.producer for edge in pipeline.edges if edge.name == TEXT}
         message = session_pb2.SegmentOpen(
@@ -69,8 +67,9 @@ class Content:
             outputs=[edge.name for edge in pipeline.edges if CLIENT in edge.consumers],
         )
         if self.delivery is not None:
-            for edge in edges:
-                message.delivery[edge] = delivery_to_proto(self.delivery)
+            for edge in pipeline.edges:
+                if edge.producer != CLIENT:
+                    message.delivery[edge.name] = delivery_to_proto(self.delivery)
         if self.chunk_policy is not None:
             message.chunk_policy.CopyFrom(policy_to_proto(self.chunk_policy))
         return message

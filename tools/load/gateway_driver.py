@@ -13,7 +13,7 @@ import msgspec
 from antiphon.client.aio import AsyncClient
 from antiphon.client.events import AudioDelta, Event, Finished, TextDelta
 from antiphon.client.reply import BYTES_PER_SAMPLE
-from antiphon.client.request import GenerateOptions, Modality
+from antiphon.client.request import Modality
 from antiphon.errors import AntiphonError, DataLoss, DeadlineExceeded, Unavailable
 from antiphon.sampling import INPUT_STAGE
 from tools.load.content import AUDIO, Content
@@ -44,22 +44,18 @@ class GrpcDriver:
         """One `Generate` call."""
         content = self._content
         generation = self._client.generate(
-            content.prompt(trace.number), timeout_s=self._timeout_s, **self._options(trace.number)
+            content.prompt(trace.number),
+            timeout_s=self._timeout_s,
+            modalities=cast("Sequence[Modality]", self.outputs),
+            voice=content.voice,
+            sampling=self._model.sampling(content, trace.number),
+            delivery=content.delivery,
+            chunk_policy=content.chunk_policy,
         )
         async with generation:
             async for event in generation:
                 now = asyncio.get_running_loop().time()
                 _note(event, now, trace, generation.sample_rate_hz)
-
-    def _options(self, number: int) -> GenerateOptions:
-        content = self._content
-        return {
-            "modalities": cast("Sequence[Modality]", self.outputs),
-            "voice": content.voice,
-            "sampling": self._model.sampling(content, number),
-            "delivery": content.delivery,
-            "chunk_policy": content.chunk_policy,
-        }
 
     async def __aenter__(self) -> Self:
         return self

@@ -110,7 +110,7 @@ class StageDriver:
         """What goes out: the opening, the feed in its time, and the end after the report."""
         session_id = f"load-{uuid.uuid4().hex}"
         clock, started_at = asyncio.get_running_loop().time, trace.sent_at or 0.0
-        segment = self._content.segment_open(self._pipeline, trace.number, tuple(self._edges))
+        segment = self._content.segment_open(self._pipeline, trace.number)
         for message in opening(session_id, self._edges, segment):
             yield message
         delay, fed_s = OwnDelay(), 0.0
@@ -162,9 +162,8 @@ class StageDriver:
 
     def _rate_hz(self, edge: str) -> float:
         """Positions in a second of audio; 0 when the edge carries none."""
-        return (
-            self._description.sample_rate_hz if edge == AUDIO else self._pipeline.edge(edge).rate_hz
-        )
+        told = self._description.sample_rate_hz if edge == AUDIO else 0
+        return told or self._pipeline.edge(edge).rate_hz
 
 
 def opening(
