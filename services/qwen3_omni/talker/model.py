@@ -16,13 +16,13 @@ from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToDevice, ToHost, on_device
 from services.lm.attention import Span
+from services.lm.codebooks import CodePredictor
 from services.lm.decoder import Decoder
 from services.lm.experts import LEAST_ROWS
 from services.lm.graphs import Bucketing
 from services.lm.kv_cache import KVCache
 from services.lm.sampler import SamplingRows, choose_each, uniform_each
 from services.lm.slots import Slots
-from services.qwen3_omni.talker.codebooks import CodePredictor
 from services.qwen3_omni.talker.readback import Readback
 from services.qwen3_omni.talker.rows import RowTable
 from services.qwen3_omni.talker.transcript import Transcript
@@ -30,6 +30,12 @@ from services.qwen3_omni.talker.transcript import Transcript
 # The last ids of the vocabulary are control ids, of which only the stop code may be
 # drawn: a literal of `Qwen3OmniMoeForConditionalGeneration.generate`.
 CONTROL_IDS = 1024
+
+# The code predictor's, when it does not draw greedily: literals of
+# `prepare_inputs_for_generation`; the temperature is `generate`'s default.
+PREDICTOR_SAMPLING = Sampling(
+    temperature=1.0, top_k=50, top_p=0.8, repetition_penalty=1.0, seed=0, max_tokens=1
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -101,7 +107,7 @@ class Talker:
         )
         self.cache = KVCache(self._decoder.shape, slots, context_limit)
         self._slots = Slots(slots)
-        self._predictor = CodePredictor(module.code_predictor, rows, bucketing)
+        self._predictor = CodePredictor(module.code_predictor, rows, PREDICTOR_SAMPLING, bucketing)
         self.groups = self._predictor.groups
         self.rows = RowTable(module, embeddings, to_device)
         self.stop_code = int(module.config.codec_eos_token_id)

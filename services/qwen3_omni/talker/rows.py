@@ -16,9 +16,8 @@ from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import REMEDY
 from antiphon.pipelines.qwen3_omni import DEFAULT_VOICE
 from antiphon.transport.device_edge import ToDevice, on_device
+from services.lm.tables import project_table
 from services.qwen3_omni.talker.transcript import HEADER_ROWS, Transcript
-
-PROJECTED_AT_ONCE = 4096
 
 
 class RowTable:
@@ -32,7 +31,7 @@ class RowTable:
         config = talker.config
         self._project = talker.hidden_projection
         self._codes: Tensor = talker.model.codec_embedding.weight
-        self._text = _project_table(talker.text_projection, embeddings, like=self._codes)
+        self._text = project_table(talker.text_projection, embeddings, like=self._codes)
         self._codec_side = {
             voice: self._codes[
                 [
@@ -87,12 +86,3 @@ def _voices(config: Any) -> Mapping[str, int]:
             f"config.json: talker_config.speaker_id must name codec ids, is {voices}; {REMEDY}"
         )
     return dict(sorted(voices.items(), key=lambda voice: voice[0] != DEFAULT_VOICE))
-
-
-def _project_table(projection: Any, embeddings: Tensor, like: Tensor) -> Tensor:
-    """`projection` of every row, a slice at a time: the middle width is large."""
-    table = like.new_empty(len(embeddings), like.shape[1])
-    for start in range(0, len(embeddings), PROJECTED_AT_ONCE):
-        part = embeddings[start : start + PROJECTED_AT_ONCE].to(like.device, like.dtype)
-        table[start : start + len(part)] = projection(part)
-    return table

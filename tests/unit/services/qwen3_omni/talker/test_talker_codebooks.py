@@ -7,8 +7,9 @@ import torch
 from talker_lab import GREEDY, SAMPLED, Lab
 
 from antiphon.sampling import Sampling
+from services.lm.codebooks import CodePredictor, predictor_sampling
 from services.lm.sampler import SamplingRows, choose, uniform_each
-from services.qwen3_omni.talker.codebooks import CodePredictor, predictor_sampling
+from services.qwen3_omni.talker.model import PREDICTOR_SAMPLING
 
 SESSIONS = 5
 
@@ -19,14 +20,14 @@ def test_frame_equals_draws_from_hugging_faces_logits_when_keyed_by_step_and_gro
 ) -> None:
     module, step, first = lab.model.talker.code_predictor, 5, 3
     groups = lab.shape.code_groups
-    drawn_with = predictor_sampling(sampling)
+    drawn_with = predictor_sampling(sampling, PREDICTOR_SAMPLING)
     generator = torch.Generator().manual_seed(1)
     hidden = torch.randn(1, lab.shape.talker_hidden, generator=generator)
     embedding = lab.model.talker.model.codec_embedding.weight[first, None]
     with torch.inference_mode():
         settings = SamplingRows.of([drawn_with] * SESSIONS, hidden.device)
         numbers = uniform_each([drawn_with.seed] * SESSIONS, [step] * SESSIONS, groups)
-        frames, sums, decided = CodePredictor(module, SESSIONS).frames(
+        frames, sums, decided = CodePredictor(module, SESSIONS, PREDICTOR_SAMPLING).frames(
             hidden.expand(SESSIONS, -1),
             torch.full((SESSIONS,), first),
             embedding.expand(SESSIONS, -1),
@@ -45,8 +46,8 @@ def test_frame_equals_draws_from_hugging_faces_logits_when_keyed_by_step_and_gro
 
 
 def test_code_predictor_samples_as_hugging_face_when_the_talker_does() -> None:
-    drawn_with = predictor_sampling(replace(SAMPLED, temperature=0.3, top_k=7))
+    drawn_with = predictor_sampling(replace(SAMPLED, temperature=0.3, top_k=7), PREDICTOR_SAMPLING)
     assert (drawn_with.temperature, drawn_with.top_k, drawn_with.top_p) == (1.0, 50, 0.8)
     assert drawn_with.repetition_penalty == 1.0
     assert drawn_with.seed == SAMPLED.seed
-    assert predictor_sampling(GREEDY).greedy
+    assert predictor_sampling(GREEDY, PREDICTOR_SAMPLING).greedy

@@ -20,13 +20,14 @@ from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import run_segments
 from antiphon.testing.graph_watch import Watch
 from services.lm.attention import Span
+from services.lm.codebooks import CodePredictor
 from services.lm.decoder import Decoder
 from services.lm.experts import LEAST_ROWS, Sparse
 from services.lm.graphs import Eager, GraphPool, RowFunction, bucket_sizes
 from services.lm.kv_cache import KVCache
 from services.lm.sampler import SamplingRows
-from services.qwen3_omni.talker.codebooks import CodePredictor
 from services.qwen3_omni.talker.load import load
+from services.qwen3_omni.talker.model import PREDICTOR_SAMPLING
 
 ROWS = 16
 
@@ -205,7 +206,7 @@ def test_codes_equal_the_plain_paths_when_graphs_run_again_before_frames_are_rea
 @torch.no_grad()
 def test_code_predictor_asks_the_device_for_nothing_when_it_draws(lab: Lab) -> None:
     recorder = Recorder()
-    predictor = CodePredictor(lab.model.talker.code_predictor, ROWS, recorder)
+    predictor = CodePredictor(lab.model.talker.code_predictor, ROWS, PREDICTOR_SAMPLING, recorder)
     settings = SamplingRows.of([GREEDY, SAMPLED, SAMPLED, SAMPLED, GREEDY], torch.device("cpu"))
     rows = torch.randn(2, 5, lab.shape.talker_hidden)
     first, numbers = torch.zeros(5, dtype=torch.int64), torch.rand(5, predictor.groups).double()

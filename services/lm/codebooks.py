@@ -1,9 +1,9 @@
 """The residual codes of frames: the code predictor and its tables.
 
-Mirrors `Qwen3OmniMoeTalkerForConditionalGeneration.prepare_inputs_for_generation`
-and the code predictor's `generate`: a sequence starts with the talker's last hidden
-state (after its final norm) and the embedding of the first code, then one position
-per drawn code; each group has its own head and its own table.
+Mirrors how Qwen's models of speech use their code predictor's `generate`: a sequence starts with
+the model's last hidden state (after its final norm) and the embedding of the first code, then
+one position per drawn code; each group has its own head and its own table. Tables are as wide as
+the model, and where the predictor is narrower a linear layer leads to it.
 
 All sessions of a step go through in lockstep: their sequences have the same length at
 every moment and end with the frame. So keys and values live in one buffer that is
@@ -20,6 +20,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import Identity
 from torch.nn.functional import linear, scaled_dot_product_attention
 
 from antiphon.sampling import Sampling
@@ -30,19 +31,14 @@ from services.lm.kv_cache import CacheShape
 from services.lm.rotary import Rotation
 from services.lm.sampler import SamplingRows, choose_each
 
-# Literals of `prepare_inputs_for_generation`; the temperature is `generate`'s default.
-PREDICTOR_TOP_K = 50
-PREDICTOR_TOP_P = 0.8
-PREDICTOR_TEMPERATURE = 1.0
 
-
-def predictor_sampling(talker: Sampling) -> Sampling:
-    """The code predictor's settings: greedy exactly when the talker is, and its seed."""
+def predictor_sampling(first: Sampling, own: Sampling) -> Sampling:
+    """The code predictor's settings: `own`, but greedy when the first codes are, and their seed."""
     return replace(
-        talker,
-        temperature=0.0 if talker.greedy else PREDICTOR_TEMPERATURE,
-        top_k=PREDICTOR_TOP_K,
-        top_p=PREDICTOR_TOP_P,
+        first,
+        temperature=0.0 if first.greedy else own.temperature,
+        top_k=own.top_k,
+        top_p=own.top_p,
         repetition_penalty=1.0,
     )
 
@@ -50,11 +46,14 @@ def predictor_sampling(talker: Sampling) -> Sampling:
 class CodePredictor:
     """Draws groups 1..G-1 of at most `sessions` frames at a time.
 
-    `module` is HF's code predictor for conditional generation. With `bucketing`, frames
-    are drawn by it, at least `LEAST_ROWS` rows at a time.
+    `module` is HF's code predictor for conditional generation, `sampling` its own settings
+    where first codes are not greedy. With `bucketing`, frames are drawn by it, at least
+    `LEAST_ROWS` rows at a time.
     """
 
-    def __init__(self, module: Any, sessions: int, bucketing: Bucketing | None = None) -> None:
+    def __init__(
+        self, module: Any, sessions: int, sampling: Sampling, bucketing: Bucketing | None = None
+    ) -> None:
         self._heads: tuple[Tensor, ...] = tuple(head.weight for head in module.lm_head)
         self._tables: tuple[Tensor, ...] = tuple(
             table.weight for table in module.model.codec_embedding
@@ -67,8 +66,8 @@ class CodePredictor:
             for at in range(self.groups)
         ]
         self._lockstep = _Lockstep(self._decoder.shape, sessions, self.groups)
-        sampled = predictor_sampling(Sampling(1.0, 0, 1.0, 1.0, seed=0, max_tokens=1))
-        self._settings = SamplingRows.of([sampled] * sessions, self._decoder.shape.device)
+        self._project = getattr(module, "small_to_mtp_projection", Identity())
+        self._settings = SamplingRows.of([sampling] * sessions, self._decoder.shape.device)
         self._in_buckets = self._bucketed(sessions, bucketing) if bucketing else None
 
     def frames(
@@ -81,8 +80,8 @@ class CodePredictor:
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Codes int64 [n, G], the sums of their embeddings [n, hidden], and decided [n].
 
-        `hidden` [n, hidden] are the talker's last states, `first` int64 [n] the first
-        codes and `embedding` their rows. Of `settings`, the talker's, it counts who is
+        `hidden` [n, hidden] are the model's last states, `first` int64 [n] the first
+        codes and `embedding` their rows. Of `settings`, those of the first codes, it counts who is
         greedy. `numbers` float64 [n, G] are the draws' (the first is not used). `decided`
         is False where logits left nothing to choose from. All are good until the next
         frames.
@@ -132,7 +131,9 @@ class CodePredictor:
             best.append(likeliest)
             if group + 1 < self.groups:
                 attend = partial(self._lockstep.go_on, group + 1)
-                states = self._decoder.forward(taken, self._rotations[group + 1], attend)
+                states = self._decoder.forward(
+                    self._project(taken), self._rotations[group + 1], attend
+                )
         decided = torch.stack(best, 1).isfinite().all(1)
         return torch.stack(codes, 1), torch.stack(rows, 1).sum(1), decided
 
@@ -144,7 +145,7 @@ class CodePredictor:
             each[:2, None].expand(-1, count, -1, -1).flatten(0, 1)
             for each in (rotation.cosines, rotation.sines)
         )
-        rows = torch.cat((hidden, embedding))
+        rows = self._project(torch.cat((hidden, embedding)))
         return self._decoder.forward(rows, Rotation(cosines, sines), self._lockstep.begin)[count:]
 
 

@@ -1,0 +1,1 @@
+"""The talker stage: text in, codec frames out."""

@@ -1,0 +1,207 @@
+"""What the talker of Qwen3-TTS is told before its first frame, as ids. No torch here.
+
+Every row of the prompt is the sum of a text side and, behind the role, a codec side:
+
+    text   instruction  role x 3  pad ...                               bos  first text
+    codec                         think, think_bos, language, think_eos,
+                                  or nothink, think_bos, think_eos;
+                                  speaker                               pad  bos
+
+and each later step adds a row: the frame before and the next text, then one eos, then pad.
+That is the trailing mode. With the whole text first, all of it and eos come with codec pad in
+place of the first text, then a row of text pad with codec bos, and later rows have text pad.
+A clone by codes adds its reference: its text before the text, its frames behind codec bos; in
+the trailing mode both run side by side. Mirrors `Qwen3TTSForConditionalGeneration.generate`
+and `generate_icl_prompt` of the vendor's package.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY
+
+# Codec sides that are no id.
+NOTHING, SPEAKER, FRAME = -1, -2, -3
+
+ROLE_ROWS = 3
+CHINESE = "chinese"
+
+Ids = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechIds:
+    """Ids of the text and the codec vocabulary that shape a prompt, read from `config.json`.
+
+    `voices` are speakers' ids by lower-case name, `languages` ids by name; `dialects` names the
+    language of a voice that has one of its own.
+    """
+
+    tts_pad: int
+    tts_bos: int
+    tts_eos: int
+    pad: int
+    bos: int
+    stop: int
+    think: int
+    nothink: int
+    think_bos: int
+    think_eos: int
+    languages: Mapping[str, int]
+    voices: Mapping[str, int]
+    dialects: Mapping[str, str]
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> SpeechIds:
+        """Read the ids of a checkpoint's `config.json`. Raises `FailedPrecondition`."""
+        talker = config.get("talker_config", {})
+        try:
+            return cls(
+                tts_pad=config["tts_pad_token_id"],
+                tts_bos=config["tts_bos_token_id"],
+                tts_eos=config["tts_eos_token_id"],
+                pad=talker["codec_pad_id"],
+                bos=talker["codec_bos_id"],
+                stop=talker["codec_eos_token_id"],
+                think=talker["codec_think_id"],
+                nothink=talker["codec_nothink_id"],
+                think_bos=talker["codec_think_bos_id"],
+                think_eos=talker["codec_think_eos_id"],
+                languages=talker["codec_language_id"] or {},
+                voices=talker["spk_id"] or {},
+                dialects={
+                    voice: dialect
+                    for voice, dialect in (talker["spk_is_dialect"] or {}).items()
+                    if dialect
+                },
+            )
+        except KeyError as missing:
+            raise FailedPrecondition(
+                f"{CONFIG_FILE}: {missing.args[0]} is missing; {REMEDY}"
+            ) from None
+
+    def language(self, name: str, voice: str) -> int | None:
+        """The id that tells the language; empty: none but the voice's dialect, if it has one.
+
+        Raises `InvalidArgument` for one that is not there.
+        """
+        if name in ("", CHINESE) and voice in self.dialects:
+            name = self.dialects[voice]
+        if not name:
+            return None
+        if name not in self.languages:
+            known = ", ".join(sorted(self.languages))
+            raise InvalidArgument(
+                f"language: {name!r} is unknown; there are {known}", field="language"
+            )
+        return self.languages[name]
+
+    def voice(self, name: str) -> int:
+        """The id of a voice. Raises `InvalidArgument`."""
+        if name not in self.voices:
+            known = ", ".join(sorted(self.voices)) or "none"
+            raise InvalidArgument(f"voice: {name!r} is unknown; there are {known}", field="voice")
+        return self.voices[name]
+
+
+@dataclass(frozen=True, slots=True)
+class Clone:
+    """A voice that a recording gives: its vector, and perhaps its frames with their text.
+
+    `frames` are uint16 [n, groups]; `text` are the ids of what they say.
+    """
+
+    vector: npt.NDArray[np.float32]
+    frames: npt.NDArray[np.uint16] | None = None
+    text: Sequence[int] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What is to be said, in ids, and how. `role` are the three ids of an assistant's header.
+
+    Names are lower-case; `voice` and `language` may be empty, and `voice` is with a clone.
+    """
+
+    role: Sequence[int]
+    text: Sequence[int]
+    instruction: Sequence[int] = ()
+    voice: str = ""
+    language: str = ""
+    clone: Clone | None = None
+    whole_text: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class Prompt:
+    """Rows: text ids, and codec ids or what stands for them; and the texts of later rows.
+
+    `frames` are those of the rows that are `FRAME`, in order, `vector` the row `SPEAKER`.
+    """
+
+    text: Ids
+    codec: Ids
+    later: Ids
+    frames: npt.NDArray[np.uint16] | None = None
+    vector: npt.NDArray[np.float32] | None = None
+
+
+@dataclass(slots=True)
+class _Rows:
+    text: list[int] = field(default_factory=list)
+    codec: list[int] = field(default_factory=list)
+
+    def add(self, text: Sequence[int], codec: Sequence[int]) -> None:
+        self.text += text
+        self.codec += codec
+
+
+def make_prompt(request: Request, ids: SpeechIds) -> Prompt:
+    """The prompt of a request. Raises `InvalidArgument`."""
+    if len(request.role) != ROLE_ROWS or not request.text:
+        raise InvalidArgument("text: there is nothing to say", field="text")
+    clone = request.clone
+    frames = None if clone is None else clone.frames
+    rows = _Rows()
+    opening = [*request.instruction, *request.role]
+    rows.add(opening, [NOTHING] * len(opening))
+    tags = _tags(request, ids)
+    rows.add([ids.tts_pad] * (len(tags) - 1) + [ids.tts_bos], tags)
+    said = [*(clone.text if clone and frames is not None else ()), *request.text, ids.tts_eos]
+    heard = [ids.bos, *([FRAME] * (0 if frames is None else len(frames)))]
+    if request.whole_text:
+        rows.add(said, [ids.pad] * len(said))
+        rows.add([ids.tts_pad] * len(heard), heard)
+        later: list[int] = []
+    else:
+        beside = said[: len(heard)]
+        rows.add(beside + [ids.tts_pad] * (len(heard) - len(beside)), heard)
+        later = said[len(heard) :]
+    return Prompt(
+        np.array(rows.text, np.int64),
+        np.array(rows.codec, np.int64),
+        np.array(later, np.int64),
+        frames,
+        None if clone is None else clone.vector,
+    )
+
+
+def _tags(request: Request, ids: SpeechIds) -> list[int]:
+    """The codec side of the rows before the text: language, speaker, pad."""
+    language = ids.language(request.language, request.voice)
+    if language is None:
+        tags = [ids.nothink, ids.think_bos, ids.think_eos]
+    else:
+        tags = [ids.think, ids.think_bos, language, ids.think_eos]
+    if request.clone is not None:
+        tags.append(SPEAKER)
+    elif request.voice:
+        tags.append(ids.voice(request.voice))
+    return [*tags, ids.pad]

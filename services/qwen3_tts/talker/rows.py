@@ -1,0 +1,54 @@
+"""The talker's input rows: tables that turn ids, codes and a speaker's vector into them."""
+
+from __future__ import annotations
+
+from typing import cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+from torch.nn import Embedding
+from torch.nn.functional import embedding
+
+from antiphon.transport.device_edge import on_device
+from services.lm.tables import project_table
+from services.qwen3_tts.talker.module import TalkerModule
+from services.qwen3_tts.talker.prompt import FRAME, SPEAKER, Prompt
+
+
+class RowTable:
+    """Rows of one checkpoint. A text row is a function of its id: all are projected at load."""
+
+    def __init__(self, talker: TalkerModule) -> None:
+        self._codes: Tensor = talker.model.codec_embedding.weight
+        words: Tensor = talker.model.text_embedding.weight
+        self._text = project_table(talker.text_projection, words, like=self._codes)
+        # By group: the talker's own table is that of the first.
+        later = cast("list[Embedding]", list(talker.code_predictor.model.codec_embedding))
+        self._groups: list[Tensor] = [self._codes, *(each.weight for each in later)]
+
+    def text(self, ids: Tensor) -> Tensor:
+        """[n, hidden]: the text sides of ids, int64 [n]."""
+        return embedding(ids, self._text)
+
+    def code(self, codes: Tensor) -> Tensor:
+        """[n, hidden]: the embeddings of first codes, int64 [n]."""
+        return embedding(codes, self._codes)
+
+    def codec_side(self, prompt: Prompt) -> Tensor:
+        """[n, hidden]: the codec sides of a prompt's rows, zero where there is none."""
+        device, codec = self._codes.device, prompt.codec
+        sides = self._codes[on_device(codec.clip(min=0), device)]
+        sides[self._where(codec < 0)] = 0
+        if prompt.vector is not None:
+            vector = torch.from_numpy(prompt.vector).to(sides)
+            sides[self._where(codec == SPEAKER)] = vector
+        if prompt.frames is not None:
+            frames = on_device(prompt.frames.astype(np.int64), device)
+            embedded = [embedding(frames[:, g], table) for g, table in enumerate(self._groups)]
+            sides[self._where(codec == FRAME)] = torch.stack(embedded, 1).sum(1)
+        return sides
+
+    def _where(self, chosen: npt.NDArray[np.bool_]) -> Tensor:
+        return on_device(chosen.nonzero()[0], self._codes.device)
