@@ -28,7 +28,8 @@ HALVES = 2
 class FlowMemory:
     """Keys and values of an utterance's last final block.
 
-    float32 [evaluations, layers that look behind, 2, HALVES, frames, heads, head_dim].
+    float32 [evaluations, layers that look behind, 2, HALVES, frames, heads, head_dim], 28 MB at
+    the released sizes.
     """
 
     seen: Tensor

@@ -10,7 +10,7 @@ from torch import Tensor
 from services.qwen2_5_omni.token2wav.flow import Flow, FlowCall
 from services.qwen2_5_omni.token2wav.utterance import Utterance
 from services.qwen2_5_omni.token2wav.vocoder import Vocoder
-from services.qwen2_5_omni.token2wav.voices import VoiceTensors
+from services.qwen2_5_omni.token2wav.voices import DEFAULT_VOICE, VoiceTensors
 
 
 class Token2Wav:
@@ -19,15 +19,21 @@ class Token2Wav:
     def __init__(self, module: Any, voices: Mapping[str, VoiceTensors]) -> None:
         self._flow = Flow(module.code2wav_dit_model)
         self._vocoder = Vocoder(module.code2wav_bigvgan_model)
+        named = {name.lower(): each for name, each in voices.items()}
         self._voices = {
             name: self._flow.voice(
                 each.condition.to(self._flow.device), each.mel.to(self._flow.device)
             )
-            for name, each in voices.items()
+            for name, each in sorted(named.items(), key=lambda item: item[0] != DEFAULT_VOICE)
         }
         self.samples_per_code = self._flow.frames_per_code * self._vocoder.samples_per_frame
         self.code_entries = self._flow.code_entries
         self.most_codes = self._flow.most_frames // self._flow.frames_per_code
+
+    @property
+    def voices(self) -> tuple[str, ...]:
+        """Names in lower case, the default first."""
+        return tuple(self._voices)
 
     def open(self, voice: str, *, seed: int, held_blocks: int) -> Utterance:
         """A new utterance; see `Utterance`."""

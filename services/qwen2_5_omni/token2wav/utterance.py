@@ -49,19 +49,28 @@ class Utterance:
         self._finished = finished
 
     @property
-    def _blocks(self) -> tuple[int, int]:
-        """How many blocks can be computed now, and how many of these are final then."""
-        frames = len(self._codes) * self._flow.frames_per_code
-        if self._finished:
+    def ready(self) -> bool:
+        """Whether blocks can become final, or samples can leave."""
+        return self.ready_with(0, finished=self._finished)
+
+    def ready_with(self, more: int, *, finished: bool) -> bool:
+        """Whether it will be `ready` when so many codes more are here."""
+        count = len(self._codes) + more
+        _, final = self._split(count, finished=finished)
+        return final > 0 or self._leaving_when(ended=finished and not count) > 0
+
+    def _split(self, codes: int, *, finished: bool) -> tuple[int, int]:
+        """How many blocks so many codes make, and how many of these will be final."""
+        frames = codes * self._flow.frames_per_code
+        if finished:
             blocks = -(-frames // self._flow.block_frames)
             return blocks, blocks
         blocks = frames // self._flow.block_frames
         return blocks, max(0, blocks - self._held)
 
     @property
-    def ready(self) -> bool:
-        """Whether blocks can become final, or samples can leave."""
-        return self._blocks[1] > 0 or self._leaving > 0
+    def _blocks(self) -> tuple[int, int]:
+        return self._split(len(self._codes), finished=self._finished)
 
     def next_part(self) -> FlowPart | None:
         """The blocks that are not final; None where none of them becomes final."""
@@ -111,8 +120,10 @@ class Utterance:
     @property
     def _leaving(self) -> int:
         """Of how many final frames samples can leave."""
-        behind = 0 if self._finished and not len(self._codes) else CONTEXT
-        return max(0, len(self._mel) - self._context - behind)
+        return self._leaving_when(ended=self._finished and not len(self._codes))
+
+    def _leaving_when(self, *, ended: bool) -> int:
+        return max(0, len(self._mel) - self._context - (0 if ended else CONTEXT))
 
     def _draw_noise(self, rows: int) -> None:
         """Have noise of so many rows from block `_first` on."""

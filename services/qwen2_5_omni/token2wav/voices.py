@@ -13,6 +13,8 @@ from antiphon.pipelines.files import reading
 from antiphon.runtime.checkpoint.torch_files import read_torch_file
 
 VOICES_FILE = "spk_dict.pt"
+DEFAULT_VOICE = "chelsie"
+"""The voice when none is asked for, if the checkpoint has it; that of the reference's call."""
 
 
 @dataclass(frozen=True, slots=True)

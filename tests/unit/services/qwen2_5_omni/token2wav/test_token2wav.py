@@ -1,38 +1,17 @@
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import pytest
 import torch
-from transformers import Qwen2_5OmniConfig
-from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniToken2WavModel
+from token2wav_rig import TOLERANCE, Rig, Speech, difference, speech
 
-from antiphon.runtime.checkpoint.submodule import load_submodule
-from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.testing.conversations import conversation
 from antiphon.testing.qwen2_5_omni.reference import Omni25Case, Omni25Reference
 from services.qwen2_5_omni.token2wav.blocks import HALVES, BlockPlan, BlockSpan
 from services.qwen2_5_omni.token2wav.decoder import Token2Wav
-from services.qwen2_5_omni.token2wav.utterance import HELD_BLOCKS, Utterance
-from services.qwen2_5_omni.token2wav.voices import read_voices
 
 torch.set_num_threads(1)
-TOLERANCE = 1e-5
 BLOCK_CODES = 12
-
-
-@dataclass(frozen=True)
-class Speech:
-    codes: torch.Tensor
-    voice: str
-    seed: int
-
-
-def speech(count: int, voice: str = "Chelsie", seed: int = 3) -> Speech:
-    generator = torch.Generator().manual_seed(count)
-    return Speech(torch.randint(0, 66, (count,), generator=generator), voice, seed)
-
 
 SPEECHES = (
     speech(1, "Ethan", 4),
@@ -42,74 +21,6 @@ SPEECHES = (
     speech(60, seed=0),
     speech(150, "Ethan", 5),
 )
-
-
-class Rig:
-    """The reference's module, and ours over the same weights."""
-
-    def __init__(self, directory: Path) -> None:
-        config: Any = Qwen2_5OmniConfig.from_pretrained(directory)
-        self.module: Any = load_submodule(
-            Qwen2_5OmniToken2WavModel,
-            config.token2wav_config,
-            "token2wav.",
-            Weights(directory),
-            dtype=torch.float32,
-            device="cpu",
-        )
-        self.voices = read_voices(directory, condition_width=24, mel_width=80)
-        self.ours = Token2Wav(self.module, self.voices)
-
-    def truth(self, wanted: Speech) -> torch.Tensor:
-        voice = self.voices[wanted.voice]
-        torch.manual_seed(wanted.seed)
-        made: torch.Tensor = self.module(
-            wanted.codes[None], conditioning=voice.condition, reference_mel=voice.mel
-        )
-        return made.reshape(-1)
-
-    def open(self, wanted: Speech, held_blocks: int = HELD_BLOCKS) -> Utterance:
-        return self.ours.open(wanted.voice, seed=wanted.seed, held_blocks=held_blocks)
-
-    def whole(self, *wanted: Speech) -> list[torch.Tensor]:
-        utterances = [self.open(each) for each in wanted]
-        for utterance, each in zip(utterances, wanted, strict=True):
-            utterance.add(each.codes, finished=True)
-        return self.ours.begin(utterances).run()
-
-    def streamed(
-        self, wanted: Speech, sizes: Sequence[int], held_blocks: int = HELD_BLOCKS
-    ) -> torch.Tensor:
-        """Codes come in pieces of these sizes, again and again."""
-        utterance, made = self.open(wanted, held_blocks), []
-        start, count = 0, len(wanted.codes)
-        while start < count:
-            for size in sizes:
-                piece = wanted.codes[start : start + size]
-                start += size
-                utterance.add(piece, finished=start >= count)
-                if utterance.ready:
-                    made += self.ours.begin([utterance]).run()
-                if start >= count:
-                    break
-        return torch.cat(made)
-
-
-@pytest.fixture(scope="module")
-def rig(omni25_directory: Path) -> Iterator[Rig]:
-    with torch.inference_mode():
-        yield Rig(omni25_directory)
-
-
-@pytest.fixture(autouse=True)
-def inference() -> Iterator[None]:
-    with torch.inference_mode():
-        yield
-
-
-def difference(first: torch.Tensor, second: torch.Tensor) -> float:
-    assert first.shape == second.shape
-    return float((first - second).abs().max())
 
 
 @pytest.mark.parametrize("wanted", SPEECHES, ids=lambda each: f"{len(each.codes)} codes")
@@ -209,7 +120,7 @@ def test_speaker_encoder_runs_once_for_each_voice(rig: Rig) -> None:
     hook = encoder.register_forward_hook(lambda *_: calls.append(1))
     try:
         ours = Token2Wav(rig.module, rig.voices)
-        utterance = ours.open("Ethan", seed=0, held_blocks=3)
+        utterance = ours.open("ethan", seed=0, held_blocks=3)
         utterance.add(SPEECHES[0].codes, finished=True)
         ours.begin([utterance]).run()
     finally:

@@ -1,0 +1,97 @@
+"""Token2wav's engine: audio of many segments, whose codes share calls.
+
+A call takes all segments of which blocks can become final, from noise to samples. It is made a
+step of the flow's solver at a time, so that no step of the engine is long. What comes meanwhile
+waits for the next call. A segment that becomes held while it is in a call stays there, and its
+samples wait; one that is released leaves its samples to nobody.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+import torch
+
+from antiphon.errors import InvalidArgument, ResourceExhausted
+from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
+from antiphon.segment import SegmentKey
+from antiphon.transport.device_edge import host_array
+from services.qwen2_5_omni.token2wav.decoder import Decoding, Token2Wav
+from services.qwen2_5_omni.token2wav.segment import AUDIO, CODES, DecodedSegment
+
+
+class Token2WavEngine:
+    """Implements `antiphon.runtime.engine.Engine`: edge `codes` in, edge `audio` out.
+
+    `context_limit` is the most codes of a segment, `slots` the most segments. The noise of a
+    segment is that of its sampling's seed.
+    """
+
+    def __init__(
+        self, model: Token2Wav, *, context_limit: int, slots: int, held_blocks: int
+    ) -> None:
+        self._model = model
+        self._context_limit = min(context_limit, model.most_codes)
+        self._slots = slots
+        self._held_blocks = held_blocks
+        self._segments: dict[SegmentKey, DecodedSegment] = {}
+        self._decoding: Decoding | None = None
+        self._in_call: list[DecodedSegment] = []
+
+    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
+        """Raises `InvalidArgument` for an unknown voice (empty: the first), and
+        `ResourceExhausted` when all slots are taken."""
+        voices = self._model.voices
+        voice = settings.voice.lower() or voices[0]
+        if voice not in voices:
+            raise InvalidArgument(
+                f"voice: {settings.voice!r} is unknown; there are {', '.join(voices)}",
+                field="voice",
+            )
+        if len(self._segments) == self._slots:
+            raise ResourceExhausted(f"token2wav has {self._slots} slots, and all are taken")
+        self._segments[key] = DecodedSegment(
+            key,
+            self._model.open(voice, seed=settings.sampling.seed, held_blocks=self._held_blocks),
+            wanted=AUDIO in settings.outputs,
+            samples_per_code=self._model.samples_per_code,
+        )
+
+    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
+        """Check and queue codes; see `DecodedSegment.accept`."""
+        self._segments[key].accept(
+            chunk, entries=self._model.code_entries, limit=self._context_limit
+        )
+
+    def awaited_edge(self, key: SegmentKey) -> str | None:
+        """`codes`, or None."""
+        segment = self._segments[key]
+        going = segment.in_flight or segment.ready or segment.can_hand_on or segment.ended
+        return None if going else CODES
+
+    def release(self, key: SegmentKey) -> None:
+        """Forget the segment."""
+        del self._segments[key]
+
+    @torch.inference_mode()
+    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
+        """Hand on what is made, and make the next step of a call."""
+        free = [each for key, each in self._segments.items() if key not in held]
+        events = _hand_on(free)
+        if self._decoding is None:
+            self._in_call = [each for each in free if each.ready]
+            if not self._in_call:
+                return events
+            self._decoding = self._model.begin([each.launch() for each in self._in_call])
+        samples = self._decoding.advance()
+        if samples is not None:
+            self._decoding = None
+            for segment, each in zip(self._in_call, samples, strict=True):
+                segment.land(host_array(each))
+            self._in_call = []
+            events += _hand_on(free)
+        return events
+
+
+def _hand_on(segments: Collection[DecodedSegment]) -> list[EngineEvent]:
+    return [event for each in segments if each.can_hand_on for event in each.hand_on()]

@@ -1,0 +1,175 @@
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from token2wav_rig import TOLERANCE, Rig, Speech, difference, speech
+
+from antiphon.errors import DataLoss, InvalidArgument, ResourceExhausted
+from antiphon.runtime.engine import Emitted, InputChunk, SegmentSettings
+from antiphon.sampling import Sampling
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
+from services.qwen2_5_omni.token2wav.engine import Token2WavEngine
+from services.qwen2_5_omni.token2wav.segment import AUDIO, CODES
+
+SAMPLING = Sampling(0.0, 0, 1.0, 1.0, seed=0, max_tokens=1)
+KEY = SegmentKey("one", 0)
+
+
+def engine_of(rig: Rig, *, slots: int = 8, context_limit: int = 1000) -> Token2WavEngine:
+    return Token2WavEngine(rig.ours, context_limit=context_limit, slots=slots, held_blocks=3)
+
+
+def settings(wanted: Speech) -> SegmentSettings:
+    return SegmentSettings(wanted.voice, replace(SAMPLING, seed=wanted.seed), frozenset({AUDIO}))
+
+
+def chunks(
+    wanted: Speech, sizes: Sequence[int], reason: FinishReason = FinishReason.STOP
+) -> list[InputChunk]:
+    """Pieces of these sizes, again and again, and a bare finish."""
+    codes = wanted.codes.numpy().astype(np.uint16)[:, None]
+    made: list[InputChunk] = []
+    start = 0
+    while start < len(codes):
+        size = sizes[len(made) % len(sizes)]
+        made.append(InputChunk(CODES, start, {CODES: codes[start : start + size]}))
+        start += size
+    return [*made, InputChunk(CODES, len(codes), {}, segment_finished=True, finish_reason=reason)]
+
+
+def check(output: SegmentOutput, wanted: Speech, rig: Rig) -> None:
+    """Samples, codes, places and the end are those of the reference."""
+    assert output.failed is None
+    assert output.completed is not None
+    count = len(wanted.codes)
+    assert output.completed.input_positions == count
+    assert output.completed.output_positions == 480 * count
+    position = 0
+    for each in output.emitted:
+        assert each.edge == AUDIO
+        assert each.position == position
+        if each.tensors:
+            assert len(each.tensors["samples"]) == 480 * len(each.tensors["codes"])
+            position += len(each.tensors["samples"])
+    found = output.tensors(AUDIO)
+    assert found["codes"][:, 0].tolist() == wanted.codes.tolist()
+    assert difference(torch.from_numpy(found["samples"]), rig.truth(wanted)) < TOLERANCE
+
+
+@pytest.mark.parametrize("sizes", [(1000,), (1,), (12, 7)], ids=str)
+def test_audio_equals_the_reference_at_any_chunk_size(rig: Rig, sizes: Sequence[int]) -> None:
+    wanted = speech(70)
+    output = run_segment(engine_of(rig), settings(wanted), chunks(wanted, sizes))
+    check(output, wanted, rig)
+    assert output.finish_reason(AUDIO) is FinishReason.STOP
+    assert len([each for each in output.emitted if each.tensors]) > 1
+
+
+def test_audio_equals_the_reference_when_eight_are_in_company(rig: Rig) -> None:
+    wanted = {
+        SegmentKey(f"s{seed}", 0): speech(20 + 11 * seed, ("Chelsie", "Ethan")[seed % 2], seed)
+        for seed in range(8)
+    }
+    engine = engine_of(rig)
+    outputs = run_segments(
+        engine,
+        {
+            key: (settings(each), chunks(each, ((100,), (5,), (17, 30))[each.seed % 3]))
+            for key, each in wanted.items()
+        },
+    )
+    for key, each in wanted.items():
+        check(outputs[key], each, rig)
+
+
+def test_audio_is_empty_when_there_are_no_codes(rig: Rig) -> None:
+    output = run_segment(engine_of(rig), settings(speech(0)), chunks(speech(0), (1,)))
+    assert [each.tensors for each in output.emitted] == [{}]
+    assert output.finish_reason(AUDIO) is FinishReason.STOP
+    assert output.completed is not None
+    assert output.completed.output_positions == 0
+
+
+def test_codes_that_come_during_a_call_are_in_the_next_one(rig: Rig) -> None:
+    wanted = speech(100)
+    engine, output = engine_of(rig), SegmentOutput()
+    engine.admit(KEY, settings(wanted))
+    parts = chunks(wanted, (50,))
+    engine.accept(KEY, parts[0])
+    assert engine.awaited_edge(KEY) is None
+    assert not engine.step()
+    for each in parts[1:]:
+        engine.accept(KEY, each)
+    advance(engine, {KEY: output})
+    check(output, wanted, rig)
+
+
+def test_held_segment_keeps_its_samples_and_others_go_on(rig: Rig) -> None:
+    first, second = speech(30), speech(40, "Ethan", 9)
+    other = SegmentKey("other", 0)
+    engine = engine_of(rig)
+    outputs = {KEY: SegmentOutput(), other: SegmentOutput()}
+    for key, wanted in ((KEY, first), (other, second)):
+        engine.admit(key, settings(wanted))
+        for each in chunks(wanted, (1000,)):
+            engine.accept(key, each)
+    while not outputs[other].completed:
+        for event in engine.step({KEY}):
+            assert event.key == other
+            if isinstance(event, Emitted):
+                outputs[other].emitted.append(event)
+            else:
+                outputs[other].completed = event  # type: ignore[assignment]
+    check(outputs[other], second, rig)
+    engine.release(other)
+    advance(engine, {KEY: outputs[KEY]})
+    check(outputs[KEY], first, rig)
+
+
+def test_released_segment_leaves_its_company_alone(rig: Rig) -> None:
+    first, second = speech(30), speech(40, "Ethan", 9)
+    other, output = SegmentKey("other", 0), SegmentOutput()
+    engine = engine_of(rig, slots=2)
+    for key, wanted in ((KEY, first), (other, second)):
+        engine.admit(key, settings(wanted))
+        for each in chunks(wanted, (1000,)):
+            engine.accept(key, each)
+    engine.step()
+    engine.release(KEY)
+    advance(engine, {other: output})
+    check(output, second, rig)
+    check(run_segment(engine, settings(first), chunks(first, (9,))), first, rig)
+
+
+def test_segment_is_refused_when_slots_are_taken_or_the_voice_is_unknown(rig: Rig) -> None:
+    engine = engine_of(rig, slots=1)
+    with pytest.raises(InvalidArgument, match="'Zoe' is unknown; there are chelsie, ethan"):
+        engine.admit(KEY, settings(Speech(speech(1).codes, "Zoe", 0)))
+    engine.admit(KEY, settings(speech(1)))
+    with pytest.raises(ResourceExhausted, match="slots"):
+        engine.admit(SegmentKey("two", 0), settings(speech(1)))
+
+
+@pytest.mark.parametrize(
+    ("chunk", "error", "said"),
+    [
+        (InputChunk(CODES, 0, {CODES: np.array([[66]], np.uint16)}), InvalidArgument, "below 66"),
+        (InputChunk(CODES, 0, {CODES: np.array([[6]], np.int32)}), InvalidArgument, "uint16"),
+        (InputChunk(CODES, 0, {CODES: np.zeros((1, 2), np.uint16)}), InvalidArgument, "uint16"),
+        (InputChunk(CODES, 0, {CODES: np.zeros((9, 1), np.uint16)}), InvalidArgument, "than 8"),
+        (InputChunk(CODES, 0, {}), InvalidArgument, "one tensor"),
+        (InputChunk(CODES, 3, {CODES: np.zeros((1, 1), np.uint16)}), DataLoss, "code 0 was due"),
+        (InputChunk("rows", 0, {}), InvalidArgument, "no input edge 'rows'"),
+        (InputChunk(CODES, 0, {}, segment_finished=True), DataLoss, "finish reason"),
+    ],
+)
+def test_chunk_is_refused_when_it_does_not_fit(
+    rig: Rig, chunk: InputChunk, error: type[Exception], said: str
+) -> None:
+    engine = engine_of(rig, context_limit=8)
+    engine.admit(KEY, settings(speech(1)))
+    with pytest.raises(error, match=said):
+        engine.accept(KEY, chunk)
