@@ -138,9 +138,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # bounds of its own, which its stage tells, and its recording counts above.
     max_option_bytes: Bytes = 16 << 20
     # How far the audio that stages make may run ahead of what the client has taken,
-    # and one stage's output ahead of the next stage.
+    # and one stage's output ahead of the next stage; in positions where neither the pipeline
+    # nor the next stage tells how many a second has.
     max_ahead_seconds: Ahead = 30.0
     max_stage_ahead_seconds: Ahead = 4.0
+    max_stage_ahead_positions: Annotated[int, msgspec.Meta(ge=1, le=1 << 32)] = 256
     # How often a stage that is down is tried again.
     reconnect_s: Seconds = 1.0
     # How often a stage is asked whether it still answers, and how long it may take to: one

@@ -56,7 +56,8 @@ class Edge:
 
     `unit` is what positions count. `counted_by` names the tensor whose length
     along axis 0 is the number of positions. `grouped` edges follow the segment's
-    chunk policy, others send what is there. Of a `governed` edge only so much is
+    chunk policy, others send what is there; their tensors all have a row for each position, and
+    what has not primes the consumer. Of a `governed` edge only so much is
     made as its consumer has given credit for; its producer's engine must heed `held`. Chunks
     of a segment leave an edge with a pace, neither grouped nor governed, at least `pace_s`
     seconds apart: what is made sooner goes with the next. `rate_hz` is how many positions a

@@ -7,6 +7,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import grpc
+from grpc_health.v1 import health, health_pb2_grpc
 
 from antiphon.errors import AntiphonError
 from antiphon.pipelines.graph import Pipeline
@@ -56,6 +57,8 @@ async def running_stage(
     servicer = StageServicer()
     server = grpc.aio.server(options=SERVER_OPTIONS)
     add_stage_service(servicer, server)
+    # A gateway asks for it; such a stage is well until the block ends.
+    health_pb2_grpc.add_HealthServicer_to_server(health.aio.HealthServicer(), server)
     address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
     link_identity = LinkIdentity(identity.host_id, identity.boot_id, role, address)
     stage = Stage(

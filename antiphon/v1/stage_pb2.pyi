@@ -416,11 +416,14 @@ class PipelineEdge(google.protobuf.message.Message):
     PRODUCER_FIELD_NUMBER: builtins.int
     CONSUMER_FIELD_NUMBER: builtins.int
     GOVERNED_FIELD_NUMBER: builtins.int
+    RATE_HZ_FIELD_NUMBER: builtins.int
     name: builtins.str
     producer: builtins.str
     consumer: builtins.str
     governed: builtins.bool
     """Whether credit can bound how far its output runs ahead of the consumer."""
+    rate_hz: builtins.float
+    """Positions that a second of audio takes; 0: not said."""
     def __init__(
         self,
         *,
@@ -428,8 +431,9 @@ class PipelineEdge(google.protobuf.message.Message):
         producer: builtins.str = ...,
         consumer: builtins.str = ...,
         governed: builtins.bool = ...,
+        rate_hz: builtins.float = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["consumer", b"consumer", "governed", b"governed", "name", b"name", "producer", b"producer"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["consumer", b"consumer", "governed", b"governed", "name", b"name", "producer", b"producer", "rate_hz", b"rate_hz"]) -> None: ...
 
 global___PipelineEdge = PipelineEdge
 

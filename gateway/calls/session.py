@@ -61,9 +61,7 @@ class Session:
         self._config = config
         self._deployed_delivery = deployed_delivery
         self._model = stages.model_name()
-        self._windows = lineup.windows(
-            ahead_s=config.max_ahead_seconds, stage_ahead_s=config.max_stage_ahead_seconds
-        )
+        self._windows = lineup.windows(config)
         self._mailbox: Mailbox[StageMessage] = Mailbox(MAILBOX_MESSAGES)
         self._streams: dict[str, StageStream] = {}
         self._readers: list[asyncio.Task[None]] = []

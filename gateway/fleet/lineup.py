@@ -12,6 +12,7 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
+from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument, NotImplementedYet
 from antiphon.pipelines.graph import CLIENT
 from antiphon.v1 import session_pb2, stage_pb2
@@ -74,6 +75,15 @@ class Lineup:
         """Of produced audio; 0 when none is wanted."""
         return self.producer(AUDIO).description.sample_rate_hz if AUDIO in self.outputs else 0
 
+    def check_rate(self) -> None:
+        """Raise `FailedPrecondition` when the stage that makes wanted audio tells no rate."""
+        if AUDIO in self.outputs and not self.sample_rate_hz:
+            role = self.makers[AUDIO]
+            raise FailedPrecondition(
+                f"{role} makes audio but tells no sample_rate_hz; set it in its StageFacts",
+                stage=role,
+            )
+
     @property
     def samples_per_frame(self) -> int:
         """Of produced audio; 0 when none is wanted or it has no frames."""
@@ -113,20 +123,25 @@ class Lineup:
             for name, destinations in found.items()
         )
 
-    def windows(self, *, ahead_s: float, stage_ahead_s: float) -> dict[str, int]:
+    def windows(self, config: GatewayConfig) -> dict[str, int]:
         """Positions that may be on their way before they are taken, by governed edge.
 
-        Of audio to the client `ahead_s`, to a stage `stage_ahead_s` of its codec frames.
-        An edge whose rate no stage tells is not bounded.
+        Of audio to the client so many seconds; to a stage so many seconds by the rate of the
+        stage's codec frames or the edge's, or positions when neither is told. Nothing else that
+        goes to the client has credit.
         """
+        without = {e.name for e in self.edges if e.consumer == CLIENT} & self.outputs - {AUDIO}
         found: dict[str, int] = {}
         for edge in self.edges:
-            if not edge.governed or edge.producer not in self.roles:
+            if not edge.governed or edge.producer not in self.roles or edge.name in without:
                 continue
             if edge.consumer == CLIENT and edge.name in self.outputs:
-                positions = ahead_s * self.member(edge.producer).description.sample_rate_hz
+                rate_hz: float = self.member(edge.producer).description.sample_rate_hz
+                positions = config.max_ahead_seconds * rate_hz
             elif edge.consumer in self.roles:
-                positions = stage_ahead_s * _frame_rate_hz(self.member(edge.consumer))
+                rate_hz = _frame_rate_hz(self.member(edge.consumer)) or edge.rate_hz
+                positions = config.max_stage_ahead_seconds * rate_hz
+                positions = positions or config.max_stage_ahead_positions
             else:
                 continue
             if positions:

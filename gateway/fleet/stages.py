@@ -134,7 +134,9 @@ class Stages:
             stage = self._by_role[role]
             members.append(Member(role, stage.address, stage.require()))
         check_agreement({member.role: member.description for member in members})
-        return Lineup(tuple(members), tuple(edges), outputs)
+        lineup = Lineup(tuple(members), tuple(edges), outputs)
+        lineup.check_rate()
+        return lineup
 
     def _described(self) -> Mapping[str, stage_pb2.DescribeResponse]:
         descriptions = self.descriptions

@@ -86,6 +86,7 @@ def describe(
                 producer=edge.producer,
                 consumer=consumer,
                 governed=edge.governed,
+                rate_hz=edge.rate_hz,
             )
             for edge in pipeline.edges
             for consumer in edge.consumers

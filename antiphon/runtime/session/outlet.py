@@ -3,7 +3,9 @@
 `stream` delivery sends what there is (or, on grouped edges, what the chunk policy
 says), `whole` everything at the end. What is there at once and is large, such as the
 hidden rows of a long prompt, leaves as several pieces of about `PIECE_BYTES`, so that
-other sessions' chunks pass between them; one `whole` stays one. Positions are checked
+other sessions' chunks pass between them; one `whole` stays one. Tensors with as many rows as
+each other are cut together; those of other lengths each on their own, unless positions are
+counted beside them (the characters of some ids must not part). Positions are checked
 to be contiguous: an engine that loses or repeats output is caught here.
 
 On an edge with a pace, what comes too soon after the last piece waits until `due_at`; the
@@ -19,6 +21,7 @@ What primes the consumer leaves at once, ahead of all positions, whatever the de
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from antiphon.chunk import Tensor, Tensors, concatenate
@@ -165,6 +168,8 @@ class Outlet:
             return
         self._begun = True
         counted = tensors.get(self._edge.counted_by)
+        if self._edge.grouped:
+            self._check_rows(tensors, counted)
         if counted is not None:
             if position != self._total:
                 raise Internal(
@@ -173,6 +178,17 @@ class Outlet:
                 )
             self._total += len(counted)
         self._pending.append((position, tensors))
+
+    def _check_rows(self, tensors: Tensors, counted: Tensor | None) -> None:
+        """Raise `Internal` for what a cut between positions would cut as well."""
+        rows = -1 if counted is None else len(counted)
+        for name, tensor in tensors.items():
+            if not tensor.ndim or len(tensor) != rows:
+                raise Internal(
+                    f"{self._edge.name}: {name} has no row for each position, and the edge is "
+                    "grouped; emit it with `prime`",
+                    edge=self._edge.name,
+                )
 
     def _cut(self) -> list[Piece]:
         """The pieces that are due and have credit."""
@@ -202,22 +218,19 @@ class Outlet:
         return [piece]
 
     def _parts(self, piece: Piece) -> list[Piece]:
-        """A piece in parts of about `PIECE_BYTES`, where its tensors have a row for each other."""
+        """A piece in parts of about `PIECE_BYTES` that join to the same, name by name."""
+        by_rows: dict[int, dict[str, Tensor]] = {}
+        for name, tensor in piece.tensors.items():
+            by_rows.setdefault(len(tensor) if tensor.ndim else 0, {})[name] = tensor
+        counts = self._edge.counted_by in piece.tensors and not piece.prime
         size_bytes = sum(tensor.nbytes for tensor in piece.tensors.values())
-        rows = {len(tensor) if tensor.ndim else 0 for tensor in piece.tensors.values()}
-        if size_bytes <= PIECE_BYTES or len(rows) > 1:
+        if size_bytes <= PIECE_BYTES or (counts and len(by_rows) > 1):
             return [piece]
-        (count,) = rows
-        step = max(1, count * PIECE_BYTES // size_bytes)
         # Rows that are not what positions count are all at the position of their piece.
-        stride = self._edge.counted_by in piece.tensors and not piece.prime
         return [
-            replace(
-                piece,
-                position=piece.position + stride * first,
-                tensors={name: each[first : first + step] for name, each in piece.tensors.items()},
-            )
-            for first in range(0, count, step)
+            replace(piece, position=piece.position + counts * first, tensors=tensors)
+            for rows, alike in by_rows.items()
+            for first, tensors in _slices(rows, alike)
         ]
 
     def _take(self, size: int) -> Piece:
@@ -232,3 +245,14 @@ class Outlet:
     def _joined(self) -> dict[str, Tensor]:
         """All pending tensors, joined name by name."""
         return concatenate([tensors for _, tensors in self._pending])
+
+
+def _slices(rows: int, tensors: Tensors) -> Iterator[tuple[int, Tensors]]:
+    """Tensors of so many rows in slices of about `PIECE_BYTES`, each with its first row."""
+    step = rows * PIECE_BYTES // max(1, sum(tensor.nbytes for tensor in tensors.values()))
+    if step >= rows:
+        yield 0, tensors
+        return
+    for first in range(0, rows, max(1, step)):
+        stop = first + max(1, step)
+        yield first, {name: tensor[first:stop] for name, tensor in tensors.items()}

@@ -128,6 +128,26 @@ def test_outlet_leaves_one_piece_when_whole_or_when_tensors_have_rows_of_their_o
     assert len(outlet.push(0, unlike, FinishReason.STOP)) == 1
 
 
+def test_outlet_cuts_large_tensors_of_unlike_lengths_each_on_its_own() -> None:
+    outlet = Outlet(PIPELINE.edge("text"), Delivery.STREAM, POLICY)
+    apart = {"speaker": np.zeros(192, np.float32), "mel": np.ones((20_000, 80), np.float32)}
+    pieces = outlet.push(0, apart, None)
+    assert [[*piece.tensors] for piece in pieces] == [["speaker"], ["mel"], ["mel"]]
+    assert {piece.position for piece in pieces} == {0}
+    joined = np.concatenate([piece.tensors["mel"] for piece in pieces[1:]])
+    np.testing.assert_array_equal(joined, apart["mel"])
+
+
+@pytest.mark.parametrize("delivery", list(Delivery))
+def test_outlet_raises_when_a_grouped_edge_has_a_tensor_without_a_row_for_each_position(
+    delivery: Delivery,
+) -> None:
+    speaker = {"speaker": np.zeros(192, np.float32)}
+    for tensors in (speaker, {**codes(0, 3), **speaker}):
+        with pytest.raises(Internal, match="speaker has no row for each position"):
+            Outlet(CODES, delivery, POLICY).push(0, tensors, None)
+
+
 def test_outlet_cuts_no_row_in_two() -> None:
     outlet = Outlet(PIPELINE.edge("prompt"), Delivery.STREAM, POLICY)
     rows = {"rows": np.zeros((2, 5 << 20), np.uint8), "row_positions": np.arange(2, dtype=np.int32)}
