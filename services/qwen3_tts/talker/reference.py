@@ -1,0 +1,71 @@
+"""What a reference recording gives a clone: the speaker's vector, and the codec's frames."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from transformers import MimiConfig, MimiModel
+
+from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
+from services.qwen3_tts.talker.speaker import SpeakerEncoder
+
+CODEC_FOLDER = "speech_tokenizer"
+# What the codec has none of: its decoder is another one.
+_NOT_THERE = ("upsample", "decoder_transformer", "decoder")
+
+Samples = npt.NDArray[np.float32]
+
+
+class ReferenceEncoder:
+    """The encoders of a base checkpoint, for recordings of 24 kHz."""
+
+    def __init__(self, model_dir: Path, dtype: torch.dtype, device: torch.device | str) -> None:
+        """Raises `FailedPrecondition` for a checkpoint that has none."""
+        folder = model_dir / CODEC_FOLDER
+        codec = read_config(folder)
+        speaker = _part(read_config(model_dir), "speaker_encoder_config", model_dir)
+        placed: dict[str, Any] = {"dtype": dtype, "device": device}
+        with reading(folder / CONFIG_FILE):
+            config = MimiConfig(**_part(codec, "encoder_config", folder))
+            self._groups = int(codec["encoder_valid_num_quantizers"])
+            self._samples_per_frame = int(codec["encode_downsample_rate"])
+        self._codec: Any = load_submodule(
+            MimiModel, config, "encoder.", Weights(folder), skip=_NOT_THERE, **placed
+        )
+        self._speaker = load_submodule(
+            SpeakerEncoder, speaker, "speaker_encoder.", Weights(model_dir), **placed
+        )
+        self._device = torch.device(device)
+        self._dtype = dtype
+
+    @torch.inference_mode()
+    def vector(self, samples: Samples) -> npt.NDArray[np.float32]:
+        """The speaker's vector, float32 [width], of samples [n]."""
+        vector = self._speaker(torch.from_numpy(samples).to(self._device))
+        return np.asarray(vector.float().cpu().numpy(), np.float32)
+
+    @torch.inference_mode()
+    def frames(self, samples: Samples) -> npt.NDArray[np.uint16]:
+        """The frames, uint16 [n / 1920 rounded up, groups], of samples [n]."""
+        heard = torch.from_numpy(samples)[None, None].to(self._device, self._dtype)
+        codes = self._codec.encode(heard).audio_codes[0, : self._groups]
+        count = -(-len(samples) // self._samples_per_frame)
+        return np.asarray(codes[:, :count].T.cpu().numpy(), np.uint16)
+
+
+def _part(config: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:
+    """A part of a configuration. Raises `FailedPrecondition`."""
+    part = config.get(name)
+    if not isinstance(part, dict):
+        raise FailedPrecondition(
+            f"{folder / CONFIG_FILE}: {name} is missing or no object, so that voices cannot be "
+            f"cloned; {REMEDY}"
+        )
+    return part
