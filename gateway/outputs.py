@@ -2,5 +2,6 @@
 
 from __future__ import annotations
 
-TEXT, AUDIO = "text", "audio"
-OUTPUTS = frozenset({TEXT, AUDIO})
+TEXT, IMAGE, AUDIO = "text", "image", "audio"
+OUTPUTS = frozenset({TEXT, IMAGE, AUDIO})
+KNOWN = "there are 'text', 'image' and 'audio'"

@@ -103,8 +103,26 @@ class AudioDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class MadeImage:
+    """An image that the model has made: a PNG, JPEG or WebP file, as `media_type` says."""
+
+    file: bytes
+    media_type: str
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ImageDelta:
+    """Whole images."""
+
+    images: tuple[MadeImage, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
-    """What a request cost: tokens, and codec frames of audio."""
+    """What a request cost: tokens, codec frames of audio, and positions of images."""
 
     prompt_tokens: int = 0
     prompt_audio_tokens: int = 0
@@ -112,6 +130,7 @@ class Usage:
     prompt_cached_tokens: int = 0
     completion_tokens: int = 0
     completion_audio_frames: int = 0
+    completion_image_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +158,7 @@ class Finished:
     reports: Mapping[str, StageReport]
 
 
-Event = TextDelta | AudioDelta | Finished
+Event = TextDelta | AudioDelta | ImageDelta | Finished
 
 
 def server_info_from_proto(proto: speech_pb2.GetServerInfoResponse) -> ServerInfo:
@@ -189,6 +208,11 @@ def audio_from_proto(proto: speech_pb2.AudioDelta) -> AudioDelta:
     return AudioDelta(proto.pcm16, proto.first_sample, proto.float32, proto.codes)
 
 
+def image_from_proto(proto: speech_pb2.ImageDelta) -> ImageDelta:
+    """The value of an image event."""
+    return ImageDelta(tuple(MadeImage(each.file, each.media_type) for each in proto.images))
+
+
 def finished_from_proto(proto: speech_pb2.GenerateFinished) -> Finished:
     """The value of the last event. Raises `DataLoss` for a reason that this version lacks."""
     reason = finish_reason_from_proto(proto.finish_reason)
@@ -204,6 +228,7 @@ def finished_from_proto(proto: speech_pb2.GenerateFinished) -> Finished:
             prompt_cached_tokens=usage.prompt_cached_tokens,
             completion_tokens=usage.completion_tokens,
             completion_audio_frames=usage.completion_audio_frames,
+            completion_image_tokens=usage.completion_image_tokens,
         ),
         reports={role: _report_from_proto(report) for role, report in proto.reports.items()},
     )

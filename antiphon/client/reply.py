@@ -15,11 +15,14 @@ from antiphon.client.events import (
     AudioDelta,
     Event,
     Finished,
+    ImageDelta,
+    MadeImage,
     StageReport,
     TextDelta,
     Usage,
     audio_from_proto,
     finished_from_proto,
+    image_from_proto,
     text_from_proto,
 )
 from antiphon.errors import DataLoss, FailedPrecondition
@@ -46,6 +49,7 @@ class Reply:
     usage: Usage
     reports: dict[str, StageReport]
     logprobs: tuple[TokenLogprob, ...] = ()
+    images: tuple[MadeImage, ...] = ()
 
     def __repr__(self) -> str:
         return brief(self)
@@ -78,6 +82,7 @@ def join_events(events: Iterable[Event], sample_rate_hz: int) -> Reply:
     text: list[str] = []
     logprobs: list[TokenLogprob] = []
     audio: list[bytes] = []
+    images: list[MadeImage] = []
     finished = None
     for event in events:
         match event:
@@ -86,6 +91,8 @@ def join_events(events: Iterable[Event], sample_rate_hz: int) -> Reply:
                 logprobs += event.logprobs
             case AudioDelta():
                 audio.append(event.pcm16)
+            case ImageDelta():
+                images += event.images
             case Finished():
                 finished = event
     if finished is None:
@@ -98,6 +105,7 @@ def join_events(events: Iterable[Event], sample_rate_hz: int) -> Reply:
         usage=finished.usage,
         reports=dict(finished.reports),
         logprobs=tuple(logprobs),
+        images=tuple(images),
     )
 
 
@@ -152,6 +160,8 @@ class EventReader:
             return text_from_proto(message.text)
         if message.HasField("audio"):
             return self._read_audio(audio_from_proto(message.audio))
+        if message.HasField("image"):
+            return image_from_proto(message.image)
         finished = finished_from_proto(message.finished)
         self._finished = True
         return finished

@@ -22,7 +22,7 @@ from antiphon.wire.convert import (
 
 OptionInput = str | float | bytes | PathLike[str]
 Role = Literal["system", "user", "assistant"]
-Modality = Literal["text", "audio"]
+Modality = Literal["text", "image", "audio"]
 
 DEFAULT_TIMEOUT_S = 600.0
 

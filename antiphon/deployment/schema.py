@@ -25,6 +25,7 @@ TransportName = Literal["auto", "shared_memory", "nccl", "grpc"]
 
 LINK_SESSION_BYTES = 512 << 20
 LINK_BYTES = 1 << 30
+MAX_IMAGE_BYTES = 32 << 20
 
 
 class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -137,6 +138,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # The texts and recordings of a request's options together, as they are sent. Each option has
     # bounds of its own, which its stage tells, and its recording counts above.
     max_option_bytes: Bytes = 16 << 20
+    # The files of all images of one answer together.
+    max_image_bytes: Bytes = MAX_IMAGE_BYTES
     # How far the audio that stages make may run ahead of what the client has taken,
     # and one stage's output ahead of the next stage; in positions where neither the pipeline
     # nor the next stage tells how many a second has.

@@ -266,7 +266,7 @@ class GenerateRequest(google.protobuf.message.Message):
     def messages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Message]: ...
     @property
     def modalities(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """"text", "audio" or both; empty: all that the model makes."""
+        """"text", "image", "audio" or several; empty: all that the model makes."""
 
     @property
     def sampling(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, antiphon.v1.session_pb2.Sampling]:
@@ -333,6 +333,7 @@ class GenerateResponse(google.protobuf.message.Message):
     AUDIO_FIELD_NUMBER: builtins.int
     FINISHED_FIELD_NUMBER: builtins.int
     ERROR_FIELD_NUMBER: builtins.int
+    IMAGE_FIELD_NUMBER: builtins.int
     @property
     def started(self) -> global___GenerateStarted: ...
     @property
@@ -345,6 +346,8 @@ class GenerateResponse(google.protobuf.message.Message):
     def error(self) -> antiphon.v1.session_pb2.SessionError:
         """The last event when the request failed after it had started."""
 
+    @property
+    def image(self) -> global___ImageDelta: ...
     def __init__(
         self,
         *,
@@ -353,10 +356,11 @@ class GenerateResponse(google.protobuf.message.Message):
         audio: global___AudioDelta | None = ...,
         finished: global___GenerateFinished | None = ...,
         error: antiphon.v1.session_pb2.SessionError | None = ...,
+        image: global___ImageDelta | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["audio", b"audio", "error", b"error", "event", b"event", "finished", b"finished", "started", b"started", "text", b"text"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["audio", b"audio", "error", b"error", "event", b"event", "finished", b"finished", "started", b"started", "text", b"text"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["started", "text", "audio", "finished", "error"] | None: ...
+    def HasField(self, field_name: typing.Literal["audio", b"audio", "error", b"error", "event", b"event", "finished", b"finished", "image", b"image", "started", b"started", "text", b"text"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["audio", b"audio", "error", b"error", "event", b"event", "finished", b"finished", "image", b"image", "started", b"started", "text", b"text"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["started", "text", "audio", "finished", "error", "image"] | None: ...
 
 global___GenerateResponse = GenerateResponse
 
@@ -476,6 +480,44 @@ class AudioDelta(google.protobuf.message.Message):
 global___AudioDelta = AudioDelta
 
 @typing.final
+class ImageDelta(google.protobuf.message.Message):
+    """Whole images that the model has made."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    IMAGES_FIELD_NUMBER: builtins.int
+    @property
+    def images(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___MadeImage]: ...
+    def __init__(
+        self,
+        *,
+        images: collections.abc.Iterable[global___MadeImage] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["images", b"images"]) -> None: ...
+
+global___ImageDelta = ImageDelta
+
+@typing.final
+class MadeImage(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FILE_FIELD_NUMBER: builtins.int
+    MEDIA_TYPE_FIELD_NUMBER: builtins.int
+    file: builtins.bytes
+    """A PNG, JPEG or WebP file."""
+    media_type: builtins.str
+    """"image/png", "image/jpeg" or "image/webp"."""
+    def __init__(
+        self,
+        *,
+        file: builtins.bytes = ...,
+        media_type: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["file", b"file", "media_type", b"media_type"]) -> None: ...
+
+global___MadeImage = MadeImage
+
+@typing.final
 class GenerateFinished(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -529,6 +571,7 @@ class Usage(google.protobuf.message.Message):
     COMPLETION_TOKENS_FIELD_NUMBER: builtins.int
     COMPLETION_AUDIO_FRAMES_FIELD_NUMBER: builtins.int
     PROMPT_IMAGE_TOKENS_FIELD_NUMBER: builtins.int
+    COMPLETION_IMAGE_TOKENS_FIELD_NUMBER: builtins.int
     prompt_tokens: builtins.int
     prompt_audio_tokens: builtins.int
     prompt_cached_tokens: builtins.int
@@ -538,6 +581,8 @@ class Usage(google.protobuf.message.Message):
     """Codec frames."""
     prompt_image_tokens: builtins.int
     """Of the prompt tokens, those of images and videos."""
+    completion_image_tokens: builtins.int
+    """Positions of the images made."""
     def __init__(
         self,
         *,
@@ -547,8 +592,9 @@ class Usage(google.protobuf.message.Message):
         completion_tokens: builtins.int = ...,
         completion_audio_frames: builtins.int = ...,
         prompt_image_tokens: builtins.int = ...,
+        completion_image_tokens: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["completion_audio_frames", b"completion_audio_frames", "completion_tokens", b"completion_tokens", "prompt_audio_tokens", b"prompt_audio_tokens", "prompt_cached_tokens", b"prompt_cached_tokens", "prompt_image_tokens", b"prompt_image_tokens", "prompt_tokens", b"prompt_tokens"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["completion_audio_frames", b"completion_audio_frames", "completion_image_tokens", b"completion_image_tokens", "completion_tokens", b"completion_tokens", "prompt_audio_tokens", b"prompt_audio_tokens", "prompt_cached_tokens", b"prompt_cached_tokens", "prompt_image_tokens", b"prompt_image_tokens", "prompt_tokens", b"prompt_tokens"]) -> None: ...
 
 global___Usage = Usage
 

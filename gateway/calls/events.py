@@ -48,8 +48,23 @@ class AudioDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class MadeImage:
+    """An image file that a stage has made."""
+
+    file: bytes
+    media_type: str
+
+
+@dataclass(frozen=True, slots=True)
+class ImageDelta:
+    """Whole images."""
+
+    images: tuple[MadeImage, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
-    """What a segment cost: tokens, and codec frames of audio."""
+    """What a segment cost: tokens, codec frames of audio, and positions of images."""
 
     prompt_tokens: int
     prompt_audio_tokens: int
@@ -57,6 +72,7 @@ class Usage:
     prompt_cached_tokens: int
     completion_tokens: int
     completion_audio_frames: int
+    completion_image_tokens: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,4 +84,4 @@ class Finished:
     reports: Mapping[str, session_pb2.SegmentReport]
 
 
-Event = Started | TextDelta | AudioDelta | Finished
+Event = Started | TextDelta | AudioDelta | ImageDelta | Finished

@@ -9,13 +9,15 @@ from __future__ import annotations
 import numpy as np
 
 from antiphon.chunk import Chunk, Tensor
+from antiphon.deployment.schema import MAX_IMAGE_BYTES
 from antiphon.errors import DataLoss, Internal
 from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2
 from antiphon.wire.logprobs import logprobs_from_tensors
-from gateway.calls.events import AudioDelta, Finished, TextDelta, Usage
+from gateway.calls.events import AudioDelta, Finished, ImageDelta, TextDelta, Usage
+from gateway.calls.image_reader import ImageReader
 from gateway.fleet.lineup import Lineup
-from gateway.outputs import TEXT
+from gateway.outputs import AUDIO, IMAGE, TEXT
 
 _NO_FRAMES: Tensor = np.empty((0, 0), np.uint16)
 _WORST_FIRST = (FinishReason.CANCELLED, FinishReason.LENGTH, FinishReason.STOP)
@@ -33,6 +35,8 @@ class Progress:
         lineup: Lineup,
         segment: int = 0,
         sequences: dict[str, int] | None = None,
+        *,
+        max_image_bytes: int = MAX_IMAGE_BYTES,
     ) -> None:
         self._session_id = session_id
         self._segment = segment
@@ -45,6 +49,8 @@ class Progress:
         self._text_role = lineup.makers.get(TEXT, "")
         self._samples_per_frame = lineup.samples_per_frame
         self._frames = self._samples = 0
+        self._images = ImageReader(max_image_bytes)
+        self._read = {TEXT: self._text, AUDIO: self._audio, IMAGE: self._images.read}
 
     @property
     def complete(self) -> bool:
@@ -57,7 +63,7 @@ class Progress:
         owing = {role for edge, role in self._makers.items() if edge not in self._reasons}
         return tuple(dict.fromkeys((*self._running, *sorted(owing))))
 
-    def add_chunk(self, role: str, chunk: Chunk) -> TextDelta | AudioDelta | None:
+    def add_chunk(self, role: str, chunk: Chunk) -> TextDelta | AudioDelta | ImageDelta | None:
         """The event that a chunk amounts to; None when it carries flags only.
 
         Raises `DataLoss` for a chunk out of order or one that makes no sense.
@@ -67,7 +73,7 @@ class Progress:
         if chunk.finish_reason is not None:
             self._reasons[chunk.edge] = chunk.finish_reason
         try:
-            return self._text(chunk) if chunk.edge == TEXT else self._audio(chunk)
+            return self._read[chunk.edge](chunk)
         except (KeyError, UnicodeDecodeError) as error:
             raise DataLoss(
                 f"{chunk.edge}: the chunk cannot be read: {error}", stage=role, edge=chunk.edge
@@ -105,6 +111,7 @@ class Progress:
             prompt_cached_tokens=report.input_cached_positions,
             completion_tokens=self._reports.get(self._text_role, none).output_positions,
             completion_audio_frames=frames,
+            completion_image_tokens=self._images.positions,
         )
         reasons = self._reasons.values()
         reason = next(each for each in _WORST_FIRST if each in reasons)

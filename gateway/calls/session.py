@@ -169,7 +169,13 @@ class Session:
         segment = Segment(
             self,
             opening,
-            Progress(self.session_id, self._lineup, opening.segment, self._sequences),
+            Progress(
+                self.session_id,
+                self._lineup,
+                opening.segment,
+                self._sequences,
+                max_image_bytes=self._config.max_image_bytes,
+            ),
             Started(self.session_id, self._model, self._lineup.sample_rate_hz),
             self._windows,
             idle_timeout_s=self._config.idle_timeout_s,

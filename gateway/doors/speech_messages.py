@@ -14,14 +14,14 @@ from antiphon.wire.convert import (
     policy_from_proto,
     sampling_from_proto,
 )
-from gateway.calls.events import AudioDelta, Event, Finished, Started, TextDelta
+from gateway.calls.events import AudioDelta, Event, Finished, ImageDelta, Started, TextDelta
 from gateway.calls.order import Order
 from gateway.media.attachments import Attachments
 from gateway.media.audio_in import Recording
 from gateway.media.audio_out import to_pcm16
 from gateway.media.options_in import MAX_OPTIONS, OptionInput
 from gateway.media.vision_in import File
-from gateway.outputs import OUTPUTS
+from gateway.outputs import KNOWN, OUTPUTS
 
 MAX_ROLES = 16
 MAX_MODALITIES = 16
@@ -38,7 +38,7 @@ def read_generate(
     outputs = frozenset(request.modalities)
     if outputs - OUTPUTS:
         raise InvalidArgument(
-            "modalities: there are 'text' and 'audio'; empty: all that the model makes",
+            f"modalities: {KNOWN}; empty: all that the model makes",
             field="modalities",
         )
     messages, attachments = _read_messages(request)
@@ -110,6 +110,12 @@ def write_event(event: Event, *, include_ids: bool) -> speech_pb2.GenerateRespon
             return speech_pb2.GenerateResponse(text=text)
         case AudioDelta():
             return speech_pb2.GenerateResponse(audio=_write_audio(event, include_ids))
+        case ImageDelta():
+            images = [
+                speech_pb2.MadeImage(file=each.file, media_type=each.media_type)
+                for each in event.images
+            ]
+            return speech_pb2.GenerateResponse(image=speech_pb2.ImageDelta(images=images))
         case Finished():
             return speech_pb2.GenerateResponse(finished=_write_finished(event))
 
@@ -139,6 +145,7 @@ def _write_finished(event: Finished) -> speech_pb2.GenerateFinished:
         prompt_cached_tokens=event.usage.prompt_cached_tokens,
         completion_tokens=event.usage.completion_tokens,
         completion_audio_frames=event.usage.completion_audio_frames,
+        completion_image_tokens=event.usage.completion_image_tokens,
     )
     return speech_pb2.GenerateFinished(
         finish_reason=finish_reason_to_proto(event.finish_reason),

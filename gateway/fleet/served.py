@@ -8,7 +8,7 @@ from antiphon.errors import AntiphonError
 from antiphon.options import Option
 from gateway.fleet.lineup import Lineup
 from gateway.fleet.stages import Stages
-from gateway.outputs import AUDIO, TEXT
+from gateway.outputs import OUTPUTS
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +47,10 @@ def served_model(stages: Stages) -> ServedModel:
 
 
 def _largest_lineup(stages: Stages) -> Lineup | None:
-    for outputs in (frozenset[str](), frozenset({TEXT}), frozenset({AUDIO})):
+    for outputs in (
+        frozenset[str](),
+        *(frozenset({each}) for each in sorted(OUTPUTS, reverse=True)),
+    ):
         try:
             return stages.line_up(outputs)
         except AntiphonError:

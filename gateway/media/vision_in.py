@@ -73,6 +73,13 @@ def read_data_url(url: str, kind: str, field: str) -> File:
     return File(field, data)
 
 
+def image_media_type(file: bytes) -> str:
+    """The media type of an image file, by how it begins; "" when it is of no known format."""
+    head = file[:_HEAD_BYTES]
+    formats = _KINDS[IMAGE].formats.items()
+    return next((f"image/{name.lower()}" for name, begins in formats if begins(head)), "")
+
+
 def read_files(files: Sequence[File], kind: str) -> tuple[Tensor, ...]:
     """The bytes of each file, uint8 vectors.
 

@@ -5,109 +5,35 @@ from __future__ import annotations
 import base64
 import io
 import wave
-from collections.abc import AsyncIterator, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
 
-import httpx
 import numpy as np
 import pytest
+from families import (
+    IDS,
+    INPUT,
+    PER_CHARACTER,
+    RATE_HZ,
+    SAMPLES,
+    STOP,
+    TEXT,
+    UTF8,
+    asked,
+    repeats,
+    served,
+)
 from scripted_engine import Chunks, Script, facts, loaded
 
 import antiphon
 from antiphon.chunk import Tensor, concatenate
-from antiphon.conversation import TextPart, from_tensors
-from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig, TransportName
+from antiphon.deployment.schema import TransportName
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, StageSpec, TensorSpec
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, LoadedStage
-from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.stage_harness import LIMITS, LINKS, RunningStage, running_stage
-from gateway.server import Gateway
+from antiphon.segment import SegmentKey
 
-STOP = FinishReason.STOP
-INPUT = TensorSpec("messages", "uint8", (VARIES,))
-IDS = TensorSpec("ids", "int32", (VARIES,))
-UTF8 = TensorSpec("utf8", "uint8", (VARIES,))
-SAMPLES = TensorSpec("samples", "float32", (VARIES,))
 AUDIO = Edge("audio", "voice", (CLIENT,), "sample", (SAMPLES,), "samples", governed=True)
-TEXT = "Grüße, 世界 🎈!"
-RATE_HZ = 44_100
-PER_CHARACTER = 441
-
-
-# Room for a voice that comes before its session.
-BOUNDS = replace(LIMITS, hold_bytes=64 << 20)
-
-
-@dataclass(frozen=True)
-class Served:
-    """A family's stages and a gateway in front of them."""
-
-    stages: Mapping[str, RunningStage]
-    http: httpx.AsyncClient
-    client: antiphon.AsyncClient
-
-    async def chat(self, **fields: object) -> httpx.Response:
-        message = {"role": "user", "content": TEXT}
-        body = {"model": "to-come", "messages": [message], **fields}
-        return await self.http.post("/v1/chat/completions", json=body)
-
-
-@asynccontextmanager
-async def served(
-    family: Pipeline,
-    engines: Mapping[str, LoadedStage],
-    transport: TransportName = "grpc",
-    **gateway: float,
-) -> AsyncIterator[Served]:
-    links = replace(LINKS, transport=transport, slab_bytes=1 << 24)
-    async with AsyncExitStack() as stack:
-        stages = {
-            role: await stack.enter_async_context(
-                running_stage(engine, role, pipeline=family, links=links, limits=BOUNDS)
-            )
-            for role, engine in engines.items()
-        }
-        deployment = Deployment(
-            stages={r: StageConfig(addresses=(s.address,)) for r, s in stages.items()},
-            gateway=GatewayConfig(
-                http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0", drain_s=0.1, **gateway
-            ),
-        )
-        running = await stack.enter_async_context(Gateway(deployment))
-        await running.wait_ready()
-        http = await stack.enter_async_context(
-            httpx.AsyncClient(base_url=f"http://{running.http_address}", timeout=60)
-        )
-        client = await stack.enter_async_context(antiphon.AsyncClient(running.grpc_address))
-        yield Served(stages, http, client)
-
-
-def asked(chunks: Chunks) -> Iterator[None]:
-    """Wait for the whole input; see `prompt`."""
-    while not (chunks and chunks[-1].segment_finished):
-        yield None
-
-
-def prompt(chunks: Chunks) -> str:
-    """What the user said."""
-    tensors = concatenate([chunk.tensors for chunk in chunks if chunk.tensors])
-    (part,) = from_tensors(tensors).messages[-1].parts
-    assert isinstance(part, TextPart)
-    return part.text
-
-
-def repeats(key: SegmentKey, chunks: Chunks) -> Iterator[EngineEvent | None]:
-    """Says what was said: a character is a token, whose id is its code point."""
-    yield from asked(chunks)
-    text = prompt(chunks)
-    for position, character in enumerate(text):
-        utf8 = np.frombuffer(character.encode(), np.uint8)
-        tensors = {"ids": np.array([ord(character)], np.int32), "utf8": utf8}
-        yield Emitted(key, "text", position, tensors)
-    yield Emitted(key, "text", len(text), finish_reason=STOP)
-    yield Completed(key, STOP, 7, len(text))
 
 
 def sounds_of(text: str) -> Tensor:

@@ -10,7 +10,7 @@ from msgspec import UNSET
 from antiphon.errors import AntiphonError
 from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
-from gateway.calls.events import AudioDelta, Event, Finished, Started, TextDelta, Usage
+from gateway.calls.events import AudioDelta, Event, Finished, ImageDelta, Started, TextDelta, Usage
 from gateway.doors.chat.schema import (
     AnswerMessage,
     AudioAnswer,
@@ -18,7 +18,9 @@ from gateway.doors.chat.schema import (
     Completion,
     CompletionDetails,
     ContentLogprob,
+    DataUrl,
     Delta,
+    ImageAnswer,
     Logprobs,
     PromptDetails,
     TopLogprob,
@@ -65,6 +67,7 @@ class WholeAnswer:
         self._text: list[str] = []
         self._logprobs: list[msgspec.Raw] = []
         self._pcm16: list[bytes] = []
+        self._images: list[ImageAnswer] = []
         self._model = ""
         self._sample_rate_hz = 0
         self._choice = Choice()
@@ -82,6 +85,8 @@ class WholeAnswer:
                     self._logprobs.append(msgspec.Raw(msgspec.json.encode(each)))
             case AudioDelta():
                 self._pcm16.append(to_pcm16(event.samples))
+            case ImageDelta():
+                self._images += _images(event)
             case Finished():
                 self._usage = _usage(event.usage)
                 self._choice = Choice(
@@ -110,7 +115,7 @@ class WholeAnswer:
     def _message(self) -> AnswerMessage:
         text = "".join(self._text)
         if not self._head.audio_id:
-            return AnswerMessage(content=text)
+            return AnswerMessage(content=text, images=self._images or UNSET)
         audio = b"".join(self._pcm16)
         if self._head.audio_format == "wav":
             audio = wav_file(audio, self._sample_rate_hz)
@@ -120,7 +125,7 @@ class WholeAnswer:
             expires_at=self._head.created,
             transcript=text,
         )
-        return AnswerMessage(content=None, audio=answer)
+        return AnswerMessage(content=None, audio=answer, images=self._images or UNSET)
 
 
 class StreamAnswer:
@@ -144,6 +149,8 @@ class StreamAnswer:
                 return self._text(event)
             case AudioDelta():
                 return self._audio(self._base64.add(to_pcm16(event.samples)))
+            case ImageDelta():
+                return self._delta(Delta(images=_images(event)))
             case Finished():
                 return self._closing(event)
 
@@ -215,8 +222,14 @@ def _top_logprob(token: TokenLogprob) -> TopLogprob:
     )
 
 
+def _images(event: ImageDelta) -> list[ImageAnswer]:
+    urls = (f"data:{each.media_type};base64,{to_base64(each.file)}" for each in event.images)
+    return [ImageAnswer(image_url=DataUrl(url)) for url in urls]
+
+
 def _usage(usage: Usage) -> UsageAnswer:
-    completion_tokens = usage.completion_tokens + usage.completion_audio_frames
+    images = usage.completion_image_tokens
+    completion_tokens = usage.completion_tokens + usage.completion_audio_frames + images
     return UsageAnswer(
         prompt_tokens=usage.prompt_tokens,
         completion_tokens=completion_tokens,
@@ -230,6 +243,8 @@ def _usage(usage: Usage) -> UsageAnswer:
             cached_tokens=usage.prompt_cached_tokens,
         ),
         completion_tokens_details=CompletionDetails(
-            audio_tokens=usage.completion_audio_frames, text_tokens=usage.completion_tokens
+            audio_tokens=usage.completion_audio_frames,
+            text_tokens=usage.completion_tokens,
+            image_tokens=images or UNSET,
         ),
     )

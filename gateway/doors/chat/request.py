@@ -18,7 +18,7 @@ from gateway.doors.http.door import Visit
 from gateway.doors.http.json_body import decode_body, invalid
 from gateway.doors.http.options import options_from_json
 from gateway.doors.http.stage_sampling import body_decoder, stage_sampling
-from gateway.outputs import AUDIO, OUTPUTS, TEXT
+from gateway.outputs import AUDIO, KNOWN, OUTPUTS, TEXT
 
 # Fields of OpenAI's that are not supported, with the values that ask for nothing.
 ACCEPTED: Mapping[str, tuple[Any, ...]] = {
@@ -92,9 +92,9 @@ def _same(value: object, other: object) -> bool:
 def _outputs(chat: ChatRequest) -> frozenset[str]:
     modalities = chat.modalities if chat.modalities is not None else (TEXT,)
     if unknown := [each for each in modalities if each not in OUTPUTS]:
-        raise invalid("modalities", f"{unknown[0]!r} is none; there are 'text' and 'audio'")
+        raise invalid("modalities", f"{unknown[0]!r} is none; {KNOWN}")
     if not modalities:
-        raise invalid("modalities", "is empty; there are 'text' and 'audio'")
+        raise invalid("modalities", f"is empty; {KNOWN}")
     if AUDIO in modalities and chat.audio is None:
         raise invalid("audio", "is required when modalities has 'audio'")
     if AUDIO not in modalities and chat.audio is not None:

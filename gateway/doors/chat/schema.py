@@ -183,6 +183,19 @@ class AudioAnswer(msgspec.Struct, frozen=True):
     transcript: str | UnsetType = UNSET
 
 
+class DataUrl(msgspec.Struct, frozen=True):
+    """A whole file."""
+
+    url: str
+
+
+class ImageAnswer(msgspec.Struct, frozen=True, kw_only=True):
+    """An image, in the form that others who extend OpenAI's chat give it."""
+
+    type: str = "image_url"
+    image_url: DataUrl
+
+
 class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
     """The assistant's message."""
 
@@ -190,6 +203,7 @@ class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
     content: str | None
     refusal: None = None
     audio: AudioAnswer | UnsetType = UNSET
+    images: Sequence[ImageAnswer] | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
@@ -198,6 +212,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     role: str | UnsetType = UNSET
     content: str | UnsetType = UNSET
     audio: AudioAnswer | UnsetType = UNSET
+    images: Sequence[ImageAnswer] | UnsetType = UNSET
 
 
 class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
@@ -246,6 +261,7 @@ class CompletionDetails(msgspec.Struct, frozen=True):
     audio_tokens: int
     text_tokens: int
     reasoning_tokens: int = 0
+    image_tokens: int | UnsetType = UNSET
 
 
 class UsageAnswer(msgspec.Struct, frozen=True):

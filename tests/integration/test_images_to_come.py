@@ -1,0 +1,121 @@
+"""Images as output, by an engine without a model behind the real runtime and gateway."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import pytest
+from families import (
+    IDS,
+    INPUT,
+    STOP,
+    TEXT,
+    UTF8,
+    repeats,
+    served,
+)
+from scripted_engine import Chunks, facts, loaded
+
+import antiphon
+from antiphon.errors import DataLoss, ResourceExhausted
+from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, StageSpec, TensorSpec
+from antiphon.runtime.engine import Completed, Emitted, EngineEvent, LoadedStage
+from antiphon.segment import SegmentKey
+
+IMAGE = Edge(
+    "image",
+    "mind",
+    (CLIENT,),
+    "image",
+    (TensorSpec("files", "uint8", (VARIES,)), TensorSpec("images", "int64", (VARIES, 2))),
+    "images",
+)
+PAINTS = Pipeline(
+    name="paints",
+    architectures=(),
+    stages=(StageSpec("mind", samples=True),),
+    edges=(
+        Edge("input", CLIENT, ("mind",), "message", (INPUT,), "messages"),
+        Edge("text", "mind", (CLIENT,), "token", (IDS, UTF8), "ids"),
+        IMAGE,
+    ),
+)
+PNG = b"\x89PNG\r\n\x1a\n" + bytes(300)
+# Larger than a chunk may be.
+JPEG = b"\xff\xd8\xff" + bytes(range(256)) * 20_000
+POSITIONS = 64
+
+
+def paints(*files: bytes, sizes: Sequence[int] = ()) -> LoadedStage:
+    """Says what was said and makes these images; `sizes` are those that it states."""
+
+    def play(key: SegmentKey, chunks: Chunks) -> Iterator[EngineEvent | None]:
+        for event in repeats(key, chunks):
+            if not isinstance(event, Completed):
+                yield event
+        for position, file in enumerate(files):
+            yield Emitted(key, "image", position, {"files": np.frombuffer(file, np.uint8)})
+            row = np.array([[(sizes or [*map(len, files)])[position], POSITIONS]], np.int64)
+            yield Emitted(key, "image", position, {"images": row})
+        yield Emitted(key, "image", len(files), finish_reason=STOP)
+        yield Completed(key, STOP, 7, len(TEXT))
+
+    return loaded(play, facts("to-come"))
+
+
+def url_of(media_type: str, file: bytes) -> dict[str, object]:
+    data = base64.b64encode(file).decode()
+    return {"type": "image_url", "image_url": {"url": f"data:{media_type};base64,{data}"}}
+
+
+BOTH = [url_of("image/png", PNG), url_of("image/jpeg", JPEG)]
+
+
+@pytest.mark.parametrize("delivery", [antiphon.Delivery.STREAM, antiphon.Delivery.WHOLE])
+async def test_images_reach_the_client_of_the_sdk_as_files(delivery: antiphon.Delivery) -> None:
+    async with served(PAINTS, {"mind": paints(PNG, JPEG)}) as family:
+        answer = await family.client.generate(TEXT, delivery=delivery).collect()
+        files = [(each.media_type, each.file) for each in answer.images]
+        assert files == [("image/png", PNG), ("image/jpeg", JPEG)]
+        assert (answer.text, answer.pcm16) == (TEXT, b"")
+        assert answer.usage.completion_image_tokens == 2 * POSITIONS
+        (model,) = (await family.client.server_info()).models
+        assert model.output_kinds == ("text", "image")
+
+
+async def test_images_are_data_urls_over_http() -> None:
+    async with served(PAINTS, {"mind": paints(PNG, JPEG)}) as family:
+        whole = (await family.chat(modalities=["text", "image"])).json()
+        message = whole["choices"][0]["message"]
+        assert (message["content"], message["images"]) == (TEXT, BOTH)
+        details = whole["usage"]["completion_tokens_details"]
+        assert details["image_tokens"] == 2 * POSITIONS
+        assert whole["usage"]["completion_tokens"] == len(TEXT) + 2 * POSITIONS
+        streamed = await family.chat(modalities=["image"], stream=True)
+        lines = [line.removeprefix("data: ") for line in streamed.text.splitlines() if line]
+        deltas = [json.loads(line)["choices"][0]["delta"] for line in lines[:-1]]
+        assert [each for delta in deltas for each in delta.get("images", ())] == BOTH
+        told = await family.http.get("/health", params={"output": "image"})
+        assert (told.status_code, told.json()["outputs"]["image"]) == (200, True)
+        refused = await family.chat(modalities=["audio"], audio={"format": "wav"})
+        assert refused.json()["error"]["param"] == "modalities"
+
+
+@pytest.mark.parametrize(
+    ("engine", "most", "said"),
+    [
+        (paints(PNG, JPEG), len(JPEG), "gateway.max_image_bytes"),
+        (paints(PNG, sizes=[len(PNG) + 1]), len(PNG), "cut short"),
+        (paints(PNG, sizes=[len(PNG) - 1]), len(PNG), "within a file"),
+        (paints(b"GIF89a"), len(PNG), "no PNG"),
+    ],
+)
+async def test_images_that_are_too_large_or_no_files_end_the_answer(
+    engine: LoadedStage, most: int, said: str
+) -> None:
+    async with served(PAINTS, {"mind": engine}, max_image_bytes=most) as family:
+        with pytest.raises((ResourceExhausted, DataLoss), match=said):
+            await family.client.generate(TEXT).collect()
