@@ -47,7 +47,7 @@ class VideoPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="vi
 Part = TextPart | AudioPart | ImagePart | VideoPart
 
 
-class Message(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class ConversationMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """One message: who says it and its parts in order."""
 
     role: Role
@@ -60,7 +60,7 @@ class Conversation(msgspec.Struct, frozen=True):
     Recordings are float32 mono vectors; images and videos are whole files, uint8 vectors.
     """
 
-    messages: tuple[Message, ...]
+    messages: tuple[ConversationMessage, ...]
     recordings: tuple[Tensor, ...] = ()
     images: tuple[Tensor, ...] = ()
     videos: tuple[Tensor, ...] = ()
@@ -73,7 +73,7 @@ _MEDIA: dict[str, tuple[type[AudioPart | ImagePart | VideoPart], type[np.generic
     "video": (VideoPart, np.uint8),
 }
 
-_decoder = msgspec.json.Decoder(tuple[Message, ...])
+_decoder = msgspec.json.Decoder(tuple[ConversationMessage, ...])
 
 
 def to_tensors(conversation: Conversation) -> dict[str, Tensor]:
@@ -113,7 +113,7 @@ def _items(tensors: Tensors, name: str) -> tuple[Tensor, ...]:
     return tuple(items)
 
 
-def _check(messages: Sequence[Message], name: str, items: Sequence[Tensor]) -> None:
+def _check(messages: Sequence[ConversationMessage], name: str, items: Sequence[Tensor]) -> None:
     """Raise unless every item is a used, non-empty vector of its dtype, finite if of floats."""
     kind, dtype = _MEDIA[name]
     used = [part.index for message in messages for part in message.parts if isinstance(part, kind)]

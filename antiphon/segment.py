@@ -1,4 +1,4 @@
-"""A turn of a session and how its output is handed over; free of dependencies."""
+"""A segment of a session and how its output is handed over; free of dependencies."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Delivery(enum.Enum):
 
 
 class SegmentKey(NamedTuple):
-    """Names one turn of one session."""
+    """Names one segment of one session."""
 
     session_id: str
     segment: int

@@ -13,7 +13,7 @@ import time
 import uvloop
 
 from antiphon.errors import AntiphonError
-from gateway.config import Options, read_options
+from gateway.config import GatewayOptions, read_options
 from gateway.server import Gateway
 
 log = logging.getLogger("gateway")
@@ -35,7 +35,7 @@ def main() -> int:
     return 0
 
 
-async def _serve(options: Options) -> None:
+async def _serve(options: GatewayOptions) -> None:
     """Serve until told to stop, then finish what runs; told again, stop at once."""
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
@@ -66,7 +66,7 @@ async def _serve(options: Options) -> None:
         log.info("finishing what runs, for at most %g s", options.deployment.gateway.drain_s)
 
 
-def _announce(options: Options, event: dict[str, object]) -> None:
+def _announce(options: GatewayOptions, event: dict[str, object]) -> None:
     """Tell the process that started this one."""
     if options.announce_fd is not None:
         os.write(options.announce_fd, json.dumps(event).encode() + b"\n")

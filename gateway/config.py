@@ -16,7 +16,7 @@ LOG_LEVELS = ("debug", "info", "warning", "error")
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class GatewayOptions:
     """The command line, with the deployment already read."""
 
     deployment: Deployment
@@ -24,7 +24,7 @@ class Options:
     log_level: str
 
 
-def read_options(arguments: Sequence[str] | None = None) -> Options:
+def read_options(arguments: Sequence[str] | None = None) -> GatewayOptions:
     """Read the command line. Raises `InvalidArgument` for a wrong deployment."""
     parsed = _parser().parse_args(arguments)
     deployment = load_deployment(parsed.config)
@@ -36,7 +36,7 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
     }
     gateway = msgspec.structs.replace(gateway, **given)
     deployment = msgspec.structs.replace(deployment, gateway=gateway)
-    return Options(deployment, parsed.announce_fd, parsed.log_level)
+    return GatewayOptions(deployment, parsed.announce_fd, parsed.log_level)
 
 
 def delivery_of(deployment: Deployment) -> dict[str, Delivery]:

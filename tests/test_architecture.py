@@ -258,6 +258,26 @@ def test_names_of_modules_say_what_is_inside() -> None:
     ]
 
 
+def _classes(root: Path) -> dict[str, list[str]]:
+    """Where each class of the packages is defined, by name."""
+    found: dict[str, list[str]] = {}
+    for package in PACKAGES:
+        for path in sorted((root / package).rglob("*.py")):
+            if "v1" not in path.parts:
+                for node in ast.parse(path.read_text()).body:
+                    if isinstance(node, ast.ClassDef):
+                        found.setdefault(node.name, []).append(path.relative_to(root).as_posix())
+    return found
+
+
+def test_names_of_classes_are_unique(tmp_path: Path) -> None:
+    assert not {name: paths for name, paths in _classes(ROOT).items() if len(paths) > 1}
+    for name in ("one", "other"):
+        (tmp_path / "gateway" / name).mkdir(parents=True)
+        (tmp_path / "gateway" / name / "planted.py").write_text("class Planted: ...")
+    assert len(_classes(tmp_path)["Planted"]) == 2
+
+
 def test_chart_installs_the_version_of_the_project() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     chart = yaml.safe_load((ROOT / "helm" / "antiphon" / "Chart.yaml").read_text())

@@ -15,7 +15,7 @@ from typing import Protocol
 import numpy as np
 
 from antiphon.chunk import Chunk
-from antiphon.conversation import Conversation, Message, TextPart, to_tensors
+from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.errors import FailedPrecondition
 from antiphon.segment import ChunkPolicy, FinishReason
 from antiphon.v1 import stage_pb2
@@ -71,7 +71,7 @@ def conversation(edge: str) -> Example:
 
     def example(settings: ExampleSettings) -> MadeUp:
         def made_up(number: int) -> Sequence[TimedChunk]:
-            message = Message("user", (TextPart(settings.prompt(number)),))
+            message = ConversationMessage("user", (TextPart(settings.prompt(number)),))
             tensors = to_tensors(Conversation((message,)))
             return (TimedChunk(0.0, ending(Chunk("", edge, tensors=tensors))),)
 

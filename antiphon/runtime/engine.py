@@ -25,7 +25,7 @@ from antiphon.segment import FinishReason, SegmentKey
 
 @dataclass(frozen=True, slots=True)
 class SegmentSettings:
-    """What belongs to a turn, as far as one stage needs it.
+    """What belongs to a segment, as far as one stage needs it.
 
     `outputs` are the output edges of this stage that go somewhere; an engine
     may skip the work behind any other. `options` are those that the request gives, within

@@ -10,8 +10,8 @@ import numpy.typing as npt
 from antiphon.conversation import (
     AudioPart,
     Conversation,
+    ConversationMessage,
     ImagePart,
-    Message,
     Part,
     TextPart,
     VideoPart,
@@ -27,7 +27,7 @@ def conversation(
 
     A file is `bytes`: a video if they say MP4, else an image.
     """
-    built: list[Message] = []
+    built: list[ConversationMessage] = []
     recordings: list[npt.NDArray[np.float32]] = []
     images: list[Pixels] = []
     videos: list[Pixels] = []
@@ -45,7 +45,7 @@ def conversation(
             else:
                 parts.append(AudioPart(len(recordings)))
                 recordings.append(piece)
-        built.append(Message(role, tuple(parts)))  # type: ignore[arg-type]
+        built.append(ConversationMessage(role, tuple(parts)))  # type: ignore[arg-type]
     return Conversation(tuple(built), tuple(recordings), tuple(images), tuple(videos))
 
 

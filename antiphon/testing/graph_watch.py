@@ -23,7 +23,7 @@ UNFIT = {
 }
 
 
-class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class GraphWatch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Collects operations that no graph may hold.
 
     To be used without inference mode, which hides what composite operations are made of.

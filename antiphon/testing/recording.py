@@ -25,7 +25,7 @@ Plain = str | int | float | bool | None | tuple["Plain", ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Entry:
+class RecordedFact:
     """A fact, when it came (seconds on the stage's clock), and what the table answered."""
 
     fact: Fact
@@ -33,18 +33,18 @@ class Entry:
     answer: Plain
 
 
-class Recording:
+class FactRecording:
     """The entries of one stage, from its first fact on. Keeps every tensor alive."""
 
     def __init__(self) -> None:
-        self.entries: list[Entry] = []
+        self.entries: list[RecordedFact] = []
 
     def note(self, fact: Fact, now: float, answer: Sequence[Instruction] | AntiphonError) -> None:
         """Add an entry; what a `Stage` calls with each fact."""
-        self.entries.append(Entry(fact, now, plain(answer)))
+        self.entries.append(RecordedFact(fact, now, plain(answer)))
 
 
-def replay(plan: StagePlan, entries: Iterable[Entry]) -> list[Plain]:
+def replay(plan: StagePlan, entries: Iterable[RecordedFact]) -> list[Plain]:
     """What a new table answers to the recorded facts."""
     table = SessionTable(plan)
     answers: list[Plain] = []

@@ -28,7 +28,7 @@ from safetensors.torch import load_file, save_file
 from transformers import AutoTokenizer, Qwen3OmniMoeForConditionalGeneration
 from transformers.utils import logging
 
-from antiphon.conversation import Conversation, Message, TextPart, to_tensors
+from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.files import read_config
 from antiphon.runtime.engine import Completed, Emitted, Failed, InputChunk, SegmentSettings
@@ -132,7 +132,7 @@ class Thinkers:
         self._segments += 1
         key = SegmentKey("benchmark", self._segments)
         sampling = dataclasses.replace(DEFAULT_SAMPLING, max_tokens=tokens)
-        conversation = Conversation((Message("user", (TextPart(words),)),), ())
+        conversation = Conversation((ConversationMessage("user", (TextPart(words),)),), ())
         chunk = InputChunk("input", 0, to_tensors(conversation), True, FinishReason.STOP)
         engine.admit(key, SegmentSettings("", sampling, TEXT_ONLY))
         engine.accept(key, chunk)

@@ -29,13 +29,13 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from antiphon.conversation import Conversation, Message, TextPart, to_tensors
+from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.deployment.schema import Deployment, StageConfig, dump_deployment
 from antiphon.pipelines.files import read_config
 from antiphon.runtime.engine import Completed, Emitted, Engine, Failed, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint
-from services.qwen3_omni.thinker.intake import Intake
+from services.qwen3_omni.thinker.intake import PromptIntake
 from services.qwen3_omni.thinker.load import DEFAULT_SAMPLING, load, load_intake
 from services.qwen3_omni.thinker.prompt import PreparedPrompt
 from services.qwen3_omni.thinker.segment import PROMPT, TEXT
@@ -53,7 +53,7 @@ HEARING = MediaLimits(image=0, video=0)
 
 
 @dataclass(frozen=True)
-class AllRows(Intake):
+class AllRows(PromptIntake):
     """Wants the hidden row of every prompt position."""
 
     def row_positions(self, prompt: PreparedPrompt) -> npt.NDArray[np.intp]:
@@ -96,7 +96,7 @@ class Side:
 
 def _start(engine: Engine, key: SegmentKey, words: str, tokens: int) -> None:
     sampling = dataclasses.replace(DEFAULT_SAMPLING, max_tokens=tokens)
-    conversation = Conversation((Message("user", (TextPart(words),)),), ())
+    conversation = Conversation((ConversationMessage("user", (TextPart(words),)),), ())
     engine.admit(key, SegmentSettings("", sampling, frozenset({PROMPT, TEXT})))
     chunk = InputChunk("input", 0, to_tensors(conversation), True, FinishReason.STOP)
     engine.accept(key, chunk)

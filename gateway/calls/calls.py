@@ -13,7 +13,7 @@ from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import NotFound, ResourceExhausted, Unavailable
 from antiphon.segment import Delivery
 from gateway.calls.order import Order
-from gateway.calls.segment import Segment
+from gateway.calls.segment import CallSegment
 from gateway.calls.session import CLOSE_WAIT_S, Session
 from gateway.fleet.stages import Stages
 
@@ -56,7 +56,7 @@ class Calls:
             raise NotFound(f"no model {name!r}; there is: {served}", field="model")
 
     @asynccontextmanager
-    async def answer(self, order: Order) -> AsyncIterator[Segment]:
+    async def answer(self, order: Order) -> AsyncIterator[CallSegment]:
         """The segment that answers an order, the only one of its session.
 
         Raises what `session` and `Session.ask` raise.

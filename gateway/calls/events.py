@@ -12,7 +12,7 @@ from antiphon.v1 import session_pb2
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class SegmentStarted:
     """All stages hold the session and the first output is there.
 
     `sample_rate_hz` is 0 when no audio was asked for.
@@ -24,7 +24,7 @@ class Started:
 
 
 @dataclass(frozen=True, slots=True)
-class TextDelta:
+class TextProduced:
     """Whole characters and the ids (int32) that they were made of.
 
     `logprobs`, if asked for, are of the tokens whose text begins here.
@@ -36,7 +36,7 @@ class TextDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class AudioDelta:
+class AudioProduced:
     """Mono float32 samples, and the codec frames [frames, groups] behind them if they came along.
 
     `first_sample` is the index of the first sample within the answer.
@@ -48,7 +48,7 @@ class AudioDelta:
 
 
 @dataclass(frozen=True, slots=True)
-class MadeImage:
+class ImageFile:
     """An image file that a stage has made."""
 
     file: bytes
@@ -56,14 +56,14 @@ class MadeImage:
 
 
 @dataclass(frozen=True, slots=True)
-class ImageDelta:
+class ImageProduced:
     """Whole images."""
 
-    images: tuple[MadeImage, ...]
+    images: tuple[ImageFile, ...]
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class SegmentUsage:
     """What a segment cost: tokens, codec frames of audio, and positions of images."""
 
     prompt_tokens: int
@@ -76,12 +76,12 @@ class Usage:
 
 
 @dataclass(frozen=True, slots=True)
-class Finished:
+class SegmentFinished:
     """The last event. `reports` has one entry per stage that sent one, by role."""
 
     finish_reason: FinishReason
-    usage: Usage
+    usage: SegmentUsage
     reports: Mapping[str, session_pb2.SegmentReport]
 
 
-Event = Started | TextDelta | AudioDelta | ImageDelta | Finished
+Event = SegmentStarted | TextProduced | AudioProduced | ImageProduced | SegmentFinished

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from antiphon.chunk import Chunk
 from antiphon.errors import DataLoss, ResourceExhausted
-from gateway.calls.events import ImageDelta, MadeImage
+from gateway.calls.events import ImageFile, ImageProduced
 from gateway.media.vision_in import image_media_type
 
 
@@ -22,7 +22,7 @@ class ImageReader:
         self._came = 0
         self._rest = bytearray()
 
-    def read(self, chunk: Chunk) -> ImageDelta | None:
+    def read(self, chunk: Chunk) -> ImageProduced | None:
         """The images that this chunk completes. Raises `DataLoss`, `ResourceExhausted`."""
         if (files := chunk.tensors.get("files")) is not None:
             self._came += files.nbytes
@@ -38,12 +38,12 @@ class ImageReader:
         self.positions += sum(positions for _, positions in rows)
         if chunk.segment_finished and self._rest:
             raise DataLoss("image: the edge ended within a file", edge=chunk.edge)
-        return ImageDelta(images) if images else None
+        return ImageProduced(images) if images else None
 
-    def _take(self, size_bytes: int, edge: str) -> MadeImage:
+    def _take(self, size_bytes: int, edge: str) -> ImageFile:
         file = bytes(self._rest[: max(0, size_bytes)])
         media_type = image_media_type(file)
         if len(file) != size_bytes or not media_type:
             raise DataLoss("image: a file is cut short, or no PNG, JPEG or WebP", edge=edge)
         del self._rest[:size_bytes]
-        return MadeImage(file, media_type)
+        return ImageFile(file, media_type)

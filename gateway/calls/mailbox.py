@@ -9,7 +9,7 @@ from typing import Generic, TypeVar
 Item = TypeVar("Item")
 
 
-class Mailbox(Generic[Item]):
+class EventMailbox(Generic[Item]):
     """Holds at most `limit` items; writers wait for the reader to take one.
 
     A failure is seen at once: the reader gets it before anything that still

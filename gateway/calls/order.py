@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from antiphon.conversation import Message
+from antiphon.conversation import ConversationMessage
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
 from gateway.media.attachments import Attachments
@@ -24,7 +24,7 @@ class Order:
     what errors call otherwise: "audio.voice" for "voice", for example.
     """
 
-    messages: tuple[Message, ...]
+    messages: tuple[ConversationMessage, ...]
     attachments: Attachments = field(default_factory=Attachments)
     model: str = ""
     outputs: frozenset[str] = frozenset()

@@ -14,7 +14,13 @@ from antiphon.errors import DataLoss, Internal
 from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2
 from antiphon.wire.logprobs import logprobs_from_tensors
-from gateway.calls.events import AudioDelta, Finished, ImageDelta, TextDelta, Usage
+from gateway.calls.events import (
+    AudioProduced,
+    ImageProduced,
+    SegmentFinished,
+    SegmentUsage,
+    TextProduced,
+)
 from gateway.calls.image_reader import ImageReader
 from gateway.fleet.lineup import Lineup
 from gateway.outputs import AUDIO, IMAGE, TEXT
@@ -23,7 +29,7 @@ _NO_FRAMES: Tensor = np.empty((0, 0), np.uint16)
 _WORST_FIRST = (FinishReason.CANCELLED, FinishReason.LENGTH, FinishReason.STOP)
 
 
-class Progress:
+class SegmentProgress:
     """What one segment has received so far.
 
     `sequences` counts the chunks of each edge across the session's segments.
@@ -63,7 +69,9 @@ class Progress:
         owing = {role for edge, role in self._makers.items() if edge not in self._reasons}
         return tuple(dict.fromkeys((*self._running, *sorted(owing))))
 
-    def add_chunk(self, role: str, chunk: Chunk) -> TextDelta | AudioDelta | ImageDelta | None:
+    def add_chunk(
+        self, role: str, chunk: Chunk
+    ) -> TextProduced | AudioProduced | ImageProduced | None:
         """The event that a chunk amounts to; None when it carries flags only.
 
         Raises `DataLoss` for a chunk out of order or one that makes no sense.
@@ -97,14 +105,14 @@ class Progress:
                 edge=owed[0],
             )
 
-    def finished(self) -> Finished:
+    def finished(self) -> SegmentFinished:
         """The last event of a complete segment."""
         none = session_pb2.SegmentReport()
         report = self._reports.get(self._input_role, none)
         frames = self._frames
         if not frames and self._samples_per_frame:
             frames = round(self._samples / self._samples_per_frame)
-        usage = Usage(
+        usage = SegmentUsage(
             prompt_tokens=report.input_positions,
             prompt_audio_tokens=report.input_audio_positions,
             prompt_image_tokens=report.input_image_positions,
@@ -115,7 +123,7 @@ class Progress:
         )
         reasons = self._reasons.values()
         reason = next(each for each in _WORST_FIRST if each in reasons)
-        return Finished(reason, usage, dict(self._reports))
+        return SegmentFinished(reason, usage, dict(self._reports))
 
     def _check(self, role: str, chunk: Chunk) -> None:
         """Raise unless the chunk is the next one of an open edge of this segment."""
@@ -132,13 +140,13 @@ class Progress:
         if edge in self._reasons:
             raise DataLoss(f"{edge}: a chunk came after the last one", stage=role, edge=edge)
 
-    def _text(self, chunk: Chunk) -> TextDelta | None:
+    def _text(self, chunk: Chunk) -> TextProduced | None:
         if not chunk.tensors:
             return None
         text = chunk.tensors["utf8"].tobytes().decode()
-        return TextDelta(text, chunk.tensors["ids"], logprobs_from_tensors(chunk.tensors))
+        return TextProduced(text, chunk.tensors["ids"], logprobs_from_tensors(chunk.tensors))
 
-    def _audio(self, chunk: Chunk) -> AudioDelta | None:
+    def _audio(self, chunk: Chunk) -> AudioProduced | None:
         if not chunk.tensors:
             return None
         samples = chunk.tensors["samples"]
@@ -146,4 +154,4 @@ class Progress:
         frames = next(beside, _NO_FRAMES)
         self._samples += len(samples)
         self._frames += len(frames)
-        return AudioDelta(samples, frames, chunk.position)
+        return AudioProduced(samples, frames, chunk.position)

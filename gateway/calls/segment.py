@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING
 from antiphon.errors import DeadlineExceeded
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_from_proto
-from gateway.calls.events import AudioDelta, Event, Finished, Started
-from gateway.calls.progress import Progress
+from gateway.calls.events import AudioProduced, Event, SegmentFinished, SegmentStarted
+from gateway.calls.progress import SegmentProgress
 from gateway.outputs import AUDIO
 
 if TYPE_CHECKING:
@@ -24,15 +24,15 @@ StageMessage = tuple[str, session_pb2.SessionResponse | None]
 """A stage's role and what it sent; None when it has ended its stream."""
 
 
-class Segment:
-    """The events of one segment, an async iterator: `Started` first, `Finished` last."""
+class CallSegment:
+    """The events of one segment, an async iterator, from `SegmentStarted` to `SegmentFinished`."""
 
     def __init__(
         self,
         session: Session,
         opening: session_pb2.SegmentOpen,
-        progress: Progress,
-        started: Started,
+        progress: SegmentProgress,
+        started: SegmentStarted,
         windows: Mapping[str, int],
         *,
         idle_timeout_s: float,
@@ -47,11 +47,11 @@ class Segment:
         self._deadline = time.monotonic() + opening.deadline_s
         self._until_deadline = False
         self._idle: asyncio.Timeout | None = None
-        self._started: Started | None = started
+        self._started: SegmentStarted | None = started
         self._waiting: Event | None = None
         self._given: Event | None = None
 
-    def __aiter__(self) -> Segment:
+    def __aiter__(self) -> CallSegment:
         return self
 
     async def __anext__(self) -> Event:
@@ -67,7 +67,7 @@ class Segment:
         if self._started is not None:
             started, self._started, self._waiting = self._started, None, event
             return started
-        self.over = isinstance(event, Finished)
+        self.over = isinstance(event, SegmentFinished)
         self._given = event
         return event
 
@@ -79,12 +79,12 @@ class Segment:
     def _credit_taken(self) -> None:
         """Grant as much audio anew as the client has taken."""
         taken, self._given = self._given, None
-        if self._window and isinstance(taken, AudioDelta):
+        if self._window and isinstance(taken, AudioProduced):
             positions = taken.first_sample + len(taken.samples) + self._window
             self._session.credit(AUDIO, self.number, positions)
 
     async def _next_event(self) -> Event:
-        """The next delta, or `Finished` when everything has come."""
+        """The next delta, or `SegmentFinished` when everything has come."""
         while not self._progress.complete:
             role, response = await self._next_message()
             event = self._apply(role, response)

@@ -19,13 +19,13 @@ from antiphon.errors import AntiphonError, Cancelled, ErrorCode, FailedPrecondit
 from antiphon.segment import Delivery
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.convert import error_from_proto
-from gateway.calls.events import Started
-from gateway.calls.mailbox import Mailbox
+from gateway.calls.events import SegmentStarted
+from gateway.calls.mailbox import EventMailbox
 from gateway.calls.opening import input_chunk, segment_open, session_open, with_options
 from gateway.calls.order import Order
-from gateway.calls.progress import Progress
+from gateway.calls.progress import SegmentProgress
 from gateway.calls.reading import read_order
-from gateway.calls.segment import Segment, StageMessage
+from gateway.calls.segment import CallSegment, StageMessage
 from gateway.calls.stage_stream import StageStream
 from gateway.fleet.lineup import Lineup
 from gateway.fleet.stages import Stages
@@ -62,10 +62,10 @@ class Session:
         self._deployed_delivery = deployed_delivery
         self._model = stages.model_name()
         self._windows = lineup.windows(config)
-        self._mailbox: Mailbox[StageMessage] = Mailbox(MAILBOX_MESSAGES)
+        self._mailbox: EventMailbox[StageMessage] = EventMailbox(MAILBOX_MESSAGES)
         self._streams: dict[str, StageStream] = {}
         self._readers: list[asyncio.Task[None]] = []
-        self._segment: Segment | None = None
+        self._segment: CallSegment | None = None
         self._segments = 0
         self._sequences: dict[str, int] = {}
         self._field_names: Mapping[str, str] = {}
@@ -100,7 +100,7 @@ class Session:
                 reader.cancel()
             await asyncio.gather(*self._readers, return_exceptions=True)
 
-    async def ask(self, order: Order, *, last: bool) -> Segment:
+    async def ask(self, order: Order, *, last: bool) -> CallSegment:
         """Open the next segment on all stages; after the `last` one there is no other.
 
         Raises what `segment_open` and `read_order` raise, `FailedPrecondition` while a segment is
@@ -164,19 +164,19 @@ class Session:
 
     def _open(
         self, opening: session_pb2.SegmentOpen, first: chunk_pb2.Chunk, options: OptionsByRole
-    ) -> Segment:
+    ) -> CallSegment:
         """Open a segment, the first with the session itself, on all stages at once."""
-        segment = Segment(
+        segment = CallSegment(
             self,
             opening,
-            Progress(
+            SegmentProgress(
                 self.session_id,
                 self._lineup,
                 opening.segment,
                 self._sequences,
                 max_image_bytes=self._config.max_image_bytes,
             ),
-            Started(self.session_id, self._model, self._lineup.sample_rate_hz),
+            SegmentStarted(self.session_id, self._model, self._lineup.sample_rate_hz),
             self._windows,
             idle_timeout_s=self._config.idle_timeout_s,
         )

@@ -10,7 +10,7 @@ import grpc
 from antiphon.errors import AntiphonError, Unavailable
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.status import ERROR_METADATA_KEY, error_from_rpc
-from gateway.fleet.stage import Stage
+from gateway.fleet.stage import Replica
 
 Rpc = grpc.aio.StreamStreamCall[session_pb2.SessionRequest, session_pb2.SessionResponse]
 
@@ -20,7 +20,7 @@ _LOST = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
 class StageStream:
     """A session on one stage, open from construction; ends with `half_close` or `cancel`."""
 
-    def __init__(self, stage: Stage, opening: session_pb2.SessionOpen) -> None:
+    def __init__(self, stage: Replica, opening: session_pb2.SessionOpen) -> None:
         self.role = stage.role
         self.address = stage.address
         # At most one segment's beginning: the next is opened when that is over.

@@ -11,7 +11,14 @@ from contextlib import contextmanager
 import msgspec
 
 from antiphon.errors import AntiphonError
-from gateway.calls.events import AudioDelta, Event, Finished, Started, TextDelta, Usage
+from gateway.calls.events import (
+    AudioProduced,
+    Event,
+    SegmentFinished,
+    SegmentStarted,
+    SegmentUsage,
+    TextProduced,
+)
 from gateway.metrics import Metrics
 
 log = logging.getLogger("gateway.requests")
@@ -31,7 +38,7 @@ class Entry:
         self.status = ""
         self.error: AntiphonError | None = None
         self.session_id = ""
-        self.usage: Usage | None = None
+        self.usage: SegmentUsage | None = None
         self.audio_s = 0.0
         self.first_text_s = self.first_audio_s = 0.0
         self._sample_rate_hz = 0
@@ -46,16 +53,16 @@ class Entry:
     def note(self, event: Event) -> None:
         """Take note of an event that goes to the client."""
         match event:
-            case Started():
+            case SegmentStarted():
                 self.session_id = event.session_id
                 self._sample_rate_hz = event.sample_rate_hz
-            case TextDelta():
+            case TextProduced():
                 self.first_text_s = self.first_text_s or self.elapsed_s
-            case AudioDelta():
+            case AudioProduced():
                 if len(event.samples):
                     self.first_audio_s = self.first_audio_s or self.elapsed_s
                     self.audio_s += len(event.samples) / self._sample_rate_hz
-            case Finished():
+            case SegmentFinished():
                 self.usage = event.usage
 
     def fail(self, error: AntiphonError) -> None:

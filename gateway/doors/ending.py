@@ -14,7 +14,7 @@ from contextlib import asynccontextmanager
 
 from antiphon.errors import AntiphonError, Internal
 from gateway.calls.events import Event
-from gateway.calls.segment import Segment
+from gateway.calls.segment import CallSegment
 from gateway.doors.access_log import AccessLog, Entry
 from gateway.doors.sending import ClientStalled
 
@@ -45,7 +45,7 @@ async def request(
 
 
 async def tell(
-    segment: Segment,
+    segment: CallSegment,
     entry: Entry,
     tell_event: Callable[[Event], Awaitable[None]],
     tell_error: Refuse,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.conversation import Message, Part, TextPart
+from antiphon.conversation import ConversationMessage, Part, TextPart
 from antiphon.errors import InvalidArgument
 from antiphon.logprobs import TokenLogprob
 from antiphon.v1 import speech_pb2
@@ -14,7 +14,14 @@ from antiphon.wire.convert import (
     policy_from_proto,
     sampling_from_proto,
 )
-from gateway.calls.events import AudioDelta, Event, Finished, ImageDelta, Started, TextDelta
+from gateway.calls.events import (
+    AudioProduced,
+    Event,
+    ImageProduced,
+    SegmentFinished,
+    SegmentStarted,
+    TextProduced,
+)
 from gateway.calls.order import Order
 from gateway.media.attachments import Attachments
 from gateway.media.audio_in import Recording
@@ -96,27 +103,27 @@ def _read_option(name: str, option: speech_pb2.OptionInput) -> OptionInput:
 def write_event(event: Event, *, include_ids: bool) -> speech_pb2.GenerateResponse:
     """The message that carries an event."""
     match event:
-        case Started():
+        case SegmentStarted():
             started = speech_pb2.GenerateStarted(
                 session_id=event.session_id,
                 model=event.model,
                 sample_rate_hz=event.sample_rate_hz,
             )
             return speech_pb2.GenerateResponse(started=started)
-        case TextDelta():
+        case TextProduced():
             ids = event.ids.tolist() if include_ids else ()
             logprobs = map(_write_logprob, event.logprobs)
             text = speech_pb2.TextDelta(text=event.text, token_ids=ids, logprobs=logprobs)
             return speech_pb2.GenerateResponse(text=text)
-        case AudioDelta():
+        case AudioProduced():
             return speech_pb2.GenerateResponse(audio=_write_audio(event, include_ids))
-        case ImageDelta():
+        case ImageProduced():
             images = [
                 speech_pb2.MadeImage(file=each.file, media_type=each.media_type)
                 for each in event.images
             ]
             return speech_pb2.GenerateResponse(image=speech_pb2.ImageDelta(images=images))
-        case Finished():
+        case SegmentFinished():
             return speech_pb2.GenerateResponse(finished=_write_finished(event))
 
 
@@ -129,7 +136,7 @@ def _write_logprob(token: TokenLogprob) -> speech_pb2.TokenLogprob:
     )
 
 
-def _write_audio(event: AudioDelta, include_ids: bool) -> speech_pb2.AudioDelta:
+def _write_audio(event: AudioProduced, include_ids: bool) -> speech_pb2.AudioDelta:
     audio = speech_pb2.AudioDelta(pcm16=to_pcm16(event.samples), first_sample=event.first_sample)
     if include_ids:
         audio.float32 = np.asarray(event.samples, dtype="<f4").tobytes()
@@ -137,7 +144,7 @@ def _write_audio(event: AudioDelta, include_ids: bool) -> speech_pb2.AudioDelta:
     return audio
 
 
-def _write_finished(event: Finished) -> speech_pb2.GenerateFinished:
+def _write_finished(event: SegmentFinished) -> speech_pb2.GenerateFinished:
     usage = speech_pb2.Usage(
         prompt_tokens=event.usage.prompt_tokens,
         prompt_audio_tokens=event.usage.prompt_audio_tokens,
@@ -156,7 +163,7 @@ def _write_finished(event: Finished) -> speech_pb2.GenerateFinished:
 
 def _read_messages(
     request: speech_pb2.GenerateRequest,
-) -> tuple[tuple[Message, ...], Attachments]:
+) -> tuple[tuple[ConversationMessage, ...], Attachments]:
     """The messages, and what their parts refer to by index."""
     if not request.messages:
         raise InvalidArgument("messages: is empty", field="messages")
@@ -175,7 +182,7 @@ def _read_messages(
             _read_part(part, message.role, f"{path}.parts[{place}]", attachments)
             for place, part in enumerate(message.parts)
         )
-        messages.append(Message(message.role, parts))  # type: ignore[arg-type]
+        messages.append(ConversationMessage(message.role, parts))  # type: ignore[arg-type]
     return tuple(messages), attachments
 
 

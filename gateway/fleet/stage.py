@@ -38,7 +38,7 @@ Serving = health_pb2.HealthCheckResponse.ServingStatus
 Lost = Callable[[Unavailable], None]
 
 
-class Stage:
+class Replica:
     """One stage process and what is known of it. `changed` is called on every change."""
 
     def __init__(

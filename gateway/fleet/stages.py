@@ -24,7 +24,7 @@ from gateway.fleet.lineup import (
     client_outputs,
     roles_for,
 )
-from gateway.fleet.stage import Stage
+from gateway.fleet.stage import Replica
 
 
 class Stages:
@@ -56,10 +56,10 @@ class Stages:
         await asyncio.gather(*self._watchers, return_exceptions=True)
         await asyncio.gather(*(stage.channel.close() for stage in self))
 
-    def __iter__(self) -> Iterator[Stage]:
+    def __iter__(self) -> Iterator[Replica]:
         return iter(self._by_role.values())
 
-    def __getitem__(self, role: str) -> Stage:
+    def __getitem__(self, role: str) -> Replica:
         return self._by_role[role]
 
     @property
@@ -144,14 +144,14 @@ class Stages:
             next(iter(self)).require()
         return descriptions
 
-    def _stage(self, role: str) -> Stage:
+    def _stage(self, role: str) -> Replica:
         addresses = self._deployment.stage(role).addresses
         if len(addresses) != 1:
             raise InvalidArgument(
                 f"stages.{role}.addresses: exactly one is needed, got {len(addresses)}",
                 field=f"stages.{role}.addresses",
             )
-        return Stage(role, addresses[0], self._deployment.gateway, self._on_change)
+        return Replica(role, addresses[0], self._deployment.gateway, self._on_change)
 
     def _check_roles(self) -> None:
         """Raise `FailedPrecondition` unless graph and deployment name the same things."""

@@ -7,7 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from antiphon.chunk import Tensor
-from antiphon.conversation import AudioPart, Conversation, ImagePart, Message, TextPart, VideoPart
+from antiphon.conversation import (
+    AudioPart,
+    Conversation,
+    ConversationMessage,
+    ImagePart,
+    TextPart,
+    VideoPart,
+)
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, NotImplementedYet
 from antiphon.v1 import stage_pb2
@@ -61,7 +68,7 @@ def name_field(error: AntiphonError, names: Mapping[str, str]) -> None:
 
 
 async def read_conversation(
-    messages: tuple[Message, ...],
+    messages: tuple[ConversationMessage, ...],
     given: Attachments,
     reader: stage_pb2.DescribeResponse,
     config: GatewayConfig,
@@ -93,7 +100,7 @@ async def read_conversation(
     return Conversation(messages, *await asyncio.to_thread(decode))
 
 
-def _check_parts(messages: tuple[Message, ...], most: int) -> None:
+def _check_parts(messages: tuple[ConversationMessage, ...], most: int) -> None:
     """Raise for a conversation of more parts; each message has at least one."""
     parts = 0
     for index, message in enumerate(messages):
@@ -103,7 +110,9 @@ def _check_parts(messages: tuple[Message, ...], most: int) -> None:
             raise InvalidArgument(f"{field}: more than {most} parts in the request", field=field)
 
 
-def _check_text(messages: tuple[Message, ...], reader: stage_pb2.DescribeResponse) -> None:
+def _check_text(
+    messages: tuple[ConversationMessage, ...], reader: stage_pb2.DescribeResponse
+) -> None:
     """Raise for more text than fits into the context, before anything is sent."""
     most, size = reader.max_input_text_bytes, 0
     for index, message in enumerate(messages):

@@ -25,7 +25,7 @@ from jinja2 import TemplateError
 from tokenizers import Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
-from antiphon.conversation import AudioPart, ImagePart, Message, Part, TextPart
+from antiphon.conversation import AudioPart, ConversationMessage, ImagePart, Part, TextPart
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.files import REMEDY, read_json, reading
 
@@ -62,7 +62,7 @@ class ChatTokenizer:
             "([" + "".join(re.escape(each) for each in sorted({t[0] for t in special})) + "])"
         )
 
-    def encode(self, messages: Sequence[Message]) -> list[int]:
+    def encode(self, messages: Sequence[ConversationMessage]) -> list[int]:
         """Prompt ids up to and including the assistant header that the reply follows.
 
         Raises `InvalidArgument` for messages that the template refuses.
@@ -75,7 +75,7 @@ class ChatTokenizer:
             raise InvalidArgument("messages: U+FDD0 is not a character", field="messages")
         return self._encode_pieces(self._render(messages, marked=True))
 
-    def _render(self, messages: Sequence[Message], *, marked: bool) -> str:
+    def _render(self, messages: Sequence[ConversationMessage], *, marked: bool) -> str:
         """The chat template's text for the messages."""
         conversation: Any = [
             {"role": message.role, "content": self._content(message, marked=marked)}
@@ -94,7 +94,7 @@ class ChatTokenizer:
             ) from error
         return str(rendered)
 
-    def _content(self, message: Message, *, marked: bool) -> str | list[dict[str, Any]]:
+    def _content(self, message: ConversationMessage, *, marked: bool) -> str | list[dict[str, Any]]:
         """A message's content in the template's form: words alone are a string."""
         if all(isinstance(part, TextPart) for part in message.parts):
             return self._words(_text(message), marked=marked)
@@ -163,7 +163,7 @@ def load_chat_tokenizer(model_dir: Path) -> ChatTokenizer:
     return ChatTokenizer(tokenizer, template)
 
 
-def text_bytes(messages: Sequence[Message]) -> int:
+def text_bytes(messages: Sequence[ConversationMessage]) -> int:
     """How many bytes of UTF-8 the words of the messages take."""
     return sum(len(_text(message).encode()) for message in messages)
 
@@ -187,6 +187,6 @@ def _bytes_per_id(tokenizer: PreTrainedTokenizerBase) -> int:
     return max(longest, *added) * (MOST_COMPOSED if normalizer is not None else 1)
 
 
-def _text(message: Message) -> str:
+def _text(message: ConversationMessage) -> str:
     """All words of a message."""
     return "".join(part.text for part in message.parts if isinstance(part, TextPart))

@@ -25,7 +25,7 @@ from services.text.detokenizer import Detokenizer
 
 
 @dataclass(frozen=True, slots=True)
-class Release:
+class ReleasedText:
     """What one more id lets go: text to show, ids to speak, and whether it was the last."""
 
     text: str
@@ -33,7 +33,7 @@ class Release:
     finish: FinishReason | None
 
 
-class Reply:
+class ReplyText:
     """The ids sampled for one segment and the rules above."""
 
     def __init__(
@@ -54,7 +54,7 @@ class Reply:
         self._held = ""
         self._unspoken: deque[tuple[int, int]] = deque()
 
-    def push(self, id_: int) -> Release:
+    def push(self, id_: int) -> ReleasedText:
         """Take the next sampled id; must not be called after a release with `finish`."""
         self.ids.append(id_)
         finish = self._finish_after(id_)
@@ -97,14 +97,14 @@ class Reply:
             default=0,
         )
 
-    def _release(self, count: int, finish: FinishReason | None) -> Release:
+    def _release(self, count: int, finish: FinishReason | None) -> ReleasedText:
         """Let the first `count` held characters go, and the ids that end within them."""
         text, self._held = self._held[:count], self._held[count:]
         self._released += count
         spoken: list[int] = []
         while self._unspoken and self._may_be_spoken(self._unspoken[0][1]):
             spoken.append(self._unspoken.popleft()[0])
-        return Release(text, tuple(spoken), finish)
+        return ReleasedText(text, tuple(spoken), finish)
 
     def _may_be_spoken(self, end: int) -> bool:
         """Whether an id whose text ends at `end` cannot be part of a stop string."""

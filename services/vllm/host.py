@@ -31,7 +31,7 @@ from antiphon.errors import AntiphonError, Internal, InvalidArgument, Unavailabl
 from antiphon.runtime.process import stand_back
 from services.vllm.aside import aside
 from services.vllm.mailbox import Ended, Mailbox, Tokens
-from services.vllm.order import Order
+from services.vllm.order import VllmOrder
 from services.vllm.request import parameters_of, prompt_of
 from services.vllm.restarts import Restarts
 
@@ -102,7 +102,7 @@ class VllmHost:
             if self._fault is not None:
                 changed(self._down(self._fault))
 
-    def submit(self, order: Order) -> None:
+    def submit(self, order: VllmOrder) -> None:
         """Run an order; what comes of it goes to the mailbox."""
         self._loop.call_soon_threadsafe(self._begin, order)
 
@@ -220,7 +220,7 @@ class VllmHost:
         if life == self._life:
             self._died.set()
 
-    def _begin(self, order: Order) -> None:
+    def _begin(self, order: VllmOrder) -> None:
         if self._engine is None:
             self._mailbox.put(Ended(order.number, self._down("its process died")))
             return
@@ -232,7 +232,7 @@ class VllmHost:
         if (task := self._tasks.get(number)) is not None:
             task.cancel()
 
-    async def _carry_out(self, engine: AsyncLLM, life: int, order: Order) -> None:
+    async def _carry_out(self, engine: AsyncLLM, life: int, order: VllmOrder) -> None:
         """Run one order. Cancelling it aborts vLLM's request."""
         number = order.number
         try:
@@ -256,7 +256,7 @@ class VllmHost:
             fault = Internal(f"{self._role}: vLLM failed: {type(cause).__name__}: {cause}")
             self._mailbox.put(Ended(number, fault))
 
-    async def _render(self, engine: AsyncLLM, order: Order) -> Any:
+    async def _render(self, engine: AsyncLLM, order: VllmOrder) -> Any:
         """The order's prompt as vLLM takes it."""
         if not order.media.takes_long:
             return (await engine.renderer.render_cmpl_async([prompt_of(order)]))[0]

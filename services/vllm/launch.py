@@ -20,7 +20,7 @@ from services.vllm.host import VllmHost
 from services.vllm.mailbox import Ended, Mailbox, Rows
 from services.vllm.restarts import Restarts
 from services.vllm.row_receiver import RowAddress, RowReceiver
-from services.vllm.spans import Span
+from services.vllm.spans import RowSpan
 
 _log = logging.getLogger(__name__)
 
@@ -86,7 +86,7 @@ def _start(arguments: AsyncEngineArgs, *, measured: bool) -> AsyncLLM:
         ) from error
 
 
-def _take_rows(mailbox: Mailbox, span: Span, rows: Tensor) -> None:
+def _take_rows(mailbox: Mailbox, span: RowSpan, rows: Tensor) -> None:
     mailbox.put(Rows(span.number, span.start, rows))
 
 

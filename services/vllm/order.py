@@ -26,7 +26,7 @@ class Media(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
-class Order:
+class VllmOrder:
     """One request: at most `limit` ids, or up to `stop_id`, after a prompt.
 
     `number` is ours, for vLLM makes its own ids of what it is given. `ids` int32 [n] have

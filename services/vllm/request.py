@@ -7,16 +7,16 @@ from typing import Any
 from vllm import SamplingParams
 from vllm.sampling_params import RequestOutputKind
 
-from services.vllm.order import Order
+from services.vllm.order import VllmOrder
 from services.vllm.spans import wanted
 
 
-def prompt_of(order: Order) -> dict[str, Any]:
+def prompt_of(order: VllmOrder) -> dict[str, Any]:
     """Ids, and what is heard and seen. Raises what `Media.fields` does."""
     return {"prompt_token_ids": order.ids.tolist()} | order.media.fields()
 
 
-def parameters_of(order: Order) -> SamplingParams:
+def parameters_of(order: VllmOrder) -> SamplingParams:
     """Sampling. Raises what vLLM does for values that it does not take.
 
     vLLM stops at the stop id and at the limit alone: stop strings are ours, so that both

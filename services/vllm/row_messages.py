@@ -14,12 +14,12 @@ import numpy as np
 from antiphon.chunk import Tensor
 from antiphon.errors import DataLoss
 from antiphon.wire.blob import Encoding, decode
-from services.vllm.spans import Span
+from services.vllm.spans import RowSpan
 
 MAX_MESSAGE_BYTES = 1 << 30
 
 
-def encode_rows(spans: Sequence[Span], rows: Tensor | None, lost: Sequence[int]) -> bytes:
+def encode_rows(spans: Sequence[RowSpan], rows: Tensor | None, lost: Sequence[int]) -> bytes:
     """A message."""
     tensors: dict[str, Tensor] = {"lost": np.array(lost, dtype=np.int64)}
     if rows is not None:
@@ -28,18 +28,18 @@ def encode_rows(spans: Sequence[Span], rows: Tensor | None, lost: Sequence[int])
     return Encoding(tensors).to_bytes()
 
 
-def decode_rows(message: bytes) -> tuple[list[tuple[Span, Tensor]], list[int]]:
+def decode_rows(message: bytes) -> tuple[list[tuple[RowSpan, Tensor]], list[int]]:
     """The spans with their rows, and the numbers of lost ones. Raises `DataLoss`."""
     tensors = decode(message)
     if "rows" not in tensors:
         return [], tensors["lost"].tolist()
-    spans = [Span(*each) for each in tensors["spans"].tolist()]
+    spans = [RowSpan(*each) for each in tensors["spans"].tolist()]
     if sum(span.count for span in spans) != len(tensors["rows"]):
         raise DataLoss(f"{len(tensors['rows'])} hidden rows came for {spans}")
     return list(_cut(spans, tensors["rows"])), tensors["lost"].tolist()
 
 
-def _cut(spans: Sequence[Span], rows: Tensor) -> Iterator[tuple[Span, Tensor]]:
+def _cut(spans: Sequence[RowSpan], rows: Tensor) -> Iterator[tuple[RowSpan, Tensor]]:
     start = 0
     for span in spans:
         yield span, rows[start : start + span.count]

@@ -18,7 +18,7 @@ from multiprocessing.connection import Client, Connection, Listener
 from antiphon.chunk import Tensor
 from antiphon.errors import DataLoss
 from services.vllm.row_messages import MAX_MESSAGE_BYTES, decode_rows
-from services.vllm.spans import Span
+from services.vllm.spans import RowSpan
 
 _FAMILY = "AF_UNIX"
 _SECRET_BYTES = 32
@@ -49,7 +49,7 @@ class RowReceiver:
     def __init__(
         self,
         *,
-        rows: Callable[[Span, Tensor], None],
+        rows: Callable[[RowSpan, Tensor], None],
         lost: Callable[[int], None],
         broken: Callable[[int], None],
         life: Callable[[], int],

@@ -19,7 +19,7 @@ import torch
 
 from antiphon.transport.device_edge import host_array
 from services.vllm.row_messages import encode_rows
-from services.vllm.spans import Span
+from services.vllm.spans import RowSpan
 
 WAITING_BYTES = 256 << 20
 """Rows that may wait for the socket; one step's always may."""
@@ -31,7 +31,7 @@ _log = logging.getLogger(__name__)
 class _Batch:
     """Rows of one step on their way to the host; `arrive` returns when they are there."""
 
-    spans: Sequence[Span]
+    spans: Sequence[RowSpan]
     rows: torch.Tensor
     arrive: Callable[[], None]
 
@@ -55,7 +55,9 @@ class RowSender:
         self._thread = threading.Thread(target=self._run, name="hidden rows", daemon=True)
         self._thread.start()
 
-    def send_nowait(self, spans: Sequence[Span], cache: torch.Tensor, slots: torch.Tensor) -> None:
+    def send_nowait(
+        self, spans: Sequence[RowSpan], cache: torch.Tensor, slots: torch.Tensor
+    ) -> None:
         """Send the rows in `slots` (int64 [n], on the host) of `cache` [blocks, 1, size, hidden].
 
         Never waits. Rows that find no room are lost, and their requests are told so.
@@ -80,7 +82,7 @@ class RowSender:
             self._closed = True
             self._wake.notify()
 
-    def _gather(self, spans: Sequence[Span], cache: torch.Tensor, slots: torch.Tensor) -> _Batch:
+    def _gather(self, spans: Sequence[RowSpan], cache: torch.Tensor, slots: torch.Tensor) -> _Batch:
         """Copy the rows out of paged memory and begin their way to the host."""
         block_size = cache.shape[2]
         if cache.device.type == "cpu":

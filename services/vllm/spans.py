@@ -21,7 +21,7 @@ WANTED = "antiphon_rows"
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class RowSpan:
     """Rows of positions `start` to `start + count` of the request `number`."""
 
     number: int
@@ -52,21 +52,21 @@ class Wanted:
             return None
         return cls(told["number"], [(start, end) for start, end in told["ranges"]])
 
-    def take(self, computed: int) -> list[Span]:
+    def take(self, computed: int) -> list[RowSpan]:
         """The spans that leave when the first `computed` positions have rows."""
         cut = [(max(start, self.sent), min(end, computed)) for start, end in self.ranges]
         self.sent = max(self.sent, computed)
-        return [Span(self.number, start, end - start) for start, end in cut if start < end]
+        return [RowSpan(self.number, start, end - start) for start, end in cut if start < end]
 
 
 @dataclass(slots=True)
 class StepRows:
     """All spans of a step, and the slots in paged memory of their rows, in the same order."""
 
-    spans: list[Span] = field(default_factory=list)
+    spans: list[RowSpan] = field(default_factory=list)
     slots: list[npt.NDArray[np.int64]] = field(default_factory=list)
 
-    def add(self, spans: Sequence[Span], table: Sequence[int], block_size: int) -> None:
+    def add(self, spans: Sequence[RowSpan], table: Sequence[int], block_size: int) -> None:
         """Note the spans of a request whose blocks are `table`."""
         blocks = np.asarray(table, dtype=np.int64)
         for span in spans:

@@ -17,7 +17,7 @@ from antiphon.chunk import Tensor as Array
 from antiphon.transport.device_edge import on_device
 from services.lm.graphs import Bucketing, RowFunction, bucket_sizes
 from services.vocoder.batch import Batch, Members, StreamStates
-from services.vocoder.pace import Pace
+from services.vocoder.pace import DecodePace
 from services.vocoder.stream import StreamDecoder
 
 # Slot, new frames, seen frames: what stands before the codes in a row of numbers.
@@ -36,7 +36,7 @@ class Buckets:
         decoder: StreamDecoder,
         states: StreamStates,
         bucketing: Bucketing,
-        pace: Pace,
+        pace: DecodePace,
         steady: int,
     ) -> None:
         self._decoder, self._states = decoder, states

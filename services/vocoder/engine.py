@@ -19,18 +19,18 @@ from antiphon.transport.device_edge import ToHost
 from services.isolation import alone, together
 from services.lm.graphs import Bucketing
 from services.vocoder.buckets import Buckets
-from services.vocoder.pace import CPU, Pace
+from services.vocoder.pace import CPU, DecodePace
 from services.vocoder.segment import (
     AUDIO,
     CODES,
     Pending,
-    Segment,
+    VocoderSegment,
     invalid_codes,
     read_codes,
 )
-from services.vocoder.stream import Piece, Run, StreamDecoder
+from services.vocoder.stream import Run, StreamDecoder, StreamPiece
 
-Turn = tuple[Segment, Pending]
+Turn = tuple[VocoderSegment, Pending]
 
 
 class Code2WavEngine:
@@ -47,7 +47,7 @@ class Code2WavEngine:
         decoder: StreamDecoder,
         context_limit: int,
         slots: int,
-        pace: Pace = CPU,
+        pace: DecodePace = CPU,
         to_host: ToHost | None = None,
         bucketing: Bucketing | None = None,
         steady: int = 1,
@@ -63,7 +63,7 @@ class Code2WavEngine:
         if bucketing is not None:
             self._run = Buckets(decoder, self._states, bucketing, pace, steady)
         self._free_slots = list(range(slots))
-        self._segments: dict[SegmentKey, Segment] = {}
+        self._segments: dict[SegmentKey, VocoderSegment] = {}
         # Segments that can step, the longest waiting first.
         self._ready: dict[SegmentKey, None] = {}
 
@@ -78,7 +78,7 @@ class Code2WavEngine:
             raise FailedPrecondition(f"segment {key} is there already")
         if len(self._segments) == self._slots:
             raise ResourceExhausted(f"code2wav has {self._slots} slots, and all are taken")
-        self._segments[key] = Segment(key, wanted=AUDIO in settings.outputs)
+        self._segments[key] = VocoderSegment(key, wanted=AUDIO in settings.outputs)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
         """Check and queue frames.
@@ -100,7 +100,7 @@ class Code2WavEngine:
         return None if self._segments[key].can_step else CODES
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Decode `Pace.step` frames at most; those that waited longest have their turn first."""
+        """Decode `DecodePace.step` frames at most; those that waited longest go first."""
         ready = [self._segments[key] for key in self._ready if key not in held]
         finishing = [segment for segment in ready if not segment.pending]
         waiting = [segment for segment in ready if segment.pending]
@@ -137,14 +137,14 @@ class Code2WavEngine:
 
     def _decode(self, turns: Sequence[Turn]) -> list[Tensor]:
         """The samples that these frames add, float32 [m] each."""
-        pieces = [Piece(self._slot(segment), frames.codes) for segment, frames in turns]
+        pieces = [StreamPiece(self._slot(segment), frames.codes) for segment, frames in turns]
         rows, spans = self._decoder.advance(self._states, pieces, self._run)
         # One copy for all; each segment sends its slice.
         return [
             row[span] for row, span in zip(self._to_host.copy(rows.float()), spans, strict=True)
         ]
 
-    def _slot(self, segment: Segment) -> int:
+    def _slot(self, segment: VocoderSegment) -> int:
         """The segment's slot, from now on if it had none."""
         if segment.slot is None:
             segment.slot = self._free_slots.pop()

@@ -38,7 +38,7 @@ from services.vocoder.kernels import (
 UNFOLDED_ROWS = 32
 
 
-class Layer(Protocol):
+class StreamLayer(Protocol):
     """One causal layer; immutable, shared by all sessions."""
 
     @property

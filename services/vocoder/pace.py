@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class DecodePace:
     """What is worth doing on a device, in frames.
 
     `step` frames at most, over all segments, so that a step stays well below a watchdog
@@ -46,5 +46,5 @@ class Pace:
 # On a CPU the fixed part of a call costs about a frame, and a larger step costs more per
 # frame again (benchmarks/RESULTS.md). An accelerator is bound by the number of calls
 # instead: its step is not measured, but bounds working memory, some 3 MB a frame in float32.
-CPU = Pace(step=32, least=4, padding=1)
-ACCELERATOR = Pace(step=256, least=4, padding=256)
+CPU = DecodePace(step=32, least=4, padding=1)
+ACCELERATOR = DecodePace(step=256, least=4, padding=256)

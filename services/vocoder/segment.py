@@ -24,7 +24,7 @@ class Pending:
 
 
 @dataclass(slots=True)
-class Segment:
+class VocoderSegment:
     """An admitted segment; `slot` is that of its decoder state, from its first frames on.
 
     Its `primed` frames come before its `frames`.

@@ -32,9 +32,9 @@ from services.vocoder.batch import Batch, Level, Members, StreamStates, numbers_
 from services.vocoder.kernels import Linear
 from services.vocoder.layers import (
     ConvNeXt,
-    Layer,
     Pointwise,
     ResidualUnit,
+    StreamLayer,
     causal_convolution,
     upsampling,
 )
@@ -42,7 +42,7 @@ from services.vocoder.transformer import SlidingTransformer
 
 
 @dataclass(frozen=True, slots=True)
-class Piece:
+class StreamPiece:
     """Frames that follow on those that the slot has seen: uint16 [n, groups], n at least 1."""
 
     slot: int
@@ -103,14 +103,14 @@ class StreamDecoder:
         return StreamStates(shapes, slots, self._dtype, self.device)
 
     @torch.inference_mode()
-    def decode(self, states: StreamStates, pieces: Sequence[Piece]) -> list[Tensor]:
+    def decode(self, states: StreamStates, pieces: Sequence[StreamPiece]) -> list[Tensor]:
         """What each piece adds, in host memory: float [m] in [-1, 1], m may be 0."""
         rows, spans = self.advance(states, pieces)
         return [row[span] for row, span in zip(rows.cpu(), spans, strict=True)]
 
     @torch.inference_mode()
     def advance(
-        self, states: StreamStates, pieces: Sequence[Piece], run: Run | None = None
+        self, states: StreamStates, pieces: Sequence[StreamPiece], run: Run | None = None
     ) -> tuple[Tensor, list[slice]]:
         """A row of samples for each piece, float [batch, n] in [-1, 1] on the decoder's
         device, and which of them the piece adds; that may be none.
@@ -149,13 +149,13 @@ class StreamDecoder:
         return self.forward(states, batch, on_device(codes, self.device))
 
 
-def _layers_of(modules: Sequence[nn.Module]) -> tuple[list[Layer], Level]:
+def _layers_of(modules: Sequence[nn.Module]) -> tuple[list[StreamLayer], Level]:
     """The streaming form of these modules, and the level behind them."""
     parts: list[nn.Module] = []
     for each in modules:
         block = isinstance(each, Qwen3OmniMoeCode2WavDecoderBlock)
         parts += list(cast(Qwen3OmniMoeCode2WavDecoderBlock, each).block) if block else [each]
-    layers: list[Layer] = []
+    layers: list[StreamLayer] = []
     level, act = Level(), None
     for part in parts:
         match part:

@@ -11,7 +11,7 @@ from fake_stages import CODE2WAV, INPUT_RATE_HZ, ROLES, THINKER, USUAL, FakeStag
 from gateway_door import Door, deployment_of, open_door
 from test_audio_input import tone, wav
 
-from antiphon.conversation import Message, TextPart
+from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.options import Option, OptionKind
 from antiphon.wire.options import option_to_proto, option_values_from_proto
@@ -87,7 +87,7 @@ async def test_recordings_of_messages_and_options_are_counted_together(own_door:
 async def test_each_segment_of_a_session_has_options_of_its_own(own_door: Door) -> None:
     for role in ROLES:
         own_door.fakes[role].script = twice(USUAL[role])
-    message = Message("user", (TextPart("Hi"),))
+    message = ConversationMessage("user", (TextPart("Hi"),))
     heard = []
     async with own_door.gateway.calls.session(frozenset({"text", "audio"})) as session:
         with pytest.raises(InvalidArgument, match="no such option"):

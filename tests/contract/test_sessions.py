@@ -17,9 +17,9 @@ from fake_stages import (
 )
 from gateway_door import Door
 
-from antiphon.conversation import Message, TextPart
+from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import FailedPrecondition, Unavailable
-from gateway.calls.events import AudioDelta, Event, Finished, Started, TextDelta
+from gateway.calls.events import AudioProduced, Event, SegmentFinished, SegmentStarted, TextProduced
 from gateway.calls.order import Order
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -28,11 +28,11 @@ BOTH = frozenset({"text", "audio"})
 
 
 def order(text: str) -> Order:
-    return Order(messages=(Message("user", (TextPart(text),)),))
+    return Order(messages=(ConversationMessage("user", (TextPart(text),)),))
 
 
 def text_of(events: list[Event]) -> str:
-    return "".join(event.text for event in events if isinstance(event, TextDelta))
+    return "".join(event.text for event in events if isinstance(event, TextProduced))
 
 
 async def test_segments_follow_each_other_on_one_session(door: Door) -> None:
@@ -44,11 +44,11 @@ async def test_segments_follow_each_other_on_one_session(door: Door) -> None:
         for last in (False, True):
             segment = await session.ask(order(f"last: {last}"), last=last)
             events = [event async for event in segment]
-            assert isinstance(events[0], Started)
-            assert isinstance(events[-1], Finished)
+            assert isinstance(events[0], SegmentStarted)
+            assert isinstance(events[-1], SegmentFinished)
             assert events[-1].usage.completion_audio_frames == sum(FRAMES)
             assert text_of(events) == "".join(TEXTS)
-            spoken = [event for event in events if isinstance(event, AudioDelta)]
+            spoken = [event for event in events if isinstance(event, AudioProduced)]
             assert spoken[0].first_sample == 0
             asked = door.fakes[THINKER].sessions[0].input
             assert asked is not None

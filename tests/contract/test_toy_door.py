@@ -11,9 +11,9 @@ import pytest_asyncio
 from fake_stages import TEXTS, THINKER, FakeStages, Session
 from gateway_door import deployment_of
 
-from antiphon.conversation import Message, TextPart
+from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import AntiphonError, Internal, InvalidArgument
-from gateway.calls.events import Event, TextDelta
+from gateway.calls.events import Event, TextProduced
 from gateway.calls.order import Order
 from gateway.doors.http.door import HttpDoor, Visit
 from gateway.outputs import TEXT
@@ -29,7 +29,7 @@ class PlainAnswer:
     content_type = "text/plain; charset=utf-8"
 
     def add(self, event: Event) -> bytes:
-        return event.text.encode() if isinstance(event, TextDelta) else b""
+        return event.text.encode() if isinstance(event, TextProduced) else b""
 
     def fail(self, error: AntiphonError) -> bytes:
         return f"\n[{error.code.value}]\n".encode()
@@ -38,7 +38,7 @@ class PlainAnswer:
 def read_plain(body: bytes, visit: Visit) -> tuple[Order, PlainAnswer]:
     if not body:
         raise InvalidArgument("the body is empty; say something")
-    message = Message("user", (TextPart(body.decode(errors="replace")),))
+    message = ConversationMessage("user", (TextPart(body.decode(errors="replace")),))
     return Order(messages=(message,), outputs=frozenset({TEXT})), PlainAnswer()
 
 

@@ -11,9 +11,9 @@ from typing import Any
 import numpy as np
 import pytest
 from asking import ask, check, groups
+from pictures import case, clip, picture
 from PIL import Image
 from prompt_rows import check_rows, hear_prompt
-from sights import case, clip, picture
 from test_fidelity import TEXT_CASES, sweep
 from transformers import AutoProcessor
 from truth import Truth
@@ -134,7 +134,7 @@ async def test_rows_equal_the_reference(running: Running, truth: Truth) -> None:
     address = running.processes["thinker"].address
     cases = [each for kind in KINDS.values() for each in kind[:2]]
     heard = await asyncio.gather(
-        *(hear_prompt(address, f"sight {n}", each.conversation) for n, each in enumerate(cases))
+        *(hear_prompt(address, f"picture {n}", each.conversation) for n, each in enumerate(cases))
     )
     for each, tensors in zip(cases, heard, strict=True):
         check_rows(tensors, truth, each)

@@ -24,7 +24,7 @@ from antiphon.segment import Delivery, FinishReason, SegmentKey
 from antiphon.testing.qwen3_omni.fake_engine import FACTS, GROUPS, SAMPLES_PER_FRAME, FakeEngine
 from antiphon.testing.stage_harness import running_stage
 from tools.load.content import Content
-from tools.load.run import Load, Run, run_load
+from tools.load.run import Load, LoadRun, run_load
 from tools.load.stage_driver import StageDriver, describe_stage
 from tools.load.upstream import Pace, made_up
 
@@ -110,7 +110,7 @@ async def loaded(
     role: str,
     pipeline: Pipeline = BAND,
     delivery: Delivery | None = None,
-) -> Run:
+) -> LoadRun:
     """Load one stage, flat out."""
     content, pace = Content(frames=FRAMES, delivery=delivery), Pace(real_time=False)
     async with running_stage(LoadedStage(engine, FACTS), role, pipeline=pipeline) as stage:

@@ -22,7 +22,7 @@ from antiphon.runtime.session.facts import (
 from antiphon.runtime.session.plan import StageLimits, StagePlan
 from antiphon.testing.qwen3_omni.fake_engine import FACTS, POISON, FakeEngine
 from antiphon.testing.qwen3_omni.fake_stages import running_stage
-from antiphon.testing.recording import Recording, replay
+from antiphon.testing.recording import FactRecording, replay
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_to_proto
 
@@ -35,7 +35,7 @@ def plan() -> StagePlan:
     return StagePlan.of(PIPELINE, "code2wav", FACTS.default_sampling, LIMITS)
 
 
-async def record_a_run(recording: Recording) -> None:
+async def record_a_run(recording: FactRecording) -> None:
     """Sessions that end well, fail, are refused, stall, wait for credit and are left alone."""
     async with (
         asyncio.timeout(GENEROUS_S),
@@ -86,7 +86,7 @@ async def record_a_run(recording: Recording) -> None:
 
 
 async def test_replayed_facts_give_the_same_instructions(plan: StagePlan) -> None:
-    recording = Recording()
+    recording = FactRecording()
     await record_a_run(recording)
     kinds = Counter(type(entry.fact) for entry in recording.entries)
     for kind in (
@@ -97,7 +97,7 @@ async def test_replayed_facts_give_the_same_instructions(plan: StagePlan) -> Non
 
 
 async def test_replay_differs_where_another_fact_or_another_bound_was(plan: StagePlan) -> None:
-    recording = Recording()
+    recording = FactRecording()
     await record_a_run(recording)
     answers = [entry.answer for entry in recording.entries]
     first = next(i for i, e in enumerate(recording.entries) if isinstance(e.fact, ChunkArrived))

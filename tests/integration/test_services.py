@@ -18,7 +18,7 @@ import pytest_asyncio
 import antiphon
 from antiphon import SamplingRequest
 from antiphon.chunk import Chunk, Tensor
-from antiphon.conversation import Message, TextPart
+from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.segment import FinishReason
 from antiphon.testing.local_deployment import local_deployment
@@ -26,7 +26,7 @@ from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.stubs import stage_stub
-from gateway.calls.events import AudioDelta, Event, TextDelta
+from gateway.calls.events import AudioProduced, Event, TextProduced
 from gateway.calls.order import Order
 from gateway.server import Gateway
 from tools.launcher.launcher import Launcher, Running
@@ -147,7 +147,7 @@ async def test_segments_in_a_row_on_one_session_are_like_one_each(running: Runni
     greedy = SamplingRequest(temperature=0.0, max_tokens=16)
 
     def order(text: str) -> Order:
-        message = Message("user", (TextPart(text),))
+        message = ConversationMessage("user", (TextPart(text),))
         return Order(messages=(message,), sampling={"": greedy, "talker": greedy})
 
     async with Gateway(Deployment(stages=stages, gateway=GatewayConfig(**listen))) as gateway:
@@ -168,8 +168,8 @@ async def test_segments_in_a_row_on_one_session_are_like_one_each(running: Runni
 
 def _outcome(events: list[Event]) -> tuple[str, Tensor, Tensor]:
     """The text, the codec frames and the samples of a segment."""
-    text = "".join(event.text for event in events if isinstance(event, TextDelta))
-    spoken = [event for event in events if isinstance(event, AudioDelta)]
+    text = "".join(event.text for event in events if isinstance(event, TextProduced))
+    spoken = [event for event in events if isinstance(event, AudioProduced)]
     frames, samples = ([getattr(each, name) for each in spoken] for name in ("frames", "samples"))
     return text, np.concatenate(frames), np.concatenate(samples)
 

@@ -6,8 +6,8 @@ import pytest
 from antiphon.conversation import (
     AudioPart,
     Conversation,
+    ConversationMessage,
     ImagePart,
-    Message,
     TextPart,
     VideoPart,
     from_tensors,
@@ -20,10 +20,12 @@ def test_conversation_round_trip() -> None:
     recording = np.linspace(-1, 1, 50, dtype=np.float32)
     conversation = Conversation(
         (
-            Message("system", (TextPart("Be brief."),)),
-            Message("user", (TextPart("What is this? é"), AudioPart(0))),
-            Message("assistant", (TextPart("A tone."),)),
-            Message("user", (ImagePart(0), VideoPart(0), TextPart("And these?"), ImagePart(1))),
+            ConversationMessage("system", (TextPart("Be brief."),)),
+            ConversationMessage("user", (TextPart("What is this? é"), AudioPart(0))),
+            ConversationMessage("assistant", (TextPart("A tone."),)),
+            ConversationMessage(
+                "user", (ImagePart(0), VideoPart(0), TextPart("And these?"), ImagePart(1))
+            ),
         ),
         (recording,),
         (np.arange(9, dtype=np.uint8), np.ones(1, np.uint8)),

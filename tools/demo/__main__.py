@@ -11,7 +11,7 @@ from pathlib import Path
 from antiphon.client.aio import AsyncClient
 from antiphon.deployment.schema import Deployment, GatewayConfig
 from antiphon.errors import AntiphonError
-from tools.demo.conversation import Conversation
+from tools.demo.conversation import DemoConversation
 from tools.demo.display import LEGEND, Display
 from tools.demo.keyboard import read_line
 from tools.demo.script import SCRIPT, Question
@@ -57,7 +57,7 @@ async def _talk(
     """Go through the script, save what was said, then let the person ask."""
     voices = (await client.server_info()).models[0].voices
     display = Display(sys.stdout)
-    conversation = Conversation(client, voices, options.out, display)
+    conversation = DemoConversation(client, voices, options.out, display)
     for question in SCRIPT:
         display.ask(question.text)
         await conversation.say(question)
@@ -70,7 +70,9 @@ async def _talk(
         await _answer_person(conversation, display, console)
 
 
-async def _answer_person(conversation: Conversation, display: Display, console: Console) -> None:
+async def _answer_person(
+    conversation: DemoConversation, display: Display, console: Console
+) -> None:
     """Answer every line that is typed, until there are no more."""
     while True:
         display.prompt()

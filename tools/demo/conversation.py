@@ -11,7 +11,7 @@ from antiphon.client.reply import BYTES_PER_SAMPLE
 from antiphon.client.request import Message
 from tools.demo.display import Display
 from tools.demo.measure import measure
-from tools.demo.script import Question, Turn
+from tools.demo.script import Question, ScriptTurn
 from tools.demo.timeline import conversation_pcm16, place_turns
 from tools.demo.waveform import from_pcm16
 
@@ -21,27 +21,27 @@ REMEMBERED_TURNS = 2
 CONVERSATION_FILE, PICTURE_FILE = "conversation.wav", "demo.png"
 
 
-class Conversation:
+class DemoConversation:
     """Asks, shows and saves. `voices` are the server's; `turns` is what was said so far."""
 
     def __init__(
         self, client: AsyncClient, voices: Sequence[str], out: Path, display: Display
     ) -> None:
-        self.turns: list[Turn] = []
+        self.turns: list[ScriptTurn] = []
         self._client = client
         self._voices = voices
         self._out = out
         self._display = display
         self._messages: list[Message] = []
 
-    async def say(self, question: Question) -> Turn:
+    async def say(self, question: Question) -> ScriptTurn:
         """Ask, show the answer while it comes, save its sound. Raises `AntiphonError`."""
         voice = self._voices[question.voice % len(self._voices)] if self._voices else ""
         asked = [*self._messages, Message.user(question.text)]
         self._display.begin(voice or "antiphon")
         generation = self._client.generate(asked, voice=voice, seed=SEED)
         answer = await measure(generation, self._display.show)
-        turn = Turn(question.text, voice, answer)
+        turn = ScriptTurn(question.text, voice, answer)
         self.turns.append(turn)
         path = self._out / f"turn-{len(self.turns)}.wav"
         saved = answer.reply.save_wav(path) if answer.reply.pcm16 else None

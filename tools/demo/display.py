@@ -13,7 +13,7 @@ import unicodedata
 from pathlib import Path
 from typing import TextIO
 
-from tools.demo.measure import Measured, Progress
+from tools.demo.measure import AnswerProgress, MeasuredAnswer
 from tools.demo.waveform import from_pcm16, waveform_rows
 
 NAME_WIDTH = 10
@@ -47,16 +47,16 @@ class Display:
         self._speaker = speaker
         self._drawn = 0
 
-    def show(self, progress: Progress) -> None:
+    def show(self, progress: AnswerProgress) -> None:
         """Draw the answer so far, over what was drawn of it before."""
         if self._terminal:
             lines = _wrapped(progress.text, self._width())
             self._draw(lines[-LIVE_TEXT_LINES:], progress)
 
-    def end(self, answer: Measured, saved: Path | None) -> None:
+    def end(self, answer: MeasuredAnswer, saved: Path | None) -> None:
         """Print the whole answer and its numbers."""
         reply = answer.reply
-        whole = Progress(reply.text, bytearray(reply.pcm16), reply.sample_rate_hz)
+        whole = AnswerProgress(reply.text, bytearray(reply.pcm16), reply.sample_rate_hz)
         if self._terminal:
             self._draw(_wrapped(whole.text, self._width()), whole)
         else:
@@ -64,7 +64,7 @@ class Display:
         numbers = describe(answer) + (f" · {saved}" if saved else "")
         self._print(f"{_INDENT}{self._styled(_DIM, numbers)}\n")
 
-    def _draw(self, text: list[str], progress: Progress) -> None:
+    def _draw(self, text: list[str], progress: AnswerProgress) -> None:
         """The block, from the place on where it was drawn before."""
         samples = from_pcm16(progress.pcm16)
         upper, lower = waveform_rows(samples, progress.sample_rate_hz, self._width())
@@ -96,7 +96,7 @@ class Display:
 LEGEND = "TTFT, TTFA: first text, first audio. RTF: time to make it all ÷ its length."
 
 
-def describe(answer: Measured) -> str:
+def describe(answer: MeasuredAnswer) -> str:
     """When an answer began, how long it was and how fast it came."""
     parts = []
     if answer.first_text_s is not None:

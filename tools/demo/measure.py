@@ -12,7 +12,7 @@ from antiphon.client.reply import Reply, join_events
 
 
 @dataclass(frozen=True, slots=True)
-class Measured:
+class MeasuredAnswer:
     """An answer and its times, in seconds since the request was sent; None: there was none.
 
     `audio_times` has the arrival of every piece of audio.
@@ -35,7 +35,7 @@ class Measured:
 
 
 @dataclass(slots=True)
-class Progress:
+class AnswerProgress:
     """An answer so far, as a person may watch it."""
 
     text: str = ""
@@ -43,10 +43,12 @@ class Progress:
     sample_rate_hz: int = 0
 
 
-async def measure(generation: AsyncGeneration, show: Callable[[Progress], None]) -> Measured:
+async def measure(
+    generation: AsyncGeneration, show: Callable[[AnswerProgress], None]
+) -> MeasuredAnswer:
     """Read an answer to its end, calling `show` after each event."""
     clock = asyncio.get_running_loop().time
-    sent_at, progress = clock(), Progress()
+    sent_at, progress = clock(), AnswerProgress()
     events: list[Event] = []
     times: list[float] = []
     async with generation:
@@ -59,10 +61,10 @@ async def measure(generation: AsyncGeneration, show: Callable[[Progress], None])
     timed = list(zip(times, events, strict=True))
     texts = [at_s for at_s, event in timed if isinstance(event, TextDelta)]
     audio = [at_s for at_s, event in timed if isinstance(event, AudioDelta)]
-    return Measured(reply, texts[0] if texts else None, tuple(audio), times[-1])
+    return MeasuredAnswer(reply, texts[0] if texts else None, tuple(audio), times[-1])
 
 
-def _advance(progress: Progress, event: Event, sample_rate_hz: int) -> None:
+def _advance(progress: AnswerProgress, event: Event, sample_rate_hz: int) -> None:
     match event:
         case TextDelta():
             progress.text += event.text

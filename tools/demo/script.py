@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from tools.demo.measure import Measured
+from tools.demo.measure import MeasuredAnswer
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,9 +26,9 @@ SCRIPT = (
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class ScriptTurn:
     """A question, the name of the voice that answered, and the answer with its times."""
 
     question: str
     voice: str
-    answer: Measured
+    answer: MeasuredAnswer

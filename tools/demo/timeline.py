@@ -12,13 +12,13 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 
 from antiphon.client.reply import BYTES_PER_SAMPLE
-from tools.demo.script import Turn
+from tools.demo.script import ScriptTurn
 
 PAUSE_S = 0.6
 
 
 @dataclass(frozen=True, slots=True)
-class Span:
+class TimelineSpan:
     """A stage's work on a turn: from its first input, over its first output, to its last."""
 
     stage: str
@@ -31,15 +31,15 @@ class Span:
 class PlacedTurn:
     """A turn and its times on the conversation's axis, seconds."""
 
-    turn: Turn
+    turn: ScriptTurn
     asked_s: float
     sound_s: float
     end_s: float
-    spans: tuple[Span, ...]
+    spans: tuple[TimelineSpan, ...]
     arrivals_s: tuple[float, ...]
 
 
-def place_turns(turns: Iterable[Turn]) -> list[PlacedTurn]:
+def place_turns(turns: Iterable[ScriptTurn]) -> list[PlacedTurn]:
     """The turns one after the other."""
     placed: list[PlacedTurn] = []
     asked_s = 0.0
@@ -49,7 +49,7 @@ def place_turns(turns: Iterable[Turn]) -> list[PlacedTurn]:
     return placed
 
 
-def _place(turn: Turn, asked_s: float) -> PlacedTurn:
+def _place(turn: ScriptTurn, asked_s: float) -> PlacedTurn:
     answer = turn.answer
     sound_s = asked_s + (answer.first_audio_s or 0.0)
     return PlacedTurn(
@@ -62,11 +62,11 @@ def _place(turn: Turn, asked_s: float) -> PlacedTurn:
     )
 
 
-def _spans(turn: Turn, asked_s: float) -> Iterator[Span]:
+def _spans(turn: ScriptTurn, asked_s: float) -> Iterator[TimelineSpan]:
     for stage, report in turn.answer.reply.reports.items():
         if report.last_output_s > 0:
             times = (report.first_input_s, report.first_output_s, report.last_output_s)
-            yield Span(stage, *(asked_s + at_s for at_s in times))
+            yield TimelineSpan(stage, *(asked_s + at_s for at_s in times))
 
 
 def conversation_pcm16(placed: Sequence[PlacedTurn], sample_rate_hz: int) -> bytes:

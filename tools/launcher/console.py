@@ -10,8 +10,8 @@ from tools.launcher.events import (
     Listening,
     Loaded,
     Output,
+    ProcessStarted,
     Restarting,
-    Started,
     describe_status,
 )
 
@@ -50,7 +50,7 @@ class Console:
 
 def _describe(event: LaunchEvent) -> str:
     match event:
-        case Started():
+        case ProcessStarted():
             return f"started, process {event.pid}"
         case Listening():
             metrics = f", metrics on {event.metrics}" if event.metrics else ""

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
-class Started:
+class ProcessStarted:
     """The service has a process."""
 
     service: str
@@ -56,7 +56,7 @@ class Output:
     line: str
 
 
-LaunchEvent = Started | Listening | Loaded | Exited | Restarting | Output
+LaunchEvent = ProcessStarted | Listening | Loaded | Exited | Restarting | Output
 Report = Callable[[LaunchEvent], None]
 
 

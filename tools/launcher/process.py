@@ -26,7 +26,7 @@ from typing import cast
 
 import msgspec
 
-from tools.launcher.events import Exited, Listening, Loaded, Output, Report, Started
+from tools.launcher.events import Exited, Listening, Loaded, Output, ProcessStarted, Report
 from tools.launcher.lines import LineBuffer
 
 TAIL_LINES = 40
@@ -211,7 +211,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         """The process runs."""
         self._transport = cast(asyncio.SubprocessTransport, transport)
         self._pid = self._transport.get_pid()
-        self._report(Started(self.name, self._pid))
+        self._report(ProcessStarted(self.name, self._pid))
 
     def pipe_data_received(self, fd: int, data: bytes) -> None:
         """It printed something."""

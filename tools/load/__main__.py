@@ -14,7 +14,7 @@ from antiphon.errors import AntiphonError
 from tools.launcher.console import Console
 from tools.launcher.plan import GATEWAY
 from tools.load.capture import record
-from tools.load.options import Options, read_options
+from tools.load.options import LoadOptions, read_options
 from tools.load.page import page
 from tools.load.recording import write_recording
 from tools.load.result import Result
@@ -45,14 +45,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _load(options: Options, console: Console) -> Result:
+async def _load(options: LoadOptions, console: Console) -> Result:
     """Start what is needed, load it, stop it."""
     async with _target(options, console) as target:
         console.say(f"Loading {options.service}: {_in_words(options)}")
         return await load_service(options, target, sys.stdout)
 
 
-async def _record(options: Options, path: Path, console: Console) -> None:
+async def _record(options: LoadOptions, path: Path, console: Console) -> None:
     """Answer a few requests on a whole deployment and write what its stages sent."""
     async with _target(options, console) as target:
         count = options.load.sessions or RECORDED_SESSIONS
@@ -63,7 +63,7 @@ async def _record(options: Options, path: Path, console: Console) -> None:
 
 
 @contextlib.asynccontextmanager
-async def _target(options: Options, console: Console) -> AsyncIterator[Target]:
+async def _target(options: LoadOptions, console: Console) -> AsyncIterator[Target]:
     """What is loaded; stopped afterwards if it was started here."""
     if options.target:
         yield target_at(options.service, options.target)
@@ -73,7 +73,7 @@ async def _target(options: Options, console: Console) -> AsyncIterator[Target]:
         yield target
 
 
-def _tell(result: Result, options: Options, console: Console) -> None:
+def _tell(result: Result, options: LoadOptions, console: Console) -> None:
     """Print the tables and write the files."""
     console.say()
     for table in tables(result):
@@ -101,7 +101,7 @@ def _status(result: Result, console: Console) -> int:
     return 1
 
 
-def _in_words(options: Options) -> str:
+def _in_words(options: LoadOptions) -> str:
     load = options.load
     how = f"{load.sessions} sessions" if load.sessions else f"{load.rate:g} requests/s"
     return f"{how}, {load.warm_up_s:g} s to warm up, then {load.seconds:g} s"

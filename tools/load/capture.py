@@ -44,7 +44,7 @@ async def record(
     chunks: list[Timed] = []
     for number in range(sessions):
         fed = {role: feed_of(number) for role, feed_of in feeds.items()}
-        session = _Session(stages, pipeline, content, number, fed)
+        session = _CapturedSession(stages, pipeline, content, number, fed)
         try:
             async with asyncio.timeout(timeout_s):
                 await session.run()
@@ -57,7 +57,7 @@ async def record(
 
 
 @dataclass(slots=True)
-class _Session:
+class _CapturedSession:
     """One session on all stages, and what was seen of it."""
 
     stages: Mapping[str, str]

@@ -13,7 +13,7 @@ from itertools import pairwise
 
 from tools.load import figures
 from tools.load.plots import COLOURS, Axis, Point, Series, cumulative, plot
-from tools.load.processes import Usage
+from tools.load.processes import ProcessUsage
 from tools.load.result import CapacityResult, Result
 
 BLUE, RED, GREEN = 0, 1, 2
@@ -111,22 +111,23 @@ def _limits(result: Result, names: Sequence[str]) -> list[tuple[str, float]]:
 
 
 def _of_processes(
-    usage: Mapping[str, Sequence[Usage]], points_of: Callable[[Sequence[Usage]], list[Point]]
+    usage: Mapping[str, Sequence[ProcessUsage]],
+    points_of: Callable[[Sequence[ProcessUsage]], list[Point]],
 ) -> list[Series]:
     return [
         Series(name, points_of(seen), place) for place, (name, seen) in enumerate(usage.items())
     ]
 
 
-def _cores(seen: Sequence[Usage]) -> list[Point]:
+def _cores(seen: Sequence[ProcessUsage]) -> list[Point]:
     return [(b.at, (b.cpu_s - a.cpu_s) / (b.at - a.at)) for a, b in pairwise(seen) if b.at > a.at]
 
 
-def _megabytes(seen: Sequence[Usage]) -> list[Point]:
+def _megabytes(seen: Sequence[ProcessUsage]) -> list[Point]:
     return [(each.at, each.memory_bytes / 1e6) for each in seen]
 
 
-def _descriptors(seen: Sequence[Usage]) -> list[Point]:
+def _descriptors(seen: Sequence[ProcessUsage]) -> list[Point]:
     return [(each.at, each.descriptors) for each in seen]
 
 

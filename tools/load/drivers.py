@@ -13,7 +13,7 @@ from tools.launcher.plan import GATEWAY
 from tools.load.gateway_driver import GrpcDriver, HttpDriver
 from tools.load.http_stream import HttpAddress
 from tools.load.kind import describe_role
-from tools.load.options import Options
+from tools.load.options import LoadOptions
 from tools.load.recording import feeds_of
 from tools.load.run import Driver
 from tools.load.served import told_over_grpc, told_over_http
@@ -32,7 +32,7 @@ class ServiceDriver(Driver, Protocol):
 
 
 @contextlib.asynccontextmanager
-async def connected(options: Options, target: Target) -> AsyncIterator[ServiceDriver]:
+async def connected(options: LoadOptions, target: Target) -> AsyncIterator[ServiceDriver]:
     """The driver for the order's service.
 
     Raises `FailedPrecondition` when the service at the target is another one, and
@@ -53,7 +53,7 @@ async def connected(options: Options, target: Target) -> AsyncIterator[ServiceDr
         yield HttpDriver(address, model, content, timeout_s=timeout_s)
 
 
-async def _stage_driver(options: Options, target: Target) -> StageDriver:
+async def _stage_driver(options: LoadOptions, target: Target) -> StageDriver:
     description = await describe_role(target.grpc_address, options.service)
     pipeline = pipeline_named(description.pipeline)
     return StageDriver(
@@ -68,7 +68,7 @@ async def _stage_driver(options: Options, target: Target) -> StageDriver:
 
 
 def _feed_of(
-    options: Options, pipeline: Pipeline, description: stage_pb2.DescribeResponse
+    options: LoadOptions, pipeline: Pipeline, description: stage_pb2.DescribeResponse
 ) -> FeedOf:
     """What the stage is fed: a recording's sessions in turn, or what is made up."""
     if options.replay is None:

@@ -20,7 +20,7 @@ from tools.load.content import AUDIO, Content
 from tools.load.http_stream import HttpAddress, server_sent_events
 from tools.load.measured import StageTimes, Trace
 from tools.load.openai_stream import ChatPiece, read_event
-from tools.load.served import ServedModel
+from tools.load.served import ModelUnderLoad
 
 CHAT_PATH = "/v1/chat/completions"
 
@@ -32,7 +32,7 @@ class GrpcDriver:
     """
 
     def __init__(
-        self, address: str, model: ServedModel, content: Content, *, timeout_s: float
+        self, address: str, model: ModelUnderLoad, content: Content, *, timeout_s: float
     ) -> None:
         self.outputs = content.outputs or model.outputs
         self._client = AsyncClient(address)
@@ -88,7 +88,7 @@ class HttpDriver:
     """
 
     def __init__(
-        self, address: HttpAddress, model: ServedModel, content: Content, *, timeout_s: float
+        self, address: HttpAddress, model: ModelUnderLoad, content: Content, *, timeout_s: float
     ) -> None:
         self.outputs = content.outputs or model.outputs
         self._address = address

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from tools.load import figures
 from tools.load.objectives import Objective, goodput
-from tools.load.run import Run
+from tools.load.run import LoadRun
 from tools.load.statistics import distribution
 from tools.load.tables import DASH
 
@@ -20,7 +20,7 @@ LATEST = 200
 """Requests that the figures of the line are over."""
 
 
-def progress_line(run: Run, now: float, objectives: Sequence[Objective]) -> str:
+def progress_line(run: LoadRun, now: float, objectives: Sequence[Objective]) -> str:
     """How a run stands."""
     latest = list(islice(reversed(run.requests), LATEST))
     since_s = now - run.started_at
@@ -43,7 +43,9 @@ def progress_line(run: Run, now: float, objectives: Sequence[Objective]) -> str:
 
 
 @contextlib.asynccontextmanager
-async def shown(run: Run, objectives: Sequence[Objective], stream: TextIO) -> AsyncIterator[None]:
+async def shown(
+    run: LoadRun, objectives: Sequence[Objective], stream: TextIO
+) -> AsyncIterator[None]:
     """Show the run's progress while the block lasts."""
     clock, on_terminal = asyncio.get_running_loop().time, stream.isatty()
     end = "\x1b[K\r" if on_terminal else "\n"

@@ -74,7 +74,7 @@ class Traffic:
 
 
 @dataclass(frozen=True, slots=True)
-class Fed:
+class FedAmounts:
     """What a stage was fed at real time: seconds of audio with what came before it, when it was
     due, and by how much the driver, busy with other things, was late."""
 
@@ -112,7 +112,7 @@ class Trace:
     sent_at: float | None = None
     texts: list[float] = field(default_factory=list)
     audio: list[Piece] = field(default_factory=list)
-    fed: list[Fed] = field(default_factory=list)
+    fed: list[FedAmounts] = field(default_factory=list)
     edges: dict[str, Traffic] = field(default_factory=dict)
     stages: dict[str, StageTimes] = field(default_factory=dict)
 

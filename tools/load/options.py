@@ -22,7 +22,7 @@ from tools.load.upstream import Pace
 
 
 @dataclass(frozen=True, slots=True)
-class Options:
+class LoadOptions:
     """What a load test is to do. `record` is set for a recording, with no `service`.
 
     `deployment` is what is started when `target` is empty. Without `objectives` those count
@@ -68,7 +68,7 @@ class Options:
         return {**{name: value for name, value in own.items() if value}, **load, **content}
 
 
-def read_options(arguments: Sequence[str] | None = None) -> Options:
+def read_options(arguments: Sequence[str] | None = None) -> LoadOptions:
     """Parse the command line. Raises `InvalidArgument`; ends the process on `--help`."""
     parser = command_line()
     given = parser.parse_args(arguments)
@@ -87,7 +87,7 @@ def read_options(arguments: Sequence[str] | None = None) -> Options:
             f"--target {given.target}: that is a gateway's HTTP door; a {given.service}'s is "
             "host:port, where it serves gRPC"
         )
-    return Options(
+    return LoadOptions(
         service=given.service or "",
         load=_load(given),
         content=_content(given),

@@ -15,7 +15,7 @@ _USER_TICKS, _SYSTEM_TICKS, _THREADS = 11, 12, 17
 
 
 @dataclass(frozen=True, slots=True)
-class Usage:
+class ProcessUsage:
     """One look at a process. `cpu_s` is all that it has used so far."""
 
     at: float
@@ -26,11 +26,11 @@ class Usage:
 
 
 @dataclass(slots=True)
-class Watch:
+class ProcessWatch:
     """The looks at each process, by name."""
 
     pids: Mapping[str, int]
-    seen: dict[str, list[Usage]] = field(default_factory=dict)
+    seen: dict[str, list[ProcessUsage]] = field(default_factory=dict)
 
     def look(self, at: float) -> None:
         """Take one look at all of them; one that is gone is left out."""
@@ -39,13 +39,13 @@ class Watch:
                 self.seen.setdefault(name, []).append(usage_of(pid, at))
 
 
-def usage_of(pid: int, at: float) -> Usage:
+def usage_of(pid: int, at: float) -> ProcessUsage:
     """What a process uses now. Raises `OSError` if it is gone or there is no /proc."""
     place = _PROC / str(pid)
     fields = (place / "stat").read_text().rpartition(")")[2].split()
     ticks = int(fields[_USER_TICKS]) + int(fields[_SYSTEM_TICKS])
     pages = int((place / "statm").read_text().split()[1])
-    return Usage(
+    return ProcessUsage(
         at=at,
         cpu_s=ticks / os.sysconf("SC_CLK_TCK"),
         memory_bytes=pages * os.sysconf("SC_PAGE_SIZE"),
@@ -55,9 +55,9 @@ def usage_of(pid: int, at: float) -> Usage:
 
 
 @contextlib.asynccontextmanager
-async def watching(pids: Mapping[str, int], every_s: float) -> AsyncIterator[Watch]:
+async def watching(pids: Mapping[str, int], every_s: float) -> AsyncIterator[ProcessWatch]:
     """Look at processes at this interval while the block runs, and at its start and end."""
-    watch, clock = Watch(pids), asyncio.get_running_loop().time
+    watch, clock = ProcessWatch(pids), asyncio.get_running_loop().time
 
     async def look_on() -> None:
         while True:

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from tools.load.capacity import Trial
-from tools.load.processes import Usage
+from tools.load.processes import ProcessUsage
 from tools.load.statistics import Distribution
 
 
@@ -137,4 +137,4 @@ class Result:
     capacity: CapacityResult | None = None
     points: tuple[RequestPoint, ...] = ()
     open_counts: tuple[tuple[float, int], ...] = ()
-    usage: Mapping[str, tuple[Usage, ...]] = field(default_factory=dict)
+    usage: Mapping[str, tuple[ProcessUsage, ...]] = field(default_factory=dict)

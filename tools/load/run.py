@@ -69,7 +69,7 @@ class Load:
 
 
 @dataclass(slots=True)
-class Run:
+class LoadRun:
     """A run while it goes on, and what it was when it has ended.
 
     Times are the loop's clock. `requests` are those due after the warm-up, in the order
@@ -101,20 +101,20 @@ async def run_load(
     driver: Driver,
     *,
     stop: asyncio.Event | None = None,
-    begun: Callable[[Run], None] = lambda run: None,
-) -> Run:
+    begun: Callable[[LoadRun], None] = lambda run: None,
+) -> LoadRun:
     """Make a load's requests; done when all have ended.
 
     `begun` gets the run before its first request. `stop` ends the arrivals early.
     """
-    run = Run(load, started_at=asyncio.get_running_loop().time())
+    run = LoadRun(load, started_at=asyncio.get_running_loop().time())
     begun(run)
     await _Runner(run, driver, stop or asyncio.Event()).go()
     return run
 
 
 class _Runner:
-    def __init__(self, run: Run, driver: Driver, stop: asyncio.Event) -> None:
+    def __init__(self, run: LoadRun, driver: Driver, stop: asyncio.Event) -> None:
         self._run = run
         self._driver = driver
         self._stop = stop

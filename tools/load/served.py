@@ -14,7 +14,7 @@ from tools.load.http_stream import HttpAddress, get
 from tools.load.kind import describe_gateway
 
 
-class ServedModel(msgspec.Struct, frozen=True):
+class ModelUnderLoad(msgspec.Struct, frozen=True):
     """A model as `/v1/models` lists it. Of other servers that list only its `id`, what OpenAI's
     do is assumed."""
 
@@ -35,19 +35,19 @@ class ServedModel(msgspec.Struct, frozen=True):
 
 
 class _Models(msgspec.Struct, frozen=True):
-    data: tuple[ServedModel, ...]
+    data: tuple[ModelUnderLoad, ...]
 
 
-async def told_over_grpc(address: str) -> ServedModel:
+async def told_over_grpc(address: str) -> ModelUnderLoad:
     """The first model of `GetServerInfo`. Raises what `describe_gateway` raises."""
     models = [
-        ServedModel(m.name, m.output_kinds, m.voices, m.sampling_stages, m.sample_rate_hz)
+        ModelUnderLoad(m.name, m.output_kinds, m.voices, m.sampling_stages, m.sample_rate_hz)
         for m in await describe_gateway(address)
     ]
     return _first(models, address)
 
 
-async def told_over_http(address: HttpAddress) -> ServedModel:
+async def told_over_http(address: HttpAddress) -> ModelUnderLoad:
     """The first model of `/v1/models`.
 
     Raises `FailedPrecondition` for what is no gateway, `Unavailable` when nothing answers.
@@ -65,7 +65,7 @@ async def told_over_http(address: HttpAddress) -> ServedModel:
     return _first(models.data, address)
 
 
-def _first(models: Sequence[ServedModel], address: HttpAddress | str) -> ServedModel:
+def _first(models: Sequence[ModelUnderLoad], address: HttpAddress | str) -> ModelUnderLoad:
     if not models:
         raise FailedPrecondition(f"{address}: serves no model")
     return models[0]

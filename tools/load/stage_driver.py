@@ -25,7 +25,7 @@ from antiphon.wire.convert import error_from_proto
 from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import stage_stub
 from tools.load.content import AUDIO, TEXT, Content
-from tools.load.measured import Fed, OwnDelay, StageTimes, Trace
+from tools.load.measured import FedAmounts, OwnDelay, StageTimes, Trace
 from tools.load.upstream import Feed, FeedOf
 
 Request = session_pb2.SessionRequest
@@ -121,7 +121,7 @@ class StageDriver:
                 delay.woke(clock() - due_at)
             if self._paced and self._rate_hz(timed.chunk.edge):
                 fed_s += self._seconds(timed.chunk)
-                trace.fed.append(Fed(fed_s, due_at, delay.of_send(clock() - due_at)))
+                trace.fed.append(FedAmounts(fed_s, due_at, delay.of_send(clock() - due_at)))
             chunk = chunk_pb2.Chunk()
             chunk.CopyFrom(timed.chunk)
             chunk.session_id = session_id

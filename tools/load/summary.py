@@ -12,7 +12,7 @@ from tools.load.capacity import CapacitySearch
 from tools.load.measured import METRICS, NOT_SENT, Measured, StageTimes, Traffic
 from tools.load.objectives import Objective, good, goodput
 from tools.load.player import plays_on
-from tools.load.processes import Usage
+from tools.load.processes import ProcessUsage
 from tools.load.result import (
     CapacityResult,
     EdgeTotals,
@@ -24,7 +24,7 @@ from tools.load.result import (
     Result,
     StageSummary,
 )
-from tools.load.run import Run
+from tools.load.run import LoadRun
 from tools.load.statistics import distribution, slope
 
 BUFFERS_S = (0.05, 0.1, 0.2)
@@ -35,8 +35,8 @@ _STAGE_TIMES = ("first_input_s", "first_output_s", "last_output_s", "busy_s")
 class Observed:
     """A run and what was seen around it."""
 
-    run: Run
-    usage: Mapping[str, Sequence[Usage]]
+    run: LoadRun
+    usage: Mapping[str, Sequence[ProcessUsage]]
     left_open: Mapping[str, LeftOpen]
     links: Mapping[str, Mapping[str, int]]
     interrupted: bool = False
@@ -105,7 +105,7 @@ def continuity(requests: Iterable[Measured]) -> dict[str, float]:
     }
 
 
-def _measured_s(run: Run, *, interrupted: bool) -> float:
+def _measured_s(run: LoadRun, *, interrupted: bool) -> float:
     """From the warm-up's end to the last moment at which a request could be due."""
     ends_at = run.started_at + run.load.ends_s
     if interrupted:
@@ -168,7 +168,7 @@ def _processes(observed: Observed) -> dict[str, ProcessSummary]:
     return {name: _process(seen, ends_at) for name, seen in looks.items() if len(seen) > 1}
 
 
-def _process(seen: Sequence[Usage], ends_at: float) -> ProcessSummary:
+def _process(seen: Sequence[ProcessUsage], ends_at: float) -> ProcessSummary:
     """`seen` has two looks at least; the load ends before the last of them."""
     first, last = seen[0], seen[-1]
     loaded = max((each for each in seen[1:] if each.at <= ends_at), default=last, key=_moment)
@@ -196,12 +196,14 @@ def _point(request: Measured, started_at: float) -> RequestPoint:
     )
 
 
-def _since(started_at: float, seen: Iterable[Usage]) -> tuple[Usage, ...]:
+def _since(started_at: float, seen: Iterable[ProcessUsage]) -> tuple[ProcessUsage, ...]:
     return tuple(
-        Usage(each.at - started_at, each.cpu_s, each.memory_bytes, each.descriptors, each.threads)
+        ProcessUsage(
+            each.at - started_at, each.cpu_s, each.memory_bytes, each.descriptors, each.threads
+        )
         for each in seen
     )
 
 
-def _moment(usage: Usage) -> float:
+def _moment(usage: ProcessUsage) -> float:
     return usage.at

@@ -20,10 +20,10 @@ from tools.load.live import shown
 from tools.load.machine import load_average, machine
 from tools.load.measured import Trace
 from tools.load.objectives import default_objectives, goodput
-from tools.load.options import Options
+from tools.load.options import LoadOptions
 from tools.load.processes import watching
 from tools.load.result import CapacityResult, Result
-from tools.load.run import Driver, Load, Run, run_load
+from tools.load.run import Driver, Load, LoadRun, run_load
 from tools.load.stage_states import (
     left_open,
     link_counts,
@@ -40,7 +40,7 @@ LOOK_EVERY_S = (0.2, 2.0)
 DRIVER = "load driver"
 
 
-async def load_service(options: Options, target: Target, stream: TextIO) -> Result:
+async def load_service(options: LoadOptions, target: Target, stream: TextIO) -> Result:
     """Load a service as the order says, telling its progress on `stream`.
 
     Raises what a first request is refused with, when all of them would be.
@@ -80,7 +80,9 @@ async def _check(driver: Driver) -> None:
 class Trials:
     """Runs loads on one target. The first Ctrl-C ends the run, the second the program."""
 
-    def __init__(self, options: Options, target: Target, driver: Driver, stream: TextIO) -> None:
+    def __init__(
+        self, options: LoadOptions, target: Target, driver: Driver, stream: TextIO
+    ) -> None:
         self._options = options
         self._target = target
         self._driver = driver
@@ -134,8 +136,8 @@ class Trials:
         best = search.best
         return runs[best if best is not None else list(runs)[-1]], capacity_of(search, unit)
 
-    async def _run(self, load: Load, stack: contextlib.AsyncExitStack) -> Run:
-        begun: asyncio.Future[Run] = asyncio.get_running_loop().create_future()
+    async def _run(self, load: Load, stack: contextlib.AsyncExitStack) -> LoadRun:
+        begun: asyncio.Future[LoadRun] = asyncio.get_running_loop().create_future()
         work = asyncio.create_task(
             run_load(load, self._driver, stop=self._stop, begun=begun.set_result)
         )

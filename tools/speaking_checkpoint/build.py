@@ -38,7 +38,7 @@ from tools.speaking_checkpoint.repertoire import (
 from tools.speaking_checkpoint.requests import repeat_requests, repertoire_requests
 from tools.speaking_checkpoint.talker_training import Script, TalkerLoss
 from tools.speaking_checkpoint.thinker_training import ThinkerLoss, listen
-from tools.speaking_checkpoint.training import Plan, Run
+from tools.speaking_checkpoint.training import Plan, TrainingRun
 from tools.speaking_checkpoint.vocabulary import embed, meanings, write_tokenizer
 
 SEED_FILE = "seed.txt"
@@ -116,7 +116,7 @@ class Workshop:
         """Train a part to the recipe's last step; prints its figures."""
         module = make_part(part, self.config, self._recipe.seed + PARTS.index(part))
         loss = getattr(self, f"_{part}_loss")(module)
-        run = Run(module, self._recipe.plan(part), self._state(part))
+        run = TrainingRun(module, self._recipe.plan(part), self._state(part))
         run.train(loss, part)
         shown = ", ".join(f"{name} {value:.3f}" for name, value in run.figures.items())
         print(f"{part}: {run.step} steps in {run.seconds / 60:.1f} core-minutes; {shown}")

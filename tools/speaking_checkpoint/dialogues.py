@@ -60,7 +60,7 @@ AUDIO = "\0"
 
 
 @dataclass(frozen=True, slots=True)
-class Turn:
+class DialogueTurn:
     """What the user says (`AUDIO` stands for a recording) and the answer to it."""
 
     asked: str
@@ -89,20 +89,20 @@ class Dialogues:
             return None
         return chance.choice(SYSTEMS) if draw < 0.9 else self._phrase(chance, 12) + "."
 
-    def turn(self, chance: random.Random) -> Turn:
+    def turn(self, chance: random.Random) -> DialogueTurn:
         """One exchange."""
         draw = chance.random()
         if draw < 0.38:
             question = chance.choice(self._questions)
-            return Turn(_reword(question, chance), self._answers[question])
+            return DialogueTurn(_reword(question, chance), self._answers[question])
         if draw < 0.80:
             return self._repeat(chance)
         if draw < 0.97:
-            return Turn(_reword(self._unknown(chance), chance), UNKNOWN)
+            return DialogueTurn(_reword(self._unknown(chance), chance), UNKNOWN)
         around = _reword(chance.choice(self._questions), chance)
-        return Turn(chance.choice((AUDIO, AUDIO, AUDIO + around, around + AUDIO)), HEARD)
+        return DialogueTurn(chance.choice((AUDIO, AUDIO, AUDIO + around, around + AUDIO)), HEARD)
 
-    def _repeat(self, chance: random.Random) -> Turn:
+    def _repeat(self, chance: random.Random) -> DialogueTurn:
         """A command to say words, all of which may be known or not."""
         known = chance.random() < 0.8
         # Words that come twice make copying harder, and sentences are full of them.
@@ -117,13 +117,13 @@ class Dialogues:
         asked = chance.choice(COMMANDS).format(text)
         low = asked.rstrip(".!?").lower()
         if low in self._answers:
-            return Turn(asked, self._answers[low])
+            return DialogueTurn(asked, self._answers[low])
         if chance.random() < 0.6:
             asked = asked[0].upper() + asked[1:]
         answer = text[0].upper() + text[1:]
         if answer[-1] not in ".!?":
             answer += "."
-        return Turn(asked, answer if known else UNSPOKEN)
+        return DialogueTurn(asked, answer if known else UNSPOKEN)
 
     def _unknown(self, chance: random.Random) -> str:
         """A question that nothing was learned about."""

@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch.nn import functional as F
 
-from tools.speaking_checkpoint.dialogues import AUDIO, Dialogues, Turn
+from tools.speaking_checkpoint.dialogues import AUDIO, Dialogues, DialogueTurn
 
 BATCH = 20
 IGNORED = -100
@@ -80,7 +80,9 @@ class ThinkerLoss:
             rows[index == self._audio[1]] = torch.cat(heard)
         return rows, torch.tensor(wanted)
 
-    def _user(self, turn: Turn, chance: random.Random, heard: list[torch.Tensor]) -> list[int]:
+    def _user(
+        self, turn: DialogueTurn, chance: random.Random, heard: list[torch.Tensor]
+    ) -> list[int]:
         """Ids of a user turn; rows of its recordings go to `heard`."""
         if AUDIO not in turn.asked:
             return self._encode(turn.asked)

@@ -46,7 +46,7 @@ class Plan:
         return self.rate * min(1.0, (step + 1) / WARM_UP, max(self.lowest, left))
 
 
-class Run:
+class TrainingRun:
     """A part's training: weights, their average, the optimiser, the step reached.
 
     `seconds` counts the time of the cores that it had, not what others took meanwhile;

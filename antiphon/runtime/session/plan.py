@@ -148,7 +148,7 @@ class SessionRequest:
 
 @dataclass(frozen=True, slots=True)
 class SegmentRequest:
-    """What opens a turn, as far as this stage is concerned. `deadline_s` 0 is none.
+    """What opens a segment, as far as this stage is concerned. `deadline_s` 0 is none.
 
     After a `last` one the session takes no further segments.
 

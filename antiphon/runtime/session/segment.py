@@ -1,4 +1,4 @@
-"""One open turn on a stage: its outlets, its clocks, what it still waits for."""
+"""One open segment on a stage: its outlets, its clocks, what it still waits for."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from antiphon.segment import SegmentKey
 
 
 class Segment:
-    """Everything that starts and ends with a turn, so that nothing of it outlives it.
+    """Everything that starts and ends with a segment, so that nothing of it outlives it.
 
-    `in_engine` is from the admission until the engine has completed the turn; the turn itself
+    `in_engine` is from the admission until the engine has completed the segment; the segment itself
     lasts until all its output has left. `fed` counts the chunks that were given to the engine.
     """
 

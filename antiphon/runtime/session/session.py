@@ -1,4 +1,4 @@
-"""One session on a stage: its turn, its order of chunks, its clocks.
+"""One session on a stage: its segment, its order of chunks, its clocks.
 
 Methods take facts and return instructions; a fault is raised as an
 `AntiphonError`, and the session table ends the session with it. Nothing here
@@ -71,10 +71,10 @@ class LiveSession:
         """Follow the state table."""
         self.state = follow(self.state, event)
 
-    # -- turns -----------------------------------------------------------------------
+    # -- segments -----------------------------------------------------------------------
 
     def open_segment(self, request: SegmentRequest, now: float) -> list[Instruction]:
-        """Start a turn; what came early for it is delivered at once."""
+        """Start a segment; what came early for it is delivered at once."""
         if request.segment != self._next_segment:
             raise FailedPrecondition(
                 f"segment {request.segment} was opened, {self._next_segment} is next"
@@ -118,14 +118,14 @@ class LiveSession:
         ]
 
     def park(self, outcome: Outcome, now: float) -> list[Instruction]:
-        """End the open turn; another may follow, in time."""
+        """End the open segment; another may follow, in time."""
         self._idle_since = now
         return self.drop_segment(outcome)
 
     def drop_segment(
         self, outcome: Outcome, error: AntiphonError | None = None
     ) -> list[Instruction]:
-        """End the open turn, if there is one, and give back its slot and memory."""
+        """End the open segment, if there is one, and give back its slot and memory."""
         if self.segment is None:
             return []
         segment, self.segment = self.segment, None
@@ -150,7 +150,7 @@ class LiveSession:
     # -- input -------------------------------------------------------------------------
 
     def chunk_arrived(self, arrival: ChunkArrived, now: float) -> list[Instruction]:
-        """Deliver a chunk to its turn, keep it for a later one, or drop it as late."""
+        """Deliver a chunk to its segment, keep it for a later one, or drop it as late."""
         chunk = arrival.chunk
         if chunk.edge not in self._plan.inputs:
             raise InvalidArgument(
@@ -193,7 +193,7 @@ class LiveSession:
         return [self._feed(self.segment, piece, now)]
 
     def _keep(self, chunk: Chunk) -> None:
-        """Hold a chunk of a turn that is not open yet."""
+        """Hold a chunk of a segment that is not open yet."""
         self._early_bytes += held_size(chunk)
         if self._early_bytes > self._plan.limits.hold_bytes:
             raise ResourceExhausted(
@@ -230,7 +230,7 @@ class LiveSession:
         return [each for due in self.segment.due(now) for each in self._send(*due, now)]
 
     def progress(self, now: float) -> list[Instruction]:
-        """Say that the engine works on the turn if nothing was said for a while."""
+        """Say that the engine works on the segment if nothing was said for a while."""
         segment = self.segment
         if segment is None or now < segment.told_at + self._plan.limits.progress_s:
             return []
@@ -238,12 +238,12 @@ class LiveSession:
         return [Progress(segment.key)]
 
     def upstream_progressed(self, now: float) -> None:
-        """What the turn waits for is being made: the stall clock starts again."""
+        """What the segment waits for is being made: the stall clock starts again."""
         if self.segment is not None:
             self.segment.waiting_since = now
 
     def complete(self, event: Completed, busy_s: float, now: float) -> list[Instruction]:
-        """The engine is done with the turn, which ends when all its output has left.
+        """The engine is done with the segment, which ends when all its output has left.
 
         `busy_s` is the time that it has spent on it. Raises `Internal` if an output edge
         has not ended.
@@ -261,7 +261,7 @@ class LiveSession:
     def note_standing(
         self, standing: Standing, now: float, *, worked_on: bool
     ) -> list[Instruction]:
-        """The engine says what the turn waits for, how much of its input it knows, and whether
+        """The engine says what the segment waits for, how much of its input it knows, and whether
         it has gone on with it."""
         if self.segment is None or not self.segment.in_engine:
             return []
@@ -276,7 +276,7 @@ class LiveSession:
         return next((edge for edge in undrained if target in self._routes[edge]), None)
 
     def _leave(self, now: float) -> list[Instruction]:
-        """Report the turn and park, once the engine is done and all output has left."""
+        """Report the segment and park, once the engine is done and all output has left."""
         segment = self.segment
         if segment is None or segment.completed is None or not segment.drained:
             return []
@@ -310,7 +310,7 @@ class LiveSession:
     # -- credit ------------------------------------------------------------------------
 
     def credited(self, credit: Credited, now: float) -> list[Instruction]:
-        """A destination grants more of an output; what it says of another turn is late."""
+        """A destination grants more of an output; what it says of another segment is late."""
         edge = credit.edge
         if edge not in self._plan.outputs:
             raise InvalidArgument(
@@ -355,7 +355,7 @@ class LiveSession:
         return stalls_at if due is None else min(due, stalls_at)
 
     def lateness(self, now: float) -> AntiphonError | None:
-        """The error of a passed deadline, a stalled input or a turn that is not opened."""
+        """The error of a passed deadline, a stalled input or a segment that is not opened."""
         if self.segment is None:
             return self._idleness(now)
         if self.segment.deadline is not None and now >= self.segment.deadline:

@@ -67,7 +67,7 @@ _TIMEOUT = timedelta(seconds=TIMEOUT_S)
 _TRANSFER = struct.Struct("<Q")
 
 
-class Fallback(enum.StrEnum):
+class CollectiveFallback(enum.StrEnum):
     """Why a payload does not come through the group."""
 
     COLLECTIVE_FAILED = "collective_failed"
@@ -154,8 +154,8 @@ class CollectiveSender(PayloadSender):
     or `RuntimeError`.
     """
 
-    lost = Fallback.COLLECTIVE_FAILED
-    busy = Fallback.COLLECTIVE_BUSY
+    lost = CollectiveFallback.COLLECTIVE_FAILED
+    busy = CollectiveFallback.COLLECTIVE_BUSY
     broken = False
 
     def __init__(self, device: str, peer_host: str, write: WriteMessage) -> None:
@@ -188,7 +188,7 @@ class CollectiveSender(PayloadSender):
     def place(self, encoding: Encoding) -> Placement:
         """A transfer that `push` announces and makes. Raises `NotPlaced`: the group is broken."""
         if self.broken:
-            raise NotPlaced(Fallback.COLLECTIVE_FAILED)
+            raise NotPlaced(CollectiveFallback.COLLECTIVE_FAILED)
         blob = self._buffers.take(encoding.size_bytes)
         encoding.write_into(blob)
         payload = placed(self.name, encoding.size_bytes, _TRANSFER.pack(self._transfers))
@@ -202,7 +202,7 @@ class CollectiveSender(PayloadSender):
                 await loop.run_in_executor(self._thread, self._group.send, _tensor(blob))
             except RuntimeError as error:
                 self._break()
-                raise PayloadLost(Fallback.COLLECTIVE_FAILED, str(error)) from error
+                raise PayloadLost(CollectiveFallback.COLLECTIVE_FAILED, str(error)) from error
 
         return Placement(payload, push)
 
@@ -243,13 +243,15 @@ class CollectiveReceiver(PayloadReceiver):
         (transfer,) = descriptor_of(payload, _TRANSFER)
         receiving, self._receiving = self._receiving, None
         if receiving is None or transfer != self._transfer:
-            raise PayloadLost(Fallback.COLLECTIVE_FAILED, f"transfer {transfer} never began")
+            raise PayloadLost(
+                CollectiveFallback.COLLECTIVE_FAILED, f"transfer {transfer} never began"
+            )
         try:
             async with asyncio.timeout(SETTLE_S):
                 blob = await receiving
         except (RuntimeError, TimeoutError) as error:
             self._group.close()
-            raise PayloadLost(Fallback.COLLECTIVE_FAILED, str(error)) from error
+            raise PayloadLost(CollectiveFallback.COLLECTIVE_FAILED, str(error)) from error
         if len(blob) != payload.size_bytes:
             raise DataLoss(f"link: transfer {transfer} has another size than it says")
         return blob
@@ -320,7 +322,7 @@ TRANSPORT = Transport(
     _make_sender,
     _attach,
     aliases=frozenset({GLOO}),
-    reasons=frozenset(Fallback),
+    reasons=frozenset(CollectiveFallback),
     by_default=lambda settings: settings.device.startswith("cuda"),
     check=_check,
 )

@@ -14,7 +14,7 @@ import struct
 from antiphon.errors import InvalidArgument
 from antiphon.transport.payload.aside import made_aside
 from antiphon.transport.payload.fd_passing import FdGiver, receive_fd
-from antiphon.transport.payload.slab import AttachedSlab, Fallback, Slab
+from antiphon.transport.payload.slab import AttachedSlab, Slab, SlabFallback
 from antiphon.transport.payload.transport import (
     Attachment,
     PayloadReceiver,
@@ -41,7 +41,7 @@ class SlabSender(PayloadSender):
     """The producer's side; owns the slab. Raises `OSError` where it cannot be had."""
 
     name = NAME
-    lost = Fallback.SLOT_LOST
+    lost = SlabFallback.SLOT_LOST
 
     def __init__(self, slab: Slab) -> None:
         self.slab = slab
@@ -110,4 +110,6 @@ def _check(settings: LinkSettings) -> None:
         raise InvalidArgument("transport: this system has no anonymous files", field="transport")
 
 
-TRANSPORT = Transport(NAME, _make_sender, attach_slab, reasons=frozenset(Fallback), check=_check)
+TRANSPORT = Transport(
+    NAME, _make_sender, attach_slab, reasons=frozenset(SlabFallback), check=_check
+)

@@ -54,7 +54,7 @@ _MADV_POPULATE_WRITE = 23
 Reserve = Callable[[int, int, int], None]
 
 
-class Fallback(enum.StrEnum):
+class SlabFallback(enum.StrEnum):
     """Why a payload is not in the slab."""
 
     SLAB_FULL = "slab_full"
@@ -116,16 +116,16 @@ class Slab:
         """Encode straight into a free slot: its offset and generation. Raises `NotPlaced`."""
         size = _SLOT_BYTES + encoding.size_bytes
         if size > self.size_bytes // 2:
-            raise NotPlaced(Fallback.TOO_LARGE)
+            raise NotPlaced(SlabFallback.TOO_LARGE)
         self._collect()
         offset = self._slots.take(size)
         if offset is None:
-            raise NotPlaced(Fallback.SLAB_FULL)
+            raise NotPlaced(SlabFallback.SLAB_FULL)
         try:
             self._prepare(offset, size)
         except OSError as error:
             self._slots.free(offset)
-            raise NotPlaced(Fallback.NO_MEMORY, str(error)) from error
+            raise NotPlaced(SlabFallback.NO_MEMORY, str(error)) from error
         self._generation += 1
         self._offsets[self._generation] = offset
         self._awaited[offset // UNIT_BYTES] = self._generation
@@ -195,11 +195,11 @@ class AttachedSlab:
         """The blob in a slot, read-only. Raises `PayloadLost` when it is not there."""
         end = offset + _SLOT_BYTES + size
         if offset % UNIT_BYTES or size > MAX_PAYLOAD_BYTES or end > len(self._memory):
-            raise PayloadLost(Fallback.SLOT_LOST, f"no slot of {size} bytes at {offset}")
+            raise PayloadLost(SlabFallback.SLOT_LOST, f"no slot of {size} bytes at {offset}")
         if self._touched.is_new(offset, _SLOT_BYTES + size):
             self._touched.touch(offset, _SLOT_BYTES + size)
         if _SLOT.unpack_from(self._memory, offset) != (generation, size):
-            raise PayloadLost(Fallback.SLOT_LOST, f"generation {generation} is gone")
+            raise PayloadLost(SlabFallback.SLOT_LOST, f"generation {generation} is gone")
         owner = np.frombuffer(self._memory, np.uint8, size, offset + _SLOT_BYTES)
         # Every view of the blob holds this array: it dies with the last of them.
         mark = weakref.finalize(owner, _mark, self._marks, offset // UNIT_BYTES, generation)

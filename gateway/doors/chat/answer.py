@@ -10,7 +10,15 @@ from msgspec import UNSET
 from antiphon.errors import AntiphonError
 from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
-from gateway.calls.events import AudioDelta, Event, Finished, ImageDelta, Started, TextDelta, Usage
+from gateway.calls.events import (
+    AudioProduced,
+    Event,
+    ImageProduced,
+    SegmentFinished,
+    SegmentStarted,
+    SegmentUsage,
+    TextProduced,
+)
 from gateway.doors.chat.schema import (
     AnswerMessage,
     AudioAnswer,
@@ -76,18 +84,18 @@ class WholeAnswer:
     def add(self, event: Event) -> bytes:
         """Take an event; the last one makes the response."""
         match event:
-            case Started():
+            case SegmentStarted():
                 self._model, self._sample_rate_hz = event.model, event.sample_rate_hz
-            case TextDelta():
+            case TextProduced():
                 self._text.append(event.text)
                 # Written at once: all together would keep the event loop from others.
                 for each in map(_content_logprob, event.logprobs):
                     self._logprobs.append(msgspec.Raw(msgspec.json.encode(each)))
-            case AudioDelta():
+            case AudioProduced():
                 self._pcm16.append(to_pcm16(event.samples))
-            case ImageDelta():
+            case ImageProduced():
                 self._images += _images(event)
-            case Finished():
+            case SegmentFinished():
                 self._usage = _usage(event.usage)
                 self._choice = Choice(
                     message=self._message(),
@@ -142,16 +150,16 @@ class StreamAnswer:
     def add(self, event: Event) -> bytes:
         """What to send for an event; b"" when there is nothing yet."""
         match event:
-            case Started():
+            case SegmentStarted():
                 self._model = event.model
                 return self._opening()
-            case TextDelta():
+            case TextProduced():
                 return self._text(event)
-            case AudioDelta():
+            case AudioProduced():
                 return self._audio(self._base64.add(to_pcm16(event.samples)))
-            case ImageDelta():
+            case ImageProduced():
                 return self._delta(Delta(images=_images(event)))
-            case Finished():
+            case SegmentFinished():
                 return self._closing(event)
 
     def fail(self, error: AntiphonError) -> bytes:
@@ -164,7 +172,7 @@ class StreamAnswer:
         audio = AudioAnswer(id=self._head.audio_id, transcript="")
         return self._delta(Delta(role="assistant", audio=audio))
 
-    def _text(self, event: TextDelta) -> bytes:
+    def _text(self, event: TextProduced) -> bytes:
         """The text, with log probabilities if tokens begin in it; those never come alone."""
         if not event.text:
             return b""
@@ -178,7 +186,7 @@ class StreamAnswer:
     def _audio(self, data: str) -> bytes:
         return self._delta(Delta(audio=AudioAnswer(data=data))) if data else b""
 
-    def _closing(self, finished: Finished) -> bytes:
+    def _closing(self, finished: SegmentFinished) -> bytes:
         """The rest of the audio, why it ended, when the audio expires, the usage, the end."""
         parts = [self._audio(self._base64.flush())]
         parts.append(self._delta(Delta(), _REASONS[finished.finish_reason]))
@@ -222,12 +230,12 @@ def _top_logprob(token: TokenLogprob) -> TopLogprob:
     )
 
 
-def _images(event: ImageDelta) -> list[ImageAnswer]:
+def _images(event: ImageProduced) -> list[ImageAnswer]:
     urls = (f"data:{each.media_type};base64,{to_base64(each.file)}" for each in event.images)
     return [ImageAnswer(image_url=DataUrl(url)) for url in urls]
 
 
-def _usage(usage: Usage) -> UsageAnswer:
+def _usage(usage: SegmentUsage) -> UsageAnswer:
     images = usage.completion_image_tokens
     completion_tokens = usage.completion_tokens + usage.completion_audio_frames + images
     return UsageAnswer(

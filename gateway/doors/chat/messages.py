@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from antiphon.conversation import Message, Part, TextPart
+from antiphon.conversation import ConversationMessage, Part, TextPart
 from antiphon.errors import NotImplementedYet
 from gateway.doors.chat import schema
 from gateway.doors.chat.schema import ChatMessage
@@ -24,7 +24,7 @@ _PART_NAMES: Mapping[type, str] = {
 
 def read_messages(
     chat_messages: tuple[ChatMessage, ...],
-) -> tuple[tuple[Message, ...], Attachments]:
+) -> tuple[tuple[ConversationMessage, ...], Attachments]:
     """The messages, and what their parts refer to by index.
 
     Raises `InvalidArgument` or `NotImplementedYet` with the field.
@@ -36,7 +36,9 @@ def read_messages(
     for index, message in enumerate(chat_messages):
         path = f"messages[{index}]"
         _check_message(message, path)
-        messages.append(Message(_ROLES[message.role], _parts(message, path, attachments)))  # type: ignore[arg-type]
+        role = _ROLES[message.role]
+        parts = _parts(message, path, attachments)
+        messages.append(ConversationMessage(role, parts))  # type: ignore[arg-type]
     return tuple(messages), attachments
 
 
@@ -70,9 +72,9 @@ def _parts(message: ChatMessage, path: str, attachments: Attachments) -> tuple[P
 
 def _part(part: schema.Part, role: str, path: str, attachments: Attachments) -> Part:
     match part:
-        case schema.TextPart(text):
+        case schema.ChatTextPart(text):
             return TextPart(text)
-        case schema.AudioPart(audio):
+        case schema.ChatAudioPart(audio):
             _check_user(role, path, "audio")
             if audio.format != "wav":
                 raise NotImplementedYet(
@@ -80,7 +82,7 @@ def _part(part: schema.Part, role: str, path: str, attachments: Attachments) -> 
                     field=f"{path}.input_audio.format",
                 )
             return attachments.add_recording(Recording(f"{path}.input_audio.data", audio.data))
-        case schema.ImagePart(image):
+        case schema.ChatImagePart(image):
             _check_user(role, path, "an image")
             if image.detail == "low":
                 raise NotImplementedYet(
@@ -88,7 +90,7 @@ def _part(part: schema.Part, role: str, path: str, attachments: Attachments) -> 
                     field=f"{path}.image_url.detail",
                 )
             return attachments.add_image(read_data_url(image.url, IMAGE, f"{path}.image_url.url"))
-        case schema.VideoPart(video):
+        case schema.ChatVideoPart(video):
             _check_user(role, path, "a video")
             return attachments.add_video(read_data_url(video.url, VIDEO, f"{path}.video_url.url"))
         case _:

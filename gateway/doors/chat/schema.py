@@ -19,7 +19,7 @@ MetadataKey = Annotated[str, Meta(max_length=64)]
 Metadata = Annotated[dict[MetadataKey, Label], Meta(max_length=16)]
 
 
-class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
+class ChatTextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
     """Words."""
 
     text: str
@@ -32,7 +32,7 @@ class InputAudio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     format: str
 
 
-class AudioPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="input_audio"):
+class ChatAudioPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="input_audio"):
     """A recording."""
 
     input_audio: InputAudio
@@ -45,7 +45,7 @@ class ImageUrl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     detail: Literal["auto", "high", "low", "original"] | None = None
 
 
-class ImagePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="image_url"):
+class ChatImagePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="image_url"):
     """An image."""
 
     image_url: ImageUrl
@@ -57,7 +57,7 @@ class VideoUrl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     url: str
 
 
-class VideoPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="video_url"):
+class ChatVideoPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="video_url"):
     """A video; an addition to OpenAI's parts, that others have too."""
 
     video_url: VideoUrl
@@ -75,7 +75,15 @@ class RefusalPart(msgspec.Struct, frozen=True, tag="refusal"):
     """Known, not supported yet."""
 
 
-Part = TextPart | AudioPart | ImagePart | VideoPart | AudioUrlPart | FilePart | RefusalPart
+Part = (
+    ChatTextPart
+    | ChatAudioPart
+    | ChatImagePart
+    | ChatVideoPart
+    | AudioUrlPart
+    | FilePart
+    | RefusalPart
+)
 
 
 class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -10,7 +10,7 @@ from starlette.types import Message, Receive, Scope, Send
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import Cancelled, InvalidArgument
 from gateway.doors.http.errors import BodyTooLarge, BodyTooSlow, TooManyValues
-from gateway.doors.http.room import Holding, gave_way
+from gateway.doors.http.room import RoomShare, gave_way
 
 FREE_BYTES = 64 << 10
 """So much of a body takes no room: few words get through whoever fills it with large ones.
@@ -27,7 +27,7 @@ async def read_body(
     scope: Scope,
     receive: Receive,
     config: GatewayConfig,
-    holding: Holding,
+    holding: RoomShare,
     clock: asyncio.Timeout,
 ) -> bytes:
     """The whole body, which takes room in `holding`, before `clock` runs out.

@@ -10,8 +10,8 @@ from starlette.types import Message, Receive, Scope, Send
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError
 from gateway.calls.calls import Calls
-from gateway.calls.events import Event, Started
-from gateway.calls.segment import Segment
+from gateway.calls.events import Event, SegmentStarted
+from gateway.calls.segment import CallSegment
 from gateway.doors.access_log import Entry
 from gateway.doors.ending import tell
 from gateway.doors.http.body import read_body, while_connected
@@ -121,7 +121,7 @@ class Endpoint:
     async def _stream(
         self,
         answer: Answer,
-        segment: Segment,
+        segment: CallSegment,
         entry: Entry,
         transport: asyncio.Transport,
         send: Send,
@@ -129,7 +129,7 @@ class Endpoint:
         """Send events as they come; the response starts with the first of them."""
 
         async def send_event(event: Event) -> None:
-            if isinstance(event, Started):
+            if isinstance(event, SegmentStarted):
                 headers = [_content_type(answer), *_STREAM_HEADERS]
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
             if data := answer.add(event):
@@ -145,7 +145,7 @@ class Endpoint:
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _whole(answer: Answer, segment: Segment, entry: Entry) -> bytes:
+async def _whole(answer: Answer, segment: CallSegment, entry: Entry) -> bytes:
     parts = []
     async for event in segment:
         entry.note(event)

@@ -37,13 +37,13 @@ class Room:
         self.clock = clock
         self._limit_bytes = limit_bytes
         self._full = f"{what} take all of {setting} ({limit_bytes} bytes)"
-        self._holdings: OrderedDict[Holding, None] = OrderedDict()
+        self._holdings: OrderedDict[RoomShare, None] = OrderedDict()
         self.held_bytes = 0
 
     @contextmanager
-    def hold(self, give_way: Callable[[], None]) -> Iterator[Holding]:
+    def hold(self, give_way: Callable[[], None]) -> Iterator[RoomShare]:
         """A holding of nothing yet. `give_way` is called when others need its room."""
-        holding = Holding(self, give_way)
+        holding = RoomShare(self, give_way)
         self._holdings[holding] = None
         try:
             yield holding
@@ -68,16 +68,16 @@ class Room:
             raise NoRoom(self._full, retry_after_s=SILENT_S)
         self.held_bytes += size
 
-    def touch(self, holding: Holding) -> None:
+    def touch(self, holding: RoomShare) -> None:
         """Put it behind those who have moved less lately."""
         self._holdings.move_to_end(holding)
 
-    def forget(self, holding: Holding) -> None:
+    def forget(self, holding: RoomShare) -> None:
         """Know it no more; once is enough."""
         self._holdings.pop(holding, None)
 
 
-class Holding:
+class RoomShare:
     """One client's part of a room."""
 
     def __init__(self, room: Room, give_way: Callable[[], None]) -> None:

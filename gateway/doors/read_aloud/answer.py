@@ -5,7 +5,7 @@ from __future__ import annotations
 import msgspec
 
 from antiphon.errors import AntiphonError
-from gateway.calls.events import AudioDelta, Event, Finished, Started, Usage
+from gateway.calls.events import AudioProduced, Event, SegmentFinished, SegmentStarted, SegmentUsage
 from gateway.doors.http.errors import error_json
 from gateway.doors.http.server_sent import server_sent
 from gateway.doors.read_aloud.schema import SpeechDelta, SpeechDone, SpeechUsage
@@ -33,9 +33,9 @@ class AudioBytes:
     def add(self, event: Event) -> bytes:
         """What to send for an event."""
         match event:
-            case Started() if self._format == "wav":
+            case SegmentStarted() if self._format == "wav":
                 return wav_header(event.sample_rate_hz)
-            case AudioDelta():
+            case AudioProduced():
                 return to_pcm16(event.samples)
         return b""
 
@@ -56,7 +56,7 @@ class AudioEvents:
     def add(self, event: Event) -> bytes:
         """What to send for an event; b"" when there is nothing yet."""
         sent = self._delta(self._base64.add(self._bytes.add(event)))
-        if not isinstance(event, Finished):
+        if not isinstance(event, SegmentFinished):
             return sent
         done = SpeechDone(usage=_usage(event.usage))
         return self._delta(self._base64.flush()) + server_sent(msgspec.json.encode(done))
@@ -69,6 +69,6 @@ class AudioEvents:
         return server_sent(msgspec.json.encode(SpeechDelta(audio=data))) if data else b""
 
 
-def _usage(usage: Usage) -> SpeechUsage:
+def _usage(usage: SegmentUsage) -> SpeechUsage:
     read, made = usage.prompt_tokens, usage.completion_audio_frames
     return SpeechUsage(input_tokens=read, output_tokens=made, total_tokens=read + made)

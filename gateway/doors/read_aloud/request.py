@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from antiphon.conversation import Message, TextPart
+from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import NotImplementedYet
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
@@ -36,7 +36,7 @@ def read_speech(body: bytes, visit: Visit) -> tuple[Order, AudioBytes | AudioEve
     audio_format = _audio_format(speech)
     order = Order(
         model=speech.model,
-        messages=(Message("user", (TextPart(speech.input),)),),
+        messages=(ConversationMessage("user", (TextPart(speech.input),)),),
         outputs=frozenset({AUDIO}),
         reads_aloud=True,
         voice=speech.voice if isinstance(speech.voice, str) else speech.voice.id,

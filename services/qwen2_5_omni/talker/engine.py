@@ -27,7 +27,7 @@ from antiphon.runtime.engine import (
 )
 from antiphon.segment import FinishReason, SegmentKey
 from services.qwen2_5_omni.talker.ids import CODES
-from services.qwen2_5_omni.talker.model import CodecTalker, Drawn, PromptPart
+from services.qwen2_5_omni.talker.model import CodecTalker, DrawnCodes, PromptPart
 from services.qwen2_5_omni.talker.segment import SpokenSegment
 
 # Bounds how long the codes of other segments wait for a long prompt.
@@ -111,7 +111,7 @@ class CodecTalkerEngine:
                 events += self._take(segment, each)
         return events
 
-    def _take(self, segment: SpokenSegment, drawn: Drawn) -> Sequence[EngineEvent]:
+    def _take(self, segment: SpokenSegment, drawn: DrawnCodes) -> Sequence[EngineEvent]:
         """Emit what was drawn, or end with it."""
         if not drawn.decided:
             segment.ended = True

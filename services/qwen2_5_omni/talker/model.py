@@ -58,7 +58,7 @@ class CodeDraw:
 
 
 @dataclass(frozen=True, slots=True)
-class Drawn:
+class DrawnCodes:
     """An id; `decided` is False when the logits left nothing to choose from."""
 
     id_: int
@@ -144,7 +144,7 @@ class CodecTalker:
             self.cache.clear(slot, doubtful.start, doubtful.stop)
         self._slots.free(slot)
 
-    def step(self, parts: Sequence[PromptPart], draws: Sequence[CodeDraw]) -> list[Drawn]:
+    def step(self, parts: Sequence[PromptPart], draws: Sequence[CodeDraw]) -> list[DrawnCodes]:
         """Append the rows of all in one forward; then an id for each of `draws`, in order."""
         ordered = sorted(draws, key=lambda draw: self._decoder.order(draw.span))
         spans = [*(each.span for each in parts), *(each.span for each in ordered)]
@@ -164,7 +164,7 @@ class CodecTalker:
             return []
         drawn = self._draw(states[-len(filled) :], filled, len(draws))
         row_of = {draw.slot: row for row, draw in enumerate(ordered)}
-        return [Drawn(*drawn[row_of[draw.slot]]) for draw in draws]
+        return [DrawnCodes(*drawn[row_of[draw.slot]]) for draw in draws]
 
     def _prompt(self, part: PromptPart) -> Tensor:
         """[n, width]: the thinker's rows, and behind them the voice's."""

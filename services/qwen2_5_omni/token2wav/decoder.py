@@ -9,7 +9,7 @@ from torch import Tensor
 
 from services.qwen2_5_omni.token2wav.flow import Flow, FlowCall
 from services.qwen2_5_omni.token2wav.utterance import Utterance
-from services.qwen2_5_omni.token2wav.vocoder import Vocoder
+from services.qwen2_5_omni.token2wav.vocoder import MelVocoder
 from services.qwen2_5_omni.token2wav.voices import DEFAULT_VOICE, VoiceTensors
 
 
@@ -18,7 +18,7 @@ class Token2Wav:
 
     def __init__(self, module: Any, voices: Mapping[str, VoiceTensors]) -> None:
         self._flow = Flow(module.code2wav_dit_model)
-        self._vocoder = Vocoder(module.code2wav_bigvgan_model)
+        self._vocoder = MelVocoder(module.code2wav_bigvgan_model)
         named = {name.lower(): each for name, each in voices.items()}
         self._voices = {
             name: self._flow.voice(
@@ -50,7 +50,7 @@ class Decoding:
     Nothing may be added to one of them meanwhile.
     """
 
-    def __init__(self, flow: Flow, vocoder: Vocoder, utterances: Sequence[Utterance]) -> None:
+    def __init__(self, flow: Flow, vocoder: MelVocoder, utterances: Sequence[Utterance]) -> None:
         self._vocoder, self._utterances = vocoder, utterances
         parts = [(each, part) for each in utterances if (part := each.next_part()) is not None]
         self._flowing = [each for each, _ in parts]

@@ -17,7 +17,7 @@ CONTEXT = 20
 """Frames on either side of a piece. The layers reach 26; what the last 6 add is below 1e-7."""
 
 
-class Vocoder:
+class MelVocoder:
     """`module` is Hugging Face's BigVGAN, in float32."""
 
     def __init__(self, module: Any) -> None:

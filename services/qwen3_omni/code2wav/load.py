@@ -30,7 +30,7 @@ from services.lm.graphs import Bucketing, graphs_of
 from services.qwen3_omni.code2wav.vocoder import vocoder_of
 from services.vocoder.engine import Code2WavEngine
 from services.vocoder.pace import ACCELERATOR, CPU
-from services.vocoder.stream import Piece, StreamDecoder
+from services.vocoder.stream import StreamDecoder, StreamPiece
 
 # Not in the checkpoint: the model card and its examples write 24 kHz files.
 SAMPLE_RATE_HZ = 24_000
@@ -88,7 +88,7 @@ def _warm_up(decoder: StreamDecoder) -> None:
     states = decoder.new_states(1)
     states.reset(0)
     for frames in WARM_UP_FRAMES:
-        decoder.decode(states, [Piece(0, np.zeros((frames, decoder.groups), np.uint16))])
+        decoder.decode(states, [StreamPiece(0, np.zeros((frames, decoder.groups), np.uint16))])
 
 
 def _read_config(model_dir: Path) -> Qwen3OmniMoeCode2WavConfig:

@@ -36,9 +36,9 @@ from antiphon.runtime.engine import (
 )
 from antiphon.segment import FinishReason, SegmentKey
 from services.qwen3_omni.talker.flight import Flight
-from services.qwen3_omni.talker.model import Chunk, Draw, Talker
+from services.qwen3_omni.talker.model import Draw, PromptRows, Talker
 from services.qwen3_omni.talker.readback import Drawn
-from services.qwen3_omni.talker.segment import Segment
+from services.qwen3_omni.talker.segment import TalkerSegment
 
 CODES = "codes"
 # Bounds how long the frames of other segments wait for a long prompt.
@@ -55,7 +55,7 @@ class TalkerEngine:
         self._model = model
         self._context_limit = context_limit
         self._launch_ahead = launch_ahead
-        self._segments: dict[SegmentKey, Segment] = {}
+        self._segments: dict[SegmentKey, TalkerSegment] = {}
         self._flight: Flight | None = None
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
@@ -72,17 +72,17 @@ class TalkerEngine:
                 f"outputs: the talker makes {CODES!r}, not {sorted(settings.outputs)}",
                 field="outputs",
             )
-        self._segments[key] = Segment(key, voice, settings.sampling, self._model.new_transcript())
+        self._segments[key] = TalkerSegment(key, voice, settings.sampling, self._model.new_prompt())
 
     @torch.inference_mode()
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Store prompt or tokens; see `Transcript`. The first chunk takes a slot.
+        """Store prompt or tokens; see `TalkerPrompt`. The first chunk takes a slot.
 
         Raises `InvalidArgument` over the limit and `ResourceExhausted` without a slot.
         """
         segment = self._segments[key]
-        segment.transcript.accept(chunk)
-        rows = segment.transcript.prompt_rows or 0
+        segment.prompt.accept(chunk)
+        rows = segment.prompt.prompt_rows or 0
         if rows > self._context_limit:
             raise InvalidArgument(
                 f"the prompt takes {rows} talker positions of at most {self._context_limit}",
@@ -126,7 +126,7 @@ class TalkerEngine:
             events += self._hand_on(free)
         return events
 
-    def _launch(self, segments: Collection[Segment]) -> Flight | None:
+    def _launch(self, segments: Collection[TalkerSegment]) -> Flight | None:
         """Start a step of those that can go on; None when it draws nothing."""
         going = [segment for segment in segments if not segment.ended]
         chunks = _take_chunks(going)
@@ -136,20 +136,20 @@ class TalkerEngine:
         readback = self._model.step(chunks, [_next_draw(segment) for segment in drawing])
         return Flight(drawing, readback) if drawing else None
 
-    def _hand_on(self, segments: Collection[Segment]) -> list[EngineEvent]:
+    def _hand_on(self, segments: Collection[TalkerSegment]) -> list[EngineEvent]:
         """What has been found out about segments that are not held."""
         events: list[EngineEvent] = []
         for segment in segments:
             if segment.ended:
                 continue
-            if segment.transcript.silent:
+            if segment.prompt.silent:
                 events += _finish(segment, FinishReason.STOP)
             elif segment.waiting is not None:
                 drawn, segment.waiting = segment.waiting, None
                 events += self._take_frame(segment, drawn)
         return events
 
-    def _take_frame(self, segment: Segment, drawn: Drawn) -> Sequence[EngineEvent]:
+    def _take_frame(self, segment: TalkerSegment, drawn: Drawn) -> Sequence[EngineEvent]:
         """Emit what was drawn, or end with it."""
         step = segment.frames
         if not drawn.decided:
@@ -164,7 +164,7 @@ class TalkerEngine:
         return (Emitted(segment.key, CODES, step, {"codes": drawn.codes}),)
 
 
-def _take_chunks(segments: Collection[Segment]) -> list[Chunk]:
+def _take_chunks(segments: Collection[TalkerSegment]) -> list[PromptRows]:
     """The next chunks of prompts, within the budget; whoever has had least comes first.
 
     So a short prompt is not behind a long one that came before it, and a long one goes
@@ -182,11 +182,11 @@ def _take_chunks(segments: Collection[Segment]) -> list[Chunk]:
             break
         budget -= stop - start
         segment.prefilled = stop
-        chunks.append(Chunk(segment.slot, start, stop, segment.transcript, segment.voice))
+        chunks.append(PromptRows(segment.slot, start, stop, segment.prompt, segment.voice))
     return chunks
 
 
-def _next_draw(segment: Segment) -> Draw:
+def _next_draw(segment: TalkerSegment) -> Draw:
     """The next row and draw of a segment that can, which are launched now."""
     slot, token, step = segment.slot, segment.next_token, segment.launched
     assert slot is not None
@@ -195,10 +195,10 @@ def _next_draw(segment: Segment) -> Draw:
     return Draw(slot, segment.prefilled + step, token, segment.sampling, step)
 
 
-def _finish(segment: Segment, reason: FinishReason) -> Sequence[EngineEvent]:
+def _finish(segment: TalkerSegment, reason: FinishReason) -> Sequence[EngineEvent]:
     """The segment's last events."""
     segment.ended = True
     return (
         Emitted(segment.key, CODES, segment.frames, finish_reason=reason),
-        Completed(segment.key, reason, segment.transcript.prompt_rows or 0, segment.frames),
+        Completed(segment.key, reason, segment.prompt.prompt_rows or 0, segment.frames),
     )

@@ -11,13 +11,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from services.qwen3_omni.talker.readback import Readback
-from services.qwen3_omni.talker.segment import Segment
+from services.qwen3_omni.talker.segment import TalkerSegment
 
 
 class Flight:
     """A step that draws a frame of each of `segments`, in the order of `readback`."""
 
-    def __init__(self, segments: Sequence[Segment], readback: Readback) -> None:
+    def __init__(self, segments: Sequence[TalkerSegment], readback: Readback) -> None:
         self._segments, self._readback = segments, readback
 
     @property

@@ -23,9 +23,9 @@ from services.lm.graphs import Bucketing
 from services.lm.kv_cache import KVCache
 from services.lm.sampler import SamplingRows, choose_each, uniform_each
 from services.lm.slots import Slots
+from services.qwen3_omni.talker.prompt import TalkerPrompt
 from services.qwen3_omni.talker.readback import Readback
 from services.qwen3_omni.talker.rows import RowTable
-from services.qwen3_omni.talker.transcript import Transcript
 
 # The last ids of the vocabulary are control ids, of which only the stop code may be
 # drawn: a literal of `Qwen3OmniMoeForConditionalGeneration.generate`.
@@ -39,13 +39,13 @@ PREDICTOR_SAMPLING = Sampling(
 
 
 @dataclass(frozen=True, slots=True)
-class Chunk:
+class PromptRows:
     """Rows `start` to `stop` of the prompt of the segment in `slot`."""
 
     slot: int
     start: int
     stop: int
-    transcript: Transcript
+    prompt: TalkerPrompt
     voice: str
 
     @property
@@ -129,9 +129,9 @@ class Talker:
         # And how far its positions, behind the prompt, are from its places in the slot.
         self._shifts = [0] * slots
 
-    def new_transcript(self) -> Transcript:
-        """An empty transcript of this checkpoint's ids and widths."""
-        return Transcript(self._special, self.rows.vocabulary, self.rows.hidden_row_width)
+    def new_prompt(self) -> TalkerPrompt:
+        """An empty prompt of this checkpoint's ids and widths."""
+        return TalkerPrompt(self._special, self.rows.vocabulary, self.rows.hidden_row_width)
 
     def take_slot(self) -> int:
         """A slot for a new segment. Raises `ResourceExhausted`."""
@@ -149,7 +149,7 @@ class Talker:
             self.cache.clear(slot, doubtful.start, doubtful.stop)
         self._slots.free(slot)
 
-    def step(self, chunks: Sequence[Chunk], draws: Sequence[Draw]) -> Readback:
+    def step(self, chunks: Sequence[PromptRows], draws: Sequence[Draw]) -> Readback:
         """Append the rows of all in one forward; then a frame for each of `draws`, in order.
 
         A segment may have its last chunk and its first draw in one step. Nothing in here
@@ -161,9 +161,7 @@ class Talker:
         plan = self._decoder.plan(self.cache, spans)
         # Products over the frames' rows alone need as many, too.
         filled = [*ordered, *ordered[-1:] * (LEAST_ROWS - len(ordered))]
-        rows = [
-            self.rows.prompt(each.transcript, each.start, each.stop, each.voice) for each in chunks
-        ]
+        rows = [self.rows.prompt(each.prompt, each.start, each.stop, each.voice) for each in chunks]
         if filled:
             rows.append(self._next_rows(filled))
         turned = self._turned(chunks, ordered)
@@ -174,17 +172,17 @@ class Talker:
         row_of = {draw.slot: row for row, draw in enumerate(ordered)}
         return Readback(drawn, [row_of[draw.slot] for draw in draws], self._to_host.mark())
 
-    def _turned(self, chunks: Sequence[Chunk], draws: Sequence[Draw]) -> Tensor | None:
+    def _turned(self, chunks: Sequence[PromptRows], draws: Sequence[Draw]) -> Tensor | None:
         """The positions of all rows as attention turns them; None if they are plain.
 
         Images and videos take fewer of these than rows, and one along each axis.
         """
         for each in chunks:
-            self._shifts[each.slot] = each.transcript.position_shift
+            self._shifts[each.slot] = each.prompt.position_shift
         slots = [*(each.slot for each in chunks), *(each.slot for each in draws)]
         if not any(self._shifts[slot] for slot in slots):
             return None
-        parts = [each.transcript.positions(each.start, each.stop) for each in chunks]
+        parts = [each.prompt.positions(each.start, each.stop) for each in chunks]
         shifted = np.array([each.position + self._shifts[each.slot] for each in draws], np.int64)
         parts.append(np.repeat(shifted[:, None], 3, axis=1))
         positions = np.concatenate(parts)

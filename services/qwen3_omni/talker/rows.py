@@ -17,7 +17,7 @@ from antiphon.pipelines.files import REMEDY
 from antiphon.pipelines.qwen3_omni import DEFAULT_VOICE
 from antiphon.transport.device_edge import ToDevice, on_device
 from services.lm.tables import project_table
-from services.qwen3_omni.talker.transcript import HEADER_ROWS, Transcript
+from services.qwen3_omni.talker.prompt import HEADER_ROWS, TalkerPrompt
 
 
 class RowTable:
@@ -52,15 +52,15 @@ class RowTable:
         self.vocabulary = len(self._text)
         self.hidden_row_width = int(config.thinker_hidden_size)
 
-    def prompt(self, transcript: Transcript, start: int, stop: int, voice: str) -> Tensor:
+    def prompt(self, prompt: TalkerPrompt, start: int, stop: int, voice: str) -> Tensor:
         """Rows `start` to `stop` [n, hidden] of the prompt, which must be ready."""
         device = self._text.device
-        rows = self._text[on_device(transcript.prompt_text(start, stop), device)]
-        where, hidden = transcript.hidden_rows(start, stop)
+        rows = self._text[on_device(prompt.prompt_text(start, stop), device)]
+        where, hidden = prompt.hidden_rows(start, stop)
         if hidden is not None:
             taken = self._to_device.copy(hidden).to(self._text.dtype)
             rows[on_device(where, device)] = self._project(taken)
-        first = transcript.user_rows + HEADER_ROWS
+        first = prompt.user_rows + HEADER_ROWS
         if stop > first:
             begin = max(start, first)
             rows[begin - start :] += self._codec_side[voice][begin - first : stop - first]

@@ -15,14 +15,14 @@ from dataclasses import dataclass, replace
 
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
+from services.qwen3_omni.talker.prompt import TOKENS, TalkerPrompt
 from services.qwen3_omni.talker.readback import Drawn
-from services.qwen3_omni.talker.transcript import TOKENS, Transcript
 
 CHUNK_ROWS = 128
 
 
 @dataclass(slots=True)
-class Segment:
+class TalkerSegment:
     """`slot` is None until the first chunk; `prefilled` counts prompt rows that are in,
     `launched` draws that the device was asked for and `frames` those that were handed on.
     `waiting` is a draw that has been read and not handed on. After `shown` draws finite
@@ -31,7 +31,7 @@ class Segment:
     key: SegmentKey
     voice: str
     sampling: Sampling
-    transcript: Transcript
+    prompt: TalkerPrompt
     slot: int | None = None
     prefilled: int = 0
     launched: int = 0
@@ -54,13 +54,13 @@ class Segment:
     @property
     def prompt_complete(self) -> bool:
         """Whether the next row is a step's and no longer the prompt's."""
-        total = self.transcript.prompt_rows
+        total = self.prompt.prompt_rows
         return total is not None and self.prefilled == total - 1
 
     @property
     def next_token(self) -> int | None:
         """The text id of the next step's row; None when it has not come."""
-        return self.transcript.text(self.launched - 1)
+        return self.prompt.text(self.launched - 1)
 
     @property
     def can_draw(self) -> bool:
@@ -71,23 +71,23 @@ class Segment:
     @property
     def awaited_edge(self) -> str | None:
         """The edge without which the segment cannot go on; None while a draw is in flight."""
-        if self.ended or self.in_flight or self.transcript.silent:
+        if self.ended or self.in_flight or self.prompt.silent:
             return None
         if self.prompt_complete:
             return TOKENS if self.next_token is None else None
-        return None if self.next_chunk_end else self.transcript.next_prompt_edge
+        return None if self.next_chunk_end else self.prompt.next_prompt_edge
 
     @property
     def next_chunk_end(self) -> int | None:
         """Where the chunk from `prefilled` on ends; None when it is not ready or there is none."""
-        total, start = self.transcript.prompt_rows, self.prefilled
+        total, start = self.prompt.prompt_rows, self.prefilled
         if total is None or start == total - 1:
             return None
         stop = min(start - start % CHUNK_ROWS + CHUNK_ROWS, total - 1)
-        return stop if self.transcript.ready_rows >= stop else None
+        return stop if self.prompt.ready_rows >= stop else None
 
     def bound(self, context_limit: int) -> None:
         """Let the draws end where the context does; the prompt must be known."""
-        room = context_limit - (self.transcript.prompt_rows or 0) + 1
+        room = context_limit - (self.prompt.prompt_rows or 0) + 1
         if self.sampling.max_tokens > room:
             self.sampling = replace(self.sampling, max_tokens=room)

@@ -19,8 +19,8 @@ from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
 from services.lm.warm_up import run_to_the_end
 from services.qwen3_omni.talker.engine import CODES, TalkerEngine
+from services.qwen3_omni.talker.prompt import ANSWER_ROWS, PROMPT, TOKENS
 from services.qwen3_omni.talker.segment import CHUNK_ROWS
-from services.qwen3_omni.talker.transcript import ANSWER_ROWS, PROMPT, TOKENS
 
 FRAMES = 2
 

@@ -35,22 +35,22 @@ from services.lm.sampling import (
     score_together,
 )
 from services.lm.slots import Slots
-from services.qwen3_omni.thinker.generation import Generation
-from services.qwen3_omni.thinker.intake import Intake
-from services.qwen3_omni.thinker.model import Feed, ThinkerModel
+from services.qwen3_omni.thinker.generation import SlotGeneration
+from services.qwen3_omni.thinker.intake import PromptIntake
+from services.qwen3_omni.thinker.model import ThinkerFeed, ThinkerModel
 from services.qwen3_omni.thinker.preparation import Preparations, wait_for_one
 from services.qwen3_omni.thinker.prompt import PreparedPrompt
 from services.qwen3_omni.thinker.schedule import prefill_shares
 from services.qwen3_omni.thinker.segment import INPUT
-from services.qwen3_omni.thinker.segment import Segment as AnySegment
+from services.qwen3_omni.thinker.segment import ThinkerSegment as AnySegment
 from services.text.logprobs import ReplyLogprobs
 
 PREFILL_ROWS = 256
 """Most prompt rows in one step: what bounds how long a step delays those that decode."""
 
-Segment = AnySegment[Generation]
-_Work = list[tuple[Segment, Generation, Feed]]
-_Asked = list[tuple[Segment, Generation, ReplyLogprobs, Sampled]]
+Segment = AnySegment[SlotGeneration]
+_Work = list[tuple[Segment, SlotGeneration, ThinkerFeed]]
+_Asked = list[tuple[Segment, SlotGeneration, ReplyLogprobs, Sampled]]
 
 
 class ThinkerEngine:
@@ -59,7 +59,7 @@ class ThinkerEngine:
     def __init__(
         self,
         model: ThinkerModel,
-        intake: Intake,
+        intake: PromptIntake,
         *,
         prefill_rows: int = PREFILL_ROWS,
         to_host: ToHost | None = None,
@@ -141,7 +141,7 @@ class ThinkerEngine:
 
     def _begin(self, segment: Segment, prompt: PreparedPrompt) -> Iterator[EngineEvent]:
         """Let the prompt's ids go."""
-        segment.generation = Generation(
+        segment.generation = SlotGeneration(
             prompt,
             self._intake.start_reply(segment, prompt),
             row_positions=self._intake.row_positions(prompt),
@@ -150,7 +150,7 @@ class ThinkerEngine:
         yield from segment.emit_prompt(segment.generation)
 
     def _prompt_work(
-        self, waiting: list[tuple[Segment, Generation]], events: list[EngineEvent]
+        self, waiting: list[tuple[Segment, SlotGeneration]], events: list[EngineEvent]
     ) -> _Work:
         """This step's part of the prompts that have, or get, a slot."""
         placed = [each for each in waiting if self._place(each[1])]
@@ -169,7 +169,7 @@ class ThinkerEngine:
             if count
         ]
 
-    def _place(self, generation: Generation) -> bool:
+    def _place(self, generation: SlotGeneration) -> bool:
         """Whether the prompt has a slot; it waits when all are taken."""
         if generation.slot is None:
             claim = self._slots.claim(generation.content)
@@ -183,7 +183,7 @@ class ThinkerEngine:
     def _forward(self, work: _Work, events: list[EngineEvent]) -> None:
         """Run what is to be fed in one batch, and sample where a prompt or id is complete."""
         fed = together(self._model.forward, [feed for _, _, feed in work])
-        sampled: list[tuple[Segment, Generation]] = []
+        sampled: list[tuple[Segment, SlotGeneration]] = []
         logits: list[LogitsRow] = []
         for (segment, generation, feed), outcome in zip(work, fed, strict=True):
             with self._alone(segment, events):
@@ -210,7 +210,7 @@ class ThinkerEngine:
             self._push_scored(asked, events)
 
     def _push(
-        self, segment: Segment, generation: Generation, id_: int, events: list[EngineEvent]
+        self, segment: Segment, generation: SlotGeneration, id_: int, events: list[EngineEvent]
     ) -> None:
         """Add an id to the reply and let go what may go."""
         release = generation.reply.push(id_)
@@ -244,7 +244,7 @@ def _nobody() -> None:
     """Who is woken before anyone is."""
 
 
-def _logits_row(segment: Segment, generation: Generation, logits: torch.Tensor) -> LogitsRow:
+def _logits_row(segment: Segment, generation: SlotGeneration, logits: torch.Tensor) -> LogitsRow:
     """What the segment's next id is chosen from."""
     sampling = segment.settings.sampling
     history = None

@@ -11,14 +11,14 @@ import torch
 from antiphon.errors import Internal
 from services.lm.slots import Claim, Content, Kept, Tapped, join_tapped
 from services.qwen3_omni.thinker.audio import AudioFeatures
-from services.qwen3_omni.thinker.model import Fed, Feed
+from services.qwen3_omni.thinker.model import Fed, ThinkerFeed
 from services.qwen3_omni.thinker.prompt import PreparedPrompt
-from services.text.stopping import Reply
+from services.text.stopping import ReplyText
 
 EncodeAudio = Callable[[AudioFeatures], torch.Tensor]
 
 
-class Generation:
+class SlotGeneration:
     """What the model has done and has still to do for one segment.
 
     `length` counts the positions that the slot holds: those of the prompt, of which
@@ -28,7 +28,7 @@ class Generation:
     def __init__(
         self,
         prompt: PreparedPrompt,
-        reply: Reply,
+        reply: ReplyText,
         *,
         row_positions: npt.NDArray[np.intp],
         audio_id: int,
@@ -68,7 +68,7 @@ class Generation:
         if self.prompt.audio is not None:
             self._encoded = encode_audio(self.prompt.audio)
 
-    def prompt_feed(self, count: int) -> Feed:
+    def prompt_feed(self, count: int) -> ThinkerFeed:
         """The next `count` positions of the prompt."""
         start, end = self.length, self.length + count
         tapped = self._row_positions(start, end) - start
@@ -77,14 +77,16 @@ class Generation:
             first, last = np.searchsorted(self._audio_positions, (start, end))
             audio = self._encoded[first:last]
         sampled = end == len(self.prompt.ids)
-        return Feed(self._slot(), start, self.prompt.ids[start:end], tapped, sampled, audio)
+        return ThinkerFeed(self._slot(), start, self.prompt.ids[start:end], tapped, sampled, audio)
 
-    def reply_feed(self) -> Feed:
+    def reply_feed(self) -> ThinkerFeed:
         """The reply's latest id."""
         latest = np.asarray(self.reply.ids[-1:], dtype=np.int32)
-        return Feed(self._slot(), self.length, latest, np.empty(0, dtype=np.intp), sampled=True)
+        return ThinkerFeed(
+            self._slot(), self.length, latest, np.empty(0, dtype=np.intp), sampled=True
+        )
 
-    def take(self, feed: Feed, fed: Fed) -> None:
+    def take(self, feed: ThinkerFeed, fed: Fed) -> None:
         """Take note of what was fed."""
         if self.remaining:
             positions = self._row_positions(self.length, feed.span.end)

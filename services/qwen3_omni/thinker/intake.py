@@ -16,20 +16,20 @@ from antiphon.pipelines.qwen3_omni import talker_row_positions
 from antiphon.runtime.engine import InputChunk
 from services.qwen3_omni.thinker.preparation import Preparations
 from services.qwen3_omni.thinker.prompt import PreparedPrompt, PromptFactory
-from services.qwen3_omni.thinker.segment import INPUT, PROMPT, TEXT, TOKENS, G, Segment
+from services.qwen3_omni.thinker.segment import INPUT, PROMPT, TEXT, TOKENS, G, ThinkerSegment
 from services.text.detokenizer import Detokenizer, Vocabulary
 from services.text.logprobs import ReplyLogprobs
-from services.text.stopping import Reply
+from services.text.stopping import ReplyText
 
 
 @dataclass(frozen=True, slots=True)
-class Intake:
+class PromptIntake:
     """Makes prompts and replies for one checkpoint."""
 
     prompts: PromptFactory
     vocabulary: Vocabulary
 
-    def store(self, segment: Segment[G], chunk: InputChunk) -> None:
+    def store(self, segment: ThinkerSegment[G], chunk: InputChunk) -> None:
         """Keep the conversation, which comes in one chunk.
 
         Raises `InvalidArgument`, also for messages that are longer than any that fit.
@@ -44,7 +44,7 @@ class Intake:
         segment.input_finished = chunk.segment_finished
 
     def begin(
-        self, segment: Segment[G], preparations: Preparations, done: Callable[[], None]
+        self, segment: ThinkerSegment[G], preparations: Preparations, done: Callable[[], None]
     ) -> None:
         """Start making the prompt of a segment whose input is complete.
 
@@ -59,12 +59,12 @@ class Intake:
     def _make(self, tensors: Tensors, *, speaks: bool) -> PreparedPrompt:
         return self.prompts.prepare(from_tensors(tensors), speaks=speaks)
 
-    def start_reply(self, segment: Segment[G], prompt: PreparedPrompt) -> Reply:
+    def start_reply(self, segment: ThinkerSegment[G], prompt: PreparedPrompt) -> ReplyText:
         """An empty reply with the segment's ways to end; its log probabilities if asked for."""
         sampling = segment.settings.sampling
         if sampling.top_logprobs is not None and segment.wants(TEXT):
             segment.logprobs = ReplyLogprobs(self.vocabulary, sampling.top_logprobs)
-        return Reply(
+        return ReplyText(
             Detokenizer(self.vocabulary),
             stop_ids=frozenset({self.prompts.special.im_end}),
             stop_strings=sampling.stop,

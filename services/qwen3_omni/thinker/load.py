@@ -30,7 +30,7 @@ from services.hugging_face import load_config
 from services.lm.graphs import Bucketing, graphs_of
 from services.qwen3_omni.thinker.audio import AudioFrontEnd
 from services.qwen3_omni.thinker.engine import PREFILL_ROWS, ThinkerEngine
-from services.qwen3_omni.thinker.intake import Intake
+from services.qwen3_omni.thinker.intake import PromptIntake
 from services.qwen3_omni.thinker.model import ThinkerModel
 from services.qwen3_omni.thinker.prompt import PromptFactory
 from services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
@@ -83,11 +83,11 @@ def load(
             config.engine_args, hears=whole, sees=whole and Weights(model_dir).has(VISION_TOWER)
         )
         checkpoint = read_config(model_dir)
-        intake = dataclasses.replace(intake, prompts=_give_sight(model_dir, prompts, media))
+        intake = dataclasses.replace(intake, prompts=_with_vision(model_dir, prompts, media))
         detached = load_engine(model_dir, checkpoint, config, intake, media=media, tapped=whole)
         try:
             rate_hz = prompts.audio.sample_rate_hz if media.audio else None
-            warm_up(detached, rate_hz, _first_sight(media))
+            warm_up(detached, rate_hz, _first_picture(media))
         except BaseException:
             detached.close()
             raise
@@ -106,7 +106,7 @@ def load(
 def _load_torch(
     model_dir: Path,
     config: StageConfig,
-    intake: Intake,
+    intake: PromptIntake,
     prefill_rows: int,
     to_host: ToHost,
     bucketing: Bucketing | None,
@@ -139,7 +139,7 @@ def _load_torch(
     return ThinkerEngine(model, intake, prefill_rows=prefill_rows, to_host=to_host)
 
 
-def load_intake(model_dir: Path, config: StageConfig) -> Intake:
+def load_intake(model_dir: Path, config: StageConfig) -> PromptIntake:
     """Chat template, tokeniser and audio front end of the directory."""
     whole = load_config(Qwen3OmniMoeConfig, model_dir, "thinker_config", "talker_config")
     extractor = _load_extractor(model_dir)
@@ -155,7 +155,7 @@ def load_intake(model_dir: Path, config: StageConfig) -> Intake:
             THINKER, config, whole.thinker_config.text_config.max_position_embeddings
         ),
     )
-    return Intake(prompts, Vocabulary(prompts.chat.tokenizer))
+    return PromptIntake(prompts, Vocabulary(prompts.chat.tokenizer))
 
 
 def _load_extractor(model_dir: Path) -> WhisperFeatureExtractor:
@@ -167,22 +167,22 @@ def _load_extractor(model_dir: Path) -> WhisperFeatureExtractor:
         return cast(WhisperFeatureExtractor, made)
 
 
-def _give_sight(model_dir: Path, prompts: PromptFactory, media: MediaLimits) -> PromptFactory:
+def _with_vision(model_dir: Path, prompts: PromptFactory, media: MediaLimits) -> PromptFactory:
     """The factory with the checkpoint's eyes, if anything may be seen."""
     if not media.sees:
         return prompts
     # Pillow and OpenCV come with vLLM, and nothing else here needs them.
-    from services.qwen3_omni.thinker.sight import load_vision
+    from services.qwen3_omni.thinker.vision_loading import load_vision
 
     vision = load_vision(model_dir, max_images=media.image, max_videos=media.video)
     return dataclasses.replace(prompts, vision=vision)
 
 
-def _first_sight(media: MediaLimits) -> bytes:
+def _first_picture(media: MediaLimits) -> bytes:
     """The picture that warms the engine up; empty if it sees none."""
     if not media.image:
         return b""
-    from services.qwen3_omni.thinker.sight import blank_picture
+    from services.qwen3_omni.thinker.vision_loading import blank_picture
 
     return blank_picture()
 

@@ -28,7 +28,7 @@ Offsets = npt.NDArray[np.intp]
 
 
 @dataclass(frozen=True, slots=True)
-class Feed:
+class ThinkerFeed:
     """New ids of one sequence, from position `start` on.
 
     `audio` [k, hidden] is what stands at the k audio ids among them. `tapped` are
@@ -102,7 +102,7 @@ class ThinkerModel:
         rows: Tensor = encoded.last_hidden_state
         return rows.to(self._words.weight.dtype)
 
-    def forward(self, feeds: Sequence[Feed]) -> list[Fed]:
+    def forward(self, feeds: Sequence[ThinkerFeed]) -> list[Fed]:
         """Append every feed's ids to its sequence, all in one batch."""
         order = sorted(range(len(feeds)), key=lambda index: self._decoder.order(feeds[index].span))
         ordered = [feeds[index] for index in order]
@@ -117,7 +117,7 @@ class ThinkerModel:
         fed = dict(zip(order, _split(ordered, logits, taken), strict=True))
         return [fed[index] for index in range(len(feeds))]
 
-    def _embed(self, feeds: Sequence[Feed]) -> Tensor:
+    def _embed(self, feeds: Sequence[ThinkerFeed]) -> Tensor:
         """Word embeddings [n, hidden], with the audio rows at the audio ids."""
         ids = torch.from_numpy(np.concatenate([each.ids for each in feeds]))
         rows: Tensor = self._words(ids.to(self.device, torch.long))
@@ -130,7 +130,7 @@ class ThinkerModel:
         return rows
 
 
-def _wanted(feeds: Sequence[Feed]) -> tuple[Offsets, Offsets]:
+def _wanted(feeds: Sequence[ThinkerFeed]) -> tuple[Offsets, Offsets]:
     """Rows of the batch to tap, and rows to compute logits of."""
     starts = np.cumsum([0, *(len(each.ids) for each in feeds)])
     tapped = [each.tapped + start for each, start in zip(feeds, starts[:-1], strict=True)]
@@ -138,7 +138,7 @@ def _wanted(feeds: Sequence[Feed]) -> tuple[Offsets, Offsets]:
     return np.concatenate(tapped), np.asarray(sampled, dtype=np.intp)
 
 
-def _split(feeds: Sequence[Feed], logits: Tensor, tapped: Tensor) -> list[Fed]:
+def _split(feeds: Sequence[ThinkerFeed], logits: Tensor, tapped: Tensor) -> list[Fed]:
     """Each feed's part of what was computed."""
     rows = iter(torch.split(tapped, [len(each.tapped) for each in feeds]))
     drawn = iter(logits)

@@ -18,12 +18,12 @@ from services.isolation import alone
 from services.qwen3_omni.thinker.preparation import Preparation
 from services.qwen3_omni.thinker.prompt import PreparedPrompt
 from services.text.logprobs import ReplyLogprobs
-from services.text.stopping import Release, Reply
+from services.text.stopping import ReleasedText, ReplyText
 
 INPUT, PROMPT, TEXT, TOKENS = "input", "prompt", "text", "tokens"
 
 
-class Answer(Protocol):
+class ReplyAnswer(Protocol):
     """A prompt and the reply to it, as far as they leave."""
 
     @property
@@ -31,7 +31,7 @@ class Answer(Protocol):
         """What is answered."""
 
     @property
-    def reply(self) -> Reply:
+    def reply(self) -> ReplyText:
         """The ids so far."""
 
     @property
@@ -43,11 +43,11 @@ class Answer(Protocol):
         """How many positions of the prompt were not computed anew."""
 
 
-G = TypeVar("G", bound=Answer)
+G = TypeVar("G", bound=ReplyAnswer)
 
 
 @dataclass(slots=True)
-class Segment(Generic[G]):
+class ThinkerSegment(Generic[G]):
     """One segment's state; `generation` is there once its input was prepared.
 
     `preparation` is the prompt while it is being made. `spoken` counts the ids that left on
@@ -103,7 +103,7 @@ class Segment(Generic[G]):
         finish = FinishReason.STOP if last else None
         return Emitted(self.key, PROMPT, sent, tensors, finish)
 
-    def emit_reply(self, generation: G, release: Release) -> Iterator[EngineEvent]:
+    def emit_reply(self, generation: G, release: ReleasedText) -> Iterator[EngineEvent]:
         """The latest id with the text that it completes, and the ids that may be spoken now."""
         reply = generation.reply
         if self.wants(TEXT):

@@ -29,7 +29,7 @@ _MP4 = b"ftyp"
 
 
 @dataclass(frozen=True, slots=True)
-class Pace:
+class FramePace:
     """How time becomes positions: `frames` make one of the grid's times, and two of these are
     `step` positions apart."""
 
@@ -37,7 +37,7 @@ class Pace:
     step: int
 
 
-def measure_video(sizes: Sizes, pace: Pace, file: Tensor, name: str) -> Visual:
+def measure_video(sizes: Sizes, pace: FramePace, file: Tensor, name: str) -> Visual:
     """What the header of an MP4 file and its first frame say. Raises `InvalidArgument`."""
     check_samples(file.tobytes(), name)
     capture = _open(file, name)

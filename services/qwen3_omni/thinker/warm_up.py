@@ -15,8 +15,8 @@ from antiphon.chunk import Tensor
 from antiphon.conversation import (
     AudioPart,
     Conversation,
+    ConversationMessage,
     ImagePart,
-    Message,
     Part,
     TextPart,
     to_tensors,
@@ -80,6 +80,6 @@ def _conversation(sample_rate_hz: int | None, picture: bytes) -> InputChunk:
     if picture:
         parts.append(ImagePart(0))
         images = (np.frombuffer(picture, dtype=np.uint8),)
-    message = Message("user", tuple(parts))
+    message = ConversationMessage("user", tuple(parts))
     tensors = to_tensors(Conversation((message,), recordings, images))
     return InputChunk("input", 0, tensors, True, STOP)

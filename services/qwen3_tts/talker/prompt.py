@@ -124,7 +124,7 @@ class Clone:
 
 
 @dataclass(frozen=True, slots=True)
-class Request:
+class SpeechRequest:
     """What is to be said, in ids, and how. `role` are the three ids of an assistant's header.
 
     Names are lower-case; `voice` and `language` may be empty, and `voice` is with a clone.
@@ -163,7 +163,7 @@ class _Rows:
         self.codec += codec
 
 
-def make_prompt(request: Request, ids: SpeechIds) -> Prompt:
+def make_prompt(request: SpeechRequest, ids: SpeechIds) -> Prompt:
     """The prompt of a request. Raises `InvalidArgument`."""
     if len(request.role) != ROLE_ROWS or not request.text:
         raise InvalidArgument("text: there is nothing to say", field="text")
@@ -193,7 +193,7 @@ def make_prompt(request: Request, ids: SpeechIds) -> Prompt:
     )
 
 
-def _tags(request: Request, ids: SpeechIds) -> list[int]:
+def _tags(request: SpeechRequest, ids: SpeechIds) -> list[int]:
     """The codec side of the rows before the text: language, speaker, pad."""
     language = ids.language(request.language, request.voice)
     if language is None:

@@ -17,7 +17,7 @@ from services.qwen3_tts.talker.module import TalkerModule
 from services.qwen3_tts.talker.prompt import FRAME, SPEAKER, Prompt
 
 
-class RowTable:
+class TtsRowTable:
     """Rows of one checkpoint. A text row is a function of its id: all are projected at load."""
 
     def __init__(self, talker: TalkerModule) -> None:

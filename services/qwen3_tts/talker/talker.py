@@ -25,7 +25,7 @@ from services.lm.sampler import SamplingRows, choose_each, uniform_each
 from services.lm.slots import Slots
 from services.qwen3_tts.talker.module import TalkerModule
 from services.qwen3_tts.talker.prompt import Prompt, SpeechIds
-from services.qwen3_tts.talker.rows import RowTable
+from services.qwen3_tts.talker.rows import TtsRowTable
 
 # Literals of the vendor's `generate`: of the last ids of the vocabulary only the stop code may
 # be drawn, and that not among the first draws.
@@ -39,7 +39,7 @@ PREDICTOR_SAMPLING = Sampling(
 
 
 @dataclass(slots=True)
-class Speech:
+class TtsSpeech:
     """One session: `drawn` counts its draws; it is `over` when no frame will follow."""
 
     slot: int
@@ -73,7 +73,7 @@ class TtsTalker:
         rows = max(slots, LEAST_ROWS)
         self._predictor = CodePredictor(module.code_predictor, rows, PREDICTOR_SAMPLING)
         self.groups = self._predictor.groups
-        self._rows = RowTable(module)
+        self._rows = TtsRowTable(module)
         self._device = self._head.device
         vocabulary, width = self._head.shape
         places = torch.arange(vocabulary, device=self._device)
@@ -84,7 +84,7 @@ class TtsTalker:
         self._pending = torch.zeros(slots, width, dtype=self._head.dtype, device=self._device)
 
     @torch.inference_mode()
-    def begin(self, prompt: Prompt, sampling: Sampling) -> Speech:
+    def begin(self, prompt: Prompt, sampling: Sampling) -> TtsSpeech:
         """Take a slot and all of the prompt but its last row. Raises `ResourceExhausted`."""
         slot = self._slots.take()
         if slot is None:
@@ -95,14 +95,14 @@ class TtsTalker:
         self._decoder.append(rows[:-1], plan)
         self._seen[slot] = False
         self._pending[slot] = codec[-1]
-        return Speech(slot, prompt, sampling)
+        return TtsSpeech(slot, prompt, sampling)
 
-    def end(self, speech: Speech) -> None:
+    def end(self, speech: TtsSpeech) -> None:
         """Give the slot back."""
         self._slots.free(speech.slot)
 
     @torch.inference_mode()
-    def draw(self, speeches: Sequence[Speech]) -> list[Tensor | None]:
+    def draw(self, speeches: Sequence[TtsSpeech]) -> list[Tensor | None]:
         """The next frame of each, int64 [groups], or None for one that is over now.
 
         Raises `Internal` when the logits leave nothing to choose from.
@@ -124,7 +124,7 @@ class TtsTalker:
             frames[speech.slot] = None if speech.over else frame
         return [frames[each.slot] for each in speeches]
 
-    def _text(self, speech: Speech) -> int:
+    def _text(self, speech: TtsSpeech) -> int:
         """The text id of the next row."""
         prompt, step = speech.prompt, speech.drawn - 1
         if step < 0:
@@ -132,7 +132,7 @@ class TtsTalker:
         return int(prompt.later[step]) if step < len(prompt.later) else self._ids.tts_pad
 
     def _codes(
-        self, states: Tensor, speeches: Sequence[Speech], slots: Tensor, count: int
+        self, states: Tensor, speeches: Sequence[TtsSpeech], slots: Tensor, count: int
     ) -> Tensor:
         """A frame for each of the states [n, hidden], of which the first `count` are kept."""
         samplings = [each.sampling for each in speeches]

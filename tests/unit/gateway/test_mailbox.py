@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from gateway.calls.mailbox import Mailbox
+from gateway.calls.mailbox import EventMailbox
 
 
 async def settle() -> None:
@@ -14,14 +14,14 @@ async def settle() -> None:
 
 
 async def test_mailbox_keeps_the_order() -> None:
-    mailbox: Mailbox[int] = Mailbox(3)
+    mailbox: EventMailbox[int] = EventMailbox(3)
     for item in range(3):
         await mailbox.put(item)
     assert [await mailbox.get() for _ in range(3)] == [0, 1, 2]
 
 
 async def test_mailbox_stops_its_writers_when_it_is_full() -> None:
-    mailbox: Mailbox[int] = Mailbox(2)
+    mailbox: EventMailbox[int] = EventMailbox(2)
     taken = 0
 
     async def write() -> None:
@@ -43,7 +43,7 @@ async def test_mailbox_stops_its_writers_when_it_is_full() -> None:
 
 
 async def test_mailbox_failure_overtakes_items_and_frees_writers() -> None:
-    mailbox: Mailbox[int] = Mailbox(1)
+    mailbox: EventMailbox[int] = EventMailbox(1)
     await mailbox.put(1)
     writer = asyncio.create_task(mailbox.put(2))
     await settle()
@@ -55,7 +55,7 @@ async def test_mailbox_failure_overtakes_items_and_frees_writers() -> None:
 
 
 async def test_mailbox_failure_wakes_a_waiting_reader() -> None:
-    mailbox: Mailbox[int] = Mailbox(1)
+    mailbox: EventMailbox[int] = EventMailbox(1)
     reader = asyncio.create_task(mailbox.get())
     await settle()
     mailbox.fail(ValueError("lost"))
@@ -64,7 +64,7 @@ async def test_mailbox_failure_wakes_a_waiting_reader() -> None:
 
 
 async def test_mailbox_loses_nothing_when_a_reader_is_cancelled() -> None:
-    mailbox: Mailbox[int] = Mailbox(1)
+    mailbox: EventMailbox[int] = EventMailbox(1)
     reader = asyncio.create_task(mailbox.get())
     await settle()
     reader.cancel()

@@ -9,8 +9,8 @@ from antiphon.chunk import Chunk
 from antiphon.errors import DataLoss, Internal
 from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2, stage_pb2
-from gateway.calls.events import AudioDelta, TextDelta
-from gateway.calls.progress import Progress
+from gateway.calls.events import AudioProduced, TextProduced
+from gateway.calls.progress import SegmentProgress
 from gateway.fleet.lineup import Lineup, Member
 
 EDGES = tuple(
@@ -23,10 +23,10 @@ EDGES = tuple(
 
 
 @pytest.fixture
-def progress() -> Progress:
+def progress() -> SegmentProgress:
     description = stage_pb2.DescribeResponse()
     members = (Member("think", "a:1", description), Member("sing", "b:1", description))
-    return Progress("s", Lineup(members, EDGES, frozenset({"text", "audio"})))
+    return SegmentProgress("s", Lineup(members, EDGES, frozenset({"text", "audio"})))
 
 
 def text(sequence: int, words: str = "", finish: FinishReason | None = None) -> Chunk:
@@ -48,16 +48,18 @@ def report(**counts: int) -> session_pb2.SegmentReport:
     return session_pb2.SegmentReport(**counts)
 
 
-def test_progress_is_complete_when_all_edges_and_reports_have_come(progress: Progress) -> None:
+def test_progress_is_complete_when_all_edges_and_reports_have_come(
+    progress: SegmentProgress,
+) -> None:
     assert progress.unfinished == ("think", "sing")
     delta = progress.add_chunk("think", text(0, "Hi"))
-    assert isinstance(delta, TextDelta)
+    assert isinstance(delta, TextProduced)
     assert delta.text == "Hi"
     assert progress.add_chunk("think", text(1, finish=FinishReason.STOP)) is None
     progress.add_report("think", report(input_positions=3, output_positions=2))
     assert progress.unfinished == ("sing",)
     spoken = progress.add_chunk("sing", audio(0, 2, FinishReason.LENGTH))
-    assert isinstance(spoken, AudioDelta)
+    assert isinstance(spoken, AudioProduced)
     assert spoken.first_sample == 9
     assert not progress.complete
     progress.add_report("sing", report())
@@ -69,14 +71,14 @@ def test_progress_is_complete_when_all_edges_and_reports_have_come(progress: Pro
     assert set(finished.reports) == {"think", "sing"}
 
 
-def test_progress_waits_for_an_edge_when_the_report_came_first(progress: Progress) -> None:
+def test_progress_waits_for_an_edge_when_the_report_came_first(progress: SegmentProgress) -> None:
     progress.add_report("think", report())
     progress.add_report("sing", report())
     assert not progress.complete
     assert progress.unfinished == ("sing", "think")
 
 
-def test_progress_takes_the_end_of_a_stream_for_a_report(progress: Progress) -> None:
+def test_progress_takes_the_end_of_a_stream_for_a_report(progress: SegmentProgress) -> None:
     progress.add_chunk("think", text(0, finish=FinishReason.STOP))
     progress.add_chunk("sing", audio(0, 1, FinishReason.STOP))
     progress.add_end("think")
@@ -84,7 +86,7 @@ def test_progress_takes_the_end_of_a_stream_for_a_report(progress: Progress) -> 
     assert progress.complete
 
 
-def test_progress_refuses_the_end_of_a_stream_that_owes_an_edge(progress: Progress) -> None:
+def test_progress_refuses_the_end_of_a_stream_that_owes_an_edge(progress: SegmentProgress) -> None:
     with pytest.raises(Internal, match="before it had finished audio"):
         progress.add_end("sing")
 
@@ -98,12 +100,14 @@ def test_progress_refuses_the_end_of_a_stream_that_owes_an_edge(progress: Progre
         ("think", Chunk("s", "mel")),
     ],
 )
-def test_progress_refuses_a_chunk_out_of_place(progress: Progress, role: str, chunk: Chunk) -> None:
+def test_progress_refuses_a_chunk_out_of_place(
+    progress: SegmentProgress, role: str, chunk: Chunk
+) -> None:
     with pytest.raises(DataLoss):
         progress.add_chunk(role, chunk)
 
 
-def test_progress_refuses_a_chunk_after_the_last(progress: Progress) -> None:
+def test_progress_refuses_a_chunk_after_the_last(progress: SegmentProgress) -> None:
     progress.add_chunk("think", text(0, finish=FinishReason.STOP))
     with pytest.raises(DataLoss, match="after the last"):
         progress.add_chunk("think", text(1, "more"))

@@ -7,7 +7,7 @@ import pytest
 
 from antiphon.deployment.schema import GatewayConfig
 from gateway.doors.http.body import FREE_BYTES, read_body
-from gateway.doors.http.room import SILENT_S, Holding, NoRoom, Room
+from gateway.doors.http.room import SILENT_S, NoRoom, Room, RoomShare
 
 
 class Clock:
@@ -33,7 +33,7 @@ class Client:
 
     def __init__(self, room: Room, stack: ExitStack) -> None:
         self.gave_way = False
-        self.holding: Holding = stack.enter_context(room.hold(self._note))
+        self.holding: RoomShare = stack.enter_context(room.hold(self._note))
 
     def _note(self) -> None:
         self.gave_way = True

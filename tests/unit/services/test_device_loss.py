@@ -10,7 +10,7 @@ from antiphon.runtime.engine import EngineEvent, Failed, SegmentSettings
 from antiphon.segment import SegmentKey
 from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 from services.device_loss import device_is_lost
-from services.qwen3_omni.thinker.segment import Segment
+from services.qwen3_omni.thinker.segment import ThinkerSegment
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
 LOST = [
@@ -41,7 +41,7 @@ def test_an_error_that_leaves_the_device_as_it_was_is_not(error: Exception) -> N
 def test_a_segment_does_not_keep_the_loss_of_the_device_to_itself() -> None:
     """It would fail alone, and so would each that follows, on a stage that says SERVING."""
     settings = SegmentSettings("", NEUTRAL_SAMPLING, frozenset())
-    segment: Segment[object] = Segment(SegmentKey("s", 0), settings)  # type: ignore[type-var]
+    segment: ThinkerSegment[object] = ThinkerSegment(SegmentKey("s", 0), settings)  # type: ignore[type-var]
     events: list[EngineEvent] = []
     with pytest.raises(RuntimeError, match="illegal"), segment.alone(events, lambda: None):
         raise RuntimeError(ILLEGAL)

@@ -12,9 +12,9 @@ from antiphon.errors import DataLoss
 from antiphon.testing.link_rig import Changes
 from antiphon.transport.payload import collective
 from antiphon.transport.payload.collective import (
+    CollectiveFallback,
     CollectiveReceiver,
     CollectiveSender,
-    Fallback,
     join_rendezvous,
 )
 from antiphon.transport.payload.transport import NotPlaced, PayloadLost, placed
@@ -75,7 +75,7 @@ async def test_blob_comes_over_the_group_and_proofs_are_checked(ends: Ends) -> N
     ends.close()
     with pytest.raises(NotPlaced) as caught:
         ends.sender.place(encoding)
-    assert caught.value.reason is Fallback.COLLECTIVE_FAILED
+    assert caught.value.reason is CollectiveFallback.COLLECTIVE_FAILED
 
 
 async def test_nothing_is_reserved_for_a_payload_that_is_too_large(ends: Ends) -> None:
@@ -96,5 +96,5 @@ async def test_payload_is_lost_when_its_transfer_is_another_or_never_comes(
     ends.receiver.begin(payload(5, 100))
     with pytest.raises(PayloadLost) as caught:
         await ends.receiver.fetch(payload(5, 100))
-    assert caught.value.reason is Fallback.COLLECTIVE_FAILED
+    assert caught.value.reason is CollectiveFallback.COLLECTIVE_FAILED
     ends.close()

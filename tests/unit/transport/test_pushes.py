@@ -7,7 +7,7 @@ import pytest
 from antiphon.transport.link.outgoing import pushes as module
 from antiphon.transport.link.outgoing.pushes import Pushes
 from antiphon.transport.link.outgoing.send_log import Outgoing
-from antiphon.transport.payload.collective import Fallback
+from antiphon.transport.payload.collective import CollectiveFallback
 from antiphon.transport.payload.transport import PayloadLost, Placement
 from antiphon.v1 import chunk_pb2
 
@@ -24,7 +24,7 @@ class Transfer:
     async def _push(self) -> None:
         await self.ends.wait()
         if self.lost:
-            raise PayloadLost(Fallback.COLLECTIVE_FAILED)
+            raise PayloadLost(CollectiveFallback.COLLECTIVE_FAILED)
 
 
 async def ended(changed: asyncio.Event) -> None:

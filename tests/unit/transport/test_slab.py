@@ -9,7 +9,7 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 
-from antiphon.transport.payload.slab import UNIT_BYTES, AttachedSlab, Fallback, Slab
+from antiphon.transport.payload.slab import UNIT_BYTES, AttachedSlab, Slab, SlabFallback
 from antiphon.transport.payload.transport import NotPlaced, PayloadLost
 from antiphon.wire import blob
 from antiphon.wire.blob import Encoding
@@ -84,7 +84,7 @@ def test_view_is_lost_when_the_generation_is_another(slab: Slab) -> None:
     assert place(slab)[0] == offset
     with pytest.raises(PayloadLost) as caught:
         attached.view(offset, generation, size)
-    assert caught.value.reason is Fallback.SLOT_LOST
+    assert caught.value.reason is SlabFallback.SLOT_LOST
 
 
 @pytest.mark.parametrize(
@@ -102,7 +102,7 @@ def test_placing_is_refused_when_the_slab_is_full_and_goes_on_when_a_slot_is_fre
     placed = [place(slab) for _ in range(7)]
     with pytest.raises(NotPlaced) as caught:
         place(slab)
-    assert caught.value.reason is Fallback.SLAB_FULL
+    assert caught.value.reason is SlabFallback.SLAB_FULL
     slab.release(placed[3][1])
     assert place(slab)[0] == placed[3][0]
     slab.release(999)
@@ -112,7 +112,7 @@ def test_placing_is_refused_when_the_slab_is_full_and_goes_on_when_a_slot_is_fre
 def test_placing_is_refused_when_the_payload_is_too_large(slab: Slab) -> None:
     with pytest.raises(NotPlaced) as caught:
         place(slab, np.zeros(CAPACITY // 2, np.uint8))
-    assert caught.value.reason is Fallback.TOO_LARGE
+    assert caught.value.reason is SlabFallback.TOO_LARGE
 
 
 def test_placing_is_refused_when_memory_is_short_and_goes_on_when_there_is_some() -> None:
@@ -127,11 +127,11 @@ def test_placing_is_refused_when_memory_is_short_and_goes_on_when_there_is_some(
     short = True
     with pytest.raises(NotPlaced) as caught:
         place(slab)
-    assert caught.value.reason is Fallback.NO_MEMORY
+    assert caught.value.reason is SlabFallback.NO_MEMORY
     for _ in range(20):
         with pytest.raises(NotPlaced) as caught:
             place(slab)
-        assert caught.value.reason is Fallback.NO_MEMORY
+        assert caught.value.reason is SlabFallback.NO_MEMORY
     short = False
     # As many as ever: what could not be had has taken no slot.
     for _ in range(7):

@@ -13,7 +13,7 @@ from antiphon.wire.chunks import inline_bytes
 from antiphon.wire.frames import Frame
 
 
-class Agreement:
+class ConsumerAgreement:
     """Payloads come over the transport that was agreed on, and over the link itself."""
 
     def __init__(self, settings: LinkSettings, state: LinkState, attach: Attach) -> None:

@@ -22,7 +22,7 @@ from antiphon.errors import (
     InvalidArgument,
     ResourceExhausted,
 )
-from antiphon.transport.link.incoming.agreement import Agreement
+from antiphon.transport.link.incoming.agreement import ConsumerAgreement
 from antiphon.transport.link.incoming.link import MAX_RESPONSES, IncomingLink
 from antiphon.transport.payload.registry import Attach
 from antiphon.transport.payload.transport import PayloadLost
@@ -61,7 +61,7 @@ class IncomingConnection:
         self._context = context
         self._arrived = arrived
         self._failed = failed
-        self._agreement = Agreement(settings, link.state, attach)
+        self._agreement = ConsumerAgreement(settings, link.state, attach)
         self._loop = asyncio.get_running_loop()
         self._control: deque[stage_pb2.LinkResponse] = deque()
         self._asked_again = False

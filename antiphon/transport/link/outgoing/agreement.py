@@ -24,7 +24,7 @@ LAST_OFFER_S = 60.0
 log = logging.getLogger(__name__)
 
 
-class Agreement:
+class ProducerAgreement:
     """`chosen` takes payloads, `fallback` those that it does not; they may be the same.
 
     `changed` is the link's: set when there is something to `offer_if_due`.

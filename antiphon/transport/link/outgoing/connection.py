@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
-from antiphon.transport.link.outgoing.agreement import Agreement
+from antiphon.transport.link.outgoing.agreement import ProducerAgreement
 from antiphon.transport.link.outgoing.payloads import Payloads
 from antiphon.transport.link.outgoing.send_log import Outgoing, SendLog
 from antiphon.transport.payload.registry import MakeSenders, is_reason
@@ -41,7 +41,9 @@ class OutgoingConnection:
         self._log = send_log
         self._changed = changed
         self._state = state
-        self._agreement = Agreement(settings, state, make_senders, self._write_message, changed)
+        self._agreement = ProducerAgreement(
+            settings, state, make_senders, self._write_message, changed
+        )
         self._payloads = Payloads(self._agreement, state, changed)
         self._writing = asyncio.Lock()
         self._leaving = False

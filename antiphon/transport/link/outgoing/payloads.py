@@ -11,7 +11,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 
-from antiphon.transport.link.outgoing.agreement import Agreement
+from antiphon.transport.link.outgoing.agreement import ProducerAgreement
 from antiphon.transport.link.outgoing.pushes import Pushes
 from antiphon.transport.link.outgoing.send_log import Outgoing
 from antiphon.transport.payload.transport import (
@@ -30,7 +30,9 @@ log = logging.getLogger(__name__)
 class Payloads:
     """`changed` is the link's: set when a blob that was on its way is there."""
 
-    def __init__(self, agreement: Agreement, state: LinkState, changed: asyncio.Event) -> None:
+    def __init__(
+        self, agreement: ProducerAgreement, state: LinkState, changed: asyncio.Event
+    ) -> None:
         self._agreement = agreement
         self._state = state
         self._pushes = Pushes(changed)

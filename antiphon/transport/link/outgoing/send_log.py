@@ -43,7 +43,7 @@ class Outgoing:
 
 
 @dataclass(slots=True)
-class _Session:
+class _SessionLog:
     """What one session has on the link; `sent` chunks are not acknowledged."""
 
     waiting: deque[Outgoing] = field(default_factory=deque)
@@ -62,7 +62,7 @@ class SendLog:
     def __init__(self, session_bytes: int, link_bytes: int) -> None:
         self._session_bytes = session_bytes
         self._link_bytes = link_bytes
-        self._sessions: dict[str, _Session] = {}
+        self._sessions: dict[str, _SessionLog] = {}
         # Those of which something waits; the first is the next whose turn it is.
         self._turns: OrderedDict[str, None] = OrderedDict()
         self._sent: deque[Outgoing] = deque()
@@ -87,7 +87,7 @@ class SendLog:
     def append(self, chunk: Outgoing) -> None:
         """A chunk to send. Raises `ResourceExhausted` when too much waits already."""
         size, session_id = chunk.size_bytes, chunk.session_id
-        session = self._sessions.get(session_id) or _Session()
+        session = self._sessions.get(session_id) or _SessionLog()
         if session.waiting and session.waiting_bytes + size > self._session_bytes:
             raise _refusal(chunk, f"{self._session_bytes} bytes of the session wait on the link")
         share = self._link_bytes // len(self._sessions.keys() | {session_id})
@@ -164,7 +164,7 @@ class SendLog:
             self._turns.move_to_end(chunk.session_id, last=False)
         return again
 
-    def _unsent(self, chunk: Outgoing) -> _Session:
+    def _unsent(self, chunk: Outgoing) -> _SessionLog:
         """Take a chunk off what its session has sent."""
         session = self._sessions[chunk.session_id]
         session.sent -= 1

@@ -22,12 +22,12 @@ import numpy as np
 from antiphon.errors import AntiphonError, Internal
 from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
-from services.qwen3_omni.thinker.intake import Intake
+from services.qwen3_omni.thinker.intake import PromptIntake
 from services.qwen3_omni.thinker.preparation import Preparations
 from services.qwen3_omni.thinker.prompt import PreparedPrompt
 from services.qwen3_omni.thinker.segment import INPUT
-from services.qwen3_omni.thinker.segment import Segment as AnySegment
-from services.qwen3_omni.thinker.vllm_engine.generation import Generation
+from services.qwen3_omni.thinker.segment import ThinkerSegment as AnySegment
+from services.qwen3_omni.thinker.vllm_engine.generation import VllmGeneration
 from services.qwen3_omni.thinker.vllm_engine.prompt_check import PromptCheck
 from services.qwen3_omni.thinker.vllm_engine.prompt_media import PromptMedia
 from services.vllm.mailbox import (
@@ -38,13 +38,13 @@ from services.vllm.mailbox import (
     Rows,
     Tokens,
 )
-from services.vllm.order import Order
+from services.vllm.order import VllmOrder
 from services.vllm.scores import scores_at
 
 ROWS_TIMEOUT_S = 10.0
 """Longest wait for hidden rows once the reply has ended."""
 
-Segment = AnySegment[Generation]
+Segment = AnySegment[VllmGeneration]
 
 
 class Host(Protocol):
@@ -56,7 +56,7 @@ class Host(Protocol):
     def watch(self, changed: Callable[[AntiphonError | None], None]) -> None:
         """See `DetachedEngine.watch`."""
 
-    def submit(self, order: Order) -> None:
+    def submit(self, order: VllmOrder) -> None:
         """Carry an order out; what comes of it goes to the mailbox."""
 
     def cancel(self, number: int) -> None:
@@ -68,7 +68,7 @@ class VllmThinkerEngine:
 
     def __init__(
         self,
-        intake: Intake,
+        intake: PromptIntake,
         check: PromptCheck,
         host: Host,
         mailbox: Mailbox,
@@ -158,11 +158,11 @@ class VllmThinkerEngine:
         reply = self._intake.start_reply(segment, prompt)
         positions = self._intake.row_positions(prompt)
         number = next(self._numbers)
-        generation = Generation(number, prompt, reply, positions, rows_due=0)
+        generation = VllmGeneration(number, prompt, reply, positions, rows_due=0)
         segment.generation = generation
         if segment.wants_rows(generation):
             generation.rows_due = len(positions)
-        order = Order(
+        order = VllmOrder(
             number,
             short,
             PromptMedia(prompt.audio, prompt.visuals),
@@ -194,7 +194,11 @@ class VllmThinkerEngine:
             self._stop(segment)
 
     def _take_ids(
-        self, tokens: Tokens, segment: Segment, generation: Generation, events: list[EngineEvent]
+        self,
+        tokens: Tokens,
+        segment: Segment,
+        generation: VllmGeneration,
+        events: list[EngineEvent],
     ) -> None:
         """Push the next ids; those behind the reply's end are nobody's."""
         if tokens.prompt_ids is not None:
@@ -226,7 +230,7 @@ class VllmThinkerEngine:
         late = [each for each in self._begun() if (each.overdue_at or math.inf) <= now]
         return [self._by_number[each.number] for each in late]
 
-    def _begun(self) -> list[Generation]:
+    def _begun(self) -> list[VllmGeneration]:
         begun = (each.generation for each in self._by_number.values())
         return [each for each in begun if each is not None]
 

@@ -11,11 +11,11 @@ from antiphon.chunk import Tensor
 from antiphon.errors import DataLoss
 from antiphon.segment import FinishReason
 from services.qwen3_omni.thinker.prompt import PreparedPrompt
-from services.text.stopping import Reply
+from services.text.stopping import ReplyText
 
 
 @dataclass(slots=True)
-class Generation:
+class VllmGeneration:
     """A prompt that vLLM works on as request `number`, and the reply to it.
 
     `rows_due` counts the hidden rows that have still to come, of those at
@@ -25,7 +25,7 @@ class Generation:
 
     number: int
     prompt: PreparedPrompt
-    reply: Reply
+    reply: ReplyText
     row_positions: npt.NDArray[np.intp]
     rows_due: int
     reused: int = 0

@@ -11,7 +11,7 @@ from vllm import AsyncEngineArgs
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.qwen3_omni import THINKER
-from services.qwen3_omni.thinker.intake import Intake
+from services.qwen3_omni.thinker.intake import PromptIntake
 from services.qwen3_omni.thinker.vllm_engine.architectures import TAPPED_THINKER
 from services.qwen3_omni.thinker.vllm_engine.checkpoint import overrides, text_shape
 from services.qwen3_omni.thinker.vllm_engine.engine import VllmThinkerEngine
@@ -26,7 +26,7 @@ def load_engine(
     model_dir: Path,
     checkpoint: Mapping[str, Any],
     config: StageConfig,
-    intake: Intake,
+    intake: PromptIntake,
     *,
     media: MediaLimits,
     tapped: bool,

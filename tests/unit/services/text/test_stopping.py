@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from antiphon.segment import FinishReason
 from services.text.detokenizer import Detokenizer
-from services.text.stopping import Release, Reply
+from services.text.stopping import ReleasedText, ReplyText
 
 END = 1
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
@@ -29,11 +29,11 @@ class _Outcome:
     text: str
     spoken: list[int]
     finish: FinishReason | None
-    releases: list[Release]
+    releases: list[ReleasedText]
 
 
-def _reply(*pieces: bytes, stop: tuple[str, ...] = (), limit: int = 100) -> Reply:
-    return Reply(
+def _reply(*pieces: bytes, stop: tuple[str, ...] = (), limit: int = 100) -> ReplyText:
+    return ReplyText(
         Detokenizer(_Vocabulary(*pieces)),  # type: ignore[arg-type]
         stop_ids=frozenset({END}),
         stop_strings=stop,
@@ -41,8 +41,8 @@ def _reply(*pieces: bytes, stop: tuple[str, ...] = (), limit: int = 100) -> Repl
     )
 
 
-def _run(reply: Reply, ids: list[int]) -> _Outcome:
-    releases: list[Release] = []
+def _run(reply: ReplyText, ids: list[int]) -> _Outcome:
+    releases: list[ReleasedText] = []
     for id_ in ids:
         releases.append(reply.push(id_))
         if releases[-1].finish:

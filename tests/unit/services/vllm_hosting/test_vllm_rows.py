@@ -16,9 +16,9 @@ from antiphon.errors import DataLoss
 from services.vllm.row_messages import decode_rows, encode_rows
 from services.vllm.row_receiver import RowReceiver
 from services.vllm.row_sender import RowSender
-from services.vllm.spans import Span
+from services.vllm.spans import RowSpan
 
-SPANS = [Span(4, 10, 2), Span(5, 0, 1)]
+SPANS = [RowSpan(4, 10, 2), RowSpan(5, 0, 1)]
 SLOTS = torch.tensor([5, 6, 1])
 TIMEOUT_S = 30.0
 
@@ -34,7 +34,7 @@ class Taken:
     """A receiver with what came to it."""
 
     def __init__(self) -> None:
-        self.rows: queue.Queue[tuple[Span, Tensor]] = queue.Queue()
+        self.rows: queue.Queue[tuple[RowSpan, Tensor]] = queue.Queue()
         self.lost: queue.Queue[int] = queue.Queue()
         self.broken: queue.Queue[int] = queue.Queue()
         self.receiver = RowReceiver(
@@ -87,7 +87,7 @@ def test_requests_are_told_their_loss_when_the_socket_is_stuck(cache: torch.Tens
     sender = RowSender(there, waiting_bytes=big.nbytes)
     slots = torch.arange(1 << 18)
     for number in range(8):
-        sender.send_nowait([Span(number, 0, len(slots))], big, slots)
+        sender.send_nowait([RowSpan(number, 0, len(slots))], big, slots)
     whole, lost = _read_until_told(here, 8)
     assert whole | lost == set(range(8))
     assert lost

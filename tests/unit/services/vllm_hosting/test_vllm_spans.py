@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.vllm.spans import Span, StepRows, Wanted, wanted
+from services.vllm.spans import RowSpan, StepRows, Wanted, wanted
 
 
 def test_request_wants_the_runs_of_its_positions() -> None:
@@ -26,14 +26,14 @@ def test_request_wants_nothing_when_it_does_not_say_so(
 
 def test_rows_leave_once_when_a_preempted_request_computes_them_again() -> None:
     request = Wanted(1, [(2, 10)])
-    assert request.take(6) == [Span(1, 2, 4)]
+    assert request.take(6) == [RowSpan(1, 2, 4)]
     assert request.take(4) == []
     assert request.take(6) == []
-    assert request.take(12) == [Span(1, 6, 4)]
+    assert request.take(12) == [RowSpan(1, 6, 4)]
 
 
 def test_first_step_brings_what_the_prefix_cache_spared() -> None:
-    assert Wanted(1, [(0, 3), (5, 8)]).take(7) == [Span(1, 0, 3), Span(1, 5, 2)]
+    assert Wanted(1, [(0, 3), (5, 8)]).take(7) == [RowSpan(1, 0, 3), RowSpan(1, 5, 2)]
 
 
 @given(
@@ -56,7 +56,7 @@ def test_spans_cover_every_wanted_position_once_and_in_order(
 
 def test_slots_follow_the_block_table() -> None:
     rows = StepRows()
-    rows.add([Span(1, 3, 3), Span(1, 8, 1)], table=[7, 2, 5], block_size=4)
-    rows.add([Span(2, 0, 2)], table=[9], block_size=4)
+    rows.add([RowSpan(1, 3, 3), RowSpan(1, 8, 1)], table=[7, 2, 5], block_size=4)
+    rows.add([RowSpan(2, 0, 2)], table=[9], block_size=4)
     assert np.concatenate(rows.slots).tolist() == [31, 8, 9, 20, 36, 37]
-    assert rows.spans == [Span(1, 3, 3), Span(1, 8, 1), Span(2, 0, 2)]
+    assert rows.spans == [RowSpan(1, 3, 3), RowSpan(1, 8, 1), RowSpan(2, 0, 2)]

@@ -6,8 +6,8 @@ import numpy as np
 
 import antiphon
 from antiphon.client.events import StageReport
-from tools.demo.measure import Measured
-from tools.demo.script import Turn
+from tools.demo.measure import MeasuredAnswer
+from tools.demo.script import ScriptTurn
 
 RATE_HZ = 24_000
 
@@ -20,7 +20,7 @@ def pcm16(seconds: float, level: int) -> bytes:
 def turn(
     *, voice: str = "low", text: str = "Yes.", sound: bytes = b"", first_s: float = 0.25,
     last_s: float = 0.5,
-) -> Turn:  # fmt: skip
+) -> ScriptTurn:  # fmt: skip
     """A turn whose sound arrives in two pieces and whose stages overlap."""
     reports = {
         "thinker": StageReport(0, 0, 0.0, 0.05, 0.1, 0.1),
@@ -30,4 +30,4 @@ def turn(
     stop, usage = antiphon.FinishReason.STOP, antiphon.Usage()
     reply = antiphon.Reply(text, sound, RATE_HZ if sound else 0, stop, usage, reports)
     times = (first_s, last_s) if sound else ()
-    return Turn("Well?", voice, Measured(reply, 0.05, times, last_s))
+    return ScriptTurn("Well?", voice, MeasuredAnswer(reply, 0.05, times, last_s))

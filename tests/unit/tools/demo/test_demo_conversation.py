@@ -15,7 +15,7 @@ from answers import RATE_HZ, pcm16, turn
 from antiphon.client.aio import AsyncClient
 from antiphon.client.events import AudioDelta, Event, Finished, TextDelta
 from antiphon.client.request import Message
-from tools.demo.conversation import REMEMBERED_TURNS, Conversation
+from tools.demo.conversation import REMEMBERED_TURNS, DemoConversation
 from tools.demo.display import Display
 from tools.demo.script import Question
 
@@ -56,8 +56,8 @@ class FakeClient:
         return FakeGeneration([TextDelta(str(len(self.asked))), *sound, end])
 
 
-def conversation(client: FakeClient, out: Path) -> Conversation:
-    return Conversation(cast(AsyncClient, client), ("low", "high"), out, Display(io.StringIO()))
+def conversation(client: FakeClient, out: Path) -> DemoConversation:
+    return DemoConversation(cast(AsyncClient, client), ("low", "high"), out, Display(io.StringIO()))
 
 
 def files(folder: Path) -> set[str]:

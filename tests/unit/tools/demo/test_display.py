@@ -10,7 +10,7 @@ import pytest
 from answers import RATE_HZ, pcm16, turn
 
 from tools.demo.display import Display
-from tools.demo.measure import Progress
+from tools.demo.measure import AnswerProgress
 
 
 class Terminal(io.StringIO):
@@ -42,8 +42,8 @@ def narrow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "40")
 
 
-def progress(text: str, sound: bytes = b"") -> Progress:
-    return Progress(text, bytearray(sound), RATE_HZ if sound else 0)
+def progress(text: str, sound: bytes = b"") -> AnswerProgress:
+    return AnswerProgress(text, bytearray(sound), RATE_HZ if sound else 0)
 
 
 def test_answer_is_a_line_and_its_numbers_when_the_stream_is_no_terminal() -> None:

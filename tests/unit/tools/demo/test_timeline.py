@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from answers import RATE_HZ, pcm16, turn
 
-from tools.demo.timeline import PAUSE_S, Span, conversation_pcm16, place_turns
+from tools.demo.timeline import PAUSE_S, TimelineSpan, conversation_pcm16, place_turns
 
 
 def test_sound_begins_when_its_first_piece_came_and_the_next_turn_when_it_was_heard() -> None:
@@ -25,8 +25,8 @@ def test_spans_are_the_reported_times_after_the_question_and_only_of_stages_that
     _, second = place_turns([turn(), turn()])
     at_s = second.asked_s
     assert second.spans == (
-        Span("thinker", at_s, at_s + 0.05, at_s + 0.1),
-        Span("talker", at_s + 0.02, at_s + 0.06, at_s + 0.4),
+        TimelineSpan("thinker", at_s, at_s + 0.05, at_s + 0.1),
+        TimelineSpan("talker", at_s + 0.02, at_s + 0.06, at_s + 0.4),
     )
 
 

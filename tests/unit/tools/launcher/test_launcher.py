@@ -14,7 +14,7 @@ from fake_services import DRAINING_GATEWAY, GATEWAY, ROLES, STAGE, STUBBORN, Che
 from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.errors import DeadlineExceeded, Unavailable
 from antiphon.testing.local_deployment import local_deployment
-from tools.launcher.events import Exited, LaunchEvent, Listening, Loaded, Output, Started
+from tools.launcher.events import Exited, LaunchEvent, Listening, Loaded, Output, ProcessStarted
 from tools.launcher.launcher import Launcher
 from tools.launcher.plan import with_addresses, with_gateway
 
@@ -32,7 +32,7 @@ class Told(list[LaunchEvent]):
         return [each.service for each in self if isinstance(each, kind)]
 
     def pids(self) -> list[int]:
-        return [each.pid for each in self if isinstance(each, Started)]
+        return [each.pid for each in self if isinstance(each, ProcessStarted)]
 
 
 def launcher(checkout: Checkout, told: Told, **settings: Any) -> Launcher:
@@ -47,7 +47,7 @@ async def test_launcher_tells_addresses_when_all_are_ready(checkout: Checkout) -
         assert running.grpc_address == "127.0.0.1:9000"
         assert set(running.processes) == set(ALL)
         assert running.processes["talker"].address.startswith("127.0.0.1:")
-        assert told.of(Started) == list(ALL)
+        assert told.of(ProcessStarted) == list(ALL)
         assert sorted(told.of(Loaded)) == sorted(told.of(Listening)) == sorted(ALL)
         assert running.startup_s > 0
 
@@ -111,7 +111,7 @@ async def test_launcher_starts_the_gateway_only_when_all_stages_listen(checkout:
     told = Told()
     async with launcher(checkout, told):
         order = [(type(each), each.service) for each in told]
-    gateway = order.index((Started, "gateway"))
+    gateway = order.index((ProcessStarted, "gateway"))
     assert all(order.index((Listening, role)) < gateway for role in ROLES)
 
 
@@ -127,7 +127,7 @@ async def test_launcher_names_the_service_when_it_dies_before_all_are_ready(
         async with launcher(checkout, told):
             pytest.fail("it became ready")
     assert e.value.stage == name
-    assert set(told.of(Exited)) == set(told.of(Started))
+    assert set(told.of(Exited)) == set(told.of(ProcessStarted))
 
 
 async def test_launcher_stops_all_when_one_dies_after_it_was_ready_but_others_were_not(
@@ -165,7 +165,7 @@ async def test_launcher_raises_deadline_exceeded_when_a_stage_never_gets_ready(
         async with launcher(checkout, told, startup_timeout_s=1.0):
             pytest.fail("it became ready")
     assert "code2wav" in caught.value.message
-    assert set(told.of(Exited)) == set(told.of(Started))
+    assert set(told.of(Exited)) == set(told.of(ProcessStarted))
 
 
 @pytest.mark.parametrize("taken", ["gateway.http_listen", "stages.talker.listen"])
@@ -203,7 +203,7 @@ async def test_launcher_stops_all_when_its_start_is_cancelled(checkout: Checkout
     entering.cancel()
     with pytest.raises(asyncio.CancelledError):
         await entering
-    assert set(told.of(Exited)) == set(told.of(Started)) == set(ROLES)
+    assert set(told.of(Exited)) == set(told.of(ProcessStarted)) == set(ROLES)
 
 
 async def test_launcher_kills_a_stage_when_it_does_not_stop(checkout: Checkout) -> None:

@@ -13,7 +13,7 @@ from antiphon.errors import InvalidArgument
 from tools.load import figures
 from tools.load.arrivals import poisson_arrivals
 from tools.load.capacity import CapacitySearch
-from tools.load.measured import Fed, Measured, OwnDelay, Trace
+from tools.load.measured import FedAmounts, Measured, OwnDelay, Trace
 from tools.load.objectives import Objective, good, goodput
 from tools.load.player import Piece, plays_on, underrun
 from tools.load.statistics import distribution, percentile, slope
@@ -126,7 +126,7 @@ def fed_request(
     trace = Trace(0, due_at=100.0, sent_at=100.0)
     for index, (late, took) in enumerate(zip(late_s, took_s, strict=True)):
         due_at = 100.0 + index / frames_per_s
-        trace.fed.append(Fed((index + 1) * FRAME_S, due_at, late))
+        trace.fed.append(FedAmounts((index + 1) * FRAME_S, due_at, late))
         trace.audio.append((due_at + late + took, FRAME_S if index else FIRST_S))
     return trace.end(110.0)
 

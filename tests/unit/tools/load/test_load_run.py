@@ -11,7 +11,7 @@ from antiphon.errors import InvalidArgument, ResourceExhausted, Unavailable
 from tools.load.live import progress_line
 from tools.load.measured import NOT_SENT, UNFINISHED, Trace
 from tools.load.objectives import Objective
-from tools.load.run import Load, Run, run_load
+from tools.load.run import Load, LoadRun, run_load
 
 Work = Callable[[Trace], Awaitable[None]]
 
@@ -38,7 +38,7 @@ async def for_ever(trace: Trace) -> None:
     await asyncio.Event().wait()
 
 
-def errors(run: Run) -> set[str]:
+def errors(run: LoadRun) -> set[str]:
     return {each.error for each in run.requests}
 
 

@@ -25,7 +25,7 @@ from tools.load.http_stream import HttpAddress, get, server_sent_events
 from tools.load.measured import Trace
 from tools.load.openai_stream import ChatPiece, error_of, read_event
 from tools.load.recording import feeds_of, read_recording, write_recording
-from tools.load.served import ServedModel
+from tools.load.served import ModelUnderLoad
 from tools.load.upstream import Timed
 
 
@@ -55,7 +55,7 @@ def test_prompts_are_taken_in_turn() -> None:
 def test_lengths_go_to_the_stages_that_make_text_and_frames(
     outputs: tuple[str, ...], stages: tuple[str, ...], limits: dict[str, int | None]
 ) -> None:
-    model = ServedModel("m", outputs=outputs, sampling_stages=stages)
+    model = ModelUnderLoad("m", outputs=outputs, sampling_stages=stages)
     sampling = model.sampling(Content(reply_tokens=8, frames=12), 5)
     assert {stage: each.max_tokens for stage, each in sampling.items()} == limits
     assert {each.seed for each in sampling.values()} == {5}
@@ -171,7 +171,7 @@ async def test_body_is_read_in_each_of_its_framings(answer: bytes) -> None:
 async def http_error(answer: bytes) -> AntiphonError:
     """What an HTTP request raises when the server answers with this."""
     async with http_server(answer) as address:
-        driver = HttpDriver(address, ServedModel("m"), Content(), timeout_s=30)
+        driver = HttpDriver(address, ModelUnderLoad("m"), Content(), timeout_s=30)
         with pytest.raises(AntiphonError) as caught:
             await driver.ask(Trace(0, 0.0))
     return caught.value

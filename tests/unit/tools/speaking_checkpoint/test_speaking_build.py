@@ -14,7 +14,7 @@ from tools.speaking_checkpoint import build, code2wav_training
 from tools.speaking_checkpoint.__main__ import main
 from tools.speaking_checkpoint.build import PARTS, Recipe, Workshop
 from tools.speaking_checkpoint.requests import Request
-from tools.speaking_checkpoint.training import Run
+from tools.speaking_checkpoint.training import TrainingRun
 from tools.speaking_checkpoint.units import Lexicon, save_lexicon
 
 RECIPE = Recipe(seed=3, code2wav=2, talker=1, thinker=1)
@@ -56,7 +56,7 @@ def test_second_run_trains_nothing_and_writes_the_same(
         raise AssertionError("a step that was complete is repeated")
 
     work, directory = made
-    monkeypatch.setattr(Run, "_step", trained)
+    monkeypatch.setattr(TrainingRun, "_step", trained)
     monkeypatch.setattr(build.units, "make_units", trained)
     Workshop(work, RECIPE).finish(tmp_path / "again")
     assert contents(tmp_path / "again") == contents(directory)
@@ -73,9 +73,9 @@ def test_stopped_recipe_goes_on_where_it_was(
     work = tmp_path / "work"
     work.mkdir()
     save_lexicon(made_up_lexicon, work / "lexicon.npz")
-    step, stepped = Run._step, []
+    step, stepped = TrainingRun._step, []
 
-    def stopping(run: Run, loss: Any) -> dict[str, float]:
+    def stopping(run: TrainingRun, loss: Any) -> dict[str, float]:
         if len(stepped) == 1:
             run.save()
             raise KeyboardInterrupt
@@ -83,7 +83,7 @@ def test_stopped_recipe_goes_on_where_it_was(
         return step(run, loss)
 
     with monkeypatch.context() as patch:
-        patch.setattr(Run, "_step", stopping)
+        patch.setattr(TrainingRun, "_step", stopping)
         with pytest.raises(KeyboardInterrupt):
             Workshop(work, RECIPE).finish(tmp_path / "out")
     assert not (tmp_path / "out").exists()

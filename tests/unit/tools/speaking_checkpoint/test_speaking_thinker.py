@@ -9,7 +9,7 @@ import torch
 
 from antiphon.testing.tiny_tokenizer import TinyVocabulary
 from tools.speaking_checkpoint import thinker_training
-from tools.speaking_checkpoint.dialogues import AUDIO, Dialogues, Turn
+from tools.speaking_checkpoint.dialogues import AUDIO, Dialogues, DialogueTurn
 from tools.speaking_checkpoint.model import make_configuration, make_part
 from tools.speaking_checkpoint.repertoire import HEARD
 from tools.speaking_checkpoint.thinker_training import IGNORED, ThinkerLoss, listen
@@ -78,7 +78,7 @@ def test_recording_takes_the_place_of_its_pads(
     loss: ThinkerLoss, tokenizer: Any, recordings: list[torch.Tensor]
 ) -> None:
     heard: list[torch.Tensor] = []
-    ids = loss._user(Turn(f"hello {AUDIO}", HEARD), random.Random(0), heard)
+    ids = loss._user(DialogueTurn(f"hello {AUDIO}", HEARD), random.Random(0), heard)
     pad = tokenizer.convert_tokens_to_ids("<|audio_pad|>")
     assert len(heard) == 1
     assert any(heard[0] is rows for rows in recordings)
@@ -90,7 +90,7 @@ def test_recording_takes_the_place_of_its_pads(
 def test_recordings_rows_are_put_in_their_order(
     loss: ThinkerLoss, recordings: list[torch.Tensor], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    turns = iter([Turn(AUDIO, HEARD), Turn(AUDIO, HEARD)])
+    turns = iter([DialogueTurn(AUDIO, HEARD), DialogueTurn(AUDIO, HEARD)])
     monkeypatch.setattr(loss._dialogues, "turn", lambda _: next(turns))
     monkeypatch.setattr(loss._dialogues, "system", lambda _: None)
     rows, _ = loss._draw(random.Random(0), 1)

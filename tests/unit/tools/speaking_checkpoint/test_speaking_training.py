@@ -15,17 +15,17 @@ from tools.speaking_checkpoint.repertoire import (
     load_repertoire,
     spoken_words,
 )
-from tools.speaking_checkpoint.training import Plan, Run
+from tools.speaking_checkpoint.training import Plan, TrainingRun
 from tools.speaking_checkpoint.vocabulary import _learn, _split
 
 
-def make_run(state: Path, steps: int) -> tuple[torch.nn.Linear, Run]:
+def make_run(state: Path, steps: int) -> tuple[torch.nn.Linear, TrainingRun]:
     torch.manual_seed(0)
     module = torch.nn.Linear(3, 2)
-    return module, Run(module, Plan(steps, 1e-2), state)
+    return module, TrainingRun(module, Plan(steps, 1e-2), state)
 
 
-def train(module: torch.nn.Linear, run: Run) -> None:
+def train(module: torch.nn.Linear, run: TrainingRun) -> None:
     def loss(step: int) -> tuple[torch.Tensor, dict[str, float]]:
         generator = torch.Generator().manual_seed(step)
         value = module(torch.randn(4, 3, generator=generator)).square().mean()
@@ -40,7 +40,7 @@ def test_training_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
     plan = Plan(12, 1e-2)
     torch.manual_seed(0)
     first = torch.nn.Linear(3, 2)
-    stopped = Run(first, plan, tmp_path / "parts.safetensors")
+    stopped = TrainingRun(first, plan, tmp_path / "parts.safetensors")
 
     def interrupted(step: int) -> tuple[torch.Tensor, dict[str, float]]:
         if step == 5:
@@ -52,13 +52,16 @@ def test_training_goes_on_as_if_it_had_not_stopped(tmp_path: Path) -> None:
         stopped.train(interrupted, "test")
     stopped.save()
     second = torch.nn.Linear(3, 2)
-    resumed = Run(second, plan, tmp_path / "parts.safetensors")
+    resumed = TrainingRun(second, plan, tmp_path / "parts.safetensors")
     assert resumed.step == 5
     train(second, resumed)
     torch.testing.assert_close(second.weight, whole.weight, rtol=0, atol=0)
     torch.testing.assert_close(resumed.average["weight"], run.average["weight"], rtol=0, atol=0)
     assert resumed.figures == run.figures
-    assert Run(torch.nn.Linear(3, 2), plan, tmp_path / "parts.safetensors").figures == run.figures
+    assert (
+        TrainingRun(torch.nn.Linear(3, 2), plan, tmp_path / "parts.safetensors").figures
+        == run.figures
+    )
 
 
 def test_state_of_another_plan_is_refused(tmp_path: Path) -> None:

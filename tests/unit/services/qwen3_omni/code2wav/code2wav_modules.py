@@ -21,7 +21,7 @@ from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason
 from services.qwen3_omni.code2wav.vocoder import vocoder_of
 from services.vocoder.batch import StreamStates
-from services.vocoder.stream import Piece, StreamDecoder
+from services.vocoder.stream import StreamDecoder, StreamPiece
 
 ENTRIES = 32
 FRAMES = 60
@@ -105,9 +105,9 @@ def one_shot(module: Qwen3OmniMoeCode2Wav, codes: Tensor) -> Tensor:
     return samples
 
 
-def piece_of(slot: int, codes: Tensor) -> Piece:
+def piece_of(slot: int, codes: Tensor) -> StreamPiece:
     """Frames of a slot, from int64 [n, groups]."""
-    return Piece(slot, codes.numpy().astype(np.uint16))
+    return StreamPiece(slot, codes.numpy().astype(np.uint16))
 
 
 def codes_chunk(

@@ -19,25 +19,25 @@ from code2wav_modules import (
 from torch import Tensor
 
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from antiphon.testing.graph_watch import Watch
+from antiphon.testing.graph_watch import GraphWatch
 from services.lm.graphs import Eager, GraphPool, RowFunction, bucket_sizes
 from services.qwen3_omni.code2wav.vocoder import vocoder_of
 from services.vocoder.batch import StreamStates
 from services.vocoder.buckets import Buckets
-from services.vocoder.pace import Pace
+from services.vocoder.pace import DecodePace
 from services.vocoder.stream import StreamDecoder
 
 SLOTS = 5
 SIZES = (1, 1, 2, 3, 5, 8, 14)
 STEADY = PIPELINE.chunk_policy.steady
-PACE = Pace(step=4 * STEADY, least=4, padding=256)
+PACE = DecodePace(step=4 * STEADY, least=4, padding=256)
 EXACT = {"rtol": 0.0, "atol": 1e-10}
 
 
 class Recorder:
     """A bucketing that notes the shape of each run, and may watch what it does."""
 
-    def __init__(self, watch: Watch | None = None) -> None:
+    def __init__(self, watch: GraphWatch | None = None) -> None:
         self.shapes: list[tuple[int, ...]] = []
         self._watch = watch
 
@@ -97,7 +97,7 @@ def test_buckets_give_the_samples_of_one_shot_for_any_number_of_frames_and_membe
 
 def test_call_without_a_bucket_is_made_as_it_is() -> None:
     decoder, states, recorder = decoder_of("odd"), states_of("odd"), Recorder()
-    run = Buckets(decoder, states, recorder, Pace(step=STEADY, least=4, padding=256), STEADY)
+    run = Buckets(decoder, states, recorder, DecodePace(step=STEADY, least=4, padding=256), STEADY)
     long, company = make_codes(STEADY + 1), make_codes(STEADY)
     with torch.inference_mode():
         rows, (span,) = decoder.advance(states, [piece_of(0, long)], run)
@@ -134,7 +134,7 @@ def test_samples_stay_when_the_next_call_has_the_same_shape() -> None:
 
 @pytest.mark.parametrize("name", CONFIGS)
 def test_a_bucket_does_nothing_that_a_graph_cannot_hold(name: str) -> None:
-    decoder, states, watch = decoder_of(name), states_of(name), Watch()
+    decoder, states, watch = decoder_of(name), states_of(name), GraphWatch()
     run = Buckets(decoder, states, Recorder(watch), PACE, STEADY)
     with torch.no_grad():
         for frames in (1, 3, STEADY):

@@ -24,7 +24,7 @@ from antiphon.runtime.engine import Completed, Emitted
 from antiphon.segment import FinishReason, SegmentKey
 from services.lm.graphs import Bucketing, Eager
 from services.vocoder.engine import Code2WavEngine
-from services.vocoder.pace import ACCELERATOR, CPU, Pace
+from services.vocoder.pace import ACCELERATOR, CPU, DecodePace
 
 
 @pytest.fixture(autouse=True)
@@ -74,7 +74,7 @@ def take(engine: Code2WavEngine, talks: dict[SegmentKey, Talk], held: set[Segmen
 )
 @pytest.mark.parametrize("sessions", [1, 4, 16, 64])
 def test_engine_gives_audio_of_one_shot_when_sessions_come_and_go_at_random(
-    sessions: int, pace: Pace, bucketing: Bucketing | None
+    sessions: int, pace: DecodePace, bucketing: Bucketing | None
 ) -> None:
     rng = np.random.default_rng(sessions)
     slots = max(1, 3 * sessions // 4)
@@ -124,7 +124,7 @@ def test_batches_are_as_close_to_the_truth_as_one_shot_when_dtype_is_float32(nam
 
 
 def test_shares_are_fair_when_more_wait_than_fit() -> None:
-    pace = Pace(step=32, least=4, padding=1)
+    pace = DecodePace(step=32, least=4, padding=1)
     assert pace.shares([]) == []
     assert pace.shares([100]) == [32]
     assert pace.shares([100, 3]) == [16, 3]
@@ -133,9 +133,9 @@ def test_shares_are_fair_when_more_wait_than_fit() -> None:
 
 
 def test_pieces_share_a_call_when_padding_costs_less_than_another() -> None:
-    pace = Pace(step=32, least=4, padding=2)
+    pace = DecodePace(step=32, least=4, padding=2)
     assert pace.grouped([]) == []
     assert pace.grouped([4, 4, 4]) == [[0, 1, 2]]
     assert pace.grouped([25, 4, 25]) == [[0, 2], [1]]
     assert pace.grouped([3, 4, 3, 3]) == [[1, 0, 2], [3]]
-    assert Pace(256, 4, 256).grouped([1, 40, 25]) == [[1, 2, 0]]
+    assert DecodePace(256, 4, 256).grouped([1, 40, 25]) == [[1, 2, 0]]

@@ -33,7 +33,7 @@ from services.qwen3_omni.code2wav.vocoder import vocoder_of
 from services.vocoder.batch import StreamStates
 from services.vocoder.engine import Code2WavEngine
 from services.vocoder.pace import CPU
-from services.vocoder.stream import Piece, Run, StreamDecoder
+from services.vocoder.stream import Run, StreamDecoder, StreamPiece
 
 STOP = FinishReason.STOP
 KEY = SegmentKey("session", 0)
@@ -314,7 +314,7 @@ class FaultyDecoder(StreamDecoder):
     """Breaks at a frame that starts with code 0."""
 
     def advance(
-        self, states: StreamStates, pieces: Sequence[Piece], run: Run | None = None
+        self, states: StreamStates, pieces: Sequence[StreamPiece], run: Run | None = None
     ) -> tuple[Tensor, list[slice]]:
         if any(not piece.codes[0, 0] for piece in pieces):
             raise RuntimeError("out of memory")

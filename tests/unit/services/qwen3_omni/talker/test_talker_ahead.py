@@ -21,8 +21,8 @@ from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, run_segment
 from antiphon.testing.late_copies import LateCopies
 from services.qwen3_omni.talker.engine import TalkerEngine
-from services.qwen3_omni.talker.segment import Segment
-from services.qwen3_omni.talker.transcript import Transcript
+from services.qwen3_omni.talker.prompt import TalkerPrompt
+from services.qwen3_omni.talker.segment import TalkerSegment
 
 KEY, OTHER_KEY = SegmentKey("one", 0), SegmentKey("other", 0)
 
@@ -191,7 +191,7 @@ def test_codes_are_right_when_the_slot_held_no_numbers_that_were_read(
 
 
 def test_positions_are_doubtful_when_no_finite_logits_came_after_them(small: Lab) -> None:
-    segment = Segment(KEY, "ethan", GREEDY, Transcript(small.special, 1000, 8))
+    segment = TalkerSegment(KEY, "ethan", GREEDY, TalkerPrompt(small.special, 1000, 8))
     found = []
     for prefilled, launched, shown in ((9, 0, 0), (9, 2, 0), (9, 2, 1), (9, 2, 2)):
         segment.prefilled, segment.launched, segment.shown = prefilled, launched, shown

@@ -18,7 +18,7 @@ from antiphon.runtime.engine import Engine, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import run_segments
-from antiphon.testing.graph_watch import Watch
+from antiphon.testing.graph_watch import GraphWatch
 from services.lm.attention import Span
 from services.lm.codebooks import CodePredictor
 from services.lm.decoder import Decoder
@@ -37,7 +37,7 @@ class Recorder:
 
     def __init__(self) -> None:
         self.runs: list[list[int]] = []
-        self.watch = Watch()
+        self.watch = GraphWatch()
 
     def __call__(self, function: RowFunction, buffers: Sequence[Tensor], least: int) -> RowFunction:
         runs: list[int] = []

@@ -17,7 +17,7 @@ from antiphon.testing.late_copies import LateCopies
 from antiphon.transport.device_edge import UNIT_BYTES, Staging, ToDevice, ToHost
 from services.lm.graphs import Bucketing, Eager
 from services.qwen3_omni.talker.load import load
-from services.qwen3_omni.talker.model import Chunk, Draw, Talker
+from services.qwen3_omni.talker.model import Draw, PromptRows, Talker
 
 aten = torch.ops.aten
 
@@ -63,9 +63,9 @@ def test_step_waits_for_nothing_when_it_is_launched(
         to_host=ToHost(copies, Staging(2 * UNIT_BYTES, pinned=False)),
         bucketing=bucketing,
     )
-    turn, transcript = lab.turn(1, audio=4), talker.new_transcript()
+    turn, prompt = lab.turn(1, audio=4), talker.new_prompt()
     for chunk in turn.chunks():
-        transcript.accept(chunk)
+        prompt.accept(chunk)
     asked = CopiesAsked()
     with asked, monkeypatch.context() as patch:
         # With a device it waits, out of sight of any mode.
@@ -75,7 +75,7 @@ def test_step_waits_for_nothing_when_it_is_launched(
             Draw(each, 7 * each, 30, replace(SAMPLED, top_k=each, top_p=0.9), each)
             for each in (2, 9, 12)
         ]
-        talker.step([Chunk(slot, 0, 20, transcript, turn.voice)], draws)
+        talker.step([PromptRows(slot, 0, 20, prompt, turn.voice)], draws)
         talker.give_slot_back(slot, range(20))
     # Hidden rows there, and frames back.
     assert (copies.begun, copies.made) == (2, 0)

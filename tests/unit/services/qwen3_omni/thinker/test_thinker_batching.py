@@ -33,7 +33,7 @@ from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
 from services.lm.graphs import Eager, RowFunction
 from services.qwen3_omni.thinker.engine import ThinkerEngine
 from services.qwen3_omni.thinker.load import load
-from services.qwen3_omni.thinker.model import Fed, Feed, ThinkerModel
+from services.qwen3_omni.thinker.model import Fed, ThinkerFeed, ThinkerModel
 
 LONG = ask("the time of the water " * 40)
 DRAWN: list[dict[str, Any]] = [
@@ -231,7 +231,7 @@ class _FaultyModel(ThinkerModel):
     poisoned: frozenset[int] = frozenset()
     as_nan = False
 
-    def forward(self, feeds: Sequence[Feed]) -> list[Fed]:
+    def forward(self, feeds: Sequence[ThinkerFeed]) -> list[Fed]:
         hit = [each.slot in self.poisoned for each in feeds]
         if any(hit) and not self.as_nan:
             raise RuntimeError("poisoned")

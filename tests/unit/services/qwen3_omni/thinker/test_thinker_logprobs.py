@@ -22,7 +22,7 @@ from services.lm.sampling import Sampled, score_together
 from services.qwen3_omni.thinker import engine as engine_module
 from services.text.detokenizer import Detokenizer, Vocabulary
 from services.text.logprobs import ReplyLogprobs
-from services.text.stopping import Reply
+from services.text.stopping import ReplyText
 
 TEXT_ONLY = frozenset({"text"})
 
@@ -214,7 +214,7 @@ def test_entries_leave_with_the_character_that_their_id_begins_in(
     ids: list[int], stop: list[str], end: bool
 ) -> None:
     vocabulary: Any = _Vocabulary()
-    reply = Reply(
+    reply = ReplyText(
         Detokenizer(vocabulary),
         stop_ids=frozenset({_END}),
         stop_strings=stop,

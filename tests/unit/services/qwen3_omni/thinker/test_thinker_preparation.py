@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from thinker_conversations import TEXT, ask, conversation, say, segment
 
-from antiphon.conversation import Conversation, Message, TextPart
+from antiphon.conversation import Conversation, ConversationMessage, TextPart
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import ErrorCode, InvalidArgument
 from antiphon.runtime.engine import Completed, Emitted, Failed, InputChunk, LoadedStage
@@ -24,7 +24,7 @@ from antiphon.runtime.stepping.thread import EngineThread
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, await_ready, run_segment
 from services.qwen3_omni.thinker.engine import ThinkerEngine
-from services.qwen3_omni.thinker.intake import Intake
+from services.qwen3_omni.thinker.intake import PromptIntake
 from services.qwen3_omni.thinker.load import load_intake
 from services.qwen3_omni.thinker.preparation import LARGE_MEDIA_BYTES, LARGE_TEXT_BYTES
 from services.text.chat import ChatTokenizer
@@ -42,7 +42,7 @@ class Held(ChatTokenizer):
         self.began: queue.Queue[int] = queue.Queue()
         self.go_on = threading.Event()
 
-    def encode(self, messages: Sequence[Message]) -> list[int]:
+    def encode(self, messages: Sequence[ConversationMessage]) -> list[int]:
         size = sum(len(p.text) for m in messages for p in m.parts if isinstance(p, TextPart))
         self.began.put(size)
         if size >= LARGE_TEXT_BYTES:
@@ -54,7 +54,7 @@ def with_chat(stage: LoadedStage, chat: ChatTokenizer) -> ThinkerEngine:
     """Another engine with the stage's model, and this tokeniser."""
     engine = stage.engine
     assert isinstance(engine, ThinkerEngine)
-    intake: Intake = engine._intake
+    intake: PromptIntake = engine._intake
     prompts = dataclasses.replace(intake.prompts, chat=chat)
     return ThinkerEngine(engine._model, dataclasses.replace(intake, prompts=prompts))
 

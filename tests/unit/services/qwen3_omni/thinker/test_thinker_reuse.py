@@ -8,14 +8,14 @@ import pytest
 from thinker_conversations import AUDIO, TEXT, ask, conversation, recording, say, segment
 from thinker_reference import MARGIN, Reference
 
-from antiphon.conversation import AudioPart, Conversation, Message, TextPart
+from antiphon.conversation import AudioPart, Conversation, ConversationMessage, TextPart
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.engine import Engine, LoadedStage
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, run_segment
 from services.qwen3_omni.thinker.engine import ThinkerEngine
 from services.qwen3_omni.thinker.load import load
-from services.qwen3_omni.thinker.model import Fed, Feed, ThinkerModel
+from services.qwen3_omni.thinker.model import Fed, ThinkerFeed, ThinkerModel
 
 TURN_TOKENS = 12
 SYSTEM = say("You are the voice of the water and of the time.", role="system")
@@ -36,7 +36,10 @@ def _cached(output: SegmentOutput) -> int:
 def _next_turn(so_far: Conversation, output: SegmentOutput, words: str) -> Conversation:
     """The conversation with the reply that came and a new question."""
     reply = output.tensors("text")["utf8"].tobytes().decode()
-    said = (Message("assistant", (TextPart(reply),)), Message("user", (TextPart(words),)))
+    said = (
+        ConversationMessage("assistant", (TextPart(reply),)),
+        ConversationMessage("user", (TextPart(words),)),
+    )
     return Conversation((*so_far.messages, *said), so_far.recordings)
 
 
@@ -88,7 +91,8 @@ def test_audio_that_follows_reused_audio_is_encoded_as_in_the_whole(
     out = run_segment(engine, *segment(heard, max_tokens=TURN_TOKENS))
     more = _next_turn(heard, out, "and this?")
     spoken_to = Conversation(
-        (*more.messages, Message("user", (AudioPart(1),))), (*heard.recordings, recording(1.2, 5))
+        (*more.messages, ConversationMessage("user", (AudioPart(1),))),
+        (*heard.recordings, recording(1.2, 5)),
     )
     again = run_segment(engine, *segment(spoken_to, max_tokens=TURN_TOKENS))
     assert _cached(again) > 0
@@ -149,7 +153,7 @@ class _CountingModel(ThinkerModel):
 
     rows = 0
 
-    def forward(self, feeds: Sequence[Feed]) -> list[Fed]:
+    def forward(self, feeds: Sequence[ThinkerFeed]) -> list[Fed]:
         self.rows += sum(len(each.ids) for each in feeds)
         return super().forward(feeds)
 

@@ -23,8 +23,8 @@ from services.qwen3_omni.thinker.vision import Visual
 
 cv2 = pytest.importorskip("cv2")
 
-from services.qwen3_omni.thinker.sight import load_vision  # noqa: E402 - it needs OpenCV
 from services.qwen3_omni.thinker.video import MAX_VIDEO_S  # noqa: E402
+from services.qwen3_omni.thinker.vision_loading import load_vision  # noqa: E402 - it needs OpenCV
 
 SEEN = (320, 448)
 

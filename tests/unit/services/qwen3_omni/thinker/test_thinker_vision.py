@@ -15,7 +15,7 @@ from thinker_conversations import segment
 from transformers import WhisperFeatureExtractor
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from antiphon.conversation import Conversation, ImagePart, Message, TextPart
+from antiphon.conversation import Conversation, ConversationMessage, ImagePart, TextPart
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen3_omni import SpecialIds
@@ -193,7 +193,10 @@ def test_images_are_refused_when_there_are_too_many(prompts: PromptFactory) -> N
 
 
 def test_images_are_refused_when_not_the_user_shows_them(prompts: PromptFactory) -> None:
-    messages = (Message("system", (ImagePart(0),)), Message("user", (TextPart("Hi"),)))
+    messages = (
+        ConversationMessage("system", (ImagePart(0),)),
+        ConversationMessage("user", (TextPart("Hi"),)),
+    )
     with pytest.raises(InvalidArgument, match="only users"):
         prompts.prepare(Conversation(messages, images=(array(png(32, 32)),)), speaks=False)
 

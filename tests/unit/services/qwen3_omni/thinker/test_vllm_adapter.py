@@ -19,13 +19,13 @@ from antiphon.runtime.engine import Completed, DetachedEngine, Emitted, EngineEv
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import run_segment
 from antiphon.wire.logprobs import logprobs_from_tensors
-from services.qwen3_omni.thinker.intake import Intake
+from services.qwen3_omni.thinker.intake import PromptIntake
 from services.qwen3_omni.thinker.load import load, load_intake
 from services.qwen3_omni.thinker.vllm_engine import engine as engine_module
 from services.qwen3_omni.thinker.vllm_engine.engine import VllmThinkerEngine
 from services.qwen3_omni.thinker.vllm_engine.prompt_check import PromptCheck
 from services.vllm.mailbox import Delivery, Ended, Mailbox, Rows, Tokens
-from services.vllm.order import Order
+from services.vllm.order import VllmOrder
 from services.vllm.scores import scores_at
 
 KEY = SegmentKey("s", 0)
@@ -36,7 +36,7 @@ class Told:
 
     def __init__(self) -> None:
         self.fault: AntiphonError | None = None
-        self.orders: list[Order] = []
+        self.orders: list[VllmOrder] = []
         self.cancelled: list[int] = []
 
     def check_up(self) -> None:
@@ -46,7 +46,7 @@ class Told:
     def watch(self, changed: Callable[[AntiphonError | None], None]) -> None:
         changed(self.fault)
 
-    def submit(self, order: Order) -> None:
+    def submit(self, order: VllmOrder) -> None:
         self.orders.append(order)
 
     def cancel(self, number: int) -> None:
@@ -56,7 +56,7 @@ class Told:
 class Bench:
     """An engine, its host and its mailbox."""
 
-    def __init__(self, directory: Path, intake: Intake) -> None:
+    def __init__(self, directory: Path, intake: PromptIntake) -> None:
         self.host, self.mailbox = Told(), Mailbox()
         vocabulary = read_config(directory)["thinker_config"]["text_config"]["vocab_size"]
         check = PromptCheck(intake.prompts.special, vocabulary, hears=True)
@@ -77,12 +77,12 @@ class Bench:
 
 
 @pytest.fixture(scope="module")
-def intake(small_dir: Path) -> Intake:
+def intake(small_dir: Path) -> PromptIntake:
     return load_intake(small_dir, StageConfig())
 
 
 @pytest.fixture
-def bench(small_dir: Path, intake: Intake) -> Bench:
+def bench(small_dir: Path, intake: PromptIntake) -> Bench:
     made = Bench(small_dir, intake)
     assert isinstance(made.engine, DetachedEngine)
     return made
@@ -117,7 +117,7 @@ def ids_of(events: list[EngineEvent], edge: str) -> list[int]:
 
 
 def test_prompt_leaves_with_the_order_and_words_want_no_rows(
-    bench: Bench, question: Conversation, intake: Intake
+    bench: Bench, question: Conversation, intake: PromptIntake
 ) -> None:
     events = bench.begin(segment(question, max_tokens=7))
     (order,) = bench.host.orders
@@ -167,7 +167,7 @@ class Flat:
 
 
 def test_logprobs_stay_with_their_ids_when_an_update_carries_several(
-    bench: Bench, question: Conversation, said: list[int], intake: Intake
+    bench: Bench, question: Conversation, said: list[int], intake: PromptIntake
 ) -> None:
     prompt = ids_of(bench.begin(segment(question, top_logprobs=2)), "prompt")
     assert bench.host.orders[0].sampling.top_logprobs == 2
@@ -206,7 +206,7 @@ def test_segment_fails_when_vllm_keeps_back_the_logprobs_that_were_asked_for(
 
 
 def test_ids_behind_a_stop_string_are_nobodys_and_vllm_is_stopped(
-    bench: Bench, question: Conversation, said: list[int], intake: Intake
+    bench: Bench, question: Conversation, said: list[int], intake: PromptIntake
 ) -> None:
     text = intake.prompts.chat.tokenizer.decode(said, skip_special_tokens=True)
     prompt = ids_of(bench.begin(segment(question, stop=(text[3:6],))), "prompt")

@@ -20,7 +20,7 @@ from services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
 from services.qwen3_omni.thinker.vllm_engine.prompt_media import PromptMedia
 from services.vllm import environment
 from services.vllm.mailbox import Delivery, Ended, Mailbox, Tokens
-from services.vllm.order import Order
+from services.vllm.order import VllmOrder
 from services.vllm.restarts import Restarts
 
 pytestmark = [
@@ -75,7 +75,9 @@ class Bench:
         visuals = [Visual("image", (1, 1, 1), 1, each) for each in pixels]
         nothing = np.empty(0, np.intp)
         ids = np.array([1, 2], np.int32)
-        self.host.submit(Order(number, ids, PromptMedia(None, visuals), nothing, GREEDY, STOP, 1))
+        self.host.submit(
+            VllmOrder(number, ids, PromptMedia(None, visuals), nothing, GREEDY, STOP, 1)
+        )
         return number
 
     def take(self, count: int) -> Sequence[Delivery]:

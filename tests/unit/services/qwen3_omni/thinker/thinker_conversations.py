@@ -11,7 +11,7 @@ import numpy.typing as npt
 from antiphon.conversation import (
     AudioPart,
     Conversation,
-    Message,
+    ConversationMessage,
     Role,
     TextPart,
     to_tensors,
@@ -48,7 +48,7 @@ def conversation(*messages: tuple[Role, tuple[str | float, ...]]) -> Conversatio
             else:
                 converted.append(AudioPart(len(recordings)))
                 recordings.append(recording(part, seed=len(recordings)))
-        made.append(Message(role, tuple(converted)))
+        made.append(ConversationMessage(role, tuple(converted)))
     return Conversation(tuple(made), tuple(recordings))
 
 

@@ -16,7 +16,7 @@ from antiphon.chunk import Tensor as Array
 from antiphon.chunk import Tensors
 from antiphon.errors import FailedPrecondition
 from services.qwen3_tts.code2wav.module import CODEC_FOLDER, load_codec_decoder
-from services.vocoder.stream import Piece, StreamDecoder
+from services.vocoder.stream import StreamDecoder, StreamPiece
 
 KINDS = ("custom_voice", "base")
 AUDIO_STEP = 13
@@ -34,8 +34,8 @@ def stream(decoder: StreamDecoder, parts: Sequence[Array], *, prime: Array | Non
     states = decoder.new_states(1)
     states.reset(0)
     if prime is not None:
-        decoder.decode(states, [Piece(0, prime)])
-    return torch.cat([decoder.decode(states, [Piece(0, part)])[0] for part in parts])
+        decoder.decode(states, [StreamPiece(0, prime)])
+    return torch.cat([decoder.decode(states, [StreamPiece(0, part)])[0] for part in parts])
 
 
 def check(audio: Tensor, recorded: Array) -> None:
@@ -102,13 +102,13 @@ def test_sessions_in_company_hear_their_own_audio(
     for slot, name in enumerate(names):
         states.reset(slot)
         if name.startswith("codes"):
-            primed.append(Piece(slot, recorded["reference/codes"]))
+            primed.append(StreamPiece(slot, recorded["reference/codes"]))
     decoder.decode(states, primed)
     left = {slot: recorded[f"{name}/codes"] for slot, name in enumerate(names)}
     heard: dict[int, list[Tensor]] = {slot: [] for slot in left}
     while left:
         # Pieces of different lengths, one of each session in a call.
-        pieces = [Piece(slot, codes[: 1 + slot]) for slot, codes in left.items()]
+        pieces = [StreamPiece(slot, codes[: 1 + slot]) for slot, codes in left.items()]
         for piece, samples in zip(pieces, decoder.decode(states, pieces), strict=True):
             heard[piece.slot].append(samples)
             left[piece.slot] = left[piece.slot][len(piece.codes) :]

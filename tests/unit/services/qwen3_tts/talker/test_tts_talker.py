@@ -17,8 +17,8 @@ from antiphon.errors import InvalidArgument, ResourceExhausted
 from antiphon.pipelines.files import read_config
 from antiphon.sampling import Sampling
 from services.qwen3_tts.talker.module import load_talker_module
-from services.qwen3_tts.talker.prompt import Clone, Request, SpeechIds, make_prompt
-from services.qwen3_tts.talker.talker import Speech, TtsTalker
+from services.qwen3_tts.talker.prompt import Clone, SpeechIds, SpeechRequest, make_prompt
+from services.qwen3_tts.talker.talker import TtsSpeech, TtsTalker
 from tests.equality.qwen3_tts.cases import REFERENCE_TEXT, Case, all_cases
 
 CASES = {case.name: case for case in all_cases()}
@@ -40,7 +40,7 @@ class Lab:
         ids: list[int] = self._tokenizer(text)["input_ids"]
         return ids
 
-    def request(self, case: Case) -> Request:
+    def request(self, case: Case) -> SpeechRequest:
         header = self._encode("<|im_start|>assistant\n")
         ids = self._encode(f"<|im_start|>assistant\n{case.text}<|im_end|>")
         turn = f"<|im_start|>user\n{case.instruction}<|im_end|>\n"
@@ -50,7 +50,7 @@ class Lab:
         if clone and case.clone == "codes":
             codes = self._recorded["reference/codes"]
             clone = replace(clone, frames=codes, text=self._encode(REFERENCE_TEXT))
-        return Request(
+        return SpeechRequest(
             role=header,
             text=ids[len(header) : -1],
             instruction=self._encode(turn) if case.instruction else (),
@@ -60,11 +60,11 @@ class Lab:
             whole_text=case.whole_text,
         )
 
-    def begin(self, case: Case) -> Speech:
+    def begin(self, case: Case) -> TtsSpeech:
         sampling = Sampling(0.0, 50, 1.0, 1.05, seed=0, max_tokens=case.max_new_tokens)
         return self.talker.begin(make_prompt(self.request(case), self.ids), sampling)
 
-    def speak(self, speeches: Sequence[Speech]) -> list[list[list[int]]]:
+    def speak(self, speeches: Sequence[TtsSpeech]) -> list[list[list[int]]]:
         """The frames of each, drawn together as long as they go on."""
         frames: dict[int, list[list[int]]] = {each.slot: [] for each in speeches}
         going = list(speeches)

@@ -15,12 +15,12 @@ from antiphon.errors import (
     NotImplementedYet,
 )
 from antiphon.runtime.engine import InputChunk
-from services.qwen3_omni.talker.transcript import Transcript
+from services.qwen3_omni.talker.prompt import TalkerPrompt
 
 
-def make_transcript(lab: Lab) -> Transcript:
+def make_prompt(lab: Lab) -> TalkerPrompt:
     vocabulary = lab.model.config.thinker_config.text_config.vocab_size
-    return Transcript(lab.special, vocabulary, lab.shape.hidden)
+    return TalkerPrompt(lab.special, vocabulary, lab.shape.hidden)
 
 
 def make_turn(lab: Lab) -> Turn:
@@ -122,7 +122,7 @@ def test_chunk_is_refused_when_it_cannot_be_first(small: Lab, case: str) -> None
     make, error = BAD_FIRST_CHUNKS[case]
     turn = make_turn(small)
     with pytest.raises(error):
-        make_transcript(small).accept(make(turn, small))
+        make_prompt(small).accept(make(turn, small))
 
 
 def rows_chunk(turn: Turn, **changes: np.ndarray) -> InputChunk:
@@ -153,16 +153,16 @@ BAD_ROWS: dict[str, Callable[[Turn], InputChunk]] = {
 
 @pytest.mark.parametrize("case", BAD_ROWS)
 def test_rows_are_refused_when_they_are_not_the_prompts(small: Lab, case: str) -> None:
-    turn, transcript = make_turn(small), make_transcript(small)
-    transcript.accept(turn.prompt_chunks()[0])
+    turn, prompt = make_turn(small), make_prompt(small)
+    prompt.accept(turn.prompt_chunks()[0])
     with pytest.raises(DataLoss):
-        transcript.accept(BAD_ROWS[case](turn))
+        prompt.accept(BAD_ROWS[case](turn))
 
 
 @pytest.mark.parametrize("edge", ["prompt", "tokens"])
 def test_chunk_is_refused_when_its_edge_has_ended(small: Lab, edge: str) -> None:
-    turn, transcript = make_turn(small), make_transcript(small)
+    turn, prompt = make_turn(small), make_prompt(small)
     for chunk in turn.prompt_chunks() if edge == "prompt" else turn.token_chunks():
-        transcript.accept(chunk)
+        prompt.accept(chunk)
     with pytest.raises(DataLoss, match="after the last"):
-        transcript.accept(InputChunk(edge, 0, {}))
+        prompt.accept(InputChunk(edge, 0, {}))

@@ -18,7 +18,7 @@ Pixels = npt.NDArray[np.uint8]
 
 
 @dataclass(frozen=True, slots=True)
-class Sight:
+class Picture:
     """A file and its pixels: [height, width, 3], or [frames, height, width, 3] of a clip."""
 
     file: bytes
@@ -37,19 +37,19 @@ def blotches(seed: int, width: int, height: int, *, times: int = 1) -> Pixels:
     return (127.5 + 127.5 * made).astype(np.uint8)
 
 
-def picture(seed: int, width: int, height: int) -> Sight:
+def picture(seed: int, width: int, height: int) -> Picture:
     """A PNG file."""
     from PIL import Image
 
     (pixels,) = blotches(seed, width, height)
     file = io.BytesIO()
     Image.fromarray(pixels).save(file, "PNG")
-    return Sight(file.getvalue(), pixels)
+    return Picture(file.getvalue(), pixels)
 
 
 def clip(
     seed: int, *, size: tuple[int, int], seen: tuple[int, int], indices: Sequence[int], rate: float
-) -> Sight:
+) -> Picture:
     """An MP4 file of frames of `size` (width, height), as many as `indices` reach.
 
     Of them those at `indices` should be seen, made as large as `seen`.
@@ -70,17 +70,17 @@ def clip(
             shown.append(np.ascontiguousarray(read[1][..., ::-1]))
         capture.release()
     large = [Image.fromarray(shown[at]).resize(seen, Image.Resampling.BICUBIC) for at in indices]
-    return Sight(file, np.stack([np.asarray(each) for each in large]))
+    return Picture(file, np.stack([np.asarray(each) for each in large]))
 
 
 def case(*messages: tuple[str, object], **settings: int) -> Case:
-    """A case whose messages show sights: what `conversation` takes, and `Sight`s."""
-    seen: list[Sight] = []
+    """A case whose messages show pictures: what `conversation` takes, and `Picture`s."""
+    seen: list[Picture] = []
 
     def told(piece: object) -> object:
         if isinstance(piece, list):
             return [told(each) for each in piece]
-        if isinstance(piece, Sight):
+        if isinstance(piece, Picture):
             seen.append(piece)
             return piece.file
         return piece

@@ -35,7 +35,7 @@ ANSWER_ROWS = 9
 FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 
 
-class Transcript:
+class TalkerPrompt:
     """One segment's prompt and reply, as far as they have come.
 
     `vocabulary` bounds the ids; `row_width` is the width of hidden rows.

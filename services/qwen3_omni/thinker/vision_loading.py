@@ -1,4 +1,4 @@
-"""A checkpoint's eyes, from its files: needs Pillow and OpenCV, which come with vLLM."""
+"""The vision front end of a checkpoint: needs Pillow and OpenCV, which come with vLLM."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
 
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import read_config
-from services.qwen3_omni.thinker.video import FRAMES_PER_S, Pace, measure_video
+from services.qwen3_omni.thinker.video import FRAMES_PER_S, FramePace, measure_video
 from services.qwen3_omni.thinker.vision import Sizes, VisionFrontEnd, measure_image
 
 _FRAME_SIZE: dict[str, int] = cast(Any, Qwen3OmniMoeProcessorKwargs)._defaults["videos_kwargs"][
@@ -43,7 +43,7 @@ def load_vision(model_dir: Path, *, max_images: int, max_videos: int) -> VisionF
     frames = Sizes(side, _FRAME_SIZE["shortest_edge"], _FRAME_SIZE["longest_edge"])
     return VisionFrontEnd(
         partial(measure_image, images),
-        partial(measure_video, frames, Pace(together, int(step))),
+        partial(measure_video, frames, FramePace(together, int(step))),
         max_images,
         max_videos,
     )
