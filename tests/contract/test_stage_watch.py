@@ -110,7 +110,7 @@ async def test_a_stage_whose_health_stream_has_ended_is_probed_no_more() -> None
     def probes() -> int:
         """Of that stage alone: all tests share their loop."""
         coroutines: list[Any] = [task.get_coro() for task in asyncio.all_tasks()]
-        probing = [each for each in coroutines if each.__qualname__ == "Stage._probe"]
+        probing = [each for each in coroutines if each.__qualname__ == "Replica._probe"]
         return sum(each.cr_frame.f_locals["self"] is stage for each in probing)
 
     async with asyncio.timeout(GENEROUS_S), open_door(probe_timeout_s=GENEROUS_S) as door:
