@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import ctypes
 import gc
 import json
 import os
@@ -39,8 +40,8 @@ CASES_IN_BATCH = {"json": 12, "media": 12, "headers": 12, "leaving": 12, "bulk":
 WARM_UP_ROUNDS = 2
 CASES_OF_GRPC = 400
 WARM_UP_CASES_OF_GRPC = 100
-# The clients and the stages are in this process too, and glibc keeps what it has freed. Each
-# round sends some 8 MB, so a door that keeps what it was sent is above this after ten.
+# The clients and the stages are in this process too. Each round sends some 8 MB, so a door
+# that keeps what it was sent is above this after ten.
 MAX_GROWTH_BYTES = 64 << 20
 # Of what a round makes, all is gone after it but what grows with use: pools, caches, series.
 # A few bodies of one round are more than this.
@@ -254,6 +255,9 @@ async def _left(door: Door) -> tuple[Counter[str], int]:
 
 
 def _resident_bytes() -> int:
+    """Memory that this process holds, without what glibc has freed and kept."""
+    gc.collect()
+    ctypes.CDLL(None).malloc_trim(0)
     with open("/proc/self/statm") as file:
         return int(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
 

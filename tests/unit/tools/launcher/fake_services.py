@@ -56,6 +56,13 @@ STUBBORN = "signal.signal(signal.SIGTERM, signal.SIG_IGN)" + STAGE.replace(
 )
 
 
+# `python -m services ROLE`: runs the fake of that role, which finds its arguments as usual.
+_ENTRY_POINT = """
+import runpy, sys
+runpy.run_module(f"services.{sys.argv.pop(1)}", run_name="__main__")
+"""
+
+
 @dataclass(frozen=True)
 class Checkout:
     """A directory with `services`, `gateway` and `model`."""
@@ -80,6 +87,8 @@ class Checkout:
         for folder in {package, self.root / package.relative_to(self.root).parts[0]}:
             (folder / "__init__.py").touch()
         (package / "__main__.py").write_text(_HEAD + program)
+        if name != "gateway":
+            (package.parent / "__main__.py").write_text(_ENTRY_POINT)
 
 
 def make_checkout(root: Path) -> Checkout:

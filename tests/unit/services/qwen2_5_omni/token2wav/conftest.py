@@ -9,9 +9,10 @@ torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="package")
-def rig(omni25_directory: Path) -> Iterator[Rig]:
+def rig(omni25_directory: Path) -> Rig:
+    # Only while it is made: a fixture that lives longer would leave the mode to other tests.
     with torch.inference_mode():
-        yield Rig(omni25_directory)
+        return Rig(omni25_directory)
 
 
 @pytest.fixture(autouse=True)
