@@ -8,12 +8,12 @@ from typing import Any
 
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
-from antiphon.segment import ChunkPolicy, Delivery
-from antiphon.wire.convert import checked_policy
+from antiphon.segment import Delivery
 from gateway.calls.order import Order
 from gateway.doors.chat.answer import AnswerHead, StreamAnswer, WholeAnswer
 from gateway.doors.chat.messages import read_messages
 from gateway.doors.chat.schema import ChatRequest
+from gateway.doors.http.chunk_policy import read_chunk_policy
 from gateway.doors.http.door import Visit
 from gateway.doors.http.json_body import decode_body, invalid
 from gateway.doors.http.options import options_from_json
@@ -61,7 +61,7 @@ def read_chat(body: bytes, visit: Visit) -> tuple[Order, StreamAnswer | WholeAns
         voice=_voice(chat, visit.voices),
         sampling={INPUT_STAGE: _sampling(chat), **stage_sampling(chat, visit.sampling_stages)},
         delivery=None if chat.delivery is None else Delivery(chat.delivery),
-        chunk_policy=_chunk_policy(chat),
+        chunk_policy=read_chunk_policy(chat.chunk_policy),
         options=options_from_json(chat.options),
         field_names={"voice": "audio.voice"},
     )
@@ -160,10 +160,3 @@ def _top_logprobs(chat: ChatRequest) -> int | None:
     if chat.top_logprobs:
         raise invalid("top_logprobs", "goes only with logprobs: true")
     return None
-
-
-def _chunk_policy(chat: ChatRequest) -> ChunkPolicy | None:
-    if chat.chunk_policy is None:
-        return None
-    given = chat.chunk_policy
-    return checked_policy(ChunkPolicy(given.first, given.ramp, given.steady))

@@ -13,6 +13,8 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from gateway.doors.http.chunk_policy import ChunkPolicyOptions
+
 # Of fields that are taken without effect, as long as OpenAI allows them or longer.
 Label = Annotated[str, Meta(max_length=512)]
 MetadataKey = Annotated[str, Meta(max_length=64)]
@@ -117,14 +119,6 @@ class StreamOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
     include_usage: bool | None = None
     include_obfuscation: bool | None = None
-
-
-class ChunkPolicyOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Codec frames per audio chunk; an addition to OpenAI's fields."""
-
-    first: int
-    ramp: tuple[int, ...]
-    steady: int
 
 
 class PromptCacheOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -5,9 +5,9 @@ from __future__ import annotations
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import NotImplementedYet
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
-from antiphon.segment import ChunkPolicy, Delivery
-from antiphon.wire.convert import checked_policy
+from antiphon.segment import Delivery
 from gateway.calls.order import Order
+from gateway.doors.http.chunk_policy import read_chunk_policy
 from gateway.doors.http.door import Visit
 from gateway.doors.http.json_body import decode_body, invalid
 from gateway.doors.http.options import options_from_json
@@ -42,7 +42,7 @@ def read_speech(body: bytes, visit: Visit) -> tuple[Order, AudioBytes | AudioEve
         voice=speech.voice if isinstance(speech.voice, str) else speech.voice.id,
         sampling={INPUT_STAGE: _sampling(speech), **stage_sampling(speech, visit.sampling_stages)},
         delivery=None if speech.delivery is None else Delivery(speech.delivery),
-        chunk_policy=_chunk_policy(speech),
+        chunk_policy=read_chunk_policy(speech.chunk_policy),
         options=_options(speech),
         field_names={} if speech.instructions is None else {_INSTRUCTION: "instructions"},
     )
@@ -82,10 +82,3 @@ def _sampling(speech: SpeechBody) -> SamplingRequest:
         seed=speech.seed,
         max_tokens=speech.max_tokens,
     )
-
-
-def _chunk_policy(speech: SpeechBody) -> ChunkPolicy | None:
-    if speech.chunk_policy is None:
-        return None
-    given = speech.chunk_policy
-    return checked_policy(ChunkPolicy(given.first, given.ramp, given.steady))

@@ -10,7 +10,8 @@ from typing import Literal
 
 import msgspec
 
-from gateway.doors.chat.schema import ChunkPolicyOptions, VoiceId
+from gateway.doors.chat.schema import VoiceId
+from gateway.doors.http.chunk_policy import ChunkPolicyOptions
 
 
 class SpeechBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
