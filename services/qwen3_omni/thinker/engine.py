@@ -35,10 +35,10 @@ from services.lm.sampling import (
     score_together,
 )
 from services.lm.slots import Slots
+from services.preparation import Preparations, wait_for_one
 from services.qwen3_omni.thinker.generation import SlotGeneration
 from services.qwen3_omni.thinker.intake import PromptIntake
 from services.qwen3_omni.thinker.model import ThinkerFeed, ThinkerModel
-from services.qwen3_omni.thinker.preparation import Preparations, wait_for_one
 from services.qwen3_omni.thinker.prompt import PreparedPrompt
 from services.qwen3_omni.thinker.schedule import prefill_shares
 from services.qwen3_omni.thinker.segment import INPUT
@@ -70,7 +70,7 @@ class ThinkerEngine:
         self._prefill_rows = prefill_rows
         self._slots = Slots(model.cache.slots)
         self._segments: dict[SegmentKey, Segment] = {}
-        self._preparations = Preparations()
+        self._preparations: Preparations[PreparedPrompt] = Preparations()
         self._wake: Callable[[], None] = _nobody
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:

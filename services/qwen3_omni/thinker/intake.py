@@ -14,7 +14,7 @@ from antiphon.conversation import from_tensors
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.qwen3_omni import talker_row_positions
 from antiphon.runtime.engine import InputChunk
-from services.qwen3_omni.thinker.preparation import Preparations
+from services.preparation import Preparations
 from services.qwen3_omni.thinker.prompt import PreparedPrompt, PromptFactory
 from services.qwen3_omni.thinker.segment import INPUT, PROMPT, TEXT, TOKENS, G, ThinkerSegment
 from services.text.detokenizer import Detokenizer, Vocabulary
@@ -44,7 +44,10 @@ class PromptIntake:
         segment.input_finished = chunk.segment_finished
 
     def begin(
-        self, segment: ThinkerSegment[G], preparations: Preparations, done: Callable[[], None]
+        self,
+        segment: ThinkerSegment[G],
+        preparations: Preparations[PreparedPrompt],
+        done: Callable[[], None],
     ) -> None:
         """Start making the prompt of a segment whose input is complete.
 
@@ -53,7 +56,11 @@ class PromptIntake:
         tensors, segment.tensors = segment.tensors, {}
         speaks = segment.wants(PROMPT) or segment.wants(TOKENS)
         make = partial(self._make, tensors, speaks=speaks)
-        segment.preparation = preparations.begin(segment.key, tensors, make)
+        text_bytes = tensors["messages"].nbytes if "messages" in tensors else 0
+        media_bytes = sum(tensor.nbytes for tensor in tensors.values()) - text_bytes
+        segment.preparation = preparations.begin(
+            segment.key, make, text_bytes=text_bytes, media_bytes=media_bytes
+        )
         segment.preparation.add_done_callback(lambda _: done())
 
     def _make(self, tensors: Tensors, *, speaks: bool) -> PreparedPrompt:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator
+from concurrent.futures import Future
 from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
@@ -15,7 +16,6 @@ from antiphon.runtime.engine import Completed, Emitted, EngineEvent, SegmentSett
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.wire.logprobs import logprobs_to_tensors
 from services.isolation import alone
-from services.qwen3_omni.thinker.preparation import Preparation
 from services.qwen3_omni.thinker.prompt import PreparedPrompt
 from services.text.logprobs import ReplyLogprobs
 from services.text.stopping import ReleasedText, ReplyText
@@ -59,7 +59,7 @@ class ThinkerSegment(Generic[G]):
     tensors: Tensors = field(default_factory=dict)
     input_finished: bool = False
     ended: bool = False
-    preparation: Preparation | None = None
+    preparation: Future[PreparedPrompt] | None = None
     generation: G | None = None
     spoken: int = 0
     logprobs: ReplyLogprobs | None = None

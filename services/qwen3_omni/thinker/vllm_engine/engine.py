@@ -22,8 +22,8 @@ import numpy as np
 from antiphon.errors import AntiphonError, Internal
 from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
+from services.preparation import Preparations
 from services.qwen3_omni.thinker.intake import PromptIntake
-from services.qwen3_omni.thinker.preparation import Preparations
 from services.qwen3_omni.thinker.prompt import PreparedPrompt
 from services.qwen3_omni.thinker.segment import INPUT
 from services.qwen3_omni.thinker.segment import ThinkerSegment as AnySegment
@@ -81,7 +81,7 @@ class VllmThinkerEngine:
         self._host = host
         self._mailbox = mailbox
         self._close = close
-        self._preparations = Preparations()
+        self._preparations: Preparations[PreparedPrompt] = Preparations()
         self._numbers = itertools.count()
         self._segments: dict[SegmentKey, Segment] = {}
         self._by_number: dict[int, Segment] = {}

@@ -23,10 +23,10 @@ from antiphon.runtime.session.instructions import Admit, Feed, Release
 from antiphon.runtime.stepping.thread import EngineThread
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, await_ready, run_segment
+from services.preparation import LARGE_MEDIA_BYTES, LARGE_TEXT_BYTES
 from services.qwen3_omni.thinker.engine import ThinkerEngine
 from services.qwen3_omni.thinker.intake import PromptIntake
 from services.qwen3_omni.thinker.load import load_intake
-from services.qwen3_omni.thinker.preparation import LARGE_MEDIA_BYTES, LARGE_TEXT_BYTES
 from services.text.chat import ChatTokenizer
 
 TIMEOUT_S = 120.0

@@ -14,11 +14,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import FIRST_COMPLETED, Future, wait
+from typing import Any, Generic, TypeVar
 
-from antiphon.chunk import Tensors
 from antiphon.errors import Internal
 from antiphon.segment import SegmentKey
-from services.qwen3_omni.thinker.prompt import PreparedPrompt
 
 LARGE_TEXT_BYTES = 64 << 10
 LARGE_MEDIA_BYTES = 4 << 20
@@ -28,23 +27,36 @@ SMALL_AT_ONCE = 2
 LARGE_AT_ONCE = 1  # of text, and of the rest
 CLOSE_TIMEOUT_S = 5.0
 
-Make = Callable[[], PreparedPrompt]
-Preparation = Future[PreparedPrompt]
-"""A prompt under way; raises what is wrong with the input."""
+PromptT = TypeVar("PromptT")
 
 
-class Preparations:
+class Preparations(Generic[PromptT]):
     """Makes prompts on a few threads, which live as long as there is something to make."""
 
     def __init__(self) -> None:
-        self._small = _Lane("prepare", SMALL_AT_ONCE)
-        self._text = _Lane("prepare text", LARGE_AT_ONCE)
-        self._media = _Lane("prepare media", LARGE_AT_ONCE)
+        self._small: _Lane[PromptT] = _Lane("prepare", SMALL_AT_ONCE)
+        self._text: _Lane[PromptT] = _Lane("prepare text", LARGE_AT_ONCE)
+        self._media: _Lane[PromptT] = _Lane("prepare media", LARGE_AT_ONCE)
 
-    def begin(self, key: SegmentKey, tensors: Tensors, make: Make) -> Preparation:
-        """Start making the prompt of an input."""
-        preparation = Preparation()
-        self._lane(tensors).put(key, make, preparation)
+    def begin(
+        self,
+        key: SegmentKey,
+        make: Callable[[], PromptT],
+        *,
+        text_bytes: int,
+        media_bytes: int,
+    ) -> Future[PromptT]:
+        """Start making a prompt, which raises what is wrong with the input.
+
+        So many bytes of text, and of recordings, images and videos, go into it.
+        """
+        lane = self._small
+        if text_bytes >= LARGE_TEXT_BYTES:
+            lane = self._text
+        elif media_bytes >= LARGE_MEDIA_BYTES:
+            lane = self._media
+        preparation: Future[PromptT] = Future()
+        lane.put(key, make, preparation)
         return preparation
 
     def drop(self, key: SegmentKey) -> None:
@@ -57,31 +69,25 @@ class Preparations:
         for lane in (self._small, self._text, self._media):
             lane.close(CLOSE_TIMEOUT_S)
 
-    def _lane(self, tensors: Tensors) -> _Lane:
-        """Where an input waits."""
-        text = tensors["messages"].nbytes if "messages" in tensors else 0
-        if text >= LARGE_TEXT_BYTES:
-            return self._text
-        media = sum(tensor.nbytes for tensor in tensors.values()) - text
-        return self._media if media >= LARGE_MEDIA_BYTES else self._small
 
-
-def wait_for_one(preparations: Collection[Preparation]) -> None:
+def wait_for_one(preparations: Collection[Future[Any]]) -> None:
     """Return when one of them is done, or there is none."""
     wait(preparations, return_when=FIRST_COMPLETED)
 
 
-class _Lane:
+class _Lane(Generic[PromptT]):
     """Work in order of arrival, on at most so many threads."""
 
     def __init__(self, name: str, at_once: int) -> None:
         self._name = name
         self._at_once = at_once
-        self._waiting: dict[SegmentKey, tuple[Make, Preparation]] = {}
+        self._waiting: dict[SegmentKey, tuple[Callable[[], PromptT], Future[PromptT]]] = {}
         self._threads: set[threading.Thread] = set()
         self._state = threading.Lock()
 
-    def put(self, key: SegmentKey, make: Make, preparation: Preparation) -> None:
+    def put(
+        self, key: SegmentKey, make: Callable[[], PromptT], preparation: Future[PromptT]
+    ) -> None:
         with self._state:
             self._waiting[key] = (make, preparation)
             if len(self._threads) < self._at_once:
@@ -113,7 +119,7 @@ class _Lane:
                 preparation.set_result(outcome)
             del outcome, preparation
 
-    def _next(self) -> tuple[Make, Preparation] | None:
+    def _next(self) -> tuple[Callable[[], PromptT], Future[PromptT]] | None:
         with self._state:
             if not self._waiting:
                 self._threads.discard(threading.current_thread())
@@ -121,7 +127,7 @@ class _Lane:
             return self._waiting.pop(next(iter(self._waiting)))
 
 
-def _attempt(make: Make) -> PreparedPrompt | Exception:
+def _attempt(make: Callable[[], PromptT]) -> PromptT | Exception:
     """What is made or raised; no frame that the error refers to refers to the error."""
     try:
         return make()
