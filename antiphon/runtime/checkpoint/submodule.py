@@ -39,7 +39,7 @@ def load_submodule(
     """`module_class(config)` in eval mode with those `weights` whose names begin with `prefix`.
 
     `prefix` is empty or ends with a dot. `skip` names children that are neither loaded nor
-    kept: they become None. Parameters get `dtype`; computed
+    kept: they become None. Stored numbers get `dtype` unless they are whole; computed
     buffers keep theirs. Raises `FailedPrecondition` that names tensors which are
     missing, unexpected or of another shape.
     """
@@ -66,7 +66,8 @@ def load_submodule(
     loaded: dict[str, torch.Tensor] = {}
     with weights.open() as reader:
         for name, like in wanted.items():
-            target = torch.empty(like.shape, dtype=dtype, device=device)
+            kept = dtype if like.is_floating_point() else like.dtype
+            target = torch.empty(like.shape, dtype=kept, device=device)
             for source, region in plan[name].items():
                 reader.read_into(target[region], prefix + source)
             loaded[name] = target

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 import safetensors
+import safetensors.torch
 import torch
 from transformers import Qwen3OmniMoeForConditionalGeneration
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
@@ -68,6 +69,24 @@ def edit_index(directory: Path, old: str, new: str | None) -> None:
     if new is not None:
         index["weight_map"][new] = file
     path.write_text(json.dumps(index))
+
+
+class Counting(torch.nn.Module):
+    def __init__(self, config: Any) -> None:
+        super().__init__()
+        self.scale = torch.nn.Parameter(torch.empty(1))
+        self.register_buffer("places", torch.zeros(2, dtype=torch.int64))
+
+
+def test_stored_whole_numbers_are_kept_when_the_stage_computes_in_another_dtype(
+    tmp_path: Path,
+) -> None:
+    stored = {"part.scale": torch.tensor([0.5]), "part.places": torch.tensor([1001, 70_001])}
+    safetensors.torch.save_file(stored, tmp_path / "model.safetensors")
+    weights, bfloat16 = Weights(tmp_path), torch.bfloat16
+    module: Any = load_submodule(Counting, None, "part.", weights, dtype=bfloat16, device="cpu")
+    assert module.scale.dtype is bfloat16
+    assert module.places.tolist() == [1001, 70_001]
 
 
 def test_part_is_known_by_the_names_of_its_weights(directory: Path) -> None:
