@@ -15,25 +15,20 @@ tokens before anything else, so the pieces get the ids that they have in the who
 
 from __future__ import annotations
 
-import copy
 import re
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from jinja2 import TemplateError
-from tokenizers import Tokenizer
-from transformers import AutoTokenizer, PreTrainedTokenizerBase
+from transformers import PreTrainedTokenizerBase
 
 from antiphon.conversation import AudioPart, ConversationMessage, ImagePart, Part, TextPart
 from antiphon.errors import FailedPrecondition, InvalidArgument
-from antiphon.pipelines.files import REMEDY, read_json, reading
+from antiphon.pipelines.files import REMEDY, read_json
+from services.text.literal import SETTINGS_FILE, LiteralTokenizer, load_tokenizer, untruncated
 
-TOKENIZER_FILE, OLD_FILES = "tokenizer.json", ("vocab.json", "merges.txt")
-SETTINGS_FILE, TEMPLATE_FILE = "tokenizer_config.json", "chat_template.json"
-
-MOST_COMPOSED = 3
-"""How many times shorter a text can become when it is normalised: Hangul composes 9 bytes to 3."""
+TEMPLATE_FILE = "chat_template.json"
 
 _MARK = "\ufdd0"
 """A noncharacter of Unicode: not for interchange, so no text needs it."""
@@ -46,16 +41,10 @@ class ChatTokenizer:
         """`template` overrides the tokeniser's own when it is not None."""
         self.tokenizer = tokenizer
         self._template = template
-        self._whole = _untruncated(tokenizer)
-        self._literal = _untruncated(tokenizer)
-        self._literal.encode_special_tokens = True
-        self.bytes_per_id = _bytes_per_id(tokenizer)
-        special = {
-            token.content: id_
-            for id_, token in tokenizer.added_tokens_decoder.items()
-            if token.special
-        }
-        self._special = special
+        self._whole = untruncated(tokenizer)
+        self._literal = LiteralTokenizer(tokenizer)
+        self.bytes_per_id = self._literal.bytes_per_id
+        special = self._literal.special
         longest_first = sorted(special, key=len, reverse=True)
         self._any_special = re.compile("|".join(map(re.escape, longest_first)))
         self._first = re.compile(
@@ -122,16 +111,13 @@ class ChatTokenizer:
         end = 0
         for match in self._any_special.finditer(rendered):
             ids += self._encode_literally(rendered[end : match.start()])
-            ids.append(self._special[match.group()])
+            ids.append(self._literal.special[match.group()])
             end = match.end()
         return ids + self._encode_literally(rendered[end:])
 
     def _encode_literally(self, piece: str) -> list[int]:
         """Ids of a piece without its marks; no id is a special one."""
-        ids: list[int] = self._literal.encode(piece.replace(_MARK, "")).ids
-        if not set(ids).isdisjoint(self._special.values()):
-            raise InvalidArgument("messages: a text spells a control token", field="messages")
-        return ids
+        return self._literal.encode(piece.replace(_MARK, ""), field="messages")
 
 
 def load_chat_tokenizer(model_dir: Path) -> ChatTokenizer:
@@ -141,18 +127,7 @@ def load_chat_tokenizer(model_dir: Path) -> ChatTokenizer:
     processor prefers to the tokeniser's. Raises `FailedPrecondition` without either, and
     without the tokeniser's vocabulary, instead of which transformers would make an empty one.
     """
-    path = model_dir / TOKENIZER_FILE
-    if not path.is_file():
-        if not all((model_dir / name).is_file() for name in OLD_FILES):
-            raise FailedPrecondition(
-                f"{model_dir}: {TOKENIZER_FILE} is missing (or {' and '.join(OLD_FILES)}); {REMEDY}"
-            )
-        path = model_dir / OLD_FILES[0]
-    for name in (TOKENIZER_FILE, SETTINGS_FILE):
-        if (model_dir / name).exists():
-            read_json(model_dir / name)
-    with reading(path):
-        tokenizer = AutoTokenizer.from_pretrained(model_dir, local_files_only=True)
+    tokenizer = load_tokenizer(model_dir)
     path = model_dir / TEMPLATE_FILE
     template = read_json(path).get("chat_template") if path.is_file() else None
     if template is None and tokenizer.chat_template is None:
@@ -166,25 +141,6 @@ def load_chat_tokenizer(model_dir: Path) -> ChatTokenizer:
 def text_bytes(messages: Sequence[ConversationMessage]) -> int:
     """How many bytes of UTF-8 the words of the messages take."""
     return sum(len(_text(message).encode()) for message in messages)
-
-
-def _untruncated(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
-    """The tokeniser behind Hugging Face's, with which any number of threads may encode."""
-    backend: Tokenizer = copy.deepcopy(tokenizer.backend_tokenizer)
-    backend.no_truncation()
-    backend.no_padding()
-    return backend
-
-
-def _bytes_per_id(tokenizer: PreTrainedTokenizerBase) -> int:
-    """Most bytes of text that one id can stand for.
-
-    A byte-level vocabulary writes each byte as a character.
-    """
-    longest = max(map(len, tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)))
-    added = (len(t.content.encode()) for t in tokenizer.added_tokens_decoder.values())
-    normalizer = tokenizer.backend_tokenizer.normalizer
-    return max(longest, *added) * (MOST_COMPOSED if normalizer is not None else 1)
 
 
 def _text(message: ConversationMessage) -> str:

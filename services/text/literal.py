@@ -1,0 +1,93 @@
+"""A checkpoint's tokeniser, and how text is tokenised that no one may spell control tokens with.
+
+The tokeniser itself cuts a text at special tokens before anything else. So text that stands
+between two of them has the ids of the whole when it is tokenised by itself, with special tokens
+switched off: what is spelled like one is then tokenised as the characters that it consists of.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Mapping
+from pathlib import Path
+
+from tokenizers import Tokenizer
+from transformers import AutoTokenizer, PreTrainedTokenizerBase
+
+from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.pipelines.files import REMEDY, read_json, reading
+
+TOKENIZER_FILE, OLD_FILES = "tokenizer.json", ("vocab.json", "merges.txt")
+SETTINGS_FILE = "tokenizer_config.json"
+
+MOST_COMPOSED = 3
+"""How many times shorter a text can become when it is normalised: Hangul composes 9 bytes to 3."""
+
+
+class LiteralTokenizer:
+    """Tokenises text as characters; `special` are the ids of special tokens.
+
+    Any number of threads may encode. No id stands for more bytes than `bytes_per_id`.
+    """
+
+    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+        self._literal = untruncated(tokenizer)
+        self._literal.encode_special_tokens = True
+        self.special: Mapping[str, int] = {
+            token.content: id_
+            for id_, token in tokenizer.added_tokens_decoder.items()
+            if token.special
+        }
+        self.bytes_per_id = _bytes_per_id(tokenizer)
+
+    def encode(self, text: str, *, field: str) -> list[int]:
+        """Ids of a text, none of which is a special one.
+
+        Raises `InvalidArgument` that names the field if the tokeniser makes one nevertheless.
+        """
+        ids: list[int] = self._literal.encode(text).ids
+        if not set(ids).isdisjoint(self.special.values()):
+            raise InvalidArgument(f"{field}: a text spells a control token", field=field)
+        return ids
+
+
+def load_tokenizer(model_dir: Path) -> PreTrainedTokenizerBase:
+    """The tokeniser in a checkpoint directory, from local files only.
+
+    Raises `FailedPrecondition` without its vocabulary, instead of which transformers would make
+    an empty one.
+    """
+    path = model_dir / TOKENIZER_FILE
+    if not path.is_file():
+        if not all((model_dir / name).is_file() for name in OLD_FILES):
+            raise FailedPrecondition(
+                f"{model_dir}: {TOKENIZER_FILE} is missing (or {' and '.join(OLD_FILES)}); {REMEDY}"
+            )
+        path = model_dir / OLD_FILES[0]
+    for name in (TOKENIZER_FILE, SETTINGS_FILE):
+        if (model_dir / name).exists():
+            read_json(model_dir / name)
+    with reading(path):
+        tokenizer: PreTrainedTokenizerBase = AutoTokenizer.from_pretrained(
+            model_dir, local_files_only=True
+        )
+    return tokenizer
+
+
+def untruncated(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
+    """The tokeniser behind Hugging Face's, with which any number of threads may encode."""
+    backend: Tokenizer = copy.deepcopy(tokenizer.backend_tokenizer)
+    backend.no_truncation()
+    backend.no_padding()
+    return backend
+
+
+def _bytes_per_id(tokenizer: PreTrainedTokenizerBase) -> int:
+    """Most bytes of text that one id can stand for.
+
+    A byte-level vocabulary writes each byte as a character.
+    """
+    longest = max(map(len, tokenizer.backend_tokenizer.get_vocab(with_added_tokens=False)))
+    added = (len(t.content.encode()) for t in tokenizer.added_tokens_decoder.values())
+    normalizer = tokenizer.backend_tokenizer.normalizer
+    return max(longest, *added) * (MOST_COMPOSED if normalizer is not None else 1)
