@@ -42,6 +42,8 @@ SHARED = (
     "tools/load",
 )
 """Where no family and no stage may be named; what is a family's own within is left out."""
+NOT_OFFERED_YET = {"qwen2_5_omni"}
+"""Families of which not every stage can be loaded."""
 NAMES_WITHOUT_MEANING = {
     "base", "common", "core", "data", "handler", "handlers", "helper", "helpers",
     "info", "manager", "managers", "mixin", "mixins", "util", "utils",
@@ -166,7 +168,8 @@ def _families_named_in(root: Path, place: str) -> dict[str, set[str]]:
 
 def _files_of(root: Path, place: str) -> Iterator[Path]:
     """Sources of a folder, or those that a pattern names, without what is a family's own."""
-    own = {f"antiphon/pipelines/{name}.py" for name in own_pipelines()}
+    # A family that is not offered yet has its declaration, too.
+    own = {f"antiphon/pipelines/{each.name}.py" for each in (ROOT / "services").iterdir()}
     for path in root.glob(place):
         for file in [path] if path.is_file() else sorted(path.rglob("*")):
             name = file.relative_to(root).as_posix()
@@ -217,7 +220,7 @@ def test_names_of_families_are_found_where_they_are_planted(tmp_path: Path, plac
 def test_every_familys_stages_are_kept_apart_from_each_other() -> None:
     (stages,) = (each["modules"] for each in _contracts() if each["type"] == "independence")
     families = {path.parent.parent.name for path in (ROOT / "services").glob("*/*/load.py")}
-    assert families == set(own_pipelines())
+    assert families - NOT_OFFERED_YET == set(own_pipelines())
     assert set(stages.split()) == {f"services.{name}.*" for name in families}
 
 

@@ -11,7 +11,6 @@ turns. So `prompt` carries all ids at once and rows as prefill makes them.
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -20,7 +19,8 @@ import numpy as np
 import numpy.typing as npt
 
 from antiphon.chunk import Chunk
-from antiphon.errors import DataLoss, FailedPrecondition
+from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.edges import TOKEN_PACE_S, audio_edge, conversation_edge, text_edge
 from antiphon.pipelines.examples import (
     ExampleSettings,
     MadeUp,
@@ -30,18 +30,12 @@ from antiphon.pipelines.examples import (
     random_codes,
 )
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
-from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, StageSpec, TensorSpec
-from antiphon.segment import Delivery
+from antiphon.pipelines.graph import VARIES, Edge, Pipeline, StageSpec, TensorSpec
 
 THINKER, TALKER, CODE2WAV = "thinker", "talker", "code2wav"
 
 DEFAULT_VOICE = "ethan"
 """The voice when none is asked for, if the checkpoint has it; that of the reference's call."""
-
-# A message costs a tenth of a millisecond at each end, whatever it carries: a thinker that is
-# faster than this lets tokens share them. Less than a spoken frame takes, and the first token
-# never waits.
-TOKEN_PACE_S = 0.010
 
 
 def talker_example(settings: ExampleSettings) -> MadeUp:
@@ -84,34 +78,8 @@ PIPELINE = Pipeline(
         StageSpec(CODE2WAV, example=random_codes("codes")),
     ),
     edges=(
-        # What the client says: see antiphon/conversation.py. One chunk carries
-        # `messages` (JSON) and, as `audio.0`, `audio.1`, ..., the recordings.
-        Edge(
-            "input",
-            CLIENT,
-            (THINKER,),
-            "message",
-            (TensorSpec("messages", "uint8", (VARIES,)),),
-            counted_by="messages",
-        ),
-        Edge(
-            "text",
-            THINKER,
-            (CLIENT,),
-            "token",
-            (
-                TensorSpec("ids", "int32", (VARIES,)),
-                TensorSpec("utf8", "uint8", (VARIES,)),
-                # If asked for: see antiphon/wire/logprobs.py. Of the tokens whose text
-                # begins in this chunk, which need not be those of `ids`.
-                TensorSpec("logprob_ids", "int32", (VARIES, VARIES), optional=True),
-                TensorSpec("logprobs", "float32", (VARIES, VARIES), optional=True),
-                TensorSpec("logprob_sizes", "int32", (VARIES, VARIES), optional=True),
-                TensorSpec("logprob_bytes", "uint8", (VARIES,), optional=True),
-            ),
-            counted_by="ids",
-            pace_s=TOKEN_PACE_S,
-        ),
+        conversation_edge(THINKER),
+        text_edge(THINKER),
         # First chunk: all prompt ids, and what `rotary_positions` needs of the images and
         # videos among them, in their order. Later chunks: `rows[i]` is the tapped
         # hidden state at prompt position `row_positions[i]`; together they cover
@@ -153,20 +121,7 @@ PIPELINE = Pipeline(
             rate_hz=12.5,
             primed=True,
         ),
-        # The samples with the frames that they were decoded from.
-        Edge(
-            "audio",
-            CODE2WAV,
-            (CLIENT,),
-            "sample",
-            (
-                TensorSpec("samples", "float32", (VARIES,)),
-                TensorSpec("codes", "uint16", (VARIES, VARIES)),
-            ),
-            counted_by="samples",
-            delivery=Delivery.STREAM,
-            governed=True,
-        ),
+        audio_edge(CODE2WAV, "codes"),
     ),
 )
 
@@ -208,6 +163,11 @@ class SpecialIds:
                 f"{CONFIG_FILE}: {missing.args[0]} is missing; {REMEDY}"
             ) from None
 
+    @property
+    def seen(self) -> tuple[int, int]:
+        """The ids of images and videos."""
+        return self.image, self.video
+
 
 def user_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArray[np.intp]:
     """Prompt positions of all user segments, ascending.
@@ -242,39 +202,3 @@ def assistant_start(ids: npt.NDArray[np.int32], special: SpecialIds) -> int:
     if not len(heads):
         raise FailedPrecondition("the prompt has no assistant header; check the chat template")
     return int(heads[-1])
-
-
-def rotary_positions(
-    ids: npt.NDArray[np.int32],
-    special: SpecialIds,
-    grids: npt.NDArray[np.int32],
-    steps: npt.NDArray[np.int32],
-) -> tuple[npt.NDArray[np.int64], int]:
-    """Positions [n, 3] (time, height, width) of ids in rotary attention, and the next one.
-
-    Each run of image ids, and each of video ids, is one of `grids` [m, 3] in order: times,
-    rows and columns, with times `steps` [m] positions apart. Behind a run positions go on
-    from its largest. Mirrors `get_rope_index`, which both thinker and talker use. Raises
-    `DataLoss` if runs and grids do not fit.
-    """
-    seen = np.isin(ids, (special.image, special.video))
-    edges = np.flatnonzero(np.diff(np.where(seen, ids, -1), prepend=-1, append=-1))
-    runs = [(a, b) for a, b in itertools.pairwise(edges) if seen[a]]
-    sizes = grids.astype(np.int64).prod(1).tolist()
-    if (grids < 1).any() or (steps < 0).any() or [int(b - a) for a, b in runs] != sizes:
-        raise DataLoss(
-            f"prompt: images and videos take {[int(b - a) for a, b in runs]} positions, but "
-            f"their grids are {grids.tolist()}",
-            edge="prompt",
-        )
-    positions = np.empty((len(ids), 3), np.int64)
-    done, following = 0, 0
-    for (start, stop), grid, step in zip(runs, grids, steps, strict=True):
-        positions[done:start] = np.arange(following, following + start - done)[:, None]
-        following += int(start) - done
-        place = np.indices(tuple(grid)).reshape(3, -1).T * (int(step), 1, 1)
-        positions[start:stop] = following + place
-        following += int(place.max()) + 1
-        done = int(stop)
-    positions[done:] = np.arange(following, following + len(ids) - done)[:, None]
-    return positions, following + len(ids) - done

@@ -20,11 +20,11 @@ import numpy.typing as npt
 
 from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import DataLoss, InvalidArgument, NotImplementedYet
+from antiphon.pipelines.mrope import rotary_positions
 from antiphon.pipelines.qwen3_omni import (
     SpecialIds,
     assistant_start,
     is_multimodal,
-    rotary_positions,
     user_positions,
 )
 from antiphon.runtime.engine import InputChunk
@@ -172,7 +172,9 @@ class TalkerPrompt:
             raise InvalidArgument("prompt: media after the last assistant header", edge=PROMPT)
         users = user_positions(ids, special)
         grids, steps = _grids(chunk.tensors)
-        self._positions, self._next_position = rotary_positions(ids[users], special, grids, steps)
+        self._positions, self._next_position = rotary_positions(
+            ids[users], special.seen, grids, steps, edge=PROMPT
+        )
         outgrown = self._positions.max(1) > np.arange(len(users))
         if outgrown.any() or self._next_position > len(users):
             # The positions that are prepared are those of rows.

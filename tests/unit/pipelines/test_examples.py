@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -17,6 +17,7 @@ from antiphon.pipelines.examples import (
     conversation,
     random_codes,
 )
+from antiphon.pipelines.qwen2_5_omni import DECLARED
 from antiphon.pipelines.qwen3_omni import (
     PIPELINE,
     SpecialIds,
@@ -49,11 +50,14 @@ CONFIG = {
 SPECIAL = SpecialIds.from_config(CONFIG)
 
 
-def sent_in_order(feed: Sequence[TimedChunk]) -> None:
-    """Every edge's sequences and positions follow on each other, and each edge ends once."""
+def sent_in_order(feed: Sequence[TimedChunk], first: Mapping[str, int] | None = None) -> None:
+    """Every edge's sequences and positions follow on each other, and each edge ends once.
+
+    `first` are the first sequence numbers that are not 0.
+    """
     ends: dict[str, bool] = {}
     positions: dict[str, int] = {}
-    sequences: dict[str, int] = {}
+    sequences = dict(first or {})
     for timed in feed:
         chunk = timed.chunk
         assert not ends.get(chunk.edge)
@@ -103,6 +107,26 @@ def test_talkers_example_needs_the_checkpoint() -> None:
     example = PIPELINE.stage("talker").example
     assert example
     with pytest.raises(FailedPrecondition, match="special ids"):
+        example(SETTINGS)
+
+
+def test_talkers_example_has_rows_of_the_checkpoints_width_when_it_speaks_from_rows(
+    tmp_path: Path,
+) -> None:
+    placeholders = {"audio_token_index": 50, "image_token_index": 51, "video_token_index": 52}
+    config = {"thinker_config": placeholders, "talker_config": {"embedding_size": 3}}
+    (tmp_path / "config.json").write_text(json.dumps(config))
+    example = DECLARED.stage("talker").example
+    assert example
+    told, prompt, *reply = example(replace(SETTINGS, model_dir=tmp_path))(0)
+    sent_in_order([prompt, *reply], first={"prompt": 1})
+    assert told.chunk.tensors["ids"].max() < 50
+    assert told.chunk.tensors["ids"].shape == (6,)
+    assert prompt.chunk.tensors["rows"].shape == (6, 3)
+    assert [len(timed.chunk.tensors.get("rows", ())) for timed in reply] == [1, 1, 1, 1, 0]
+    for timed in (told, prompt, *reply):
+        DECLARED.edge(timed.chunk.edge).check(timed.chunk.tensors)
+    with pytest.raises(FailedPrecondition, match="width"):
         example(SETTINGS)
 
 

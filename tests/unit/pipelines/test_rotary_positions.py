@@ -11,31 +11,46 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
+    Qwen2_5OmniPreTrainedModelForConditionalGeneration,
+)
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoePreTrainedModelForConditionalGeneration,
 )
 
 from antiphon.errors import DataLoss
-from antiphon.pipelines.qwen3_omni import SpecialIds, rotary_positions
+from antiphon.pipelines.mrope import rotary_positions
+from antiphon.pipelines.qwen3_omni import SpecialIds
 
 PER_SECOND, MERGE, N_WINDOW = 13, 2, 50
 SEEN, SEEN_END, HEARD, HEARD_END, WORD = 60, 61, 62, 63, 1
 SPECIAL = SpecialIds(40, 41, 42, 43, 44, 45, 46, audio=50, image=51, video=52)
 
-_MODEL: Any = Qwen3OmniMoePreTrainedModelForConditionalGeneration
-STAND_IN = SimpleNamespace(
-    spatial_merge_size=MERGE,
-    config=SimpleNamespace(
-        image_token_id=SPECIAL.image,
-        video_token_id=SPECIAL.video,
-        audio_token_id=SPECIAL.audio,
-        vision_start_token_id=SEEN,
-        audio_start_token_id=HEARD,
-        position_id_per_seconds=PER_SECOND,
-        audio_config=SimpleNamespace(n_window=N_WINDOW),
-    ),
+# With how many positions the audio tower makes of a hundred frames.
+MODELS: tuple[tuple[Any, int], ...] = (
+    (Qwen3OmniMoePreTrainedModelForConditionalGeneration, 13),
+    (Qwen2_5OmniPreTrainedModelForConditionalGeneration, 25),
 )
-STAND_IN.get_llm_pos_ids_for_vision = partial(_MODEL.get_llm_pos_ids_for_vision, STAND_IN)
+
+
+def stand_in(model: Any) -> SimpleNamespace:
+    """What `get_rope_index` reads of a model."""
+    made = SimpleNamespace(
+        spatial_merge_size=MERGE,
+        config=SimpleNamespace(
+            image_token_id=SPECIAL.image,
+            video_token_id=SPECIAL.video,
+            audio_token_id=SPECIAL.audio,
+            vision_start_token_id=SEEN,
+            audio_start_token_id=HEARD,
+            position_id_per_seconds=PER_SECOND,
+            seconds_per_chunk=2,
+            audio_config=SimpleNamespace(n_window=N_WINDOW),
+        ),
+    )
+    made.get_llm_pos_ids_for_vision = partial(model.get_llm_pos_ids_for_vision, made)
+    return made
+
 
 side = st.integers(1, 5)
 image = st.tuples(st.just("image"), st.just(1), side, side)
@@ -45,9 +60,12 @@ words = st.tuples(st.just("words"), st.integers(0, 4), side, side)
 Piece = tuple[str, int, int, int]
 
 
+@pytest.mark.parametrize(("model", "audio_positions"), MODELS)
 @settings(deadline=None)
-@given(st.lists(st.one_of(image, video, audio, words), max_size=8))
-def test_positions_equal_the_reference(pieces: list[Piece]) -> None:
+@given(pieces=st.lists(st.one_of(image, video, audio, words), max_size=8))
+def test_positions_equal_the_reference(
+    model: Any, audio_positions: int, pieces: list[Piece]
+) -> None:
     ids: list[int] = []
     shown: dict[str, list[tuple[int, int, int]]] = {"image": [], "video": []}
     grids, steps, heard = [], [], []
@@ -55,9 +73,8 @@ def test_positions_equal_the_reference(pieces: list[Piece]) -> None:
         if kind == "words":
             ids += [WORD] * count
         elif kind == "audio":
-            # So many frames that the audio tower makes 13 positions of each hundred.
             heard.append(100 * count)
-            ids += [HEARD, *[SPECIAL.audio] * (13 * count), HEARD_END]
+            ids += [HEARD, *[SPECIAL.audio] * (audio_positions * count), HEARD_END]
         else:
             id_ = SPECIAL.image if kind == "image" else SPECIAL.video
             ids += [SEEN, *[id_] * (count * rows * columns), SEEN_END]
@@ -65,8 +82,8 @@ def test_positions_equal_the_reference(pieces: list[Piece]) -> None:
             grids.append((count, rows, columns))
             steps.append(PER_SECOND if kind == "video" else 1)
     ids += [WORD] * 3
-    wanted, delta = _MODEL.get_rope_index(
-        STAND_IN,
+    wanted, delta = model.get_rope_index(
+        stand_in(model),
         torch.tensor([ids]),
         torch.tensor(shown["image"]) if shown["image"] else None,
         torch.tensor(shown["video"]) if shown["video"] else None,
@@ -76,9 +93,10 @@ def test_positions_equal_the_reference(pieces: list[Piece]) -> None:
     )
     positions, following = rotary_positions(
         np.array(ids, np.int32),
-        SPECIAL,
+        SPECIAL.seen,
         np.array(grids, np.int32).reshape(-1, 3),
         np.array(steps, np.int32),
+        edge="prompt",
     )
     assert positions.T.tolist() == wanted[:, 0].tolist()
     assert following - len(ids) == int(delta)
@@ -101,5 +119,9 @@ def test_positions_are_refused_when_grids_do_not_fit(
     steps = np.ones(len(grids), np.int32)
     with pytest.raises(DataLoss):
         rotary_positions(
-            np.array(ids, np.int32), SPECIAL, np.array(grids, np.int32).reshape(-1, 3), steps
+            np.array(ids, np.int32),
+            SPECIAL.seen,
+            np.array(grids, np.int32).reshape(-1, 3),
+            steps,
+            edge="prompt",
         )

@@ -1,0 +1,63 @@
+"""Edges to and from the client that pipelines have alike."""
+
+from __future__ import annotations
+
+from antiphon.pipelines.graph import CLIENT, VARIES, Edge, TensorSpec
+
+# A message costs a tenth of a millisecond at each end, whatever it carries: a stage that makes
+# tokens faster than this lets them share one. Less than a spoken frame takes, and the first
+# token never waits.
+TOKEN_PACE_S = 0.010
+
+
+def conversation_edge(consumer: str) -> Edge:
+    """`input`, what the client says: see antiphon/conversation.py.
+
+    One chunk carries `messages` (JSON) and, as `audio.0`, `audio.1`, ..., the recordings.
+    """
+    return Edge(
+        "input",
+        CLIENT,
+        (consumer,),
+        "message",
+        (TensorSpec("messages", "uint8", (VARIES,)),),
+        counted_by="messages",
+    )
+
+
+def text_edge(producer: str) -> Edge:
+    """`text`, the answer's tokens, and how likely they were if that is asked for."""
+    return Edge(
+        "text",
+        producer,
+        (CLIENT,),
+        "token",
+        (
+            TensorSpec("ids", "int32", (VARIES,)),
+            TensorSpec("utf8", "uint8", (VARIES,)),
+            # See antiphon/wire/logprobs.py. Of the tokens whose text begins in this chunk,
+            # which need not be those of `ids`.
+            TensorSpec("logprob_ids", "int32", (VARIES, VARIES), optional=True),
+            TensorSpec("logprobs", "float32", (VARIES, VARIES), optional=True),
+            TensorSpec("logprob_sizes", "int32", (VARIES, VARIES), optional=True),
+            TensorSpec("logprob_bytes", "uint8", (VARIES,), optional=True),
+        ),
+        counted_by="ids",
+        pace_s=TOKEN_PACE_S,
+    )
+
+
+def audio_edge(producer: str, frames: str) -> Edge:
+    """`audio`, the samples with the codec frames that they were decoded from."""
+    return Edge(
+        "audio",
+        producer,
+        (CLIENT,),
+        "sample",
+        (
+            TensorSpec("samples", "float32", (VARIES,)),
+            TensorSpec(frames, "uint16", (VARIES, VARIES)),
+        ),
+        counted_by="samples",
+        governed=True,
+    )

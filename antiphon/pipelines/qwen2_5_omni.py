@@ -1,0 +1,192 @@
+"""Qwen2.5-Omni: thinker -> talker -> token2wav.
+
+What two of its stages must agree on and nothing else: the edges, the ids and the voices.
+Reference: `transformers.Qwen2_5OmniForConditionalGeneration.generate` (5.19), with the attention
+mask that its talker's generation loses put back.
+
+The talker needs a row of the thinker for every position of prompt and reply: the last hidden
+state, behind the final norm, plus the word embedding, which counts as zero at positions of
+audio, images and videos. So all rows cross the wire, and a reply's row exists one step after
+its id. Token2wav makes audio in blocks of codes from noise, which it draws with the seed of its
+sampling: the request's own, as for every stage, or a random one where the request has none.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import numpy as np
+
+from antiphon.chunk import Chunk
+from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.edges import TOKEN_PACE_S, audio_edge, conversation_edge, text_edge
+from antiphon.pipelines.examples import (
+    ExampleSettings,
+    MadeUp,
+    TimedChunk,
+    conversation,
+    ending,
+    random_codes,
+)
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
+from antiphon.pipelines.graph import VARIES, Edge, Pipeline, StageSpec, TensorSpec
+from antiphon.segment import ChunkPolicy
+
+THINKER, TALKER, TOKEN2WAV = "thinker", "talker", "token2wav"
+PROMPT, TOKENS, CODES, AUDIO = "prompt", "tokens", "codes", "audio"
+
+VOICES_FILE = "spk_dict.pt"
+"""Of each voice `bos_token`, an id in the thinker's table, is the talker's, `cond` and `ref_mel`
+are token2wav's."""
+
+DEFAULT_VOICE = "chelsie"
+"""The voice when none is asked for, if the checkpoint has it; that of the reference's call."""
+
+CODE_RATE_HZ = 50.0
+BLOCK_CODES = 12
+
+Voice = TypeVar("Voice")
+
+
+def talker_example(settings: ExampleSettings) -> MadeUp:
+    """A prompt of random ids and rows, at once, and then as many rows of a reply, one by one."""
+    if settings.model_dir is None:
+        raise FailedPrecondition(
+            "a prompt for the talker needs the width of the checkpoint's rows: name the directory "
+            "where it lies (--model DIR)",
+            field="model",
+        )
+    config = read_config(settings.model_dir)
+    placeholders = PlaceholderIds.from_config(config)
+    # Ids below these are words (or pieces of words) and nothing else.
+    words = min(placeholders.audio, placeholders.image, placeholders.video)
+    try:
+        width = int(config["talker_config"]["embedding_size"])
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unusable("talker_config.embedding_size") from error
+
+    def made_up(number: int) -> Sequence[TimedChunk]:
+        draw = np.random.default_rng(number)
+        ids = draw.integers(words, size=settings.prompt_length).astype(np.int32)
+        rows = draw.standard_normal((len(ids) + settings.tokens, width), np.float32)
+        told = Chunk("", PROMPT, tensors={"ids": ids})
+        prompt = Chunk("", PROMPT, sequence=1, tensors={"rows": rows[: len(ids)]})
+        chunks = [TimedChunk(0.0, told), TimedChunk(0.0, ending(prompt))]
+        for index, row in enumerate(rows[len(ids) :]):
+            chunk = Chunk("", TOKENS, sequence=index, position=index, tensors={"rows": row[None]})
+            chunks.append(TimedChunk(index / settings.rate_hz, chunk))
+        end = Chunk("", TOKENS, sequence=settings.tokens, position=settings.tokens)
+        return [*chunks, TimedChunk(settings.tokens / settings.rate_hz, ending(end))]
+
+    return made_up
+
+
+# To be `PIPELINE`, and so to be offered, as soon as every stage can be loaded.
+DECLARED = Pipeline(
+    name="qwen2_5_omni",
+    # The released checkpoints name the first, those that transformers saves the second.
+    architectures=("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration"),
+    stages=(
+        StageSpec(THINKER, samples=True, example=conversation("input")),
+        StageSpec(TALKER, samples=True, example=talker_example),
+        StageSpec(TOKEN2WAV, example=random_codes(CODES)),
+    ),
+    edges=(
+        conversation_edge(THINKER),
+        text_edge(THINKER),
+        # First chunk: all prompt ids, and what `rotary_positions` needs of the images and videos
+        # among them, in their order. Later chunks: the rows, in order, as prefill makes them.
+        Edge(
+            PROMPT,
+            THINKER,
+            (TALKER,),
+            "prompt token",
+            (
+                TensorSpec("ids", "int32", (VARIES,), optional=True),
+                TensorSpec("grids", "int32", (VARIES, 3), optional=True),
+                TensorSpec("steps", "int32", (VARIES,), optional=True),
+                TensorSpec("rows", "", (VARIES, VARIES), optional=True),
+            ),
+            counted_by="rows",
+        ),
+        # The rows of reply ids, each a step after its id: of all but the last one, which never
+        # has a row, be it a stop id or the one that a length limit ended on.
+        Edge(
+            TOKENS,
+            THINKER,
+            (TALKER,),
+            "token",
+            (TensorSpec("rows", "", (VARIES, VARIES)),),
+            counted_by="rows",
+            pace_s=TOKEN_PACE_S,
+        ),
+        Edge(
+            CODES,
+            TALKER,
+            (TOKEN2WAV,),
+            "codec frame",
+            (TensorSpec("codes", "uint16", (VARIES, 1)),),
+            counted_by="codes",
+            grouped=True,
+            governed=True,
+            rate_hz=CODE_RATE_HZ,
+        ),
+        audio_edge(TOKEN2WAV, CODES),
+    ),
+    # A part of a block makes no audio.
+    chunk_policy=ChunkPolicy(first=BLOCK_CODES, ramp=(), steady=BLOCK_CODES),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class PlaceholderIds:
+    """Ids of the thinker's vocabulary that stand for positions that are heard or seen."""
+
+    audio: int
+    image: int
+    video: int
+
+    @classmethod
+    def from_config(cls, config: dict[str, Any]) -> PlaceholderIds:
+        """Read the ids of a checkpoint's `config.json`. Raises `FailedPrecondition`."""
+        thinker = config.get("thinker_config", {})
+        found = {}
+        for name in ("audio", "image", "video"):
+            found[name] = thinker.get(f"{name}_token_index", thinker.get(f"{name}_token_id"))
+            if not isinstance(found[name], int):
+                raise _unusable(f"thinker_config.{name}_token_index")
+        return cls(**found)
+
+    @property
+    def seen(self) -> tuple[int, int]:
+        """Those of images and videos."""
+        return self.image, self.video
+
+
+def code_entries(config: dict[str, Any]) -> int:
+    """How many codes token2wav has rows for. Raises `FailedPrecondition`."""
+    try:
+        # Its table has one row more than the configuration says.
+        return int(config["token2wav_config"]["dit_config"]["num_embeds"]) + 1
+    except (KeyError, TypeError, ValueError) as error:
+        raise _unusable("token2wav_config.dit_config.num_embeds") from error
+
+
+def voices_by_name(told: Mapping[str, Voice]) -> dict[str, Voice]:
+    """Voices by their names in lower case, the default first.
+
+    Raises `FailedPrecondition` for two that differ by case alone.
+    """
+    named = {name.lower(): voice for name, voice in told.items()}
+    if len(named) < len(told):
+        raise FailedPrecondition(
+            f"{VOICES_FILE}: two voices have names that differ by case alone: "
+            f"{', '.join(told)}; {REMEDY}"
+        )
+    return dict(sorted(named.items(), key=lambda voice: voice[0] != DEFAULT_VOICE))
+
+
+def _unusable(name: str) -> FailedPrecondition:
+    return FailedPrecondition(f"{CONFIG_FILE}: {name} is missing or no integer; {REMEDY}")
