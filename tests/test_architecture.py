@@ -36,6 +36,7 @@ SHARED = (
     "services/lm",
     "services/text",
     "services/vllm",
+    "services/vocoder",
     "tools/chart",
     "tools/demo",
     "tools/launcher",

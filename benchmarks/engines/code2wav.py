@@ -27,8 +27,9 @@ from antiphon.runtime.engine import Completed, Emitted, InputChunk, SegmentSetti
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.qwen3_omni.tiny_shape import SMALL
+from services.qwen3_omni.code2wav.load import EDGES
 from services.qwen3_omni.code2wav.vocoder import vocoder_of
-from services.vocoder.engine import Code2WavEngine
+from services.vocoder.engine import VocoderEngine
 from services.vocoder.stream import StreamDecoder
 
 LEFT_CONTEXT = 25
@@ -89,7 +90,7 @@ class Engines:
 
     def stream(self, chunk: int, sessions: int, frames: int) -> list[Tensor]:
         """All sessions fed in chunks, each chunk of all of them before the next."""
-        engine = Code2WavEngine(self.decoder, frames, sessions)
+        engine = VocoderEngine(self.decoder, EDGES, frames, sessions)
         keys = [SegmentKey(f"session-{each}", 0) for each in range(sessions)]
         parts: dict[SegmentKey, list[Tensor]] = {key: [] for key in keys}
         for key in keys:
@@ -105,7 +106,7 @@ class Engines:
 
 
 def _drain(
-    engine: Code2WavEngine, keys: Sequence[SegmentKey], parts: dict[SegmentKey, list[Tensor]]
+    engine: VocoderEngine, keys: Sequence[SegmentKey], parts: dict[SegmentKey, list[Tensor]]
 ) -> None:
     """Step until nothing is left to decode."""
     done: set[SegmentKey] = set()

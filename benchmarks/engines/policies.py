@@ -25,7 +25,8 @@ from antiphon.runtime.engine import Emitted, Failed, InputChunk
 from antiphon.runtime.session.chunking import next_boundary
 from antiphon.segment import ChunkPolicy, FinishReason, SegmentKey
 from benchmarks.engines.code2wav import WANTED, Engines, decoder_config
-from services.vocoder.engine import Code2WavEngine
+from services.qwen3_omni.code2wav.load import EDGES
+from services.vocoder.engine import VocoderEngine
 from tools.load.player import underrun
 
 SAMPLE_RATE_HZ = 24_000
@@ -85,7 +86,8 @@ def make_side(policy: ChunkPolicy, total: int) -> Side:
 
 def measure(side: Side, engines: Engines) -> None:
     """Decode all chunks, one after the other, and note what each took."""
-    engine, key = Code2WavEngine(engines.decoder, len(engines.codes), 1), SegmentKey("one", 0)
+    engine = VocoderEngine(engines.decoder, EDGES, len(engines.codes), 1)
+    key = SegmentKey("one", 0)
     engine.admit(key, WANTED)
     took, audio_s = [], []
     for start, end in pairwise((0, *side.ends)):
@@ -99,7 +101,7 @@ def measure(side: Side, engines: Engines) -> None:
     side.rounds.append(took)
 
 
-def _decode(engine: Code2WavEngine, key: SegmentKey) -> int:
+def _decode(engine: VocoderEngine, key: SegmentKey) -> int:
     """Step until everything that came is decoded; the number of samples."""
     samples = 0
     while engine.awaited_edge(key) is None:

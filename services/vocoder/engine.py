@@ -1,4 +1,4 @@
-"""The code2wav engine: advances many segments over one `StreamDecoder`.
+"""The vocoder engine: advances many segments over one `StreamDecoder`.
 
 A segment's frames are decoded once, in order, as soon as they are there: a step takes
 what waits now and never waits for more. A step is bounded in frames, not in segments,
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from functools import partial
 
-from antiphon.chunk import Tensor, Tensors
+from antiphon.chunk import Tensor
 from antiphon.errors import FailedPrecondition, ResourceExhausted
 from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
@@ -21,9 +21,8 @@ from services.lm.graphs import Bucketing
 from services.vocoder.buckets import Buckets
 from services.vocoder.pace import CPU, DecodePace
 from services.vocoder.segment import (
-    AUDIO,
-    CODES,
     Pending,
+    VocoderEdges,
     VocoderSegment,
     invalid_codes,
     read_codes,
@@ -33,8 +32,8 @@ from services.vocoder.stream import Run, StreamDecoder, StreamPiece
 Turn = tuple[VocoderSegment, Pending]
 
 
-class Code2WavEngine:
-    """An `Engine`: edge `codes` in, edge `audio` out (see the pipeline's declaration).
+class VocoderEngine:
+    """An `Engine`: codec frames in, audio out, on the `edges` that the pipeline declares.
 
     `context_limit` is the most frames of a segment, `slots` the most segments. A segment
     holds a slot, `decoder.state_bytes`, from its first decoded frame to its release. With
@@ -45,6 +44,7 @@ class Code2WavEngine:
     def __init__(
         self,
         decoder: StreamDecoder,
+        edges: VocoderEdges,
         context_limit: int,
         slots: int,
         pace: DecodePace = CPU,
@@ -54,6 +54,7 @@ class Code2WavEngine:
     ) -> None:
         self._to_host = to_host or ToHost.direct()
         self._decoder = decoder
+        self._edges = edges
         self._context_limit = context_limit
         self._slots = slots
         self._pace = pace
@@ -77,8 +78,9 @@ class Code2WavEngine:
         if key in self._segments:
             raise FailedPrecondition(f"segment {key} is there already")
         if len(self._segments) == self._slots:
-            raise ResourceExhausted(f"code2wav has {self._slots} slots, and all are taken")
-        self._segments[key] = VocoderSegment(key, wanted=AUDIO in settings.outputs)
+            raise ResourceExhausted(f"the vocoder has {self._slots} slots, and all are taken")
+        wanted = self._edges.audio in settings.outputs
+        self._segments[key] = VocoderSegment(key, self._edges, wanted)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
         """Check and queue frames.
@@ -90,14 +92,14 @@ class Code2WavEngine:
         segment.check_order(chunk)
         codes = read_codes(chunk, self._decoder.groups, self._decoder.entries)
         if segment.primed + segment.frames + len(codes) > self._context_limit:
-            raise invalid_codes(f"more than {self._context_limit} frames in a segment")
+            raise invalid_codes(chunk.edge, f"more than {self._context_limit} frames in a segment")
         segment.accept(codes, chunk)
         if segment.can_step:
             self._ready[key] = None
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """`codes`, or None while frames or the finish wait to be worked off."""
-        return None if self._segments[key].can_step else CODES
+        """The edge of the frames, or None while frames or the finish wait to be worked off."""
+        return None if self._segments[key].can_step else self._edges.frames
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
         """Decode `DecodePace.step` frames at most; those that waited longest go first."""
@@ -131,8 +133,7 @@ class Code2WavEngine:
         events: list[EngineEvent] = []
         for (segment, frames), samples in zip(turns, together(self._decode, turns), strict=True):
             with alone(segment.key, events, segment.end):
-                tensors: Tensors = {"samples": samples(), "codes": frames.codes}
-                events += segment.emit({} if frames.prime else tensors)
+                events += segment.decoded(frames, samples())
         return events
 
     def _decode(self, turns: Sequence[Turn]) -> list[Tensor]:

@@ -1,4 +1,4 @@
-"""The arithmetic of code2wav over rows: [batch, rows, channels], channels last.
+"""The arithmetic of a causal vocoder over rows: [batch, rows, channels], channels last.
 
 Rows are time steps. Channels last is what makes a tail, a frame's samples and a
 weight's panel contiguous. On a CPU in float32 the weights are laid out once in the
@@ -14,7 +14,6 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeSnakeBeta
 
 # Rows that the packed layout of a convolution is chosen for; any number is right.
 PACKED_FOR_ROWS = 256
@@ -106,9 +105,9 @@ class UnfoldedConvolution:
 
 
 class Snake:
-    """`Qwen3OmniMoeSnakeBeta` with its exponentials taken beforehand."""
+    """SnakeBeta with its exponentials taken beforehand: `alpha`, `beta`, `no_div_by_zero`."""
 
-    def __init__(self, module: Qwen3OmniMoeSnakeBeta) -> None:
+    def __init__(self, module: Any) -> None:
         with torch.no_grad():
             self._frequency: Tensor = module.alpha.exp()
             self._magnitude: Tensor = 1.0 / (module.beta.exp() + module.no_div_by_zero)

@@ -1,6 +1,6 @@
-"""The causal layers of Qwen's vocoders, advanced by new inputs only.
+"""The causal layers of a vocoder, advanced by new inputs only.
 
-transformers has them as the layers of `Qwen3OmniMoeCode2Wav`.
+They are made of transformers' modules, which are known by their parts (`stream.py`).
 
 The law: a layer returns for a session's new rows exactly what the Hugging Face module
 gives at these rows when it sees all the session's rows at once. What a layer needs of
@@ -12,17 +12,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
-from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
-    Qwen3OmniMoeCausalConvNet,
-    Qwen3OmniMoeCausalTransConvNet,
-    Qwen3OmniMoeCode2WavDecoderResidualUnit,
-    Qwen3OmniMoeConvNeXtBlock,
-    Qwen3OmniMoeSnakeBeta,
-)
 
 from antiphon.errors import FailedPrecondition
 from services.vocoder.batch import Batch, Level, Shape
@@ -112,9 +105,9 @@ class Pointwise:
 
 
 class ConvNeXt:
-    """`Qwen3OmniMoeConvNeXtBlock`: its depthwise convolution is all that looks back."""
+    """A ConvNeXt block: its depthwise convolution is all that looks back."""
 
-    def __init__(self, module: Qwen3OmniMoeConvNeXtBlock, level: Level) -> None:
+    def __init__(self, module: Any, level: Level) -> None:
         self._depthwise = causal_convolution(module.dwconv, level)
         self._norm = module.norm
         self._expand = Linear(module.pwconv1.weight, module.pwconv1.bias)
@@ -128,18 +121,18 @@ class ConvNeXt:
         return self._depthwise.state_shapes
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """As `Qwen3OmniMoeConvNeXtBlock.forward`, over the new rows."""
+        """As the module's `forward`, over the new rows."""
         y = self._norm(self._depthwise.advance(batch, past, x))
         return self._shrink(self._act(self._expand(y)), plus=x)
 
 
 class ResidualUnit:
-    """`Qwen3OmniMoeCode2WavDecoderResidualUnit`: two convolutions, the second of kernel 1."""
+    """Two convolutions, each behind a SnakeBeta, the second of kernel 1."""
 
-    def __init__(self, module: Qwen3OmniMoeCode2WavDecoderResidualUnit, level: Level) -> None:
+    def __init__(self, module: Any, level: Level) -> None:
         second = module.conv2.conv
         if second.kernel_size != (1,):
-            raise FailedPrecondition(f"code2wav: cannot stream the convolution {second}")
+            raise FailedPrecondition(f"vocoder: cannot stream the convolution {second}")
         self._first = causal_convolution(module.conv1, level, module.act1)
         self._snake = Snake(module.act2)
         self._second = Linear(second.weight[..., 0], second.bias)
@@ -150,25 +143,21 @@ class ResidualUnit:
         return self._first.state_shapes
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """As `Qwen3OmniMoeCode2WavDecoderResidualUnit.forward`, over the new rows."""
+        """As the module's `forward`, over the new rows."""
         y = self._first.advance(batch, past, x)
         return self._second(self._snake(y, out=y), plus=x)
 
 
-def causal_convolution(
-    module: Qwen3OmniMoeCausalConvNet, level: Level, act: Qwen3OmniMoeSnakeBeta | None = None
-) -> CausalConvolution:
+def causal_convolution(module: Any, level: Level, act: Any = None) -> CausalConvolution:
     """The streaming form of a convolution of stride 1, with the SnakeBeta before it."""
     conv = module.conv
     kernel = _kernel(level, conv.weight, conv.bias, conv.dilation[0], conv.groups)
     if conv.stride != (1,) or conv.padding != (0,) or module.padding != kernel.reach:
-        raise FailedPrecondition(f"code2wav: cannot stream the convolution {conv}")
+        raise FailedPrecondition(f"vocoder: cannot stream the convolution {conv}")
     return CausalConvolution(kernel, level, None if act is None else Snake(act))
 
 
-def upsampling(
-    module: Qwen3OmniMoeCausalTransConvNet, level: Level, act: Qwen3OmniMoeSnakeBeta | None = None
-) -> tuple[Upsampling, Level]:
+def upsampling(module: Any, level: Level, act: Any = None) -> tuple[Upsampling, Level]:
     """The streaming form of a transposed convolution, and the level behind it.
 
     Its kernel must be one or two strides wide. Of two, neighbouring inputs overlap by a
@@ -181,7 +170,7 @@ def upsampling(
     trim = conv.kernel_size[0] - stride
     trims = module.right_pad == trim and module.left_pad in (0, trim)
     if not plain or not trims or trim not in (0, stride) or conv.groups != 1:
-        raise FailedPrecondition(f"code2wav: cannot stream the transposed convolution {conv}")
+        raise FailedPrecondition(f"vocoder: cannot stream the transposed convolution {conv}")
     behind = level.upsampled(stride, overlaps=bool(module.left_pad))
     # [inputs, outputs, kernel] -> [strides in the kernel, stride, outputs, inputs]
     by_row = conv.weight.view(*conv.weight.shape[:2], -1, stride).permute(2, 3, 1, 0)

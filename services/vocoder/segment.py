@@ -1,4 +1,4 @@
-"""A segment as code2wav sees it: what came, what is left to decode, what went out."""
+"""A segment as a vocoder sees it: what came, what is left to decode, what went out."""
 
 from __future__ import annotations
 
@@ -12,7 +12,17 @@ from antiphon.errors import DataLoss, InvalidArgument
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk
 from antiphon.segment import FinishReason, SegmentKey
 
-CODES, AUDIO = "codes", "audio"
+
+@dataclass(frozen=True, slots=True)
+class VocoderEdges:
+    """The edges' names in the pipeline's declaration.
+
+    The tensor of `frames` has the edge's name. An `audio` chunk has `samples`, and as they came
+    the frames that they were decoded from.
+    """
+
+    frames: str
+    audio: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +41,7 @@ class VocoderSegment:
     """
 
     key: SegmentKey
+    edges: VocoderEdges
     wanted: bool
     pending: deque[Pending] = field(default_factory=deque)
     slot: int | None = None
@@ -75,12 +86,18 @@ class VocoderSegment:
         """Do nothing more for it."""
         self.over = True
 
+    def decoded(self, frames: Pending, samples: Tensor) -> list[EngineEvent]:
+        """The events for frames that were decoded."""
+        tensors = {"samples": samples, self.edges.frames: frames.codes}
+        return self.emit({} if frames.prime else tensors)
+
     def emit(self, tensors: Tensors) -> list[EngineEvent]:
         """The events for output that is ready; the last ones when nothing is left to decode."""
         events: list[EngineEvent] = []
         finish_reason = None if self.pending else self.finish_reason
         if self.wanted and (tensors or finish_reason):
-            events.append(Emitted(self.key, AUDIO, self.samples, tensors, finish_reason))
+            audio = Emitted(self.key, self.edges.audio, self.samples, tensors, finish_reason)
+            events.append(audio)
         if tensors:
             self.samples += len(tensors["samples"])
         if finish_reason:
@@ -90,34 +107,37 @@ class VocoderSegment:
 
     def check_order(self, chunk: InputChunk) -> None:
         """Raise unless the chunk is on the one input edge and follows on the last."""
-        if chunk.edge != CODES:
-            raise InvalidArgument(f"code2wav has no input edge {chunk.edge!r}", edge=chunk.edge)
+        edge = self.edges.frames
+        if chunk.edge != edge:
+            raise InvalidArgument(f"the vocoder has no input edge {chunk.edge!r}", edge=chunk.edge)
         if self.finish_reason is not None:
-            raise DataLoss("codes: a chunk came after the segment's last", edge=CODES)
+            raise DataLoss(f"{edge}: a chunk came after the segment's last", edge=edge)
         due = 0 if chunk.prime else self.frames
         if chunk.position != due:
-            raise DataLoss(f"codes: frame {due} was due, frame {chunk.position} came", edge=CODES)
+            raise DataLoss(f"{edge}: frame {due} was due, frame {chunk.position} came", edge=edge)
         if chunk.segment_finished != (chunk.finish_reason is not None):
-            raise DataLoss("codes: the last chunk, and no other, has a finish reason", edge=CODES)
+            raise DataLoss(f"{edge}: the last chunk, and no other, has a finish reason", edge=edge)
 
 
 def read_codes(chunk: InputChunk, groups: int, entries: int) -> Tensor:
     """The chunk's frames, uint16 [n, groups], n = 0 for a bare finish.
 
-    Raises `InvalidArgument` for codes that a decoder of that shape has no place for.
+    They are in the tensor of the edge's name. Raises `InvalidArgument` for codes that a decoder
+    of that shape has no place for.
     """
+    edge = chunk.edge
     if not chunk.tensors and chunk.segment_finished:
         return np.empty((0, groups), dtype=np.uint16)
-    if set(chunk.tensors) != {CODES}:
-        raise invalid_codes(f"one tensor of that name is due, {sorted(chunk.tensors)} came")
-    codes = chunk.tensors[CODES]
+    if set(chunk.tensors) != {edge}:
+        raise invalid_codes(edge, f"one tensor of that name is due, {sorted(chunk.tensors)} came")
+    codes = chunk.tensors[edge]
     if codes.dtype != np.uint16 or codes.ndim != 2 or codes.shape[1] != groups:
-        raise invalid_codes(f"must be uint16 [n, {groups}], not {codes.dtype} {codes.shape}")
+        raise invalid_codes(edge, f"must be uint16 [n, {groups}], not {codes.dtype} {codes.shape}")
     if codes.size and codes.max() >= entries:
-        raise invalid_codes(f"must be below {entries}, got {codes.max()}")
+        raise invalid_codes(edge, f"must be below {entries}, got {codes.max()}")
     return codes
 
 
-def invalid_codes(message: str) -> InvalidArgument:
+def invalid_codes(edge: str, message: str) -> InvalidArgument:
     """The error for codes that are no good."""
-    return InvalidArgument(f"codes: {message}", field=CODES, edge=CODES)
+    return InvalidArgument(f"{edge}: {message}", field=edge, edge=edge)

@@ -10,20 +10,11 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import cast
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor, nn
-from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
-    Qwen3OmniMoeCausalConvNet,
-    Qwen3OmniMoeCausalTransConvNet,
-    Qwen3OmniMoeCode2WavDecoderBlock,
-    Qwen3OmniMoeCode2WavDecoderResidualUnit,
-    Qwen3OmniMoeCode2WavTransformerModel,
-    Qwen3OmniMoeConvNeXtBlock,
-    Qwen3OmniMoeSnakeBeta,
-)
 
 from antiphon.chunk import Tensor as Array
 from antiphon.errors import FailedPrecondition
@@ -61,7 +52,9 @@ EmbedFrames = Callable[[Tensor], Tensor]
 class Vocoder:
     """A causal vocoder: what embeds its frames, and the modules behind it in their order.
 
-    A frame has `groups` codes, each below `entries`. A module may be a block of others.
+    A frame has `groups` codes, each below `entries`. A module may be a block of others; those
+    that can be streamed are transformers' causal ones, which its models name after themselves,
+    and are told by their parts.
     """
 
     groups: int
@@ -151,32 +144,32 @@ class StreamDecoder:
 
 def _layers_of(modules: Sequence[nn.Module]) -> tuple[list[StreamLayer], Level]:
     """The streaming form of these modules, and the level behind them."""
-    parts: list[nn.Module] = []
+    parts: list[Any] = []
     for each in modules:
-        block = isinstance(each, Qwen3OmniMoeCode2WavDecoderBlock)
-        parts += list(cast(Qwen3OmniMoeCode2WavDecoderBlock, each).block) if block else [each]
+        block = getattr(each, "block", None)
+        parts += block if isinstance(block, nn.ModuleList) else [each]
     layers: list[StreamLayer] = []
     level, act = Level(), None
     for part in parts:
         match part:
             # Each SnakeBeta stands before a convolution that needs its input in a new place.
-            case Qwen3OmniMoeSnakeBeta() if act is None:
+            case nn.Module(alpha=Tensor(), beta=Tensor()) if act is None:
                 act = part
                 continue
-            case Qwen3OmniMoeCausalConvNet():
+            case nn.Module(conv=nn.Conv1d()):
                 layers.append(causal_convolution(part, level, act))
-            case Qwen3OmniMoeCausalTransConvNet():
+            case nn.Module(conv=nn.ConvTranspose1d()):
                 layer, level = upsampling(part, level, act)
                 layers.append(layer)
-            case Qwen3OmniMoeConvNeXtBlock() if act is None:
+            case nn.Module(dwconv=nn.Module()) if act is None:
                 layers.append(ConvNeXt(part, level))
-            case Qwen3OmniMoeCode2WavDecoderResidualUnit() if act is None:
+            case nn.Module(act1=nn.Module(), conv1=nn.Module()) if act is None:
                 layers.append(ResidualUnit(part, level))
-            case Qwen3OmniMoeCode2WavTransformerModel() if act is None and level == Level():
+            case nn.Module(layers=nn.ModuleList()) if act is None and level == Level():
                 layers.append(SlidingTransformer(part))
             case nn.Linear() if act is None:
                 layers.append(Pointwise(Linear(part.weight, part.bias)))
             case _:
-                raise FailedPrecondition(f"code2wav: cannot stream a {type(part).__name__}")
+                raise FailedPrecondition(f"vocoder: cannot stream a {type(part).__name__}")
         act = None
     return layers, level

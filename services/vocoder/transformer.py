@@ -1,4 +1,4 @@
-"""`Qwen3OmniMoeCode2WavTransformerModel`, advanced by new frames only.
+"""A vocoder's transformer, advanced by new frames only.
 
 A window of w frames: frame j is visible to frame i if i - w < j <= i. So each
 layer keeps the rotated keys and the values of the last w - 1 frames. Rows of
@@ -9,16 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import cast
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
-    Qwen3OmniMoeCode2WavTransformerLayer,
-    Qwen3OmniMoeCode2WavTransformerModel,
-    apply_rotary_pos_emb,
-)
+from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from antiphon.errors import FailedPrecondition
 from services.vocoder.batch import Batch, Level, Shape
@@ -40,19 +36,18 @@ class _Frames:
 class SlidingTransformer:
     """A `Layer`: [batch, frames, hidden] in, as many out."""
 
-    def __init__(self, module: Qwen3OmniMoeCode2WavTransformerModel) -> None:
+    def __init__(self, module: Any) -> None:
         config, rope_type = module.config, module.rotary_emb.rope_type
         if set(config.layer_types) - {"sliding_attention"} or config.sliding_window < 1:
             raise FailedPrecondition(
-                f"code2wav: cannot stream the attention layers {config.layer_types} "
+                f"vocoder: cannot stream the attention layers {config.layer_types} "
                 f"with a window of {config.sliding_window} frames"
             )
         # These change the frequencies of earlier positions as the stream grows.
         if "dynamic" in rope_type or rope_type == "longrope":
-            raise FailedPrecondition(f"code2wav: cannot stream rotary embeddings {rope_type!r}")
-        layers = cast("list[Qwen3OmniMoeCode2WavTransformerLayer]", list(module.layers))
+            raise FailedPrecondition(f"vocoder: cannot stream rotary embeddings {rope_type!r}")
         with torch.no_grad():
-            self._layers = [_TransformerLayer(layer) for layer in layers]
+            self._layers = [_TransformerLayer(layer) for layer in module.layers]
         self._window: int = config.sliding_window
         self._rotary = module.rotary_emb
         self._norm = module.norm
@@ -63,7 +58,7 @@ class SlidingTransformer:
         return tuple((self._window - 1, 2 * layer.key_size) for layer in self._layers)
 
     def advance(self, batch: Batch, past: Sequence[Tensor], x: Tensor) -> Tensor:
-        """As `Qwen3OmniMoeCode2WavTransformerModel.forward`, over the new frames."""
+        """As the module's `forward`, over the new frames."""
         positions = batch.seen[:, None] + torch.arange(x.shape[1], device=x.device)
         cosine, sine = self._rotary(x, positions)
         visible = window_mask(positions, self._window)[:, None]
@@ -75,9 +70,9 @@ class SlidingTransformer:
 
 
 class _TransformerLayer:
-    """`Qwen3OmniMoeCode2WavTransformerLayer`; the layer scales are part of the weights."""
+    """Attention and MLP; the layer scales are part of the weights."""
 
-    def __init__(self, layer: Qwen3OmniMoeCode2WavTransformerLayer) -> None:
+    def __init__(self, layer: Any) -> None:
         attention, mlp = layer.self_attn, layer.mlp
         self._attention_norm = layer.input_layernorm
         self._queries_keys_values = concatenated(
@@ -94,14 +89,14 @@ class _TransformerLayer:
         self.key_size = int(attention.k_proj.out_features)
 
     def advance(self, frames: _Frames, tail: Tensor, x: Tensor) -> Tensor:
-        """As `Qwen3OmniMoeCode2WavTransformerLayer.forward`."""
+        """As the module's `forward`, over the new frames."""
         attended = self._attend(frames, tail, self._attention_norm(x))
         x = self._attended(attended, plus=x)
         gate, up = self._gate_up(self._mlp_norm(x)).chunk(2, dim=-1)
         return self._down(self._act(gate) * up, plus=x)
 
     def _attend(self, frames: _Frames, tail: Tensor, x: Tensor) -> Tensor:
-        """As `Qwen3OmniMoeCode2WavAttention.forward` before its last projection."""
+        """As the attention's `forward` before its last projection."""
         new, window = x.shape[1], tail.shape[1]
         joined = frames.batch.extended(tail, new)
         keys, values = joined.chunk(2, dim=-1)

@@ -1,4 +1,4 @@
-"""Tiny `Qwen3OmniMoeCode2Wav` modules for the tests of code2wav, and what they decode."""
+"""Tiny `Qwen3OmniMoeCode2Wav` modules for the tests of `services.vocoder`, and what they decode."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason
 from services.qwen3_omni.code2wav.vocoder import vocoder_of
 from services.vocoder.batch import StreamStates
+from services.vocoder.segment import VocoderEdges
 from services.vocoder.stream import StreamDecoder, StreamPiece
 
 ENTRIES = 32
 FRAMES = 60
 LOUDNESS = 0.9
 NO_SAMPLING = Sampling(0.0, 0, 1.0, 1.0, 0, 1)
-WANTED = SegmentSettings("", NO_SAMPLING, frozenset({"audio"}))
+# No pipeline calls them so: the engine has no names of its own.
+EDGES = VocoderEdges(frames="frames", audio="sound")
+WANTED = SegmentSettings("", NO_SAMPLING, frozenset({"sound"}))
 
 _SIZES: dict[str, Any] = {
     "codebook_size": ENTRIES,
@@ -114,8 +117,8 @@ def codes_chunk(
     codes: Tensor, position: int, finish: FinishReason | None = None, *, prime: bool = False
 ) -> InputChunk:
     """A chunk of these frames, int64 [n, groups]; with a finish reason the last one."""
-    tensors: Tensors = {"codes": codes.numpy().astype(np.uint16)} if len(codes) else {}
-    return InputChunk("codes", position, tensors, finish is not None, finish, prime)
+    tensors: Tensors = {"frames": codes.numpy().astype(np.uint16)} if len(codes) else {}
+    return InputChunk("frames", position, tensors, finish is not None, finish, prime)
 
 
 def fresh_states(decoder: StreamDecoder, slots: int = 1) -> StreamStates:

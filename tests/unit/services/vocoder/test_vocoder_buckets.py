@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from code2wav_modules import (
+from torch import Tensor
+from vocoder_modules import (
     CONFIGS,
     build_module,
     decoder_of,
@@ -16,7 +17,6 @@ from code2wav_modules import (
     one_shot,
     piece_of,
 )
-from torch import Tensor
 
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.testing.graph_watch import GraphWatch

@@ -7,8 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 import torch
-from code2wav_modules import (
+from torch import Tensor
+from vocoder_modules import (
     CONFIGS,
+    EDGES,
     WANTED,
     codes_chunk,
     decoder_of,
@@ -18,12 +20,11 @@ from code2wav_modules import (
     one_shot,
     piece_of,
 )
-from torch import Tensor
 
 from antiphon.runtime.engine import Completed, Emitted
 from antiphon.segment import FinishReason, SegmentKey
 from services.lm.graphs import Bucketing, Eager
-from services.vocoder.engine import Code2WavEngine
+from services.vocoder.engine import VocoderEngine
 from services.vocoder.pace import ACCELERATOR, CPU, DecodePace
 
 
@@ -42,7 +43,7 @@ class Talk:
     completed: bool = False
 
 
-def send(engine: Code2WavEngine, key: SegmentKey, talk: Talk, rng: np.random.Generator) -> None:
+def send(engine: VocoderEngine, key: SegmentKey, talk: Talk, rng: np.random.Generator) -> None:
     """Give the engine the next frames, a few or many; the last ones sometimes without finish."""
     end = min(talk.sent + int(rng.choice([1, 2, 4, 25])), len(talk.codes))
     bare = talk.sent == end
@@ -53,7 +54,7 @@ def send(engine: Code2WavEngine, key: SegmentKey, talk: Talk, rng: np.random.Gen
     talk.sent = end
 
 
-def take(engine: Code2WavEngine, talks: dict[SegmentKey, Talk], held: set[SegmentKey]) -> None:
+def take(engine: VocoderEngine, talks: dict[SegmentKey, Talk], held: set[SegmentKey]) -> None:
     """One step, and what it brings."""
     for event in engine.step(held):
         assert event.key not in held
@@ -78,7 +79,9 @@ def test_engine_gives_audio_of_one_shot_when_sessions_come_and_go_at_random(
 ) -> None:
     rng = np.random.default_rng(sessions)
     slots = max(1, 3 * sessions // 4)
-    engine = Code2WavEngine(decoder_of("odd"), 200, slots, pace, bucketing=bucketing, steady=12)
+    engine = VocoderEngine(
+        decoder_of("odd"), EDGES, 200, slots, pace, bucketing=bucketing, steady=12
+    )
     waiting = [SegmentKey(f"session-{each}", 0) for each in range(sessions)]
     talks: dict[SegmentKey, Talk] = {}
     left: list[SegmentKey] = []

@@ -3,7 +3,15 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from code2wav_modules import (
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
+    Qwen3OmniMoeCausalConvNet,
+    Qwen3OmniMoeCausalTransConvNet,
+    Qwen3OmniMoeCode2Wav,
+)
+from vocoder_modules import (
     CONFIGS,
     FRAMES,
     build_module,
@@ -15,14 +23,6 @@ from code2wav_modules import (
     piece_of,
     sizes_of,
     stream,
-)
-from hypothesis import given, settings
-from hypothesis import strategies as st
-from torch import nn
-from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
-    Qwen3OmniMoeCausalConvNet,
-    Qwen3OmniMoeCausalTransConvNet,
-    Qwen3OmniMoeCode2Wav,
 )
 
 from antiphon.errors import FailedPrecondition

@@ -6,7 +6,9 @@ from collections.abc import Sequence
 import numpy as np
 import pytest
 import torch
-from code2wav_modules import (
+from torch import Tensor
+from vocoder_modules import (
+    EDGES,
     ENTRIES,
     NO_SAMPLING,
     WANTED,
@@ -16,7 +18,6 @@ from code2wav_modules import (
     module_of,
     one_shot,
 )
-from torch import Tensor
 
 from antiphon.errors import (
     AntiphonError,
@@ -31,7 +32,7 @@ from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
 from services.qwen3_omni.code2wav.vocoder import vocoder_of
 from services.vocoder.batch import StreamStates
-from services.vocoder.engine import Code2WavEngine
+from services.vocoder.engine import VocoderEngine
 from services.vocoder.pace import CPU
 from services.vocoder.stream import Run, StreamDecoder, StreamPiece
 
@@ -49,8 +50,8 @@ def _one_thread() -> None:
     torch.set_num_threads(1)
 
 
-def make_engine(name: str = "odd") -> Code2WavEngine:
-    return Code2WavEngine(decoder_of(name), CONTEXT_LIMIT, SLOTS)
+def make_engine(name: str = "odd") -> VocoderEngine:
+    return VocoderEngine(decoder_of(name), EDGES, CONTEXT_LIMIT, SLOTS)
 
 
 def chunks_of(
@@ -71,9 +72,9 @@ def chunks_of(
 def check_audio(output: SegmentOutput, codes: Tensor, name: str = "odd") -> None:
     """The segment gave exactly the one-shot decode of its frames, each frame once."""
     expected = one_shot(module_of(name), codes).numpy() if len(codes) else np.empty(0)
-    tensors = output.tensors("audio")
+    tensors = output.tensors("sound")
     samples = tensors.get("samples", np.empty(0, np.float32))
-    frames = tensors.get("codes", np.empty((0, codes.shape[1]), np.uint16))
+    frames = tensors.get("frames", np.empty((0, codes.shape[1]), np.uint16))
     assert samples.dtype == np.float32
     np.testing.assert_allclose(samples, expected, rtol=0, atol=1e-6)
     np.testing.assert_array_equal(frames, codes.numpy())
@@ -81,7 +82,7 @@ def check_audio(output: SegmentOutput, codes: Tensor, name: str = "odd") -> None
     starts = [0, *np.cumsum(lengths)[:-1].tolist()]
     assert [each.position for each in output.emitted] == starts
     assert output.emitted[-1].finish_reason is STOP
-    assert output.finish_reason("audio") is STOP
+    assert output.finish_reason("sound") is STOP
     assert output.completed == Completed(
         output.emitted[-1].key, STOP, input_positions=len(codes), output_positions=len(samples)
     )
@@ -108,20 +109,20 @@ def test_engine_gives_all_but_the_start_when_rates_are_the_released_ones() -> No
         codes = make_codes(8, seed=segment)
         key = SegmentKey("session", segment)
         output = run_segment(engine, WANTED, chunks_of(codes, (3, 5)), key)
-        assert len(output.tensors("audio")["samples"]) == 1920 * 8 - 555
+        assert len(output.tensors("sound")["samples"]) == 1920 * 8 - 555
         check_audio(output, codes, "released")
 
 
 def test_engine_ends_with_nothing_when_no_frame_comes() -> None:
     output = run_segment(make_engine(), WANTED, [codes_chunk(make_codes(0), 0, STOP)], KEY)
-    assert output.emitted == [Emitted(KEY, "audio", 0, {}, STOP)]
+    assert output.emitted == [Emitted(KEY, "sound", 0, {}, STOP)]
     assert output.completed == Completed(KEY, STOP, 0, 0)
 
 
 def test_engine_passes_finish_reason_on_when_it_is_a_length_limit() -> None:
     chunks = [codes_chunk(make_codes(2), 0, FinishReason.LENGTH)]
     output = run_segment(make_engine(), WANTED, chunks, KEY)
-    assert output.finish_reason("audio") is FinishReason.LENGTH
+    assert output.finish_reason("sound") is FinishReason.LENGTH
     assert output.completed is not None
     assert output.completed.finish_reason is FinishReason.LENGTH
 
@@ -152,10 +153,10 @@ def test_engine_serves_others_when_one_has_a_backlog() -> None:
         engine.admit(key, WANTED)
         engine.accept(key, codes_chunk(own, 0, STOP))
     advance(engine, outputs, steps=1)
-    assert len(outputs[long].tensors("audio")["codes"]) == CPU.step // 2
+    assert len(outputs[long].tensors("sound")["frames"]) == CPU.step // 2
     assert outputs[short].completed
     advance(engine, outputs, steps=1)
-    assert len(outputs[long].tensors("audio")["codes"]) == CPU.step // 2 + CPU.step
+    assert len(outputs[long].tensors("sound")["frames"]) == CPU.step // 2 + CPU.step
     advance(engine, outputs)
     for key, own in codes.items():
         check_audio(outputs[key], own)
@@ -196,9 +197,9 @@ def test_engine_drops_output_when_frames_only_prime(cuts: tuple[int, ...]) -> No
     ]
     output = run_segment(make_engine(), WANTED, chunks, KEY)
     expected = one_shot(module_of("odd"), codes).numpy()[decoder_of("odd").samples(30) :]
-    tensors = output.tensors("audio")
+    tensors = output.tensors("sound")
     np.testing.assert_allclose(tensors["samples"], expected, rtol=0, atol=1e-6)
-    np.testing.assert_array_equal(tensors["codes"], codes[30:].numpy())
+    np.testing.assert_array_equal(tensors["frames"], codes[30:].numpy())
     rate = decoder_of("odd").samples_per_frame
     assert [each.position for each in output.emitted] == [0, 6 * rate]
     assert output.completed == Completed(KEY, STOP, 10, 10 * rate)
@@ -207,7 +208,7 @@ def test_engine_drops_output_when_frames_only_prime(cuts: tuple[int, ...]) -> No
 def test_engine_ends_without_audio_when_last_frames_only_prime() -> None:
     chunks = [codes_chunk(make_codes(3), 0, STOP, prime=True)]
     output = run_segment(make_engine(), WANTED, chunks, KEY)
-    assert output.emitted == [Emitted(KEY, "audio", 0, {}, STOP)]
+    assert output.emitted == [Emitted(KEY, "sound", 0, {}, STOP)]
 
 
 def test_engine_refuses_more_frames_than_its_context_with_those_that_prime() -> None:
@@ -232,18 +233,18 @@ GOOD = make_codes(2).numpy().astype(np.uint16)
 @pytest.mark.parametrize(
     ("chunk", "error", "words"),
     [
-        (InputChunk("tokens", 2, {"codes": GOOD}), InvalidArgument, "no input edge 'tokens'"),
-        (InputChunk("codes", 2, {}), InvalidArgument, "one tensor"),
-        (InputChunk("codes", 2, {"ids": GOOD}), InvalidArgument, "one tensor"),
-        (InputChunk("codes", 2, {"codes": GOOD.astype(np.int64)}), InvalidArgument, "int64"),
-        (InputChunk("codes", 2, {"codes": GOOD.flatten()}), InvalidArgument, r"\(8,\)"),
-        (InputChunk("codes", 2, {"codes": GOOD[:, :3]}), InvalidArgument, r"\(2, 3\)"),
-        (InputChunk("codes", 2, {"codes": GOOD * 0 + ENTRIES}), InvalidArgument, "below 32"),
-        (InputChunk("codes", 2, {"codes": GOOD * 0 - 1}), InvalidArgument, "got 65535"),
-        (InputChunk("codes", 1, {"codes": GOOD}), DataLoss, "frame 2 was due, frame 1 came"),
-        (InputChunk("codes", 3, {"codes": GOOD}), DataLoss, "frame 2 was due, frame 3 came"),
-        (InputChunk("codes", 3, {}, True, STOP), DataLoss, "frame 2 was due, frame 3 came"),
-        (InputChunk("codes", 2, {"codes": GOOD}, True, None), DataLoss, "finish reason"),
+        (InputChunk("tokens", 2, {"frames": GOOD}), InvalidArgument, "no input edge 'tokens'"),
+        (InputChunk("frames", 2, {}), InvalidArgument, "one tensor"),
+        (InputChunk("frames", 2, {"ids": GOOD}), InvalidArgument, "one tensor"),
+        (InputChunk("frames", 2, {"frames": GOOD.astype(np.int64)}), InvalidArgument, "int64"),
+        (InputChunk("frames", 2, {"frames": GOOD.flatten()}), InvalidArgument, r"\(8,\)"),
+        (InputChunk("frames", 2, {"frames": GOOD[:, :3]}), InvalidArgument, r"\(2, 3\)"),
+        (InputChunk("frames", 2, {"frames": GOOD * 0 + ENTRIES}), InvalidArgument, "below 32"),
+        (InputChunk("frames", 2, {"frames": GOOD * 0 - 1}), InvalidArgument, "got 65535"),
+        (InputChunk("frames", 1, {"frames": GOOD}), DataLoss, "frame 2 was due, frame 1 came"),
+        (InputChunk("frames", 3, {"frames": GOOD}), DataLoss, "frame 2 was due, frame 3 came"),
+        (InputChunk("frames", 3, {}, True, STOP), DataLoss, "frame 2 was due, frame 3 came"),
+        (InputChunk("frames", 2, {"frames": GOOD}, True, None), DataLoss, "finish reason"),
         (codes_chunk(make_codes(CONTEXT_LIMIT - 1), 2), InvalidArgument, "more than 200"),
     ],
 )
@@ -298,12 +299,12 @@ def test_engine_refuses_segment_when_all_slots_are_taken() -> None:
 def test_engine_holds_memory_from_first_frames_to_release() -> None:
     engine = make_engine()
     engine.admit(KEY, WANTED)
-    assert (engine.state_bytes, engine.awaited_edge(KEY)) == (0, "codes")
+    assert (engine.state_bytes, engine.awaited_edge(KEY)) == (0, "frames")
     engine.accept(KEY, codes_chunk(make_codes(2), 0))
     assert (engine.state_bytes, engine.awaited_edge(KEY)) == (0, None)
     engine.step()
     assert engine.state_bytes == decoder_of("odd").state_bytes
-    assert engine.awaited_edge(KEY) == "codes"
+    assert engine.awaited_edge(KEY) == "frames"
     engine.accept(KEY, codes_chunk(make_codes(2), 2))
     engine.release(KEY)
     assert engine.state_bytes == 0
@@ -322,7 +323,8 @@ class FaultyDecoder(StreamDecoder):
 
 
 def test_engine_fails_one_segment_when_its_decode_breaks() -> None:
-    engine = Code2WavEngine(FaultyDecoder(vocoder_of(module_of("odd"))), CONTEXT_LIMIT, SLOTS)
+    decoder = FaultyDecoder(vocoder_of(module_of("odd")))
+    engine = VocoderEngine(decoder, EDGES, CONTEXT_LIMIT, SLOTS)
     good = make_codes(6).clamp(min=1)
     bad = good.clone()
     bad[3, 0] = 0
