@@ -18,6 +18,7 @@ import torch
 from safetensors.torch import save_file
 
 from antiphon.errors import AntiphonError, FailedPrecondition
+from antiphon.pipelines.qwen3_tts import CODEC_FOLDER
 from antiphon.testing.qwen3_tts.tensor_shapes import decoder_shapes, model_shapes
 from antiphon.testing.qwen3_tts.tiny_config import (
     CODEC_PREPROCESSOR_CONFIG,
@@ -31,7 +32,6 @@ from antiphon.testing.qwen3_tts.tiny_tokenizer import write_tokenizer
 from antiphon.testing.tiny_weights import WeightRules, lean
 
 PRESETS = {"custom_voice": CUSTOM_VOICE, "base": BASE}
-CODEC_FOLDER = "speech_tokenizer"
 
 RULES = WeightRules(
     uniform=(

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from antiphon.pipelines.qwen3_tts import SAMPLE_RATE_HZ
 from antiphon.testing.qwen3_tts.tiny_shape import BASE_KIND, CUSTOM_VOICE_KIND, TtsShape
 
-SAMPLE_RATE_HZ = 24_000
 SAMPLES_PER_FRAME = 1920
 
 # Where a released checkpoint has its control ids, counted from the end of the codes.

@@ -28,11 +28,13 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
+from antiphon.pipelines.qwen3_tts import CODEC_FOLDER
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from services.vocoder.stream import Vocoder
 
-CODEC_FOLDER = "speech_tokenizer"
+# Another codec of the vendor has 25 frames a second, and other layers.
+CODEC_KIND = "qwen3_tts_tokenizer_12hz"
 # These have no annotations.
 _Convolution: Any = Qwen3OmniMoeCausalConvNet
 _Upsampling: Any = Qwen3OmniMoeCausalTransConvNet
@@ -156,7 +158,13 @@ def load_codec_decoder(
 ) -> CodecDecoder:
     """The decoder of a checkpoint. Raises `FailedPrecondition`."""
     folder = model_dir / CODEC_FOLDER
-    part = read_config(folder).get("decoder_config")
+    codec = read_config(folder)
+    kind, part = codec.get("model_type"), codec.get("decoder_config")
+    if kind != CODEC_KIND:
+        raise FailedPrecondition(
+            f"{folder / CONFIG_FILE}: model_type is {kind!r}, only {CODEC_KIND} is served; take a "
+            "checkpoint with that codec"
+        )
     if not isinstance(part, dict):
         raise FailedPrecondition(
             f"{folder / CONFIG_FILE}: decoder_config is missing or no object; {REMEDY}"

@@ -12,11 +12,11 @@ from transformers import MimiConfig, MimiModel
 
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
+from antiphon.pipelines.qwen3_tts import CODEC_FOLDER
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from services.qwen3_tts.talker.speaker import SpeakerEncoder
 
-CODEC_FOLDER = "speech_tokenizer"
 # What the codec has none of: its decoder is another one.
 _NOT_THERE = ("upsample", "decoder_transformer", "decoder")
 

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 from transformers.audio_utils import mel_filter_bank
 
-SAMPLE_RATE_HZ = 24_000
+from antiphon.pipelines.qwen3_tts import SAMPLE_RATE_HZ
+
 MEL_BINS, WINDOW, HOP, HIGHEST_HZ = 128, 1024, 256, 12_000.0
 LEAST_MEL, LEAST_POWER, LEAST_VARIANCE = 1e-5, 1e-9, 1e-12
 

@@ -15,7 +15,8 @@ from torch import Tensor
 from antiphon.chunk import Tensor as Array
 from antiphon.chunk import Tensors
 from antiphon.errors import FailedPrecondition
-from services.qwen3_tts.code2wav.module import CODEC_FOLDER, load_codec_decoder
+from antiphon.pipelines.qwen3_tts import CODEC_FOLDER
+from services.qwen3_tts.code2wav.module import load_codec_decoder
 from services.vocoder.stream import StreamDecoder, StreamPiece
 
 KINDS = ("custom_voice", "base")

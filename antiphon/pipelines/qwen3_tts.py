@@ -1,0 +1,100 @@
+"""Qwen3-TTS with the 12 Hz codec: talker -> code2wav.
+
+What its two stages must agree on and nothing else. Reference: `qwen-tts` 0.1.1, the vendor's
+package. The talker reads the text itself, so there is no thinker and no output of text. A
+voice comes from the checkpoint, or is cloned from a reference recording: by the speaker's
+vector, or, where the request has the recording's text too, by its codec frames as well, which
+then prime code2wav.
+"""
+
+from __future__ import annotations
+
+from antiphon.options import Option, OptionKind
+from antiphon.pipelines.examples import conversation, random_codes
+from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, StageSpec, TensorSpec
+
+TALKER, CODE2WAV = "talker", "code2wav"
+
+CODEC_FOLDER = "speech_tokenizer"
+"""Where in a checkpoint the codec is: its decoder for code2wav, its encoder for the talker."""
+
+SAMPLE_RATE_HZ = 24_000
+"""Of reference recordings and of the audio that is made."""
+
+FRAME_RATE_HZ = 12.5
+
+TEXT_MODES = WHOLE_TEXT, STREAMED_TEXT = "whole", "stream"
+"""Whether all text comes before the first frame, or some with each frame: two prompts, other
+codes."""
+
+OPTIONS = (
+    Option("language", OptionKind.TEXT, "What the text is in; not given: nothing is said of it."),
+    Option("instruction", OptionKind.TEXT, "How to speak, in words."),
+    Option(
+        "text_mode",
+        OptionKind.TEXT,
+        "All text before the first frame, or some with each; not given: what the checkpoint's "
+        "kind is usually asked with.",
+        choices=TEXT_MODES,
+    ),
+    Option(
+        "reference_audio",
+        OptionKind.AUDIO,
+        "A recording of the voice to speak with.",
+        sample_rate_hz=SAMPLE_RATE_HZ,
+        max_s=60.0,
+    ),
+    Option("reference_text", OptionKind.TEXT, "What the recording says: clones more exactly."),
+)
+
+PIPELINE = Pipeline(
+    name="qwen3_tts",
+    architectures=("Qwen3TTSForConditionalGeneration",),
+    stages=(
+        StageSpec(
+            TALKER,
+            samples=True,
+            reads_aloud=True,
+            options=OPTIONS,
+            example=conversation("input"),
+        ),
+        StageSpec(CODE2WAV, example=random_codes("codes")),
+    ),
+    edges=(
+        # One user message, which is read aloud: see antiphon/conversation.py.
+        Edge(
+            "input",
+            CLIENT,
+            (TALKER,),
+            "message",
+            (TensorSpec("messages", "uint8", (VARIES,)),),
+            counted_by="messages",
+        ),
+        # Those of a reference recording come first, to prime.
+        Edge(
+            "codes",
+            TALKER,
+            (CODE2WAV,),
+            "codec frame",
+            (TensorSpec("codes", "uint16", (VARIES, VARIES)),),
+            counted_by="codes",
+            grouped=True,
+            governed=True,
+            rate_hz=FRAME_RATE_HZ,
+            primed=True,
+        ),
+        # The samples with the frames that they were decoded from.
+        Edge(
+            "audio",
+            CODE2WAV,
+            (CLIENT,),
+            "sample",
+            (
+                TensorSpec("samples", "float32", (VARIES,)),
+                TensorSpec("codes", "uint16", (VARIES, VARIES)),
+            ),
+            counted_by="samples",
+            governed=True,
+        ),
+    ),
+)
