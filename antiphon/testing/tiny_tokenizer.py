@@ -6,6 +6,7 @@ ones, so that code that knows an id by heart fails.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -151,21 +152,34 @@ class TinyVocabulary:
         ]
 
 
-def write_preprocessor(
-    directory: Path, *, max_audio_s: int, processor_class: str, image_settings: Mapping[str, Any]
-) -> None:
-    """Write `preprocessor_config.json`: 128 mel bins at 16 kHz, and the image settings."""
-    from transformers import WhisperFeatureExtractor
+@dataclass(frozen=True, slots=True)
+class TinyPreprocessor:
+    """What families' preprocessors differ in: how images are normalised and cut into patches."""
 
-    extractor = WhisperFeatureExtractor(  # type: ignore[no-untyped-call]
-        feature_size=128,
-        sampling_rate=16000,
-        chunk_length=max_audio_s,
-        return_attention_mask=True,
-    )
-    extractor.save_pretrained(directory)
-    image = {"image_processor_type": "Qwen2VLImageProcessor", "processor_class": processor_class}
-    update_json(directory / "preprocessor_config.json", image | dict(image_settings))
+    processor_class: str
+    patch_size: int
+    image_mean: tuple[float, float, float]
+    image_std: tuple[float, float, float]
+
+    def write(self, directory: Path) -> None:
+        """Write `preprocessor_config.json`: 128 mel bins at 16 kHz, and the image settings."""
+        from transformers import WhisperFeatureExtractor
+
+        extractor = WhisperFeatureExtractor(  # type: ignore[no-untyped-call]
+            feature_size=128,
+            sampling_rate=16000,
+            chunk_length=300,
+            return_attention_mask=True,
+        )
+        extractor.save_pretrained(directory)
+        image = {
+            "image_processor_type": "Qwen2VLImageProcessor",
+            "merge_size": 2,
+            "temporal_patch_size": 2,
+            "min_pixels": 3136,
+            "max_pixels": 12845056,
+        }
+        update_json(directory / "preprocessor_config.json", image | dataclasses.asdict(self))
 
 
 def update_json(path: Path, values: Mapping[str, Any]) -> None:

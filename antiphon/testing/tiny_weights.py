@@ -57,6 +57,14 @@ class WeightRules:
         return noise * (gain / math.sqrt(_inputs(name, shape, stride)))
 
 
+# Logits of the ids that end a reply or speech spread this much wider than others.
+REPLY_END_GAIN = 1.8
+SPEECH_END_GAIN = 1.2
+NEWLINE_SHIFT = -12.0
+# The byte token that ends the assistant header; byte tokens are numbered by byte.
+NEWLINE_ID = 10
+
+
 def lean(direction: torch.Tensor, shift: float) -> torch.Tensor:
     """What to add to a row of a head, so that its logit rises by `shift` if the final
     hidden state is all `direction`."""
@@ -69,21 +77,31 @@ def end_replies(
     spoken: Sequence[int],
     end: int,
     *,
-    gain: float,
-    against: torch.Tensor,
-    shift: float,
+    words: torch.Tensor,
+    norm: torch.Tensor,
+    endless: bool,
 ) -> None:
-    """Let replies consist of the ids `spoken` and end by themselves.
+    """Let replies consist of the ids `spoken` and end by themselves, or never if `endless`.
 
-    `end` wins now and then, as its row is longer than others by `gain`. A reply seldom ends at
-    once, as the row leans by `shift` (negative) along `against`, the header's last row. A zero
-    row has logit 0, which is never the highest among hundreds.
+    `end` wins now and then, as its row is longer than others. A reply seldom ends at once, as
+    the row leans away from the last row of the header, of the table `words` behind the weights
+    `norm`. A zero row has logit 0, which is never the highest among hundreds.
     """
-    row = gain * head[end]
+    row = REPLY_END_GAIN * head[end] + lean(words[NEWLINE_ID] * norm, NEWLINE_SHIFT)
     silent = torch.ones(len(head), dtype=torch.bool)
     silent[list(spoken)] = False
     head[silent] = 0.0
-    head[end] = row + lean(against, shift)
+    if not endless:
+        head[end] = row
+
+
+def speech_end(row: torch.Tensor, padding: torch.Tensor, shift: float) -> torch.Tensor:
+    """The row of a head that ends speech, from a drawn one.
+
+    It wins now and then, and rather when the text has ended: it leans by `shift` towards
+    `padding`, the row that follows the text, behind the last norm's weights.
+    """
+    return SPEECH_END_GAIN * row + lean(padding, shift)
 
 
 def _inputs(name: str, shape: Sequence[int], stride: int | None) -> int:

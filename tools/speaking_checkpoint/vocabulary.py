@@ -14,7 +14,7 @@ from pathlib import Path
 
 import torch
 
-from antiphon.testing.qwen3_omni.tiny_tokenizer import TOKENIZER, write_preprocessor
+from antiphon.testing.qwen3_omni.tiny_tokenizer import PREPROCESSOR, TOKENIZER
 from antiphon.testing.tiny_tokenizer import TinyVocabulary
 from tools.speaking_checkpoint.repertoire import UNITS, spoken_words, written_forms
 from tools.speaking_checkpoint.units import PAUSES
@@ -37,7 +37,7 @@ class Meaning:
 def write_tokenizer(directory: Path) -> TinyVocabulary:
     """Write the tokenizer, chat template and preprocessor; return the vocabulary."""
     tokenizer = TOKENIZER.save(directory, *_learn(_spellings()))
-    write_preprocessor(directory)
+    PREPROCESSOR.write(directory)
     return TinyVocabulary.of(tokenizer)
 
 

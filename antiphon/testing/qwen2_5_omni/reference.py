@@ -14,18 +14,14 @@ import functools
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from transformers import (
-    AutoImageProcessor,
-    AutoTokenizer,
     LogitsProcessorList,
     Qwen2_5OmniForConditionalGeneration,
-    WhisperFeatureExtractor,
 )
 from transformers.models.qwen2_5_omni.processing_qwen2_5_omni import (
     Qwen2_5OmniProcessor,
@@ -34,13 +30,12 @@ from transformers.models.qwen2_5_omni.processing_qwen2_5_omni import (
 
 from antiphon.conversation import Conversation
 from antiphon.segment import FinishReason
-from antiphon.testing.conversations import Pixels, chat_messages
+from antiphon.testing.conversations import Pixels
 from antiphon.testing.margins import LogitGap
+from antiphon.testing.reference_inputs import ReferenceInputs
 
 # transformers types neither its `from_pretrained` nor the parts of its configurations.
 _MODEL: Any = Qwen2_5OmniForConditionalGeneration
-_PROCESSOR: Any = Qwen2_5OmniProcessor
-_IMAGES: Any = AutoImageProcessor
 _DEFAULTS: dict[str, Any] = cast(Any, Qwen2_5OmniProcessorKwargs)._defaults
 
 
@@ -107,13 +102,12 @@ class Omni25Reference:
     def __init__(self, directory: Path, *, mask_kept: bool = True) -> None:
         self.model: Any = _MODEL.from_pretrained(directory, dtype=torch.float32)
         self.model.eval()
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(directory)
-        self.feature_extractor = WhisperFeatureExtractor.from_pretrained(directory)
-        self.merge_size: int = self.model.config.thinker_config.vision_config.spatial_merge_size
+        merge_size = self.model.config.thinker_config.vision_config.spatial_merge_size
+        self._made = ReferenceInputs(directory, Qwen2_5OmniProcessor, _DEFAULTS, merge_size)
+        self.tokenizer = self._made.tokenizer
         self.stop_id: int = self.tokenizer.eos_token_id
         talker = self.model.config.talker_config
         self.ends = [talker.tts_codec_pad_token_id, talker.tts_codec_end_token_id]
-        self._directory = directory
         if mask_kept:
             _keep_mask(self.model.talker)
 
@@ -157,58 +151,14 @@ class Omni25Reference:
     def inputs(
         self, conversation: Conversation, images: Sequence[Pixels] = ()
     ) -> dict[str, torch.Tensor]:
-        """The keyword arguments for `generate`, as `Qwen2_5OmniProcessor` makes them.
-
-        That processor cannot be built without torchvision, so its own expansion of
-        placeholders is called on a stand-in, with its own default settings.
-        """
-        text = self.tokenizer.apply_chat_template(
-            chat_messages(conversation), tokenize=False, add_generation_prompt=True
-        )
-        features: dict[str, torch.Tensor] = {}
-        if conversation.recordings:
-            found = self.feature_extractor(
-                list(conversation.recordings), return_tensors="pt", **_DEFAULTS["audio_kwargs"]
-            )
-            features["input_features"] = found["input_features"]
-            features["feature_attention_mask"] = found["attention_mask"]
+        """The keyword arguments for `generate`, as `Qwen2_5OmniProcessor` makes them."""
+        features = self._made.features(conversation, images)
         if images:
-            from PIL import Image
-
-            processor: Any = _IMAGES.from_pretrained(self._directory)
-            pictures = [Image.fromarray(each) for each in images]
-            found = processor(images=pictures, return_tensors="pt")
             # Without the prefix the talker gets them, too, and refuses them.
-            features["thinker_pixel_values"] = found["pixel_values"]
-            features["image_grid_thw"] = found["image_grid_thw"]
-        tokens = self.tokenizer(self._expand(text, features), padding=False, return_tensors="pt")
-        return {**tokens} | features
-
-    def _expand(self, text: str, features: dict[str, torch.Tensor]) -> list[str]:
-        """The prompt with one placeholder for each position that is heard or seen."""
+            features["thinker_pixel_values"] = features.pop("pixel_values")
         mask = features.get("feature_attention_mask")
         lengths: Any = () if mask is None else (((mask.sum(-1) - 1) // 2 + 1) - 2) // 2 + 1
-        merge = SimpleNamespace(merge_size=self.merge_size)
-        stand_in = SimpleNamespace(
-            image_processor=merge,
-            video_processor=merge,
-            audio_token=self.tokenizer.audio_token,
-            image_token=self.tokenizer.image_token,
-            video_token=self.tokenizer.video_token,
-        )
-        video = _DEFAULTS["videos_kwargs"]
-        expanded: list[str] = _PROCESSOR.replace_multimodal_special_tokens(
-            stand_in,
-            [text],
-            iter(lengths),
-            iter(features.get("image_grid_thw", ())),
-            iter(()),
-            video_second_per_grid=iter(()),
-            use_audio_in_video=False,
-            position_id_per_seconds=video["position_id_per_seconds"],
-            seconds_per_chunk=video["seconds_per_chunk"],
-        )
-        return expanded
+        return self._made.tokens(conversation, features, lengths) | features
 
 
 class _Heard:

@@ -1,21 +1,22 @@
 """Writes a complete Qwen2.5-Omni checkpoint of a few megabytes with random weights.
 
-Every part of the released model is there and the files are laid out as `save_pretrained` lays
-them out, so it stands in for the released one wherever no one listens to the result.
+Use `python -m antiphon.testing.qwen2_5_omni.tiny_checkpoint DIR`. Every part of the released
+model is there and the files are laid out as `save_pretrained` lays them out, so it stands in for
+the released one wherever no one listens to the result.
 """
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Any
 
-from antiphon.errors import FailedPrecondition
 from antiphon.testing.qwen2_5_omni.tiny_config import make_config
 from antiphon.testing.qwen2_5_omni.tiny_shape import TinyOmni25Shape
-from antiphon.testing.qwen2_5_omni.tiny_tokenizer import TOKENIZER, write_preprocessor
+from antiphon.testing.qwen2_5_omni.tiny_tokenizer import PREPROCESSOR, TOKENIZER
+from antiphon.testing.tiny_checkpoint import TinyCheckpointCommand, make_directory, save_model
 
 SHAPE = TinyOmni25Shape()
-MAX_SHARD_BYTES = 500_000
 VOICES_FILE = "spk_dict.pt"
 
 
@@ -25,20 +26,26 @@ def build_tiny_checkpoint(directory: Path, shape: TinyOmni25Shape = SHAPE, seed:
     The same shape and seed give the same weights. Raises `FailedPrecondition` if the
     directory holds something already.
     """
-    from transformers import GenerationConfig, Qwen2_5OmniForConditionalGeneration
+    from transformers import Qwen2_5OmniForConditionalGeneration
 
     from antiphon.testing.qwen2_5_omni.tiny_weights import fill_weights, write_voices
 
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise FailedPrecondition(f"{directory}: is not an empty directory")
-    directory.mkdir(parents=True, exist_ok=True)
+    make_directory(directory)
     vocabulary = TOKENIZER.write(directory)
-    write_preprocessor(directory)
+    PREPROCESSOR.write(directory)
     model_class: Any = Qwen2_5OmniForConditionalGeneration
     model = model_class(make_config(shape, vocabulary))
     fill_weights(model, shape, vocabulary, seed)
-    model.generation_config = GenerationConfig(  # type: ignore[no-untyped-call]
-        eos_token_id=vocabulary.ids["<|im_end|>"], pad_token_id=vocabulary.ids["<|endoftext|>"]
-    )
-    model.save_pretrained(directory, max_shard_size=MAX_SHARD_BYTES)
+    save_model(model, directory, vocabulary)
     write_voices(directory / VOICES_FILE, shape, vocabulary, seed)
+
+
+COMMAND = TinyCheckpointCommand(
+    "Qwen2.5-Omni",
+    "antiphon.testing.qwen2_5_omni.tiny_checkpoint",
+    {"small": SHAPE},
+    build_tiny_checkpoint,
+)
+
+if __name__ == "__main__":
+    sys.exit(COMMAND.run())

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from antiphon.testing import tiny_config
 from antiphon.testing.qwen2_5_omni.tiny_shape import REPEATS, TinyOmni25Shape
+from antiphon.testing.qwen2_5_omni.tiny_tokenizer import NAMED_TOKENS
 from antiphon.testing.tiny_tokenizer import TinyVocabulary
 
 if TYPE_CHECKING:
@@ -17,7 +19,6 @@ VOICES = ("Ethan", "Chelsie")
 TEXT_PAD, TEXT_BOS, TEXT_EOS, FIRST_VOICE = 1, 2, 3, 8
 CODEC_BOS, CODEC_EOS, CODEC_MASK = 1, 2, 4
 """Behind the codec's pad id, as in the released vocabulary."""
-VOCABULARY_MULTIPLE = 64
 
 
 def make_config(shape: TinyOmni25Shape, vocabulary: TinyVocabulary) -> Qwen2_5OmniConfig:
@@ -36,28 +37,14 @@ def make_config(shape: TinyOmni25Shape, vocabulary: TinyVocabulary) -> Qwen2_5Om
 
 def _multimodal_ids(vocabulary: TinyVocabulary) -> dict[str, Any]:
     """What thinker and talker both say about placeholders and time."""
-    ids = vocabulary.ids
-    return {
-        "audio_token_index": ids["<|AUDIO|>"],
-        "image_token_index": ids["<|IMAGE|>"],
-        "video_token_index": ids["<|VIDEO|>"],
-        "audio_start_token_id": ids["<|audio_bos|>"],
-        "audio_end_token_id": ids["<|audio_eos|>"],
-        "vision_start_token_id": ids["<|vision_bos|>"],
-        "vision_end_token_id": ids["<|vision_eos|>"],
+    return tiny_config.media_ids(vocabulary.ids, NAMED_TOKENS, "index") | {
         "position_id_per_seconds": 25,
         "seconds_per_chunk": 2,
     }
 
 
 def _mrope(head_dim: int) -> dict[str, Any]:
-    """RoPE with three axes; the sections cover half of the head dimension."""
-    side = head_dim // 2 * 3 // 8
-    return {
-        "rope_type": "default",
-        "rope_theta": 1000000.0,
-        "mrope_section": [head_dim // 2 - 2 * side, side, side],
-    }
+    return tiny_config.mrope(head_dim, head_dim // 2 * 3 // 8)
 
 
 def _thinker(shape: TinyOmni25Shape, vocabulary: TinyVocabulary) -> dict[str, Any]:
@@ -65,47 +52,25 @@ def _thinker(shape: TinyOmni25Shape, vocabulary: TinyVocabulary) -> dict[str, An
     size = vocabulary.size + FIRST_VOICE + len(VOICES)
     return _multimodal_ids(vocabulary) | {
         "user_token_id": vocabulary.ids["user"],
-        "text_config": {
-            "vocab_size": (size // VOCABULARY_MULTIPLE + 1) * VOCABULARY_MULTIPLE,
-            "hidden_size": shape.hidden,
-            "intermediate_size": 2 * shape.hidden,
-            "num_hidden_layers": shape.layers,
-            "num_attention_heads": shape.heads,
-            "num_key_value_heads": shape.kv_heads,
+        "text_config": tiny_config.decoder_sizes(shape)
+        | {
+            "vocab_size": tiny_config.padded_vocabulary(size),
             "rope_parameters": _mrope(shape.hidden // shape.heads),
             "tie_word_embeddings": False,
         },
-        "audio_config": {
-            "num_mel_bins": 128,
-            "d_model": shape.audio_hidden,
-            "encoder_layers": shape.audio_layers,
-            "encoder_attention_heads": shape.audio_heads,
-            "encoder_ffn_dim": 2 * shape.audio_hidden,
-            "output_dim": shape.hidden,
-        },
-        "vision_config": {
-            "depth": shape.vision_layers,
-            "hidden_size": shape.vision_hidden,
-            "intermediate_size": 2 * shape.vision_hidden,
-            "num_heads": shape.vision_heads,
-            "out_hidden_size": shape.hidden,
-            "fullatt_block_indexes": [shape.vision_layers - 1],
-        },
+        "audio_config": tiny_config.audio_tower(shape),
+        "vision_config": tiny_config.vision_tower(shape)
+        | {"fullatt_block_indexes": [shape.vision_layers - 1]},
     }
 
 
 def _talker(shape: TinyOmni25Shape, vocabulary: TinyVocabulary) -> dict[str, Any]:
     """`talker_config`."""
     text, codec = vocabulary.size, shape.codec_pad
-    return _multimodal_ids(vocabulary) | {
+    shared = _multimodal_ids(vocabulary) | tiny_config.decoder_sizes(shape, "talker_")
+    return shared | {
         "vocab_size": shape.talker_vocabulary,
         "embedding_size": shape.hidden,
-        "hidden_size": shape.talker_hidden,
-        "intermediate_size": 2 * shape.talker_hidden,
-        "num_hidden_layers": shape.talker_layers,
-        "num_attention_heads": shape.talker_heads,
-        "num_key_value_heads": shape.talker_kv_heads,
-        "head_dim": shape.talker_head_dim,
         "rope_parameters": _mrope(shape.talker_head_dim),
         "tts_text_start_token_id": text + TEXT_BOS,
         "tts_text_end_token_id": text + TEXT_EOS,
@@ -138,7 +103,7 @@ def _token2wav(shape: TinyOmni25Shape) -> dict[str, Any]:
             "enc_channels": [16, 16, 16, 16, 48],
             "enc_attention_channels": 8,
             "enc_se_channels": 8,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+            "rope_parameters": tiny_config.rope(10000.0),
         },
         "bigvgan_config": {
             "mel_dim": 80,

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from antiphon.testing.tiny_shape import TinyMultimodalSizes
+
 REPEATS = 2
 """Mel frames of a code."""
 
 
 @dataclass(frozen=True, slots=True)
-class TinyOmni25Shape:
+class TinyOmni25Shape(TinyMultimodalSizes):
     """Sizes of a tiny checkpoint; the names follow the parts of the model.
 
     `hidden` is the thinker's width and so that of the rows that its talker takes. The decoder
@@ -19,16 +21,6 @@ class TinyOmni25Shape:
     the pad id as often as with the end id.
     """
 
-    hidden: int = 64
-    layers: int = 2
-    heads: int = 4
-    kv_heads: int = 2
-    audio_hidden: int = 32
-    audio_layers: int = 2
-    audio_heads: int = 2
-    vision_hidden: int = 32
-    vision_layers: int = 2
-    vision_heads: int = 2
     talker_hidden: int = 48
     talker_layers: int = 2
     talker_heads: int = 4

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from antiphon.testing import tiny_tokenizer
-from antiphon.testing.tiny_tokenizer import TokenizerKind
+from antiphon.testing.tiny_tokenizer import TinyPreprocessor, TokenizerKind
 
 # In the released order; `<|endoftext|>` pads and `<|im_end|>` ends a reply.
 SPECIAL_TOKENS = (
@@ -41,20 +38,9 @@ TOKENIZER = TokenizerKind(
     first_turn="<|im_start|>system\nYou are a helpful assistant.<|im_end|>\n",
 )
 
-
-def write_preprocessor(directory: Path) -> None:
-    """Write `preprocessor_config.json`: 128 mel bins at 16 kHz, and the image settings."""
-    tiny_tokenizer.write_preprocessor(
-        directory,
-        max_audio_s=300,
-        processor_class="Qwen2_5OmniProcessor",
-        image_settings={
-            "image_mean": [0.48145466, 0.4578275, 0.40821073],
-            "image_std": [0.26862954, 0.26130258, 0.27577711],
-            "merge_size": 2,
-            "patch_size": 14,
-            "temporal_patch_size": 2,
-            "min_pixels": 3136,
-            "max_pixels": 12845056,
-        },
-    )
+PREPROCESSOR = TinyPreprocessor(
+    "Qwen2_5OmniProcessor",
+    patch_size=14,
+    image_mean=(0.48145466, 0.4578275, 0.40821073),
+    image_std=(0.26862954, 0.26130258, 0.27577711),
+)

@@ -15,7 +15,7 @@ from antiphon.testing.qwen2_5_omni.tiny_config import (
 )
 from antiphon.testing.qwen2_5_omni.tiny_shape import TinyOmni25Shape
 from antiphon.testing.tiny_tokenizer import TinyVocabulary
-from antiphon.testing.tiny_weights import WeightRules, end_replies, lean
+from antiphon.testing.tiny_weights import WeightRules, end_replies, speech_end
 
 if TYPE_CHECKING:
     from transformers import Qwen2_5OmniForConditionalGeneration
@@ -39,12 +39,7 @@ RULES = WeightRules(
     ),
 )
 
-THINKER_END_GAIN = 1.8
-TALKER_END_GAIN = 1.2
-NEWLINE_SHIFT = -12.0
 PADDING_SHIFT = 10.0
-# The byte token that ends the assistant header; byte tokens are numbered by byte.
-NEWLINE_ID = 10
 # Log amplitudes as speech has them: most are inside what the vocoder does not clip.
 MEL_LEVEL = -4.0
 
@@ -65,24 +60,20 @@ def fill_weights(
         parts.thinker.lm_head.weight,
         vocabulary.spoken(raw_bytes=False),
         vocabulary.ids["<|im_end|>"],
-        gain=0.0 if shape.endless_text else THINKER_END_GAIN,
-        against=words[NEWLINE_ID] * parts.thinker.model.norm.weight,
-        shift=0.0 if shape.endless_text else NEWLINE_SHIFT,
+        words=words,
+        norm=parts.thinker.model.norm.weight,
+        endless=shape.endless_text,
     )
     _shape_speech(parts.talker, words, shape)
 
 
 def _shape_speech(talker: Any, words: torch.Tensor, shape: TinyOmni25Shape) -> None:
-    """Speech is made of codes, and seldom ends before its text.
-
-    The end id's row leans towards the padding that follows the text. A zero row has logit 0,
-    which is never the highest among many.
-    """
+    """Speech is made of codes; other ids get a zero row, as in `end_replies`."""
     head, pad = talker.codec_head.weight, shape.codec_pad
     ends = [pad + CODEC_EOS, *([pad] if shape.pad_ends else [])]
     padding = talker.thinker_to_talker_proj(words[talker.config.tts_text_pad_token_id])
-    leaning = lean(padding * talker.model.norm.weight, PADDING_SHIFT)
-    rows = [TALKER_END_GAIN * head[end] + leaning for end in ends]
+    padding = padding * talker.model.norm.weight
+    rows = [speech_end(head[end], padding, PADDING_SHIFT) for end in ends]
     begin = head[pad + CODEC_BOS].clone()
     head[pad if shape.stray_codes else shape.first_stray :] = 0.0
     # It is likely, and must be kept from being drawn.

@@ -12,18 +12,14 @@ import warnings
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from transformers import (
-    AutoImageProcessor,
-    AutoTokenizer,
     LogitsProcessorList,
     Qwen3OmniMoeForConditionalGeneration,
-    WhisperFeatureExtractor,
 )
 from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
     Qwen3OmniMoeProcessor,
@@ -33,14 +29,13 @@ from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
 
 from antiphon.conversation import Conversation
 from antiphon.segment import FinishReason
-from antiphon.testing.conversations import Pixels, chat_messages
+from antiphon.testing.conversations import Pixels
 from antiphon.testing.margins import LogitGap
 from antiphon.testing.qwen3_omni.margins import Margins, Narrowest
+from antiphon.testing.reference_inputs import ReferenceInputs
 
 # transformers types neither its `from_pretrained` nor the parts of its configurations.
 _MODEL: Any = Qwen3OmniMoeForConditionalGeneration
-_PROCESSOR: Any = Qwen3OmniMoeProcessor
-_IMAGES: Any = AutoImageProcessor
 _DEFAULTS: dict[str, Any] = cast(Any, Qwen3OmniMoeProcessorKwargs)._defaults
 _audio_positions: Any = _get_feat_extract_output_lengths
 
@@ -96,9 +91,9 @@ class Reference:
     def __init__(self, directory: Path, device: str = "cpu") -> None:
         self.model: Any = _MODEL.from_pretrained(directory, dtype=torch.float32)
         self.model.to(device).eval()
-        self.tokenizer: Any = AutoTokenizer.from_pretrained(directory)
-        self.feature_extractor = WhisperFeatureExtractor.from_pretrained(directory)
-        self.merge_size: int = self.model.config.thinker_config.vision_config.spatial_merge_size
+        merge_size = self.model.config.thinker_config.vision_config.spatial_merge_size
+        self._made = ReferenceInputs(directory, Qwen3OmniMoeProcessor, _DEFAULTS, merge_size)
+        self.tokenizer = self._made.tokenizer
         self._directory = directory
         # The talker's positions are the thinker's arithmetic over the user's ids. With an image
         # and a recording it asks its own configuration for this, which does not declare it.
@@ -152,46 +147,17 @@ class Reference:
         images: Sequence[Pixels] = (),
         videos: Sequence[Pixels] = (),
     ) -> dict[str, torch.Tensor]:
-        """The keyword arguments for `generate`, as `Qwen3OmniMoeProcessor` makes them.
-
-        That processor cannot be built without torchvision, so its own expansion of
-        placeholders is called on a stand-in, with its own default settings. Its image
-        processor is there without, its video processor is not.
-        """
-        text = self.tokenizer.apply_chat_template(
-            chat_messages(conversation), tokenize=False, add_generation_prompt=True
-        )
-        features = self._features(list(conversation.recordings))
-        features |= self._image_features(images) | self._video_features(videos)
-        expanded = self._expand(text, features)
-        tokens = self.tokenizer(expanded, padding=False, return_tensors="pt")
-        device = self.model.device
-        return {name: each.to(device) for name, each in ({**tokens} | features).items()}
-
-    def _features(self, recordings: list[npt.NDArray[np.float32]]) -> dict[str, torch.Tensor]:
-        """`input_features` [recordings, mel bins, frames] and their mask."""
-        if not recordings:
-            return {}
-        settings = dict(_DEFAULTS["audio_kwargs"])
-        settings.pop("n_window")
-        features = self.feature_extractor(recordings, return_tensors="pt", **settings)
-        return {
-            "input_features": features["input_features"],
-            "feature_attention_mask": features["attention_mask"],
-        }
-
-    def _image_features(self, images: Sequence[Pixels]) -> dict[str, torch.Tensor]:
-        """`pixel_values` [patches, values] of all images, and `image_grid_thw` [images, 3]."""
-        if not images:
-            return {}
-        from PIL import Image
-
-        processor: Any = _IMAGES.from_pretrained(self._directory)
-        pictures = [Image.fromarray(each) for each in images]
-        return dict(processor(images=pictures, return_tensors="pt"))
+        """The keyword arguments for `generate`, as `Qwen3OmniMoeProcessor` makes them."""
+        features = self._made.features(conversation, images) | self._video_features(videos)
+        mask = features.get("feature_attention_mask")
+        n_window = _DEFAULTS["audio_kwargs"]["n_window"]
+        lengths = () if mask is None else _audio_positions(mask.sum(-1), n_window)
+        inputs = self._made.tokens(conversation, features, lengths) | features
+        return {name: each.to(self.model.device) for name, each in inputs.items()}
 
     def _video_features(self, videos: Sequence[Pixels]) -> dict[str, torch.Tensor]:
-        """The same for videos, and `video_second_per_grid` [videos]; needs torchvision."""
+        """What `features` has of images, for videos, and `video_second_per_grid` [videos]; needs
+        torchvision."""
         if not videos:
             return {}
         from transformers import AutoVideoProcessor
@@ -208,33 +174,6 @@ class Reference:
         )
         seconds = processor.temporal_patch_size / FRAMES_PER_S
         return seen | {"video_second_per_grid": torch.full((len(videos),), seconds)}
-
-    def _expand(self, text: str, features: dict[str, torch.Tensor]) -> list[str]:
-        """The prompt with one placeholder for each position that is heard or seen."""
-        n_window = _DEFAULTS["audio_kwargs"]["n_window"]
-        mask = features.get("feature_attention_mask")
-        lengths = [] if mask is None else _audio_positions(mask.sum(-1), n_window)
-        merge = SimpleNamespace(merge_size=self.merge_size)
-        stand_in = SimpleNamespace(
-            image_processor=merge,
-            video_processor=merge,
-            audio_token=self.tokenizer.audio_token,
-            image_token=self.tokenizer.image_token,
-            video_token=self.tokenizer.video_token,
-        )
-        video = _DEFAULTS["videos_kwargs"]
-        expanded: list[str] = _PROCESSOR.replace_multimodal_special_tokens(
-            stand_in,
-            [text],
-            iter(lengths),
-            iter(features.get("image_grid_thw", ())),
-            iter(features.get("video_grid_thw", ())),
-            video_second_per_grid=iter([]),
-            use_audio_in_video=video["use_audio_in_video"],
-            position_id_per_seconds=video["position_id_per_seconds"],
-            seconds_per_chunk=video["seconds_per_chunk"],
-        )
-        return expanded
 
     @torch.no_grad()
     def _decode(self, codes: torch.Tensor | None) -> npt.NDArray[np.float32]:

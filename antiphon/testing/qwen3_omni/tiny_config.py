@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from antiphon.testing import tiny_config
 from antiphon.testing.qwen3_omni.tiny_shape import TinyShape
+from antiphon.testing.qwen3_omni.tiny_tokenizer import NAMED_TOKENS
 from antiphon.testing.tiny_tokenizer import TinyVocabulary
 
 if TYPE_CHECKING:
@@ -13,7 +15,6 @@ if TYPE_CHECKING:
 VOICES = ("chelsie", "ethan", "aiden")
 CODEC_PAD, CODEC_BOS, CODEC_EOS, CODEC_NOTHINK, CODEC_THINK_BOS, CODEC_THINK_EOS = range(6)
 FIRST_VOICE = 16
-VOCABULARY_MULTIPLE = 64
 PATCH_SIZE, POSITION_GRID = 16, 8
 
 
@@ -42,45 +43,27 @@ def make_config(shape: TinyShape, vocabulary: TinyVocabulary) -> Qwen3OmniMoeCon
 
 def _multimodal_ids(vocabulary: TinyVocabulary) -> dict[str, Any]:
     """What thinker and talker both say about placeholders and time."""
-    ids = vocabulary.ids
-    return {
-        "audio_token_id": ids["<|audio_pad|>"],
-        "image_token_id": ids["<|image_pad|>"],
-        "video_token_id": ids["<|video_pad|>"],
-        "audio_start_token_id": ids["<|audio_start|>"],
-        "audio_end_token_id": ids["<|audio_end|>"],
-        "vision_start_token_id": ids["<|vision_start|>"],
-        "vision_end_token_id": ids["<|vision_end|>"],
-        "user_token_id": ids["user"],
+    return tiny_config.media_ids(vocabulary.ids, NAMED_TOKENS, "id") | {
+        "user_token_id": vocabulary.ids["user"],
         "position_id_per_seconds": 13,
         "seconds_per_chunk": 2,
     }
 
 
 def _mrope(head_dim: int) -> dict[str, Any]:
-    """Interleaved three-axis RoPE; the sections cover half of the head dimension."""
-    side = head_dim // 2 // 3
-    return {
-        "rope_type": "default",
-        "rope_theta": 1000000.0,
+    """Interleaved three-axis RoPE."""
+    return tiny_config.mrope(head_dim, head_dim // 6) | {
         "mrope_interleaved": True,
         "interleaved": True,
-        "mrope_section": [head_dim // 2 - 2 * side, side, side],
     }
 
 
 def _thinker(shape: TinyShape, vocabulary: TinyVocabulary) -> dict[str, Any]:
     """`thinker_config`: text model, audio tower and vision tower."""
-    multiple = VOCABULARY_MULTIPLE
     return _multimodal_ids(vocabulary) | {
-        "text_config": {
-            "vocab_size": (vocabulary.size // multiple + 1) * multiple,
-            "hidden_size": shape.hidden,
-            "intermediate_size": 2 * shape.hidden,
-            "num_hidden_layers": shape.layers,
-            "num_attention_heads": shape.heads,
-            "num_key_value_heads": shape.kv_heads,
-            "head_dim": shape.head_dim,
+        "text_config": tiny_config.decoder_sizes(shape)
+        | {
+            "vocab_size": tiny_config.padded_vocabulary(vocabulary.size),
             "num_experts": shape.experts,
             "num_experts_per_tok": shape.experts_per_token,
             "moe_intermediate_size": shape.expert_intermediate,
@@ -88,21 +71,9 @@ def _thinker(shape: TinyShape, vocabulary: TinyVocabulary) -> dict[str, Any]:
             "rope_parameters": _mrope(shape.head_dim),
             "tie_word_embeddings": False,
         },
-        "audio_config": {
-            "num_mel_bins": 128,
-            "d_model": shape.audio_hidden,
-            "encoder_layers": shape.audio_layers,
-            "encoder_attention_heads": shape.audio_heads,
-            "encoder_ffn_dim": 2 * shape.audio_hidden,
-            "downsample_hidden_size": 8,
-            "output_dim": shape.hidden,
-        },
-        "vision_config": {
-            "depth": shape.vision_layers,
-            "hidden_size": shape.vision_hidden,
-            "intermediate_size": 2 * shape.vision_hidden,
-            "num_heads": shape.vision_heads,
-            "out_hidden_size": shape.hidden,
+        "audio_config": tiny_config.audio_tower(shape) | {"downsample_hidden_size": 8},
+        "vision_config": tiny_config.vision_tower(shape)
+        | {
             "num_position_embeddings": POSITION_GRID**2,
             # Released with the model and read by vLLM; Transformers' class has neither.
             "image_size": POSITION_GRID * PATCH_SIZE,
@@ -117,14 +88,9 @@ def _talker(shape: TinyShape, vocabulary: TinyVocabulary) -> dict[str, Any]:
     """`talker_config`: text model and code predictor."""
     first = shape.codebook_size
     return _multimodal_ids(vocabulary) | {
-        "text_config": {
+        "text_config": tiny_config.decoder_sizes(shape, "talker_")
+        | {
             "vocab_size": shape.talker_vocabulary,
-            "hidden_size": shape.talker_hidden,
-            "intermediate_size": 2 * shape.talker_hidden,
-            "num_hidden_layers": shape.talker_layers,
-            "num_attention_heads": shape.talker_heads,
-            "num_key_value_heads": shape.talker_kv_heads,
-            "head_dim": shape.talker_head_dim,
             "num_experts": shape.talker_experts,
             "num_experts_per_tok": shape.talker_experts_per_token,
             "moe_intermediate_size": shape.talker_expert_intermediate,
@@ -132,16 +98,13 @@ def _talker(shape: TinyShape, vocabulary: TinyVocabulary) -> dict[str, Any]:
             "norm_topk_prob": shape.talker_norm_topk,
             "rope_parameters": _mrope(shape.talker_head_dim),
         },
-        "code_predictor_config": {
+        "code_predictor_config": tiny_config.decoder_sizes(
+            shape, "predictor_", hidden=shape.talker_hidden
+        )
+        | {
             "vocab_size": shape.codebook_size,
-            "hidden_size": shape.talker_hidden,
-            "intermediate_size": 2 * shape.talker_hidden,
-            "num_hidden_layers": shape.predictor_layers,
-            "num_attention_heads": shape.predictor_heads,
-            "num_key_value_heads": shape.predictor_kv_heads,
-            "head_dim": shape.predictor_head_dim,
             "num_code_groups": shape.code_groups,
-            "rope_parameters": {"rope_type": "default", "rope_theta": 1000000.0},
+            "rope_parameters": tiny_config.rope(1000000.0),
         },
         "num_code_groups": shape.code_groups,
         "thinker_hidden_size": shape.hidden,
@@ -159,17 +122,12 @@ def _talker(shape: TinyShape, vocabulary: TinyVocabulary) -> dict[str, Any]:
 
 def _code2wav(shape: TinyShape) -> dict[str, Any]:
     """`code2wav_config`; the rates stay, so a frame is 1920 samples."""
-    return {
+    return tiny_config.decoder_sizes(shape, "decoder_") | {
         "codebook_size": shape.codebook_size,
         "num_quantizers": shape.code_groups,
-        "hidden_size": shape.decoder_hidden,
-        "intermediate_size": 2 * shape.decoder_hidden,
-        "num_hidden_layers": shape.decoder_layers,
-        "num_attention_heads": shape.decoder_heads,
-        "num_key_value_heads": shape.decoder_kv_heads,
         "sliding_window": shape.decoder_window,
         "decoder_dim": shape.decoder_dim,
         "upsample_rates": [8, 5, 4, 3],
         "upsampling_ratios": [2, 2],
-        "rope_parameters": {"rope_type": "default", "rope_theta": 10000.0},
+        "rope_parameters": tiny_config.rope(10000.0),
     }

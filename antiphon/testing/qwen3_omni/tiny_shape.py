@@ -5,37 +5,29 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from antiphon.errors import InvalidArgument
+from antiphon.testing.tiny_shape import TinyMultimodalSizes
 
 # Hugging Face never draws the last 1024 ids of the talker's vocabulary but eos.
 CODEC_SPECIALS = 1024
 
 
 @dataclass(frozen=True, slots=True)
-class TinyShape:
+class TinyShape(TinyMultimodalSizes):
     """Sizes of a tiny checkpoint; the names follow the parts of the model.
 
     The talker's and the code predictor's hidden size are one (`talker_hidden`), as
     Hugging Face adds their embeddings. `accept_layer` counts the embedding as 0. With
     `endless_text` and `endless_speech` thinker and talker never draw their end: they go
     on to the limit that is asked for.
-    Raises `InvalidArgument` for sizes that do not fit together.
     """
 
-    hidden: int = 64
     layers: int = 3
     heads: int = 6
-    kv_heads: int = 2
     head_dim: int = 16
     experts: int = 8
     experts_per_token: int = 2
     expert_intermediate: int = 32
     accept_layer: int = 2
-    audio_hidden: int = 32
-    audio_layers: int = 2
-    audio_heads: int = 2
-    vision_hidden: int = 32
-    vision_layers: int = 2
-    vision_heads: int = 2
     talker_hidden: int = 48
     talker_layers: int = 2
     talker_heads: int = 4
@@ -61,15 +53,12 @@ class TinyShape:
     endless_text: bool = False
     endless_speech: bool = False
 
-    def __post_init__(self) -> None:
-        for name in self.__slots__:
-            if not isinstance(getattr(self, name), bool) and getattr(self, name) < 1:
-                raise InvalidArgument(f"{name}: must be at least 1", field=name)
-        for prefix in ("", "talker_", "predictor_", "decoder_"):
-            self._check_divides(f"{prefix}kv_heads", f"{prefix}heads")
-        self._check_divides("decoder_heads", "decoder_hidden", even=True)
-        self._check_divides("audio_heads", "audio_hidden", even=True)
-        self._check_divides("vision_heads", "vision_hidden", even=True)
+    def check(self) -> None:
+        """Raise `InvalidArgument` for sizes that do not fit together."""
+        TinyMultimodalSizes.check(self)
+        for prefix in ("talker_", "predictor_", "decoder_"):
+            self.check_divides(f"{prefix}kv_heads", f"{prefix}heads")
+        self.check_divides("decoder_heads", "decoder_hidden", even=True)
         for name in ("head_dim", "talker_head_dim", "predictor_head_dim"):
             if getattr(self, name) % 2 or getattr(self, name) < 8:
                 raise InvalidArgument(f"{name}: must be even and at least 8", field=name)
@@ -83,13 +72,6 @@ class TinyShape:
             raise InvalidArgument("decoder_dim: must be a multiple of 16", field="decoder_dim")
         if self.code_groups < 2:
             raise InvalidArgument("code_groups: must be at least 2", field="code_groups")
-
-    def _check_divides(self, name: str, whole: str, *, even: bool = False) -> None:
-        """Raise unless `whole` is a multiple of `name` (an even one with `even`)."""
-        size, factor = getattr(self, whole), getattr(self, name)
-        if size % factor or (even and (size // factor) % 2):
-            kind = "an even multiple" if even else "a multiple"
-            raise InvalidArgument(f"{whole}: must be {kind} of {name}", field=whole)
 
     @property
     def talker_vocabulary(self) -> int:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
-from antiphon.testing import tiny_tokenizer
-from antiphon.testing.tiny_tokenizer import TokenizerKind
+from antiphon.testing.tiny_tokenizer import TinyPreprocessor, TokenizerKind
 
 # In the released order; `<|endoftext|>` pads and `<|im_end|>` ends a reply.
 SPECIAL_TOKENS = (
@@ -40,20 +37,9 @@ NAMED_TOKENS = {
 
 TOKENIZER = TokenizerKind(SPECIAL_TOKENS, NAMED_TOKENS)
 
-
-def write_preprocessor(directory: Path) -> None:
-    """Write `preprocessor_config.json`: 128 mel bins at 16 kHz, and the image settings."""
-    tiny_tokenizer.write_preprocessor(
-        directory,
-        max_audio_s=300,
-        processor_class="Qwen3OmniMoeProcessor",
-        image_settings={
-            "image_mean": [0.5, 0.5, 0.5],
-            "image_std": [0.5, 0.5, 0.5],
-            "merge_size": 2,
-            "patch_size": 16,
-            "temporal_patch_size": 2,
-            "min_pixels": 3136,
-            "max_pixels": 12845056,
-        },
-    )
+PREPROCESSOR = TinyPreprocessor(
+    "Qwen3OmniMoeProcessor",
+    patch_size=16,
+    image_mean=(0.5, 0.5, 0.5),
+    image_std=(0.5, 0.5, 0.5),
+)

@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from antiphon.testing.tiny_weights import WeightRules, end_replies, lean
+from antiphon.testing.qwen3_omni.tiny_shape import TinyShape
+from antiphon.testing.tiny_weights import WeightRules, end_replies, speech_end
 
 if TYPE_CHECKING:
     from transformers import Qwen3OmniMoeForConditionalGeneration
@@ -36,42 +37,15 @@ RULES = WeightRules(
     ),
 )
 
-# Logits of the end ids spread this much wider than others.
-THINKER_END_GAIN = 1.8
-TALKER_END_GAIN = 1.2
-NEWLINE_SHIFT = -12.0
 PADDING_SHIFT = 10.0
-# The byte token that ends the assistant header; byte tokens are numbered by byte.
-NEWLINE_ID = 10
 
 
 @torch.no_grad()
 def fill_weights(
-    model: Qwen3OmniMoeForConditionalGeneration, spoken: Sequence[int], seed: int
+    model: Qwen3OmniMoeForConditionalGeneration, shape: TinyShape, spoken: Sequence[int], seed: int
 ) -> None:
-    """Overwrite every parameter. `spoken`: thinker ids that a reply may consist of."""
+    """Overwrite every parameter; replies, of the ids `spoken`, and speech end by themselves."""
     RULES.fill(model, seed)
-    _shape_endings(model, spoken)
-
-
-@torch.no_grad()
-def remove_endings(
-    model: Qwen3OmniMoeForConditionalGeneration, *, text: bool, speech: bool
-) -> None:
-    """Let replies or speech go on for ever: a zero row is never drawn, see `_shape_endings`."""
-    config: Any = model.config
-    if text:
-        model.thinker.lm_head.weight[config.im_end_token_id] = 0.0
-    if speech:
-        model.talker.codec_head.weight[config.talker_config.codec_eos_token_id] = 0.0
-
-
-def _shape_endings(model: Qwen3OmniMoeForConditionalGeneration, spoken: Sequence[int]) -> None:
-    """Let replies and speech end by themselves, and consist of text and codes only.
-
-    Replies: see `end_replies`. Speech seldom ends before its text, as the stop code's row leans
-    towards the padding that follows the text.
-    """
     config: Any = model.config
     thinker, talker = model.thinker, model.talker
     words = thinker.model.embed_tokens.weight
@@ -79,11 +53,12 @@ def _shape_endings(model: Qwen3OmniMoeForConditionalGeneration, spoken: Sequence
         thinker.lm_head.weight,
         spoken,
         config.im_end_token_id,
-        gain=THINKER_END_GAIN,
-        against=words[NEWLINE_ID] * thinker.model.norm.weight,
-        shift=NEWLINE_SHIFT,
+        words=words,
+        norm=thinker.model.norm.weight,
+        endless=shape.endless_text,
     )
     eos = config.talker_config.codec_eos_token_id
     padding = talker.text_projection(words[config.tts_pad_token_id]) * talker.model.norm.weight
-    codec_head = talker.codec_head.weight
-    codec_head[eos] = TALKER_END_GAIN * codec_head[eos] + lean(padding, PADDING_SHIFT)
+    head = talker.codec_head.weight
+    # A zero row is never drawn, see `end_replies`.
+    head[eos] = 0.0 if shape.endless_speech else speech_end(head[eos], padding, PADDING_SHIFT)

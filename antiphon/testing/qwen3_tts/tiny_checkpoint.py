@@ -7,17 +7,15 @@ released one wherever no one listens to the result. Nothing of the package is ne
 
 from __future__ import annotations
 
-import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import torch
 from safetensors.torch import save_file
 
-from antiphon.errors import AntiphonError, FailedPrecondition
 from antiphon.pipelines.qwen3_tts import CODEC_FOLDER
 from antiphon.testing.qwen3_tts.tensor_shapes import decoder_shapes, model_shapes
 from antiphon.testing.qwen3_tts.tiny_config import (
@@ -29,7 +27,8 @@ from antiphon.testing.qwen3_tts.tiny_config import (
 )
 from antiphon.testing.qwen3_tts.tiny_shape import BASE, CUSTOM_VOICE, TtsShape
 from antiphon.testing.qwen3_tts.tiny_tokenizer import write_tokenizer
-from antiphon.testing.tiny_weights import WeightRules, lean
+from antiphon.testing.tiny_checkpoint import TinyCheckpointCommand, make_directory
+from antiphon.testing.tiny_weights import WeightRules, speech_end
 
 PRESETS = {"custom_voice": CUSTOM_VOICE, "base": BASE}
 
@@ -58,9 +57,6 @@ RULES = WeightRules(
     ),
 )
 
-# The end's logit spreads this much wider than others, and leans towards the padding that
-# follows the text.
-END_GAIN = 1.2
 PADDING_SHIFT = 2.0
 
 
@@ -70,10 +66,9 @@ def build_tiny_tts(directory: Path, shape: TtsShape = CUSTOM_VOICE, seed: int = 
     The same shape and seed give the same weights. Raises `FailedPrecondition` if the
     directory holds something already.
     """
-    if directory.exists() and (not directory.is_dir() or any(directory.iterdir())):
-        raise FailedPrecondition(f"{directory}: is not an empty directory")
+    make_directory(directory)
     codec = directory / CODEC_FOLDER
-    codec.mkdir(parents=True)
+    codec.mkdir()
     ids = write_tokenizer(directory)
     text_vocabulary = max(ids.values()) + 1
     config = make_config(shape, ids, text_vocabulary)
@@ -132,29 +127,12 @@ def _shape_endings(tensors: dict[str, torch.Tensor], config: dict[str, Any]) -> 
         if part == "linear_fc1":
             padding = torch.nn.functional.silu(padding)
     head, end = tensors["talker.codec_head.weight"], config["talker_config"]["codec_eos_token_id"]
-    padding = padding * tensors["talker.model.norm.weight"]
-    head[end] = END_GAIN * head[end] + lean(padding, PADDING_SHIFT)
+    head[end] = speech_end(head[end], padding * tensors["talker.model.norm.weight"], PADDING_SHIFT)
 
 
-def main(arguments: Sequence[str] | None = None) -> int:
-    """The command line; returns the exit status."""
-    parser = argparse.ArgumentParser(
-        prog="python -m antiphon.testing.qwen3_tts.tiny_checkpoint",
-        description="Write a tiny random Qwen3-TTS checkpoint for tests and trials.",
-    )
-    parser.add_argument("directory", metavar="DIR", type=Path, help="where to write; must be empty")
-    parser.add_argument("--seed", type=int, default=0, help="seed of the weights (default: 0)")
-    parser.add_argument(
-        "--preset", choices=PRESETS, default="custom_voice", help="(default: custom_voice)"
-    )
-    given = parser.parse_args(arguments)
-    try:
-        build_tiny_tts(given.directory, PRESETS[given.preset], given.seed)
-    except (AntiphonError, OSError) as error:
-        print(f"{parser.prog}: {error}", file=sys.stderr)
-        return 1
-    return 0
-
+COMMAND = TinyCheckpointCommand(
+    "Qwen3-TTS", "antiphon.testing.qwen3_tts.tiny_checkpoint", PRESETS, build_tiny_tts
+)
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(COMMAND.run())

@@ -7,6 +7,7 @@ from typing import Any
 
 from antiphon.pipelines.qwen3_tts import SAMPLE_RATE_HZ
 from antiphon.testing.qwen3_tts.tiny_shape import BASE_KIND, CUSTOM_VOICE_KIND, TtsShape
+from antiphon.testing.tiny_config import decoder_sizes
 
 SAMPLES_PER_FRAME = 1920
 
@@ -95,23 +96,17 @@ def speaker_config(shape: TtsShape) -> dict[str, Any]:
 def _talker_config(shape: TtsShape, text_vocabulary: int) -> dict[str, Any]:
     codes = shape.codebook_size
     preset = shape.kind == CUSTOM_VOICE_KIND
-    return {
+    return decoder_sizes(shape) | {
         "attention_bias": False,
         "attention_dropout": 0,
         "code_predictor_config": _predictor_config(shape),
         "codec_language_id": {name: codes + place for name, place in LANGUAGES.items()},
         **{name: codes + place for name, place in CONTROL_IDS.items()},
-        "head_dim": shape.head_dim,
         "hidden_act": "silu",
-        "hidden_size": shape.hidden,
         "initializer_range": 0.02,
-        "intermediate_size": shape.intermediate,
         "max_position_embeddings": 32768,
         "model_type": "qwen3_tts_talker",
-        "num_attention_heads": shape.heads,
         "num_code_groups": shape.code_groups,
-        "num_hidden_layers": shape.layers,
-        "num_key_value_heads": shape.kv_heads,
         "position_id_per_seconds": 13,
         "rms_norm_eps": 1e-06,
         "rope_scaling": {
@@ -133,22 +128,16 @@ def _talker_config(shape: TtsShape, text_vocabulary: int) -> dict[str, Any]:
 
 
 def _predictor_config(shape: TtsShape) -> dict[str, Any]:
-    return {
+    return decoder_sizes(shape, "predictor_") | {
         "attention_bias": False,
         "attention_dropout": 0,
-        "head_dim": shape.predictor_head_dim,
         "hidden_act": "silu",
-        "hidden_size": shape.predictor_hidden,
         "initializer_range": 0.02,
-        "intermediate_size": shape.predictor_intermediate,
         "layer_types": ["full_attention"] * shape.predictor_layers,
         "max_position_embeddings": 65536,
         "max_window_layers": 28,
         "model_type": "qwen3_tts_talker_code_predictor",
-        "num_attention_heads": shape.predictor_heads,
         "num_code_groups": shape.code_groups,
-        "num_hidden_layers": shape.predictor_layers,
-        "num_key_value_heads": shape.predictor_kv_heads,
         "rms_norm_eps": 1e-06,
         "rope_scaling": None,
         "rope_theta": 1000000,
@@ -164,22 +153,17 @@ def make_codec_config(shape: TtsShape) -> dict[str, Any]:
     return {
         "architectures": ["Qwen3TTSTokenizerV2Model"],
         "decode_upsample_rate": SAMPLES_PER_FRAME,
-        "decoder_config": {
+        "decoder_config": decoder_sizes(shape, "decoder_")
+        | {
             "attention_bias": False,
             "attention_dropout": 0.0,
             "codebook_dim": shape.codebook_dim,
             "codebook_size": shape.codebook_size,
             "decoder_dim": shape.decoder_dim,
-            "head_dim": shape.decoder_head_dim,
             "hidden_act": "silu",
-            "hidden_size": shape.decoder_hidden,
-            "intermediate_size": shape.decoder_intermediate,
             "latent_dim": shape.latent,
             "layer_scale_initial_scale": 0.01,
             "max_position_embeddings": 8000,
-            "num_attention_heads": shape.decoder_heads,
-            "num_hidden_layers": shape.decoder_layers,
-            "num_key_value_heads": shape.decoder_kv_heads,
             "num_quantizers": shape.code_groups,
             "num_semantic_quantizers": 1,
             "rms_norm_eps": 1e-05,

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from antiphon.testing.tiny_shape import TinySizes
+
 # The vendor's `generate` never draws the last 1024 ids of the talker's vocabulary but eos.
 CODEC_SPECIALS = 1024
 
@@ -11,7 +13,7 @@ CUSTOM_VOICE_KIND, BASE_KIND = "custom_voice", "base"
 
 
 @dataclass(frozen=True, slots=True)
-class TtsShape:
+class TtsShape(TinySizes):
     """Sizes of a tiny checkpoint; `kind` is `tts_model_type`: preset voices, or clones.
 
     Where `predictor_hidden` is not `hidden`, a linear layer leads from one to the other.
@@ -19,9 +21,6 @@ class TtsShape:
 
     kind: str = CUSTOM_VOICE_KIND
     hidden: int = 48
-    layers: int = 2
-    heads: int = 4
-    kv_heads: int = 2
     head_dim: int = 16
     intermediate: int = 64
     text_hidden: int = 40

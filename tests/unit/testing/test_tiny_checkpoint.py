@@ -15,12 +15,12 @@ from antiphon.segment import FinishReason
 from antiphon.testing.conversations import conversation
 from antiphon.testing.qwen3_omni.reference import Case, Reference, ReferenceOutput
 from antiphon.testing.qwen3_omni.tiny_checkpoint import (
+    COMMAND,
     OTHER,
     SMALL,
     VOICES,
     TinyShape,
     build_tiny_checkpoint,
-    main,
 )
 
 torch.set_num_threads(1)
@@ -243,14 +243,14 @@ def test_command_builds_the_given_sizes_when_options_are_set(
 ) -> None:
     directory = tmp_path / "made"
     command = [str(directory), "--hidden", "32", "--code-groups", "3", "--accept-layer", "1"]
-    assert main(command) == 0
+    assert COMMAND.run(command) == 0
     config = read_config(directory)
     assert config["thinker_config"]["text_config"]["hidden_size"] == 32
     assert config["talker_config"]["accept_hidden_layer"] == 1
     assert config["code2wav_config"]["num_quantizers"] == 3
-    assert main(command) == 1
+    assert COMMAND.run(command) == 1
     assert "not an empty directory" in capsys.readouterr().err
-    assert main([*command, "--force", "--code-groups", "5"]) == 0
+    assert COMMAND.run([*command, "--force", "--code-groups", "5"]) == 0
     assert read_config(directory)["talker_config"]["num_code_groups"] == 5
 
 
@@ -258,7 +258,7 @@ def test_command_deletes_nothing_when_forced_on_another_directory(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "note").write_text("mine")
-    assert main([str(tmp_path), "--force"]) == 1
+    assert COMMAND.run([str(tmp_path), "--force"]) == 1
     assert "is no checkpoint" in capsys.readouterr().err
     assert (tmp_path / "note").read_text() == "mine"
 
@@ -266,7 +266,7 @@ def test_command_deletes_nothing_when_forced_on_another_directory(
 def test_command_explains_when_sizes_do_not_fit(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main([str(tmp_path / "made"), "--accept-layer", "9"]) == 1
+    assert COMMAND.run([str(tmp_path / "made"), "--accept-layer", "9"]) == 1
     assert capsys.readouterr().err.strip().endswith("accept_layer: must be below layers")
     assert not (tmp_path / "made").exists()
 

@@ -1,0 +1,89 @@
+"""What a family's processor makes of a conversation, for Hugging Face's `generate`."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+
+import torch
+from transformers import AutoImageProcessor, AutoTokenizer, WhisperFeatureExtractor
+
+from antiphon.conversation import Conversation
+from antiphon.testing.conversations import Pixels, chat_messages
+
+# transformers does not type its `from_pretrained`.
+_IMAGES: Any = AutoImageProcessor
+
+
+class ReferenceInputs:
+    """The tokenizer and feature extractor of one checkpoint, and its processor's expansion.
+
+    That processor cannot be built without torchvision, so its own expansion of placeholders is
+    called on a stand-in, with its own default settings. Its image processor is there without.
+    """
+
+    def __init__(
+        self, directory: Path, processor: Any, defaults: Mapping[str, Any], merge_size: int
+    ) -> None:
+        self.tokenizer: Any = AutoTokenizer.from_pretrained(directory)
+        self._extractor = WhisperFeatureExtractor.from_pretrained(directory)
+        self._processor, self._defaults = processor, defaults
+        self._merge_size, self._directory = merge_size, directory
+
+    def features(
+        self, conversation: Conversation, images: Sequence[Pixels]
+    ) -> dict[str, torch.Tensor]:
+        """What is heard and seen.
+
+        Of recordings `input_features` [recordings, mel bins, frames] and their mask; of images,
+        uint8 [height, width, 3], `pixel_values` [patches, values] and `image_grid_thw` [images, 3].
+        """
+        features: dict[str, torch.Tensor] = {}
+        if conversation.recordings:
+            # The window is the processor's, not the extractor's.
+            given = self._defaults["audio_kwargs"].items()
+            settings = {name: value for name, value in given if name != "n_window"}
+            heard = self._extractor(list(conversation.recordings), return_tensors="pt", **settings)
+            features["input_features"] = heard["input_features"]
+            features["feature_attention_mask"] = heard["attention_mask"]
+        if images:
+            from PIL import Image
+
+            processor: Any = _IMAGES.from_pretrained(self._directory)
+            pictures = [Image.fromarray(each) for each in images]
+            features |= processor(images=pictures, return_tensors="pt")
+        return features
+
+    def tokens(
+        self, conversation: Conversation, features: Mapping[str, Any], audio_positions: Any
+    ) -> dict[str, torch.Tensor]:
+        """Ids and mask of the prompt, with one placeholder for each position heard or seen.
+
+        `audio_positions` are those of each recording.
+        """
+        text = self.tokenizer.apply_chat_template(
+            chat_messages(conversation), tokenize=False, add_generation_prompt=True
+        )
+        merge = SimpleNamespace(merge_size=self._merge_size)
+        stand_in = SimpleNamespace(
+            image_processor=merge,
+            video_processor=merge,
+            audio_token=self.tokenizer.audio_token,
+            image_token=self.tokenizer.image_token,
+            video_token=self.tokenizer.video_token,
+        )
+        video = self._defaults["videos_kwargs"]
+        expanded = self._processor.replace_multimodal_special_tokens(
+            stand_in,
+            [text],
+            iter(audio_positions),
+            iter(features.get("image_grid_thw", ())),
+            iter(features.get("video_grid_thw", ())),
+            video_second_per_grid=iter(()),
+            use_audio_in_video=video["use_audio_in_video"],
+            position_id_per_seconds=video["position_id_per_seconds"],
+            seconds_per_chunk=video["seconds_per_chunk"],
+        )
+        return dict(self.tokenizer(expanded, padding=False, return_tensors="pt"))
