@@ -81,6 +81,10 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # prompt come at once: the first must hold those of the longest one.
     link_session_bytes: Bytes = LINK_SESSION_BYTES
     link_bytes: Bytes = LINK_BYTES
+    # Most hidden rows, in vLLM's process, that wait for this stage to take them. A sixteenth of it
+    # is taken out of paged memory in one step; while the stage is behind rows stay there, and
+    # where they cannot, their sessions end with RESOURCE_EXHAUSTED.
+    hidden_row_bytes: Bytes = 256 << 20
     # On a GPU, whether outputs are copied to the host, and inputs to the GPU, beside the
     # engine's work; and the pinned memory that each of the two may take, a power of two.
     async_to_host: bool = True

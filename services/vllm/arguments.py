@@ -110,7 +110,7 @@ def engine_arguments(
             arguments |= {"distributed_executor_backend": "uni"}
     arguments |= {"enable_mm_embeds": media.audio > 0}
     if tap is not None:
-        arguments |= _tapped(overrides, tap)
+        arguments |= _tapped(overrides, tap, config.hidden_row_bytes)
     try:
         return AsyncEngineArgs(**arguments | given | {ARGUMENT: dataclasses.asdict(media)})
     except (ValidationError, ValueError, TypeError) as error:
@@ -160,7 +160,7 @@ def _check_heads(shape: TextShape, config: StageConfig) -> None:
         )
 
 
-def _tapped(overrides: Mapping[str, Any], tap: Tap) -> dict[str, Any]:
+def _tapped(overrides: Mapping[str, Any], tap: Tap, waiting_bytes: int) -> dict[str, Any]:
     """The tapped model, and the connector that hands its rows out."""
     return {
         "hf_overrides": {**overrides, "architectures": [tap.architecture]},
@@ -168,7 +168,10 @@ def _tapped(overrides: Mapping[str, Any], tap: Tap) -> dict[str, Any]:
             "kv_connector": "RowConnector",
             "kv_connector_module_path": "services.vllm.connector",
             "kv_role": "kv_producer",
-            "kv_connector_extra_config": dataclasses.asdict(tap.rows),
+            "kv_connector_extra_config": {
+                **dataclasses.asdict(tap.rows),
+                "waiting_bytes": waiting_bytes,
+            },
         },
     }
 

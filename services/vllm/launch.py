@@ -15,7 +15,7 @@ from vllm.v1.metrics.loggers import PrometheusStatLogger, StatLoggerFactory
 
 from antiphon.chunk import Tensor
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import FailedPrecondition, Internal, InvalidArgument
+from antiphon.errors import FailedPrecondition, InvalidArgument, ResourceExhausted
 from services.vllm.host import VllmHost
 from services.vllm.mailbox import Ended, Mailbox, Rows
 from services.vllm.restarts import Restarts
@@ -91,4 +91,8 @@ def _take_rows(mailbox: Mailbox, span: RowSpan, rows: Tensor) -> None:
 
 
 def _lose_rows(mailbox: Mailbox, number: int) -> None:
-    mailbox.put(Ended(number, Internal("hidden rows were lost: the stage took them too slowly")))
+    lost = ResourceExhausted(
+        "hidden rows were lost: the stage took them too slowly; hidden_row_bytes says how many may "
+        "wait"
+    )
+    mailbox.put(Ended(number, lost))

@@ -31,7 +31,8 @@ class VllmOrder:
 
     `number` is ours, for vLLM makes its own ids of what it is given. `ids` int32 [n] have
     one placeholder for each recording, image and video of `media`; the hidden rows at
-    `row_positions` of the prompt must leave.
+    `row_positions` of the prompt must leave, and all from position `reply_rows_from` on, where
+    the reply begins, unless that is None.
     """
 
     number: int
@@ -41,3 +42,4 @@ class VllmOrder:
     sampling: Sampling
     stop_id: int
     limit: int
+    reply_rows_from: int | None = None

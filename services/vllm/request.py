@@ -23,7 +23,9 @@ def parameters_of(order: VllmOrder) -> SamplingParams:
     engines cut alike. Log probabilities come as flat lists, without an object for each.
     """
     sampling = order.sampling
-    rows = wanted(order.number, order.row_positions) if len(order.row_positions) else None
+    rows = None
+    if len(order.row_positions) or order.reply_rows_from is not None:
+        rows = wanted(order.number, order.row_positions, order.reply_rows_from)
     return SamplingParams(
         temperature=sampling.temperature,
         top_k=sampling.top_k,

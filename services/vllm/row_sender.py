@@ -2,8 +2,10 @@
 
 On an accelerator the rows are gathered on the stream that computed them, so that their
 blocks may be reused at once; another stream copies them to the host, and this object's
-thread waits for the copy and for the socket. What waits is bounded in bytes; beyond that
-the rows are dropped and their requests reported as lost, which fails those alone.
+thread waits for the copy and for the socket. What waits is bounded in bytes. The connector
+takes no more out while `waiting_bytes` are many; where it must, because blocks are about to be
+used again, and the bound is hit, the rows are dropped and their requests reported as lost,
+which fails those alone.
 """
 
 from __future__ import annotations
@@ -20,9 +22,6 @@ import torch
 from antiphon.transport.device_edge import host_array
 from services.vllm.row_messages import encode_rows
 from services.vllm.spans import RowSpan
-
-WAITING_BYTES = 256 << 20
-"""Rows that may wait for the socket; one step's always may."""
 
 _log = logging.getLogger(__name__)
 
@@ -43,9 +42,10 @@ class _Batch:
 class RowSender:
     """Sends rows over a connection. Everything but `close` is called on the engine's thread."""
 
-    def __init__(self, connection: Connection, *, waiting_bytes: int = WAITING_BYTES) -> None:
+    def __init__(self, connection: Connection, most_bytes: int) -> None:
+        """At most `most_bytes` wait for the socket; one step's rows always may."""
         self._connection = connection
-        self._limit = waiting_bytes
+        self._limit = most_bytes
         self._waiting: deque[_Batch] = deque()
         self._waiting_bytes = 0
         self._lost: list[int] = []
@@ -75,6 +75,12 @@ class RowSender:
             self._waiting.append(batch)
             self._waiting_bytes += batch.size_bytes
             self._wake.notify()
+
+    @property
+    def waiting_bytes(self) -> int:
+        """Rows that wait for the socket."""
+        with self._wake:
+            return self._waiting_bytes
 
     def close(self) -> None:
         """Send no more; the thread closes the connection and ends."""

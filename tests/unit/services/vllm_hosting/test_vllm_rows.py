@@ -21,6 +21,7 @@ from services.vllm.spans import RowSpan
 SPANS = [RowSpan(4, 10, 2), RowSpan(5, 0, 1)]
 SLOTS = torch.tensor([5, 6, 1])
 TIMEOUT_S = 30.0
+MOST_BYTES = 1 << 20
 
 
 @pytest.fixture
@@ -56,7 +57,7 @@ def taken() -> Iterator[Taken]:
 def test_rows_arrive_exactly_in_their_dtype(
     taken: Taken, cache: torch.Tensor, dtype: torch.dtype
 ) -> None:
-    sender = RowSender(taken.receiver.address.connect())
+    sender = RowSender(taken.receiver.address.connect(), MOST_BYTES)
     sender.send_nowait(SPANS, cache.to(dtype), SLOTS)
     expected = cache.reshape(8, 3)[SLOTS].float().numpy()
     for span, rows in zip(SPANS, (expected[:2], expected[2:]), strict=True):
@@ -73,7 +74,7 @@ def test_rows_arrive_exactly_in_their_dtype(
 def test_rows_of_a_step_are_what_they_were_when_their_blocks_are_reused(
     taken: Taken, cache: torch.Tensor
 ) -> None:
-    sender = RowSender(taken.receiver.address.connect())
+    sender = RowSender(taken.receiver.address.connect(), MOST_BYTES)
     sender.send_nowait(SPANS[1:], cache, SLOTS[2:])
     cache.zero_()
     assert taken.rows.get(timeout=TIMEOUT_S)[1].tolist() == [[1.0, 1.5, 0.5]]
@@ -84,7 +85,7 @@ def test_requests_are_told_their_loss_when_the_socket_is_stuck(cache: torch.Tens
     """The reader reads nothing until the sender has been offered more than it may keep."""
     here, there = Pipe()
     big = torch.zeros(1, 1, 1 << 18, 16)
-    sender = RowSender(there, waiting_bytes=big.nbytes)
+    sender = RowSender(there, big.nbytes)
     slots = torch.arange(1 << 18)
     for number in range(8):
         sender.send_nowait([RowSpan(number, 0, len(slots))], big, slots)
@@ -98,7 +99,7 @@ def test_requests_are_told_their_loss_when_the_socket_is_stuck(cache: torch.Tens
 def test_sender_takes_rows_without_complaint_when_the_stage_is_gone(cache: torch.Tensor) -> None:
     here, there = Pipe()
     here.close()
-    sender = RowSender(there)
+    sender = RowSender(there, MOST_BYTES)
     for _ in range(3):
         sender.send_nowait(SPANS, cache, SLOTS)
     sender.close()
@@ -110,7 +111,7 @@ def test_connection_is_refused_without_the_secret(
     stranger = type(taken.receiver.address)(taken.receiver.address.name, "00" * 32)
     with pytest.raises(Exception, match="digest"):
         stranger.connect()
-    sender = RowSender(taken.receiver.address.connect())
+    sender = RowSender(taken.receiver.address.connect(), MOST_BYTES)
     sender.send_nowait(SPANS, cache, SLOTS)
     assert taken.rows.get(timeout=TIMEOUT_S)[0] == SPANS[0]
     assert "refused" in caplog.text
