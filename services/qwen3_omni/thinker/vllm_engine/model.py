@@ -8,7 +8,7 @@ wide as its conversation's longest, so the width says what to pad to.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -20,28 +20,14 @@ from vllm.model_executor.models.qwen3_omni_moe_thinker import (
     Qwen3OmniMoeThinkerProcessingInfo,
 )
 from vllm.multimodal import MULTIMODAL_REGISTRY
-from vllm.multimodal.parse import MultiModalDataItems
-from vllm.multimodal.processing.processor import HFMultiModalInputs
 from vllm.sequence import IntermediateTensors
 
+from services.vllm.processing import FeaturesBesidePixels
 from services.vllm.tap import TapLayer
 
 
-class MixedProcessor(Qwen3OmniMoeThinkerMultiModalProcessor):  # type: ignore[type-arg, unused-ignore]
-    """The stock processor, for recordings that come as features beside images and videos.
-
-    Hugging Face's processor is run for these alone; but the stock one shows it places for the
-    recordings too, of whose lengths it knows nothing.
-    """
-
-    def _get_hf_mm_inputs(
-        self, mm_items: MultiModalDataItems, hf_kwargs: Mapping[str, object]
-    ) -> HFMultiModalInputs:
-        inputs: HFMultiModalInputs = super()._get_hf_mm_inputs(mm_items, hf_kwargs)
-        if "text" in inputs.hf_data and "audio" not in inputs.hf_data:
-            seen = {kind: n for kind, n in mm_items.get_all_counts().items() if kind != "audio"}
-            inputs.hf_data["text"] = self._get_hf_mm_text(seen)
-        return inputs
+class MixedProcessor(FeaturesBesidePixels, Qwen3OmniMoeThinkerMultiModalProcessor):
+    """The stock processor, for recordings that come as features beside images and videos."""
 
 
 @MULTIMODAL_REGISTRY.register_processor(

@@ -1,0 +1,33 @@
+"""What vLLM has to know of a checkpoint."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from services.vllm.arguments import TextShape
+
+
+def text_shape(checkpoint: Mapping[str, Any]) -> TextShape:
+    """Sizes of the language model; `checkpoint` is the `config.json`."""
+    text = checkpoint["thinker_config"]["text_config"]
+    return TextShape(
+        "thinker_config.text_config",
+        layers=text["num_hidden_layers"],
+        key_value_heads=text["num_key_value_heads"],
+        head_dim=text["hidden_size"] // text["num_attention_heads"],
+        hidden=text["hidden_size"],
+    )
+
+
+def overrides(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+    """What vLLM reads of a configuration and a checkpoint need not say.
+
+    It would take the words' table for the head where `text_config` does not say that there is
+    one; Hugging Face goes by what is said of the whole thinker.
+    """
+    thinker = checkpoint["thinker_config"]
+    if "tie_word_embeddings" in thinker["text_config"]:
+        return {}
+    tied = thinker.get("tie_word_embeddings", False)
+    return {"thinker_config": {"text_config": {"tie_word_embeddings": tied}}}
