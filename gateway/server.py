@@ -30,6 +30,7 @@ from gateway.doors.http.endpoint import Endpoint, Rooms
 from gateway.doors.read_aloud.request import read_speech
 from gateway.doors.speech_grpc import SERVICE, SpeechServicer
 from gateway.fleet.stages import Stages
+from gateway.media.encoding import EncoderThreads
 from gateway.metrics import Metrics
 
 HTTP_DOORS = (
@@ -87,8 +88,9 @@ class Gateway:
         doorkeeper = Doorkeeper(config, self.metrics.refuse)
         self.metrics.watch("connections", "HTTP connections", lambda: len(doorkeeper.all))
         self._rooms = Rooms(config, self.metrics)
+        self._encoders = EncoderThreads(config.encoder_threads)
         endpoints = {
-            door.path: Endpoint(door, self.calls, self._rooms, config, self.metrics)
+            door.path: Endpoint(door, self.calls, self._rooms, self._encoders, config, self.metrics)
             for door in doors
         }
         self._http = HttpServer(
@@ -147,6 +149,7 @@ class Gateway:
         hurried.cancel()
         self._http.cut_connections()
         await serving
+        self._encoders.close()
         await self.stages.__aexit__(kind, error, trace)
 
     def hurry(self) -> None:

@@ -142,6 +142,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # The texts and recordings of a request's options together, as they are sent. Each option has
     # bounds of its own, which its stage tells, and its recording counts above.
     max_option_bytes: Bytes = 16 << 20
+    # Threads that encode the audio of all answers at the HTTP doors. A second of opus, the
+    # dearest, takes about 20 ms of one.
+    encoder_threads: Annotated[int, msgspec.Meta(ge=1, le=64)] = 2
     # The files of all images of one answer together.
     max_image_bytes: Bytes = MAX_IMAGE_BYTES
     # How far the audio that stages make may run ahead of what the client has taken,

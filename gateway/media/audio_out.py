@@ -17,9 +17,14 @@ _WAV_HEADER = struct.Struct("<4sI4s4sIHHIIHH4sI")
 _UNKNOWN_BYTES = (1 << 32) - 1 - _WAV_HEADER.size
 
 
-def to_pcm16(samples: Tensor) -> bytes:
+def pcm16_of(samples: Tensor) -> Tensor:
     """16-bit signed little-endian samples; what is outside [-1, 1] is clipped."""
-    return np.rint(np.clip(samples, -1.0, 1.0) * 32767.0).astype("<i2").tobytes()
+    return np.rint(np.clip(samples, -1.0, 1.0) * 32767.0).astype("<i2")
+
+
+def to_pcm16(samples: Tensor) -> bytes:
+    """The same as bytes."""
+    return pcm16_of(samples).tobytes()
 
 
 def wav_file(pcm16: bytes, sample_rate_hz: int) -> bytes:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 from gateway_door import Door, open_door
+from reading_model import Reader, open_reader
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -20,3 +21,9 @@ def door(shared_door: Door, caplog: pytest.LogCaptureFixture) -> Door:
     caplog.set_level(logging.INFO, logger="gateway.requests")
     shared_door.fakes.reset()
     return shared_door
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def reader() -> AsyncIterator[Reader]:
+    async with open_reader() as opened:
+        yield opened

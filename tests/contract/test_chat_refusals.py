@@ -134,7 +134,6 @@ NOT_YET: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "tool", "content": "5", "tool_call_id": "a"}]}, "messages[0].role"),
     ({"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]},
      "messages[0].tool_calls"),
-    ({"modalities": BOTH, "audio": {"voice": "ethan", "format": "mp3"}}, "audio.format"),
 ]  # fmt: skip
 
 

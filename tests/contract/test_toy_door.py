@@ -13,8 +13,9 @@ from gateway_door import deployment_of
 
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import AntiphonError, Internal, InvalidArgument
-from gateway.calls.events import Event, TextProduced
+from gateway.calls.events import TextProduced
 from gateway.calls.order import Order
+from gateway.doors.http.audio import AnswerEvent
 from gateway.doors.http.door import HttpDoor, Visit
 from gateway.outputs import TEXT
 from gateway.server import HTTP_DOORS, Gateway
@@ -26,9 +27,10 @@ class PlainAnswer:
     """The words as they come."""
 
     streamed = True
+    encoding = None
     content_type = "text/plain; charset=utf-8"
 
-    def add(self, event: Event) -> bytes:
+    def add(self, event: AnswerEvent) -> bytes:
         return event.text.encode() if isinstance(event, TextProduced) else b""
 
     def fail(self, error: AntiphonError) -> bytes:

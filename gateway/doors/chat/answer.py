@@ -11,8 +11,6 @@ from antiphon.errors import AntiphonError
 from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
 from gateway.calls.events import (
-    AudioProduced,
-    Event,
     ImageProduced,
     SegmentFinished,
     SegmentStarted,
@@ -34,9 +32,11 @@ from gateway.doors.chat.schema import (
     TopLogprob,
     UsageAnswer,
 )
+from gateway.doors.http.audio import AnswerEvent, AudioEncoded
 from gateway.doors.http.errors import error_json
 from gateway.doors.http.server_sent import server_sent
-from gateway.media.audio_out import Base64Stream, to_base64, to_pcm16, wav_file
+from gateway.media.audio_out import Base64Stream, to_base64
+from gateway.media.encoding import AudioEncoding
 
 DONE = b"data: [DONE]\n\n"
 LEAST_LOGPROB = -9999.0
@@ -59,7 +59,7 @@ class AnswerHead:
     id: str
     created: int
     audio_id: str
-    audio_format: str
+    encoding: AudioEncoding | None
     include_usage: bool
     logprobs: bool
 
@@ -72,27 +72,27 @@ class WholeAnswer:
 
     def __init__(self, head: AnswerHead) -> None:
         self._head = head
+        self.encoding = head.encoding
         self._text: list[str] = []
         self._logprobs: list[msgspec.Raw] = []
-        self._pcm16: list[bytes] = []
+        self._audio: list[bytes] = []
         self._images: list[ImageAnswer] = []
         self._model = ""
-        self._sample_rate_hz = 0
         self._choice = Choice()
         self._usage: UsageAnswer | None = None
 
-    def add(self, event: Event) -> bytes:
+    def add(self, event: AnswerEvent) -> bytes:
         """Take an event; the last one makes the response."""
         match event:
             case SegmentStarted():
-                self._model, self._sample_rate_hz = event.model, event.sample_rate_hz
+                self._model = event.model
             case TextProduced():
                 self._text.append(event.text)
                 # Written at once: all together would keep the event loop from others.
                 for each in map(_content_logprob, event.logprobs):
                     self._logprobs.append(msgspec.Raw(msgspec.json.encode(each)))
-            case AudioProduced():
-                self._pcm16.append(to_pcm16(event.samples))
+            case AudioEncoded():
+                self._audio.append(event.data)
             case ImageProduced():
                 self._images += _images(event)
             case SegmentFinished():
@@ -124,12 +124,9 @@ class WholeAnswer:
         text = "".join(self._text)
         if not self._head.audio_id:
             return AnswerMessage(content=text, images=self._images or UNSET)
-        audio = b"".join(self._pcm16)
-        if self._head.audio_format == "wav":
-            audio = wav_file(audio, self._sample_rate_hz)
         answer = AudioAnswer(
             id=self._head.audio_id,
-            data=to_base64(audio),
+            data=to_base64(b"".join(self._audio)),
             expires_at=self._head.created,
             transcript=text,
         )
@@ -144,10 +141,11 @@ class StreamAnswer:
 
     def __init__(self, head: AnswerHead) -> None:
         self._head = head
+        self.encoding = head.encoding
         self._model = ""
         self._base64 = Base64Stream()
 
-    def add(self, event: Event) -> bytes:
+    def add(self, event: AnswerEvent) -> bytes:
         """What to send for an event; b"" when there is nothing yet."""
         match event:
             case SegmentStarted():
@@ -155,12 +153,13 @@ class StreamAnswer:
                 return self._opening()
             case TextProduced():
                 return self._text(event)
-            case AudioProduced():
-                return self._audio(self._base64.add(to_pcm16(event.samples)))
+            case AudioEncoded():
+                return self._audio(self._base64.add(event.data))
             case ImageProduced():
                 return self._delta(Delta(images=_images(event)))
             case SegmentFinished():
                 return self._closing(event)
+        return b""
 
     def fail(self, error: AntiphonError) -> bytes:
         """The last event of an answer that fails."""

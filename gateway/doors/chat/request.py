@@ -18,6 +18,8 @@ from gateway.doors.http.door import Visit
 from gateway.doors.http.json_body import decode_body, invalid
 from gateway.doors.http.options import options_from_json
 from gateway.doors.http.stage_sampling import body_decoder, stage_sampling
+from gateway.media.audio_formats import FORMATS
+from gateway.media.encoding import AudioEncoding, check_format
 from gateway.outputs import AUDIO, KNOWN, OUTPUTS, TEXT
 
 # Fields of OpenAI's that are not supported, with the values that ask for nothing.
@@ -39,8 +41,8 @@ ACCEPTED: Mapping[str, tuple[Any, ...]] = {
     "service_tier": ("auto", "default"),
     "store": (False,),
 }
-_FORMATS = ("wav", "pcm16")
-_LATER_FORMATS = ("aac", "mp3", "flac", "opus")
+_FORMATS = {"pcm16": "pcm", **{name: name for name in FORMATS if name != "pcm"}}
+"""OpenAI's names of formats here."""
 
 
 def read_chat(body: bytes, visit: Visit) -> tuple[Order, StreamAnswer | WholeAnswer]:
@@ -69,7 +71,7 @@ def read_chat(body: bytes, visit: Visit) -> tuple[Order, StreamAnswer | WholeAns
         id=f"chatcmpl-{visit.answer_id}",
         created=int(time.time()),
         audio_id=f"audio_{visit.answer_id}" if AUDIO in outputs else "",
-        audio_format=_audio_format(chat, outputs),
+        encoding=_encoding(chat),
         include_usage=bool(chat.stream_options and chat.stream_options.include_usage),
         logprobs=bool(chat.logprobs),
     )
@@ -111,20 +113,14 @@ def _voice(chat: ChatRequest, voices: tuple[str, ...]) -> str:
     return voice
 
 
-def _audio_format(chat: ChatRequest, outputs: frozenset[str]) -> str:
-    if chat.audio is None or AUDIO not in outputs:
-        return ""
+def _encoding(chat: ChatRequest) -> AudioEncoding | None:
+    if chat.audio is None:
+        return None
     name = chat.audio.format
-    if name in _LATER_FORMATS:
-        raise NotImplementedYet(
-            f"audio.format: {name!r} is not supported yet; there are: {', '.join(_FORMATS)}",
-            field="audio.format",
-        )
-    if name not in _FORMATS:
-        raise invalid("audio.format", f"no format {name!r}; there are: {', '.join(_FORMATS)}")
+    check_format(name, _FORMATS, "audio.format")
     if chat.stream and name != "pcm16":
         raise invalid("audio.format", "must be 'pcm16' with stream: true")
-    return name
+    return AudioEncoding(_FORMATS[name], whole=not chat.stream)
 
 
 def _sampling(chat: ChatRequest) -> SamplingRequest:

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Protocol
 
 from antiphon.errors import AntiphonError
-from gateway.calls.events import Event
 from gateway.calls.order import Order
+from gateway.doors.http.audio import AnswerEvent
+from gateway.media.encoding import AudioEncoding
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +28,8 @@ class Visit:
 class Answer(Protocol):
     """Writes the events of one segment, `Started` first and `Finished` last.
 
-    A `streamed` answer begins with the first event, and what each event adds is sent at
-    once; any other is sent when it is whole.
+    Audio comes in its `encoding`; without one it is left out. A `streamed` answer begins with
+    the first event, and what each event adds is sent at once; any other is sent when it is whole.
     """
 
     @property
@@ -41,7 +42,12 @@ class Answer(Protocol):
         """The type of what it writes."""
         ...
 
-    def add(self, event: Event) -> bytes:
+    @property
+    def encoding(self) -> AudioEncoding | None:
+        """How it wants the audio."""
+        ...
+
+    def add(self, event: AnswerEvent) -> bytes:
         """What to send for an event; b"" when there is nothing yet."""
         ...
 

@@ -14,11 +14,13 @@ from gateway.calls.events import Event, SegmentStarted
 from gateway.calls.segment import CallSegment
 from gateway.doors.access_log import Entry
 from gateway.doors.ending import tell
+from gateway.doors.http.audio import AnswerAudio
 from gateway.doors.http.body import read_body, while_connected
 from gateway.doors.http.door import Answer, HttpDoor, Visit
 from gateway.doors.http.errors import BodyTooLarge, BodyTooSlow, TooManyValues
 from gateway.doors.http.room import NoRoom, Room
 from gateway.doors.sending import pieces
+from gateway.media.encoding import EncoderThreads
 from gateway.metrics import Metrics, Refused
 
 _STREAM_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
@@ -49,11 +51,18 @@ class Endpoint:
     """One door as an ASGI application. Errors before the response are raised."""
 
     def __init__(
-        self, door: HttpDoor, calls: Calls, rooms: Rooms, config: GatewayConfig, metrics: Metrics
+        self,
+        door: HttpDoor,
+        calls: Calls,
+        rooms: Rooms,
+        encoders: EncoderThreads,
+        config: GatewayConfig,
+        metrics: Metrics,
     ) -> None:
         self._door = door
         self._calls = calls
         self._rooms = rooms
+        self._encoders = encoders
         self._config = config
         self._metrics = metrics
 
@@ -72,10 +81,11 @@ class Endpoint:
             async def work(send: Send) -> None:
                 async with self._calls.answer(orders.pop()) as segment:
                     upload.close()
+                    audio = AnswerAudio(answer.encoding, self._encoders)
                     if answer.streamed:
-                        await self._stream(answer, segment, entry, transport, send)
+                        await _stream(answer, audio, segment, entry, transport, send)
                         return
-                    whole = await _whole(answer, segment, entry)
+                    whole = await _whole(answer, audio, segment, entry)
                 await self._send_whole(answer, whole, transport, send)
 
             await while_connected(receive, send, work)
@@ -118,38 +128,40 @@ class Endpoint:
                 self._metrics.refuse(Refused.UNREAD)
                 raise
 
-    async def _stream(
-        self,
-        answer: Answer,
-        segment: CallSegment,
-        entry: Entry,
-        transport: asyncio.Transport,
-        send: Send,
-    ) -> None:
-        """Send events as they come; the response starts with the first of them."""
 
-        async def send_event(event: Event) -> None:
-            if isinstance(event, SegmentStarted):
-                headers = [_content_type(answer), *_STREAM_HEADERS]
-                await send({"type": "http.response.start", "status": 200, "headers": headers})
-            if data := answer.add(event):
+async def _stream(
+    answer: Answer,
+    audio: AnswerAudio,
+    segment: CallSegment,
+    entry: Entry,
+    transport: asyncio.Transport,
+    send: Send,
+) -> None:
+    """Send events as they come; the response starts with the first of them."""
+
+    async def send_event(event: Event) -> None:
+        if isinstance(event, SegmentStarted):
+            headers = [_content_type(answer), *_STREAM_HEADERS]
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+        for each in await audio.encoded(event):
+            if data := answer.add(each):
                 await send(_piece(data))
 
-        async def send_error(entry: Entry, error: AntiphonError) -> None:
-            if (told := answer.fail(error)) is None:
-                transport.abort()
-            else:
-                await send(_piece(told))
+    async def send_error(entry: Entry, error: AntiphonError) -> None:
+        if (told := answer.fail(error)) is None:
+            transport.abort()
+        else:
+            await send(_piece(told))
 
-        await tell(segment, entry, send_event, send_error)
-        await send({"type": "http.response.body", "body": b"", "more_body": False})
+    await tell(segment, entry, send_event, send_error)
+    await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _whole(answer: Answer, segment: CallSegment, entry: Entry) -> bytes:
+async def _whole(answer: Answer, audio: AnswerAudio, segment: CallSegment, entry: Entry) -> bytes:
     parts = []
     async for event in segment:
         entry.note(event)
-        parts.append(answer.add(event))
+        parts += [answer.add(each) for each in await audio.encoded(event)]
     return b"".join(parts)
 
 

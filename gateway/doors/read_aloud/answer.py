@@ -5,42 +5,33 @@ from __future__ import annotations
 import msgspec
 
 from antiphon.errors import AntiphonError
-from gateway.calls.events import AudioProduced, Event, SegmentFinished, SegmentStarted, SegmentUsage
+from gateway.calls.events import SegmentFinished, SegmentUsage
+from gateway.doors.http.audio import AnswerEvent, AudioEncoded
 from gateway.doors.http.errors import error_json
 from gateway.doors.http.server_sent import server_sent
 from gateway.doors.read_aloud.schema import SpeechDelta, SpeechDone, SpeechUsage
-from gateway.media.audio_out import Base64Stream, to_pcm16, wav_header
-
-CONTENT_TYPES = {"wav": "audio/wav", "pcm": "audio/pcm"}
+from gateway.media.audio_out import Base64Stream
+from gateway.media.encoding import AudioEncoding
 
 
 class AudioBytes:
-    """The samples as 16-bit integers, behind a WAV header that leaves the length open if wanted.
+    """The file as it is made.
 
     An error after the first byte cannot be told: the connection is cut.
     """
 
     streamed = True
 
-    def __init__(self, audio_format: str) -> None:
-        self._format = audio_format
+    def __init__(self, encoding: AudioEncoding) -> None:
+        self.encoding = encoding
+        self.content_type = encoding.media_type
 
-    @property
-    def content_type(self) -> str:
-        """Of the format."""
-        return CONTENT_TYPES[self._format]
-
-    def add(self, event: Event) -> bytes:
+    def add(self, event: AnswerEvent) -> bytes:
         """What to send for an event."""
-        match event:
-            case SegmentStarted() if self._format == "wav":
-                return wav_header(event.sample_rate_hz)
-            case AudioProduced():
-                return to_pcm16(event.samples)
-        return b""
+        return event.data if isinstance(event, AudioEncoded) else b""
 
     def fail(self, error: AntiphonError) -> None:
-        """Nothing can be said among samples."""
+        """Nothing can be said within a file."""
 
 
 class AudioEvents:
@@ -49,17 +40,19 @@ class AudioEvents:
     streamed = True
     content_type = "text/event-stream; charset=utf-8"
 
-    def __init__(self, audio_format: str) -> None:
-        self._bytes = AudioBytes(audio_format)
+    def __init__(self, encoding: AudioEncoding) -> None:
+        self.encoding = encoding
         self._base64 = Base64Stream()
 
-    def add(self, event: Event) -> bytes:
+    def add(self, event: AnswerEvent) -> bytes:
         """What to send for an event; b"" when there is nothing yet."""
-        sent = self._delta(self._base64.add(self._bytes.add(event)))
-        if not isinstance(event, SegmentFinished):
-            return sent
-        done = SpeechDone(usage=_usage(event.usage))
-        return self._delta(self._base64.flush()) + server_sent(msgspec.json.encode(done))
+        match event:
+            case AudioEncoded():
+                return self._delta(self._base64.add(event.data))
+            case SegmentFinished():
+                done = SpeechDone(usage=_usage(event.usage))
+                return self._delta(self._base64.flush()) + server_sent(msgspec.json.encode(done))
+        return b""
 
     def fail(self, error: AntiphonError) -> bytes:
         """The last event of an answer that fails."""

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from antiphon.conversation import ConversationMessage, TextPart
-from antiphon.errors import NotImplementedYet
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from antiphon.segment import Delivery
 from gateway.calls.order import Order
@@ -12,16 +11,16 @@ from gateway.doors.http.door import Visit
 from gateway.doors.http.json_body import decode_body, invalid
 from gateway.doors.http.options import options_from_json
 from gateway.doors.http.stage_sampling import body_decoder, stage_sampling
-from gateway.doors.read_aloud.answer import CONTENT_TYPES, AudioBytes, AudioEvents
+from gateway.doors.read_aloud.answer import AudioBytes, AudioEvents
 from gateway.doors.read_aloud.schema import SpeechBody
+from gateway.media.audio_formats import FORMATS
+from gateway.media.encoding import AudioEncoding, check_format, check_speed
 from gateway.media.options_in import OptionInput
 from gateway.outputs import AUDIO
 
 INSTRUCTION = "instruction"
 """The option that OpenAI's `instructions` set."""
 _INSTRUCTION = f"options.{INSTRUCTION}"
-
-_LATER_FORMATS = ("mp3", "opus", "aac", "flac")
 
 
 def read_speech(body: bytes, visit: Visit) -> tuple[Order, AudioBytes | AudioEvents]:
@@ -31,9 +30,8 @@ def read_speech(body: bytes, visit: Visit) -> tuple[Order, AudioBytes | AudioEve
         raise invalid("model", "is empty")
     if not speech.input:
         raise invalid("input", "is empty; it is what is spoken")
-    if speech.speed != 1.0:
-        raise NotImplementedYet("speed: is not supported; leave it out or give 1", field="speed")
-    audio_format = _audio_format(speech)
+    check_format(speech.response_format, FORMATS, "response_format")
+    check_speed(speech.speed)
     order = Order(
         model=speech.model,
         messages=(ConversationMessage("user", (TextPart(speech.input),)),),
@@ -46,8 +44,8 @@ def read_speech(body: bytes, visit: Visit) -> tuple[Order, AudioBytes | AudioEve
         options=_options(speech),
         field_names={} if speech.instructions is None else {_INSTRUCTION: "instructions"},
     )
-    sse = speech.stream_format == "sse"
-    return order, AudioEvents(audio_format) if sse else AudioBytes(audio_format)
+    encoding = AudioEncoding(speech.response_format, speech.speed)
+    return order, (AudioEvents if speech.stream_format == "sse" else AudioBytes)(encoding)
 
 
 def _options(speech: SpeechBody) -> dict[str, OptionInput]:
@@ -57,20 +55,6 @@ def _options(speech: SpeechBody) -> dict[str, OptionInput]:
     if INSTRUCTION in options:
         raise invalid("instructions", f"is the same as {_INSTRUCTION}; give one of them")
     return {**options, INSTRUCTION: speech.instructions}
-
-
-def _audio_format(speech: SpeechBody) -> str:
-    known = ", ".join(CONTENT_TYPES)
-    if speech.response_format in _LATER_FORMATS:
-        raise NotImplementedYet(
-            f"response_format: {speech.response_format!r} is not supported yet; there are: {known}",
-            field="response_format",
-        )
-    if speech.response_format not in CONTENT_TYPES:
-        raise invalid(
-            "response_format", f"no format {speech.response_format!r}; there are: {known}"
-        )
-    return speech.response_format
 
 
 def _sampling(speech: SpeechBody) -> SamplingRequest:

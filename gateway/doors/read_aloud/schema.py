@@ -21,7 +21,7 @@ class SpeechBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     input: str
     voice: str | VoiceId = ""
     instructions: str | None = None
-    response_format: str = "wav"
+    response_format: str = "mp3"
     stream_format: Literal["audio", "sse"] = "audio"
     speed: float = 1.0
     temperature: float | None = None
