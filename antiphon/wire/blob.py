@@ -14,11 +14,14 @@ from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 
 import ml_dtypes
 import msgspec
 import numpy as np
+import numpy.typing as npt
 
 from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import DataLoss
@@ -33,6 +36,11 @@ MAX_EMPTY_SIZE = 1 << 32
 MAX_HEADER_BYTES = 1 << 20
 MAX_METADATA_ENTRIES = 64
 MAX_METADATA_BYTES = 4096
+
+# Chunks of an edge mostly have the same shapes, and layouts as small as theirs are kept.
+KEPT = 1024
+KEPT_TENSORS = 8
+KEPT_HEADER_BYTES = 512
 
 _MAGIC = b"ATB1"
 _PREFIX = struct.Struct("<4sI")
@@ -66,6 +74,30 @@ _encoder = msgspec.msgpack.Encoder()
 _decoder = msgspec.msgpack.Decoder(_Header)
 
 
+_Signature = tuple[tuple[str, np.dtype, tuple[int, ...]], ...]
+"""Name, dtype and shape of each tensor: all that a blob's layout depends on."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Layout:
+    """A blob without its tensors: its beginning, and where each tensor starts."""
+
+    head: bytes
+    offsets: tuple[int, ...]
+    size_bytes: int
+
+
+@dataclass(frozen=True, slots=True)
+class _Place:
+    """A tensor as a header that was checked describes it; it ends at byte `end` of the blob."""
+
+    name: str
+    dtype: np.dtype
+    shape: tuple[int, ...]
+    offset: int
+    end: int
+
+
 class Encoding:
     """Tensors laid out as a blob whose bytes are not written yet.
 
@@ -74,27 +106,26 @@ class Encoding:
     """
 
     def __init__(self, tensors: Tensors, metadata: Mapping[str, str] | None = None) -> None:
-        arrays = [
-            (name, np.ascontiguousarray(tensor).reshape(tensor.shape))
-            for name, tensor in tensors.items()
+        arrays = self._arrays = [
+            each if each.flags.c_contiguous else np.ascontiguousarray(each)
+            for each in tensors.values()
         ]
-        kept = _checked_metadata(metadata) if metadata else {}
-        payload_bytes = sum([array.nbytes for _, array in arrays])
-        most_bytes = _most_bytes(len(arrays), payload_bytes, kept)
-        room = len(_encoder.encode(_Header(_entries(arrays, most_bytes), kept)))
-        alignment = SMALL_ALIGNMENT if payload_bytes < SMALL_BYTES else ALIGNMENT
-        entries, self.size_bytes = _layout(arrays, room, alignment)
-        header = _encoder.encode(_Header(tuple(entries), kept))
-        self._head = _PREFIX.pack(_MAGIC, len(header)) + header
-        self._offsets = [entry.offset for entry in entries]
-        self._arrays = [array.reshape(-1).view(np.uint8) for _, array in arrays]
+        signature = tuple(
+            [(n, each.dtype, each.shape) for n, each in zip(tensors, arrays, strict=True)]
+        )
+        if metadata or len(signature) > KEPT_TENSORS:
+            self._layout = _layout(signature, _checked_metadata(metadata or {}))
+        else:
+            self._layout = _kept_layout(signature)
+        self.size_bytes = self._layout.size_bytes
 
     def write_into(self, buffer: memoryview) -> None:
         """Write the blob to the start of a writable buffer; padding stays as it was."""
         target = np.frombuffer(buffer, np.uint8)
-        target[: len(self._head)] = np.frombuffer(self._head, np.uint8)
-        for offset, array in zip(self._offsets, self._arrays, strict=True):
-            target[offset : offset + array.nbytes] = array
+        head = self._layout.head
+        target[: len(head)] = np.frombuffer(head, np.uint8)
+        for offset, array in zip(self._layout.offsets, self._arrays, strict=True):
+            target[offset : offset + array.nbytes] = _bytes_of(array)
 
     def to_bytes(self) -> bytes:
         """The blob."""
@@ -115,10 +146,10 @@ class Encoding:
             yield frame
 
     def _pieces(self) -> list[memoryview]:
-        end = len(self._head)
-        pieces = [memoryview(self._head)]
-        for offset, array in zip(self._offsets, self._arrays, strict=True):
-            pieces += (memoryview(bytes(offset - end)), array.data)
+        pieces = [memoryview(self._layout.head)]
+        end = len(self._layout.head)
+        for offset, array in zip(self._layout.offsets, self._arrays, strict=True):
+            pieces += (memoryview(bytes(offset - end)), _bytes_of(array).data)
             end = offset + array.nbytes
         return pieces
 
@@ -130,18 +161,21 @@ def encode(tensors: Tensors, metadata: Mapping[str, str] | None = None) -> bytes
 
 def decode(blob: bytes | bytearray | memoryview) -> dict[str, Tensor]:
     """Read-only views of the tensors in a blob; no copy. Raises `DataLoss`."""
-    if not len(blob):
+    size = len(blob)
+    if not size:
         return {}
     view = memoryview(blob).cast("B").toreadonly()
+    header = _header_bytes(view)
+    places = (_kept_places if len(header) <= KEPT_HEADER_BYTES else _places)(header)
     tensors: dict[str, Tensor] = {}
-    header = _read_header(view)
     # A tensor keeps the whole blob in memory, but only its own bytes are counted.
-    unclaimed = len(view) - _PREFIX.size - _PREFIX.unpack_from(view)[1] - ALIGNMENT
-    for entry in header.entries:
-        if entry.name in tensors:
-            raise DataLoss(f"blob: tensor {entry.name!r} comes twice")
-        tensors[entry.name] = tensor = _view(view, entry)
-        unclaimed -= tensor.nbytes + ALIGNMENT
+    unclaimed = size - _PREFIX.size - len(header) - ALIGNMENT
+    for place in places:
+        if place.end > size:
+            raise DataLoss(f"blob: tensor {place.name!r} lies outside the {size} bytes")
+        data = view[place.offset : place.end]
+        tensors[place.name] = np.frombuffer(data, place.dtype).reshape(place.shape)
+        unclaimed -= len(data) + ALIGNMENT
     if unclaimed > 0:
         raise DataLoss(f"blob: at least {unclaimed} bytes belong to no tensor")
     return tensors
@@ -149,7 +183,9 @@ def decode(blob: bytes | bytearray | memoryview) -> dict[str, Tensor]:
 
 def read_metadata(blob: bytes | bytearray | memoryview) -> dict[str, str]:
     """A blob's metadata; empty when it has none. Raises `DataLoss`."""
-    return _read_header(memoryview(blob).cast("B").toreadonly()).metadata if len(blob) else {}
+    if not len(blob):
+        return {}
+    return _read_header(_header_bytes(memoryview(blob).cast("B").toreadonly())).metadata
 
 
 def _checked_metadata(metadata: Mapping[str, str]) -> dict[str, str]:
@@ -170,35 +206,51 @@ def _most_bytes(tensors: int, payload_bytes: int, metadata: Mapping[str, str]) -
     return payload_bytes + (tensors + 1) * around + most_metadata
 
 
-def _entries(arrays: list[tuple[str, Tensor]], offset: int) -> tuple[_Entry, ...]:
-    """Entries that all have the same offset, to learn how much room the header takes."""
-    if len(arrays) > MAX_TENSORS:
-        raise ValueError(f"at most {MAX_TENSORS} tensors in a blob, got {len(arrays)}")
-    entries = []
-    for name, array in arrays:
-        if array.dtype not in _NAMES:
-            raise ValueError(f"tensor {name!r}: dtype {array.dtype} has no place in a blob")
-        if len(name.encode()) > MAX_NAME_BYTES or array.ndim > MAX_DIMENSIONS:
+def _layout(signature: _Signature, metadata: dict[str, str]) -> _Layout:
+    """Where everything goes. Raises `ValueError`."""
+    _check(signature)
+    sizes = [dtype.itemsize * math.prod(shape) for _, dtype, shape in signature]
+    most_bytes = _most_bytes(len(signature), sum(sizes), metadata)
+    # As if every offset were the largest, to learn how much room the header takes.
+    header = _Header(_entries(signature, [most_bytes] * len(signature)), metadata)
+    end = _PREFIX.size + len(_encoder.encode(header))
+    alignment = SMALL_ALIGNMENT if sum(sizes) < SMALL_BYTES else ALIGNMENT
+    offsets = []
+    for size in sizes:
+        offsets.append(-(-end // alignment) * alignment)
+        end = offsets[-1] + size
+    header_bytes = _encoder.encode(_Header(_entries(signature, offsets), metadata))
+    return _Layout(_PREFIX.pack(_MAGIC, len(header_bytes)) + header_bytes, tuple(offsets), end)
+
+
+@lru_cache(maxsize=KEPT)
+def _kept_layout(signature: _Signature) -> _Layout:
+    return _layout(signature, {})
+
+
+def _check(signature: _Signature) -> None:
+    """Raise `ValueError` for what the format has no place for."""
+    if len(signature) > MAX_TENSORS:
+        raise ValueError(f"at most {MAX_TENSORS} tensors in a blob, got {len(signature)}")
+    for name, dtype, shape in signature:
+        if dtype not in _NAMES:
+            raise ValueError(f"tensor {name!r}: dtype {dtype} has no place in a blob")
+        if len(name.encode()) > MAX_NAME_BYTES or len(shape) > MAX_DIMENSIONS:
             raise ValueError(f"tensor {name!r}: name or number of dimensions too large")
-        entries.append(_Entry(name, _NAMES[array.dtype], array.shape, offset))
-    return tuple(entries)
 
 
-def _layout(
-    arrays: list[tuple[str, Tensor]], header_bytes: int, alignment: int
-) -> tuple[list[_Entry], int]:
-    """Where each tensor goes, and the blob's size in bytes."""
-    end = _PREFIX.size + header_bytes
-    entries = []
-    for name, array in arrays:
-        offset = -(-end // alignment) * alignment
-        entries.append(_Entry(name, _NAMES[array.dtype], array.shape, offset))
-        end = offset + array.nbytes
-    return entries, end
+def _entries(signature: _Signature, offsets: Sequence[int]) -> tuple[_Entry, ...]:
+    placed = zip(signature, offsets, strict=True)
+    return tuple(_Entry(name, _NAMES[dtype], shape, at) for (name, dtype, shape), at in placed)
 
 
-def _read_header(view: memoryview) -> _Header:
-    """The checked header of a blob."""
+def _bytes_of(array: Tensor) -> npt.NDArray[np.uint8]:
+    """A contiguous tensor's bytes, uncopied; bfloat16 has no buffer of its own."""
+    return array.reshape(-1).view(np.uint8)
+
+
+def _header_bytes(view: memoryview) -> bytes:
+    """The header of a blob, unread."""
     if len(view) < _PREFIX.size:
         raise DataLoss(f"blob: {len(view)} bytes are too few for a header")
     magic, header_bytes = _PREFIX.unpack_from(view)
@@ -206,8 +258,13 @@ def _read_header(view: memoryview) -> _Header:
         raise DataLoss("blob: does not start with the magic number")
     if header_bytes > min(MAX_HEADER_BYTES, len(view) - _PREFIX.size):
         raise DataLoss(f"blob: header of {header_bytes} bytes does not fit")
+    return bytes(view[_PREFIX.size : _PREFIX.size + header_bytes])
+
+
+def _read_header(header_bytes: bytes) -> _Header:
+    """The checked header of a blob."""
     try:
-        header = _decoder.decode(view[_PREFIX.size : _PREFIX.size + header_bytes])
+        header = _decoder.decode(header_bytes)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise DataLoss(f"blob: header is malformed: {error}") from error
     if len(header.entries) > MAX_TENSORS:
@@ -217,8 +274,20 @@ def _read_header(view: memoryview) -> _Header:
     return header
 
 
-def _view(view: memoryview, entry: _Entry) -> Tensor:
-    """The tensor that an entry describes, if its bytes are all there."""
+def _places(header_bytes: bytes) -> tuple[_Place, ...]:
+    """What a header describes, checked as far as it can be without the rest of the blob."""
+    places = {}
+    for entry in _read_header(header_bytes).entries:
+        if entry.name in places:
+            raise DataLoss(f"blob: tensor {entry.name!r} comes twice")
+        places[entry.name] = _place(entry)
+    return tuple(places.values())
+
+
+_kept_places = lru_cache(maxsize=KEPT)(_places)
+
+
+def _place(entry: _Entry) -> _Place:
     dtype = _DTYPES.get(entry.dtype)
     if dtype is None:
         raise DataLoss(f"blob: tensor {entry.name!r} has the unknown dtype {entry.dtype!r}")
@@ -229,8 +298,7 @@ def _view(view: memoryview, entry: _Entry) -> Tensor:
     # An empty tensor has no bytes to check its other dimensions against.
     if math.prod(size or 1 for size in entry.shape) > MAX_EMPTY_SIZE and 0 in entry.shape:
         raise DataLoss(f"blob: tensor {entry.name!r} is empty and has the shape {entry.shape}")
-    count = math.prod(entry.shape)
-    end = entry.offset + count * dtype.itemsize
-    if entry.offset < 0 or entry.offset % SMALL_ALIGNMENT or end > len(view):
-        raise DataLoss(f"blob: tensor {entry.name!r} lies outside the {len(view)} bytes")
-    return np.frombuffer(view[entry.offset : end], dtype=dtype).reshape(entry.shape)
+    if entry.offset < 0 or entry.offset % SMALL_ALIGNMENT:
+        raise DataLoss(f"blob: tensor {entry.name!r} lies outside, at byte {entry.offset}")
+    end = entry.offset + math.prod(entry.shape) * dtype.itemsize
+    return _Place(entry.name, dtype, entry.shape, entry.offset, end)

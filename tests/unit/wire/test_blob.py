@@ -193,3 +193,14 @@ def test_blob_encode_raises_when_a_bound_of_the_header_is_broken(
 ) -> None:
     with pytest.raises(ValueError, match="tensor"):
         blob.encode(tensors_)
+
+
+def test_blob_of_a_shape_that_was_seen_before_has_its_own_bytes_and_is_checked_anew() -> None:
+    first = blob.encode({"ids": np.arange(3, dtype=np.int32)})
+    second = blob.encode({"ids": np.arange(3, 6, dtype=np.int32)})
+    assert blob.decode(first)["ids"].tolist() == [0, 1, 2]
+    assert blob.decode(second)["ids"].tolist() == [3, 4, 5]
+    with pytest.raises(DataLoss, match="outside"):
+        blob.decode(second[:-1])
+    with pytest.raises(DataLoss, match="no tensor"):
+        blob.decode(second.ljust(len(second) + 200, b"\0"))
