@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import Struct
 
 from antiphon.segment import FinishReason, SegmentKey
 
@@ -18,8 +18,7 @@ MAX_NAME = 128
 """Most characters of a session's id and of an edge's name: ids are remembered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Chunk:
+class Chunk(Struct, frozen=True):
     """One piece of one edge of one segment.
 
     `position` is the index within the segment of the first token, row, frame or
@@ -33,7 +32,7 @@ class Chunk:
     attempt: int = 0
     sequence: int = 0
     position: int = 0
-    tensors: Tensors = field(default_factory=dict)
+    tensors: Tensors = {}
     segment_finished: bool = False
     finished: bool = False
     finish_reason: FinishReason | None = None

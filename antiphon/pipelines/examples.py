@@ -7,12 +7,13 @@ input only.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import chain, repeat
 from pathlib import Path
 from typing import Protocol
 
 import numpy as np
+from msgspec import structs
 
 from antiphon.chunk import Chunk
 from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
@@ -111,7 +112,7 @@ def random_codes(edge: str, tensor: str = "") -> Example:
 
 def ending(chunk: Chunk) -> Chunk:
     """The chunk as the last one of its edge's segment."""
-    return replace(chunk, segment_finished=True, finish_reason=FinishReason.STOP)
+    return structs.replace(chunk, segment_finished=True, finish_reason=FinishReason.STOP)
 
 
 def _groups(policy: ChunkPolicy, frames: int) -> Iterator[tuple[int, int]]:

@@ -16,6 +16,8 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol, runtime_checkable
 
+from msgspec import Struct
+
 from antiphon.chunk import Tensors
 from antiphon.errors import AntiphonError
 from antiphon.options import Option, OptionValue
@@ -38,8 +40,7 @@ class SegmentSettings:
     options: Mapping[str, OptionValue] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class InputChunk:
+class InputChunk(Struct, frozen=True):
     """A chunk of an input edge: in order, exactly once, of an admitted segment.
 
     What comes of one that is to `prime` is dropped: it only warms the segment's state up. Such
@@ -55,8 +56,7 @@ class InputChunk:
     prime: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Emitted:
+class Emitted(Struct, frozen=True):
     """Output of a segment on one edge. `position` is that of its first element.
 
     Each output edge in `SegmentSettings.outputs` must end with exactly one
@@ -69,7 +69,7 @@ class Emitted:
     key: SegmentKey
     edge: str
     position: int
-    tensors: Tensors = field(default_factory=dict)
+    tensors: Tensors = {}
     finish_reason: FinishReason | None = None
     prime: bool = False
 

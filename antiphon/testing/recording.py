@@ -14,6 +14,8 @@ from hashlib import blake2b
 from typing import Any
 
 import numpy as np
+from msgspec import Struct
+from msgspec.structs import astuple
 
 from antiphon.errors import AntiphonError
 from antiphon.runtime.session.facts import Fact
@@ -72,6 +74,8 @@ def plain(value: Any) -> Plain:
             return tuple((plain(key), plain(each)) for key, each in value.items())
         case frozenset() | set():
             return tuple(sorted(map(str, value)))
+        case Struct():
+            return (type(value).__name__, *map(plain, astuple(value)))
         case _ if is_dataclass(value):
             parts = (plain(getattr(value, each.name)) for each in fields(value))
             return (type(value).__name__, *parts)

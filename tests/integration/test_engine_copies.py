@@ -5,10 +5,10 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Collection, Sequence
-from dataclasses import replace
 
 import numpy as np
 import torch
+from msgspec import structs
 from stage_session import Request, Session, codes_chunk, opening
 
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, LoadedStage
@@ -60,7 +60,7 @@ class CopyingEngine(FakeEngine):
         if not isinstance(event, Emitted) or not event.tensors:
             return event
         samples = self._to_host.copy(torch.from_numpy(event.tensors["samples"]))
-        return replace(event, tensors={**event.tensors, "samples": samples})
+        return structs.replace(event, tensors={**event.tensors, "samples": samples})
 
 
 async def test_audio_waits_for_its_copies_and_the_engine_does_not() -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 from stage_session import Request, Session, batch, codes_chunk, linked, opening
 
 from antiphon.chunk import Chunk
@@ -50,11 +51,11 @@ async def test_consumer_holds_output_back_until_its_look_ahead_or_the_end_has_co
     await session.opened()
     async with linked(code2wav) as link:
         await link.write(batch(codes_chunk("ahead", 0, [1, 2, 3])))
-        await link.write(batch(replace(codes_chunk("ahead", 1, [4]), position=3)))
+        await link.write(batch(structs.replace(codes_chunk("ahead", 1, [4]), position=3)))
         assert spoken(await session.audio()) == [1]
-        await link.write(batch(replace(codes_chunk("ahead", 2, [5, 6]), position=4)))
+        await link.write(batch(structs.replace(codes_chunk("ahead", 2, [5, 6]), position=4)))
         assert spoken(await session.audio()) == [2, 3]
-        await link.write(batch(replace(codes_chunk("ahead", 3, [], end=True), position=6)))
+        await link.write(batch(structs.replace(codes_chunk("ahead", 3, [], end=True), position=6)))
         last = await session.audio()
         assert (spoken(last), last.segment_finished) == ([4, 5, 6], True)
 

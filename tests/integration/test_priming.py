@@ -10,6 +10,7 @@ from dataclasses import dataclass, replace
 import grpc
 import numpy as np
 import pytest
+from msgspec import structs
 from stage_session import Request, Session, batch, codes_chunk, linked, opening
 
 from antiphon.chunk import Tensor
@@ -188,9 +189,9 @@ async def test_consumer_refuses_what_primes_too_late(served: RunningStage, on_li
     await session.send(*opening("late"))
     await session.opened()
     chunks = [
-        replace(codes_chunk("late", 0, [5, 5]), prime=True),
+        structs.replace(codes_chunk("late", 0, [5, 5]), prime=True),
         codes_chunk("late", 1, [1]),
-        replace(codes_chunk("late", 2, [5]), prime=True),
+        structs.replace(codes_chunk("late", 2, [5]), prime=True),
     ]
     async with linked(served) as link:
         for number, chunk in enumerate(chunks):
@@ -209,7 +210,7 @@ async def test_consumer_refuses_what_primes_at_a_position(served: RunningStage) 
     session = Session(served, "placed")
     await session.send(*opening("placed"))
     await session.opened()
-    chunk = replace(codes_chunk("placed", 0, [5]), prime=True, position=3)
+    chunk = structs.replace(codes_chunk("placed", 0, [5]), prime=True, position=3)
     await session.send(Request(chunk=chunk_to_proto(chunk)))
     assert (await session.error()).code == ErrorCode.ERROR_CODE_DATA_LOSS
 
@@ -217,9 +218,9 @@ async def test_consumer_refuses_what_primes_at_a_position(served: RunningStage) 
 async def test_what_primes_may_come_before_its_session_and_its_segment(
     served: RunningStage,
 ) -> None:
-    prime = replace(codes_chunk("early", 0, [5]), prime=True)
+    prime = structs.replace(codes_chunk("early", 0, [5]), prime=True)
     later = [
-        replace(codes_chunk("early", 2, [7], segment=1), prime=True),
+        structs.replace(codes_chunk("early", 2, [7], segment=1), prime=True),
         codes_chunk("early", 3, [1], segment=1, end=True),
     ]
     async with linked(served) as link:
@@ -245,7 +246,7 @@ async def test_an_edge_whose_consumer_cannot_be_primed_refuses_it() -> None:
         session = Session(running, "tokens")
         await session.send(Request(open=session_pb2.SessionOpen(session_id="tokens")))
         await session.read("opened")
-        chunk = replace(codes_chunk("tokens", 0, []), edge="tokens", prime=True)
+        chunk = structs.replace(codes_chunk("tokens", 0, []), edge="tokens", prime=True)
         await session.send(Request(chunk=chunk_to_proto(chunk)))
         error = await session.error()
         assert (error.code, error.edge) == (ErrorCode.ERROR_CODE_INVALID_ARGUMENT, "tokens")

@@ -7,7 +7,9 @@ list, handed to a new table, gives the same instructions (see `antiphon.testing.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+
+from msgspec import Struct
 
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError
@@ -75,8 +77,7 @@ class SessionFaulted:
 # -- from a stream or a link -------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class ChunkArrived:
+class ChunkArrived(Struct, frozen=True):
     """A chunk, and the link that it came on; "" is the session's own stream."""
 
     chunk: Chunk
@@ -96,8 +97,7 @@ class ChunkMalformed:
     error: AntiphonError
 
 
-@dataclass(frozen=True, slots=True)
-class Credited:
+class Credited(Struct, frozen=True):
     """A destination takes up to `positions` of a segment's output in all."""
 
     key: SegmentKey
@@ -150,8 +150,7 @@ class DestinationLost:
 # -- from the engine and the clock -------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Standing:
+class Standing(Struct, frozen=True):
     """Where the engine stands with a segment: the edge that it waits for, None when it can
     step, and how many chunks it had been given of it."""
 
@@ -159,8 +158,7 @@ class Standing:
     accepted: int
 
 
-@dataclass(frozen=True, slots=True)
-class EngineStepped:
+class EngineStepped(Struct, frozen=True):
     """What one round of the engine brought.
 
     A round without a step has `step_segments` 0. `worked_on` are the segments that took part in
@@ -171,8 +169,8 @@ class EngineStepped:
     """
 
     events: Sequence[EngineEvent] = ()
-    standing: Mapping[SegmentKey, Standing] = field(default_factory=dict)
-    busy_s: Mapping[SegmentKey, float] = field(default_factory=dict)
+    standing: Mapping[SegmentKey, Standing] = {}
+    busy_s: Mapping[SegmentKey, float] = {}
     step_s: float = 0.0
     step_segments: int = 0
     worked_on: frozenset[SegmentKey] = frozenset()

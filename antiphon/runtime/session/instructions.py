@@ -5,14 +5,15 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from msgspec import Struct
+
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 
 
-@dataclass(frozen=True, slots=True)
-class Destination:
+class Destination(Struct, frozen=True):
     """Where an output edge goes: a stage's address, or "" for the session's own stream."""
 
     address: str = ""
@@ -31,16 +32,14 @@ class Admit:
     settings: SegmentSettings
 
 
-@dataclass(frozen=True, slots=True)
-class Feed:
+class Feed(Struct, frozen=True):
     """Engine: input of an admitted segment."""
 
     key: SegmentKey
     chunk: InputChunk
 
 
-@dataclass(frozen=True, slots=True)
-class Limit:
+class Limit(Struct, frozen=True):
     """Engine: step a segment only while it has made fewer `positions` on an edge."""
 
     key: SegmentKey
@@ -55,8 +54,7 @@ class Release:
     key: SegmentKey
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(Struct, frozen=True):
     """Ports: send a chunk to a destination."""
 
     destination: Destination
@@ -129,8 +127,7 @@ class Refuse:
     error: AntiphonError
 
 
-@dataclass(frozen=True, slots=True)
-class Grant:
+class Grant(Struct, frozen=True):
     """Link: the producer of an edge may have sent `positions` of the segment in all."""
 
     link_id: str

@@ -22,7 +22,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from dataclasses import replace
+
+from msgspec import Struct, structs
 
 from antiphon.chunk import Tensor, Tensors, concatenate
 from antiphon.errors import Internal
@@ -40,8 +42,7 @@ PIECE_BYTES = (4 << 20) - (64 << 10)
 """With a blob's header it fits a slab's slot of 4 MiB."""
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
+class Piece(Struct, frozen=True):
     """A chunk without its address."""
 
     position: int
@@ -228,7 +229,7 @@ class Outlet:
             return [piece]
         # Rows that are not what positions count are all at the position of their piece.
         return [
-            replace(piece, position=piece.position + counts * first, tensors=tensors)
+            structs.replace(piece, position=piece.position + counts * first, tensors=tensors)
             for rows, alike in by_rows.items()
             for first, tensors in _slices(rows, alike)
         ]

@@ -11,7 +11,8 @@ import logging
 import queue
 import threading
 from collections.abc import Callable
-from dataclasses import replace
+
+from msgspec import structs
 
 from antiphon.errors import Internal
 from antiphon.runtime.engine import never_fatal
@@ -85,7 +86,7 @@ class Handover:
             what = f"copying to the host failed: {error}"
             fatal = self._is_fatal(error)
             told = engine_at_its_end(what) if fatal else Internal(what)
-            return replace(batch, events=(), error=told, fatal=fatal)
+            return structs.replace(batch, events=(), error=told, fatal=fatal)
         finally:
             self._pulse.end()
         return batch

@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 
 from antiphon.chunk import Chunk
 from antiphon.errors import (
@@ -164,7 +165,7 @@ def test_session_fails_when_a_chunk_is_missing() -> None:
 
 def test_session_fails_when_a_chunk_is_of_another_attempt() -> None:
     sessions = opened()
-    other = ChunkArrived(replace(chunk(0).chunk, attempt=1), "link")
+    other = ChunkArrived(structs.replace(chunk(0).chunk, attempt=1), "link")
     error = end_error(sessions.handle(other, 0.0))
     assert isinstance(error, DataLoss)
     assert "attempt 1" in error.message
@@ -178,7 +179,7 @@ def test_session_fails_when_a_chunk_follows_the_edges_end() -> None:
 
 def test_session_fails_when_the_edge_is_not_an_input() -> None:
     sessions = opened()
-    wrong = ChunkArrived(replace(chunk(0).chunk, edge="tokens"), "link")
+    wrong = ChunkArrived(structs.replace(chunk(0).chunk, edge="tokens"), "link")
     error = end_error(sessions.handle(wrong, 0.0))
     assert isinstance(error, InvalidArgument)
     assert error.edge == "tokens"
