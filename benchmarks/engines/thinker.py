@@ -34,8 +34,8 @@ from antiphon.pipelines.files import read_config
 from antiphon.runtime.engine import Completed, Emitted, Failed, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.qwen3_omni.tiny_checkpoint import SMALL, build_tiny_checkpoint
-from services.qwen3_omni.thinker.engine import PREFILL_ROWS, ThinkerEngine
 from services.qwen3_omni.thinker.load import DEFAULT_SAMPLING, load
+from services.thinker.engine import PREFILL_ROWS, ThinkerEngine
 
 SHAPES = {
     "tiny": SMALL,

@@ -35,11 +35,11 @@ from antiphon.pipelines.files import read_config
 from antiphon.runtime.engine import Completed, Emitted, Engine, Failed, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint
-from services.qwen3_omni.thinker.intake import PromptIntake
 from services.qwen3_omni.thinker.load import DEFAULT_SAMPLING, load, load_intake
-from services.qwen3_omni.thinker.prompt import PreparedPrompt
-from services.qwen3_omni.thinker.segment import PROMPT, TEXT
 from services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
+from services.thinker.intake import PromptIntake
+from services.thinker.prompt import PreparedPrompt
+from services.thinker.segment import PROMPT, TEXT
 from services.vllm import environment
 from services.vllm.media import MediaLimits
 from tools.launcher.events import LaunchEvent

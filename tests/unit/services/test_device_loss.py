@@ -10,7 +10,7 @@ from antiphon.runtime.engine import EngineEvent, Failed, SegmentSettings
 from antiphon.segment import SegmentKey
 from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
 from services.device_loss import device_is_lost
-from services.qwen3_omni.thinker.segment import ThinkerSegment
+from services.thinker.segment import ThinkerSegment
 
 ILLEGAL = "CUDA error: an illegal memory access was encountered"
 LOST = [

@@ -23,13 +23,13 @@ from antiphon.errors import AntiphonError, Internal
 from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
 from services.preparation import Preparations
-from services.qwen3_omni.thinker.intake import PromptIntake
-from services.qwen3_omni.thinker.prompt import PreparedPrompt
-from services.qwen3_omni.thinker.segment import INPUT
-from services.qwen3_omni.thinker.segment import ThinkerSegment as AnySegment
 from services.qwen3_omni.thinker.vllm_engine.generation import VllmGeneration
 from services.qwen3_omni.thinker.vllm_engine.prompt_check import PromptCheck
 from services.qwen3_omni.thinker.vllm_engine.prompt_media import PromptMedia
+from services.thinker.intake import PromptIntake
+from services.thinker.prompt import PreparedPrompt
+from services.thinker.segment import INPUT
+from services.thinker.segment import ThinkerSegment as AnySegment
 from services.vllm.mailbox import (
     Ended,
     FromVllm,
@@ -156,7 +156,7 @@ class VllmThinkerEngine:
         """Let the prompt's ids go, and hand it to vLLM."""
         short = self._check.short_ids(prompt)
         reply = self._intake.start_reply(segment, prompt)
-        positions = self._intake.row_positions(prompt)
+        positions = self._intake.row_positions(prompt.ids)
         number = next(self._numbers)
         generation = VllmGeneration(number, prompt, reply, positions, rows_due=0)
         segment.generation = generation
@@ -168,7 +168,7 @@ class VllmThinkerEngine:
             PromptMedia(prompt.audio, prompt.visuals),
             positions[: generation.rows_due],
             segment.settings.sampling,
-            self._intake.prompts.special.im_end,
+            self._intake.stop_id,
             reply.limit,
         )
         events += segment.emit_prompt(generation)

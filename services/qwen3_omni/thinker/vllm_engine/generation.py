@@ -10,8 +10,8 @@ import numpy.typing as npt
 from antiphon.chunk import Tensor
 from antiphon.errors import DataLoss
 from antiphon.segment import FinishReason
-from services.qwen3_omni.thinker.prompt import PreparedPrompt
 from services.text.stopping import ReplyText
+from services.thinker.prompt import PreparedPrompt
 
 
 @dataclass(slots=True)

@@ -11,11 +11,11 @@ from vllm import AsyncEngineArgs
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.qwen3_omni import THINKER
-from services.qwen3_omni.thinker.intake import PromptIntake
 from services.qwen3_omni.thinker.vllm_engine.architectures import TAPPED_THINKER
 from services.qwen3_omni.thinker.vllm_engine.checkpoint import overrides, text_shape
 from services.qwen3_omni.thinker.vllm_engine.engine import VllmThinkerEngine
 from services.qwen3_omni.thinker.vllm_engine.prompt_check import PromptCheck
+from services.thinker.intake import PromptIntake
 from services.vllm.arguments import Tap, engine_arguments
 from services.vllm.launch import launch
 from services.vllm.media import MediaLimits

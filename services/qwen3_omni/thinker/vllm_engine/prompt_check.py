@@ -13,15 +13,14 @@ import numpy as np
 import numpy.typing as npt
 
 from antiphon.errors import InvalidArgument
-from antiphon.pipelines.qwen3_omni import SpecialIds, is_multimodal
-from services.qwen3_omni.thinker.prompt import PreparedPrompt
+from services.thinker.prompt import MediaIds, PreparedPrompt, is_media
 
 
 @dataclass(frozen=True, slots=True)
 class PromptCheck:
     """The rules of one engine: ids below `vocabulary`, recordings only where it `hears`."""
 
-    special: SpecialIds
+    special: MediaIds
     vocabulary: int
     hears: bool
 
@@ -39,8 +38,8 @@ class PromptCheck:
                 field="messages",
             )
         ids, special = prompt.ids, self.special
-        begins = is_multimodal(ids, special) & (ids != np.append([-1], ids[:-1]))
-        ends = is_multimodal(ids, special) & (ids != np.append(ids[1:], [-1]))
+        begins = is_media(ids, special) & (ids != np.append([-1], ids[:-1]))
+        ends = is_media(ids, special) & (ids != np.append(ids[1:], [-1]))
         runs = np.flatnonzero(ends) - np.flatnonzero(begins) + 1
         kinds = ids[begins]
         seen = prompt.visuals
@@ -58,7 +57,7 @@ class PromptCheck:
                     field="messages",
                 )
         self._check_parted(np.flatnonzero(ends), ids)
-        short: npt.NDArray[np.int32] = ids[begins | ~is_multimodal(ids, special)]
+        short: npt.NDArray[np.int32] = ids[begins | ~is_media(ids, special)]
         return short
 
     def _check_ids(self, ids: npt.NDArray[np.int32]) -> None:
@@ -79,7 +78,7 @@ class PromptCheck:
                 field="messages",
             )
         followers = ids[lasts + 1]
-        if is_multimodal(followers, self.special).any():
+        if is_media(followers, self.special).any():
             raise InvalidArgument(
                 "messages: two places for what is heard or seen are side by side; each must be "
                 "parted from the next",

@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from services.qwen3_omni.thinker.audio import AudioFeatures
-from services.qwen3_omni.thinker.vision import VIDEO
+from services.thinker.audio import AudioFeatures
+from services.thinker.vision import VIDEO
 
 if TYPE_CHECKING:
-    from services.qwen3_omni.thinker.vision import Visual
+    from services.thinker.vision import Visual
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class PromptMedia:
         fields: dict[str, Any] = {"multi_modal_data": media} if media else {}
         if VIDEO in media:
             # OpenCV comes with vLLM, and nothing else here needs it.
-            from services.qwen3_omni.thinker.video import FRAMES_PER_S
+            from services.thinker.video import FRAMES_PER_S
 
             # How much time two frames of a video are apart: from it come their positions.
             fields["mm_processor_kwargs"] = {"fps": FRAMES_PER_S}

@@ -31,9 +31,9 @@ from antiphon.runtime.engine import (
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
 from services.lm.graphs import Eager, RowFunction
-from services.qwen3_omni.thinker.engine import ThinkerEngine
 from services.qwen3_omni.thinker.load import load
-from services.qwen3_omni.thinker.model import Fed, ThinkerFeed, ThinkerModel
+from services.thinker.engine import ThinkerEngine
+from services.thinker.model import Fed, ThinkerFeed, ThinkerModel
 
 LONG = ask("the time of the water " * 40)
 DRAWN: list[dict[str, Any]] = [

@@ -19,10 +19,10 @@ from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, run_segment, run_segments
 from antiphon.wire.logprobs import logprobs_from_tensors
 from services.lm.sampling import Sampled, score_together
-from services.qwen3_omni.thinker import engine as engine_module
 from services.text.detokenizer import Detokenizer, Vocabulary
 from services.text.logprobs import ReplyLogprobs
 from services.text.stopping import ReplyText
+from services.thinker import engine as engine_module
 
 TEXT_ONLY = frozenset({"text"})
 

@@ -24,10 +24,10 @@ from antiphon.runtime.stepping.thread import EngineThread
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, await_ready, run_segment
 from services.preparation import LARGE_MEDIA_BYTES, LARGE_TEXT_BYTES
-from services.qwen3_omni.thinker.engine import ThinkerEngine
-from services.qwen3_omni.thinker.intake import PromptIntake
 from services.qwen3_omni.thinker.load import load_intake
 from services.text.chat import ChatTokenizer
+from services.thinker.engine import ThinkerEngine
+from services.thinker.intake import PromptIntake
 
 TIMEOUT_S = 120.0
 LONG = ask("water " * (LARGE_TEXT_BYTES // 6 + 1))

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -18,9 +19,11 @@ from antiphon.conversation import Conversation
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.qwen3_omni import SpecialIds
-from services.qwen3_omni.thinker.audio import AudioFrontEnd, encoder_positions
-from services.qwen3_omni.thinker.prompt import PromptFactory
+from services.qwen3_omni.thinker.audio import audio_tower, encoder_positions
+from services.qwen3_omni.thinker.prompt import need_user
 from services.text.chat import ChatTokenizer, load_chat_tokenizer
+from services.thinker.audio import AudioFrontEnd
+from services.thinker.prompt import PromptFactory
 
 CONTROL = ("<|im_end|>", "<|im_start|>", "<|audio_pad|>", "<tts_text_bos>", "<|endoftext|>")
 
@@ -33,13 +36,14 @@ def chat(small_dir: Path) -> ChatTokenizer:
 @pytest.fixture(scope="module")
 def front_end(small_dir: Path) -> AudioFrontEnd:
     extractor = WhisperFeatureExtractor.from_pretrained(small_dir)
-    return AudioFrontEnd(extractor, n_window=50, max_audio_s=3.0)
+    return AudioFrontEnd(extractor, audio_tower(50), max_audio_s=3.0)
 
 
 @pytest.fixture(scope="module")
 def prompts(small_dir: Path, chat: ChatTokenizer, front_end: AudioFrontEnd) -> PromptFactory:
     special = SpecialIds.from_config(read_config(small_dir))
-    return PromptFactory(chat, front_end, special, context_limit=64)
+    check = partial(need_user, special=special)
+    return PromptFactory(chat, front_end, special, context_limit=64, check_spoken=check)
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,9 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.engine import Engine, LoadedStage
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, run_segment
-from services.qwen3_omni.thinker.engine import ThinkerEngine
 from services.qwen3_omni.thinker.load import load
-from services.qwen3_omni.thinker.model import Fed, ThinkerFeed, ThinkerModel
+from services.thinker.engine import ThinkerEngine
+from services.thinker.model import Fed, ThinkerFeed, ThinkerModel
 
 TURN_TOKENS = 12
 SYSTEM = say("You are the voice of the water and of the time.", role="system")

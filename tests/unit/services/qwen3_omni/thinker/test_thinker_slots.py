@@ -8,14 +8,17 @@ from thinker_conversations import recording
 from transformers import WhisperFeatureExtractor
 
 from services.lm.slots import shared_length
-from services.qwen3_omni.thinker.audio import AudioFeatures, AudioFrontEnd
-from services.qwen3_omni.thinker.generation import prompt_content
-from services.qwen3_omni.thinker.schedule import prefill_shares
+from services.qwen3_omni.thinker.audio import audio_tower
+from services.thinker.audio import AudioFeatures, AudioFrontEnd
+from services.thinker.generation import prompt_content
+from services.thinker.schedule import prefill_shares
 
 
 @pytest.fixture(scope="module")
 def front_end() -> AudioFrontEnd:
-    return AudioFrontEnd(WhisperFeatureExtractor(feature_size=128), n_window=50, max_audio_s=60.0)
+    return AudioFrontEnd(
+        WhisperFeatureExtractor(feature_size=128), audio_tower(50), max_audio_s=60.0
+    )
 
 
 def _extract(front_end: AudioFrontEnd, *seconds: float, seed: int = 0) -> AudioFeatures:

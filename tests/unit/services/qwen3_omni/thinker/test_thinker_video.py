@@ -12,19 +12,22 @@ from typing import Any
 import msgspec
 import numpy as np
 import pytest
+from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
+    Qwen3OmniMoeProcessorKwargs,
+)
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.testing.conversations import conversation
 from antiphon.testing.qwen3_omni.reference import Reference
 from services.qwen3_omni.thinker.load import load_intake
-from services.qwen3_omni.thinker.prompt import PromptFactory
-from services.qwen3_omni.thinker.vision import Visual
+from services.thinker.prompt import PromptFactory
+from services.thinker.vision import Visual
 
 cv2 = pytest.importorskip("cv2")
 
-from services.qwen3_omni.thinker.video import MAX_VIDEO_S  # noqa: E402
-from services.qwen3_omni.thinker.vision_loading import load_vision  # noqa: E402 - it needs OpenCV
+from services.thinker.video import MAX_VIDEO_S  # noqa: E402
+from services.thinker.vision_loading import load_vision  # noqa: E402 - it needs OpenCV
 
 SEEN = (320, 448)
 
@@ -43,7 +46,7 @@ def mp4(frames: int, rate: float, width: int = 64, height: int = 48) -> bytes:
 
 @pytest.fixture(scope="module")
 def prompts(small_dir: Path) -> PromptFactory:
-    vision = load_vision(small_dir, max_images=2, max_videos=2)
+    vision = load_vision(small_dir, Qwen3OmniMoeProcessorKwargs, max_images=2, max_videos=2)
     return dataclasses.replace(load_intake(small_dir, StageConfig()).prompts, vision=vision)
 
 
@@ -136,5 +139,7 @@ def test_sight_is_refused_when_time_falls_between_positions(
     config["thinker_config"]["position_id_per_seconds"] = 12.5
     (other / "config.json").write_text(json.dumps(config))
     with pytest.raises(FailedPrecondition, match="video: 0"):
-        load_vision(other, max_images=1, max_videos=1)
-    assert load_vision(other, max_images=1, max_videos=0).max_images == 1
+        load_vision(other, Qwen3OmniMoeProcessorKwargs, max_images=1, max_videos=1)
+    assert (
+        load_vision(other, Qwen3OmniMoeProcessorKwargs, max_images=1, max_videos=0).max_images == 1
+    )

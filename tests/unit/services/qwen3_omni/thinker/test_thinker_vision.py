@@ -23,11 +23,12 @@ from antiphon.runtime.engine import LoadedStage
 from antiphon.testing.conversations import conversation
 from antiphon.testing.drive_engine import run_segment
 from antiphon.testing.qwen3_omni.reference import Reference
-from services.qwen3_omni.thinker import vision
-from services.qwen3_omni.thinker.audio import AudioFrontEnd
-from services.qwen3_omni.thinker.prompt import PromptFactory
-from services.qwen3_omni.thinker.vision import Sizes, VisionFrontEnd, measure_image
+from services.qwen3_omni.thinker.audio import audio_tower
 from services.text.chat import load_chat_tokenizer
+from services.thinker import vision
+from services.thinker.audio import AudioFrontEnd
+from services.thinker.prompt import PromptFactory
+from services.thinker.vision import Sizes, VisionFrontEnd, measure_image
 
 NAME = "image.0"
 
@@ -48,7 +49,7 @@ def prompts(small_dir: Path, sizes: Sizes) -> PromptFactory:
     extractor = WhisperFeatureExtractor.from_pretrained(small_dir)
     return PromptFactory(
         load_chat_tokenizer(small_dir),
-        AudioFrontEnd(extractor, n_window=50, max_audio_s=3.0),
+        AudioFrontEnd(extractor, audio_tower(50), max_audio_s=3.0),
         SpecialIds.from_config(read_config(small_dir)),
         context_limit=400,
         vision=VisionFrontEnd(partial(measure_image, sizes), no_video, max_images=3, max_videos=0),

@@ -19,11 +19,11 @@ from antiphon.runtime.engine import Completed, DetachedEngine, Emitted, EngineEv
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import run_segment
 from antiphon.wire.logprobs import logprobs_from_tensors
-from services.qwen3_omni.thinker.intake import PromptIntake
 from services.qwen3_omni.thinker.load import load, load_intake
 from services.qwen3_omni.thinker.vllm_engine import engine as engine_module
 from services.qwen3_omni.thinker.vllm_engine.engine import VllmThinkerEngine
 from services.qwen3_omni.thinker.vllm_engine.prompt_check import PromptCheck
+from services.thinker.intake import PromptIntake
 from services.vllm.mailbox import Delivery, Ended, Mailbox, Rows, Tokens
 from services.vllm.order import VllmOrder
 from services.vllm.scores import scores_at

@@ -1,8 +1,7 @@
 """One forward over new positions of many sequences, on Hugging Face's weights.
 
-Equals `Qwen3OmniMoeThinkerForConditionalGeneration` (5.19) for text and audio, for
-which `get_rope_index` gives the plain positions 0, 1, 2, ... on all three axes.
-Images would change that, and need the deepstack features that are left out here.
+Equals the families' thinkers in transformers (5.19) for text and audio, for which
+`get_rope_index` gives the plain positions 0, 1, 2, ... on all three axes.
 """
 
 from __future__ import annotations
@@ -15,13 +14,12 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
 
 from services.lm.attention import Span
 from services.lm.decoder import Decoder
 from services.lm.graphs import Bucketing
 from services.lm.kv_cache import KVCache
-from services.qwen3_omni.thinker.audio import AudioFeatures
+from services.thinker.audio import AudioFeatures
 
 Ids = npt.NDArray[np.int32]
 Offsets = npt.NDArray[np.intp]
@@ -58,21 +56,21 @@ class Fed:
 
 
 class ThinkerModel:
-    """Runs a thinker whose hidden state number `tapped_layer` is read: see `Decoder.append`.
+    """Runs Hugging Face's `module`, a thinker whose hidden state number `tapped_layer` is read.
 
+    That number is as in `Decoder.append`.
     `bucketing` runs what can be a graph, in steps without prompt rows.
     """
 
     def __init__(
         self,
-        thinker: Qwen3OmniMoeThinkerForConditionalGeneration,
+        module: Any,
         *,
         tapped_layer: int,
         slots: int,
         context_limit: int,
         bucketing: Bucketing | None = None,
     ) -> None:
-        module: Any = thinker  # its annotations are narrower than what it takes
         self.device: torch.device = module.device
         self._tapped_layer = tapped_layer
         self._audio_id: int = module.config.audio_token_id

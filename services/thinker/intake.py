@@ -6,28 +6,29 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 
-import numpy as np
-import numpy.typing as npt
-
 from antiphon.chunk import Tensors
 from antiphon.conversation import from_tensors
 from antiphon.errors import InvalidArgument
-from antiphon.pipelines.qwen3_omni import talker_row_positions
 from antiphon.runtime.engine import InputChunk
 from services.preparation import Preparations
-from services.qwen3_omni.thinker.prompt import PreparedPrompt, PromptFactory
-from services.qwen3_omni.thinker.segment import INPUT, PROMPT, TEXT, TOKENS, G, ThinkerSegment
 from services.text.detokenizer import Detokenizer, Vocabulary
 from services.text.logprobs import ReplyLogprobs
 from services.text.stopping import ReplyText
+from services.thinker.prompt import Ids, PreparedPrompt, PromptFactory
+from services.thinker.segment import INPUT, PROMPT, TEXT, TOKENS, G, Positions, ThinkerSegment
 
 
 @dataclass(frozen=True, slots=True)
 class PromptIntake:
-    """Makes prompts and replies for one checkpoint."""
+    """Makes prompts and replies for one checkpoint; `stop_id` ends a reply.
+
+    `row_positions` are those of a prompt whose hidden row the talker needs, ascending.
+    """
 
     prompts: PromptFactory
     vocabulary: Vocabulary
+    stop_id: int
+    row_positions: Callable[[Ids], Positions]
 
     def store(self, segment: ThinkerSegment[G], chunk: InputChunk) -> None:
         """Keep the conversation, which comes in one chunk.
@@ -73,11 +74,7 @@ class PromptIntake:
             segment.logprobs = ReplyLogprobs(self.vocabulary, sampling.top_logprobs)
         return ReplyText(
             Detokenizer(self.vocabulary),
-            stop_ids=frozenset({self.prompts.special.im_end}),
+            stop_ids=frozenset({self.stop_id}),
             stop_strings=sampling.stop,
             limit=min(sampling.max_tokens, self.prompts.context_limit - len(prompt.ids)),
         )
-
-    def row_positions(self, prompt: PreparedPrompt) -> npt.NDArray[np.intp]:
-        """Prompt positions whose hidden row the talker needs, ascending."""
-        return talker_row_positions(prompt.ids, self.prompts.special)

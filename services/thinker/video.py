@@ -18,8 +18,8 @@ from PIL import Image
 
 from antiphon.chunk import Tensor
 from antiphon.errors import InvalidArgument
-from services.qwen3_omni.thinker.mp4 import MAX_VIDEO_FRAMES, check_samples
-from services.qwen3_omni.thinker.vision import VIDEO, Pixels, Sizes, Visual, broken
+from services.thinker.mp4 import MAX_VIDEO_FRAMES, check_samples
+from services.thinker.vision import VIDEO, Pixels, Sizes, Visual, broken
 
 FRAMES_PER_S = 2.0
 MAX_VIDEO_S = 120.0

@@ -9,22 +9,17 @@ from typing import Any, cast
 
 from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
-from transformers.models.qwen3_omni_moe.processing_qwen3_omni_moe import (
-    Qwen3OmniMoeProcessorKwargs,
-)
 
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import read_config
-from services.qwen3_omni.thinker.video import FRAMES_PER_S, FramePace, measure_video
-from services.qwen3_omni.thinker.vision import Sizes, VisionFrontEnd, measure_image
-
-_FRAME_SIZE: dict[str, int] = cast(Any, Qwen3OmniMoeProcessorKwargs)._defaults["videos_kwargs"][
-    "size"
-]
+from services.thinker.video import FRAMES_PER_S, FramePace, measure_video
+from services.thinker.vision import Sizes, VisionFrontEnd, measure_image
 
 
-def load_vision(model_dir: Path, *, max_images: int, max_videos: int) -> VisionFrontEnd:
-    """The front end of a checkpoint directory.
+def load_vision(
+    model_dir: Path, settings: object, *, max_images: int, max_videos: int
+) -> VisionFrontEnd:
+    """The front end of a checkpoint directory; `settings` are those of its family's processor.
 
     Raises `FailedPrecondition` where a video's time would fall between two positions: vLLM
     counts in whole ones, Hugging Face does not.
@@ -40,7 +35,8 @@ def load_vision(model_dir: Path, *, max_images: int, max_videos: int) -> VisionF
             "give engine_args.limit_mm_per_prompt with video: 0"
         )
     images = Sizes(side, processor.size["shortest_edge"], processor.size["longest_edge"])
-    frames = Sizes(side, _FRAME_SIZE["shortest_edge"], _FRAME_SIZE["longest_edge"])
+    size: dict[str, int] = cast(Any, settings)._defaults["videos_kwargs"]["size"]
+    frames = Sizes(side, size["shortest_edge"], size["longest_edge"])
     return VisionFrontEnd(
         partial(measure_image, images),
         partial(measure_video, frames, FramePace(together, int(step))),

@@ -16,9 +16,11 @@ from antiphon.runtime.engine import Completed, Emitted, EngineEvent, SegmentSett
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.wire.logprobs import logprobs_to_tensors
 from services.isolation import alone
-from services.qwen3_omni.thinker.prompt import PreparedPrompt
 from services.text.logprobs import ReplyLogprobs
 from services.text.stopping import ReleasedText, ReplyText
+from services.thinker.prompt import PreparedPrompt
+
+Positions = npt.NDArray[np.intp]
 
 INPUT, PROMPT, TEXT, TOKENS = "input", "prompt", "text", "tokens"
 
@@ -35,7 +37,7 @@ class ReplyAnswer(Protocol):
         """The ids so far."""
 
     @property
-    def row_positions(self) -> npt.NDArray[np.intp]:
+    def row_positions(self) -> Positions:
         """Prompt positions whose hidden row the talker needs, ascending."""
 
     @property
@@ -95,7 +97,7 @@ class ThinkerSegment(Generic[G]):
             yield Emitted(self.key, PROMPT, 0, generation.prompt.tensors(), finish)
 
     def emit_rows(
-        self, generation: G, rows: Tensor, positions: npt.NDArray[np.intp], *, last: bool
+        self, generation: G, rows: Tensor, positions: Positions, *, last: bool
     ) -> EngineEvent:
         """Hidden rows [n, hidden] at ascending prompt positions [n]; `last` if no more come."""
         tensors: Tensors = {"rows": rows, "row_positions": positions.astype(np.int32)}

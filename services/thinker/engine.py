@@ -36,14 +36,14 @@ from services.lm.sampling import (
 )
 from services.lm.slots import Slots
 from services.preparation import Preparations, wait_for_one
-from services.qwen3_omni.thinker.generation import SlotGeneration
-from services.qwen3_omni.thinker.intake import PromptIntake
-from services.qwen3_omni.thinker.model import ThinkerFeed, ThinkerModel
-from services.qwen3_omni.thinker.prompt import PreparedPrompt
-from services.qwen3_omni.thinker.schedule import prefill_shares
-from services.qwen3_omni.thinker.segment import INPUT
-from services.qwen3_omni.thinker.segment import ThinkerSegment as AnySegment
 from services.text.logprobs import ReplyLogprobs
+from services.thinker.generation import SlotGeneration
+from services.thinker.intake import PromptIntake
+from services.thinker.model import ThinkerFeed, ThinkerModel
+from services.thinker.prompt import PreparedPrompt
+from services.thinker.schedule import prefill_shares
+from services.thinker.segment import INPUT
+from services.thinker.segment import ThinkerSegment as AnySegment
 
 PREFILL_ROWS = 256
 """Most prompt rows in one step: what bounds how long a step delays those that decode."""
@@ -144,7 +144,7 @@ class ThinkerEngine:
         segment.generation = SlotGeneration(
             prompt,
             self._intake.start_reply(segment, prompt),
-            row_positions=self._intake.row_positions(prompt),
+            row_positions=self._intake.row_positions(prompt.ids),
             audio_id=self._intake.prompts.special.audio,
         )
         yield from segment.emit_prompt(segment.generation)

@@ -10,10 +10,10 @@ import torch
 
 from antiphon.errors import Internal
 from services.lm.slots import Claim, Content, Kept, Tapped, join_tapped
-from services.qwen3_omni.thinker.audio import AudioFeatures
-from services.qwen3_omni.thinker.model import Fed, ThinkerFeed
-from services.qwen3_omni.thinker.prompt import PreparedPrompt
 from services.text.stopping import ReplyText
+from services.thinker.audio import AudioFeatures
+from services.thinker.model import Fed, ThinkerFeed
+from services.thinker.prompt import PreparedPrompt
 
 EncodeAudio = Callable[[AudioFeatures], torch.Tensor]
 

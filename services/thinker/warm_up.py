@@ -26,8 +26,8 @@ from antiphon.runtime.engine import Engine, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
 from services.lm.warm_up import run_to_the_end
-from services.qwen3_omni.thinker.prompt import PromptTooLong
-from services.qwen3_omni.thinker.segment import PROMPT, TEXT, TOKENS
+from services.thinker.prompt import PromptTooLong
+from services.thinker.segment import PROMPT, TEXT, TOKENS
 
 SOUND_S = 0.5
 STOP = FinishReason.STOP

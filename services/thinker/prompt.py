@@ -1,0 +1,188 @@
+"""A conversation made ready for any engine: prompt ids, audio features and what is seen.
+
+Mirrors the families' processors in Hugging Face: chat template, one placeholder id repeated
+for every position that a recording, image or video takes, features. What is wrong with a
+request is found here, before an engine spends anything on it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Protocol
+
+import numpy as np
+import numpy.typing as npt
+
+from antiphon.chunk import Tensor
+from antiphon.conversation import Conversation
+from antiphon.errors import InvalidArgument, NotImplementedYet
+from services.text.chat import ChatTokenizer, text_bytes
+from services.thinker.audio import AudioFeatures, AudioFrontEnd
+
+if TYPE_CHECKING:
+    # It needs Pillow, which a stage that sees nothing does without.
+    from services.thinker.vision import VisionFrontEnd, Visual
+
+Ids = npt.NDArray[np.int32]
+
+JSON_ESCAPE = 6
+"""Most bytes of JSON for one of text: control characters are spelled `\\u0000`."""
+
+PART_BYTES = 128
+"""Of JSON around a message or a part of one, of which a prompt has no more than positions."""
+
+
+class MediaIds(Protocol):
+    """The ids that stand for positions that are heard or seen."""
+
+    @property
+    def audio(self) -> int:
+        """Of recordings."""
+
+    @property
+    def image(self) -> int:
+        """Of images."""
+
+    @property
+    def video(self) -> int:
+        """Of videos."""
+
+
+def is_media(ids: Ids, special: MediaIds) -> npt.NDArray[np.bool_]:
+    """Which ids stand for positions that are heard or seen."""
+    return np.isin(ids, (special.audio, special.image, special.video))
+
+
+def any_prompt(ids: Ids) -> None:
+    """Raises for no prompt."""
+
+
+@dataclass(frozen=True, slots=True)
+class PreparedPrompt:
+    """What an engine prefills: ids int32 [P], features for the audio ids among them, and what
+    the image and video ids show, in their order."""
+
+    ids: Ids
+    audio: AudioFeatures | None
+    visuals: Sequence[Visual] = ()
+
+    @property
+    def audio_positions(self) -> int:
+        """How many of the positions stand for audio."""
+        return sum(self.audio.positions) if self.audio else 0
+
+    @property
+    def image_positions(self) -> int:
+        """How many of the positions stand for images and videos."""
+        return sum(visual.positions for visual in self.visuals)
+
+    def tensors(self) -> dict[str, Tensor]:
+        """What leaves on the edge `prompt` before anything was computed."""
+        if not self.visuals:
+            return {"ids": self.ids}
+        grids = np.array([each.grid for each in self.visuals], dtype=np.int32)
+        steps = np.array([each.step for each in self.visuals], dtype=np.int32)
+        return {"ids": self.ids, "grids": grids, "steps": steps}
+
+
+class PromptTooLong(InvalidArgument):
+    """The prompt leaves no room for a reply within the context limit."""
+
+
+@dataclass(frozen=True, slots=True)
+class PromptFactory:
+    """Makes prompts for one checkpoint; `context_limit` counts prompt and reply.
+
+    Without `vision` neither images nor videos are taken. `check_spoken` raises
+    `InvalidArgument` for a prompt whose reply cannot be spoken.
+    """
+
+    chat: ChatTokenizer
+    audio: AudioFrontEnd
+    special: MediaIds
+    context_limit: int
+    vision: VisionFrontEnd | None = None
+    check_spoken: Callable[[Ids], None] = any_prompt
+
+    @property
+    def max_text_bytes(self) -> int:
+        """No text of more bytes can fit; one of fewer need not."""
+        return self.context_limit * self.chat.bytes_per_id
+
+    def check_size(self, json_bytes: int) -> None:
+        """Raise `InvalidArgument` for messages whose JSON is larger than any that fit."""
+        if json_bytes > JSON_ESCAPE * self.max_text_bytes + PART_BYTES * self.context_limit:
+            raise self._too_long(f"{json_bytes} bytes")
+
+    def prepare(self, conversation: Conversation, *, speaks: bool) -> PreparedPrompt:
+        """The prompt of a conversation; `speaks` if the reply is to be spoken.
+
+        Raises `InvalidArgument` naming `messages`, `audio.N`, `image.N` or `video.N`, and
+        `NotImplementedYet` for images and videos where none are taken.
+        """
+        if not conversation.messages:
+            raise InvalidArgument("messages: there are none", field="messages")
+        if (size := text_bytes(conversation.messages)) > self.max_text_bytes:
+            raise self._too_long(f"{size} bytes of text")
+        heard = self.audio.positions(conversation.recordings)
+        visuals = self._look(conversation)
+        short = np.asarray(self.chat.encode(conversation.messages), dtype=np.int32)
+        ids = self._expand(short, heard, visuals)
+        self._check(ids)
+        if speaks:
+            self.check_spoken(ids)
+        return PreparedPrompt(ids, self.audio.extract(conversation.recordings), visuals)
+
+    def _look(self, conversation: Conversation) -> tuple[Visual, ...]:
+        """What the conversation shows, in the order of its parts."""
+        if not (conversation.images or conversation.videos):
+            return ()
+        if self.vision is None:
+            raise NotImplementedYet(
+                "messages: this thinker takes no images and no videos; one with `engine: vllm` "
+                "does where the checkpoint has a vision tower",
+                field="messages",
+            )
+        return self.vision.look(conversation)
+
+    def _expand(
+        self,
+        ids: Ids,
+        heard: Sequence[int],
+        visuals: Sequence[Visual],
+    ) -> Ids:
+        """Repeat the nth id of a kind as often as the nth thing of it takes positions."""
+        special = self.special
+        kinds = (
+            ("recordings", special.audio, heard),
+            ("images", special.image, [v.positions for v in visuals if v.kind == "image"]),
+            ("videos", special.video, [v.positions for v in visuals if v.kind == "video"]),
+        )
+        repeats = np.ones(len(ids), dtype=np.intp)
+        for name, id_, positions in kinds:
+            placeholders = np.flatnonzero(ids == id_)
+            if len(placeholders) != len(positions):
+                raise InvalidArgument(
+                    f"messages: the chat template has a place for {len(placeholders)} "
+                    f"of {len(positions)} {name}",
+                    field="messages",
+                )
+            repeats[placeholders] = positions
+        return np.repeat(ids, repeats)
+
+    def _check(self, ids: Ids) -> None:
+        """Raise unless there is room for a reply."""
+        if len(ids) >= self.context_limit:
+            raise PromptTooLong(
+                f"messages: the prompt takes {len(ids)} positions, which leaves no room "
+                f"for a reply within the context limit of {self.context_limit}",
+                field="messages",
+            )
+
+    def _too_long(self, what: str) -> PromptTooLong:
+        return PromptTooLong(
+            f"messages: {what} cannot fit into the context limit of {self.context_limit} "
+            f"positions, which takes at most {self.max_text_bytes} bytes of text; shorten them",
+            field="messages",
+        )
