@@ -18,6 +18,7 @@ from gateway.doors.http.door import Visit
 from gateway.doors.http.json_body import decode_body, invalid
 from gateway.doors.http.options import options_from_json
 from gateway.doors.http.stage_sampling import body_decoder, stage_sampling
+from gateway.doors.http.voice import voice_name
 from gateway.media.audio_formats import FORMATS
 from gateway.media.encoding import AudioEncoding, check_format
 from gateway.outputs import AUDIO, KNOWN, OUTPUTS, TEXT
@@ -107,7 +108,7 @@ def _outputs(chat: ChatRequest) -> frozenset[str]:
 def _voice(chat: ChatRequest, voices: tuple[str, ...]) -> str:
     if chat.audio is None:
         return ""
-    voice = chat.audio.voice if isinstance(chat.audio.voice, str) else chat.audio.voice.id
+    voice = voice_name(chat.audio.voice)
     if voices and not voice:
         raise invalid("audio.voice", f"is missing or empty; there are: {', '.join(voices)}")
     return voice

@@ -14,6 +14,7 @@ import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
 from gateway.doors.http.chunk_policy import ChunkPolicyOptions
+from gateway.doors.http.voice import VoiceId
 
 # Of fields that are taken without effect, as long as OpenAI allows them or longer.
 Label = Annotated[str, Meta(max_length=512)]
@@ -99,12 +100,6 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     tool_calls: Any = None
     tool_call_id: Any = None
     function_call: Any = None
-
-
-class VoiceId(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A voice by id."""
-
-    id: str
 
 
 class AudioOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -15,7 +15,7 @@ Body = TypeVar("Body", bound=msgspec.Struct)
 
 
 class StageSampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Sampling of a stage that does not read the input; an addition to OpenAI's fields."""
+    """Sampling of one stage; where it does not read the input, an addition to OpenAI's fields."""
 
     temperature: float | None = None
     top_k: int | None = None
@@ -43,6 +43,12 @@ def body_decoder(kind: type[Body], stages: tuple[str, ...]) -> msgspec.json.Deco
     return msgspec.json.Decoder(with_stages)
 
 
+def sampling_request(given: StageSampling) -> SamplingRequest:
+    """What these fields ask for. Raises `InvalidArgument` with the field."""
+    fields = StageSampling.__struct_fields__
+    return SamplingRequest(**{name: getattr(given, name) for name in fields})
+
+
 def stage_sampling(body: msgspec.Struct, stages: Sequence[str]) -> dict[str, SamplingRequest]:
     """What these fields say. Raises `InvalidArgument` with the field."""
     found = {}
@@ -51,7 +57,7 @@ def stage_sampling(body: msgspec.Struct, stages: Sequence[str]) -> dict[str, Sam
         if given is None:
             continue
         try:
-            found[stage] = SamplingRequest(**msgspec.structs.asdict(given))
+            found[stage] = sampling_request(given)
         except InvalidArgument as error:
             field = f"{stage}.{error.field}"
             raise InvalidArgument(f"{stage}.{error.message}", field=field) from None

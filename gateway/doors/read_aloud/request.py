@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from antiphon.conversation import ConversationMessage, TextPart
-from antiphon.sampling import INPUT_STAGE, SamplingRequest
+from antiphon.sampling import INPUT_STAGE
 from antiphon.segment import Delivery
 from gateway.calls.order import Order
 from gateway.doors.http.chunk_policy import read_chunk_policy
 from gateway.doors.http.door import Visit
 from gateway.doors.http.json_body import decode_body, invalid
 from gateway.doors.http.options import options_from_json
-from gateway.doors.http.stage_sampling import body_decoder, stage_sampling
+from gateway.doors.http.stage_sampling import body_decoder, sampling_request, stage_sampling
+from gateway.doors.http.voice import voice_name
 from gateway.doors.read_aloud.answer import AudioBytes, AudioEvents
 from gateway.doors.read_aloud.schema import SpeechBody
 from gateway.media.audio_formats import FORMATS
@@ -37,8 +38,11 @@ def read_speech(body: bytes, visit: Visit) -> tuple[Order, AudioBytes | AudioEve
         messages=(ConversationMessage("user", (TextPart(speech.input),)),),
         outputs=frozenset({AUDIO}),
         reads_aloud=True,
-        voice=speech.voice if isinstance(speech.voice, str) else speech.voice.id,
-        sampling={INPUT_STAGE: _sampling(speech), **stage_sampling(speech, visit.sampling_stages)},
+        voice=voice_name(speech.voice),
+        sampling={
+            INPUT_STAGE: sampling_request(speech),
+            **stage_sampling(speech, visit.sampling_stages),
+        },
         delivery=None if speech.delivery is None else Delivery(speech.delivery),
         chunk_policy=read_chunk_policy(speech.chunk_policy),
         options=_options(speech),
@@ -55,14 +59,3 @@ def _options(speech: SpeechBody) -> dict[str, OptionInput]:
     if INSTRUCTION in options:
         raise invalid("instructions", f"is the same as {_INSTRUCTION}; give one of them")
     return {**options, INSTRUCTION: speech.instructions}
-
-
-def _sampling(speech: SpeechBody) -> SamplingRequest:
-    return SamplingRequest(
-        temperature=speech.temperature,
-        top_k=speech.top_k,
-        top_p=speech.top_p,
-        repetition_penalty=speech.repetition_penalty,
-        seed=speech.seed,
-        max_tokens=speech.max_tokens,
-    )

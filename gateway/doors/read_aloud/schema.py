@@ -10,11 +10,12 @@ from typing import Literal
 
 import msgspec
 
-from gateway.doors.chat.schema import VoiceId
 from gateway.doors.http.chunk_policy import ChunkPolicyOptions
+from gateway.doors.http.stage_sampling import StageSampling
+from gateway.doors.http.voice import VoiceId
 
 
-class SpeechBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class SpeechBody(StageSampling, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A request. `input` is what is spoken, `instructions` say how."""
 
     model: str
@@ -24,13 +25,7 @@ class SpeechBody(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     response_format: str = "mp3"
     stream_format: Literal["audio", "sse"] = "audio"
     speed: float = 1.0
-    temperature: float | None = None
-    top_k: int | None = None
-    top_p: float | None = None
-    repetition_penalty: float | None = None
-    seed: int | None = None
-    max_tokens: int | None = None
-    options: dict[str, msgspec.Raw] = {}
+    options: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
     delivery: Literal["stream", "whole"] | None = None
     chunk_policy: ChunkPolicyOptions | None = None
 
