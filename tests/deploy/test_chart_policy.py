@@ -50,7 +50,8 @@ def test_pods_pass_restricted_pod_security(rendered: Rendered) -> None:
 
 
 def test_restricted_check_reports_hostpath_when_it_is_asked_for() -> None:
-    pods = render({"model": {"source": "hostPath", "hostPath": "/weights"}}).pods()
+    model = {"source": "hostPath", "hostPath": "/weights", "pipeline": "qwen3_omni"}
+    pods = render({"model": model}).pods()
     assert list(restricted_faults(pods["demo-antiphon-thinker"])) == ["volume hostPath"]
 
 

@@ -14,6 +14,9 @@ from tools.launcher.plan import EMBEDDED_MODEL
 
 THINKER, TALKER, GATEWAY = (f"demo-antiphon-{role}" for role in ("thinker", "talker", "gateway"))
 STAGE_ENV = [{"name": "HF_HUB_OFFLINE", "value": "1"}]
+PIPELINE = pipeline_of(ROOT / EMBEDDED_MODEL).name
+CLAIMED = {"source": "existingClaim", "existingClaim": "weights"}
+CLAIM: Values = {"model": CLAIMED | {"pipeline": PIPELINE}}
 
 
 @pytest.mark.parametrize(
@@ -66,10 +69,14 @@ def test_values_are_refused_when_out_of_range(values: Values) -> None:
 @pytest.mark.parametrize(
     ("values", "reason"),
     [
-        ({"model": {"source": "existingClaim"}}, "set model.existingClaim"),
+        ({"model": {"source": "existingClaim", "pipeline": PIPELINE}}, "set model.existingClaim"),
         ({"model": {"existingClaim": "weights"}}, "set model.source to existingClaim"),
         ({"model": {"source": "hostPath"}}, "set model.hostPath"),
         ({"model": {"hostPath": "/weights"}}, "set model.source to hostPath"),
+        ({"model": CLAIMED}, "model.pipeline: is empty; name the model family of the checkpoint"),
+        ({"model": CLAIMED}, f"(this chart knows {', '.join(sorted(own_pipelines()))})"),
+        ({"model": CLAIMED, "stages": {"reader": {}}}, "model.pipeline: is empty"),
+        ({"model": {"source": "hostPath", "hostPath": "/weights"}}, "model.pipeline: is empty"),
         ({"stages": {"gateway": {}}}, "no stage can be called gateway"),
         (
             {"stages": {"tolker": {}}},
@@ -147,7 +154,7 @@ def test_all_stages_of_a_pipeline_of_this_repository_are_installed(
 
 
 def test_the_pipeline_is_that_of_the_embedded_model_when_none_is_named() -> None:
-    assert render().deployment_file().pipeline == pipeline_of(ROOT / EMBEDDED_MODEL).name
+    assert render().deployment_file().pipeline == PIPELINE
 
 
 def test_a_stage_is_left_out_when_it_is_null() -> None:
@@ -266,7 +273,7 @@ def test_upgrade_replaces_the_pods_that_read_what_changed(
 def test_each_stage_takes_its_own_claim_when_it_has_one() -> None:
     pods = render(
         {
-            "model": {"source": "existingClaim", "existingClaim": "shared"},
+            "model": CLAIM["model"] | {"existingClaim": "shared"},
             "stages": {"talker": {"modelClaim": "own"}},
         }
     ).pods()
@@ -277,9 +284,6 @@ def test_each_stage_takes_its_own_claim_when_it_has_one() -> None:
         for name in (THINKER, TALKER)
     }
     assert claims == {THINKER: "shared", TALKER: "own"}
-
-
-CLAIM: Values = {"model": {"source": "existingClaim", "existingClaim": "weights"}}
 
 
 @pytest.mark.parametrize(("values", "mounted"), [({}, False), (CLAIM, True)])

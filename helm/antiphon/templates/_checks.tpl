@@ -20,6 +20,9 @@
 {{- if and .Values.model.existingClaim (ne .Values.model.source "existingClaim") -}}
 {{- fail "model.existingClaim is set: set model.source to existingClaim as well, or remove it" -}}
 {{- end -}}
+{{- if and (ne .Values.model.source "embedded") (not .Values.model.pipeline) -}}
+{{- fail (printf "model.pipeline: is empty; name the model family of the checkpoint (this chart knows %s)" (include "antiphon.pipelineNames" .)) -}}
+{{- end -}}
 {{- include "antiphon.roleChecks" . -}}
 {{- range $role := include "antiphon.roles" . | fromJsonArray -}}
 {{- $stage := include "antiphon.stage" (dict "root" $ "role" $role) | fromYaml -}}
@@ -42,8 +45,7 @@
 {{- if $known -}}
 {{- fail (printf "stages: at least one of %s must not be null" (join ", " $known)) -}}
 {{- end -}}
-{{- $names := keys (.Files.Get "pipelines.yaml" | fromYaml).stages | sortAlpha -}}
-{{- fail (printf "model.pipeline: this chart does not know %s, only %s; list the roles of its stages in stages, as in {role: {}}" $pipeline (join ", " $names)) -}}
+{{- fail (printf "model.pipeline: this chart does not know %s, only %s; list the roles of its stages in stages, as in {role: {}}" $pipeline (include "antiphon.pipelineNames" .)) -}}
 {{- end -}}
 {{- end -}}
 

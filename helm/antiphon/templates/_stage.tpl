@@ -1,6 +1,11 @@
-{{/* The model family: that of the embedded model unless one is named. */}}
+{{/* The model family: unless one is named, that of the embedded model. Others name theirs, see antiphon.checks. */}}
 {{- define "antiphon.pipeline" -}}
 {{- default (.Files.Get "pipelines.yaml" | fromYaml).embedded .Values.model.pipeline -}}
+{{- end -}}
+
+{{/* The model families that this chart knows, in words. */}}
+{{- define "antiphon.pipelineNames" -}}
+{{- keys (.Files.Get "pipelines.yaml" | fromYaml).stages | sortAlpha | join ", " -}}
 {{- end -}}
 
 {{/* The roles of the pipeline's stages as a JSON list; empty if this chart does not know it. */}}
