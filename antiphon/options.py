@@ -28,8 +28,9 @@ class OptionKind(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Option:
-    """One option. `choices` and `max_bytes` (UTF-8) bound text, where no choices are any text;
-    `least` and `most` bound a number; `max_s` seconds at `sample_rate_hz` bound a recording.
+    """One option. `choices` (in any case) and `max_bytes` (UTF-8) bound text, where no choices are
+    any text; `least` and `most` bound a number; `max_s` seconds at `sample_rate_hz` bound a
+    recording.
 
     A checkpoint may know better: see `StageFacts.options`.
     """
@@ -59,7 +60,7 @@ class Option:
     def _check_text(self, value: OptionValue, field: str) -> None:
         if not isinstance(value, str):
             raise _refused(field, "must be text", value)
-        if self.choices and value not in self.choices:
+        if self.choices and value.casefold() not in map(str.casefold, self.choices):
             raise _refused(field, f"must be one of {', '.join(self.choices)}", value)
         if value and not 0 < utf8_size(value) <= self.max_bytes:
             raise InvalidArgument(

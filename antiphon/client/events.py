@@ -27,8 +27,9 @@ class ModelOption:
     """What a model takes besides messages, under a name in `generate(options=...)`.
 
     `kind` is "text", "number" or "audio" (a recording); empty for one that this version does not
-    know. Text is one of `choices`, or, where there are none, any of at most `max_bytes` of UTF-8;
-    a number is from `least` to `most`; a recording has at most `max_s` seconds.
+    know. Text is one of `choices`, in any case, or, where there are none, any of at most
+    `max_bytes` of UTF-8; a number is from `least` to `most`; a recording has at most `max_s`
+    seconds.
     """
 
     name: str

@@ -266,7 +266,7 @@ class OptionDescription(google.protobuf.message.Message):
     """One sentence for a person."""
     @property
     def choices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """Of text: the values that there are; empty: any text."""
+        """Of text: the values that there are, in any case; empty: any text."""
 
     def __init__(
         self,

@@ -26,6 +26,7 @@ RECORDING = np.ones(20, np.float32)
     ("option", "value"),
     [
         (LANGUAGE, "Chinese"),
+        (LANGUAGE, "cHINESE"),
         (INSTRUCTION, "äöü"),
         (INSTRUCTION, ""),
         (SCALE, 0.5),

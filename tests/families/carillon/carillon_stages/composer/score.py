@@ -16,7 +16,7 @@ def compose(text: str, sampling: Sampling, mood: str, tempo: float) -> Strokes:
     if not sampling.greedy:
         draw = np.random.default_rng(sampling.seed)
         bells = bells + draw.integers(max(1, sampling.top_k), size=len(bells), dtype=np.uint16)
-    return np.stack([bells, np.full_like(bells, MOODS.index(mood))], axis=1)
+    return np.stack([bells, np.full_like(bells, MOODS.index(mood.casefold()))], axis=1)
 
 
 def strokes_of(recording: npt.NDArray[np.float32]) -> Strokes:
