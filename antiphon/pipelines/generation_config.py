@@ -20,23 +20,29 @@ SETTINGS = {
 }
 """Hugging Face's names of the settings, which stand after the role, and ours for them."""
 
+GREEDY = ("do_sample", "dosample")
+"""Names of the setting that is false where nothing is drawn."""
+
 
 def default_sampling(model_dir: Path, role: str, otherwise: Sampling) -> Sampling:
     """A stage's default settings: the checkpoint's `<role>_<setting>`, `otherwise` for the rest.
 
-    The settings are the keys of `SETTINGS`; all are optional, and so is the file. Raises
-    `FailedPrecondition` for a value that is none.
+    The settings are the keys of `SETTINGS` and `GREEDY`, by themselves if `role` is empty; all are
+    optional, and so is the file. Raises `FailedPrecondition` for a value that is none.
     """
     path = model_dir / FILE
     found = read_json(path) if path.exists() else {}
+    prefix = f"{role}_" if role else ""
     given = {
-        name: found[f"{role}_{setting}"]
+        name: found[f"{prefix}{setting}"]
         for setting, name in SETTINGS.items()
-        if f"{role}_{setting}" in found
+        if f"{prefix}{setting}" in found
     }
+    if any(found.get(f"{prefix}{setting}") is False for setting in GREEDY):
+        given["temperature"] = 0.0
     try:
         return otherwise.with_request(msgspec.convert(given, SamplingRequest))
     except (msgspec.ValidationError, InvalidArgument) as error:
         raise FailedPrecondition(
-            f"{path}: {role}_*: {error}; correct it or leave it out"
+            f"{path}: {prefix}*: {error}; correct it or leave it out"
         ) from error

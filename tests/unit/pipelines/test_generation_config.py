@@ -34,6 +34,21 @@ def test_defaults_are_the_checkpoints_when_it_names_the_stage(tmp_path: Path) ->
     )
 
 
+@pytest.mark.parametrize("setting", ["talker_do_sample", "talker_dosample"])
+def test_defaults_are_greedy_when_the_checkpoint_draws_nothing(
+    tmp_path: Path, setting: str
+) -> None:
+    assert of(tmp_path, f'{{"{setting}": false, "talker_temperature": 0.5}}').greedy
+    assert of(tmp_path, f'{{"{setting}": true, "talker_temperature": 0.5}}').temperature == 0.5
+
+
+def test_defaults_are_the_checkpoints_when_it_names_no_stage(tmp_path: Path) -> None:
+    (tmp_path / FILE).write_text('{"temperature": 0.5, "top_k": 3, "subtalker_top_k": 4}')
+    told = default_sampling(tmp_path, "", REFERENCE)
+    assert (told.temperature, told.top_k) == (0.5, 3)
+    assert default_sampling(tmp_path, "subtalker", REFERENCE).top_k == 4
+
+
 @pytest.mark.parametrize(
     "content",
     [
