@@ -16,94 +16,38 @@ from collections.abc import Collection, Sequence
 import numpy as np
 import torch
 
-from antiphon.errors import Internal, InvalidArgument
-from antiphon.runtime.engine import (
-    Completed,
-    Emitted,
-    EngineEvent,
-    Failed,
-    InputChunk,
-    SegmentSettings,
-)
+from antiphon.errors import Internal
+from antiphon.pipelines.qwen2_5_omni import CODES, TALKER
+from antiphon.runtime.engine import Emitted, EngineEvent, Failed, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
-from services.qwen2_5_omni.talker.ids import CODES
-from services.qwen2_5_omni.talker.model import CodecTalker, DrawnCodes, PromptPart
+from services.lm.frames import FrameEngine, take_parts
+from services.qwen2_5_omni.talker.model import CodecTalker, DrawnCodes
 from services.qwen2_5_omni.talker.segment import SpokenSegment
 
-# Bounds how long the codes of other segments wait for a long prompt.
-PREFILL_ROWS_PER_STEP = 256
 
-
-class CodecTalkerEngine:
+class CodecTalkerEngine(FrameEngine[SpokenSegment]):
     """Implements `antiphon.runtime.engine.Engine`. Positions are bounded by `context_limit`."""
 
+    role, edge = TALKER, CODES
+
     def __init__(self, model: CodecTalker, context_limit: int) -> None:
+        super().__init__(model, context_limit)
         self._model = model
-        self._context_limit = context_limit
-        self._segments: dict[SegmentKey, SpokenSegment] = {}
 
-    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Raises `InvalidArgument` for an unknown voice (empty: the first) or output."""
-        voices = self._model.voices
-        voice = settings.voice.lower() or voices[0]
-        if voice not in voices:
-            raise InvalidArgument(
-                f"voice: {settings.voice!r} is unknown; there are {', '.join(voices)}",
-                field="voice",
-            )
-        if settings.outputs != {CODES}:
-            raise InvalidArgument(
-                f"outputs: the talker makes {CODES!r}, not {sorted(settings.outputs)}",
-                field="outputs",
-            )
-        rows = self._model.new_rows()
-        self._segments[key] = SpokenSegment(key, voice, settings.sampling, rows)
-
-    @torch.inference_mode()
-    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Store rows of prompt or reply; see `ThinkerRows`. The first chunk takes a slot.
-
-        Raises `InvalidArgument` over the limit and `ResourceExhausted` without a slot.
-        """
-        segment = self._segments[key]
-        segment.rows.accept(chunk)
-        # With the voice's row and one of the reply.
-        least = segment.rows.prompt_come + 2
-        if least > self._context_limit:
-            raise InvalidArgument(
-                f"the prompt takes {least} talker positions of at most {self._context_limit}",
-                field="messages",
-            )
-        if segment.rows.prompt_rows is not None:
-            segment.bound(self._context_limit)
-        if segment.slot is None:
-            segment.slot = self._model.take_slot()
-
-    def awaited_edge(self, key: SegmentKey) -> str | None:
-        """`prompt`, `tokens`, or None."""
-        return self._segments[key].awaited_edge
-
-    @torch.inference_mode()
-    def release(self, key: SegmentKey) -> None:
-        """Forget the segment and give its slot back."""
-        segment = self._segments.pop(key)
-        if segment.slot is not None:
-            self._model.give_slot_back(segment.slot, segment.doubtful)
+    def new_segment(self, key: SegmentKey, voice: str, settings: SegmentSettings) -> SpokenSegment:
+        """A segment that nothing has come for."""
+        return SpokenSegment(key, voice, settings.sampling, self._model.new_rows())
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
         """Prefill a part, or make one code, of every segment that can and is not `held`."""
-        free = [
-            segment
-            for segment in self._segments.values()
-            if not segment.ended and segment.key not in held
-        ]
         events: list[EngineEvent] = []
-        for segment in free:
-            if segment.rows.silent:
-                events += _finish(segment, FinishReason.STOP)
-        going = [segment for segment in free if not segment.ended]
-        parts = _take_parts(going)
+        going = self.going(held)
+        for segment in going:
+            if segment.prompt.silent:
+                events += self.finish(segment, FinishReason.STOP)
+        going = [segment for segment in going if not segment.ended]
+        parts = take_parts(going)
         drawing = [segment for segment in going if segment.can_draw]
         if parts or drawing:
             drawn = self._model.step(parts, [segment.next_draw() for segment in drawing])
@@ -115,44 +59,17 @@ class CodecTalkerEngine:
         """Emit what was drawn, or end with it."""
         if not drawn.decided:
             segment.ended = True
-            reason = f"draw {segment.drawn - 1}: the logits are not finite"
+            reason = f"draw {segment.launched - 1}: the logits are not finite"
             return (Failed(segment.key, Internal(reason)),)
-        segment.shown = segment.drawn
+        segment.shown = segment.launched
         ids = self._model.ids
         if drawn.id_ in (ids.codec_pad, ids.codec_end):
-            return _finish(segment, FinishReason.STOP)
+            return self.finish(segment, FinishReason.STOP)
         events: list[EngineEvent] = []
         if drawn.id_ < ids.code_entries:
             codes = np.array([[drawn.id_]], np.uint16)
-            events.append(Emitted(segment.key, CODES, segment.sent, {"codes": codes}))
-            segment.sent += 1
-        if segment.drawn >= segment.sampling.max_tokens:
-            events += _finish(segment, FinishReason.LENGTH)
+            events.append(Emitted(segment.key, CODES, segment.frames, {"codes": codes}))
+            segment.frames += 1
+        if segment.launched >= segment.sampling.max_tokens:
+            events += self.finish(segment, FinishReason.LENGTH)
         return events
-
-
-def _take_parts(segments: Collection[SpokenSegment]) -> list[PromptPart]:
-    """The next parts of prompts, within the budget; whoever has had least comes first.
-
-    So a short prompt is not behind a long one that came before it, and a long one goes
-    on, since those before it are soon done.
-    """
-    budget, parts = PREFILL_ROWS_PER_STEP, []
-    while waiting := [segment for segment in segments if segment.next_part_end]:
-        segment = min(waiting, key=lambda each: each.prefilled)
-        stop = segment.next_part_end
-        assert stop is not None
-        if stop - segment.prefilled > budget:
-            break
-        budget -= stop - segment.prefilled
-        parts.append(segment.next_part())
-    return parts
-
-
-def _finish(segment: SpokenSegment, reason: FinishReason) -> Sequence[EngineEvent]:
-    """The segment's last events."""
-    segment.ended = True
-    return (
-        Emitted(segment.key, CODES, segment.sent, finish_reason=reason),
-        Completed(segment.key, reason, segment.rows.prompt_rows or 0, segment.sent),
-    )

@@ -1,9 +1,4 @@
-"""What the talker must agree on with its neighbours: edges, special ids, the default voice.
-
-It needs the thinker's last hidden state, plus the embedding, at every position of prompt and
-reply. So `prompt` carries a row for each position as prefill makes them, and `tokens` one for each
-reply id but the last; a row follows its id by one step.
-"""
+"""The talker's special ids."""
 
 from __future__ import annotations
 
@@ -12,11 +7,7 @@ from typing import Any
 
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY
-
-PROMPT, TOKENS, CODES = "prompt", "tokens", "codes"
-
-DEFAULT_VOICE = "chelsie"
-"""The voice when none is asked for, if the checkpoint has it; that of the reference's call."""
+from antiphon.pipelines.qwen2_5_omni import code_entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,8 +37,7 @@ class TalkerIds:
                 codec_bos=talker["tts_codec_start_token_id"],
                 codec_end=talker["tts_codec_end_token_id"],
                 codec_mask=talker["tts_codec_mask_token_id"],
-                # Its table has one row more than the configuration says.
-                code_entries=config["token2wav_config"]["dit_config"]["num_embeds"] + 1,
+                code_entries=code_entries(config),
             )
         except KeyError as missing:
             raise FailedPrecondition(

@@ -13,32 +13,18 @@ from torch.nn.functional import linear
 
 from antiphon.chunk import Tensor as Array
 from antiphon.errors import FailedPrecondition, ResourceExhausted
+from antiphon.pipelines.qwen2_5_omni import PlaceholderIds, voices_by_name
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToDevice, on_device
 from services.lm.attention import Span
 from services.lm.decoder import Decoder
 from services.lm.experts import LEAST_ROWS
+from services.lm.frames import PromptPart
 from services.lm.kv_cache import KVCache
 from services.lm.sampler import SamplingRows, choose_each, uniform_each
 from services.lm.slots import Slots
-from services.qwen2_5_omni.talker.ids import DEFAULT_VOICE, TalkerIds
+from services.qwen2_5_omni.talker.ids import TalkerIds
 from services.qwen2_5_omni.talker.rows import TextRow, ThinkerRows
-
-
-@dataclass(frozen=True, slots=True)
-class PromptPart:
-    """Rows `start` to `stop` of the prompt of the segment in `slot`, all of which have come."""
-
-    slot: int
-    start: int
-    stop: int
-    rows: ThinkerRows
-    voice: str
-
-    @property
-    def span(self) -> Span:
-        """Where the rows go."""
-        return Span(self.slot, self.start, self.stop - self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +65,14 @@ class CodecTalker:
         module: Any,
         words: Tensor,
         ids: TalkerIds,
+        placeholders: PlaceholderIds,
         voices: Mapping[str, int],
         *,
         context_limit: int,
         slots: int,
         to_device: ToDevice | None = None,
     ) -> None:
-        self.ids = ids
+        self.ids, self._placeholders = ids, placeholders
         self._head: Tensor = module.codec_head.weight
         self._device, dtype = self._head.device, self._head.dtype
         self._codes: Tensor = module.model.embed_tokens.weight
@@ -104,10 +91,11 @@ class CodecTalker:
                 f"the thinker's rows are {self.row_width} wide, the talker's {self._codes.shape[1]}"
             )
         _check_ids(ids, voices, words=len(words), codes=vocabulary)
-        named = {name.lower(): words[id_] for name, id_ in voices.items()}
-        ordered = sorted(named, key=lambda name: name != DEFAULT_VOICE)
         pad = self._codes[ids.codec_pad]
-        self._voice_rows = {name: named[name].to(self._device, dtype) + pad for name in ordered}
+        self._voice_rows = {
+            name: words[id_].to(self._device, dtype) + pad
+            for name, id_ in voices_by_name(voices).items()
+        }
         # Of the text's end and its padding: `TextRow` in order.
         self._text_rows = words[[ids.text_end, ids.text_pad]].to(self._device, dtype)
         self._suppressed = torch.arange(vocabulary, device=self._device) == ids.codec_bos
@@ -125,8 +113,8 @@ class CodecTalker:
         return tuple(self._voice_rows)
 
     def new_rows(self) -> ThinkerRows:
-        """No rows yet, of this checkpoint's width."""
-        return ThinkerRows(self.row_width)
+        """No rows yet, of this checkpoint's placeholders and width."""
+        return ThinkerRows(self._placeholders, self.row_width)
 
     def take_slot(self) -> int:
         """A slot for a new segment. Raises `ResourceExhausted`."""
@@ -144,7 +132,9 @@ class CodecTalker:
             self.cache.clear(slot, doubtful.start, doubtful.stop)
         self._slots.free(slot)
 
-    def step(self, parts: Sequence[PromptPart], draws: Sequence[CodeDraw]) -> list[DrawnCodes]:
+    def step(
+        self, parts: Sequence[PromptPart[ThinkerRows]], draws: Sequence[CodeDraw]
+    ) -> list[DrawnCodes]:
         """Append the rows of all in one forward; then an id for each of `draws`, in order."""
         ordered = sorted(draws, key=lambda draw: self._decoder.order(draw.span))
         spans = [*(each.span for each in parts), *(each.span for each in ordered)]
@@ -166,11 +156,11 @@ class CodecTalker:
         row_of = {draw.slot: row for row, draw in enumerate(ordered)}
         return [DrawnCodes(*drawn[row_of[draw.slot]]) for draw in draws]
 
-    def _prompt(self, part: PromptPart) -> Tensor:
+    def _prompt(self, part: PromptPart[ThinkerRows]) -> Tensor:
         """[n, width]: the thinker's rows, and behind them the voice's."""
-        taken = part.rows.take_prompt(part.stop)
+        taken, voiced = part.prompt.take_prompt(part.stop)
         rows = [] if taken is None else [self._to_device.copy(taken).to(self._head.dtype)]
-        if part.stop > part.rows.prompt_come:
+        if voiced:
             rows.append(self._voice_rows[part.voice][None])
         return torch.cat(rows) if len(rows) > 1 else rows[0]
 
@@ -191,11 +181,13 @@ class CodecTalker:
         text: Tensor = torch.cat(table)[on_device(index, self._device)]
         return self._pending[slots] + text
 
-    def _turned(self, parts: Sequence[PromptPart], draws: Sequence[CodeDraw]) -> Tensor | None:
+    def _turned(
+        self, parts: Sequence[PromptPart[ThinkerRows]], draws: Sequence[CodeDraw]
+    ) -> Tensor | None:
         """The positions of all rows as attention turns them; None if they are plain."""
         for part in parts:
-            self._shifts[part.slot] = part.rows.shift if part.rows.prompt_rows else 0
-        told = [part.rows.positions(part.start, part.stop) for part in parts]
+            self._shifts[part.slot] = part.prompt.shift
+        told = [part.prompt.positions(part.start, part.stop) for part in parts]
         if not any(self._shifts[each.slot] for each in draws) and all(at is None for at in told):
             return None
         places = [

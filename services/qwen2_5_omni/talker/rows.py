@@ -16,12 +16,13 @@ import numpy.typing as npt
 
 from antiphon.chunk import Tensor
 from antiphon.errors import DataLoss, InvalidArgument, NotImplementedYet
+from antiphon.pipelines.mrope import rotary_positions
+from antiphon.pipelines.qwen2_5_omni import PROMPT, TOKENS, PlaceholderIds
 from antiphon.runtime.engine import InputChunk
-from services.qwen2_5_omni.talker.ids import PROMPT, TOKENS
 
 FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32"})
 VOICE_ROWS = 1
-"""Behind the prompt's rows, before the reply's first."""
+"""Behind the thinker's rows, before the reply's first."""
 
 
 class TextRow(enum.Enum):
@@ -34,37 +35,39 @@ class TextRow(enum.Enum):
 class ThinkerRows:
     """One segment's rows, each [width], as far as they have come."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, placeholders: PlaceholderIds, width: int) -> None:
+        self._placeholders = placeholders
         self._width = width
-        self._prompt: deque[Tensor] = deque()
-        self._prompt_start = 0
-        self.prompt_come = 0
-        self._positions: list[npt.NDArray[np.int64]] = []
+        self._length: int | None = None
+        self._positions: npt.NDArray[np.int64] | None = None
+        self._rows: deque[Tensor] = deque()
+        self._rows_taken = self._rows_come = 0
         self._reply: dict[int, Tensor] = {}
         self._reply_come = 0
         self._prompt_finished = False
         self._reply_finished = False
+        self.shift = 0
+        """What to add to a row's number behind the thinker's prompt for its position."""
 
     @property
     def prompt_rows(self) -> int | None:
-        """Rows before the first step's, the voice's among them; None until all have come."""
-        return self.prompt_come + VOICE_ROWS if self._prompt_finished else None
+        """Rows of the prompt, with the voice's and the first draw's; None until its ids have
+        come."""
+        return None if self._length is None else self._length + VOICE_ROWS + 1
 
     @property
     def ready_rows(self) -> int:
-        """How many of these, from the start, can be computed."""
-        return self.prompt_come + (VOICE_ROWS if self._prompt_finished else 0)
+        """How many of these before the first draw's, from the start, can be computed."""
+        return self._rows_come + (VOICE_ROWS if self._rows_come == self._length else 0)
 
     @property
     def silent(self) -> bool:
         """Whether it is certain that there is nothing to say."""
-        return self._prompt_finished and self._reply_finished and not self._reply_come
+        return self._length is not None and self._reply_finished and not self._reply_come
 
     def text(self, step: int) -> Tensor | TextRow | None:
-        """What goes into step `step`, from 0; None when it has not come.
-
-        A reply's row is handed over: no earlier one is asked for again.
-        """
+        """What goes into step `step`, from 0; None when it has not come. No step before one that
+        is `used` is asked for again."""
         if step < self._reply_come:
             return self._reply[step]
         if not self._reply_finished:
@@ -75,38 +78,30 @@ class ThinkerRows:
         """Step `step` has its row: it is not kept any longer."""
         self._reply.pop(step, None)
 
-    def take_prompt(self, stop: int) -> Tensor | None:
-        """The thinker's rows up to `stop` [n, width] that were not taken before."""
+    def take_prompt(self, stop: int) -> tuple[Tensor | None, bool]:
+        """The thinker's rows up to `stop` [n, width] that were not taken before, and whether the
+        voice's row is before `stop`, too."""
         taken = []
-        while self._prompt and self._prompt_start < stop:
-            rows = self._prompt.popleft()
-            count = min(len(rows), stop - self._prompt_start)
+        while self._rows and self._rows_taken < stop:
+            rows = self._rows.popleft()
+            count = min(len(rows), stop - self._rows_taken)
             taken.append(rows[:count])
-            self._prompt_start += count
+            self._rows_taken += count
             if count < len(rows):
-                self._prompt.appendleft(rows[count:])
-        if not taken:
-            return None
-        return taken[0] if len(taken) == 1 else np.concatenate(taken)
+                self._rows.appendleft(rows[count:])
+        voiced = self._length is not None and stop > self._length
+        if len(taken) < 2:
+            return (taken[0] if taken else None), voiced
+        return np.concatenate(taken), voiced
 
     def positions(self, start: int, stop: int) -> npt.NDArray[np.int64] | None:
         """Positions [n, 3] (time, height, width) of rows of the prompt and behind it; None where
         they are the rows' numbers."""
-        if not self._positions:
+        told = self._positions
+        if told is None:
             return None
-        told = self._positions[0]
-        if len(self._positions) > 1:
-            told = np.concatenate(self._positions)
-            self._positions = [told]
         later = np.arange(max(start, len(told)), max(stop, len(told))) + self.shift
         return np.concatenate((told[start:stop], np.repeat(later[:, None], 3, axis=1)))
-
-    @property
-    def shift(self) -> int:
-        """What to add to a row's number behind the prompt for its position."""
-        if not self._positions:
-            return 0
-        return int(max(each.max() for each in self._positions)) + 1 - self.prompt_come
 
     def accept(self, chunk: InputChunk) -> None:
         """Take a chunk in. Raises `InvalidArgument`, `NotImplementedYet` or `DataLoss`."""
@@ -120,48 +115,61 @@ class ThinkerRows:
     def _accept_prompt(self, chunk: InputChunk) -> None:
         if self._prompt_finished:
             raise DataLoss("prompt: a chunk came after the last", edge=PROMPT)
-        rows = self._checked(chunk, self.prompt_come)
-        if rows is not None:
-            self._take_positions(chunk, len(rows))
-            self._prompt.append(rows)
-            self.prompt_come += len(rows)
+        if "ids" in chunk.tensors:
+            self._take_ids(chunk)
+        elif self._length is None:
+            raise DataLoss("prompt: its first chunk has no ids", edge=PROMPT)
+        if "rows" in chunk.tensors:
+            rows = self._checked(chunk, self._rows_come)
+            self._rows.append(rows)
+            self._rows_come += len(rows)
         self._prompt_finished = chunk.segment_finished
-        if chunk.segment_finished and not self.prompt_come:
-            raise DataLoss("prompt: it has no rows", edge=PROMPT)
-
-    def _take_positions(self, chunk: InputChunk, count: int) -> None:
-        """All of a prompt's chunks tell positions, or none does."""
-        told = chunk.tensors.get("positions")
-        if (told is None) == bool(self._positions) and self.prompt_come:
-            raise DataLoss("prompt: some rows have positions, others none", edge=PROMPT)
-        if told is None:
-            return
-        if told.dtype.name != "int32" or told.shape != (count, 3):
+        complete = self._rows_come == self._length
+        if self._rows_come > (self._length or 0) or (chunk.segment_finished and not complete):
             raise DataLoss(
-                f"prompt: positions are {told.dtype} {list(told.shape)}, not int32 [{count}, 3]",
+                f"prompt: {self._rows_come} rows came for {self._length} ids", edge=PROMPT
+            )
+
+    def _take_ids(self, chunk: InputChunk) -> None:
+        """Note the prompt's length, and the positions of what is seen in it."""
+        ids, shown = chunk.tensors["ids"], self._placeholders.seen
+        grids = chunk.tensors.get("grids", np.empty((0, 3), np.int32))
+        steps = chunk.tensors.get("steps", np.empty(0, np.int32))
+        shapes = ids.shape, grids.shape
+        if {each.dtype.name for each in (ids, grids, steps)} != {"int32"} or shapes != (
+            (len(ids),),
+            (len(steps), 3),
+        ):
+            raise DataLoss(
+                f"prompt: ids {ids.dtype} {list(ids.shape)}, grids {grids.dtype} "
+                f"{list(grids.shape)} and steps {steps.dtype} {list(steps.shape)} came, not int32 "
+                "[n], [m, 3] and [m]",
                 edge=PROMPT,
             )
-        own = np.arange(self.prompt_come, self.prompt_come + count)
-        if (told < 0).any() or (told.max(1) > own).any():
+        if self._length is not None or not len(ids):
+            raise DataLoss("prompt: all ids come once, in the first chunk", edge=PROMPT)
+        positions, following = rotary_positions(ids, shown, grids, steps, edge=PROMPT)
+        self._length = len(ids)
+        if not len(grids):
+            return
+        if (positions.max(1) > np.arange(len(ids))).any() or following > len(ids):
             # The positions that are prepared are those of rows.
             raise NotImplementedYet("prompt: a video takes more time than positions", edge=PROMPT)
-        self._positions.append(told.astype(np.int64))
+        self._positions, self.shift = positions, following - len(ids)
 
     def _accept_reply(self, chunk: InputChunk) -> None:
         if self._reply_finished:
             raise DataLoss("tokens: a chunk came after the last", edge=TOKENS)
-        rows = self._checked(chunk, self._reply_come)
-        if rows is not None:
+        if chunk.tensors:
+            rows = self._checked(chunk, self._reply_come)
             self._reply |= dict(enumerate(rows, self._reply_come))
             self._reply_come += len(rows)
         self._reply_finished = chunk.segment_finished
 
-    def _checked(self, chunk: InputChunk, expected: int) -> Tensor | None:
+    def _checked(self, chunk: InputChunk, expected: int) -> Tensor:
         rows = chunk.tensors.get("rows")
         if rows is None:
-            if chunk.tensors:
-                raise DataLoss(f"{chunk.edge}: rows is missing", edge=chunk.edge)
-            return None
+            raise DataLoss(f"{chunk.edge}: rows is missing", edge=chunk.edge)
         if rows.dtype.name not in FLOAT_DTYPES or rows.shape != (len(rows), self._width):
             raise DataLoss(
                 f"{chunk.edge}: rows are {rows.dtype} {list(rows.shape)}, not floats "

@@ -7,10 +7,11 @@ from typing import Any
 
 from torch import Tensor
 
+from antiphon.pipelines.qwen2_5_omni import voices_by_name
 from services.qwen2_5_omni.token2wav.flow import Flow, FlowCall
 from services.qwen2_5_omni.token2wav.utterance import Utterance
 from services.qwen2_5_omni.token2wav.vocoder import MelVocoder
-from services.qwen2_5_omni.token2wav.voices import DEFAULT_VOICE, VoiceTensors
+from services.qwen2_5_omni.token2wav.voices import VoiceTensors
 
 
 class Token2Wav:
@@ -19,12 +20,11 @@ class Token2Wav:
     def __init__(self, module: Any, voices: Mapping[str, VoiceTensors]) -> None:
         self._flow = Flow(module.code2wav_dit_model)
         self._vocoder = MelVocoder(module.code2wav_bigvgan_model)
-        named = {name.lower(): each for name, each in voices.items()}
         self._voices = {
             name: self._flow.voice(
                 each.condition.to(self._flow.device), each.mel.to(self._flow.device)
             )
-            for name, each in sorted(named.items(), key=lambda item: item[0] != DEFAULT_VOICE)
+            for name, each in voices_by_name(voices).items()
         }
         self.samples_per_code = self._flow.frames_per_code * self._vocoder.samples_per_frame
         self.code_entries = self._flow.code_entries

@@ -12,12 +12,14 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from antiphon.errors import InvalidArgument, ResourceExhausted
+from antiphon.errors import ResourceExhausted
+from antiphon.pipelines.qwen2_5_omni import AUDIO, CODES, TOKEN2WAV
 from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
 from antiphon.transport.device_edge import host_array
 from services.qwen2_5_omni.token2wav.decoder import Decoding, Token2Wav
-from services.qwen2_5_omni.token2wav.segment import AUDIO, CODES, DecodedSegment
+from services.qwen2_5_omni.token2wav.segment import DecodedSegment
+from services.voices import choose_voice
 
 
 class Token2WavEngine:
@@ -41,15 +43,9 @@ class Token2WavEngine:
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Raises `InvalidArgument` for an unknown voice (empty: the first), and
         `ResourceExhausted` when all slots are taken."""
-        voices = self._model.voices
-        voice = settings.voice.lower() or voices[0]
-        if voice not in voices:
-            raise InvalidArgument(
-                f"voice: {settings.voice!r} is unknown; there are {', '.join(voices)}",
-                field="voice",
-            )
+        voice = choose_voice(settings.voice, self._model.voices)
         if len(self._segments) == self._slots:
-            raise ResourceExhausted(f"token2wav has {self._slots} slots, and all are taken")
+            raise ResourceExhausted(f"{TOKEN2WAV} has {self._slots} slots, and all are taken")
         self._segments[key] = DecodedSegment(
             key,
             self._model.open(voice, seed=settings.sampling.seed, held_blocks=self._held_blocks),

@@ -9,11 +9,10 @@ import torch
 
 from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import DataLoss, InvalidArgument
+from antiphon.pipelines.qwen2_5_omni import AUDIO, CODES
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk
 from antiphon.segment import FinishReason, SegmentKey
 from services.qwen2_5_omni.token2wav.utterance import Utterance
-
-CODES, AUDIO = "codes", "audio"
 
 
 @dataclass(slots=True)

@@ -10,11 +10,8 @@ import torch
 from torch import Tensor
 
 from antiphon.pipelines.files import reading
+from antiphon.pipelines.qwen2_5_omni import VOICES_FILE
 from antiphon.runtime.checkpoint.torch_files import read_torch_file
-
-VOICES_FILE = "spk_dict.pt"
-DEFAULT_VOICE = "chelsie"
-"""The voice when none is asked for, if the checkpoint has it; that of the reference's call."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,7 +16,7 @@ Draws are counted as Hugging Face counts tokens: draw n of at most `max_tokens` 
 the stop code (finish), the last one allowed (finish, no frame), or frame n-1.
 
 Codes do not depend on who else is served. In float32 on a CPU with one thread not even
-their digits do: see `services.lm.decoder` and `services.qwen3_omni.talker.segment`.
+their digits do: see `services.lm.decoder` and `services.lm.frames`.
 """
 
 from __future__ import annotations
@@ -25,83 +25,36 @@ from collections.abc import Collection, Sequence
 
 import torch
 
-from antiphon.errors import Internal, InvalidArgument
-from antiphon.runtime.engine import (
-    Completed,
-    Emitted,
-    EngineEvent,
-    Failed,
-    InputChunk,
-    SegmentSettings,
-)
+from antiphon.errors import Internal
+from antiphon.pipelines.qwen3_omni import TALKER
+from antiphon.runtime.engine import Emitted, EngineEvent, Failed, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
+from services.lm.frames import FrameEngine, take_parts
 from services.qwen3_omni.talker.flight import Flight
-from services.qwen3_omni.talker.model import Draw, PromptRows, Talker
+from services.qwen3_omni.talker.model import Draw, Talker
 from services.qwen3_omni.talker.readback import Drawn
 from services.qwen3_omni.talker.segment import TalkerSegment
 
 CODES = "codes"
-# Bounds how long the frames of other segments wait for a long prompt.
-PREFILL_ROWS_PER_STEP = 256
 
 
-class TalkerEngine:
+class TalkerEngine(FrameEngine[TalkerSegment]):
     """Implements `antiphon.runtime.engine.Engine`. Positions are bounded by `context_limit`.
 
     With `launch_ahead` a step is launched before the frames of the one before are read.
     """
 
+    role, edge = TALKER, CODES
+
     def __init__(self, model: Talker, context_limit: int, *, launch_ahead: bool = False) -> None:
+        super().__init__(model, context_limit)
         self._model = model
-        self._context_limit = context_limit
         self._launch_ahead = launch_ahead
-        self._segments: dict[SegmentKey, TalkerSegment] = {}
         self._flight: Flight | None = None
 
-    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Raises `InvalidArgument` for an unknown voice (empty: the first) or output."""
-        voices = self._model.rows.voices
-        voice = settings.voice.lower() or voices[0]
-        if voice not in voices:
-            raise InvalidArgument(
-                f"voice: {settings.voice!r} is unknown; there are {', '.join(voices)}",
-                field="voice",
-            )
-        if settings.outputs != {CODES}:
-            raise InvalidArgument(
-                f"outputs: the talker makes {CODES!r}, not {sorted(settings.outputs)}",
-                field="outputs",
-            )
-        self._segments[key] = TalkerSegment(key, voice, settings.sampling, self._model.new_prompt())
-
-    @torch.inference_mode()
-    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Store prompt or tokens; see `TalkerPrompt`. The first chunk takes a slot.
-
-        Raises `InvalidArgument` over the limit and `ResourceExhausted` without a slot.
-        """
-        segment = self._segments[key]
-        segment.prompt.accept(chunk)
-        rows = segment.prompt.prompt_rows or 0
-        if rows > self._context_limit:
-            raise InvalidArgument(
-                f"the prompt takes {rows} talker positions of at most {self._context_limit}",
-                field="messages",
-            )
-        segment.bound(self._context_limit)
-        if segment.slot is None:
-            segment.slot = self._model.take_slot()
-
-    def awaited_edge(self, key: SegmentKey) -> str | None:
-        """`prompt`, `tokens`, or None."""
-        return self._segments[key].awaited_edge
-
-    @torch.inference_mode()
-    def release(self, key: SegmentKey) -> None:
-        """Forget the segment and give its slot back, whatever is in flight."""
-        segment = self._segments.pop(key)
-        if segment.slot is not None:
-            self._model.give_slot_back(segment.slot, segment.doubtful)
+    def new_segment(self, key: SegmentKey, voice: str, settings: SegmentSettings) -> TalkerSegment:
+        """A segment that nothing has come for."""
+        return TalkerSegment(key, voice, settings.sampling, self._model.new_prompt())
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
@@ -109,11 +62,7 @@ class TalkerEngine:
 
         With `launch_ahead`, what it launches is handed on by a later step.
         """
-        free = [
-            segment
-            for segment in self._segments.values()
-            if not segment.ended and segment.key not in held
-        ]
+        free = self.going(held)
         events = self._hand_on(free)
         flight, self._flight = self._flight, None
         # A launch takes a while, and what is there already does not wait for it.
@@ -129,7 +78,7 @@ class TalkerEngine:
     def _launch(self, segments: Collection[TalkerSegment]) -> Flight | None:
         """Start a step of those that can go on; None when it draws nothing."""
         going = [segment for segment in segments if not segment.ended]
-        chunks = _take_chunks(going)
+        chunks = take_parts(going)
         drawing = [segment for segment in going if segment.can_draw]
         if not (chunks or drawing):
             return None
@@ -143,7 +92,7 @@ class TalkerEngine:
             if segment.ended:
                 continue
             if segment.prompt.silent:
-                events += _finish(segment, FinishReason.STOP)
+                events += self.finish(segment, FinishReason.STOP)
             elif segment.waiting is not None:
                 drawn, segment.waiting = segment.waiting, None
                 events += self._take_frame(segment, drawn)
@@ -157,33 +106,11 @@ class TalkerEngine:
             return (Failed(segment.key, Internal(f"frame {step}: the logits are not finite")),)
         segment.shown = step + 1
         if drawn.codes[0, 0] == self._model.stop_code:
-            return _finish(segment, FinishReason.STOP)
+            return self.finish(segment, FinishReason.STOP)
         if step + 1 == segment.sampling.max_tokens:
-            return _finish(segment, FinishReason.LENGTH)
+            return self.finish(segment, FinishReason.LENGTH)
         segment.frames += 1
         return (Emitted(segment.key, CODES, step, {"codes": drawn.codes}),)
-
-
-def _take_chunks(segments: Collection[TalkerSegment]) -> list[PromptRows]:
-    """The next chunks of prompts, within the budget; whoever has had least comes first.
-
-    So a short prompt is not behind a long one that came before it, and a long one goes
-    on, since those before it are soon done.
-    """
-    budget, chunks = PREFILL_ROWS_PER_STEP, []
-    waiting = [segment for segment in segments if segment.next_chunk_end]
-    while waiting:
-        segment = min(waiting, key=lambda each: each.prefilled)
-        start, stop = segment.prefilled, segment.next_chunk_end
-        if stop is None or segment.slot is None:
-            waiting.remove(segment)
-            continue
-        if stop - start > budget:
-            break
-        budget -= stop - start
-        segment.prefilled = stop
-        chunks.append(PromptRows(segment.slot, start, stop, segment.prompt, segment.voice))
-    return chunks
 
 
 def _next_draw(segment: TalkerSegment) -> Draw:
@@ -193,12 +120,3 @@ def _next_draw(segment: TalkerSegment) -> Draw:
     assert token is not None
     segment.launched += 1
     return Draw(slot, segment.prefilled + step, token, segment.sampling, step)
-
-
-def _finish(segment: TalkerSegment, reason: FinishReason) -> Sequence[EngineEvent]:
-    """The segment's last events."""
-    segment.ended = True
-    return (
-        Emitted(segment.key, CODES, segment.frames, finish_reason=reason),
-        Completed(segment.key, reason, segment.prompt.prompt_rows or 0, segment.frames),
-    )

@@ -19,6 +19,7 @@ from services.lm.attention import Span
 from services.lm.codebooks import CodePredictor
 from services.lm.decoder import Decoder
 from services.lm.experts import LEAST_ROWS
+from services.lm.frames import PromptPart
 from services.lm.graphs import Bucketing
 from services.lm.kv_cache import KVCache
 from services.lm.sampler import SamplingRows, choose_each, uniform_each
@@ -36,22 +37,6 @@ CONTROL_IDS = 1024
 PREDICTOR_SAMPLING = Sampling(
     temperature=1.0, top_k=50, top_p=0.8, repetition_penalty=1.0, seed=0, max_tokens=1
 )
-
-
-@dataclass(frozen=True, slots=True)
-class PromptRows:
-    """Rows `start` to `stop` of the prompt of the segment in `slot`."""
-
-    slot: int
-    start: int
-    stop: int
-    prompt: TalkerPrompt
-    voice: str
-
-    @property
-    def span(self) -> Span:
-        """Where the rows go."""
-        return Span(self.slot, self.start, self.stop - self.start)
 
 
 @dataclass(frozen=True, slots=True)
@@ -129,6 +114,11 @@ class Talker:
         # And how far its positions, behind the prompt, are from its places in the slot.
         self._shifts = [0] * slots
 
+    @property
+    def voices(self) -> tuple[str, ...]:
+        """Names in lower case, the default first."""
+        return self.rows.voices
+
     def new_prompt(self) -> TalkerPrompt:
         """An empty prompt of this checkpoint's ids and widths."""
         return TalkerPrompt(self._special, self.rows.vocabulary, self.rows.hidden_row_width)
@@ -149,7 +139,7 @@ class Talker:
             self.cache.clear(slot, doubtful.start, doubtful.stop)
         self._slots.free(slot)
 
-    def step(self, chunks: Sequence[PromptRows], draws: Sequence[Draw]) -> Readback:
+    def step(self, chunks: Sequence[PromptPart[TalkerPrompt]], draws: Sequence[Draw]) -> Readback:
         """Append the rows of all in one forward; then a frame for each of `draws`, in order.
 
         A segment may have its last chunk and its first draw in one step. Nothing in here
@@ -172,7 +162,9 @@ class Talker:
         row_of = {draw.slot: row for row, draw in enumerate(ordered)}
         return Readback(drawn, [row_of[draw.slot] for draw in draws], self._to_host.mark())
 
-    def _turned(self, chunks: Sequence[PromptRows], draws: Sequence[Draw]) -> Tensor | None:
+    def _turned(
+        self, chunks: Sequence[PromptPart[TalkerPrompt]], draws: Sequence[Draw]
+    ) -> Tensor | None:
         """The positions of all rows as attention turns them; None if they are plain.
 
         Images and videos take fewer of these than rows, and one along each axis.

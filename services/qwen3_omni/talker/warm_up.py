@@ -17,10 +17,10 @@ from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
+from services.lm.frames import PART_ROWS
 from services.lm.warm_up import run_to_the_end
 from services.qwen3_omni.talker.engine import CODES, TalkerEngine
 from services.qwen3_omni.talker.prompt import ANSWER_ROWS, PROMPT, TOKENS
-from services.qwen3_omni.talker.segment import CHUNK_ROWS
 
 FRAMES = 2
 
@@ -33,7 +33,7 @@ def warm_up(
     if room < 1:
         return
     sampling = replace(sampling, max_tokens=FRAMES + 1)
-    for company, rows in ((1, min(CHUNK_ROWS + 1, room)), (slots, 1)):
+    for company, rows in ((1, min(PART_ROWS + 1, room)), (slots, 1)):
         keys = [SegmentKey("warm-up", index) for index in range(company)]
         for index, key in enumerate(keys):
             temperature = sampling.temperature if index % 2 else 0.0

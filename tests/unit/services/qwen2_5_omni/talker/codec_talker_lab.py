@@ -13,13 +13,14 @@ import torch
 
 from antiphon.conversation import Conversation
 from antiphon.pipelines.files import read_config
+from antiphon.pipelines.qwen2_5_omni import CODES, PROMPT, TOKENS, PlaceholderIds
 from antiphon.runtime.checkpoint.torch_files import read_torch_file
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.testing.margins import MIN_MARGIN
 from antiphon.testing.qwen2_5_omni.reference import Omni25Case, Omni25Output, Omni25Reference
 from services.qwen2_5_omni.talker.engine import CodecTalkerEngine
-from services.qwen2_5_omni.talker.ids import CODES, PROMPT, TOKENS, TalkerIds
+from services.qwen2_5_omni.talker.ids import TalkerIds
 from services.qwen2_5_omni.talker.model import CodecTalker
 
 GREEDY = Sampling(0.0, 40, 0.8, 1.05, seed=0, max_tokens=60)
@@ -28,10 +29,14 @@ SAMPLED = replace(GREEDY, temperature=0.9)
 
 @dataclass(frozen=True)
 class Question:
-    """What is asked, and what Hugging Face's thinker and talker make of it."""
+    """What is asked, and what Hugging Face's thinker and talker make of it.
+
+    `grids` are those of images among the prompt's `ids`, in positions.
+    """
 
     truth: Omni25Output
-    positions: npt.NDArray[np.int32] | None = None
+    ids: npt.NDArray[np.int32]
+    grids: npt.NDArray[np.int32]
 
     @property
     def prompt(self) -> npt.NDArray[np.float32]:
@@ -48,9 +53,17 @@ class Question:
 
     def chunks(self, sizes: Sequence[int] = (1000,)) -> list[InputChunk]:
         """Prompt and reply in pieces of these sizes, again and again."""
-        told = {} if self.positions is None else {"positions": self.positions}
-        prompt = pieces(PROMPT, {"rows": self.prompt} | told, sizes)
-        return [*prompt, *pieces(TOKENS, {"rows": self.reply}, sizes)]
+        return [*self.prompt_chunks(sizes), *pieces(TOKENS, self.reply, sizes)]
+
+    def prompt_chunks(
+        self, sizes: Sequence[int] = (1000,), rows: npt.NDArray[np.float32] | None = None
+    ) -> list[InputChunk]:
+        """The ids, and then the prompt's rows, or others, in pieces."""
+        told = {"ids": self.ids}
+        if len(self.grids):
+            told |= {"grids": self.grids, "steps": np.ones(len(self.grids), np.int32)}
+        rows = self.prompt if rows is None else rows
+        return [InputChunk(PROMPT, 0, told), *pieces(PROMPT, rows, sizes)]
 
 
 class Lab:
@@ -58,7 +71,9 @@ class Lab:
 
     def __init__(self, directory: Path) -> None:
         self.reference = Omni25Reference(directory)
-        self.ids = TalkerIds.from_config(read_config(directory))
+        config = read_config(directory)
+        self.ids = TalkerIds.from_config(config)
+        self.placeholders = PlaceholderIds.from_config(config)
         told = read_torch_file(directory / "spk_dict.pt")
         self.voices = {name: each["bos_token"] for name, each in told.items()}
 
@@ -73,6 +88,7 @@ class Lab:
             self.reference.model.talker.requires_grad_(False),
             self.reference.model.thinker.get_input_embeddings().weight.detach(),
             self.ids,
+            self.placeholders,
             self.voices,
             context_limit=context_limit,
             slots=slots,
@@ -89,16 +105,10 @@ class Lab:
         with torch.inference_mode():
             truth = self.reference.run(case)
             assert truth.margin >= MIN_MARGIN, truth.margin
-            positions = self._positions(case) if case.images else None
-        return Question(truth, positions)
-
-    def _positions(self, case: Omni25Case) -> npt.NDArray[np.int32]:
-        """Of the prompt in rotary attention, as the reference's thinker has them."""
-        inputs = self.reference.inputs(case.conversation, case.images)
-        positions, _ = self.reference.model.thinker.get_rope_index(
-            inputs["input_ids"], inputs["image_grid_thw"], attention_mask=inputs["attention_mask"]
-        )
-        return np.ascontiguousarray(positions[:, 0].T.numpy().astype(np.int32))
+            inputs = self.reference.inputs(case.conversation, case.images)
+        shown = inputs.get("image_grid_thw", torch.empty(0, 3)).numpy().astype(np.int32)
+        merge = self.reference.merge_size
+        return Question(truth, truth.prompt_ids, shown // np.array([1, merge, merge], np.int32))
 
     def codes(self, truth: Omni25Output) -> list[int]:
         """What should leave: the codes that the decoder has rows for."""
@@ -116,15 +126,12 @@ def settings(voice: str = "Chelsie", sampling: Sampling = GREEDY) -> SegmentSett
     return SegmentSettings(voice, sampling, frozenset({CODES}))
 
 
-def pieces(
-    edge: str, tensors: dict[str, npt.NDArray[Any]], sizes: Sequence[int]
-) -> list[InputChunk]:
+def pieces(edge: str, rows: npt.NDArray[np.float32], sizes: Sequence[int]) -> list[InputChunk]:
     """Chunks of these sizes, and an end without rows."""
     chunks: list[InputChunk] = []
-    start, count = 0, len(tensors["rows"])
+    start, count = 0, len(rows)
     while start < count:
         size = sizes[len(chunks) % len(sizes)]
-        part = {name: each[start : start + size] for name, each in tensors.items()}
-        chunks.append(InputChunk(edge, start, part))
+        chunks.append(InputChunk(edge, start, {"rows": rows[start : start + size]}))
         start += size
     return [*chunks, InputChunk(edge, count, {}, segment_finished=True)]

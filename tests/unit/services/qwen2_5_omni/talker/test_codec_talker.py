@@ -2,21 +2,23 @@ import io
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from codec_talker_lab import GREEDY, SAMPLED, Lab, Question, pieces, settings, truth_codes
 from PIL import Image
 
 from antiphon.errors import DataLoss, InvalidArgument, NotImplementedYet, ResourceExhausted
+from antiphon.pipelines.qwen2_5_omni import CODES, PROMPT, TOKENS
 from antiphon.runtime.engine import Emitted, InputChunk
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.conversations import conversation
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
 from antiphon.testing.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
 from antiphon.testing.qwen2_5_omni.tiny_shape import TinyOmni25Shape
-from services.qwen2_5_omni.talker.ids import CODES, PROMPT, TOKENS
 
 PROMPTS = ("Tell me about water.", "Count the days", "find the number")
 LONG = "find the number of days " * 40
@@ -86,12 +88,12 @@ def test_codes_equal_the_reference_when_the_user_shows_images(lab: Lab) -> None:
     question = lab.ask(
         conversation(("user", ["Hello", file.getvalue(), "What is the weather"])), images=(pixels,)
     )
-    assert question.positions is not None
-    assert question.positions.max() + 1 < len(question.prompt)
+    assert question.grids.prod() > question.grids.max() > 1
     output = run_segment(lab.engine(), settings(), question.chunks((5, 30)))
     assert codes_of(output) == question.truth.codes.tolist()
-    # The positions matter: with those of rows other codes come.
-    plain = run_segment(lab.engine(), settings(), replace(question, positions=None).chunks())
+    # The positions matter: with those of rows, as words have them, other codes come.
+    words = replace(question, ids=np.zeros_like(question.ids), grids=question.grids[:0])
+    plain = run_segment(lab.engine(), settings(), words.chunks())
     assert codes_of(plain) != question.truth.codes.tolist()
 
 
@@ -158,7 +160,7 @@ def test_ids_without_decoder_row_never_leave_when_drawn(tmp_path: Path) -> None:
 
 def test_speech_is_empty_when_the_reply_has_one_token(lab: Lab) -> None:
     question = asked(lab)
-    chunks = pieces(PROMPT, {"rows": question.prompt}, (1000,))
+    chunks = question.prompt_chunks()
     end = InputChunk(TOKENS, 0, {}, segment_finished=True)
     output = run_segment(lab.engine(), settings(), [*chunks, end])
     assert codes_of(output) == []
@@ -170,7 +172,7 @@ def test_segment_waits_for_rows_and_speaks_no_padding_meanwhile(lab: Lab) -> Non
     engine, key, output = lab.engine(), SegmentKey("late", 0), SegmentOutput()
     engine.admit(key, settings())
     assert engine.awaited_edge(key) == PROMPT
-    for chunk in pieces(PROMPT, {"rows": question.prompt}, (1000,)):
+    for chunk in question.prompt_chunks():
         engine.accept(key, chunk)
         advance(engine, {key: output})
     assert engine.awaited_edge(key) == TOKENS
@@ -248,27 +250,31 @@ def test_voice_is_refused_when_unknown_and_the_default_when_none_is_asked_for(la
     assert codes_of(output) == question.truth.codes.tolist()
 
 
+def rows_of(
+    count: int,
+    *,
+    edge: str = PROMPT,
+    position: int = 0,
+    width: int = 64,
+    dtype: npt.DTypeLike = np.float32,
+    segment_finished: bool = False,
+) -> InputChunk:
+    rows = np.zeros((count, width), dtype)
+    return InputChunk(edge, position, {"rows": rows}, segment_finished=segment_finished)
+
+
 @pytest.mark.parametrize(
     ("chunk", "error", "said"),
     [
-        (InputChunk(PROMPT, 0, {"rows": np.zeros((2, 7), np.float32)}), DataLoss, "floats"),
-        (InputChunk(PROMPT, 0, {"rows": np.zeros((2, 64), np.int32)}), DataLoss, "floats"),
-        (InputChunk(PROMPT, 5, {"rows": np.zeros((2, 64), np.float32)}), DataLoss, "0 is next"),
-        (InputChunk(PROMPT, 0, {"ids": np.zeros(2, np.int32)}), DataLoss, "rows is missing"),
-        (InputChunk(PROMPT, 0, {}, segment_finished=True), DataLoss, "no rows"),
-        (InputChunk("audio", 0, {}), InvalidArgument, "no input 'audio'"),
-        (
-            InputChunk(
-                PROMPT,
-                0,
-                {
-                    "rows": np.zeros((2, 64), np.float32),
-                    "positions": np.array([[0, 0, 0], [9, 0, 0]], np.int32),
-                },
-            ),
-            NotImplementedYet,
-            "more time than positions",
-        ),
+        (rows_of(2, width=7), DataLoss, "floats"),
+        (rows_of(2, dtype=np.int32), DataLoss, "floats"),
+        (rows_of(2, position=5), DataLoss, "0 is next"),
+        (rows_of(3), DataLoss, "3 rows came for 2 ids"),
+        (rows_of(1, segment_finished=True), DataLoss, "1 rows came for 2 ids"),
+        (rows_of(2, edge="audio"), InvalidArgument, "no input 'audio'"),
+        (rows_of(2, edge=TOKENS, position=1), DataLoss, "0 is next"),
+        (InputChunk(TOKENS, 0, {"ids": np.zeros(2, np.int32)}), DataLoss, "rows is missing"),
+        (InputChunk(PROMPT, 0, {"ids": np.zeros(2, np.int32)}), DataLoss, "ids come once"),
     ],
 )
 def test_chunk_is_refused_when_it_does_not_fit(
@@ -276,8 +282,40 @@ def test_chunk_is_refused_when_it_does_not_fit(
 ) -> None:
     engine, key = lab.engine(), SegmentKey("odd", 0)
     engine.admit(key, settings())
+    engine.accept(key, InputChunk(PROMPT, 0, {"ids": np.zeros(2, np.int32)}))
     with pytest.raises(error, match=said):
         engine.accept(key, chunk)
+
+
+@pytest.mark.parametrize(
+    ("told", "error", "said"),
+    [
+        ({"ids": np.zeros(0, np.int32)}, DataLoss, "ids come once"),
+        ({"ids": np.zeros(2, np.int64)}, DataLoss, "int32"),
+        ({"ids": np.zeros(2, np.int32), "grids": np.ones((1, 3), np.int32)}, DataLoss, "steps"),
+        ({"rows": np.zeros((2, 64), np.float32)}, DataLoss, "first chunk has no ids"),
+        ({}, DataLoss, "first chunk has no ids"),
+    ],
+)
+def test_prompt_is_refused_when_its_first_chunk_does_not_fit(
+    lab: Lab, told: dict[str, npt.NDArray[Any]], error: type[Exception], said: str
+) -> None:
+    engine, key = lab.engine(), SegmentKey("odd", 0)
+    engine.admit(key, settings())
+    with pytest.raises(error, match=said):
+        engine.accept(key, InputChunk(PROMPT, 0, told))
+
+
+def test_prompt_is_refused_when_a_video_takes_more_time_than_positions(lab: Lab) -> None:
+    told = {
+        "ids": np.full(2, lab.placeholders.video, np.int32),
+        "grids": np.array([[2, 1, 1]], np.int32),
+        "steps": np.array([9], np.int32),
+    }
+    engine, key = lab.engine(), SegmentKey("odd", 0)
+    engine.admit(key, settings())
+    with pytest.raises(NotImplementedYet, match="more time than positions"):
+        engine.accept(key, InputChunk(PROMPT, 0, told))
 
 
 def test_only_its_own_segment_fails_when_logits_are_not_finite(lab: Lab) -> None:
@@ -288,7 +326,7 @@ def test_only_its_own_segment_fails_when_logits_are_not_finite(lab: Lab) -> None
     wanted = {
         SegmentKey("bad", 0): (
             settings(),
-            [*pieces(PROMPT, {"rows": bad}, (1000,)), *pieces(TOKENS, {"rows": bad}, (1000,))],
+            [*question.prompt_chunks(rows=bad), *pieces(TOKENS, bad, (1000,))],
         ),
         SegmentKey("good", 0): (settings(), question.chunks()),
     }

@@ -7,12 +7,12 @@ import torch
 from token2wav_rig import TOLERANCE, Rig, Speech, difference, speech
 
 from antiphon.errors import DataLoss, InvalidArgument, ResourceExhausted
+from antiphon.pipelines.qwen2_5_omni import AUDIO, CODES
 from antiphon.runtime.engine import Emitted, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
 from services.qwen2_5_omni.token2wav.engine import Token2WavEngine
-from services.qwen2_5_omni.token2wav.segment import AUDIO, CODES
 
 SAMPLING = Sampling(0.0, 0, 1.0, 1.0, seed=0, max_tokens=1)
 KEY = SegmentKey("one", 0)

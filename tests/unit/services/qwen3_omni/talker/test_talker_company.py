@@ -18,10 +18,10 @@ from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, run_segment
 from services.lm.attention import Span
 from services.lm.decoder import Decoder
+from services.lm.frames import PART_ROWS
 from services.lm.graphs import Eager
 from services.lm.kv_cache import KVCache
 from services.qwen3_omni.talker.load import load
-from services.qwen3_omni.talker.segment import CHUNK_ROWS
 
 SLOTS = 64
 
@@ -52,7 +52,7 @@ def make_turn(lab: Lab, index: int, draw: random.Random) -> Turn:
     if not sampling.greedy:
         top_p = draw.choice([1.0, 0.9])
         sampling = replace(sampling, top_k=draw.choice([0, 5, 50]), top_p=top_p)
-    audio = draw.choice([0, 3, 60, CHUNK_ROWS, 2 * CHUNK_ROWS + 5] if index < 8 else [0, 3, 60])
+    audio = draw.choice([0, 3, 60, PART_ROWS, 2 * PART_ROWS + 5] if index < 8 else [0, 3, 60])
     reply = lab.text(index, draw.randint(1, 9))
     return lab.make_turn(lab.question(index, audio), reply, index, sampling=sampling)
 

@@ -16,7 +16,7 @@ from antiphon.errors import (
 from antiphon.runtime.engine import InputChunk
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
-from services.qwen3_omni.talker.engine import PREFILL_ROWS_PER_STEP
+from services.lm.frames import PREFILL_ROWS_PER_STEP
 from services.qwen3_omni.talker.load import load
 
 KEY = SegmentKey("session", 3)

@@ -15,9 +15,10 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.testing.late_copies import LateCopies
 from antiphon.transport.device_edge import UNIT_BYTES, Staging, ToDevice, ToHost
+from services.lm.frames import PromptPart
 from services.lm.graphs import Bucketing, Eager
 from services.qwen3_omni.talker.load import load
-from services.qwen3_omni.talker.model import Draw, PromptRows, Talker
+from services.qwen3_omni.talker.model import Draw, Talker
 
 aten = torch.ops.aten
 
@@ -75,7 +76,7 @@ def test_step_waits_for_nothing_when_it_is_launched(
             Draw(each, 7 * each, 30, replace(SAMPLED, top_k=each, top_p=0.9), each)
             for each in (2, 9, 12)
         ]
-        talker.step([PromptRows(slot, 0, 20, prompt, turn.voice)], draws)
+        talker.step([PromptPart(slot, 0, 20, prompt, turn.voice)], draws)
         talker.give_slot_back(slot, range(20))
     # Hidden rows there, and frames back.
     assert (copies.begun, copies.made) == (2, 0)

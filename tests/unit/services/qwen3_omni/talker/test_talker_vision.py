@@ -11,8 +11,8 @@ from talker_lab import NEWLINE, Lab, Turn, codes_of, make_late_engine
 from antiphon.runtime.engine import Engine
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import run_segment, run_segments
+from services.lm.frames import PART_ROWS
 from services.lm.graphs import Eager
-from services.qwen3_omni.talker.segment import CHUNK_ROWS
 
 Content = Callable[[Lab, int], list[int]]
 
@@ -74,7 +74,7 @@ def test_codes_equal_the_reference_when_something_is_shown(small: Lab, name: str
 
 def test_codes_equal_the_reference_when_an_image_crosses_chunks(small: Lab) -> None:
     turn = turn_with(small, (LARGE,), words=90)
-    assert CHUNK_ROWS in range(90, 90 + 99)
+    assert PART_ROWS in range(90, 90 + 99)
     output = run_segment(small.stage.engine, turn.settings, turn.chunks())
     assert codes_of(small, output).tolist() == small.reference(turn).codes.tolist()
 

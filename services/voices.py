@@ -1,0 +1,20 @@
+"""The voice of a segment."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from antiphon.errors import InvalidArgument
+
+
+def choose_voice(asked: str, voices: Sequence[str]) -> str:
+    """The voice that was asked for, or the first. `voices` are names in lower case.
+
+    Raises `InvalidArgument` for one that is none of them.
+    """
+    voice = asked.lower() or voices[0]
+    if voice not in voices:
+        raise InvalidArgument(
+            f"voice: {asked!r} is unknown; there are {', '.join(voices)}", field="voice"
+        )
+    return voice
