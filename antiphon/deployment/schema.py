@@ -98,6 +98,10 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # less time than the step: with `graphs`. Off until it has been run on one, and for good on a
     # CPU, where a step is complete when it is launched and each end of output wastes a step.
     launch_ahead: bool = False
+    # Where audio is made in blocks that depend on later ones too, as by a diffusion decoder: how
+    # many blocks a stream waits for beyond those that it hands on. More of them bring it nearer
+    # to what `whole` delivery makes of all blocks at once, cost more, and come later.
+    held_blocks: Annotated[int, msgspec.Meta(ge=0, le=64)] = 3
     # Told to stop, a stage refuses new sessions at once and lets running ones finish for so
     # long; what is left then ends with an error. Whoever stops the process waits longer.
     drain_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0

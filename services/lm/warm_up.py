@@ -1,11 +1,51 @@
-"""Runs segments through an engine before its stage is ready, so that no request pays for firsts."""
+"""Runs segments through an engine before its stage is ready, so that no request pays for firsts.
+
+Libraries set themselves up for a kind of product the first time they meet it: a part of a prompt,
+few rows, as many rows as there are slots, a draw and a greedy choice. Graphs are there before: a
+model is made with all of them, see `services.lm.graphs`.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
+from dataclasses import replace
 
-from antiphon.runtime.engine import Completed, Engine, Failed
+from antiphon.errors import Internal
+from antiphon.runtime.engine import Completed, Engine, Failed, InputChunk, SegmentSettings
+from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
+from services.lm.frames import PART_ROWS
+
+FRAMES = 2
+
+
+def speak(
+    engine: Engine,
+    edge: str,
+    sampling: Sampling,
+    slots: int,
+    room: int,
+    make_input: Callable[[int], Iterable[InputChunk]],
+) -> None:
+    """Draw a little: one segment, then one in every slot, with output on `edge`.
+
+    `make_input` makes up a whole input of so many rows, of which there is `room` for, draws
+    included. Raises `Internal` if the model gives nothing.
+    """
+    room -= FRAMES
+    if room < 1:
+        return
+    sampling = replace(sampling, max_tokens=FRAMES + 1)
+    for company, rows in ((1, min(PART_ROWS + 1, room)), (slots, 1)):
+        keys = [SegmentKey("warm-up", index) for index in range(company)]
+        for index, key in enumerate(keys):
+            temperature = sampling.temperature if index % 2 else 0.0
+            settings = replace(sampling, temperature=temperature)
+            engine.admit(key, SegmentSettings("", settings, frozenset({edge})))
+            for chunk in make_input(rows):
+                engine.accept(key, chunk)
+        for failed in run_to_the_end(engine, keys):
+            raise Internal(f"warm-up: {failed.error}")
 
 
 def run_to_the_end(engine: Engine, keys: Collection[SegmentKey]) -> list[Failed]:

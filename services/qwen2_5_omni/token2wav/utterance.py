@@ -3,7 +3,9 @@
 A block of mel frames is final when `held_blocks` blocks behind it have been computed with it, or
 the utterance has ended: blocks ahead have an influence that falls quickly with their distance.
 The blocks that were held back are computed anew with those that follow. Samples leave when the
-vocoder's context behind them is final, too.
+vocoder's context behind them is final, too. With random weights 2 held blocks are enough for a
+difference to the whole at rounding's level; trained ones may need more, as layers reach further
+where their gates are wide.
 
 The noise is drawn on the CPU by a generator of the utterance's own, so that it depends on the
 seed alone: a prefix of the noise of a longer utterance is that of a shorter one.
@@ -17,10 +19,6 @@ from torch import Tensor
 from services.qwen2_5_omni.token2wav.blocks import BlockSpan, FlowMemory
 from services.qwen2_5_omni.token2wav.flow import Flow, FlowPart, FlowVoice
 from services.qwen2_5_omni.token2wav.vocoder import CONTEXT
-
-HELD_BLOCKS = 3
-"""By default. With random weights 2 are enough for a difference at rounding's level; trained
-ones may need more, as layers reach further where their gates are wide."""
 
 
 class Utterance:

@@ -11,13 +11,15 @@ import torch
 from transformers import Qwen2_5OmniConfig
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniToken2WavModel
 
+from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from services.qwen2_5_omni.token2wav.decoder import Token2Wav
-from services.qwen2_5_omni.token2wav.utterance import HELD_BLOCKS, Utterance
+from services.qwen2_5_omni.token2wav.utterance import Utterance
 from services.qwen2_5_omni.token2wav.voices import read_voices
 
 TOLERANCE = 1e-5
+HELD_BLOCKS = StageConfig().held_blocks
 
 
 @dataclass(frozen=True)

@@ -1,0 +1,128 @@
+"""Loads the talker of a Qwen2.5-Omni checkpoint."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import Qwen2_5OmniConfig
+from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
+    Qwen2_5OmniTalkerForConditionalGeneration,
+)
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.pipelines.files import read_config, reading
+from antiphon.pipelines.generation_config import default_sampling
+from antiphon.pipelines.qwen2_5_omni import (
+    CODES,
+    PROMPT,
+    TALKER,
+    TOKENS,
+    VOICES_FILE,
+    PlaceholderIds,
+)
+from antiphon.runtime.checkpoint.fingerprint import fingerprint
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.torch_files import read_torch_file
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.engine import InputChunk, LoadedStage, StageFacts
+from antiphon.sampling import Sampling
+from antiphon.transport.device_edge import ToDevice
+from services.engines import TORCH, check_device, context_limit, require_torch
+from services.hugging_face import load_config
+from services.lm.warm_up import speak
+from services.qwen2_5_omni.talker.engine import CodecTalkerEngine
+from services.qwen2_5_omni.talker.ids import TalkerIds
+from services.qwen2_5_omni.talker.model import CodecTalker
+from services.qwen2_5_omni.talker.rows import VOICE_ROWS
+
+WORD_TABLE = "thinker.model.embed_tokens.weight"
+
+log = logging.getLogger(__name__)
+
+# Defaults of the keywords `talker_*` of `Qwen2_5OmniForConditionalGeneration.generate`.
+DEFAULT_SAMPLING = Sampling(
+    temperature=0.9, top_k=40, top_p=0.8, repetition_penalty=1.05, seed=0, max_tokens=4096
+)
+
+
+@torch.inference_mode()
+def load(model_dir: Path, config: StageConfig) -> LoadedStage:
+    """Load the talker, and a few rows of the thinker's word table.
+
+    Raises `InvalidArgument` for settings that it has no place for, and `FailedPrecondition`
+    when the checkpoint does not fit together, its voices cannot be read, or there is no memory
+    for the slots.
+    """
+    require_torch(TALKER, config)
+    check_device(config)
+    whole = load_config(
+        Qwen2_5OmniConfig, model_dir, "thinker_config", "talker_config", "token2wav_config"
+    )
+    told = read_config(model_dir)
+    limit = context_limit(TALKER, config, whole.talker_config.max_position_embeddings)
+    voices = _read_voices(model_dir)
+    weights = Weights(model_dir)
+    module = load_submodule(
+        Qwen2_5OmniTalkerForConditionalGeneration,
+        whole.talker_config,
+        "talker.",
+        weights,
+        dtype=getattr(torch, config.dtype),
+        device=torch.device(config.device),
+    )
+    ids = TalkerIds.from_config(told)
+    model = CodecTalker(
+        module,
+        weights.read(WORD_TABLE),
+        ids,
+        PlaceholderIds.from_config(told),
+        voices,
+        context_limit=limit,
+        slots=config.slots,
+        to_device=ToDevice.of(config),
+    )
+    log.info(
+        "keys and values: %.2f GB for %d slots of %d positions on %s%s",
+        model.cache.bytes / 1e9,
+        config.slots,
+        limit,
+        config.device,
+        " (paid for as they are used)" if config.device == "cpu" else "",
+    )
+    facts = StageFacts(
+        model=model_dir.name,
+        checkpoint_fingerprint=fingerprint(model_dir),
+        engine=TORCH,
+        default_sampling=default_sampling(model_dir, TALKER, DEFAULT_SAMPLING),
+        voices=model.voices,
+        code_groups=1,
+        code_entries=ids.code_entries,
+        context_limit=limit,
+    )
+    engine = CodecTalkerEngine(model, limit)
+
+    def make_input(rows: int) -> Iterator[InputChunk]:
+        """A prompt of `rows` ids, none of which is seen, and a reply of one row."""
+        prompt = np.zeros((rows, model.row_width), np.float32)
+        yield InputChunk(PROMPT, 0, {"ids": np.zeros(rows, np.int32)})
+        yield InputChunk(PROMPT, 0, {"rows": prompt}, segment_finished=True)
+        yield InputChunk(TOKENS, 0, {"rows": prompt[:1]}, segment_finished=True)
+
+    speak(engine, CODES, DEFAULT_SAMPLING, config.slots, limit - VOICE_ROWS - 1, make_input)
+    return LoadedStage(engine, facts)
+
+
+def _read_voices(model_dir: Path) -> dict[str, int]:
+    """The id that each voice begins with, by name. Raises `FailedPrecondition`."""
+    path = model_dir / VOICES_FILE
+    told = read_torch_file(path)
+    with reading(path):
+        voices = {str(name): each["bos_token"] for name, each in told.items()}
+        for name, id_ in voices.items():
+            if not isinstance(id_, int):
+                raise TypeError(f"{name}: bos_token is a {type(id_).__name__}, no int")
+    return voices

@@ -1,0 +1,96 @@
+"""Loads token2wav of a Qwen2.5-Omni checkpoint."""
+
+from __future__ import annotations
+
+import logging
+from pathlib import Path
+
+import numpy as np
+import torch
+from transformers import Qwen2_5OmniConfig
+from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniToken2WavModel
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition, Internal, InvalidArgument
+from antiphon.pipelines.files import read_config
+from antiphon.pipelines.qwen2_5_omni import AUDIO, BLOCK_CODES, CODES, TOKEN2WAV, code_entries
+from antiphon.runtime.checkpoint.fingerprint import fingerprint
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
+from antiphon.sampling import Sampling
+from antiphon.segment import FinishReason, SegmentKey
+from services.engines import TORCH, check_device, context_limit, require_torch
+from services.hugging_face import load_config
+from services.lm.warm_up import run_to_the_end
+from services.qwen2_5_omni.token2wav.decoder import Token2Wav
+from services.qwen2_5_omni.token2wav.engine import Token2WavEngine
+from services.qwen2_5_omni.token2wav.voices import read_voices
+
+# Not in the checkpoint: the model card and its examples write 24 kHz files.
+SAMPLE_RATE_HZ = 24_000
+
+# It draws noise and no ids: of these only the seed has an effect.
+ONLY_SEED = Sampling(0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1)
+
+log = logging.getLogger(__name__)
+
+
+@torch.inference_mode()
+def load(model_dir: Path, config: StageConfig) -> LoadedStage:
+    """Load token2wav and the checkpoint's voices.
+
+    Raises `InvalidArgument` for settings that it has no place for, and `FailedPrecondition` when
+    the checkpoint does not fit together or its voices cannot be read.
+    """
+    require_torch(TOKEN2WAV, config)
+    check_device(config)
+    if config.dtype != "float32":
+        raise InvalidArgument(
+            f"dtype: {TOKEN2WAV} computes in float32 alone, as the reference does; set it to "
+            "float32",
+            field="dtype",
+        )
+    whole = load_config(Qwen2_5OmniConfig, model_dir, "token2wav_config").token2wav_config
+    flow, vocoder = whole.dit_config, whole.bigvgan_config
+    voices = read_voices(model_dir, condition_width=flow.enc_emb_dim, mel_width=vocoder.mel_dim)
+    module = load_submodule(
+        Qwen2_5OmniToken2WavModel,
+        whole,
+        "token2wav.",
+        Weights(model_dir),
+        dtype=torch.float32,
+        device=torch.device(config.device),
+    )
+    model = Token2Wav(module, voices)
+    if model.code_entries != code_entries(read_config(model_dir)):
+        raise FailedPrecondition(f"{TOKEN2WAV} has rows for {model.code_entries} codes")
+    limit = context_limit(TOKEN2WAV, config, model.most_codes)
+    engine = Token2WavEngine(
+        model, context_limit=limit, slots=config.slots, held_blocks=config.held_blocks
+    )
+    _warm_up(engine)
+    log.info("a stream holds %d blocks of %d codes back", config.held_blocks, BLOCK_CODES)
+    facts = StageFacts(
+        model=model_dir.name,
+        checkpoint_fingerprint=fingerprint(model_dir),
+        engine=TORCH,
+        default_sampling=ONLY_SEED,
+        voices=model.voices,
+        sample_rate_hz=SAMPLE_RATE_HZ,
+        samples_per_frame=model.samples_per_code,
+        code_groups=1,
+        code_entries=model.code_entries,
+        context_limit=limit,
+    )
+    return LoadedStage(engine, facts)
+
+
+def _warm_up(engine: Token2WavEngine) -> None:
+    """Make a little audio, so that no request pays for firsts."""
+    key = SegmentKey("warm-up", 0)
+    codes = {CODES: np.zeros((BLOCK_CODES + 1, 1), np.uint16)}
+    engine.admit(key, SegmentSettings("", ONLY_SEED, frozenset({AUDIO})))
+    engine.accept(key, InputChunk(CODES, 0, codes, True, FinishReason.STOP))
+    for failed in run_to_the_end(engine, [key]):
+        raise Internal(f"warm-up: {failed.error}")
