@@ -30,7 +30,8 @@ class OptionKind(enum.Enum):
 class Option:
     """One option. `choices` (in any case) and `max_bytes` (UTF-8) bound text, where no choices are
     any text; `least` and `most` bound a number; `max_s` seconds at `sample_rate_hz` bound a
-    recording.
+    recording. The text of one that `instructs` says in words how to speak; a pipeline has one at
+    most.
 
     A checkpoint may know better: see `StageFacts.options`.
     """
@@ -44,6 +45,7 @@ class Option:
     most: float = 0.0
     sample_rate_hz: int = 0
     max_s: float = 0.0
+    instructs: bool = False
 
     def check(self, value: OptionValue, *, field: str = "") -> None:
         """Raise `InvalidArgument` that names the field, `options.<name>` by default, unless

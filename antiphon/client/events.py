@@ -29,7 +29,7 @@ class ModelOption:
     `kind` is "text", "number" or "audio" (a recording); empty for one that this version does not
     know. Text is one of `choices`, in any case, or, where there are none, any of at most
     `max_bytes` of UTF-8; a number is from `least` to `most`; a recording has at most `max_s`
-    seconds.
+    seconds. The one that `instructs` says in words how to speak.
     """
 
     name: str
@@ -40,6 +40,7 @@ class ModelOption:
     least: float = 0.0
     most: float = 0.0
     max_s: float = 0.0
+    instructs: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +191,7 @@ def _option_from_proto(proto: stage_pb2.OptionDescription) -> ModelOption:
         least=proto.least,
         most=proto.most,
         max_s=proto.max_s,
+        instructs=proto.instructs,
     )
 
 

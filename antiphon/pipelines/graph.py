@@ -14,7 +14,7 @@ from graphlib import CycleError, TopologicalSorter
 
 from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
-from antiphon.options import Option
+from antiphon.options import Option, OptionKind
 from antiphon.pipelines.examples import Example
 from antiphon.segment import ChunkPolicy, Delivery
 
@@ -222,12 +222,23 @@ def _faults(pipeline: Pipeline) -> Iterator[tuple[str, str]]:
         for option in stage.options:
             first = options.setdefault(option.name, option)
             # Their bounds may differ: a checkpoint may know those of one stage better.
-            if (option.kind, option.description) != (first.kind, first.description):
+            if _meaning(option) != _meaning(first):
                 yield (
                     f"stages.{stage.role}.options.{option.name}",
                     "another stage describes an option of this name otherwise; "
                     "give both the same kind and description, or rename one",
                 )
+            if option.instructs and option.kind is not OptionKind.TEXT:
+                yield (
+                    f"stages.{stage.role}.options.{option.name}.instructs",
+                    "only text can say how to speak; give it the kind TEXT",
+                )
+    if len(instructing := [each.name for each in options.values() if each.instructs]) > 1:
+        yield "stages", f"the options {', '.join(instructing)} all instruct; one of them may"
+
+
+def _meaning(option: Option) -> tuple[object, ...]:
+    return option.kind, option.description, option.instructs
 
 
 def _edge_faults(edge: Edge, roles: tuple[str, ...]) -> Iterator[tuple[str, str]]:

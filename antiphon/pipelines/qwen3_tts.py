@@ -29,7 +29,7 @@ codes."""
 
 OPTIONS = (
     Option("language", OptionKind.TEXT, "What the text is in; not given: nothing is said of it."),
-    Option("instruction", OptionKind.TEXT, "How to speak, in words."),
+    Option("instruction", OptionKind.TEXT, "How to speak, in words.", instructs=True),
     Option(
         "text_mode",
         OptionKind.TEXT,

@@ -251,6 +251,7 @@ class OptionDescription(google.protobuf.message.Message):
     SAMPLE_RATE_HZ_FIELD_NUMBER: builtins.int
     MAX_S_FIELD_NUMBER: builtins.int
     DESCRIPTION_FIELD_NUMBER: builtins.int
+    INSTRUCTS_FIELD_NUMBER: builtins.int
     name: builtins.str
     """The same in all stages that read it."""
     kind: global___OptionKind.ValueType
@@ -264,6 +265,10 @@ class OptionDescription(google.protobuf.message.Message):
     max_s: builtins.float
     description: builtins.str
     """One sentence for a person."""
+    instructs: builtins.bool
+    """Whether it says in words how to speak: what OpenAI calls `instructions`. One of them does,
+    at most.
+    """
     @property
     def choices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Of text: the values that there are, in any case; empty: any text."""
@@ -280,8 +285,9 @@ class OptionDescription(google.protobuf.message.Message):
         sample_rate_hz: builtins.int = ...,
         max_s: builtins.float = ...,
         description: builtins.str = ...,
+        instructs: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["choices", b"choices", "description", b"description", "kind", b"kind", "least", b"least", "max_bytes", b"max_bytes", "max_s", b"max_s", "most", b"most", "name", b"name", "sample_rate_hz", b"sample_rate_hz"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["choices", b"choices", "description", b"description", "instructs", b"instructs", "kind", b"kind", "least", b"least", "max_bytes", b"max_bytes", "max_s", b"max_s", "most", b"most", "name", b"name", "sample_rate_hz", b"sample_rate_hz"]) -> None: ...
 
 global___OptionDescription = OptionDescription
 

@@ -30,6 +30,7 @@ def option_to_proto(option: Option) -> stage_pb2.OptionDescription:
         sample_rate_hz=option.sample_rate_hz,
         max_s=option.max_s,
         description=option.description,
+        instructs=option.instructs,
     )
 
 
@@ -48,6 +49,7 @@ def option_from_proto(proto: stage_pb2.OptionDescription) -> Option | None:
         most=proto.most,
         sample_rate_hz=proto.sample_rate_hz,
         max_s=proto.max_s,
+        instructs=proto.instructs,
     )
 
 

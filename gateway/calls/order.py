@@ -20,7 +20,8 @@ class Order:
     An empty `model` is the only one; empty `outputs` are all that it makes. One that `reads_aloud`
     wants its message spoken as it is. `sampling` is by stage role, `INPUT_STAGE` for the one that
     reads the messages. `delivery` goes for every edge; None leaves the deployment's. `options` are
-    by name. `timeout_s` is what the client still waits. `field_names` are the client's names of
+    by name; an `instruction` is the value of the one that instructs, whatever its name.
+    `timeout_s` is what the client still waits. `field_names` are the client's names of
     what errors call otherwise: "audio.voice" for "voice", for example.
     """
 
@@ -34,5 +35,6 @@ class Order:
     delivery: Delivery | None = None
     chunk_policy: ChunkPolicy | None = None
     options: Mapping[str, OptionInput] = field(default_factory=dict)
+    instruction: str | None = None
     timeout_s: float = math.inf
     field_names: Mapping[str, str] = field(default_factory=dict)

@@ -2,13 +2,37 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 from antiphon.conversation import Conversation
 from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import InvalidArgument
 from antiphon.v1 import stage_pb2
 from gateway.calls.order import Order
 from gateway.fleet.accepted import Accepted
 from gateway.media.attachments import read_conversation
 from gateway.media.options_in import OptionsByRole, check_options, read_options
+
+
+def with_instruction(order: Order, accepted: Accepted) -> Order:
+    """The order with its instruction as the option that it is.
+
+    Raises `InvalidArgument` when that option is given too, and what `instructing_option` raises.
+    """
+    if order.instruction is None:
+        return order
+    name = accepted.instructing_option()
+    if name in order.options:
+        raise InvalidArgument(
+            f"instruction: is the same as options.{name}; give one of them", field="instruction"
+        )
+    mine = order.field_names.get("instruction", "instruction")
+    return replace(
+        order,
+        instruction=None,
+        options={**order.options, name: order.instruction},
+        field_names={**order.field_names, f"options.{name}": mine},
+    )
 
 
 async def read_order(

@@ -24,7 +24,7 @@ from gateway.calls.mailbox import EventMailbox
 from gateway.calls.opening import input_chunk, segment_open, session_open, with_options
 from gateway.calls.order import Order
 from gateway.calls.progress import SegmentProgress
-from gateway.calls.reading import read_order
+from gateway.calls.reading import read_order, with_instruction
 from gateway.calls.segment import CallSegment, StageMessage
 from gateway.calls.stage_stream import StageStream
 from gateway.fleet.lineup import Lineup
@@ -109,6 +109,8 @@ class Session:
         reader = self._lineup.input_member.description
         fields = {**order.field_names, **order.attachments.field_by_input()}
         try:
+            order = with_instruction(order, self._stages.accepted())
+            fields |= order.field_names
             opening = segment_open(
                 order,
                 self._lineup,

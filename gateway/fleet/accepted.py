@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 
-from antiphon.errors import InvalidArgument, Unavailable
+from antiphon.errors import InvalidArgument, NotImplementedYet, Unavailable
 from antiphon.options import Option
 from antiphon.pipelines.graph import CLIENT
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
@@ -45,6 +45,20 @@ class Accepted:
         """Each option as the first stage that reads it describes it."""
         return tuple(next(iter(each.values())) for each in self._options.values())
 
+    def instructing_option(self) -> str:
+        """The name of the option that says in words how to speak.
+
+        Raises `NotImplementedYet` when there is none, `Unavailable` if there may be one.
+        """
+        for option in self.options:
+            if option.instructs:
+                return option.name
+        self._check_heard("instruction")
+        raise NotImplementedYet(
+            "instruction: this model takes no words on how to speak; leave it out",
+            field="instruction",
+        )
+
     def option_readers(self, names: Collection[str]) -> dict[str, dict[str, Option]]:
         """By name, the stages that read an option, with its description by each.
 
@@ -55,12 +69,7 @@ class Accepted:
             if name in known:
                 continue
             field = f"options.{name}"
-            if unheard := [role for role in self.roles if role not in self.told]:
-                raise Unavailable(
-                    f"{field}: the stage {unheard[0]}, which may know it, was not reached yet",
-                    field=field,
-                    stage=unheard[0],
-                )
+            self._check_heard(field)
             there_are = ", ".join(known) or "none"
             raise InvalidArgument(f"{field}: no such option; there are: {there_are}", field=field)
         return {name: known[name] for name in names}
@@ -84,6 +93,15 @@ class Accepted:
                 raise InvalidArgument(
                     f"{field}: this stage does not sample; {self._known}", field=field
                 )
+
+    def _check_heard(self, field: str) -> None:
+        """Raise `Unavailable` while a stage that may know the field was never reached."""
+        if unheard := [role for role in self.roles if role not in self.told]:
+            raise Unavailable(
+                f"{field}: the stage {unheard[0]}, which may know it, was not reached yet",
+                field=field,
+                stage=unheard[0],
+            )
 
     @property
     def _options(self) -> dict[str, dict[str, Option]]:

@@ -20,6 +20,7 @@ from fuzz_files import film, mutated, picture, wav
 from gateway_door import MESSAGES, MODEL, SPOKEN
 
 MAX_TEXT = 200_000
+SPEECH_PATH = b"/v1/audio/speech"
 
 
 @dataclass(frozen=True)
@@ -124,6 +125,26 @@ def valid(random: Random) -> dict[str, Any]:
     return fields
 
 
+def valid_speech(random: Random) -> dict[str, Any]:
+    """A request of the speech door that is good."""
+    fields: dict[str, Any] = {"model": MODEL, "input": "Read this, and that."}
+    extra: dict[str, Any] = {
+        "voice": random.choice(("ethan", {"id": "chelsie"})),
+        "response_format": random.choice(("mp3", "opus", "flac", "wav", "pcm", "aac")),
+        "stream_format": random.choice(("audio", "sse")),
+        "speed": random.choice((0.25, 1.0, 1.0, 4)),
+        "instructions": "Whisper.",
+        "seed": 3,
+        "top_k": 5,
+        "temperature": 0.5,
+        "talker": {"temperature": 0.9, "max_tokens": 9},
+        "delivery": "whole",
+        "chunk_policy": {"first": 1, "ramp": [2, 4], "steady": 8},
+        "options": {"style": "waltz", "tempo": 1.5, "sample": _sample(random)},
+    }
+    return fields | {name: value for name, value in extra.items() if random.random() < 0.4}
+
+
 def _strange(random: Random) -> str:
     """A JSON value that hardly anybody expects, as text."""
     depth = random.choice((3, 900, 2_000, 50_000))
@@ -171,9 +192,8 @@ def _places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
     return found
 
 
-def strange_json(random: Random) -> bytes:
+def strange_json(random: Random, fields: dict[str, Any]) -> bytes:
     """A valid request with strange values in place of some of its own, or beside them."""
-    fields = valid(random)
     marks: dict[str, str] = {}
     for number in range(random.randint(1, 3)):
         *path, last = random.choice(_places(fields))
@@ -201,10 +221,21 @@ def strange_json(random: Random) -> bytes:
 
 def json_case(random: Random) -> Case:
     """A body that is no request, or a strange one."""
-    body = strange_json(random)
+    body = strange_json(random, valid(random))
     if random.random() < 0.3:
         body = mutated(body, random)
     return Case((request(body),))
+
+
+def speech_case(random: Random) -> Case:
+    """A body that is no request of the speech door, or a strange one, or one of too much."""
+    fields = valid_speech(random)
+    if random.random() < 0.1:
+        fields["input"] = "a b " * random.choice((2_000, 200_000, 600_000))
+    body = strange_json(random, fields) if random.random() < 0.8 else json.dumps(fields).encode()
+    if random.random() < 0.2:
+        body = mutated(body, random)
+    return Case((request(body, path=SPEECH_PATH),))
 
 
 def media_case(random: Random) -> Case:
@@ -259,7 +290,18 @@ def header_case(random: Random) -> Case:
 
 def leaving_case(random: Random) -> Case:
     """A good request of a client that is slow, or goes away before it has its answer."""
-    data = request(json.dumps(valid(random)).encode(), close=random.random() < 0.5)
+    return _leaving(
+        random, request(json.dumps(valid(random)).encode(), close=random.random() < 0.5)
+    )
+
+
+def speech_leaving_case(random: Random) -> Case:
+    """The same at the speech door."""
+    body = json.dumps(valid_speech(random)).encode()
+    return _leaving(random, request(body, path=SPEECH_PATH, close=random.random() < 0.5))
+
+
+def _leaving(random: Random, data: bytes) -> Case:
     if random.random() < 0.3:
         data *= random.choice((2, 3, 20))
     cut = data if random.random() < 0.6 else data[: random.randrange(len(data))]
@@ -309,6 +351,8 @@ KINDS: dict[str, Callable[[Random], Case]] = {
     "media": media_case,
     "headers": header_case,
     "leaving": leaving_case,
+    "speech": speech_case,
+    "speech_leaving": speech_leaving_case,
     "bulk": bulk_case,
 }
 

@@ -37,6 +37,7 @@ from antiphon.wire.options import option_to_proto
 from antiphon.wire.status import error_from_rpc
 
 CASES_IN_BATCH = {"json": 12, "media": 12, "headers": 12, "leaving": 12, "bulk": 8}
+SPEECH_CASES_IN_BATCH = {"speech": 24, "speech_leaving": 12}
 WARM_UP_ROUNDS = 2
 CASES_OF_GRPC = 400
 WARM_UP_CASES_OF_GRPC = 100
@@ -54,6 +55,7 @@ OPTIONS = (
     Option("style", OptionKind.TEXT, choices=("waltz", "march")),
     Option("tempo", OptionKind.NUMBER, least=0.5, most=2.0),
     Option("sample", OptionKind.AUDIO, sample_rate_hz=24_000, max_s=1.0),
+    Option("manner", OptionKind.TEXT, instructs=True),
 )
 _FAULT = re.compile(rb'"code": ?"(internal|data_loss)"')
 
@@ -63,18 +65,29 @@ class Wrong(AssertionError):
 
 
 @pytest.mark.timeout(0)
-async def test_door_stands_whatever_comes_through_it(request: pytest.FixtureRequest) -> None:
+@pytest.mark.parametrize(
+    ("batch", "share"),
+    [(CASES_IN_BATCH, 1.0), (SPEECH_CASES_IN_BATCH, 0.3)],
+    ids=["chat", "speech"],
+)
+async def test_door_stands_whatever_comes_through_it(
+    request: pytest.FixtureRequest, batch: dict[str, int], share: float
+) -> None:
     seed = request.config.getoption("--fuzz-seed")
-    until = asyncio.get_running_loop().time() + request.config.getoption("--fuzz-seconds")
+    seconds = share * request.config.getoption("--fuzz-seconds")
+    until = asyncio.get_running_loop().time() + seconds
     async with open_door(**PATIENT) as door:
         _let_it_take_all(door)
+        # A model that reads aloud takes a chat's one user message too.
+        reads_aloud = "speech" in (seed if "/" in seed else batch)
+        door.gateway.stages[THINKER].require().reads_aloud = reads_aloud
         if "/" in seed:
             await _run((seed,), door)
             return
         before = await _left(door)
         number, resident = 0, 0
         while number <= WARM_UP_ROUNDS or asyncio.get_running_loop().time() < until:
-            for kind, count in CASES_IN_BATCH.items():
+            for kind, count in batch.items():
                 names = tuple(f"{seed}/{number}/{kind}/{n}" for n in range(count))
                 await _run(names, door)
             number += 1
@@ -85,7 +98,7 @@ async def test_door_stands_whatever_comes_through_it(request: pytest.FixtureRequ
         await _check_left(door, before, where)
         kept = _kept_bytes()
         grown = _resident_bytes() - resident
-        cases = number * sum(CASES_IN_BATCH.values())
+        cases = number * sum(batch.values())
         print(f"{where}: {cases} cases, {grown / (1 << 20):.1f} MiB more, {kept >> 10} KiB kept")
         assert kept < MAX_KEPT_BYTES, f"{where}: {kept >> 10} KiB are kept"
         assert grown < MAX_GROWTH_BYTES, f"{where}: {grown >> 20} MiB more"

@@ -134,24 +134,32 @@ async def test_speech_refuses_a_wrong_field_by_its_name(
 async def test_speech_options_reach_their_stages_and_instructions_are_one(reader: Reader) -> None:
     fakes, gateway = reader
     given = {"input": "Read.", "options": {"pitch": 2}, "instructions": "Whisper."}
-    response = await post(reader, **given)
+    response = await post(reader, input="Read.", options={"pitch": 2})
     assert (response.status_code, response.json()["error"]["param"]) == (400, "options.pitch")
     response = await post(reader, input="Read.", instructions="Whisper.")
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, "instructions")
-    assert error["message"].startswith("instructions: no such option")
+    assert error["message"].startswith("instructions: this model takes no words")
     told = gateway.stages[SPEAKER].require()
     told.options.add(name="pitch", kind=stage_pb2.OPTION_KIND_NUMBER, most=3)
-    told.options.add(name="instruction", kind=stage_pb2.OPTION_KIND_TEXT, max_bytes=99)
+    text = stage_pb2.OPTION_KIND_TEXT
+    told.options.add(name="instruction", kind=text, max_bytes=99)
+    told.options.add(name="manner", kind=text, max_bytes=9, instructs=True)
     try:
         response = await post(reader, **given)
         assert response.status_code == 200, response.text
-        twice = await post(reader, **{**given, "options": {"instruction": "Shout."}})
-        assert twice.json()["error"]["param"] == "instructions"
+        for wrong in (
+            {"input": "Read.", "instructions": "Whisper it."},
+            {**given, "options": {"manner": "Shout."}},
+        ):
+            error = (await post(reader, **wrong)).json()["error"]
+            assert error["param"] == "instructions"
+            assert error["message"].startswith("instructions: ")
     finally:
         told.ClearField("options")
     got = fakes[SPEAKER].sessions[-1].segment.options
-    assert (got["pitch"].number, got["instruction"].text) == (2, "Whisper.")
+    assert got.keys() == {"pitch", "manner"}
+    assert (got["pitch"].number, got["manner"].text) == (2, "Whisper.")
 
 
 async def test_speech_takes_sampling_of_a_further_stage_that_samples(reader: Reader) -> None:

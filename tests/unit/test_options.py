@@ -16,7 +16,7 @@ from antiphon.wire.options import (
 )
 
 LANGUAGE = Option("language", OptionKind.TEXT, choices=("English", "Chinese"), max_bytes=8)
-INSTRUCTION = Option("instruction", OptionKind.TEXT, "How to speak.", max_bytes=6)
+INSTRUCTION = Option("instruction", OptionKind.TEXT, "How to speak.", max_bytes=6, instructs=True)
 SCALE = Option("guidance", OptionKind.NUMBER, least=0.5, most=3.0)
 VOICE = Option("reference_audio", OptionKind.AUDIO, sample_rate_hz=10, max_s=2.0)
 RECORDING = np.ones(20, np.float32)

@@ -168,4 +168,4 @@ def _option(option: Option) -> dict[str, object]:
         case OptionKind.AUDIO:
             bounds = {"max_s": option.max_s}
     described = {"name": option.name, "kind": option.kind.value, "description": option.description}
-    return {**described, **bounds}
+    return {**described, **bounds, **({"instructs": True} if option.instructs else {})}

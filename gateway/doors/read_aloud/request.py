@@ -16,12 +16,7 @@ from gateway.doors.read_aloud.answer import AudioBytes, AudioEvents
 from gateway.doors.read_aloud.schema import SpeechBody
 from gateway.media.audio_formats import FORMATS
 from gateway.media.encoding import AudioEncoding, check_format, check_speed
-from gateway.media.options_in import OptionInput
 from gateway.outputs import AUDIO
-
-INSTRUCTION = "instruction"
-"""The option that OpenAI's `instructions` set."""
-_INSTRUCTION = f"options.{INSTRUCTION}"
 
 
 def read_speech(body: bytes, visit: Visit) -> tuple[Order, AudioBytes | AudioEvents]:
@@ -45,17 +40,9 @@ def read_speech(body: bytes, visit: Visit) -> tuple[Order, AudioBytes | AudioEve
         },
         delivery=None if speech.delivery is None else Delivery(speech.delivery),
         chunk_policy=read_chunk_policy(speech.chunk_policy),
-        options=_options(speech),
-        field_names={} if speech.instructions is None else {_INSTRUCTION: "instructions"},
+        options=options_from_json(speech.options),
+        instruction=speech.instructions,
+        field_names={"instruction": "instructions"},
     )
     encoding = AudioEncoding(speech.response_format, speech.speed)
     return order, (AudioEvents if speech.stream_format == "sse" else AudioBytes)(encoding)
-
-
-def _options(speech: SpeechBody) -> dict[str, OptionInput]:
-    options = options_from_json(speech.options)
-    if speech.instructions is None:
-        return options
-    if INSTRUCTION in options:
-        raise invalid("instructions", f"is the same as {_INSTRUCTION}; give one of them")
-    return {**options, INSTRUCTION: speech.instructions}

@@ -119,6 +119,24 @@ FAULTS: dict[str, tuple[Callable[[], Pipeline], str, str]] = {
         "stages.singer.options.language",
         "another stage describes an option of this name otherwise",
     ),
+    "an option that instructs by a number": (
+        lambda: with_options(reader=(Option("manner", OptionKind.NUMBER, instructs=True),)),
+        "stages.reader.options.manner.instructs",
+        "only text can say how to speak",
+    ),
+    "one option that instructs and does not": (
+        lambda: with_options(reader=(LANGUAGE,), singer=(replace(LANGUAGE, instructs=True),)),
+        "stages.singer.options.language",
+        "another stage describes an option of this name otherwise",
+    ),
+    "two options that instruct": (
+        lambda: with_options(
+            reader=(Option("manner", OptionKind.TEXT, instructs=True),),
+            singer=(Option("mood", OptionKind.TEXT, instructs=True),),
+        ),
+        "stages",
+        "the options manner, mood all instruct",
+    ),
     "one option twice": (
         lambda: with_options(reader=(LANGUAGE, replace(LANGUAGE, choices=()))),
         "stages.reader.options.language",
