@@ -26,20 +26,20 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.deployment.schema import Deployment, StageConfig, dump_deployment
 from antiphon.pipelines.files import read_config
+from antiphon.pipelines.qwen3_omni import THINKER
 from antiphon.runtime.engine import Completed, Emitted, Engine, Failed, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint
 from services.qwen3_omni.thinker.load import DEFAULT_SAMPLING, load, load_intake
 from services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
 from services.thinker.intake import PromptIntake
-from services.thinker.prompt import PreparedPrompt
 from services.thinker.segment import PROMPT, TEXT
+from services.thinker.vllm_engine.engine import VllmThinkerEngine
 from services.vllm import environment
 from services.vllm.media import MediaLimits
 from tools.launcher.events import LaunchEvent
@@ -50,15 +50,6 @@ SESSIONS = (1, 8)
 CONTEXT_LIMIT = 4096
 # Nothing is shown, so no tower for it is built.
 HEARING = MediaLimits(image=0, video=0)
-
-
-@dataclass(frozen=True)
-class AllRows(PromptIntake):
-    """Wants the hidden row of every prompt position."""
-
-    def row_positions(self, prompt: PreparedPrompt) -> npt.NDArray[np.intp]:
-        """All of them."""
-        return np.arange(len(prompt.ids))
 
 
 @dataclass(slots=True)
@@ -132,16 +123,21 @@ def _sides(checkpoint: Path) -> tuple[list[Side], list[Callable[[], None]]]:
     """All engines, started, and how to end those that have processes."""
     config = StageConfig(engine="vllm", context_limit=CONTEXT_LIMIT)
     environment.prepare(config, MODELS)
-    from services.qwen3_omni.thinker.vllm_engine.load import load_engine
+    from services.qwen3_omni.thinker.vllm_engine.checkpoint import vllm_checkpoint
+    from services.thinker.vllm_engine.loading import load_engine
 
     intake = load_intake(checkpoint, config)
-    everything = AllRows(intake.prompts, intake.vocabulary)
-    raw = read_config(checkpoint)
+    everything = dataclasses.replace(intake, row_positions=lambda ids: np.arange(len(ids)))
+    known = vllm_checkpoint(read_config(checkpoint))
+
+    def start(intake: PromptIntake, media: MediaLimits, *, tapped: bool) -> VllmThinkerEngine:
+        return load_engine(THINKER, checkpoint, config, intake, known, media=media, tapped=tapped)
+
     torchs = load(checkpoint, StageConfig(engine="torch", context_limit=CONTEXT_LIMIT)).engine
-    words = load_engine(checkpoint, raw, config, intake, media=MediaLimits(0, 0, 0), tapped=False)
-    stock = load_engine(checkpoint, raw, config, intake, media=HEARING, tapped=False)
-    tapped = load_engine(checkpoint, raw, config, intake, media=HEARING, tapped=True)
-    asked = load_engine(checkpoint, raw, config, everything, media=HEARING, tapped=True)
+    words = start(intake, MediaLimits(0, 0, 0), tapped=False)
+    stock = start(intake, HEARING, tapped=False)
+    tapped = start(intake, HEARING, tapped=True)
+    asked = start(everything, HEARING, tapped=True)
     sides = [
         Side("torch", torchs),
         Side("vllm, words", words),

@@ -22,13 +22,15 @@ from services.thinker.segment import INPUT, PROMPT, TEXT, TOKENS, G, Positions, 
 class PromptIntake:
     """Makes prompts and replies for one checkpoint; `stop_id` ends a reply.
 
-    `row_positions` are those of a prompt whose hidden row the talker needs, ascending.
+    `row_positions` are those of a prompt whose hidden row the talker needs, ascending; with
+    `every_row` they are all, and it needs those of the reply, too.
     """
 
     prompts: PromptFactory
     vocabulary: Vocabulary
     stop_id: int
     row_positions: Callable[[Ids], Positions]
+    every_row: bool = False
 
     def store(self, segment: ThinkerSegment[G], chunk: InputChunk) -> None:
         """Keep the conversation, which comes in one chunk.

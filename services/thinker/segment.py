@@ -19,6 +19,7 @@ from services.isolation import alone
 from services.text.logprobs import ReplyLogprobs
 from services.text.stopping import ReleasedText, ReplyText
 from services.thinker.prompt import PreparedPrompt
+from services.thinker.reply_rows import ReplyRows
 
 Positions = npt.NDArray[np.intp]
 
@@ -52,12 +53,14 @@ G = TypeVar("G", bound=ReplyAnswer)
 class ThinkerSegment(Generic[G]):
     """One segment's state; `generation` is there once its input was prepared.
 
-    `preparation` is the prompt while it is being made. `spoken` counts the ids that left on
-    `tokens`; `logprobs` is there if they are asked for.
+    With `every_row` the talker reads a row of every position, also of the reply's, and no ids of
+    it. `preparation` is the prompt while it is being made. `spoken` counts the ids, or rows, that
+    left on `tokens`; `logprobs` is there if they are asked for.
     """
 
     key: SegmentKey
     settings: SegmentSettings
+    every_row: bool = False
     tensors: Tensors = field(default_factory=dict)
     input_finished: bool = False
     ended: bool = False
@@ -90,6 +93,11 @@ class ThinkerSegment(Generic[G]):
         """Whether anyone needs hidden rows of the prompt."""
         return self.wants(PROMPT) and len(generation.row_positions) > 0
 
+    @property
+    def wants_reply_rows(self) -> bool:
+        """Whether anyone needs hidden rows of the reply."""
+        return self.every_row and self.wants(TOKENS)
+
     def emit_prompt(self, generation: G) -> Iterator[EngineEvent]:
         """The prompt's ids, before anything of it was computed."""
         if self.wants(PROMPT):
@@ -100,10 +108,11 @@ class ThinkerSegment(Generic[G]):
         self, generation: G, rows: Tensor, positions: Positions, *, last: bool
     ) -> EngineEvent:
         """Hidden rows [n, hidden] at ascending prompt positions [n]; `last` if no more come."""
-        tensors: Tensors = {"rows": rows, "row_positions": positions.astype(np.int32)}
-        sent = len(generation.prompt.ids)
         finish = FinishReason.STOP if last else None
-        return Emitted(self.key, PROMPT, sent, tensors, finish)
+        if self.every_row:
+            return Emitted(self.key, PROMPT, int(positions[0]), {"rows": rows}, finish)
+        tensors: Tensors = {"rows": rows, "row_positions": positions.astype(np.int32)}
+        return Emitted(self.key, PROMPT, len(generation.prompt.ids), tensors, finish)
 
     def emit_reply(self, generation: G, release: ReleasedText) -> Iterator[EngineEvent]:
         """The latest id with the text that it completes, and the ids that may be spoken now."""
@@ -116,12 +125,20 @@ class ThinkerSegment(Generic[G]):
             if self.logprobs is not None:
                 tensors = {**tensors, **logprobs_to_tensors(self.logprobs.release(release.text))}
             yield Emitted(self.key, TEXT, len(reply.ids) - 1, tensors, release.finish)
-        if self.wants(TOKENS) and (release.spoken or release.finish):
+        if self.wants(TOKENS) and not self.every_row and (release.spoken or release.finish):
             spoken: Tensors = {}
             if release.spoken:
                 spoken = {"ids": np.array(release.spoken, dtype=np.int32)}
             yield Emitted(self.key, TOKENS, self.spoken, spoken, release.finish)
             self.spoken += len(release.spoken)
+
+    def emit_reply_rows(self, rows: ReplyRows) -> Iterator[EngineEvent]:
+        """The rows of the reply that may leave now."""
+        leaving, finish = rows.leave()
+        if leaving or finish:
+            tensors: Tensors = {"rows": np.stack(leaving)} if leaving else {}
+            yield Emitted(self.key, TOKENS, self.spoken, tensors, finish)
+            self.spoken += len(leaving)
 
     def complete(self, generation: G, finish: FinishReason) -> Completed:
         """Ends the segment: what it took and gave."""

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import logging
 from functools import partial
 from pathlib import Path
@@ -38,18 +37,12 @@ from services.thinker.intake import PromptIntake
 from services.thinker.loading import (
     DEFAULT_SAMPLING as DEFAULT_SAMPLING,
 )
-from services.thinker.loading import (
-    VISION_TOWER,
-    first_picture,
-    load_extractor,
-    thinker_facts,
-    with_vision,
-)
+from services.thinker.loading import load_extractor, thinker_facts
 from services.thinker.model import ThinkerModel
 from services.thinker.prompt import PromptFactory
 from services.thinker.warm_up import warm_up
 from services.vllm import environment
-from services.vllm.media import MediaLimits, media_limits
+from services.vllm.media import MediaLimits
 
 MAX_INPUT_AUDIO_S = 1800.0
 
@@ -79,24 +72,13 @@ def load(
     intake = load_intake(model_dir, config)
     prompts = intake.prompts
     if name == VLLM:
-        from services.qwen3_omni.thinker.vllm_engine.load import load_engine
+        from services.qwen3_omni.thinker.vllm_engine.checkpoint import vllm_checkpoint
+        from services.thinker.vllm_engine.loading import load_vllm
 
-        # The tap needs all layers in one process.
-        whole = config.engine_args.get("pipeline_parallel_size", 1) == 1
-        media = media_limits(
-            config.engine_args, hears=whole, sees=whole and Weights(model_dir).has(VISION_TOWER)
+        checkpoint = vllm_checkpoint(read_config(model_dir))
+        return load_vllm(
+            THINKER, model_dir, config, intake, checkpoint, Qwen3OmniMoeProcessorKwargs
         )
-        checkpoint = read_config(model_dir)
-        prompts = with_vision(model_dir, prompts, Qwen3OmniMoeProcessorKwargs, media)
-        intake = dataclasses.replace(intake, prompts=prompts)
-        detached = load_engine(model_dir, checkpoint, config, intake, media=media, tapped=whole)
-        try:
-            rate_hz = prompts.audio.sample_rate_hz if media.audio else None
-            warm_up(detached, rate_hz, first_picture(media))
-        except BaseException:
-            detached.close()
-            raise
-        return LoadedStage(detached, thinker_facts(THINKER, model_dir, prompts, name, media))
     to_host = ToHost.of(config)
     engine = _load_torch(
         model_dir, config, intake, prefill_rows, to_host, bucketing or graphs_of(config)

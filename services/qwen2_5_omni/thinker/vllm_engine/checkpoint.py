@@ -5,22 +5,25 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from services.qwen2_5_omni.thinker.vllm_engine.architectures import TAPPED_THINKER
+from services.thinker.vllm_engine.loading import VllmCheckpoint
 from services.vllm.arguments import TextShape
 
 
-def text_shape(checkpoint: Mapping[str, Any]) -> TextShape:
-    """Sizes of the language model; `checkpoint` is the `config.json`."""
+def vllm_checkpoint(checkpoint: Mapping[str, Any]) -> VllmCheckpoint:
+    """`checkpoint` is the `config.json`."""
     text = checkpoint["thinker_config"]["text_config"]
-    return TextShape(
+    shape = TextShape(
         "thinker_config.text_config",
         layers=text["num_hidden_layers"],
         key_value_heads=text["num_key_value_heads"],
         head_dim=text["hidden_size"] // text["num_attention_heads"],
         hidden=text["hidden_size"],
     )
+    return VllmCheckpoint(TAPPED_THINKER, shape, text["vocab_size"], _overrides(checkpoint))
 
 
-def overrides(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+def _overrides(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """What vLLM reads of a configuration and a checkpoint need not say.
 
     It would take the words' table for the head where `text_config` does not say that there is

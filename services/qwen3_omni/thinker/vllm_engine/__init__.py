@@ -1,4 +1,4 @@
-"""The `vllm` engine of the thinker, on what `services.vllm` has for any stage.
+"""What Qwen3-Omni adds to the thinkers' `vllm` engine.
 
 Runs in vLLM's processes: `model`. Runs in the stage: everything else.
 """

@@ -6,22 +6,32 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
+from antiphon.errors import FailedPrecondition
+from services.qwen3_omni.thinker.vllm_engine.architectures import TAPPED_THINKER
+from services.thinker.vllm_engine.loading import VllmCheckpoint
 from services.vllm.arguments import TextShape
 
 
-def text_shape(checkpoint: Mapping[str, Any]) -> TextShape:
-    """Sizes of the language model; `checkpoint` is the `config.json`."""
+def vllm_checkpoint(checkpoint: Mapping[str, Any]) -> VllmCheckpoint:
+    """`checkpoint` is the `config.json`. Raises `FailedPrecondition` for a layer that the tap
+    cannot be at."""
     text = checkpoint["thinker_config"]["text_config"]
-    return TextShape(
+    layer = checkpoint["talker_config"]["accept_hidden_layer"]
+    if not 0 <= layer < text["num_hidden_layers"]:
+        raise FailedPrecondition(
+            f"the talker reads layer {layer}; vLLM can tap 0 to {text['num_hidden_layers'] - 1}"
+        )
+    shape = TextShape(
         "thinker_config.text_config",
         layers=text["num_hidden_layers"],
         key_value_heads=text["num_key_value_heads"],
         head_dim=text["head_dim"],
         hidden=text["hidden_size"],
     )
+    return VllmCheckpoint(TAPPED_THINKER, shape, text["vocab_size"], _overrides(checkpoint))
 
 
-def overrides(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
+def _overrides(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
     """What vLLM reads of a configuration and Transformers 5 does not write of itself."""
     thinker = checkpoint["thinker_config"]
     vision = thinker["vision_config"]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +21,10 @@ from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import run_segment
 from antiphon.wire.logprobs import logprobs_from_tensors
 from services.qwen3_omni.thinker.load import load, load_intake
-from services.qwen3_omni.thinker.vllm_engine import engine as engine_module
-from services.qwen3_omni.thinker.vllm_engine.engine import VllmThinkerEngine
-from services.qwen3_omni.thinker.vllm_engine.prompt_check import PromptCheck
 from services.thinker.intake import PromptIntake
+from services.thinker.vllm_engine import engine as engine_module
+from services.thinker.vllm_engine.engine import VllmThinkerEngine
+from services.thinker.vllm_engine.prompt_check import PromptCheck
 from services.vllm.mailbox import Delivery, Ended, Mailbox, Rows, Tokens
 from services.vllm.order import VllmOrder
 from services.vllm.scores import scores_at
@@ -86,6 +87,15 @@ def bench(small_dir: Path, intake: PromptIntake) -> Bench:
     made = Bench(small_dir, intake)
     assert isinstance(made.engine, DetachedEngine)
     return made
+
+
+@pytest.fixture
+def every_row(small_dir: Path, intake: PromptIntake) -> Bench:
+    """One whose talker reads a row of every position."""
+    everything = dataclasses.replace(
+        intake, every_row=True, row_positions=lambda ids: np.arange(len(ids))
+    )
+    return Bench(small_dir, everything)
 
 
 @pytest.fixture(scope="module")
@@ -253,6 +263,67 @@ def test_segment_fails_alone_when_rows_have_a_gap(
     assert events[0].error.code is ErrorCode.DATA_LOSS
     assert bench.host.cancelled[0] == 0
     assert isinstance(events[-1], Completed)
+
+
+def test_reply_rows_leave_with_their_ids_however_they_come(
+    every_row: Bench, question: Conversation, said: list[int]
+) -> None:
+    prompt = every_row.begin(segment(question))
+    (order,) = every_row.host.orders
+    length = len(order.ids)
+    assert order.row_positions.tolist() == list(range(length))
+    assert order.reply_rows_from == length
+    rows = np.arange((length + len(said)) * 3, dtype=np.float32).reshape(-1, 3)
+    ids = ids_of(prompt, "prompt")
+    # The second id's row overtakes it; then ids come together, and a row that is nobody's.
+    events = every_row.bring(Rows(0, 0, rows[: length - 1]), Tokens(0, said[:1], ids, 0, False))
+    events += every_row.bring(Rows(0, length - 1, rows[length - 1 : length]))
+    events += every_row.bring(Rows(0, length, rows[length : length + 2]))
+    assert [each.edge for each in events if isinstance(each, Emitted)][-1] == "tokens"
+    events += every_row.bring(Tokens(0, said[1:], None, 0, True))
+    assert not any(isinstance(each, Completed) for each in events)
+    events += every_row.bring(Rows(0, length + 2, rows[length + 2 :]))
+    assert isinstance(events[-1], Completed)
+    for edge, expected in (("prompt", rows[:length]), ("tokens", rows[length:-1])):
+        chunks = [each for each in events if isinstance(each, Emitted) and each.edge == edge]
+        told = [each for each in chunks if "rows" in each.tensors]
+        np.testing.assert_array_equal(
+            np.concatenate([each.tensors["rows"] for each in told]), expected
+        )
+        counts = np.cumsum([0] + [len(each.tensors["rows"]) for each in told])
+        assert [each.position for each in told] == counts[:-1].tolist()
+        assert {name for each in told for name in each.tensors} == {"rows"}
+        assert [each.finish_reason for each in chunks][:-1] == [None] * (len(chunks) - 1)
+        assert chunks[-1].finish_reason is FinishReason.STOP
+
+
+def test_no_rows_are_asked_for_when_nothing_is_spoken(
+    every_row: Bench, question: Conversation, said: list[int]
+) -> None:
+    settings, chunks = segment(question)
+    written = dataclasses.replace(settings, outputs=frozenset({"text"}))
+    every_row.begin((written, list(chunks)))
+    (order,) = every_row.host.orders
+    assert not len(order.row_positions)
+    assert order.reply_rows_from is None
+    events = every_row.bring(Tokens(0, said, order.ids.tolist(), 0, True))
+    assert isinstance(events[-1], Completed)
+
+
+def test_segment_fails_alone_when_a_reply_row_is_missing_or_overdue(
+    every_row: Bench, question: Conversation, said: list[int]
+) -> None:
+    row = np.zeros((1, 3), np.float32)
+    for number in range(2):
+        ids = ids_of(every_row.begin(segment(question), SegmentKey("s", number)), "prompt")
+    (failed,) = every_row.bring(Rows(0, len(ids) + 1, row))
+    assert isinstance(failed, Failed)
+    assert failed.error.code is ErrorCode.DATA_LOSS
+    rows = np.zeros((len(ids), 3), np.float32)
+    with patch.object(engine_module, "ROWS_TIMEOUT_S", 0.0):
+        events = every_row.bring(Rows(1, 0, rows), Tokens(1, said, ids, 0, True))
+    (failed,) = [each for each in events if isinstance(each, Failed)]
+    assert "hidden rows did not come" in failed.error.message
 
 
 def test_segment_fails_when_its_rows_are_overdue(bench: Bench, said: list[int]) -> None:

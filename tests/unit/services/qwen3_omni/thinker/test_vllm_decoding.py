@@ -16,8 +16,8 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.sampling import Sampling
 from services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
-from services.qwen3_omni.thinker.vllm_engine.prompt_media import PromptMedia
 from services.thinker.vision import Visual
+from services.thinker.vllm_engine.prompt_media import PromptMedia
 from services.vllm import environment
 from services.vllm.mailbox import Delivery, Ended, Mailbox, Tokens
 from services.vllm.order import VllmOrder

@@ -11,10 +11,10 @@ from PIL import Image
 
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.qwen3_omni import SpecialIds
-from services.qwen3_omni.thinker.vllm_engine.prompt_check import PromptCheck
 from services.thinker.audio import AudioFeatures
 from services.thinker.prompt import PreparedPrompt
 from services.thinker.vision import Visual
+from services.thinker.vllm_engine.prompt_check import PromptCheck
 
 AUDIO, IMAGE, VIDEO, VOCABULARY = 50, 51, 52, 60
 SPECIAL = SpecialIds(40, 41, 42, 43, 44, 45, 46, audio=AUDIO, image=IMAGE, video=VIDEO)

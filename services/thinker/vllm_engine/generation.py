@@ -12,6 +12,7 @@ from antiphon.errors import DataLoss
 from antiphon.segment import FinishReason
 from services.text.stopping import ReplyText
 from services.thinker.prompt import PreparedPrompt
+from services.thinker.reply_rows import ReplyRows
 
 
 @dataclass(slots=True)
@@ -19,8 +20,9 @@ class VllmGeneration:
     """A prompt that vLLM works on as request `number`, and the reply to it.
 
     `rows_due` counts the hidden rows that have still to come, of those at
-    `row_positions`; `finish` is set with the reply's last id, and `overdue_at` is when
-    waiting for rows ends from then on, by the monotonic clock.
+    `row_positions`, and `reply_rows` are there if those of the reply are needed; `finish` is set
+    with the reply's last id, and `overdue_at` is when waiting for rows ends from then on, by the
+    monotonic clock.
     """
 
     number: int
@@ -28,6 +30,7 @@ class VllmGeneration:
     reply: ReplyText
     row_positions: npt.NDArray[np.intp]
     rows_due: int
+    reply_rows: ReplyRows | None = None
     reused: int = 0
     finish: FinishReason | None = None
     overdue_at: float | None = None
@@ -44,4 +47,5 @@ class VllmGeneration:
     @property
     def complete(self) -> bool:
         """Whether nothing more is to come."""
-        return self.finish is not None and not self.rows_due
+        spoken = self.reply_rows is None or self.reply_rows.complete
+        return self.finish is not None and not self.rows_due and spoken

@@ -3,8 +3,8 @@
 Prompts, stopping, detokenising and what leaves on which edge are those of the torch
 engine, and prompts are made beside the engine's thread as there. A step waits until
 something has come: a prompt, whose ids leave at once and which goes to vLLM, ids, hidden
-rows, an end. Rows travel beside
-the ids and may come later than they, so a segment ends when its reply and its rows have.
+rows, an end. Rows travel beside the ids and may come later than they, so a segment ends when
+its reply and its rows have.
 """
 
 from __future__ import annotations
@@ -23,13 +23,14 @@ from antiphon.errors import AntiphonError, Internal
 from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
 from services.preparation import Preparations
-from services.qwen3_omni.thinker.vllm_engine.generation import VllmGeneration
-from services.qwen3_omni.thinker.vllm_engine.prompt_check import PromptCheck
-from services.qwen3_omni.thinker.vllm_engine.prompt_media import PromptMedia
 from services.thinker.intake import PromptIntake
 from services.thinker.prompt import PreparedPrompt
+from services.thinker.reply_rows import ReplyRows
 from services.thinker.segment import INPUT
 from services.thinker.segment import ThinkerSegment as AnySegment
+from services.thinker.vllm_engine.generation import VllmGeneration
+from services.thinker.vllm_engine.prompt_check import PromptCheck
+from services.thinker.vllm_engine.prompt_media import PromptMedia
 from services.vllm.mailbox import (
     Ended,
     FromVllm,
@@ -89,7 +90,7 @@ class VllmThinkerEngine:
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Take a segment in. Raises `Unavailable` while vLLM is down."""
         self._host.check_up()
-        self._segments[key] = Segment(key, settings)
+        self._segments[key] = Segment(key, settings, self._intake.every_row)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
         """Store the conversation, which comes in one chunk. Raises `InvalidArgument`."""
@@ -162,6 +163,8 @@ class VllmThinkerEngine:
         segment.generation = generation
         if segment.wants_rows(generation):
             generation.rows_due = len(positions)
+        if segment.wants_reply_rows:
+            generation.reply_rows = ReplyRows()
         order = VllmOrder(
             number,
             short,
@@ -170,6 +173,7 @@ class VllmThinkerEngine:
             segment.settings.sampling,
             self._intake.stop_id,
             reply.limit,
+            len(prompt.ids) if generation.reply_rows is not None else None,
         )
         events += segment.emit_prompt(generation)
         self._by_number[number] = segment
@@ -183,10 +187,13 @@ class VllmThinkerEngine:
         match delivery:
             case Tokens():
                 self._take_ids(delivery, segment, generation, events)
-            case Rows(_, start, rows):
+            case Rows(_, start, rows) if start < len(generation.prompt.ids):
                 positions = generation.take_rows(start, rows)
                 last = not generation.rows_due
                 events.append(segment.emit_rows(generation, rows, positions, last=last))
+            case Rows(_, start, rows) if generation.reply_rows is not None:
+                generation.reply_rows.come(start - len(generation.prompt.ids), rows)
+                events += segment.emit_reply_rows(generation.reply_rows)
             case Ended(_, error):
                 raise error
         if generation.complete and generation.finish is not None:
@@ -214,6 +221,9 @@ class VllmThinkerEngine:
             release = generation.reply.push(id_)
             generation.finish = release.finish
             events += segment.emit_reply(generation, release)
+            if generation.reply_rows is not None:
+                generation.reply_rows.release(release)
+                events += segment.emit_reply_rows(generation.reply_rows)
         if generation.finish is not None:
             generation.overdue_at = time.monotonic() + ROWS_TIMEOUT_S
             self._host.cancel(generation.number)
