@@ -27,6 +27,7 @@ class ServedModel:
     context_limit: int
     options: tuple[Option, ...]
     sampling_stages: tuple[str, ...]
+    reads_aloud: bool
 
 
 def served_model(stages: Stages) -> ServedModel:
@@ -43,6 +44,7 @@ def served_model(stages: Stages) -> ServedModel:
         context_limit=reader.context_limit if reader else 0,
         options=accepted.options,
         sampling_stages=accepted.sampling_stages,
+        reads_aloud=reader.reads_aloud if reader else False,
     )
 
 

@@ -51,6 +51,11 @@ class AudioEncoding:
         return self.name in ("wav", "pcm") and self.speed == 1.0
 
 
+def available_formats() -> tuple[str, ...]:
+    """The formats that there are here."""
+    return tuple(name for name in FORMATS if name != "aac" or there_is_pyav())
+
+
 def check_format(name: str, known: Iterable[str], field: str) -> None:
     """Raise `InvalidArgument` for another format, `NotImplementedYet` for one that is not
     installed."""

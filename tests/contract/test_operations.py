@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 import json
 import signal
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from gateway_process import gateway_process
 
 from antiphon.deployment.schema import Deployment, StageConfig, dump_deployment
 from antiphon.errors import InvalidArgument, Unavailable
+from antiphon.version import VERSION
 from gateway.server import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -31,9 +33,26 @@ async def test_models_lists_the_served_model(door: Door) -> None:
     assert [model.id for model in models.data] == [MODEL]
     retrieved = await door.openai.models.retrieve(MODEL)
     assert retrieved.id == MODEL
-    assert retrieved.to_dict()["voices"] == ["chelsie", "ethan"]
+    told = retrieved.to_dict()
+    assert told["voices"] == ["chelsie", "ethan"]
+    assert (told["context_limit"], told["max_model_len"]) == (4096, 4096)
+    assert told["reads_aloud"] is False
+    assert {"mp3", "opus", "flac", "wav", "pcm"} <= set(told["audio_formats"])
+    assert 0 <= time.time() - retrieved.created < 24 * 3600
     with pytest.raises(openai.NotFoundError):
         await door.openai.models.retrieve("other")
+
+
+async def test_voices_are_listed_as_chat_front_ends_read_them(door: Door) -> None:
+    listed = (await door.http.get("/v1/audio/voices")).json()["voices"]
+    assert listed == [{"id": name, "name": name} for name in ("chelsie", "ethan")]
+    assert (await door.http.get("/v1/audio/voices", params={"model": MODEL})).json()["voices"]
+    missing = await door.http.get("/v1/audio/voices", params={"model": "other"})
+    assert (missing.status_code, missing.json()["error"]["param"]) == (404, "model")
+
+
+async def test_version_is_told(door: Door) -> None:
+    assert (await door.http.get("/version")).json() == {"version": VERSION}
 
 
 async def test_health_tells_each_stage(door: Door) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import time
 from collections.abc import Mapping
 from functools import partial
 
@@ -18,16 +19,15 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, NotFound
-from antiphon.options import Option, OptionKind
+from antiphon.version import VERSION
 from gateway.calls.calls import Calls
 from gateway.doors.access_log import AccessLog, Entry
 from gateway.doors.ending import request
 from gateway.doors.http.endpoint import Endpoint
 from gateway.doors.http.errors import error_response
+from gateway.doors.http.listings import ModelList, VersionCard, model_card, voice_list
 from gateway.doors.sending import BoundedSending
 from gateway.fleet.health import health_report
-from gateway.fleet.served import served_model
-from gateway.fleet.stages import Stages
 from gateway.metrics import CONTENT_TYPE, Metrics, Refused, expose_links
 
 QUIET_PATHS = frozenset({"/health", "/metrics"})
@@ -78,14 +78,21 @@ def http_app(
     """The whole application; `endpoints` are the doors, by path."""
     stages = calls.stages
 
+    created = int(time.time())
+
     async def models(_: Request) -> Response:
-        listed = {"object": "list", "data": [_model(stages)]}
-        return Response(msgspec.json.encode(listed), media_type="application/json")
+        return _json(ModelList(data=(model_card(stages, created),)))
 
     async def model(asked: Request) -> Response:
         calls.check_model(asked.path_params["name"])
-        described = msgspec.json.encode(_model(stages))
-        return Response(described, media_type="application/json")
+        return _json(model_card(stages, created))
+
+    async def voices(asked: Request) -> Response:
+        calls.check_model(asked.query_params.get("model", ""))
+        return _json(voice_list(stages))
+
+    async def version(_: Request) -> Response:
+        return _json(VersionCard(VERSION))
 
     async def health(asked: Request) -> Response:
         report = health_report(stages)
@@ -96,8 +103,7 @@ def http_app(
         # With ?output=text the status is that of this output alone.
         output = asked.query_params.get("output", "")
         ready = report.outputs.get(output, False) if output else report.ready
-        body = msgspec.json.encode(report)
-        return Response(body, 200 if ready else 503, media_type="application/json")
+        return _json(report, 200 if ready else 503)
 
     async def show_metrics(_: Request) -> Response:
         for stage in stages:
@@ -111,6 +117,8 @@ def http_app(
             Route("/v1/models", models),
             Route("/v1/models/", models),
             Route("/v1/models/{name:path}", model),
+            Route("/v1/audio/voices", voices),
+            Route("/version", version),
             Route("/health", health),
             Route("/metrics", show_metrics),
         ],
@@ -119,6 +127,10 @@ def http_app(
     )
     stalled = partial(metrics.refuse, Refused.SEND_TIME)
     return BoundedSending(app, config.send_timeout_s, stalled)
+
+
+def _json(answer: msgspec.Struct, status: int = 200) -> Response:
+    return Response(msgspec.json.encode(answer), status, media_type="application/json")
 
 
 def _given_id(scope: Scope) -> str:
@@ -135,37 +147,3 @@ async def _routing_error(asked: Request, error: Exception) -> Response:
     response = error_response(kind(f"there is no {where}"), error.status_code)
     response.headers.update(error.headers or {})
     return response
-
-
-def _model(stages: Stages) -> dict[str, object]:
-    """OpenAI's model object, and what a request may ask of the model."""
-    served = served_model(stages)
-    return {
-        "id": served.name,
-        "object": "model",
-        "created": 0,
-        "owned_by": "antiphon",
-        "voices": served.voices,
-        "outputs": served.outputs,
-        "input_kinds": served.input_kinds,
-        "sample_rate_hz": served.sample_rate_hz,
-        "context_limit": served.context_limit,
-        "sampling_stages": served.sampling_stages,
-        "options": [_option(each) for each in served.options],
-    }
-
-
-def _option(option: Option) -> dict[str, object]:
-    """An option with the bounds that its kind has."""
-    bounds: dict[str, object] = {}
-    match option.kind:
-        case OptionKind.TEXT if option.choices:
-            bounds = {"choices": option.choices}
-        case OptionKind.TEXT:
-            bounds = {"max_bytes": option.max_bytes}
-        case OptionKind.NUMBER:
-            bounds = {"least": option.least, "most": option.most}
-        case OptionKind.AUDIO:
-            bounds = {"max_s": option.max_s}
-    described = {"name": option.name, "kind": option.kind.value, "description": option.description}
-    return {**described, **bounds, **({"instructs": True} if option.instructs else {})}
