@@ -1,25 +1,39 @@
 """Token2wav's engine: audio of many segments, whose codes share calls.
 
-A call takes all segments of which blocks can become final, from noise to samples. It is made a
-step of the flow's solver at a time, so that no step of the engine is long. What comes meanwhile
-waits for the next call. A segment that becomes held while it is in a call stays there, and its
-samples wait; one that is released leaves its samples to nobody.
+A call takes all segments of which blocks can become final, from noise to samples, some work in
+each step of the engine: see `Decoding`. What comes meanwhile waits for the next call. A segment of
+which much has come at once, as with `whole` delivery, has a call of its own, beside the one that
+others share: so these wait for half of each step at most. A segment that becomes held while it is
+in a call stays there, and its samples wait; one that is released leaves its samples to nobody.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 
 import torch
 
 from antiphon.errors import ResourceExhausted
-from antiphon.pipelines.qwen2_5_omni import AUDIO, CODES, TOKEN2WAV
+from antiphon.pipelines.qwen2_5_omni import AUDIO, BLOCK_CODES, CODES, TOKEN2WAV
 from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
 from antiphon.transport.device_edge import host_array
 from services.qwen2_5_omni.token2wav.decoder import Decoding, Token2Wav
 from services.qwen2_5_omni.token2wav.segment import DecodedSegment
 from services.voices import choose_voice
+
+LONG_BLOCKS = 16
+"""With more than these and the held-back ones a segment is no stream, or far behind."""
+
+
+@dataclass(frozen=True, slots=True)
+class DecodingCall:
+    """A call that has begun, and for whom."""
+
+    decoding: Decoding
+    segments: Sequence[DecodedSegment]
+    long: bool
 
 
 class Token2WavEngine:
@@ -37,8 +51,8 @@ class Token2WavEngine:
         self._slots = slots
         self._held_blocks = held_blocks
         self._segments: dict[SegmentKey, DecodedSegment] = {}
-        self._decoding: Decoding | None = None
-        self._in_call: list[DecodedSegment] = []
+        self._long_codes = (held_blocks + LONG_BLOCKS) * BLOCK_CODES
+        self._calls: list[DecodingCall] = []
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Raises `InvalidArgument` for an unknown voice (empty: the first), and
@@ -66,27 +80,36 @@ class Token2WavEngine:
         return None if going else CODES
 
     def release(self, key: SegmentKey) -> None:
-        """Forget the segment."""
+        """Forget the segment; a call that was for nobody else ends."""
         del self._segments[key]
+        self._calls = [
+            each
+            for each in self._calls
+            if any(segment.key in self._segments for segment in each.segments)
+        ]
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Hand on what is made, and make the next step of a call."""
+        """Hand on what is made, and go on with the calls."""
         free = [each for key, each in self._segments.items() if key not in held]
         events = _hand_on(free)
-        if self._decoding is None:
-            self._in_call = [each for each in free if each.ready]
-            if not self._in_call:
-                return events
-            self._decoding = self._model.begin([each.launch() for each in self._in_call])
-        samples = self._decoding.advance()
-        if samples is not None:
-            self._decoding = None
-            for segment, each in zip(self._in_call, samples, strict=True):
-                segment.land(host_array(each))
-            self._in_call = []
-            events += _hand_on(free)
-        return events
+        self._begin([each for each in free if each.ready])
+        for call in tuple(self._calls):
+            samples = call.decoding.advance()
+            if samples is not None:
+                self._calls.remove(call)
+                for segment, each in zip(call.segments, samples, strict=True):
+                    segment.land(host_array(each))
+        return events + _hand_on(free)
+
+    def _begin(self, ready: Sequence[DecodedSegment]) -> None:
+        """A call for the short ones, and one for the first of the long, unless there is one."""
+        for long in (False, True):
+            fit = [each for each in ready if (each.behind > self._long_codes) is long]
+            segments = fit[:1] if long else fit
+            if segments and not any(each.long is long for each in self._calls):
+                decoding = self._model.begin([each.launch() for each in segments])
+                self._calls.append(DecodingCall(decoding, segments, long))
 
 
 def _hand_on(segments: Collection[DecodedSegment]) -> list[EngineEvent]:

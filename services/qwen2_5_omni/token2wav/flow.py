@@ -9,7 +9,7 @@ keys of the blocks that a row sees, and no others: see `blocks`.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,7 @@ from services.qwen2_5_omni.token2wav.flow_layer import NORM_EPSILON, FlowLayer
 from services.qwen2_5_omni.token2wav.solver import (
     EVALUATIONS,
     STEPS,
+    Work,
     advance,
     evaluation_times,
     time_points,
@@ -92,18 +93,39 @@ class Flow:
         """Of an utterance that is made piece by piece."""
         return FlowMemory(torch.zeros(self._memory_size, device=self.device))
 
-    def begin(self, parts: Sequence[FlowPart]) -> FlowCall:
-        """A call that makes these parts together; at least one."""
-        return FlowCall(self, parts)
+    def run(self, parts: Sequence[FlowPart]) -> Generator[int, None, list[Tensor]]:
+        """The mel frames [rows, mel] of each of these parts, which are made together, layer by
+        layer: see `Work`.
 
-    def given(self, parts: Sequence[FlowPart]) -> Tensor:
+        Their memories change on the way: it is run to its end, or their utterances are ended.
+        """
+        plan = BlockPlan([each.span for each in parts], self.block_frames, self.device)
+        given, rotation = self._given(parts), self._turn(plan)
+        frames = to_blocks([each.noise for each in parts], self.block_frames)
+
+        def velocity(evaluation: int, value: Tensor) -> Work:
+            rows = linear(value, self._frame_in).repeat(HALVES, 1, 1) + given
+            for layer in self._layers:
+                rows = layer.forward(rows, evaluation, plan, rotation)
+                yield rows.shape[0] * rows.shape[1]
+            scale, shift = (each[evaluation] for each in self._last_norm)
+            rows = layer_norm(rows, rows.shape[-1:], scale, shift, NORM_EPSILON)
+            guided, free = linear(rows, *self._out).chunk(HALVES)
+            return guided + (guided - free) * GUIDANCE
+
+        for step in range(STEPS):
+            frames = yield from advance(velocity, step, self._widths, frames)
+        made = torch.split(frames, [each.span.count for each in parts])
+        return [mel.flatten(0, 1)[: len(each.noise)] for mel, each in zip(made, parts, strict=True)]
+
+    def _given(self, parts: Sequence[FlowPart]) -> Tensor:
         """What codes and voices add to the input, [HALVES * blocks, frames, width]."""
         codes = to_blocks([self._code_rows[each.codes] for each in parts], self.block_frames)
         nothing = self._code_rows[NO_CODE].expand_as(codes)
         offsets = [each.voice.offset[:, None].expand(-1, each.span.count, -1) for each in parts]
         return (torch.stack((codes, nothing)) + torch.cat(offsets, 1)[:, :, None]).flatten(0, 1)
 
-    def rotation(self, plan: BlockPlan) -> Rotation:
+    def _turn(self, plan: BlockPlan) -> Rotation:
         """Of a call's rows, [HALVES * blocks, frames, 1, head_dim]."""
         cosines, sines = (
             each.repeat(HALVES, 1, 1)[:, :, None]
@@ -111,55 +133,6 @@ class Flow:
         )
         low, high = sines.chunk(2, dim=-1)
         return Rotation(cosines, torch.cat((-low, high), dim=-1))
-
-    def step(
-        self, index: int, frames: Tensor, given: Tensor, plan: BlockPlan, rotation: Rotation
-    ) -> Tensor:
-        """Frames [blocks, frames, mel] after step number `index`."""
-
-        def velocity(evaluation: int, value: Tensor) -> Tensor:
-            rows = linear(value, self._frame_in).repeat(HALVES, 1, 1) + given
-            for layer in self._layers:
-                rows = layer.forward(rows, evaluation, plan, rotation)
-            scale, shift = (each[evaluation] for each in self._last_norm)
-            rows = layer_norm(rows, rows.shape[-1:], scale, shift, NORM_EPSILON)
-            guided, free = linear(rows, *self._out).chunk(HALVES)
-            return guided + (guided - free) * GUIDANCE
-
-        return advance(velocity, index, self._widths, frames)
-
-
-class FlowCall:
-    """Parts on their way from noise to mel frames, one step of the solver at a time.
-
-    Their memories change as it goes: a call that has begun is ended, or its utterances are.
-    """
-
-    def __init__(self, flow: Flow, parts: Sequence[FlowPart]) -> None:
-        self._flow = flow
-        self._rows = [len(each.noise) for each in parts]
-        self._counts = [each.span.count for each in parts]
-        self._plan = BlockPlan([each.span for each in parts], flow.block_frames, flow.device)
-        self._given, self._rotation = flow.given(parts), flow.rotation(self._plan)
-        self._frames = to_blocks([each.noise for each in parts], flow.block_frames)
-        self._steps = 0
-
-    @property
-    def done(self) -> bool:
-        """Whether all steps have been made."""
-        return self._steps == STEPS
-
-    def advance(self) -> None:
-        """Make the next step."""
-        self._frames = self._flow.step(
-            self._steps, self._frames, self._given, self._plan, self._rotation
-        )
-        self._steps += 1
-
-    def mels(self) -> list[Tensor]:
-        """[rows, mel] of each part, when it is done."""
-        made = torch.split(self._frames, self._counts)
-        return [each.flatten(0, 1)[:rows] for each, rows in zip(made, self._rows, strict=True)]
 
 
 def to_blocks(parts: Sequence[Tensor], frames: int) -> Tensor:

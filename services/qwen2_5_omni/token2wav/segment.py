@@ -19,8 +19,9 @@ from services.qwen2_5_omni.token2wav.utterance import Utterance
 class DecodedSegment:
     """An admitted segment.
 
-    Of the `come` codes those in `waiting` are not in the utterance yet, and those in `codes`,
-    uint16 [n, 1], have samples that have not left. `made` are samples that have not left.
+    Of the `come` codes those in `waiting` are not in the utterance yet, those in `codes`, uint16
+    [n, 1], have samples that have not left, and `done` have samples that have. `made` are samples
+    that have not left.
     """
 
     key: SegmentKey
@@ -28,6 +29,7 @@ class DecodedSegment:
     wanted: bool
     samples_per_code: int
     come: int = 0
+    done: int = 0
     waiting: list[Tensor] = field(default_factory=list)
     codes: list[Tensor] = field(default_factory=list)
     made: Tensor | None = None
@@ -66,6 +68,11 @@ class DecodedSegment:
         return self.utterance.ready_with(count, finished=self.finish_reason is not None)
 
     @property
+    def behind(self) -> int:
+        """How many codes have come whose samples have not left."""
+        return self.come - self.done
+
+    @property
     def can_hand_on(self) -> bool:
         """Whether samples can leave, or the end can be told."""
         if self.ended or self.in_flight:
@@ -95,6 +102,7 @@ class DecodedSegment:
             events.append(Emitted(self.key, AUDIO, self.samples, tensors, last))
         if tensors:
             self.samples += len(tensors["samples"])
+            self.done += len(tensors["codes"])
         if last:
             self.ended = True
             events.append(Completed(self.key, last, self.come, self.samples))

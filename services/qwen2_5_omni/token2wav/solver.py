@@ -7,7 +7,7 @@ that lie closer at the start. Times and products are those of the reference, in 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Generator, Sequence
 
 import torch
 from torch import Tensor
@@ -19,7 +19,9 @@ EVALUATIONS = STEPS * STAGES
 
 _ONE_THIRD, _TWO_THIRDS = 1 / 3, 2 / 3
 
-Velocity = Callable[[int, Tensor], Tensor]
+Work = Generator[int, None, Tensor]
+"""Computes a tensor bit by bit: what it gives on the way is how many rows a layer has done."""
+Velocity = Callable[[int, Tensor], Work]
 """Of evaluation number 0 to `EVALUATIONS` - 1, at a value; of the value's shape."""
 
 
@@ -39,11 +41,11 @@ def evaluation_times(points: Tensor) -> Tensor:
     return torch.stack(times)
 
 
-def advance(velocity: Velocity, step: int, widths: Sequence[float], value: Tensor) -> Tensor:
+def advance(velocity: Velocity, step: int, widths: Sequence[float], value: Tensor) -> Work:
     """The value after step number `step`, which is `widths[step]` wide."""
     width, first = widths[step], step * STAGES
-    k1 = velocity(first, value)
-    k2 = velocity(first + 1, value + width * k1 * _ONE_THIRD)
-    k3 = velocity(first + 2, value + width * (k2 - k1 * _ONE_THIRD))
-    k4 = velocity(first + 3, value + width * (k1 - k2 + k3))
+    k1 = yield from velocity(first, value)
+    k2 = yield from velocity(first + 1, value + width * k1 * _ONE_THIRD)
+    k3 = yield from velocity(first + 2, value + width * (k2 - k1 * _ONE_THIRD))
+    k4 = yield from velocity(first + 3, value + width * (k1 - k2 + k3))
     return value + (k1 + 3 * (k2 + k3) + k4) * width / 8

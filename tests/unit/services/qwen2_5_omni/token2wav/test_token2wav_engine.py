@@ -1,5 +1,6 @@
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -12,7 +13,10 @@ from antiphon.runtime.engine import Emitted, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
+from services.qwen2_5_omni.token2wav.decoder import ROWS_AT_A_TIME
 from services.qwen2_5_omni.token2wav.engine import Token2WavEngine
+from services.qwen2_5_omni.token2wav.flow_layer import FlowLayer
+from services.qwen2_5_omni.token2wav.vocoder import CALL_FRAMES, ROWS_OF_A_FRAME, MelVocoder
 
 SAMPLING = Sampling(0.0, 0, 1.0, 1.0, seed=0, max_tokens=1)
 KEY = SegmentKey("one", 0)
@@ -142,6 +146,58 @@ def test_released_segment_leaves_its_company_alone(rig: Rig) -> None:
     advance(engine, {other: output})
     check(output, second, rig)
     check(run_segment(engine, settings(first), chunks(first, (9,))), first, rig)
+
+
+def test_short_speech_does_not_wait_for_long_speech(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """And no step does more than some layers of either."""
+    long, short = speech(800), speech(40, "Ethan", 9)
+    other = SegmentKey("other", 0)
+    done: list[int] = []
+    forward, decode = FlowLayer.forward, MelVocoder._decode
+
+    def noted(layer: FlowLayer, rows: torch.Tensor, *rest: Any) -> torch.Tensor:
+        done.append(rows.shape[0] * rows.shape[1])
+        return forward(layer, rows, *rest)
+
+    def noted_call(vocoder: MelVocoder, mels: torch.Tensor) -> torch.Tensor:
+        assert mels.shape[0] * mels.shape[1] <= CALL_FRAMES
+        done.append(mels.shape[0] * mels.shape[1] * ROWS_OF_A_FRAME)
+        return decode(vocoder, mels)
+
+    monkeypatch.setattr(FlowLayer, "forward", noted)
+    monkeypatch.setattr(MelVocoder, "_decode", noted_call)
+    engine, outputs = engine_of(rig), {KEY: SegmentOutput(), other: SegmentOutput()}
+    ended: list[SegmentKey] = []
+    for key, wanted in ((KEY, long), (other, short)):
+        engine.admit(key, settings(wanted))
+        for each in chunks(wanted, (1000,)):
+            engine.accept(key, each)
+        while len(ended) < len(outputs) if key == other else not done:
+            done.clear()
+            for event in engine.step():
+                if isinstance(event, Emitted):
+                    outputs[event.key].emitted.append(event)
+                else:
+                    outputs[event.key].completed = event  # type: ignore[assignment]
+                    ended.append(event.key)
+            # Of each of two calls what is done at a time, and what exceeded it at last.
+            assert sum(done) < 2 * (ROWS_AT_A_TIME + CALL_FRAMES * ROWS_OF_A_FRAME)
+    assert ended == [other, KEY]
+    check(outputs[KEY], long, rig)
+    check(outputs[other], short, rig)
+
+
+def test_call_ends_when_all_that_it_was_for_are_released(rig: Rig) -> None:
+    engine, wanted = engine_of(rig), speech(30)
+    engine.admit(KEY, settings(speech(800)))
+    for each in chunks(speech(800), (1000,)):
+        engine.accept(KEY, each)
+    engine.step()
+    engine.release(KEY)
+    assert not engine.step()
+    check(run_segment(engine, settings(wanted), chunks(wanted, (9,))), wanted, rig)
 
 
 def test_segment_is_refused_when_slots_are_taken_or_the_voice_is_unknown(rig: Rig) -> None:
