@@ -10,8 +10,9 @@ then prime code2wav.
 from __future__ import annotations
 
 from antiphon.options import Option, OptionKind
+from antiphon.pipelines.edges import audio_edge, conversation_edge
 from antiphon.pipelines.examples import conversation, random_codes
-from antiphon.pipelines.graph import CLIENT, VARIES, Edge, Pipeline, StageSpec, TensorSpec
+from antiphon.pipelines.graph import VARIES, Edge, Pipeline, StageSpec, TensorSpec
 
 TALKER, CODE2WAV = "talker", "code2wav"
 
@@ -61,15 +62,7 @@ PIPELINE = Pipeline(
         StageSpec(CODE2WAV, example=random_codes("codes")),
     ),
     edges=(
-        # One user message, which is read aloud: see antiphon/conversation.py.
-        Edge(
-            "input",
-            CLIENT,
-            (TALKER,),
-            "message",
-            (TensorSpec("messages", "uint8", (VARIES,)),),
-            counted_by="messages",
-        ),
+        conversation_edge(TALKER),
         # Those of a reference recording come first, to prime.
         Edge(
             "codes",
@@ -83,18 +76,6 @@ PIPELINE = Pipeline(
             rate_hz=FRAME_RATE_HZ,
             primed=True,
         ),
-        # The samples with the frames that they were decoded from.
-        Edge(
-            "audio",
-            CODE2WAV,
-            (CLIENT,),
-            "sample",
-            (
-                TensorSpec("samples", "float32", (VARIES,)),
-                TensorSpec("codes", "uint16", (VARIES, VARIES)),
-            ),
-            counted_by="samples",
-            governed=True,
-        ),
+        audio_edge(CODE2WAV, frames="codes"),
     ),
 )
