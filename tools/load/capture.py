@@ -92,7 +92,7 @@ class _CapturedSession:
 
     async def _requests(self, role: str) -> AsyncIterator[session_pb2.SessionRequest]:
         """The opening, the client's input, and the end once every stage has reported."""
-        segment = self.content.segment_open(self.pipeline, self.number)
+        segment = self.content.segment_open(self.pipeline, role, self.number)
         for message in opening(self._id, self._routes(role), segment):
             yield message
         for timed in self.fed.get(role, ()):

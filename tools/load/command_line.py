@@ -136,6 +136,10 @@ def _add_content(group: argparse._ArgumentGroup) -> None:
         help="most codec frames, and those that a stage is fed (100); 0: no limit",
     )
     group.add_argument("--voice", default="", help="(the model's first)")
+    group.add_argument(
+        "--option", action="append", default=[], metavar="NAME=VALUE",
+        help="an option of the model; a VALUE that begins with @ names a WAV file; may be repeated",
+    )  # fmt: skip
     group.add_argument("--text-only", action="store_true", help="ask the gateway for no audio")
     group.add_argument(
         "--delivery",

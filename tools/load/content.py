@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import random
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from antiphon.pipelines.graph import CLIENT, Pipeline
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
 from antiphon.v1 import session_pb2
 from antiphon.wire.convert import delivery_to_proto, policy_to_proto, sampling_to_proto
+from antiphon.wire.options import option_value_to_proto
+from tools.load.request_options import GivenOptions, to_stage
 
 TEXT, AUDIO = "text", "audio"
 """The outputs that a listener may get, each the name of an edge to the client."""
@@ -30,7 +32,7 @@ class Content:
     `prompt_length` is in words, or in tokens where a stage is fed some. `reply_tokens` and
     `frames` are the most of each, 0: the model decides. `prompts` are taken in turn; without
     any, they ask to repeat random words, so that a reply is as long as its prompt. `outputs`
-    are those of the gateway's requests; none: all that it makes.
+    are those of the gateway's requests; none: all that it makes. `options` are the model's.
     """
 
     prompt_length: int = 12
@@ -41,6 +43,7 @@ class Content:
     outputs: tuple[str, ...] = ()
     delivery: Delivery | None = None
     chunk_policy: ChunkPolicy | None = None
+    options: GivenOptions = field(default_factory=dict)
 
     def prompt(self, number: int) -> str:
         """What request `number` says, always the same."""
@@ -54,8 +57,8 @@ class Content:
         most = self.reply_tokens if text else self.frames and self.frames + 1
         return SamplingRequest(seed=number, max_tokens=most or None)
 
-    def segment_open(self, pipeline: Pipeline, number: int) -> session_pb2.SegmentOpen:
-        """The message that opens the one segment of a session, whatever the stage."""
+    def segment_open(self, pipeline: Pipeline, role: str, number: int) -> session_pb2.SegmentOpen:
+        """The message that opens the one segment of a session on a stage."""
         makers = {edge.producer for edge in pipeline.edges if edge.name == TEXT}
         message = session_pb2.SegmentOpen(
             sampling={
@@ -70,6 +73,8 @@ class Content:
             for edge in pipeline.edges:
                 if edge.producer != CLIENT:
                     message.delivery[edge.name] = delivery_to_proto(self.delivery)
+        for name, value in to_stage(self.options, pipeline.stage(role).options).items():
+            message.options[name].CopyFrom(option_value_to_proto(value))
         if self.chunk_policy is not None:
             message.chunk_policy.CopyFrom(policy_to_proto(self.chunk_policy))
         return message

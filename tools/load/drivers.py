@@ -6,6 +6,7 @@ import contextlib
 from collections.abc import AsyncIterator, Collection
 from typing import Protocol
 
+from antiphon.errors import InvalidArgument
 from antiphon.pipelines.graph import Pipeline
 from antiphon.pipelines.registry import pipeline_named
 from antiphon.v1 import stage_pb2
@@ -35,8 +36,8 @@ class ServiceDriver(Driver, Protocol):
 async def connected(options: LoadOptions, target: Target) -> AsyncIterator[ServiceDriver]:
     """The driver for the order's service.
 
-    Raises `FailedPrecondition` when the service at the target is another one, and
-    what describing it raises.
+    Raises `FailedPrecondition` when the service at the target is another one, `InvalidArgument`
+    for options that a stage has not, and what describing it raises.
     """
     if options.service != GATEWAY:
         async with await _stage_driver(options, target) as stage:
@@ -56,6 +57,13 @@ async def connected(options: LoadOptions, target: Target) -> AsyncIterator[Servi
 async def _stage_driver(options: LoadOptions, target: Target) -> StageDriver:
     description = await describe_role(target.grpc_address, options.service)
     pipeline = pipeline_named(description.pipeline)
+    known = {option.name for option in pipeline.stage(description.role).options}
+    if unknown := sorted(options.content.options.keys() - known):
+        raise InvalidArgument(
+            f"--option {unknown[0]}: {description.role} has no such option; it has "
+            f"{', '.join(sorted(known)) or 'none'}",
+            field=unknown[0],
+        )
     return StageDriver(
         target.grpc_address,
         pipeline,

@@ -20,6 +20,7 @@ from tools.load.content import AUDIO, Content
 from tools.load.http_stream import HttpAddress, server_sent_events
 from tools.load.measured import StageTimes, Trace
 from tools.load.openai_stream import ChatPiece, read_event
+from tools.load.request_options import to_client, to_json
 from tools.load.served import ModelUnderLoad
 
 CHAT_PATH = "/v1/chat/completions"
@@ -49,6 +50,7 @@ class GrpcDriver:
             modalities=cast("Sequence[Modality]", self.outputs),
             voice=content.voice,
             sampling=self._model.sampling(content, trace.number),
+            options=to_client(content.options, self._model.numbers),
             delivery=content.delivery,
             chunk_policy=content.chunk_policy,
         )
@@ -146,6 +148,8 @@ class HttpDriver:
         if AUDIO in self.outputs:
             voice = content.voice or next(iter(model.voices), "")
             body["audio"] = {"voice": voice, "format": "pcm16"}
+        if content.options:
+            body["options"] = to_json(content.options, model.numbers)
         if content.delivery is not None:
             body["delivery"] = content.delivery.value
         if content.chunk_policy is not None:

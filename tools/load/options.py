@@ -17,6 +17,7 @@ from tools.launcher.plan import GATEWAY, application_root, resolve, with_overrid
 from tools.load.command_line import DEFAULT_RATE, command_line
 from tools.load.content import TEXT, Content
 from tools.load.objectives import Objective
+from tools.load.request_options import read_given
 from tools.load.run import Load
 from tools.load.upstream import Pace
 
@@ -57,6 +58,7 @@ class LoadOptions:
         load = {name: value for name, value in asdict(self.load).items() if value is not None}
         content = msgspec.to_builtins(self.content)
         content["prompts"] = len(self.content.prompts)
+        content["options"] = sorted(self.content.options)
         own = {
             "target": self.target,
             "model": self.deployment.model,
@@ -131,6 +133,7 @@ def _content(given: argparse.Namespace) -> Content:
         outputs=(TEXT,) if given.text_only else (),
         delivery=Delivery(given.delivery) if given.delivery else None,
         chunk_policy=given.chunk_frames,
+        options=read_given(given.option),
     )
 
 

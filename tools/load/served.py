@@ -12,6 +12,14 @@ from tools.launcher.plan import GATEWAY
 from tools.load.content import AUDIO, TEXT, Content
 from tools.load.http_stream import HttpAddress, get
 from tools.load.kind import describe_gateway
+from tools.load.request_options import NUMBER
+
+
+class OptionUnderLoad(msgspec.Struct, frozen=True):
+    """An option of a model, and what kind of value it takes."""
+
+    name: str
+    kind: str
 
 
 class ModelUnderLoad(msgspec.Struct, frozen=True):
@@ -23,6 +31,12 @@ class ModelUnderLoad(msgspec.Struct, frozen=True):
     voices: tuple[str, ...] = ()
     sampling_stages: tuple[str, ...] = ()
     sample_rate_hz: int = 24_000
+    options: tuple[OptionUnderLoad, ...] = ()
+
+    @property
+    def numbers(self) -> tuple[str, ...]:
+        """The options that are numbers."""
+        return tuple(option.name for option in self.options if option.kind == NUMBER)
 
     def sampling(self, content: Content, number: int) -> dict[str, SamplingRequest]:
         """The sampling of each stage; under "" that of the one that reads the messages, whose
@@ -41,7 +55,14 @@ class _Models(msgspec.Struct, frozen=True):
 async def told_over_grpc(address: str) -> ModelUnderLoad:
     """The first model of `GetServerInfo`. Raises what `describe_gateway` raises."""
     models = [
-        ModelUnderLoad(m.name, m.output_kinds, m.voices, m.sampling_stages, m.sample_rate_hz)
+        ModelUnderLoad(
+            m.name,
+            m.output_kinds,
+            m.voices,
+            m.sampling_stages,
+            m.sample_rate_hz,
+            tuple(OptionUnderLoad(option.name, option.kind) for option in m.options),
+        )
         for m in await describe_gateway(address)
     ]
     return _first(models, address)

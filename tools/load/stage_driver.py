@@ -110,7 +110,8 @@ class StageDriver:
         """What goes out: the opening, the feed in its time, and the end after the report."""
         session_id = f"load-{uuid.uuid4().hex}"
         clock, started_at = asyncio.get_running_loop().time, trace.sent_at or 0.0
-        segment = self._content.segment_open(self._pipeline, trace.number)
+        role = self._description.role
+        segment = self._content.segment_open(self._pipeline, role, trace.number)
         for message in opening(session_id, self._edges, segment):
             yield message
         delay, fed_s = OwnDelay(), 0.0

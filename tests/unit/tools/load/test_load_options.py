@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
+import base64
 import json
 import socket
 from pathlib import Path
 
+import numpy as np
 import pytest
+import soundfile
 
 from antiphon.errors import InvalidArgument
+from antiphon.options import Option, OptionKind
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.segment import ChunkPolicy, Delivery
 from tools.launcher.plan import EMBEDDED_MODEL, application_root
 from tools.load.__main__ import main
 from tools.load.objectives import Objective, default_objectives
 from tools.load.options import read_options
+from tools.load.request_options import to_client, to_json, to_stage
 from tools.load.target import Target, target_at
 
 
@@ -139,3 +144,47 @@ def test_target_where_nothing_listens_is_a_message(capsys: pytest.CaptureFixture
     first, second = capsys.readouterr().err.splitlines()
     assert first.startswith("error: ")
     assert second.startswith(f"error: http://{address}: ")
+
+
+SPEED = Option("speed", OptionKind.NUMBER, least=0.5, most=2)
+VOICE = Option("voice", OptionKind.AUDIO, sample_rate_hz=8000, max_s=1)
+MOOD = Option("mood", OptionKind.TEXT)
+
+
+def wav(path: Path, rate_hz: int = 8000) -> Path:
+    soundfile.write(path, np.full((80, 2), 0.5), rate_hz, format="WAV")
+    return path
+
+
+def test_options_are_texts_numbers_and_recordings(tmp_path: Path) -> None:
+    path = wav(tmp_path / "voice.wav")
+    given = read_options(
+        ["gateway", "--option", "mood=7=8", "--option", "speed=1.5", "--option", f"voice=@{path}"]
+    ).content.options
+    file = path.read_bytes()
+    assert to_client(given, ["speed"]) == {"mood": "7=8", "speed": 1.5, "voice": file}
+    data = base64.b64encode(file).decode()
+    assert to_json(given, ["speed"])["voice"] == {"data": data, "format": "wav"}
+    told = to_stage(given, [SPEED, VOICE])
+    assert (told.keys(), told["speed"]) == ({"speed", "voice"}, 1.5)
+    assert np.asarray(told["voice"]).tolist() == [0.5] * 80
+    assert read_options(["gateway", "--option", "mood=7"]).settings()["options"] == ["mood"]
+
+
+@pytest.mark.parametrize("told", ["mood", "=sad", "voice=@missing.wav"])
+def test_what_is_no_option_is_refused(told: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"--option {told}"):
+        read_options(["gateway", "--option", told])
+    with pytest.raises(InvalidArgument, match="once"):
+        read_options(["gateway", "--option", "mood=sad", "--option", "mood=glad"])
+
+
+def test_a_stage_is_given_no_value_of_another_kind_or_rate(tmp_path: Path) -> None:
+    with pytest.raises(InvalidArgument, match="--option speed: must be a number"):
+        to_stage({"speed": "fast"}, [SPEED])
+    with pytest.raises(InvalidArgument, match=r"--option speed: must be from 0\.5 to 2"):
+        to_stage({"speed": "9"}, [SPEED])
+    with pytest.raises(InvalidArgument, match="--option mood: must be text"):
+        to_stage({"mood": wav(tmp_path / "8k.wav").read_bytes()}, [MOOD, VOICE])
+    with pytest.raises(InvalidArgument, match=r"8000 samples a second.*16000.*load the gateway"):
+        to_stage({"voice": wav(tmp_path / "16k.wav", 16_000).read_bytes()}, [VOICE])
