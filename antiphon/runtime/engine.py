@@ -127,6 +127,14 @@ class Engine(Protocol):
 
 
 @runtime_checkable
+class CountingEngine(Engine, Protocol):
+    """An engine that can tell what a segment has cost before it is complete."""
+
+    def so_far(self, key: SegmentKey) -> Completed:
+        """What it has taken and made until now, with the finish reason `CANCELLED`."""
+
+
+@runtime_checkable
 class PreparingEngine(Engine, Protocol):
     """An engine that gets a segment ready for its first step beside its thread.
 

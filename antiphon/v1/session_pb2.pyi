@@ -600,7 +600,10 @@ global___InputFinished = InputFinished
 
 @typing.final
 class CancelSegment(google.protobuf.message.Message):
-    """Ends a turn at once and parks the session."""
+    """Ends a turn at once and parks the session. The stage answers with a report whose finish
+    reason is CANCELLED once the turn holds nothing any more; nothing of the turn follows it. A
+    turn that has completed before keeps its own report.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -784,8 +787,30 @@ class SegmentOpened(google.protobuf.message.Message):
 global___SegmentOpened = SegmentOpened
 
 @typing.final
+class SegmentRefused(google.protobuf.message.Message):
+    """A segment after the first found no slot. The session is parked as before; its number is used."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SEGMENT_FIELD_NUMBER: builtins.int
+    ERROR_FIELD_NUMBER: builtins.int
+    segment: builtins.int
+    @property
+    def error(self) -> global___SessionError: ...
+    def __init__(
+        self,
+        *,
+        segment: builtins.int = ...,
+        error: global___SessionError | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["error", b"error"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["error", b"error", "segment", b"segment"]) -> None: ...
+
+global___SegmentRefused = SegmentRefused
+
+@typing.final
 class SegmentReport(google.protobuf.message.Message):
-    """What a finished segment cost on this stage. Times are seconds since the
+    """What a finished or cancelled segment cost on this stage. Times are seconds since the
     stage received SegmentOpen; 0 when the thing did not happen.
     """
 
@@ -879,6 +904,7 @@ class SessionResponse(google.protobuf.message.Message):
     ERROR_FIELD_NUMBER: builtins.int
     SEGMENT_OPENED_FIELD_NUMBER: builtins.int
     PROGRESS_FIELD_NUMBER: builtins.int
+    SEGMENT_REFUSED_FIELD_NUMBER: builtins.int
     @property
     def opened(self) -> global___SessionOpened: ...
     @property
@@ -901,6 +927,8 @@ class SessionResponse(google.protobuf.message.Message):
         whose engine hangs sends none.
         """
 
+    @property
+    def segment_refused(self) -> global___SegmentRefused: ...
     def __init__(
         self,
         *,
@@ -911,9 +939,10 @@ class SessionResponse(google.protobuf.message.Message):
         error: global___SessionError | None = ...,
         segment_opened: global___SegmentOpened | None = ...,
         progress: global___Progress | None = ...,
+        segment_refused: global___SegmentRefused | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["chunk", b"chunk", "error", b"error", "message", b"message", "opened", b"opened", "progress", b"progress", "report", b"report", "segment_opened", b"segment_opened", "suspended", b"suspended"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["chunk", b"chunk", "error", b"error", "message", b"message", "opened", b"opened", "progress", b"progress", "report", b"report", "segment_opened", b"segment_opened", "suspended", b"suspended"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["opened", "chunk", "report", "suspended", "error", "segment_opened", "progress"] | None: ...
+    def HasField(self, field_name: typing.Literal["chunk", b"chunk", "error", b"error", "message", b"message", "opened", b"opened", "progress", b"progress", "report", b"report", "segment_opened", b"segment_opened", "segment_refused", b"segment_refused", "suspended", b"suspended"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["chunk", b"chunk", "error", b"error", "message", b"message", "opened", b"opened", "progress", b"progress", "report", b"report", "segment_opened", b"segment_opened", "segment_refused", b"segment_refused", "suspended", b"suspended"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["opened", "chunk", "report", "suspended", "error", "segment_opened", "progress", "segment_refused"] | None: ...
 
 global___SessionResponse = SessionResponse

@@ -1,7 +1,7 @@
 """How far a segment has come: stage messages in, events out. Pure.
 
 It is complete when every wanted edge has had its `segment_finished` and
-every stage has sent its report or has ended its stream.
+every stage has sent its report or has ended its stream. A cancelled one needs only the latter.
 """
 
 from __future__ import annotations
@@ -52,6 +52,7 @@ class SegmentProgress:
         self._sequences = {} if sequences is None else sequences
         self._reports: dict[str, session_pb2.SegmentReport] = {}
         self._running = dict.fromkeys(lineup.roles)
+        self._cancelled = False
         self._text_role = lineup.makers.get(TEXT, "")
         self._samples_per_frame = lineup.samples_per_frame
         self._frames = self._samples = 0
@@ -61,13 +62,22 @@ class SegmentProgress:
     @property
     def complete(self) -> bool:
         """Whether nothing more is to come."""
-        return not self._running and len(self._reasons) == len(self._makers)
+        ended = self._cancelled or len(self._reasons) == len(self._makers)
+        return ended and not self._running
 
     @property
     def unfinished(self) -> tuple[str, ...]:
         """The roles that have not reported yet or still owe an edge, upstream first."""
         owing = {role for edge, role in self._makers.items() if edge not in self._reasons}
         return tuple(dict.fromkeys((*self._running, *sorted(owing))))
+
+    def cancel(self) -> None:
+        """What still comes is dropped."""
+        self._cancelled = True
+
+    def add_refusal(self, role: str) -> None:
+        """A stage had no slot for the segment."""
+        self._running.pop(role, None)
 
     def add_chunk(
         self, role: str, chunk: Chunk
@@ -80,6 +90,8 @@ class SegmentProgress:
         self._sequences[chunk.edge] = chunk.sequence + 1
         if chunk.finish_reason is not None:
             self._reasons[chunk.edge] = chunk.finish_reason
+        if self._cancelled:
+            return None
         try:
             return self._read[chunk.edge](chunk)
         except (KeyError, UnicodeDecodeError) as error:
@@ -98,7 +110,7 @@ class SegmentProgress:
         """A stage has ended its stream. Raises `Internal` when it still owes an edge."""
         self._running.pop(role, None)
         owed = [e for e, maker in self._makers.items() if maker == role and e not in self._reasons]
-        if owed:
+        if owed and not self._cancelled:
             raise Internal(
                 f"the stage {role} ended the session before it had finished {owed[0]}",
                 stage=role,
@@ -121,7 +133,7 @@ class SegmentProgress:
             completion_audio_frames=frames,
             completion_image_tokens=self._images.positions,
         )
-        reasons = self._reasons.values()
+        reasons = {*self._reasons.values(), *([FinishReason.CANCELLED] * self._cancelled)}
         reason = next(each for each in _WORST_FIRST if each in reasons)
         return SegmentFinished(reason, usage, dict(self._reports))
 

@@ -10,9 +10,10 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
-from antiphon.errors import DeadlineExceeded
+from antiphon.errors import AntiphonError, DeadlineExceeded
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_from_proto
+from antiphon.wire.convert import error_from_proto
 from gateway.calls.events import AudioProduced, Event, SegmentFinished, SegmentStarted
 from gateway.calls.progress import SegmentProgress
 from gateway.outputs import AUDIO
@@ -25,7 +26,11 @@ StageMessage = tuple[str, session_pb2.SessionResponse | None]
 
 
 class CallSegment:
-    """The events of one segment, an async iterator, from `SegmentStarted` to `SegmentFinished`."""
+    """The events of one segment, an async iterator, from `SegmentStarted` to `SegmentFinished`.
+
+    One that found no slot on a stage raises `ResourceExhausted` once the others have freed it; the
+    session goes on.
+    """
 
     def __init__(
         self,
@@ -47,6 +52,8 @@ class CallSegment:
         self._deadline = time.monotonic() + opening.deadline_s
         self._until_deadline = False
         self._idle: asyncio.Timeout | None = None
+        self._cancelled = False
+        self._refusal: AntiphonError | None = None
         self._started: SegmentStarted | None = started
         self._waiting: Event | None = None
         self._given: Event | None = None
@@ -62,6 +69,8 @@ class CallSegment:
         if self.over:
             raise StopAsyncIteration
         self._credit_taken()
+        if self._cancelled and not isinstance(self._waiting, SegmentFinished):
+            self._waiting = None
         event = self._waiting or await self._next_event()
         self._waiting = None
         if self._started is not None:
@@ -70,6 +79,17 @@ class CallSegment:
         self.over = isinstance(event, SegmentFinished)
         self._given = event
         return event
+
+    def cancel(self) -> None:
+        """Stop the segment on all stages: no delta follows, only `SegmentFinished`.
+
+        That comes when every stage has freed the segment; the session then takes another.
+        Of one that is over, nothing happens.
+        """
+        if not (self.over or self._cancelled):
+            self._cancelled = True
+            self._progress.cancel()
+            self._session.cancel_segment(self.number)
 
     def extend(self) -> None:
         """A stage works on its part: the idle clock starts again."""
@@ -91,6 +111,9 @@ class CallSegment:
             if event is not None:
                 return event
         self._session.segment_over(last=self._last)
+        if self._refusal is not None:
+            self.over = True
+            raise self._refusal
         return self._progress.finished()
 
     async def _next_message(self) -> StageMessage:
@@ -120,6 +143,10 @@ class CallSegment:
         """Take note of a message. Raises `AntiphonError` when it breaks the protocol."""
         if response is None:
             self._progress.add_end(role)
+        elif response.HasField("segment_refused"):
+            self._refusal = self._refusal or error_from_proto(response.segment_refused.error)
+            self.cancel()
+            self._progress.add_refusal(role)
         elif response.HasField("report"):
             self._progress.add_report(role, response.report)
         elif response.HasField("chunk"):

@@ -141,6 +141,11 @@ class Session:
         """Let the producer of an edge to the client send so many positions in all."""
         self._streams[self._lineup.producer(edge).role].credit(edge, segment, positions)
 
+    def cancel_segment(self, segment: int) -> None:
+        """End a segment on all stages; each reports it when it holds nothing of it any more."""
+        for stream in self._streams.values():
+            stream.cancel_segment(segment)
+
     def segment_over(self, *, last: bool) -> None:
         """All stages have completed the segment, and have the session parked."""
         if last:
@@ -219,9 +224,7 @@ class Session:
     async def _receive(self, role: str, response: session_pb2.SessionResponse) -> None:
         match response.WhichOneof("message"):
             case "opened" | "segment_opened":
-                self._unopened.discard(role)
-                if not self._unopened:
-                    self._all_opened.set()
+                self._answered(role)
             case "error":
                 self._fail_by_word(role, error_from_proto(response.error))
             case "suspended":
@@ -230,9 +233,17 @@ class Session:
                 log.warning("%s: %s lost its link for a while", self.session_id, role)
             case "progress":
                 self._progressed(role, response.progress.segment)
-            case _:
+            case message:
+                if message == "segment_refused":
+                    self._answered(role)
                 await self._all_opened.wait()
                 await self._mailbox.put((role, response))
+
+    def _answered(self, role: str) -> None:
+        """A stage has opened the segment, or has refused to."""
+        self._unopened.discard(role)
+        if not self._unopened:
+            self._all_opened.set()
 
     def _progressed(self, role: str, segment: int) -> None:
         """A stage works on its part: the idle clock starts again, and so do those of the stages

@@ -23,7 +23,7 @@ class StageStream:
     def __init__(self, stage: Replica, opening: session_pb2.SessionOpen) -> None:
         self.role = stage.role
         self.address = stage.address
-        # At most one segment's beginning: the next is opened when that is over.
+        # At most one segment's beginning and its end: the next is opened when that is over.
         self._pending: list[session_pb2.SessionRequest] = [session_pb2.SessionRequest(open=opening)]
         self._credits: dict[str, session_pb2.OutputCredit] = {}
         self._progressed: int | None = None
@@ -40,8 +40,14 @@ class StageStream:
     ) -> None:
         """Open another segment, once all stages are done with the one before it."""
         self._credits.clear()
-        self._pending = [session_pb2.SessionRequest(segment_open=opening)]
+        self._pending.append(session_pb2.SessionRequest(segment_open=opening))
         self._pending += [session_pb2.SessionRequest(chunk=chunk) for chunk in chunks]
+        self._changed.set()
+
+    def cancel_segment(self, segment: int) -> None:
+        """End a segment at once; the stage reports it when it holds nothing of it any more."""
+        ending = session_pb2.CancelSegment(segment=segment)
+        self._pending.append(session_pb2.SessionRequest(cancel_segment=ending))
         self._changed.set()
 
     def half_close(self) -> None:

@@ -81,6 +81,24 @@ class Session:
                 return
         raise AssertionError("no segment followed")
 
+    async def cancelled_segment(self) -> int:
+        """Wait until the gateway cancels a segment; its number."""
+        async for request in self.requests:
+            if request.HasField("cancel_segment"):
+                return request.cancel_segment.segment
+        raise AssertionError("no segment was cancelled")
+
+    async def refuse_segment(self, error: AntiphonError) -> None:
+        """Wait for another segment and refuse it."""
+        async for request in self.requests:
+            if request.HasField("segment_open"):
+                refused = session_pb2.SegmentRefused(
+                    segment=request.segment_open.segment, error=error_to_proto(error)
+                )
+                await self._context.write(session_pb2.SessionResponse(segment_refused=refused))
+                return
+        raise AssertionError("no segment followed")
+
     async def chunk(
         self,
         edge: str,

@@ -18,7 +18,8 @@ from fake_stages import (
 from gateway_door import Door
 
 from antiphon.conversation import ConversationMessage, TextPart
-from antiphon.errors import FailedPrecondition, Unavailable
+from antiphon.errors import FailedPrecondition, ResourceExhausted, Unavailable
+from antiphon.segment import FinishReason
 from gateway.calls.events import AudioProduced, Event, SegmentFinished, SegmentStarted, TextProduced
 from gateway.calls.order import Order
 
@@ -95,3 +96,77 @@ async def test_segment_is_refused_when_a_stage_was_lost_between_segments(door: D
         assert caught.value.stage == CODE2WAV
         with pytest.raises(Unavailable, match="the link broke"):
             await session.ask(order("Once more"), last=False)
+
+
+async def interrupted(session: Session) -> None:
+    """Begin, be cancelled, send a little more and report; then answer the next as usual."""
+    await session.opened()
+    if session.role == THINKER:
+        await session.text("Hello")
+    if session.role == CODE2WAV:
+        await session.audio(1, 0)
+    assert await session.cancelled_segment() == 0
+    if session.role == CODE2WAV:
+        # Was on its way already.
+        await session.audio(1, 1365)
+    await session.report(FinishReason.CANCELLED, input_positions=20, output_positions=3)
+    await session.next_segment()
+    await USUAL[session.role](session)
+
+
+async def test_cancelled_segment_yields_no_more_and_the_next_is_whole(door: Door) -> None:
+    for role in ROLES:
+        door.fakes[role].script = interrupted
+    async with door.gateway.calls.session(BOTH) as session:
+        segment = await session.ask(order("Tell me a story"), last=False)
+        begun: list[Event] = []
+        async for event in segment:
+            begun.append(event)
+            if {TextProduced, AudioProduced} <= {type(each) for each in begun}:
+                segment.cancel()
+                segment.cancel()
+                break
+        with pytest.raises(FailedPrecondition, match="another is open"):
+            await session.ask(order("too early"), last=False)
+        rest = [event async for event in segment]
+        (finished,) = rest
+        assert isinstance(finished, SegmentFinished)
+        assert finished.finish_reason is FinishReason.CANCELLED
+        assert finished.usage.completion_tokens == 3
+        assert set(finished.reports) == set(ROLES)
+        segment.cancel()
+        again = await session.ask(order("Go on"), last=True)
+        events = [event async for event in again]
+        assert text_of(events) == "".join(TEXTS)
+        assert isinstance(events[-1], SegmentFinished)
+        assert events[-1].finish_reason is FinishReason.STOP
+        assert events[-1].usage.completion_audio_frames == sum(FRAMES)
+
+
+async def test_segment_that_finds_no_slot_leaves_the_session(door: Door) -> None:
+    async def give_way(session: Session) -> None:
+        await USUAL[session.role](session)
+        await session.next_segment()
+        assert await session.cancelled_segment() == 1
+        await session.report(FinishReason.CANCELLED)
+        await session.next_segment()
+        await USUAL[session.role](session)
+
+    async def be_full(session: Session) -> None:
+        await make_waves(session)
+        await session.refuse_segment(ResourceExhausted("full", retry_after_s=3.0))
+        await session.next_segment()
+        await make_waves(session)
+
+    for role in (THINKER, TALKER):
+        door.fakes[role].script = give_way
+    door.fakes[CODE2WAV].script = be_full
+    async with door.gateway.calls.session(BOTH) as session:
+        assert [event async for event in await session.ask(order("Hi"), last=False)]
+        refused = await session.ask(order("And?"), last=False)
+        with pytest.raises(ResourceExhausted, match="full") as caught:
+            assert [event async for event in refused]
+        assert caught.value.retry_after_s == 3.0
+        assert [event async for event in refused] == []
+        events = [event async for event in await session.ask(order("Now?"), last=True)]
+        assert text_of(events) == "".join(TEXTS)

@@ -39,6 +39,7 @@ from antiphon.runtime.session.instructions import (
     Progress,
     Report,
     SegmentOpened,
+    SegmentRefused,
     Suspended,
 )
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
@@ -304,6 +305,9 @@ def _response(
         case Progress(key):
             progress = session_pb2.Progress(segment=key.segment)
             return session_pb2.SessionResponse(progress=progress)
+        case SegmentRefused(key, error):
+            refused = session_pb2.SegmentRefused(segment=key.segment, error=error_to_proto(error))
+            return session_pb2.SessionResponse(segment_refused=refused)
         case Report():
             return session_pb2.SessionResponse(report=_report(told))
         case End(_, error) if error is not None:

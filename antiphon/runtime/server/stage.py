@@ -42,6 +42,7 @@ from antiphon.runtime.session.instructions import (
     Release,
     Report,
     SegmentOpened,
+    SegmentRefused,
     Send,
     Suspended,
     Told,
@@ -327,7 +328,7 @@ class Stage:
                 self._links.send_nowait(destination.address, chunk)
             case Opened(session_id) | Suspended(session_id):
                 self._reply(session_id, instruction)
-            case SegmentOpened(key) | Report(key):
+            case SegmentOpened(key) | SegmentRefused(key) | Report(key):
                 self._reply(key.session_id, instruction)
             case Progress(key):
                 self._tell_progress(key.session_id, instruction)

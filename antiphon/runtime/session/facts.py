@@ -13,7 +13,7 @@ from msgspec import Struct
 
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError
-from antiphon.runtime.engine import EngineEvent
+from antiphon.runtime.engine import Completed, EngineEvent
 from antiphon.runtime.session.instructions import Destination, Refuse
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
 from antiphon.segment import SegmentKey
@@ -164,8 +164,8 @@ class EngineStepped(Struct, frozen=True):
     A round without a step has `step_segments` 0. `worked_on` are the segments that took part in
     the step, or that wait to be got ready and have moved up. `standing` is of those where it has
     changed, and of those worked on without output; `busy_s` the engine's time on those that have
-    completed. `error` means that the engine's state is unknown, and `fatal` that no round
-    follows: it cannot go on.
+    completed or are `released`: they were cancelled and hold nothing any more. `error` means that
+    the engine's state is unknown, and `fatal` that no round follows: it cannot go on.
     """
 
     events: Sequence[EngineEvent] = ()
@@ -174,13 +174,15 @@ class EngineStepped(Struct, frozen=True):
     step_s: float = 0.0
     step_segments: int = 0
     worked_on: frozenset[SegmentKey] = frozenset()
+    released: Sequence[Completed] = ()
     error: AntiphonError | None = None
     fatal: bool = False
 
     @property
     def is_empty(self) -> bool:
         """Whether there is nothing to tell."""
-        return not (self.events or self.standing or self.step_segments or self.error)
+        told = self.events or self.standing or self.released
+        return not (told or self.step_segments or self.error)
 
 
 @dataclass(frozen=True, slots=True)

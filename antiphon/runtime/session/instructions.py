@@ -49,9 +49,10 @@ class Limit(Struct, frozen=True):
 
 @dataclass(frozen=True, slots=True)
 class Release:
-    """Engine: free a segment."""
+    """Engine: free a segment. That of one that was `cancelled` is told when it has happened."""
 
     key: SegmentKey
+    cancelled: bool = False
 
 
 class Send(Struct, frozen=True):
@@ -73,6 +74,14 @@ class SegmentOpened:
     """Stream: the segment has its slot."""
 
     key: SegmentKey
+
+
+@dataclass(frozen=True, slots=True)
+class SegmentRefused:
+    """Stream: the segment found no slot; the session is parked."""
+
+    key: SegmentKey
+    error: AntiphonError
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,7 +146,7 @@ class Grant(Struct, frozen=True):
 
 
 EngineCommand = Admit | Feed | Limit | Release
-Told = Opened | SegmentOpened | Report | Progress | Suspended | End
+Told = Opened | SegmentOpened | SegmentRefused | Report | Progress | Suspended | End
 Instruction = EngineCommand | Send | Told | Refuse | Grant
 Instructions = Sequence[Instruction]
 
@@ -149,7 +158,7 @@ def session_of(instruction: Instruction) -> str:
             return chunk.session_id
         case Admit(key) | Feed(key) | Limit(key) | Release(key) | Grant(_, key):
             return key.session_id
-        case SegmentOpened(key) | Report(key) | Progress(key):
+        case SegmentOpened(key) | SegmentRefused(key) | Report(key) | Progress(key):
             return key.session_id
         case Opened(session_id) | Suspended(session_id) | End(session_id) | Refuse(_, session_id):
             return session_id

@@ -55,13 +55,16 @@ class LiveSessions:
         """The open segments."""
         return (each.segment for each in self._by_id.values() if each.segment is not None)
 
-    def check_slots(self) -> None:
-        """Raise `ResourceExhausted` unless a slot is free."""
+    def no_slot(self) -> ResourceExhausted | None:
+        """What refuses a segment; None while a slot is free."""
         slots = self._plan.limits.slots
-        if sum(segment.in_engine for segment in self.segments()) >= slots:
-            raise ResourceExhausted(
-                f"{self._plan.role}: all {slots} slots are taken", retry_after_s=1.0
-            )
+        if sum(segment.in_engine for segment in self.segments()) < slots:
+            return None
+        return ResourceExhausted(
+            f"{self._plan.role}: all {slots} slots are taken",
+            stage=self._plan.role,
+            retry_after_s=1.0,
+        )
 
     def act(
         self, session_id: str, act: Callable[[LiveSession], list[Instruction]]
@@ -90,7 +93,7 @@ class LiveSessions:
 
     def end_if_done(self, session: LiveSession) -> list[Instruction]:
         """End a session whose client has no more for it, once its segment has ended."""
-        if not session.client_done or session.state is State.OPEN:
+        if not session.client_done or session.state is State.OPEN or session.releasing:
             return []
         return self.end(session, Event.CLIENT_DONE, None)
 

@@ -8,6 +8,7 @@ ends a session by itself.
 from __future__ import annotations
 
 from collections import deque
+from dataclasses import replace
 
 from antiphon.chunk import Chunk
 from antiphon.errors import (
@@ -32,6 +33,7 @@ from antiphon.runtime.session.instructions import (
     Progress,
     Release,
     SegmentOpened,
+    SegmentRefused,
     Send,
 )
 from antiphon.runtime.session.outlet import Outlet, Piece
@@ -61,6 +63,8 @@ class LiveSession:
         self._inbox = Inbox(request.attempt)
         self._next_segment = 0
         self._last_opened = False
+        # Segments that were cancelled and that the engine has yet to release.
+        self._releasing: dict[SegmentKey, Segment] = {}
         self._early: deque[Chunk] = deque()
         self._early_bytes = 0
         self._sequences: dict[str, int] = {}
@@ -75,12 +79,7 @@ class LiveSession:
 
     def open_segment(self, request: SegmentRequest, now: float) -> list[Instruction]:
         """Start a segment; what came early for it is delivered at once."""
-        if request.segment != self._next_segment:
-            raise FailedPrecondition(
-                f"segment {request.segment} was opened, {self._next_segment} is next"
-            )
-        if self._last_opened:
-            raise FailedPrecondition(f"segment {request.segment} was opened after the last one")
+        self._check_next(request.segment)
         self._plan.check_options(request.options)
         self.become(Event.SEGMENT_OPENED)
         self._last_opened = request.last
@@ -103,6 +102,26 @@ class LiveSession:
         self.segment.in_engine = True
         return [SegmentOpened(key), Admit(key, settings), *self.segment.limits(), *fed]
 
+    def refuse_segment(
+        self, request: SegmentRequest, error: AntiphonError, now: float
+    ) -> list[Instruction]:
+        """Use up a segment's number without opening it. Raises the error for a first segment."""
+        self._check_next(request.segment)
+        if not request.segment:
+            raise error
+        self._next_segment += 1
+        self._idle_since = now
+        self._early, self._early_bytes = deque(), 0
+        self._tally.ended(Outcome.REFUSED, error)
+        return [SegmentRefused(SegmentKey(self.session_id, request.segment), error)]
+
+    def _check_next(self, segment: int) -> None:
+        """Raise `FailedPrecondition` unless this segment may be opened."""
+        if segment != self._next_segment:
+            raise FailedPrecondition(f"segment {segment} was opened, {self._next_segment} is next")
+        if self._last_opened:
+            raise FailedPrecondition(f"segment {segment} was opened after the last one")
+
     def input_finished(self, segment: int, now: float) -> list[Instruction]:
         """The client sends no more: its edges that are still open end here."""
         if self.segment is None or self.segment.key.segment != segment:
@@ -121,6 +140,31 @@ class LiveSession:
         """End the open segment; another may follow, in time."""
         self._idle_since = now
         return self.drop_segment(outcome)
+
+    def cancel_segment(self, number: int, now: float) -> list[Instruction]:
+        """End the open segment if it has this number. It is reported when it holds nothing."""
+        segment = self.segment
+        if segment is None or segment.key.segment != number:
+            return []
+        dropped = self.park(Outcome.CANCELLED, now)
+        if not dropped and segment.completed is not None:
+            cost = replace(segment.completed, finish_reason=FinishReason.CANCELLED)
+            return [segment.report(cost)]
+        self._releasing[segment.key] = segment
+        return [Release(segment.key, cancelled=True)]
+
+    @property
+    def releasing(self) -> bool:
+        """Whether the engine has yet to release a segment that was cancelled."""
+        return bool(self._releasing)
+
+    def released(self, cost: Completed, busy_s: float) -> list[Instruction]:
+        """The engine has released a segment that was cancelled."""
+        segment = self._releasing.pop(cost.key, None)
+        if segment is None:
+            return []
+        segment.busy_s = busy_s
+        return [segment.report(cost)]
 
     def drop_segment(
         self, outcome: Outcome, error: AntiphonError | None = None

@@ -114,11 +114,12 @@ class SessionTable:
         return done
 
     def _open_segment(self, fact: facts.SegmentRequested, now: float) -> list[Instruction]:
-        """Open a segment in a free slot."""
+        """Open a segment in a free slot. Without one a session ends that has had none so far."""
 
         def act(session: LiveSession) -> list[Instruction]:
             try:
-                self._sessions.check_slots()
+                if (full := self._sessions.no_slot()) is not None:
+                    return session.refuse_segment(fact.request, full, now)
                 return session.open_segment(fact.request, now)
             except AntiphonError as error:
                 if session.segment is None:
@@ -134,9 +135,8 @@ class SessionTable:
 
     def _cancel_segment(self, fact: facts.SegmentCancelled, now: float) -> list[Instruction]:
         def act(session: LiveSession) -> list[Instruction]:
-            if session.segment is None or session.segment.key.segment != fact.segment:
-                return []
-            return [*session.park(Outcome.CANCELLED, now), *self._sessions.end_if_done(session)]
+            done = session.cancel_segment(fact.segment, now)
+            return [*done, *self._sessions.end_if_done(session)]
 
         return self._sessions.act(fact.session_id, act)
 
@@ -241,6 +241,12 @@ class SessionTable:
             if (session := self._sessions.with_segment(key)) is not None:
                 note = partial(LiveSession.note_standing, worked_on=key in fact.worked_on)
                 done += self._sessions.guard(session, note, standing, now)
+                touched[session.session_id] = session
+        for cost in fact.released:
+            if (session := self._sessions.by_id.get(cost.key.session_id)) is not None:
+                busy_s = fact.busy_s.get(cost.key, 0.0)
+                done += self._sessions.guard(session, LiveSession.released, cost, busy_s)
+                done += self._sessions.end_if_done(session)
                 touched[session.session_id] = session
         self._sessions.note_deadlines(touched.values())
         if fact.error is not None:

@@ -60,11 +60,14 @@ class EngineMailbox:
         return _hand_out(waiting)
 
     def _release(self, release: Release) -> None:
-        """Drop what waits for the segment; the engine must know only what it was told before."""
+        """Drop what waits for the segment; the engine must know only what it was told before.
+
+        The release of a cancelled one stays, so that it is told.
+        """
         dropped = self._waiting.pop(release.key, [])
         self._commands -= len(dropped)
         self._bytes -= sum(map(_size, dropped))
-        if not any(isinstance(each, Admit) for each in dropped):
+        if release.cancelled or not any(isinstance(each, Admit) for each in dropped):
             self._add(release, 0)
 
     def _add(self, command: EngineCommand, size: int) -> None:

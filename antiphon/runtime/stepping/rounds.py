@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from antiphon.errors import AntiphonError, Internal, Unavailable
 from antiphon.runtime.engine import (
     Completed,
+    CountingEngine,
     Emitted,
     Engine,
     EngineEvent,
@@ -27,7 +28,7 @@ from antiphon.runtime.engine import (
 )
 from antiphon.runtime.session.facts import EngineStepped, Standing
 from antiphon.runtime.session.instructions import Admit, EngineCommand, Feed, Limit, Release
-from antiphon.segment import SegmentKey
+from antiphon.segment import FinishReason, SegmentKey
 
 FAILURES_TO_GIVE_UP = 3
 # A guess at how long a restart takes, for whoever wants to try again.
@@ -69,11 +70,14 @@ class EngineRounds:
     ) -> None:
         self._engine = engine
         self._preparing = engine if isinstance(engine, PreparingEngine) else None
+        self._counting = engine if isinstance(engine, CountingEngine) else None
         self._counted_by = counted_by
         self._is_fatal = is_fatal
         self._failures = 0
         self._queued: frozenset[SegmentKey] = frozenset()
         self._admitted: dict[SegmentKey, _Running] = {}
+        # Of this round: what was cancelled and is released, and the time spent on it.
+        self._cancelled: dict[SegmentKey, tuple[Completed, float]] = {}
 
     @property
     def has_segments(self) -> bool:
@@ -89,6 +93,7 @@ class EngineRounds:
         """One round."""
         touched: set[SegmentKey] = set()
         events: list[EngineEvent] = []
+        self._cancelled.clear()
         try:
             for command in commands:
                 events += self._apply(command, touched)
@@ -116,10 +121,13 @@ class EngineRounds:
                     running = self._admitted[key]
                     running.limits[edge] = positions
                     running.note_limits()
-                case Release(key) if key in self._admitted:
-                    del self._admitted[key]
-                    touched.discard(key)
-                    self._engine.release(key)
+                case Release(key, cancelled):
+                    cost = self._cost(key) if cancelled else None
+                    if self._admitted.pop(key, None) is not None:
+                        touched.discard(key)
+                        self._engine.release(key)
+                    if cost is not None:
+                        self._cancelled[key] = cost
         except AntiphonError as error:
             return [Failed(command.key, error)]
         except Exception as error:
@@ -153,7 +161,18 @@ class EngineRounds:
             for event in events
             if isinstance(event, Completed) and event.key in self._admitted
         }
-        return EngineStepped(tuple(events), standing, busy_s, step_s, len(ready), worked_on)
+        busy_s |= {key: spent_s for key, (_, spent_s) in self._cancelled.items()}
+        released = tuple(cost for cost, _ in self._cancelled.values())
+        return EngineStepped(
+            tuple(events), standing, busy_s, step_s, len(ready), worked_on, released
+        )
+
+    def _cost(self, key: SegmentKey) -> tuple[Completed, float]:
+        """What a segment has cost so far, counts and seconds."""
+        running = self._admitted.get(key)
+        if running is None or self._counting is None:
+            return Completed(key, FinishReason.CANCELLED, 0, 0), running.busy_s if running else 0.0
+        return self._counting.so_far(key), running.busy_s
 
     def _standing(
         self, keys: Iterable[SegmentKey], silent: Collection[SegmentKey]

@@ -107,6 +107,11 @@ class FakeEngine:
         self.stepped.put_nowait(len(events))
         return events
 
+    def so_far(self, key: SegmentKey) -> Completed:
+        """What was decoded until now."""
+        frames = self.segments[key].decoded
+        return Completed(key, FinishReason.CANCELLED, frames, frames * SAMPLES_PER_FRAME)
+
     def release(self, key: SegmentKey) -> None:
         """Forget a segment."""
         del self.segments[key]

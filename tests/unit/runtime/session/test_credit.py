@@ -242,7 +242,7 @@ def test_cancelled_segment_leaves_the_next_one_a_full_window() -> None:
     stages = TwoStages(FRAMES, WINDOWS, policy=POLICY)
     stages.run(client=False)
     table = stages.talker.table
-    assert table.handle(SegmentCancelled("s", 0), 0.0) == [Release(KEY)]
+    assert table.handle(SegmentCancelled("s", 0), 0.0) == [Release(KEY, cancelled=True)]
     turn = SegmentRequest(1, SamplingRequest(), "", frozenset({"audio"}), {}, POLICY)
     admission = table.handle(SegmentRequested("s", turn), 0.0)
     assert admission[2:] == [Limit(SegmentKey("s", 1), "codes", 12)]

@@ -33,6 +33,7 @@ from antiphon.runtime.session.instructions import (
     Feed,
     Instruction,
     Release,
+    Report,
     Send,
 )
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StageLimits, StagePlan
@@ -67,6 +68,8 @@ class Table(RuleBasedStateMachine):
         self.ended: set[str] = set()
         self.sent: dict[tuple[str, str], int] = {}
         self.sequence: Counter[str] = Counter()
+        self.cancelled: set[SegmentKey] = set()
+        self.reported: set[SegmentKey] = set()
 
     def take(self, instructions: list[Instruction]) -> None:
         for each in instructions:
@@ -78,9 +81,16 @@ class Table(RuleBasedStateMachine):
                 case Feed(key):
                     assert key in self.admitted, "only admitted segments are fed"
                     self.fed[key] += 1
-                case Release(key):
+                case Release(key, cancelled):
                     assert key in self.admitted, "only admitted segments are released"
                     self.admitted.remove(key)
+                    if cancelled:
+                        self.cancelled.add(key)
+                case Report(key):
+                    assert key not in self.cancelled, "what is cancelled is reported when free"
+                    assert key not in self.reported, "a segment is reported once"
+                    assert key.session_id not in self.ended, "nothing after the end"
+                    self.reported.add(key)
                 case Send(_, chunk):
                     at = (chunk.session_id, chunk.edge)
                     assert chunk.sequence == self.sent.get(at, 0), "numbers have no gap"
@@ -124,6 +134,14 @@ class Table(RuleBasedStateMachine):
     @rule(name=names, number=st.integers(0, 2))
     def cancel(self, name: str, number: int) -> None:
         self.take(self.table.handle(SegmentCancelled(name, number), self.now))
+
+    @rule()
+    def release_cancelled(self) -> None:
+        freed, self.cancelled = self.cancelled, set()
+        told = tuple(Completed(key, FinishReason.CANCELLED, 0, 0) for key in sorted(freed))
+        waiting = {key for key in freed if self.table.state(key.session_id) is not None}
+        self.take(self.table.handle(EngineStepped(released=told), self.now))
+        assert waiting <= self.reported, "what the engine has released is reported"
 
     @rule(name=names)
     def client_done(self, name: str) -> None:
