@@ -7,7 +7,8 @@ import pytest
 
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.runtime.session.facts import Standing
-from antiphon.runtime.session.instructions import Admit, EngineCommand, Feed
+from antiphon.runtime.session.instructions import Admit, EngineCommand, Feed, Release
+from antiphon.runtime.stepping.mailbox import EngineMailbox
 from antiphon.runtime.stepping.rounds import EngineRounds
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING, FakeEngine
@@ -50,3 +51,14 @@ def test_standing_is_told_when_it_has_changed_and_no_more(rounds: EngineRounds) 
     for accepted in (1, 2):
         assert rounds.run([frame(ONE)]).standing == {ONE: Standing("codes", accepted)}
     assert rounds.run([Admit(OTHER, SETTINGS)]).standing == {OTHER: Standing("codes", 0)}
+
+
+def test_segment_that_is_cancelled_before_the_engine_has_seen_it_is_told_as_released() -> None:
+    mailbox, engine = EngineMailbox(1 << 20), FakeEngine()
+    key = SegmentKey("s", 0)
+    mailbox.put(Admit(key, SETTINGS))
+    mailbox.put(Release(key, cancelled=True))
+    stepped = EngineRounds(engine, {}).run(mailbox.take())
+    assert [(each.key, each.output_positions) for each in stepped.released] == [(key, 0)]
+    assert not engine.admitted
+    assert not stepped.is_empty
