@@ -263,36 +263,6 @@ async def test_segments_start_afresh_on_one_session(served: RunningStage) -> Non
         assert (await session.read("report")).report.segment == number
 
 
-async def test_cancelled_segment_is_reported_when_the_engine_holds_nothing_of_it(
-    served: RunningStage, engine: FakeEngine
-) -> None:
-    session = Session(served, "barge")
-    await session.send(*opening("barge"))
-    await session.opened()
-    await session.send(Request(chunk=chunk_to_proto(codes_chunk("barge", 0, [1, 2]))))
-    await session.audio()
-    engine.gate.clear()
-    await session.send(Request(chunk=chunk_to_proto(codes_chunk("barge", 1, [3]))))
-    assert await asyncio.to_thread(engine.in_step.wait, 10)
-    cancel = session_pb2.CancelSegment(segment=0)
-    again = session_pb2.SegmentOpen(segment=1, outputs=["audio"])
-    await session.send(Request(cancel_segment=cancel), Request(segment_open=again))
-    # The next is open at once; the report waits for the engine, which is in a step.
-    assert (await session.read("segment_opened")).segment_opened.segment == 1
-    assert SegmentKey("barge", 0) in engine.segments
-    engine.gate.set()
-    report = (await session.read("report")).report
-    assert (report.segment, report.finish_reason) == (0, chunk_pb2.FINISH_REASON_CANCELLED)
-    assert SegmentKey("barge", 0) not in engine.segments
-    # The step that was under way decoded the third frame; nobody gets it.
-    assert (report.input_positions, report.output_positions) == (3, 12)
-    piece = codes_chunk("barge", 2, [7], end=True, segment=1)
-    await session.send(Request(chunk=chunk_to_proto(piece)))
-    audio = await session.audio()
-    assert (audio.segment, audio.position, audio.sequence) == (1, 0, 1)
-    assert audio.tensors["samples"].tolist() == [7.0] * 4
-
-
 @pytest.mark.parametrize(
     ("requests", "code", "field"),
     [

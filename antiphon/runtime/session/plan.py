@@ -10,7 +10,7 @@ from antiphon.chunk import MAX_NAME
 from antiphon.deployment.schema import GatewayConfig, StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.options import Option, OptionValue
-from antiphon.pipelines.graph import Edge, Pipeline
+from antiphon.pipelines.graph import CLIENT, Edge, Pipeline
 from antiphon.runtime.session.instructions import Destination
 from antiphon.sampling import Sampling, SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
@@ -107,6 +107,16 @@ class StagePlan:
                 raise InvalidArgument(f"{field}: must be from 1 to {MAX_WINDOW}", field=field)
             if edge is not None and not edge.governed:
                 raise InvalidArgument(f"{field}: no credit governs this edge", field=field)
+
+    def live_outputs(
+        self, request: SegmentRequest, routes: Mapping[str, tuple[Destination, ...]]
+    ) -> list[Edge]:
+        """Output edges that have a destination; those to the client also must be wanted."""
+        return [
+            edge
+            for name, edge in self.outputs.items()
+            if routes.get(name) and (edge.consumers != (CLIENT,) or name in request.outputs)
+        ]
 
     def check_options(self, values: Mapping[str, OptionValue]) -> None:
         """Raise `InvalidArgument` for an option that this stage does not read, or a bad value."""

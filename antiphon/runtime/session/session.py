@@ -7,23 +7,20 @@ ends a session by itself.
 
 from __future__ import annotations
 
-from collections import deque
 from dataclasses import replace
 
 from antiphon.chunk import Chunk
 from antiphon.errors import (
     AntiphonError,
     DeadlineExceeded,
-    FailedPrecondition,
     Internal,
     InvalidArgument,
-    ResourceExhausted,
 )
 from antiphon.pipelines.graph import CLIENT, Edge
 from antiphon.runtime.engine import Completed, Emitted, InputChunk, SegmentSettings
 from antiphon.runtime.session.credit import Credit, Intake
 from antiphon.runtime.session.facts import ChunkArrived, Credited, Standing
-from antiphon.runtime.session.inbox import Inbox, held_size
+from antiphon.runtime.session.inbox import Inbox
 from antiphon.runtime.session.instructions import (
     Admit,
     Destination,
@@ -39,6 +36,7 @@ from antiphon.runtime.session.instructions import (
 from antiphon.runtime.session.outlet import Outlet, Piece
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StagePlan
 from antiphon.runtime.session.segment import Segment
+from antiphon.runtime.session.segment_order import SegmentOrder
 from antiphon.runtime.session.states import Event, State, follow
 from antiphon.runtime.session.tally import Outcome, Tally
 from antiphon.segment import FinishReason, SegmentKey
@@ -61,12 +59,9 @@ class LiveSession:
         self._attempt = request.attempt
         self._stall_timeout_s = request.stall_timeout_s or plan.limits.stall_timeout_s
         self._inbox = Inbox(request.attempt)
-        self._next_segment = 0
-        self._last_opened = False
+        self._order = SegmentOrder(plan.limits.hold_bytes)
         # Segments that were cancelled and that the engine has yet to release.
         self._releasing: dict[SegmentKey, Segment] = {}
-        self._early: deque[Chunk] = deque()
-        self._early_bytes = 0
         self._sequences: dict[str, int] = {}
         self._links: dict[str, str] = {}
         self._idle_since = now
@@ -79,12 +74,11 @@ class LiveSession:
 
     def open_segment(self, request: SegmentRequest, now: float) -> list[Instruction]:
         """Start a segment; what came early for it is delivered at once."""
-        self._check_next(request.segment)
+        self._order.check(request.segment)
         self._plan.check_options(request.options)
         self.become(Event.SEGMENT_OPENED)
-        self._last_opened = request.last
-        self._next_segment += 1
-        live = self._live_outputs(request)
+        early, self._order.ended = self._order.use(), request.last
+        live = self._plan.live_outputs(request, self._routes)
         key = SegmentKey(self.session_id, request.segment)
         deadline = now + request.deadline_s if request.deadline_s else None
         outlets = {edge.name: self._outlet(edge, request) for edge in live}
@@ -97,7 +91,6 @@ class LiveSession:
             frozenset(outlets),
             request.options,
         )
-        early, self._early, self._early_bytes = self._early, deque(), 0
         fed = [each for chunk in early for each in self._sort(chunk, now)]
         self.segment.in_engine = True
         return [SegmentOpened(key), Admit(key, settings), *self.segment.limits(), *fed]
@@ -105,22 +98,18 @@ class LiveSession:
     def refuse_segment(
         self, request: SegmentRequest, error: AntiphonError, now: float
     ) -> list[Instruction]:
-        """Use up a segment's number without opening it. Raises the error for a first segment."""
-        self._check_next(request.segment)
-        if not request.segment:
+        """Use up a segment's number without opening it.
+
+        Raises the error for a first segment, and while another is open.
+        """
+        self._order.check(request.segment)
+        if not request.segment or self.segment is not None:
             raise error
-        self._next_segment += 1
         self._idle_since = now
-        self._early, self._early_bytes = deque(), 0
+        for chunk in self._order.use():
+            self._sort(chunk, now)
         self._tally.ended(Outcome.REFUSED, error)
         return [SegmentRefused(SegmentKey(self.session_id, request.segment), error)]
-
-    def _check_next(self, segment: int) -> None:
-        """Raise `FailedPrecondition` unless this segment may be opened."""
-        if segment != self._next_segment:
-            raise FailedPrecondition(f"segment {segment} was opened, {self._next_segment} is next")
-        if self._last_opened:
-            raise FailedPrecondition(f"segment {segment} was opened after the last one")
 
     def input_finished(self, segment: int, now: float) -> list[Instruction]:
         """The client sends no more: its edges that are still open end here."""
@@ -177,14 +166,6 @@ class LiveSession:
         self._tally.ended(outcome, error)
         return [Release(segment.key)] if segment.in_engine else []
 
-    def _live_outputs(self, request: SegmentRequest) -> list[Edge]:
-        """Output edges that have a destination; those to the client also must be wanted."""
-        return [
-            edge
-            for name, edge in self._plan.outputs.items()
-            if self._routes.get(name) and (edge.consumers != (CLIENT,) or name in request.outputs)
-        ]
-
     def _outlet(self, edge: Edge, request: SegmentRequest) -> Outlet:
         delivery = request.delivery.get(edge.name) or self._plan.delivery[edge.name]
         window = self._windows.get(edge.name)
@@ -220,11 +201,11 @@ class LiveSession:
         return next((edge for edge in carried if edge in self.segment.open_inputs), None)
 
     def _sort(self, chunk: Chunk, now: float) -> list[Instruction]:
-        current = self.segment.key.segment if self.segment else self._next_segment
+        current = self.segment.key.segment if self.segment else self._order.next
         if chunk.segment < current:
             return []
         if self.segment is None or chunk.segment > current:
-            self._keep(chunk)
+            self._order.keep(chunk)
             return []
         piece = InputChunk(
             chunk.edge,
@@ -235,17 +216,6 @@ class LiveSession:
             prime=chunk.prime,
         )
         return [self._feed(self.segment, piece, now)]
-
-    def _keep(self, chunk: Chunk) -> None:
-        """Hold a chunk of a segment that is not open yet."""
-        self._early_bytes += held_size(chunk)
-        if self._early_bytes > self._plan.limits.hold_bytes:
-            raise ResourceExhausted(
-                f"{chunk.edge}: chunks of later segments fill {self._plan.limits.hold_bytes} "
-                "bytes (hold_bytes)",
-                edge=chunk.edge,
-            )
-        self._early.append(chunk)
 
     def _feed(self, segment: Segment, chunk: InputChunk, now: float) -> Feed:
         segment.note_input(chunk, now)
@@ -340,13 +310,13 @@ class LiveSession:
         return Chunk(
             self.session_id,
             edge,
-            segment=self._next_segment - 1,
+            segment=self._order.next - 1,
             attempt=self._attempt,
             sequence=sequence,
             position=piece.position,
             tensors=piece.tensors,
             segment_finished=ends,
-            finished=ends and (self.client_done or self._last_opened),
+            finished=ends and (self.client_done or self._order.ended),
             finish_reason=piece.finish_reason,
             prime=piece.prime,
         )

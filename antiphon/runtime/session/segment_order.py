@@ -1,0 +1,47 @@
+"""Which segment of a session is next, and the chunks that came early for later ones."""
+
+from __future__ import annotations
+
+from collections import deque
+
+from antiphon.chunk import Chunk
+from antiphon.errors import FailedPrecondition, ResourceExhausted
+from antiphon.runtime.session.inbox import held_size
+
+
+class SegmentOrder:
+    """Numbers of one session's segments; `next` is that of the next one.
+
+    `ended` is true once the last one was opened. Chunks that wait take `hold_bytes` at most.
+    """
+
+    def __init__(self, hold_bytes: int) -> None:
+        self.next = 0
+        self.ended = False
+        self._hold_bytes = hold_bytes
+        self._early: deque[Chunk] = deque()
+        self._early_bytes = 0
+
+    def check(self, number: int) -> None:
+        """Raise `FailedPrecondition` unless this segment may be opened."""
+        if number != self.next:
+            raise FailedPrecondition(f"segment {number} was opened, {self.next} is next")
+        if self.ended:
+            raise FailedPrecondition(f"segment {number} was opened after the last one")
+
+    def use(self) -> deque[Chunk]:
+        """Use the next number up; the chunks that came early, for whichever segment."""
+        self.next += 1
+        early, self._early, self._early_bytes = self._early, deque(), 0
+        return early
+
+    def keep(self, chunk: Chunk) -> None:
+        """Hold a chunk of a segment that is not open yet. Raises `ResourceExhausted`."""
+        self._early_bytes += held_size(chunk)
+        if self._early_bytes > self._hold_bytes:
+            raise ResourceExhausted(
+                f"{chunk.edge}: chunks of later segments fill {self._hold_bytes} bytes "
+                "(hold_bytes)",
+                edge=chunk.edge,
+            )
+        self._early.append(chunk)
