@@ -14,9 +14,6 @@ Who reuses nothing only takes and frees. Among those who do:
   its own conversation, if there is any other slot.
 - The least recently used kept sequence makes room.
 - The last position of a prompt is never reused: its logits are needed.
-- Tapped hidden rows stay with the sequence, since their consumer needs them again in
-  every turn. They are made whether or not this turn is for it: they cost one layer's
-  share of the keys and values beside them.
 """
 
 from __future__ import annotations
@@ -26,8 +23,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
 
 MIN_REUSED = 16
 """Shorter beginnings are not worth a copy: every prompt shares its template's first ids."""
@@ -36,25 +31,11 @@ Content = npt.NDArray[np.int64]
 
 
 @dataclass(frozen=True, slots=True)
-class Tapped:
-    """Hidden rows [n, hidden] of ascending prompt positions intp [n]."""
-
-    positions: npt.NDArray[np.intp]
-    rows: Tensor
-
-    def before(self, end: int) -> Tapped:
-        """Those of positions below `end`."""
-        count = int(np.searchsorted(self.positions, end))
-        return Tapped(self.positions[:count], self.rows[:count])
-
-
-@dataclass(frozen=True, slots=True)
 class Kept:
-    """An ended sequence: what its positions hold, how many are prompt, its hidden rows."""
+    """An ended sequence: what its positions hold, and how many of them are prompt."""
 
     content: Content
     prompt_length: int
-    tapped: Tapped
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +43,12 @@ class Claim:
     """A slot for a prompt.
 
     The first `reused` positions are there already, once they were copied from slot
-    `source` if there is one; `tapped` are the hidden rows among them.
+    `source` if there is one.
     """
 
     slot: int
     reused: int = 0
     source: int | None = None
-    tapped: Tapped | None = None
 
 
 class Slots:
@@ -99,11 +79,10 @@ class Slots:
         continues = shared[best] >= self._kept[best].prompt_length
         slot = None if continues else self.take(best)
         kept = self._kept.pop(best)
-        tapped = kept.tapped.before(reused)
         if slot is None:
-            return Claim(best, reused, None, tapped)
+            return Claim(best, reused)
         self._kept[best] = kept  # the most recently used from now on
-        return Claim(slot, reused, best, tapped)
+        return Claim(slot, reused, best)
 
     def keep(self, slot: int, kept: Kept) -> None:
         """The slot's segment has ended; what is in it may be reused."""
@@ -129,9 +108,3 @@ def shared_length(first: Content, second: Content) -> int:
     length = min(len(first), len(second))
     different = np.flatnonzero(first[:length] != second[:length])
     return int(different[0]) if len(different) else length
-
-
-def join_tapped(parts: list[Tapped]) -> Tapped:
-    """All rows of ascending parts; at least one part."""
-    positions = np.concatenate([each.positions for each in parts])
-    return Tapped(positions, torch.cat([each.rows for each in parts]))

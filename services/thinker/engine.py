@@ -4,13 +4,13 @@ A segment's conversation becomes prompt ids on threads beside the engine's, see
 `preparation`; then it goes through three kinds of step:
 - begin: the prompt's ids leave on `prompt` at once, so that the talker prefills while
   the thinker does;
-- prefill, in as many steps as its rows need: with the last, hidden rows leave on
-  `prompt`, and the first id is sampled;
-- decode: one more id.
+- prefill, in as many steps as its rows need: hidden rows that the talker reads leave on
+  `prompt` as they are made, and with the last of the prompt the first id is sampled;
+- decode: one more id, and, where the talker reads it, the row of the one before.
 Every call of `step` runs one forward: the latest id of every segment that decodes, and
-at most `prefill_rows` prompt rows; it encodes the recordings of one segment, and begins
-all whose prompts are made. So a step's length, and with it the gap between two ids of a reply,
-does not depend on how long others' prompts are.
+at most `prefill_rows` prompt rows; it encodes the recordings, an image or a video of one
+segment, and begins all whose prompts are made. So a step's length, and with it the gap
+between two ids of a reply, does not depend on how long others' prompts are.
 
 A fault in a step fails its segment alone: a forward that failed for all is run again
 one by one (it writes the same keys and values to the same places).
@@ -48,6 +48,9 @@ from services.thinker.segment import ThinkerSegment as AnySegment
 PREFILL_ROWS = 256
 """Most prompt rows in one step: what bounds how long a step delays those that decode."""
 
+ROWS_AT_ONCE = 512
+"""Most rows of one prompt that leave in one step; a reused prefix may have more of them."""
+
 Segment = AnySegment[SlotGeneration]
 _Work = list[tuple[Segment, SlotGeneration, ThinkerFeed]]
 _Asked = list[tuple[Segment, SlotGeneration, ReplyLogprobs, Sampled]]
@@ -75,7 +78,7 @@ class ThinkerEngine:
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Take a segment in."""
-        self._segments[key] = Segment(key, settings)
+        self._segments[key] = Segment(key, settings, self._intake.every_row)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
         """Store the conversation, which comes in one chunk. Raises `InvalidArgument`."""
@@ -110,7 +113,8 @@ class ThinkerEngine:
         events: list[EngineEvent] = []
         live = [each for each in self._segments.values() if each.can_step and each.key not in held]
         begun = [(each, each.generation) for each in live if each.generation is not None]
-        work = [(*each, each[1].reply_feed()) for each in begun if not each[1].remaining]
+        self._go_on_sending([each for each in begun if each[1].finish is not None], events)
+        work = [(*each, each[1].reply_feed()) for each in begun if each[1].replies]
         work += self._prompt_work([each for each in begun if each[1].remaining], events)
         if work:
             self._forward(work, events)
@@ -145,7 +149,8 @@ class ThinkerEngine:
             prompt,
             self._intake.start_reply(segment, prompt),
             row_positions=self._intake.row_positions(prompt.ids),
-            audio_id=self._intake.prompts.special.audio,
+            special=self._intake.prompts.special,
+            every_row=self._intake.every_row,
         )
         yield from segment.emit_prompt(segment.generation)
 
@@ -159,7 +164,7 @@ class ThinkerEngine:
         for segment, generation in placed:
             if segment is encodes:
                 with self._alone(segment, events):
-                    generation.encode(self._model.encode_audio)
+                    generation.encode(self._model.encode)
             if not (segment.ended or generation.must_encode):
                 ready.append((segment, generation))
         shares = prefill_shares([each.remaining for _, each in ready], self._prefill_rows)
@@ -176,7 +181,7 @@ class ThinkerEngine:
             if claim is None:
                 return False
             if claim.source is not None:
-                self._model.cache.copy(claim.source, claim.slot, claim.reused)
+                self._model.copy(claim.source, claim.slot, claim.reused)
             generation.place(claim)
         return True
 
@@ -184,19 +189,20 @@ class ThinkerEngine:
         """Run what is to be fed in one batch, and sample where a prompt or id is complete."""
         fed = together(self._model.forward, [feed for _, _, feed in work])
         sampled: list[tuple[Segment, SlotGeneration]] = []
+        spoken: list[tuple[SlotGeneration, torch.Tensor]] = []
         logits: list[LogitsRow] = []
         for (segment, generation, feed), outcome in zip(work, fed, strict=True):
             with self._alone(segment, events):
                 part = outcome()
                 began = generation.remaining > 0
-                generation.take(feed, part)
+                generation.take(feed)
+                self._send_rows(segment, generation, events)
+                if not began and segment.wants_reply_rows:
+                    spoken.append((generation, part.rows))
                 if part.logits is not None:
-                    if began and segment.wants_rows(generation):
-                        tapped = generation.tapped()
-                        rows, positions = self._to_host.copy(tapped.rows), tapped.positions
-                        events.append(segment.emit_rows(generation, rows, positions, last=True))
                     sampled.append((segment, generation))
                     logits.append(_logits_row(segment, generation, part.logits))
+        self._bring_rows(spoken)
         asked: _Asked = []
         for each, row, id_ in zip(sampled, logits, sample_together(logits), strict=True):
             with self._alone(each[0], events):
@@ -215,9 +221,48 @@ class ThinkerEngine:
         """Add an id to the reply and let go what may go."""
         release = generation.reply.push(id_)
         events += segment.emit_reply(generation, release)
-        if release.finish is not None:
-            events.append(segment.complete(generation, release.finish))
+        if segment.wants_reply_rows:
+            generation.reply_rows.release(release)
+            events += segment.emit_reply_rows(generation.reply_rows)
+        generation.finish = release.finish
+        self._complete(segment, generation, events)
+
+    def _complete(
+        self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
+    ) -> None:
+        """End a segment whose reply has ended, when the rows of its prompt have left."""
+        sends = segment.wants_rows(generation) and not generation.all_rows_sent
+        if generation.finish is not None and not sends:
+            events.append(segment.complete(generation, generation.finish))
             self._give_slot_back(segment, worth_keeping=True)
+
+    def _send_rows(
+        self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
+    ) -> None:
+        """Let rows of the prompt that are there go to whoever needs them, so many in a step."""
+        positions = generation.rows_due(ROWS_AT_ONCE)
+        if len(positions) and segment.wants_rows(generation):
+            rows = self._to_host.copy(self._model.row_store.take(generation.placed(), positions))
+            generation.rows_sent(len(positions))
+            last = generation.all_rows_sent
+            events.append(segment.emit_rows(generation, rows, positions, last=last))
+
+    def _go_on_sending(
+        self, ended: Sequence[tuple[Segment, SlotGeneration]], events: list[EngineEvent]
+    ) -> None:
+        """Send more rows of the prompts whose reply has ended before all had left."""
+        for segment, generation in ended:
+            with self._alone(segment, events):
+                self._send_rows(segment, generation, events)
+                self._complete(segment, generation, events)
+
+    def _bring_rows(self, spoken: Sequence[tuple[SlotGeneration, torch.Tensor]]) -> None:
+        """Copy the rows of the ids that were fed, one each, to the host, all at once."""
+        if spoken:
+            rows = self._to_host.copy(torch.cat([each for _, each in spoken]))
+            for at, (generation, _) in enumerate(spoken):
+                fed = len(generation.reply.ids) - 1
+                generation.reply_rows.come(fed, rows[at : at + 1])
 
     def _push_scored(self, asked: _Asked, events: list[EngineEvent]) -> None:
         """Push the ids of the segments that ask how likely theirs are, after all others."""

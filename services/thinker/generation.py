@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import dataclasses
+from collections import deque
+from collections.abc import Callable, Sequence
 
 import numpy as np
-import numpy.typing as npt
 import torch
 
 from antiphon.errors import Internal
-from services.lm.slots import Claim, Content, Kept, Tapped, join_tapped
+from antiphon.segment import FinishReason
+from services.lm.slots import Claim, Content, Kept
 from services.text.stopping import ReplyText
 from services.thinker.audio import AudioFeatures
-from services.thinker.model import Fed, ThinkerFeed
-from services.thinker.prompt import PreparedPrompt
+from services.thinker.model import ThinkerFeed
+from services.thinker.patches import VisualPatches
+from services.thinker.prompt import Ids, MediaIds, PreparedPrompt, is_media
+from services.thinker.reply_rows import ReplyRows
+from services.thinker.rows import no_positions
+from services.thinker.segment import Positions
 
-EncodeAudio = Callable[[AudioFeatures], torch.Tensor]
+Encode = Callable[[AudioFeatures | VisualPatches], torch.Tensor]
 
 
 class SlotGeneration:
@@ -23,6 +29,7 @@ class SlotGeneration:
 
     `length` counts the positions that the slot holds: those of the prompt, of which
     the first `reused` were there before, then those of the reply but its latest id.
+    `finish` is there when the reply has ended; `reply_rows` if its rows are kept.
     """
 
     def __init__(
@@ -30,20 +37,36 @@ class SlotGeneration:
         prompt: PreparedPrompt,
         reply: ReplyText,
         *,
-        row_positions: npt.NDArray[np.intp],
-        audio_id: int,
+        row_positions: Positions,
+        special: MediaIds,
+        every_row: bool,
     ) -> None:
-        """`row_positions` are those of the prompt whose hidden rows are collected."""
-        self.prompt = prompt
+        """`row_positions` are those of the prompt whose hidden rows are kept.
+
+        With `every_row` the reply's are, too.
+        """
+        # Patches are given up one by one as they are encoded.
+        self.prompt = dataclasses.replace(prompt, patches=())
         self.reply = reply
         self.row_positions = row_positions
-        self.content = prompt_content(prompt.ids, audio_id, prompt.audio)
+        self.reply_rows = ReplyRows()
+        self.content = prompt_content(prompt.ids, special.audio, prompt.audio)
         self.slot: int | None = None
         self.length = 0
         self.reused = 0
-        self._audio_positions = np.flatnonzero(prompt.ids == audio_id)
+        self.finish: FinishReason | None = None
+        self._every_row = every_row
+        self._rows_sent = 0
+        self._media_positions = np.flatnonzero(is_media(prompt.ids, special))
         self._encoded: torch.Tensor | None = None
-        self._tapped: list[Tapped] = []
+        self._pieces: deque[tuple[Positions, AudioFeatures | VisualPatches]] = deque()
+        if prompt.audio is not None:
+            self._pieces.append((np.flatnonzero(prompt.ids == special.audio), prompt.audio))
+        for positions, patches in zip(
+            visual_positions(prompt, special), prompt.patches, strict=False
+        ):
+            self.content[positions] = patches.digest
+            self._pieces.append((positions, patches))
 
     @property
     def remaining(self) -> int:
@@ -51,81 +74,109 @@ class SlotGeneration:
         return max(len(self.prompt.ids) - self.length, 0)
 
     @property
+    def replies(self) -> bool:
+        """Whether the next id of the reply is to be computed."""
+        return not self.remaining and self.finish is None
+
+    @property
     def must_encode(self) -> bool:
-        """Whether recordings must be encoded before more of the prompt can be fed."""
-        positions = self._audio_positions
-        return self._encoded is None and len(positions) > 0 and positions[-1] >= self.length
+        """Whether something must be encoded before more of the prompt can be fed."""
+        while self._pieces and self._pieces[0][0][-1] < self.length:
+            self._pieces.popleft()
+        return len(self._pieces) > 0
 
     def place(self, claim: Claim) -> None:
         """Take the slot, with what is in it already."""
         self.slot = claim.slot
         self.length = self.reused = claim.reused
-        if claim.tapped is not None:
-            self._tapped.append(claim.tapped)
 
-    def encode(self, encode_audio: EncodeAudio) -> None:
-        """Encode the prompt's recordings, all of them: their chunks are padded alike."""
-        if self.prompt.audio is not None:
-            self._encoded = encode_audio(self.prompt.audio)
+    def encode(self, encode: Encode) -> None:
+        """Encode all of the prompt's recordings, which may depend on each other, or one image
+        or video."""
+        positions, piece = self._pieces.popleft()
+        made = encode(piece)
+        if self._encoded is None:
+            self._encoded = made.new_zeros(len(self._media_positions), made.shape[1])
+        at = np.searchsorted(self._media_positions, positions)
+        self._encoded[torch.from_numpy(at).to(made.device)] = made
 
     def prompt_feed(self, count: int) -> ThinkerFeed:
         """The next `count` positions of the prompt."""
-        start, end = self.length, self.length + count
-        tapped = self._row_positions(start, end) - start
-        audio = None
+        prompt, start, end = self.prompt, self.length, self.length + count
+        first, last = np.searchsorted(self.row_positions, (start, end))
+        media = None
         if self._encoded is not None:
-            first, last = np.searchsorted(self._audio_positions, (start, end))
-            audio = self._encoded[first:last]
-        sampled = end == len(self.prompt.ids)
-        return ThinkerFeed(self._slot(), start, self.prompt.ids[start:end], tapped, sampled, audio)
+            media = self._encoded[slice(*np.searchsorted(self._media_positions, (start, end)))]
+        return ThinkerFeed(
+            self.placed(),
+            start,
+            prompt.ids[start:end],
+            self.row_positions[first:last] - start,
+            end == len(prompt.ids),
+            media,
+            None if prompt.turned is None else prompt.turned[start:end],
+        )
 
     def reply_feed(self) -> ThinkerFeed:
         """The reply's latest id."""
         latest = np.asarray(self.reply.ids[-1:], dtype=np.int32)
-        return ThinkerFeed(
-            self._slot(), self.length, latest, np.empty(0, dtype=np.intp), sampled=True
-        )
+        tapped = np.zeros(1, dtype=np.intp) if self._every_row else no_positions()
+        shift = self.prompt.shift
+        return ThinkerFeed(self.placed(), self.length, latest, tapped, sampled=True, shift=shift)
 
-    def take(self, feed: ThinkerFeed, fed: Fed) -> None:
+    def take(self, feed: ThinkerFeed) -> None:
         """Take note of what was fed."""
-        if self.remaining:
-            positions = self._row_positions(self.length, feed.span.end)
-            self._tapped.append(Tapped(positions, fed.rows))
         self.length = feed.span.end
         if not self.remaining:
             self._encoded = None
 
-    def tapped(self) -> Tapped:
-        """The hidden rows of all `row_positions`, once the prompt was prefilled."""
-        self._tapped = [join_tapped(self._tapped)]
-        return self._tapped[0]
+    def rows_due(self, most: int) -> Positions:
+        """The next prompt positions, `most` at most, whose rows are there and were not sent."""
+        there = int(np.searchsorted(self.row_positions, self.length))
+        return self.row_positions[self._rows_sent : min(there, self._rows_sent + most)]
+
+    def rows_sent(self, count: int) -> None:
+        """Take note of rows that were sent."""
+        self._rows_sent += count
+
+    @property
+    def all_rows_sent(self) -> bool:
+        """Whether the rows of all `row_positions` were."""
+        return self._rows_sent == len(self.row_positions)
 
     def kept(self) -> Kept:
         """What the slot holds now, once the prompt was prefilled."""
         content = np.concatenate([self.content, self.reply.ids]).astype(np.int64)
-        return Kept(content[: self.length], len(self.prompt.ids), self.tapped())
+        return Kept(content[: self.length], len(self.prompt.ids))
 
     def history(self, device: torch.device) -> torch.Tensor:
         """All ids so far, int64 [n]: what a repetition penalty applies to."""
         return torch.tensor([*self.prompt.ids.tolist(), *self.reply.ids], device=device)
 
-    def _row_positions(self, start: int, end: int) -> npt.NDArray[np.intp]:
-        """Those within a range of positions."""
-        first, last = np.searchsorted(self.row_positions, (start, end))
-        return self.row_positions[first:last]
-
-    def _slot(self) -> int:
+    def placed(self) -> int:
         """The slot. Raises `Internal` before `place`."""
         if self.slot is None:
             raise Internal("a prompt is fed before it has a slot")
         return self.slot
 
 
-def prompt_content(
-    ids: npt.NDArray[np.int32], audio_id: int, audio: AudioFeatures | None
-) -> Content:
+def prompt_content(ids: Ids, audio_id: int, audio: AudioFeatures | None) -> Content:
     """The content of a prompt's positions; digests are negative, as no id is."""
     content = ids.astype(np.int64)
     if audio is not None:
         content[ids == audio_id] = np.repeat(np.asarray(audio.digests), audio.positions)
     return content
+
+
+def visual_positions(prompt: PreparedPrompt, special: MediaIds) -> Sequence[Positions]:
+    """The positions of each of the prompt's images and videos, in their order."""
+    left = {
+        "image": np.flatnonzero(prompt.ids == special.image),
+        "video": np.flatnonzero(prompt.ids == special.video),
+    }
+    found = []
+    for visual in prompt.visuals:
+        positions = left[visual.kind]
+        found.append(positions[: visual.positions])
+        left[visual.kind] = positions[visual.positions :]
+    return found

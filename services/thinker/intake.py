@@ -78,5 +78,5 @@ class PromptIntake:
             Detokenizer(self.vocabulary),
             stop_ids=frozenset({self.stop_id}),
             stop_strings=sampling.stop,
-            limit=min(sampling.max_tokens, self.prompts.context_limit - len(prompt.ids)),
+            limit=min(sampling.max_tokens, self.prompts.context_limit - prompt.reach),
         )

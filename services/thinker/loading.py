@@ -34,19 +34,26 @@ def load_extractor(model_dir: Path) -> WhisperFeatureExtractor:
 
 
 def with_vision(
-    model_dir: Path, prompts: PromptFactory, settings: object, media: MediaLimits
+    model_dir: Path,
+    prompts: PromptFactory,
+    settings: object,
+    media: MediaLimits,
+    *,
+    cuts: bool = False,
 ) -> PromptFactory:
     """The factory with the checkpoint's eyes, if anything may be seen.
 
-    `settings` are those of the family's processor in transformers.
+    `settings` are those of the family's processor in transformers. It `cuts` pixels for an engine
+    that does not decode them itself.
     """
     if not media.sees:
         return prompts
     # Pillow and OpenCV come with vLLM, and nothing else here needs them.
-    from services.thinker.vision_loading import load_vision
+    from services.thinker.vision_loading import load_patch_maker, load_vision
 
     vision = load_vision(model_dir, settings, max_images=media.image, max_videos=media.video)
-    return dataclasses.replace(prompts, vision=vision)
+    patches = load_patch_maker(model_dir) if cuts else None
+    return dataclasses.replace(prompts, vision=vision, patches=patches)
 
 
 def first_picture(media: MediaLimits) -> bytes:

@@ -8,7 +8,7 @@ request is found here, before an engine spends anything on it.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
@@ -17,8 +17,10 @@ import numpy.typing as npt
 from antiphon.chunk import Tensor
 from antiphon.conversation import Conversation
 from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.pipelines.mrope import rotary_positions
 from services.text.chat import ChatTokenizer, text_bytes
 from services.thinker.audio import AudioFeatures, AudioFrontEnd
+from services.thinker.patches import VisualPatches
 
 if TYPE_CHECKING:
     # It needs Pillow, which a stage that sees nothing does without.
@@ -61,11 +63,28 @@ def any_prompt(ids: Ids) -> None:
 @dataclass(frozen=True, slots=True)
 class PreparedPrompt:
     """What an engine prefills: ids int32 [P], features for the audio ids among them, and what
-    the image and video ids show, in their order."""
+    the image and video ids show, in their order.
+
+    For an engine that takes patches these are here, and, where there are any, the positions
+    `turned` int64 [P, 3] in rotary attention and the one that follows them.
+    """
 
     ids: Ids
     audio: AudioFeatures | None
     visuals: Sequence[Visual] = ()
+    patches: Sequence[VisualPatches] = ()
+    turned: npt.NDArray[np.int64] | None = None
+    following: int = 0
+
+    @property
+    def shift(self) -> int:
+        """What to add to a position of the reply for the one that turns it."""
+        return 0 if self.turned is None else self.following - len(self.ids)
+
+    @property
+    def reach(self) -> int:
+        """The first position that the prompt has taken neither in a slot nor in turning."""
+        return max(len(self.ids), self.following)
 
     @property
     def audio_positions(self) -> int:
@@ -95,7 +114,8 @@ class PromptFactory:
     """Makes prompts for one checkpoint; `context_limit` counts prompt and reply.
 
     Without `vision` neither images nor videos are taken. `check_spoken` raises
-    `InvalidArgument` for a prompt whose reply cannot be spoken.
+    `InvalidArgument` for a prompt whose reply cannot be spoken. `patches` cuts pixels for an
+    engine that does not decode them itself.
     """
 
     chat: ChatTokenizer
@@ -104,6 +124,7 @@ class PromptFactory:
     context_limit: int
     vision: VisionFrontEnd | None = None
     check_spoken: Callable[[Ids], None] = any_prompt
+    patches: Callable[[Visual], VisualPatches] | None = None
 
     @property
     def max_text_bytes(self) -> int:
@@ -129,10 +150,24 @@ class PromptFactory:
         visuals = self._look(conversation)
         short = np.asarray(self.chat.encode(conversation.messages), dtype=np.int32)
         ids = self._expand(short, heard, visuals)
-        self._check(ids)
+        self._check(ids, len(ids))
         if speaks:
             self.check_spoken(ids)
-        return PreparedPrompt(ids, self.audio.extract(conversation.recordings), visuals)
+        prompt = PreparedPrompt(ids, self.audio.extract(conversation.recordings), visuals)
+        return self._cut(prompt, self.patches) if visuals and self.patches else prompt
+
+    def _cut(
+        self, prompt: PreparedPrompt, patches: Callable[[Visual], VisualPatches]
+    ) -> PreparedPrompt:
+        """The prompt with its patches and positions."""
+        told = prompt.tensors()
+        seen = self.special.image, self.special.video
+        turned, following = rotary_positions(
+            prompt.ids, seen, told["grids"], told["steps"], edge="prompt"
+        )
+        self._check(prompt.ids, following)
+        cut = tuple(map(patches, prompt.visuals))
+        return replace(prompt, patches=cut, turned=turned, following=following)
 
     def _look(self, conversation: Conversation) -> tuple[Visual, ...]:
         """What the conversation shows, in the order of its parts."""
@@ -171,11 +206,12 @@ class PromptFactory:
             repeats[placeholders] = positions
         return np.repeat(ids, repeats)
 
-    def _check(self, ids: Ids) -> None:
-        """Raise unless there is room for a reply."""
-        if len(ids) >= self.context_limit:
+    def _check(self, ids: Ids, reach: int) -> None:
+        """Raise unless there is room for a reply behind the position that the prompt reaches."""
+        taken = max(len(ids), reach)
+        if taken >= self.context_limit:
             raise PromptTooLong(
-                f"messages: the prompt takes {len(ids)} positions, which leaves no room "
+                f"messages: the prompt takes {taken} positions, which leaves no room "
                 f"for a reply within the context limit of {self.context_limit}",
                 field="messages",
             )

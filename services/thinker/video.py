@@ -8,7 +8,6 @@ processor then finds nothing to resize.
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
 from functools import partial
 
 import cv2
@@ -19,22 +18,12 @@ from PIL import Image
 from antiphon.chunk import Tensor
 from antiphon.errors import InvalidArgument
 from services.thinker.mp4 import MAX_VIDEO_FRAMES, check_samples
-from services.thinker.vision import VIDEO, Pixels, Sizes, Visual, broken
+from services.thinker.vision import FRAMES_PER_S, VIDEO, FramePace, Pixels, Sizes, Visual, broken
 
-FRAMES_PER_S = 2.0
 MAX_VIDEO_S = 120.0
 """Of one video; its frames are all in memory at once."""
 
 _MP4 = b"ftyp"
-
-
-@dataclass(frozen=True, slots=True)
-class FramePace:
-    """How time becomes positions: `frames` make one of the grid's times, and two of these are
-    `step` positions apart."""
-
-    frames: int
-    step: int
 
 
 def measure_video(sizes: Sizes, pace: FramePace, file: Tensor, name: str) -> Visual:

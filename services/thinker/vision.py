@@ -26,6 +26,9 @@ from antiphon.errors import InvalidArgument
 MAX_PIXELS = 64_000_000
 """Of an image, or of a video's frame; more than any camera's in one file is an attack."""
 
+FRAMES_PER_S = 2.0
+"""Of a video, those that are seen."""
+
 FORMATS = ("PNG", "JPEG", "WEBP")
 _BACKGROUND = (255, 255, 255)
 _EXIF = "exif"
@@ -83,6 +86,15 @@ class Sizes:
         return wanted[0] // self.side, wanted[1] // self.side
 
 
+@dataclass(frozen=True, slots=True)
+class FramePace:
+    """How time becomes positions: `frames` make one of the grid's times, and two of these are
+    `step` positions apart."""
+
+    frames: int
+    step: int
+
+
 Measure = Callable[[Tensor, str], Visual]
 """From a file and its name to what its header says. Raises `InvalidArgument`."""
 
@@ -108,8 +120,8 @@ class VisionFrontEnd:
         for kind, (count, most) in counts.items():
             if count > most:
                 raise InvalidArgument(
-                    f"messages: {count} {kind}s; this thinker takes at most {most}: raise {kind} "
-                    "in engine_args.limit_mm_per_prompt, if the checkpoint sees",
+                    f"messages: {count} {kind}s; this thinker takes at most {most}; on vLLM, "
+                    f"raise {kind} in engine_args.limit_mm_per_prompt, if the checkpoint sees",
                     field="messages",
                 )
         return tuple(self._look(conversation))

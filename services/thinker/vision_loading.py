@@ -1,4 +1,7 @@
-"""The vision front end of a checkpoint: needs Pillow and OpenCV, which come with vLLM."""
+"""The vision front end of a checkpoint: needs Pillow, and OpenCV for videos.
+
+Both come with vLLM.
+"""
 
 from __future__ import annotations
 
@@ -10,10 +13,19 @@ from typing import Any, cast
 from PIL import Image
 from transformers.models.qwen2_vl.image_processing_pil_qwen2_vl import Qwen2VLImageProcessorPil
 
-from antiphon.errors import FailedPrecondition
+from antiphon.chunk import Tensor
+from antiphon.errors import FailedPrecondition, NotImplementedYet
 from antiphon.pipelines.files import read_config
-from services.thinker.video import FRAMES_PER_S, FramePace, measure_video
-from services.thinker.vision import Sizes, VisionFrontEnd, measure_image
+from services.thinker.patches import PatchMaker
+from services.thinker.vision import (
+    FRAMES_PER_S,
+    FramePace,
+    Measure,
+    Sizes,
+    VisionFrontEnd,
+    Visual,
+    measure_image,
+)
 
 
 def load_vision(
@@ -24,7 +36,7 @@ def load_vision(
     Raises `FailedPrecondition` where a video's time would fall between two positions: vLLM
     counts in whole ones, Hugging Face does not.
     """
-    processor: Any = Qwen2VLImageProcessorPil.from_pretrained(model_dir, local_files_only=True)
+    processor = _load_processor(model_dir)
     side = processor.patch_size * processor.merge_size
     together = processor.temporal_patch_size
     step = read_config(model_dir)["thinker_config"]["position_id_per_seconds"]
@@ -36,13 +48,31 @@ def load_vision(
         )
     images = Sizes(side, processor.size["shortest_edge"], processor.size["longest_edge"])
     size: dict[str, int] = cast(Any, settings)._defaults["videos_kwargs"]["size"]
-    frames = Sizes(side, size["shortest_edge"], size["longest_edge"])
+    videos: Measure = _no_video
+    if max_videos:
+        from services.thinker.video import measure_video
+
+        frames = Sizes(side, size["shortest_edge"], size["longest_edge"])
+        videos = partial(measure_video, frames, FramePace(together, int(step)))
     return VisionFrontEnd(
         partial(measure_image, images),
-        partial(measure_video, frames, FramePace(together, int(step))),
+        videos,
         max_images,
         max_videos,
     )
+
+
+def load_patch_maker(model_dir: Path) -> PatchMaker:
+    """What cuts pixels for the vision tower of a checkpoint directory."""
+    return PatchMaker(_load_processor(model_dir))
+
+
+def _load_processor(model_dir: Path) -> Any:
+    return Qwen2VLImageProcessorPil.from_pretrained(model_dir, local_files_only=True)
+
+
+def _no_video(file: Tensor, name: str) -> Visual:
+    raise NotImplementedYet(f"{name}: videos need OpenCV", field=name)
 
 
 def blank_picture() -> bytes:

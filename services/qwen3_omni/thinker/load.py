@@ -117,6 +117,7 @@ def _load_torch(
     )
     model = ThinkerModel(
         module,
+        special=intake.prompts.special,
         tapped_layer=tapped,
         slots=config.slots,
         context_limit=intake.prompts.context_limit,

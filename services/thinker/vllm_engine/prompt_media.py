@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from services.thinker.audio import AudioFeatures
-from services.thinker.vision import VIDEO
+from services.thinker.vision import FRAMES_PER_S, VIDEO
 
 if TYPE_CHECKING:
     from services.thinker.vision import Visual
@@ -37,9 +37,6 @@ class PromptMedia:
             media.setdefault(visual.kind, []).append(visual.pixels())
         fields: dict[str, Any] = {"multi_modal_data": media} if media else {}
         if VIDEO in media:
-            # OpenCV comes with vLLM, and nothing else here needs it.
-            from services.thinker.video import FRAMES_PER_S
-
             # How much time two frames of a video are apart: from it come their positions.
             fields["mm_processor_kwargs"] = {"fps": FRAMES_PER_S}
         return fields

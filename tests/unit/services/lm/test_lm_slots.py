@@ -2,22 +2,16 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from services.lm.slots import MIN_REUSED, Claim, Content, Kept, Slots, Tapped, shared_length
+from services.lm.slots import MIN_REUSED, Claim, Content, Kept, Slots, shared_length
 
 LONG = 2 * MIN_REUSED
 
 
 def _content(*ids: int) -> Content:
     return np.asarray(ids, dtype=np.int64)
-
-
-def _kept(content: Content, prompt_length: int, rows: int = 0) -> Kept:
-    tapped = Tapped(np.arange(rows), torch.arange(rows, dtype=torch.float32)[:, None])
-    return Kept(content, prompt_length, tapped)
 
 
 def _same(first: Claim | None, slot: int, reused: int, source: int | None) -> bool:
@@ -28,38 +22,32 @@ def test_claim_takes_the_slot_over_when_the_prompt_goes_on_from_it() -> None:
     slots = Slots(2)
     first = slots.claim(_content(*range(LONG)))
     assert _same(first, 0, 0, None)
-    slots.keep(0, _kept(_content(*range(LONG + 5)), LONG, rows=3))
+    slots.keep(0, Kept(_content(*range(LONG + 5)), LONG))
     claim = slots.claim(_content(*range(LONG + 9)))
     assert _same(claim, 0, LONG + 5, None)
-    assert claim is not None
-    assert claim.tapped is not None
-    assert claim.tapped.rows[:, 0].tolist() == [0, 1, 2]
 
 
 def test_claim_copies_when_only_a_beginning_of_the_prompt_is_shared() -> None:
     slots = Slots(2)
     slots.claim(_content(*range(LONG)))
-    slots.keep(0, _kept(_content(*range(LONG)), LONG, rows=LONG))
+    slots.keep(0, Kept(_content(*range(LONG)), LONG))
     other = _content(*range(MIN_REUSED), *[7] * LONG)
     claim = slots.claim(other)
     assert _same(claim, 1, MIN_REUSED, 0)
-    assert claim is not None
-    assert claim.tapped is not None
-    assert len(claim.tapped.rows) == MIN_REUSED
     assert _same(slots.claim(_content(*range(LONG + 1))), 0, LONG, None)
 
 
 def test_claim_reuses_nothing_when_the_beginning_is_short() -> None:
     slots = Slots(2)
     slots.claim(_content(*range(LONG)))
-    slots.keep(0, _kept(_content(*range(LONG)), LONG))
+    slots.keep(0, Kept(_content(*range(LONG)), LONG))
     assert _same(slots.claim(_content(*range(MIN_REUSED - 1), 7, 7)), 1, 0, None)
 
 
 def test_claim_leaves_the_last_position_when_the_prompt_was_seen_whole() -> None:
     slots = Slots(1)
     slots.claim(_content(*range(LONG)))
-    slots.keep(0, _kept(_content(*range(LONG + 3)), LONG))
+    slots.keep(0, Kept(_content(*range(LONG + 3)), LONG))
     assert _same(slots.claim(_content(*range(LONG))), 0, LONG - 1, None)
 
 
@@ -69,7 +57,7 @@ def test_claim_evicts_the_least_recently_used_when_no_slot_is_free() -> None:
     for slot in (0, 1):
         assert _same(slots.claim(contents[slot]), slot, 0, None)
     for slot in (1, 0):
-        slots.keep(slot, _kept(contents[slot], LONG))
+        slots.keep(slot, Kept(contents[slot], LONG))
     assert _same(slots.claim(contents[2]), 1, 0, None)
     assert _same(slots.claim(np.append(contents[0], 5)), 0, LONG, None)
 
@@ -94,13 +82,13 @@ def test_slots_are_given_lowest_first_when_some_come_back() -> None:
 def test_forget_leaves_nothing_to_reuse() -> None:
     slots = Slots(1)
     slots.claim(_content(*range(LONG)))
-    slots.keep(0, _kept(_content(*range(LONG)), LONG))
+    slots.keep(0, Kept(_content(*range(LONG)), LONG))
     slots.forget()
     assert _same(slots.claim(_content(*range(LONG + 1))), 0, 0, None)
 
 
 @given(st.data())
-def test_slots_never_go_to_two_and_reuse_is_what_was_kept(data: st.DataObject) -> None:
+def test_slots_never_go_to_two_and_reuse_is_what_wasKept(data: st.DataObject) -> None:
     count = data.draw(st.integers(1, 4))
     slots = Slots(count)
     running: dict[int, Content] = {}
@@ -127,7 +115,7 @@ def test_slots_never_go_to_two_and_reuse_is_what_was_kept(data: st.DataObject) -
             content = running.pop(slot)
             if action == "keep":
                 held[slot] = np.append(content, data.draw(st.integers(0, 2)))
-                slots.keep(slot, _kept(held[slot], len(content)))
+                slots.keep(slot, Kept(held[slot], len(content)))
             else:
                 slots.free(slot)
 
