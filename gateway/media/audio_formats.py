@@ -16,6 +16,7 @@ import soundfile
 
 from antiphon.chunk import Tensor
 from gateway.media.audio_out import pcm16_of, to_pcm16, wav_file, wav_header
+from gateway.media.mp3 import frame_at
 
 # libsndfile fills pages of a second before it writes one; less than 50 ms it does not take.
 OGG_PAGE_MS = 60.0
@@ -144,7 +145,7 @@ class SoundFileEncoder:
             # LAME's, for a header that it would write when the length is known. As it is, it
             # plays as silence.
             self._drops_first_frame = False
-            data = data[mp3_frame_bytes(data) :]
+            data = data[frame_at(data, 0)[0] :]
         return data
 
 
@@ -182,18 +183,3 @@ class ForwardSink:
         data = bytes(self._waiting)
         self._waiting.clear()
         return data
-
-
-_MP3_KBITS = (
-    (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
-    (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
-)
-_MP3_RATE_BASES_HZ = (44_100, 48_000, 32_000)
-
-
-def mp3_frame_bytes(data: bytes) -> int:
-    """The length of the Layer III frame, not padded, that the data begins with."""
-    version = data[1] >> 3 & 3
-    rate_hz = _MP3_RATE_BASES_HZ[data[2] >> 2 & 3] // {3: 1, 2: 2, 0: 4}[version]
-    bits = _MP3_KBITS[version == 3][data[2] >> 4] * 1000
-    return (144 if version == 3 else 72) * bits // rate_hz

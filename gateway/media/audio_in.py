@@ -1,10 +1,10 @@
-"""Recordings from a client: any WAV file to mono float32 at the model's rate."""
+"""Recordings from a client: audio files to mono float32 at the model's rate."""
 
 from __future__ import annotations
 
 import binascii
 import io
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -14,20 +14,57 @@ import soxr
 
 from antiphon.chunk import Tensor
 from antiphon.errors import InvalidArgument, NotImplementedYet
+from gateway.media.data_url import data_of_url
+from gateway.media.mp3 import samples_in
 
-WAV_FORMATS = frozenset({"WAV", "WAVEX", "RF64"})
-# What has one sample after the other. libsndfile cannot seek in some of the others, and
-# decodes them by guessing how long they are.
-ENCODINGS = {
-    "PCM_U8": "PCM",
-    "PCM_16": "PCM",
-    "PCM_24": "PCM",
-    "PCM_32": "PCM",
-    "FLOAT": "float",
-    "DOUBLE": "float",
-    "ALAW": "A-law",
-    "ULAW": "mu-law",
+# libsndfile's names of what there may be in a file of each format. Of WAV what has one sample
+# after the other: libsndfile cannot seek in some of the others, and decodes them by guessing how
+# long they are.
+ENCODINGS: Mapping[str, Mapping[str, str]] = {
+    "wav": {
+        "PCM_U8": "PCM",
+        "PCM_16": "PCM",
+        "PCM_24": "PCM",
+        "PCM_32": "PCM",
+        "FLOAT": "float",
+        "DOUBLE": "float",
+        "ALAW": "A-law",
+        "ULAW": "mu-law",
+    },
+    "mp3": dict.fromkeys(("MPEG_LAYER_I", "MPEG_LAYER_II", "MPEG_LAYER_III"), "MPEG"),
+    "flac": dict.fromkeys(("PCM_S8", "PCM_16", "PCM_24"), "PCM"),
+    "ogg": {"VORBIS": "Vorbis", "OPUS": "Opus"},
 }
+FORMATS_IN = (*ENCODINGS, "opus")
+"""What a client may call its file; Opus comes in Ogg."""
+ANY_FORMAT = ""
+
+_NAMES = {
+    "wav": "a WAV file",
+    "mp3": "an MP3 file",
+    "flac": "a FLAC file",
+    "ogg": "an Ogg file",
+    "opus": "an Ogg file",
+    ANY_FORMAT: "a WAV, MP3, FLAC or Ogg file",
+}
+
+# What a file is shows at its beginning; its type need only be one of audio.
+_MEDIA_TYPES = frozenset(
+    f"audio/{name}"
+    for name in ["wav", "x-wav", "wave", "vnd.wave", "mpeg", "mp3", "flac", "x-flac", "ogg", "opus"]
+)
+_CONTAINERS = {
+    "WAV": "wav",
+    "WAVEX": "wav",
+    "RF64": "wav",
+    "MP3": "mp3",
+    "FLAC": "flac",
+    "OGG": "ogg",
+}
+# More than an encoder's delay, a header's frame and the padding of the last one.
+_MP3_SPARE_SAMPLES = 5 * 1152
+# What libsndfile says of a FLAC stream whose header leaves its length open.
+_UNKNOWN_FRAMES = (1 << 63) - 1
 MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 768_000
 LOUDEST = 2.0**31
 BLOCK_SAMPLES = 1 << 16
@@ -36,10 +73,19 @@ BLOCK_SAMPLES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """A WAV file as it came: bytes, or base64 text. `field` is its path in the request."""
+    """An audio file as it came: bytes, or base64 text. `field` is its path in the request.
+
+    `format` is what its client calls it, one of `FORMATS_IN` or `ANY_FORMAT`.
+    """
 
     field: str
-    wav: bytes | str
+    data: bytes | str
+    format: str = "wav"
+
+
+def read_audio_url(url: str, field: str) -> Recording:
+    """The recording in a data URL. Raises what `data_of_url` raises."""
+    return Recording(field, data_of_url(url, "recording", _MEDIA_TYPES, field), ANY_FORMAT)
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,27 +128,38 @@ def decode_recordings(
 def _decode(recording: Recording, rate_hz: int, left_s: float, limits: AudioLimits) -> Tensor:
     """One recording, checked."""
     field = recording.field
-    data = recording.wav if isinstance(recording.wav, bytes) else _from_base64(recording)
+    data = recording.data if isinstance(recording.data, bytes) else _from_base64(recording)
     if not data:
         raise InvalidArgument(f"{field}: is empty", field=field)
+    most_s = min(limits.each_s, left_s)
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
-            _check_header(file, field, left_s, limits)
-            samples = np.concatenate(tuple(_resampled(file, field, rate_hz)))
+            _check_header(file, recording)
+            if endless := file.frames >= _UNKNOWN_FRAMES:
+                # Or soundfile would seek in it, which cannot be done.
+                file._info.seekable = 0
+            else:
+                _check_seconds(file.frames / file.samplerate, field, left_s, limits)
+            if file.format == "MP3":
+                _check_length(file, data, field)
+            frames = int((most_s + 0.1) * file.samplerate) if endless else file.frames
+            samples = np.concatenate(tuple(_resampled(file, frames, field, rate_hz)))
     except soundfile.LibsndfileError as error:
         raise InvalidArgument(
-            f"{field}: is not a WAV file: {error.error_string}", field=field
+            f"{field}: is not {_NAMES[recording.format]}: {error.error_string}", field=field
         ) from error
     if not len(samples):
         raise InvalidArgument(f"{field}: has no samples", field=field)
+    if endless:
+        _check_seconds(len(samples) / rate_hz, field, left_s, limits)
     return samples
 
 
-def _resampled(file: soundfile.SoundFile, field: str, rate_hz: int) -> Iterator[Tensor]:
-    """The file block by block as mono at `rate_hz`; together what resampling it at once gives."""
+def _resampled(file: soundfile.SoundFile, left: int, field: str, rate_hz: int) -> Iterator[Tensor]:
+    """At most so many frames of the file block by block as mono at `rate_hz`; together what
+    resampling it at once gives."""
     stream = soxr.ResampleStream(file.samplerate, rate_hz, 1, dtype="float32")
     size = max(1, BLOCK_SAMPLES // file.channels)
-    left = file.frames
     while left > 0:
         block = file.read(min(size, left), dtype="float32", always_2d=True)
         # Not NaN either. Float files hold -1 to 1 or the integers of another width.
@@ -115,16 +172,30 @@ def _resampled(file: soundfile.SoundFile, field: str, rate_hz: int) -> Iterator[
         yield mono if file.samplerate == rate_hz else stream.resample_chunk(mono, last=not left)
 
 
-def _check_header(
-    file: soundfile.SoundFile, field: str, left_s: float, limits: AudioLimits
-) -> None:
-    """Raise unless it is a WAV file of a possible rate that is not empty or too long."""
-    if file.format not in WAV_FORMATS:
-        raise InvalidArgument(f"{field}: must be a WAV file, is {file.format}", field=field)
-    if file.subtype not in ENCODINGS:
-        known = ", ".join(dict.fromkeys(ENCODINGS.values()))
+def _check_length(file: soundfile.SoundFile, data: bytes, field: str) -> None:
+    """Raise for an MP3 file that has more than libsndfile would read of it.
+
+    Without a header it takes the first frame's rate for that of all.
+    """
+    if samples_in(data) > file.frames + _MP3_SPARE_SAMPLES:
         raise InvalidArgument(
-            f"{field}: a WAV file of {file.subtype} is not read; there are: {known}", field=field
+            f"{field}: is MP3 of a variable rate without a header that says how long it is; "
+            "write one (Xing), or use a constant rate",
+            field=field,
+        )
+
+
+def _check_header(file: soundfile.SoundFile, recording: Recording) -> None:
+    """Raise unless it is of its format, of a possible rate and not empty."""
+    field, wanted = recording.field, "ogg" if recording.format == "opus" else recording.format
+    name = _CONTAINERS.get(file.format, "")
+    if not name or name != (wanted or name):
+        raise InvalidArgument(f"{field}: must be {_NAMES[wanted]}, is {file.format}", field=field)
+    if file.subtype not in ENCODINGS[name]:
+        known = ", ".join(dict.fromkeys(ENCODINGS[name].values()))
+        raise InvalidArgument(
+            f"{field}: {_NAMES[name]} with {file.subtype} is not read; there are: {known}",
+            field=field,
         )
     if not MIN_RATE_HZ <= file.samplerate <= MAX_RATE_HZ:
         raise InvalidArgument(
@@ -134,7 +205,10 @@ def _check_header(
         )
     if file.frames <= 0:
         raise InvalidArgument(f"{field}: has no samples", field=field)
-    seconds = file.frames / file.samplerate
+
+
+def _check_seconds(seconds: float, field: str, left_s: float, limits: AudioLimits) -> None:
+    """Raise for a recording that is too long."""
     if seconds > limits.each_s:
         raise InvalidArgument(
             f"{field}: is {seconds:.1f} seconds long; a recording may have {limits.each_s:g}",
@@ -149,7 +223,7 @@ def _check_header(
 
 def _from_base64(recording: Recording) -> bytes:
     try:
-        return pybase64.b64decode(recording.wav, validate=True)
+        return pybase64.b64decode(recording.data, validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidArgument(
             f"{recording.field}: is not base64: {error}", field=recording.field

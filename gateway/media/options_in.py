@@ -15,7 +15,7 @@ from antiphon.sampling import utf8_size
 from gateway.media.audio_in import AudioLimits, Recording, decode_recordings
 
 OptionInput = str | float | Recording
-"""Text, a number, or a WAV file."""
+"""Text, a number, or an audio file."""
 
 OptionReaders = Mapping[str, Mapping[str, Option]]
 """By option name, the stages that read it, with its description by each."""
@@ -105,7 +105,7 @@ def _size_bytes(value: OptionInput) -> int:
     match value:
         case str():
             return utf8_size(value)
-        case Recording(wav=wav):
-            return len(wav)
+        case Recording(data=data):
+            return len(data)
         case _:
             return 0

@@ -14,7 +14,8 @@ import numpy as np
 import pybase64
 
 from antiphon.chunk import Tensor
-from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.errors import InvalidArgument
+from gateway.media.data_url import data_of_url
 
 IMAGE, VIDEO = "image", "video"
 """Kinds of input, as stages name them in `Describe`."""
@@ -51,26 +52,8 @@ _HEAD_BYTES = 16
 
 
 def read_data_url(url: str, kind: str, field: str) -> File:
-    """The file in a data URL; its base64 is not decoded yet.
-
-    Raises `InvalidArgument` for what is no such URL, and `NotImplementedYet` for one that
-    would have to be fetched.
-    """
-    if url.startswith(("http://", "https://")):
-        raise NotImplementedYet(
-            f"{field}: nothing is fetched from the network; send the {kind} as a data URL",
-            field=field,
-        )
-    head, comma, data = url.partition(",")
-    media_type, *parameters = head.removeprefix("data:").lower().split(";")
-    if not comma or not head.startswith("data:") or parameters[-1:] != ["base64"]:
-        raise InvalidArgument(f"{field}: must be data:TYPE;base64,DATA", field=field)
-    if media_type not in _KINDS[kind].media_types:
-        known = ", ".join(sorted(_KINDS[kind].media_types))
-        raise InvalidArgument(
-            f"{field}: no media type {media_type!r} for {kind}s; there are: {known}", field=field
-        )
-    return File(field, data)
+    """The file in a data URL; its base64 is not decoded yet. Raises what `data_of_url` raises."""
+    return File(field, data_of_url(url, kind, _KINDS[kind].media_types, field))
 
 
 def image_media_type(file: bytes) -> str:

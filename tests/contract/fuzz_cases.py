@@ -16,7 +16,7 @@ from typing import Any
 
 import numpy as np
 import soundfile
-from fuzz_files import film, mutated, picture, wav
+from fuzz_files import film, mutated, packed, picture, wav
 from gateway_door import MESSAGES, MODEL, SPOKEN
 
 MAX_TEXT = 200_000
@@ -73,6 +73,21 @@ def _file(random: Random, make: Callable[[Random], bytes]) -> str:
 
 def _recording(random: Random) -> dict[str, Any]:
     return {"type": "input_audio", "input_audio": {"data": _file(random, wav), "format": "wav"}}
+
+
+def _packed(random: Random) -> dict[str, Any]:
+    name = ""
+
+    def make(random: Random) -> bytes:
+        nonlocal name
+        data, name = packed(random)
+        return data
+
+    data = _file(random, make)
+    if random.random() < 0.3:
+        url = f"data:audio/{random.choice((name, 'wav', 'mpeg'))};base64,{data}"
+        return {"type": "audio_url", "audio_url": {"url": url}}
+    return {"type": "input_audio", "input_audio": {"data": data, "format": name}}
 
 
 def _sample(random: Random) -> dict[str, str]:
@@ -241,7 +256,7 @@ def speech_case(random: Random) -> Case:
 def media_case(random: Random) -> Case:
     """A request whose recordings, pictures and films are mutated real files."""
     fields = valid(random)
-    makers = (_recording, _recording, _picture, _film)
+    makers = (_recording, _packed, _picture, _film)
     parts = [random.choice(makers)(random) for _ in range(random.choice((1, 1, 2, 3, 70)))]
     fields["messages"] = [{"role": "user", "content": parts}]
     if random.random() < 0.3:

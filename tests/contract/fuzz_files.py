@@ -27,6 +27,22 @@ def wav(random: Random) -> bytes:
     return file.getvalue()
 
 
+def packed(random: Random) -> tuple[bytes, str]:
+    """A real file of another format, and what a client calls it."""
+    container, subtype, name = random.choice(
+        (
+            ("MP3", "MPEG_LAYER_III", "mp3"),
+            ("FLAC", "PCM_16", "flac"),
+            ("OGG", "VORBIS", "ogg"),
+            ("OGG", "OPUS", "opus"),
+        )
+    )
+    samples = np.sin(np.arange(random.choice((1, 30, 800, 4_000))) / 7)
+    file = io.BytesIO()
+    soundfile.write(file, samples, random.choice((8_000, 16_000)), subtype, format=container)
+    return file.getvalue(), name
+
+
 def picture(random: Random) -> bytes:
     """A real PNG, JPEG or WebP file."""
     file = io.BytesIO()

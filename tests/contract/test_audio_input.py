@@ -13,6 +13,9 @@ from gateway_door import Door, open_door
 
 from antiphon.conversation import AudioPart, Conversation, from_tensors
 from antiphon.errors import InvalidArgument
+from gateway.media.audio_formats import ForwardSink
+from gateway.media.encoding import AudioEncoding, EncodingSteps
+from gateway.media.mp3 import frame_at
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -31,11 +34,17 @@ def wav(
     return file.getvalue()
 
 
-async def ask(door: Door, *recordings: bytes | str) -> httpx.Response:
+async def ask(
+    door: Door, *recordings: bytes | str, name: str = "wav", url: str = ""
+) -> httpx.Response:
+    """Ask about recordings of that format, or with data URLs of that media type."""
     parts: list[dict[str, Any]] = [{"type": "text", "text": "What is this?"}]
     for recording in recordings:
         data = recording if isinstance(recording, str) else base64.b64encode(recording).decode()
-        parts.append({"type": "input_audio", "input_audio": {"data": data, "format": "wav"}})
+        if url:
+            parts.append({"type": "audio_url", "audio_url": {"url": f"data:{url};base64,{data}"}})
+        else:
+            parts.append({"type": "input_audio", "input_audio": {"data": data, "format": name}})
     return await door.chat(messages=[{"role": "user", "content": parts}])
 
 
@@ -72,6 +81,80 @@ async def test_audio_is_read_as_a_telephone_sends_it(door: Door, subtype: str) -
     (recording,) = heard(door).recordings
     # The octave below 0.5 has sixteen steps, and an encoder may cut instead of rounding.
     assert np.abs(recording - tone(INPUT_RATE_HZ)).max() < 0.25 / 16 + 2**-12
+
+
+FILES: dict[str, tuple[str, str, str, str]] = {
+    # libsndfile's format and subtype, OpenAI's name, a media type.
+    "mp3": ("MP3", "MPEG_LAYER_III", "mp3", "audio/mpeg"),
+    "flac": ("FLAC", "PCM_24", "flac", "audio/flac"),
+    "vorbis": ("OGG", "VORBIS", "ogg", "audio/ogg"),
+    "opus": ("OGG", "OPUS", "opus", "audio/ogg"),
+    "wav": ("WAV", "PCM_16", "wav", "audio/x-wav"),
+}
+
+
+@pytest.mark.parametrize("by_url", [False, True], ids=["data", "url"])
+@pytest.mark.parametrize("kind", FILES)
+async def test_audio_is_read_of_every_format(door: Door, kind: str, by_url: bool) -> None:
+    container, subtype, name, media_type = FILES[kind]
+    rate_hz = 24_000
+    said = tone(rate_hz, 1.0) * np.linspace(0, 1, rate_hz)
+    file = wav(said, rate_hz, subtype, container)
+    response = await ask(door, file, name=name, url=media_type if by_url else "")
+    assert response.status_code == 200, response.text
+    (recording,) = heard(door).recordings
+    assert abs(len(recording) - INPUT_RATE_HZ) <= INPUT_RATE_HZ // 100
+    # A lossy coder shifts it a little; its loudness stays where it was.
+    for quarter in range(4):
+        part = recording[quarter * 3_960 : (quarter + 1) * 3_960]
+        wanted = said[quarter * 5_940 : (quarter + 1) * 5_940]
+        assert abs(np.std(part) - np.std(wanted)) < 0.01
+
+
+async def test_audio_of_a_flac_stream_of_unknown_length_is_read_to_its_end(door: Door) -> None:
+    encoder = EncodingSteps(AudioEncoding("flac"), INPUT_RATE_HZ)
+    said = tone(INPUT_RATE_HZ, 1.0).astype(np.float32)
+    response = await ask(door, encoder.add(said) + encoder.finish(), name="flac")
+    assert response.status_code == 200, response.text
+    (recording,) = heard(door).recordings
+    assert np.abs(recording - said).max() < 1e-3
+    endless = EncodingSteps(AudioEncoding("flac"), INPUT_RATE_HZ)
+    long = np.zeros(round((MAX_INPUT_AUDIO_S + 0.1) * INPUT_RATE_HZ), np.float32)
+    response = await ask(door, endless.add(long) + endless.finish(), name="flac")
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == FIELD
+
+
+async def test_audio_of_an_mp3_stream_is_read_to_its_end_or_refused(door: Door) -> None:
+    """Of a variable rate, libsndfile takes the first frame's for that of all, and stops there."""
+    said = tone(INPUT_RATE_HZ, 1.5).astype(np.float32)
+    steady = EncodingSteps(AudioEncoding("mp3"), INPUT_RATE_HZ)
+    response = await ask(door, steady.add(said) + steady.finish(), name="mp3")
+    assert response.status_code == 200, response.text
+    (recording,) = heard(door).recordings
+    assert 0 <= len(recording) - len(said) < 2048
+    sink = ForwardSink()
+    with soundfile.SoundFile(
+        sink, "w", INPUT_RATE_HZ, 1, "MPEG_LAYER_III", format="MP3", bitrate_mode="VARIABLE"
+    ) as file:
+        # Loud, then silent: the first frames have many more bits.
+        file.write(np.random.default_rng(0).uniform(-1, 1, 4_000).astype(np.float32))
+        file.write(np.zeros(20_000, np.float32))
+    data = sink.take()
+    response = await ask(door, data[frame_at(data, 0)[0] :], name="mp3")
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, FIELD)
+    assert "variable rate" in error["message"]
+
+
+@pytest.mark.parametrize(("name", "said"), [("mp3", "an MP3 file"), ("ogg", "an Ogg file")])
+async def test_audio_that_is_not_what_it_is_called_is_refused(
+    door: Door, name: str, said: str
+) -> None:
+    response = await ask(door, wav(tone(8_000), 8_000), name=name)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, FIELD)
+    assert f"must be {said}, is WAV" in error["message"]
 
 
 async def test_audio_channels_are_averaged(door: Door) -> None:

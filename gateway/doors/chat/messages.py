@@ -9,14 +9,14 @@ from antiphon.errors import NotImplementedYet
 from gateway.doors.chat import schema
 from gateway.doors.chat.schema import ChatMessage
 from gateway.doors.http.json_body import invalid
+from gateway.doors.http.options import recording_format
 from gateway.media.attachments import Attachments
-from gateway.media.audio_in import Recording
+from gateway.media.audio_in import Recording, read_audio_url
 from gateway.media.vision_in import IMAGE, VIDEO, read_data_url
 
 _MESSAGE_FIELDS = ("refusal", "tool_calls", "tool_call_id", "function_call")
 _ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
 _PART_NAMES: Mapping[type, str] = {
-    schema.AudioUrlPart: "audio by URL",
     schema.FilePart: "files",
     schema.RefusalPart: "refusals",
 }
@@ -76,12 +76,13 @@ def _part(part: schema.Part, role: str, path: str, attachments: Attachments) -> 
             return TextPart(text)
         case schema.ChatAudioPart(audio):
             _check_user(role, path, "audio")
-            if audio.format != "wav":
-                raise NotImplementedYet(
-                    f"{path}.input_audio.format: {audio.format!r} is not supported yet, only 'wav'",
-                    field=f"{path}.input_audio.format",
-                )
-            return attachments.add_recording(Recording(f"{path}.input_audio.data", audio.data))
+            name = recording_format(audio.format, f"{path}.input_audio.format")
+            return attachments.add_recording(
+                Recording(f"{path}.input_audio.data", audio.data, name)
+            )
+        case schema.ChatAudioUrlPart(audio):
+            _check_user(role, path, "audio")
+            return attachments.add_recording(read_audio_url(audio.url, f"{path}.audio_url.url"))
         case schema.ChatImagePart(image):
             _check_user(role, path, "an image")
             if image.detail == "low":

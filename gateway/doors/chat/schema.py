@@ -66,8 +66,16 @@ class ChatVideoPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag
     video_url: VideoUrl
 
 
-class AudioUrlPart(msgspec.Struct, frozen=True, tag="audio_url"):
-    """Known, not supported yet."""
+class AudioUrl(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Where a recording is."""
+
+    url: str
+
+
+class ChatAudioUrlPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="audio_url"):
+    """A recording; an addition to OpenAI's parts, that others have too."""
+
+    audio_url: AudioUrl
 
 
 class FilePart(msgspec.Struct, frozen=True, tag="file"):
@@ -83,7 +91,7 @@ Part = (
     | ChatAudioPart
     | ChatImagePart
     | ChatVideoPart
-    | AudioUrlPart
+    | ChatAudioUrlPart
     | FilePart
     | RefusalPart
 )

@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.errors import InvalidArgument
 from gateway.doors.http.json_body import decode_body, invalid
-from gateway.media.audio_in import Recording
+from gateway.media.audio_in import FORMATS_IN, Recording
 from gateway.media.options_in import MAX_OPTIONS, OptionInput
 
 
@@ -42,8 +42,11 @@ def _option(field: str, json: msgspec.Raw) -> OptionInput:
         ) from error
     if not isinstance(value, RecordingOption):
         return value
-    if value.format != "wav":
-        raise NotImplementedYet(
-            f"{field}: {value.format!r} is not supported yet, only 'wav'", field=field
-        )
-    return Recording(field, value.data)
+    return Recording(field, value.data, recording_format(value.format, field))
+
+
+def recording_format(name: str, field: str) -> str:
+    """The name of an audio file's format. Raises `InvalidArgument` for one that is not read."""
+    if name not in FORMATS_IN:
+        raise invalid(field, f"no format {name!r}; there are: {', '.join(FORMATS_IN)}")
+    return name

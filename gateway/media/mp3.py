@@ -1,0 +1,56 @@
+"""MPEG audio frames, as far as their headers go: how long they are, and how many there are."""
+
+from __future__ import annotations
+
+HEADER_BYTES = 4
+
+_KBITS = {
+    # By version 1 or not, and layer: what the four bits of a header stand for.
+    (True, 1): (0, 32, 64, 96, 128, 160, 192, 224, 256, 288, 320, 352, 384, 416, 448),
+    (True, 2): (0, 32, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320, 384),
+    (True, 3): (0, 32, 40, 48, 56, 64, 80, 96, 112, 128, 160, 192, 224, 256, 320),
+    (False, 1): (0, 32, 48, 56, 64, 80, 96, 112, 128, 144, 160, 176, 192, 224, 256),
+    (False, 2): (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+    (False, 3): (0, 8, 16, 24, 32, 40, 48, 56, 64, 80, 96, 112, 128, 144, 160),
+}
+_RATES_HZ = (44_100, 48_000, 32_000)
+_RATE_DIVISORS = {3: 1, 2: 2, 0: 4}
+"""By the header's two bits for the version: 1, 2 and 2.5."""
+
+
+def frame_at(data: bytes, place: int) -> tuple[int, int]:
+    """The bytes and the samples of the frame there; none of both when there is no header."""
+    head = data[place : place + HEADER_BYTES]
+    if len(head) < HEADER_BYTES or head[0] != 0xFF or head[1] & 0xE0 != 0xE0:
+        return 0, 0
+    version, layer = head[1] >> 3 & 3, 4 - (head[1] >> 1 & 3)
+    kbits, rate, padding = head[2] >> 4, head[2] >> 2 & 3, head[2] >> 1 & 1
+    if version == 1 or layer == 4 or kbits in (0, 15) or rate == 3:
+        return 0, 0
+    first = version == 3
+    samples = 384 if layer == 1 else 1152 if layer == 2 or first else 576
+    bits_per_s = _KBITS[first, layer][kbits] * 1000
+    rate_hz = _RATES_HZ[rate] // _RATE_DIVISORS[version]
+    if layer == 1:
+        return (12 * bits_per_s // rate_hz + padding) * 4, samples
+    return samples // 8 * bits_per_s // rate_hz + padding, samples
+
+
+def samples_in(data: bytes) -> int:
+    """The samples of the frames that follow each other from the beginning on, behind a tag."""
+    place = _tag_bytes(data)
+    total = 0
+    while (frame := frame_at(data, place))[0]:
+        place += frame[0]
+        total += frame[1]
+    return total
+
+
+def _tag_bytes(data: bytes) -> int:
+    """The length of an ID3 tag at the beginning: four bytes of seven bits say it."""
+    if not data.startswith(b"ID3") or len(data) < 10:
+        return 0
+    size = 0
+    for each in data[6:10]:
+        size = size << 7 | each & 0x7F
+    return 10 + size
