@@ -26,11 +26,10 @@ from gateway.doors.chat.request import read_chat
 from gateway.doors.http.app import http_app
 from gateway.doors.http.connection import Doorkeeper
 from gateway.doors.http.door import HttpDoor
-from gateway.doors.http.endpoint import Endpoint, Rooms
+from gateway.doors.http.endpoint import Endpoint, SharedByDoors
 from gateway.doors.read_aloud.request import read_speech
 from gateway.doors.speech_grpc import SERVICE, SpeechServicer
 from gateway.fleet.stages import Stages
-from gateway.media.encoding import EncoderThreads
 from gateway.metrics import Metrics
 
 HTTP_DOORS = (
@@ -87,10 +86,9 @@ class Gateway:
         self._http_listen = host_and_port(config.http_listen, field="gateway.http_listen")
         doorkeeper = Doorkeeper(config, self.metrics.refuse)
         self.metrics.watch("connections", "HTTP connections", lambda: len(doorkeeper.all))
-        self._rooms = Rooms(config, self.metrics)
-        self._encoders = EncoderThreads(config.encoder_threads)
+        self._shared = SharedByDoors(config, self.metrics)
         endpoints = {
-            door.path: Endpoint(door, self.calls, self._rooms, self._encoders, config, self.metrics)
+            door.path: Endpoint(door, self.calls, self._shared, config, self.metrics)
             for door in doors
         }
         self._http = HttpServer(
@@ -133,7 +131,7 @@ class Gateway:
         loop = asyncio.get_running_loop()
         drained_at = loop.time() + self._drain_s
         self.calls.refuse()
-        self._rooms.stop_uploads()
+        self._shared.stop_uploads()
         serving, telling = self._tasks
         telling.cancel()
         await asyncio.gather(telling, return_exceptions=True)
@@ -149,7 +147,7 @@ class Gateway:
         hurried.cancel()
         self._http.cut_connections()
         await serving
-        self._encoders.close()
+        self._shared.close()
         await self.stages.__aexit__(kind, error, trace)
 
     def hurry(self) -> None:

@@ -94,12 +94,25 @@ async def test_chat_sends_the_whole_conversation_to_the_thinker(door: Door) -> N
 
 async def test_chat_passes_sampling_on(door: Door) -> None:
     await door.chat(
-        temperature=0.5, top_p=0.25, seed=7, max_tokens=9, max_completion_tokens=9, stop=["a", "b"]
+        temperature=0.5,
+        top_p=0.25,
+        top_k=5,
+        repetition_penalty=1.5,
+        seed=7,
+        max_tokens=9,
+        max_completion_tokens=9,
+        stop=["a", "b"],
     )
     sampling = door.fakes[THINKER].sessions[0].segment.sampling
     assert list(sampling) == [THINKER]
     assert sampling[THINKER] == session_pb2.Sampling(
-        temperature=0.5, top_p=0.25, seed=7, max_tokens=9, stop=["a", "b"]
+        temperature=0.5,
+        top_p=0.25,
+        top_k=5,
+        repetition_penalty=1.5,
+        seed=7,
+        max_tokens=9,
+        stop=["a", "b"],
     )
 
 

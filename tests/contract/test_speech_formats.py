@@ -226,7 +226,7 @@ async def test_speech_of_no_samples_is_an_empty_answer(speaker: Speaker, name: s
 async def test_speech_is_encoded_beside_the_event_loop(speaker: Speaker) -> None:
     reader, _ = speaker
     release = threading.Event()
-    blocked = reader[1]._encoders._pool.submit(release.wait)
+    blocked = reader[1]._shared.encoders._pool.submit(release.wait)
     try:
         reader[0][VOCODER].script = speaking(chirp(SECONDS, RATE_HZ))
         packed = [

@@ -35,6 +35,7 @@ from gateway.doors.chat.schema import (
 from gateway.doors.http.audio import AnswerEvent, AudioEncoded
 from gateway.doors.http.errors import error_json
 from gateway.doors.http.server_sent import server_sent
+from gateway.doors.http.spoken import SpokenAnswers
 from gateway.media.audio_out import Base64Stream, to_base64
 from gateway.media.encoding import AudioEncoding
 
@@ -52,8 +53,8 @@ _REASONS = {
 class AnswerHead:
     """What all parts of an answer share. `created` is a Unix time in seconds.
 
-    `audio_id` is empty when no audio is wanted. Audio is not kept for later
-    turns, so it expires when it is made.
+    `audio_id` is empty when no audio is wanted. What was said is kept in `spoken`, which knows
+    when it expires.
     """
 
     id: str
@@ -62,6 +63,7 @@ class AnswerHead:
     encoding: AudioEncoding | None
     include_usage: bool
     logprobs: bool
+    spoken: SpokenAnswers
 
 
 class WholeAnswer:
@@ -127,7 +129,7 @@ class WholeAnswer:
         answer = AudioAnswer(
             id=self._head.audio_id,
             data=to_base64(b"".join(self._audio)),
-            expires_at=self._head.created,
+            expires_at=self._head.spoken.keep(self._head.audio_id, text),
             transcript=text,
         )
         return AnswerMessage(content=None, audio=answer, images=self._images or UNSET)
@@ -144,6 +146,7 @@ class StreamAnswer:
         self.encoding = head.encoding
         self._model = ""
         self._base64 = Base64Stream()
+        self._transcript: list[str] = []
 
     def add(self, event: AnswerEvent) -> bytes:
         """What to send for an event; b"" when there is nothing yet."""
@@ -177,6 +180,7 @@ class StreamAnswer:
             return b""
         delta = Delta(content=event.text)
         if self._head.audio_id:
+            self._transcript.append(event.text)
             delta = Delta(audio=AudioAnswer(transcript=event.text))
         if not event.logprobs:
             return self._delta(delta)
@@ -190,8 +194,9 @@ class StreamAnswer:
         parts = [self._audio(self._base64.flush())]
         parts.append(self._delta(Delta(), _REASONS[finished.finish_reason]))
         if self._head.audio_id:
-            expiry = AudioAnswer(expires_at=self._head.created)
-            parts.append(self._delta(Delta(audio=expiry)))
+            said = "".join(self._transcript)
+            expires_at = self._head.spoken.keep(self._head.audio_id, said)
+            parts.append(self._delta(Delta(audio=AudioAnswer(expires_at=expires_at))))
         if self._head.include_usage:
             parts.append(self._chunk((), _usage(finished.usage)))
         return b"".join((*parts, DONE))

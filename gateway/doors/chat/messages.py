@@ -10,6 +10,7 @@ from gateway.doors.chat import schema
 from gateway.doors.chat.schema import ChatMessage
 from gateway.doors.http.json_body import invalid
 from gateway.doors.http.options import recording_format
+from gateway.doors.http.spoken import SpokenAnswers
 from gateway.media.attachments import Attachments
 from gateway.media.audio_in import Recording, read_audio_url
 from gateway.media.vision_in import IMAGE, VIDEO, read_data_url
@@ -23,7 +24,7 @@ _PART_NAMES: Mapping[type, str] = {
 
 
 def read_messages(
-    chat_messages: tuple[ChatMessage, ...],
+    chat_messages: tuple[ChatMessage, ...], spoken: SpokenAnswers
 ) -> tuple[tuple[ConversationMessage, ...], Attachments]:
     """The messages, and what their parts refer to by index.
 
@@ -38,6 +39,8 @@ def read_messages(
         _check_message(message, path)
         role = _ROLES[message.role]
         parts = _parts(message, path, attachments)
+        if not parts:
+            parts = (TextPart(_said(message, path, spoken)),)
         messages.append(ConversationMessage(role, parts))  # type: ignore[arg-type]
     return tuple(messages), attachments
 
@@ -48,22 +51,32 @@ def _check_message(message: ChatMessage, path: str) -> None:
         raise NotImplementedYet(
             f"{path}.role: {message.role!r} is not supported yet", field=f"{path}.role"
         )
-    if message.audio is not None:
-        raise invalid(
-            f"{path}.audio", "spoken answers are not kept; send the transcript as content"
-        )
+    if message.audio is not None and message.role != "assistant":
+        raise invalid(f"{path}.audio", f"goes only into assistant messages, not {message.role}")
     for name in _MESSAGE_FIELDS:
         if getattr(message, name):
             raise NotImplementedYet(f"{path}.{name}: is not supported yet", field=f"{path}.{name}")
-    if not message.content:
+    if not message.content and message.audio is None:
         raise invalid(f"{path}.content", "is missing or empty")
+
+
+def _said(message: ChatMessage, path: str, spoken: SpokenAnswers) -> str:
+    """The transcript of the message's audio: the client's own, or what is known by its id."""
+    audio = message.audio or schema.AssistantAudio()
+    said = audio.transcript or (spoken.transcript(audio.id) if audio.id else "")
+    if not said:
+        raise invalid(
+            f"{path}.audio",
+            "has no transcript, and its id is not known or has expired; send the transcript",
+        )
+    return said
 
 
 def _parts(message: ChatMessage, path: str, attachments: Attachments) -> tuple[Part, ...]:
     """The content as parts; what they refer to is appended to the attachments."""
     content = message.content
     if isinstance(content, str):
-        return (TextPart(content),)
+        return (TextPart(content),) if content else ()
     return tuple(
         _part(part, message.role, f"{path}.content[{index}]", attachments)
         for index, part in enumerate(content or ())

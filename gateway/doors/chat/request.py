@@ -30,6 +30,7 @@ ACCEPTED: Mapping[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "logit_bias": ({},),
     "response_format": ({"type": "text"},),
+    "chat_template_kwargs": ({},),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
     "functions": ([],),
@@ -42,6 +43,10 @@ ACCEPTED: Mapping[str, tuple[Any, ...]] = {
     "service_tier": ("auto", "default"),
     "store": (False,),
 }
+_REMEDIES = {
+    "response_format": "what is written is not constrained; ask for the form in a message",
+    "chat_template_kwargs": "the checkpoint's chat template is used as it is; leave it out",
+}
 _FORMATS = {"pcm16": "pcm", **{name: name for name in FORMATS if name != "pcm"}}
 """OpenAI's names of formats here."""
 
@@ -53,7 +58,7 @@ def read_chat(body: bytes, visit: Visit) -> tuple[Order, StreamAnswer | WholeAns
     if not chat.model:
         raise invalid("model", "is empty")
     outputs = _outputs(chat)
-    messages, attachments = read_messages(chat.messages)
+    messages, attachments = read_messages(chat.messages, visit.spoken)
     if chat.stream_options is not None and not chat.stream:
         raise invalid("stream_options", "goes only with stream: true")
     order = Order(
@@ -75,6 +80,7 @@ def read_chat(body: bytes, visit: Visit) -> tuple[Order, StreamAnswer | WholeAns
         encoding=_encoding(chat),
         include_usage=bool(chat.stream_options and chat.stream_options.include_usage),
         logprobs=bool(chat.logprobs),
+        spoken=visit.spoken,
     )
     return order, (StreamAnswer(head) if chat.stream else WholeAnswer(head))
 
@@ -84,7 +90,8 @@ def _refuse_unsupported(chat: ChatRequest) -> None:
     for name, harmless in ACCEPTED.items():
         value = getattr(chat, name)
         if value is not None and not any(_same(value, each) for each in harmless):
-            raise NotImplementedYet(f"{name}: is not supported", field=name)
+            remedy = f"; {_REMEDIES[name]}" if name in _REMEDIES else ""
+            raise NotImplementedYet(f"{name}: is not supported{remedy}", field=name)
 
 
 def _same(value: object, other: object) -> bool:
@@ -130,7 +137,9 @@ def _sampling(chat: ChatRequest) -> SamplingRequest:
     try:
         return SamplingRequest(
             temperature=chat.temperature,
+            top_k=chat.top_k,
             top_p=chat.top_p,
+            repetition_penalty=chat.repetition_penalty,
             seed=chat.seed,
             max_tokens=limit,
             stop=stop,

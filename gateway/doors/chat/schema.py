@@ -97,14 +97,24 @@ Part = (
 )
 
 
+class AssistantAudio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A spoken answer as the client has it. `data` and `expires_at` have no effect."""
+
+    id: str | None = None
+    transcript: str | None = None
+    expires_at: int | None = None
+    data: str | None = None
+
+
 class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One message. `name` has no effect."""
+    """One message. `name` and `annotations` have no effect."""
 
     role: Literal["system", "developer", "user", "assistant", "tool", "function"]
     content: str | tuple[Part, ...] | None = None
     name: Label | None = None
-    audio: Any = None
+    audio: AssistantAudio | None = None
     refusal: Any = None
+    annotations: tuple[Any, ...] | None = None
     tool_calls: Any = None
     tool_call_id: Any = None
     function_call: Any = None
@@ -148,7 +158,9 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     top_p: float | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
-    # Additions.
+    # Additions; the first two are vLLM's.
+    top_k: int | None = None
+    repetition_penalty: float | None = None
     options: dict[str, msgspec.Raw] = {}
     delivery: Literal["stream", "whole"] | None = None
     chunk_policy: ChunkPolicyOptions | None = None
@@ -158,6 +170,7 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     presence_penalty: Any = None
     logit_bias: Any = None
     response_format: Any = None
+    chat_template_kwargs: Any = None
     tools: Any = None
     tool_choice: Any = None
     functions: Any = None

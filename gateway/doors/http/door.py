@@ -9,6 +9,7 @@ from typing import Protocol
 from antiphon.errors import AntiphonError
 from gateway.calls.order import Order
 from gateway.doors.http.audio import AnswerEvent
+from gateway.doors.http.spoken import SpokenAnswers
 from gateway.media.encoding import AudioEncoding
 
 
@@ -17,12 +18,14 @@ class Visit:
     """What a door may need to know besides a request's body.
 
     `answer_id` is never the same. `sampling_stages` are those that take sampling of their own,
-    without the one that reads the messages; `voices` those that the model has.
+    without the one that reads the messages; `voices` those that the model has; `spoken` what
+    earlier answers said.
     """
 
     answer_id: str
     sampling_stages: tuple[str, ...]
     voices: tuple[str, ...]
+    spoken: SpokenAnswers
 
 
 class Answer(Protocol):

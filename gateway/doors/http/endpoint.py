@@ -19,6 +19,7 @@ from gateway.doors.http.body import read_body, while_connected
 from gateway.doors.http.door import Answer, HttpDoor, Visit
 from gateway.doors.http.errors import BodyTooLarge, BodyTooSlow, TooManyValues
 from gateway.doors.http.room import NoRoom, Room
+from gateway.doors.http.spoken import SpokenAnswers
 from gateway.doors.sending import pieces
 from gateway.media.encoding import EncoderThreads
 from gateway.metrics import Metrics, Refused
@@ -33,10 +34,13 @@ _BOUNDS = {
 }
 
 
-class Rooms:
-    """What bodies and whole answers may take at all HTTP doors together."""
+class SharedByDoors:
+    """What there is once for all HTTP doors: room for bodies and whole answers, threads that
+    encode, what was said. Close it when no door needs it any more."""
 
     def __init__(self, config: GatewayConfig, metrics: Metrics) -> None:
+        self.encoders = EncoderThreads(config.encoder_threads)
+        self.spoken = SpokenAnswers(config.spoken_keep_s, config.max_spoken_bytes)
         self.uploads = Room(config.max_upload_bytes, "request bodies", "gateway.max_upload_bytes")
         self.unread = Room(config.max_unread_bytes, "unread answers", "gateway.max_unread_bytes")
         metrics.watch("upload_bytes", "Bytes of bodies held", lambda: self.uploads.held_bytes)
@@ -46,6 +50,10 @@ class Rooms:
         """Refuse those who have not sent their request yet."""
         self.uploads.clear()
 
+    def close(self) -> None:
+        """Encode nothing more."""
+        self.encoders.close()
+
 
 class Endpoint:
     """One door as an ASGI application. Errors before the response are raised."""
@@ -54,15 +62,13 @@ class Endpoint:
         self,
         door: HttpDoor,
         calls: Calls,
-        rooms: Rooms,
-        encoders: EncoderThreads,
+        shared: SharedByDoors,
         config: GatewayConfig,
         metrics: Metrics,
     ) -> None:
         self._door = door
         self._calls = calls
-        self._rooms = rooms
-        self._encoders = encoders
+        self._shared = shared
         self._config = config
         self._metrics = metrics
 
@@ -81,7 +87,7 @@ class Endpoint:
             async def work(send: Send) -> None:
                 async with self._calls.answer(orders.pop()) as segment:
                     upload.close()
-                    audio = AnswerAudio(answer.encoding, self._encoders)
+                    audio = AnswerAudio(answer.encoding, self._shared.encoders)
                     if answer.streamed:
                         await _stream(answer, audio, segment, entry, transport, send)
                         return
@@ -92,7 +98,8 @@ class Endpoint:
 
     def _visit(self, entry: Entry) -> Visit:
         stages = self._calls.stages
-        return Visit(entry.answer_id, stages.accepted().sampling_fields, stages.voices())
+        fields = stages.accepted().sampling_fields
+        return Visit(entry.answer_id, fields, stages.voices(), self._shared.spoken)
 
     async def _read(self, scope: Scope, receive: Receive, upload: ExitStack) -> bytes:
         """The body; room for it is held until `upload` is closed."""
@@ -103,7 +110,7 @@ class Endpoint:
             if not clock.expired():
                 clock.reschedule(loop.time())
 
-        holding = upload.enter_context(self._rooms.uploads.hold(give_way))
+        holding = upload.enter_context(self._shared.uploads.hold(give_way))
         try:
             return await read_body(scope, receive, self._config, holding, clock)
         except AntiphonError as error:
@@ -117,7 +124,7 @@ class Endpoint:
     ) -> None:
         """Send what no stage works on any more. Who takes nothing of it may have to give way."""
         headers = [_content_type(answer), (b"content-length", str(len(body)).encode())]
-        with self._rooms.unread.hold(transport.abort) as holding:
+        with self._shared.unread.hold(transport.abort) as holding:
             try:
                 holding.moved(len(body))
                 await send({"type": "http.response.start", "status": 200, "headers": headers})

@@ -1,0 +1,57 @@
+"""What spoken answers said, for later turns that refer to them by id: OpenAI's `audio: {id}`."""
+
+from __future__ import annotations
+
+import time
+from collections import OrderedDict
+from collections.abc import Callable
+
+OVERHEAD_BYTES = 256
+"""What an entry takes beside its transcript."""
+
+
+class SpokenAnswers:
+    """Transcripts by the id of their audio.
+
+    What `keep` promises holds: an answer for which there is no room is not kept at all, instead
+    of one that was promised. They are this process's own, and end with it.
+    """
+
+    def __init__(
+        self, keep_s: float, limit_bytes: int, *, clock: Callable[[], float] = time.time
+    ) -> None:
+        self._keep_s = int(keep_s)
+        self._limit_bytes = limit_bytes
+        self._clock = clock
+        self._held_bytes = 0
+        # All are kept equally long, so the first expires first.
+        self._kept: OrderedDict[str, tuple[int, str]] = OrderedDict()
+
+    def keep(self, audio_id: str, transcript: str) -> int:
+        """Until when the answer is known, a Unix time in seconds: now, when it is not kept."""
+        now = int(self._clock())
+        self._forget_expired(now)
+        size = _size_bytes(transcript)
+        if not transcript or self._held_bytes + size > self._limit_bytes:
+            return now
+        self._held_bytes += size
+        self._kept[audio_id] = (now + self._keep_s, transcript)
+        return now + self._keep_s
+
+    def transcript(self, audio_id: str) -> str:
+        """What the answer said; "" when it has expired or was never known."""
+        self._forget_expired(int(self._clock()))
+        _, transcript = self._kept.get(audio_id, (0, ""))
+        return transcript
+
+    def _forget_expired(self, now: int) -> None:
+        while self._kept:
+            audio_id, (expires_at, transcript) = next(iter(self._kept.items()))
+            if now < expires_at:
+                return
+            del self._kept[audio_id]
+            self._held_bytes -= _size_bytes(transcript)
+
+
+def _size_bytes(transcript: str) -> int:
+    return OVERHEAD_BYTES + len(transcript.encode(errors="surrogatepass"))
