@@ -12,7 +12,7 @@ neither do the digits of its keys and values.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
@@ -23,7 +23,6 @@ from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk,
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
 from services.lm.attention import Span
-from services.voices import choose_voice
 
 # Bounds how long the draws of other segments wait for a long prompt.
 PREFILL_ROWS_PER_STEP = 256
@@ -148,10 +147,6 @@ Segment = TypeVar("Segment", bound=FrameSegment[Any])
 class FrameModel(Protocol):
     """What computes for an engine: it has a slot for each segment that runs."""
 
-    @property
-    def voices(self) -> Sequence[str]:
-        """Names in lower case, the default first."""
-
     def take_slot(self) -> int:
         """A slot for a new segment. Raises `ResourceExhausted`."""
 
@@ -172,18 +167,17 @@ class FrameEngine(ABC, Generic[Segment]):
         self._segments: dict[SegmentKey, Segment] = {}
 
     @abstractmethod
-    def new_segment(self, key: SegmentKey, voice: str, settings: SegmentSettings) -> Segment:
-        """A segment that nothing has come for."""
+    def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> Segment:
+        """A segment that nothing has come for. Raises `InvalidArgument` for its settings."""
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Raises `InvalidArgument` for an unknown voice (empty: the first) or output."""
-        voice = choose_voice(settings.voice, self._frame_model.voices)
+        """Raises `InvalidArgument` for settings that `new_segment` refuses, or another output."""
         if settings.outputs != {self.edge}:
             raise InvalidArgument(
                 f"outputs: the {self.role} makes {self.edge!r}, not {sorted(settings.outputs)}",
                 field="outputs",
             )
-        self._segments[key] = self.new_segment(key, voice, settings)
+        self._segments[key] = self.new_segment(key, settings)
 
     @torch.inference_mode()
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:

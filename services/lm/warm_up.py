@@ -7,16 +7,19 @@ model is made with all of them, see `services.lm.graphs`.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import replace
+from types import MappingProxyType
 
 from antiphon.errors import Internal
+from antiphon.options import OptionValue
 from antiphon.runtime.engine import Completed, Engine, Failed, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
 from services.lm.frames import PART_ROWS
 
 FRAMES = 2
+NO_OPTIONS: Mapping[str, OptionValue] = MappingProxyType({})
 
 
 def speak(
@@ -26,11 +29,12 @@ def speak(
     slots: int,
     room: int,
     make_input: Callable[[int], Iterable[InputChunk]],
+    options: Mapping[str, OptionValue] = NO_OPTIONS,
 ) -> None:
     """Draw a little: one segment, then one in every slot, with output on `edge`.
 
     `make_input` makes up a whole input of so many rows, of which there is `room` for, draws
-    included. Raises `Internal` if the model gives nothing.
+    included; `options` go with it. Raises `Internal` if the model gives nothing.
     """
     room -= FRAMES
     if room < 1:
@@ -41,7 +45,7 @@ def speak(
         for index, key in enumerate(keys):
             temperature = sampling.temperature if index % 2 else 0.0
             settings = replace(sampling, temperature=temperature)
-            engine.admit(key, SegmentSettings("", settings, frozenset({edge})))
+            engine.admit(key, SegmentSettings("", settings, frozenset({edge}), options))
             for chunk in make_input(rows):
                 engine.accept(key, chunk)
         for failed in run_to_the_end(engine, keys):

@@ -23,6 +23,7 @@ from antiphon.segment import FinishReason, SegmentKey
 from services.lm.frames import FrameEngine, take_parts
 from services.qwen2_5_omni.talker.model import CodecTalker, DrawnCodes
 from services.qwen2_5_omni.talker.segment import SpokenSegment
+from services.voices import choose_voice
 
 
 class CodecTalkerEngine(FrameEngine[SpokenSegment]):
@@ -34,8 +35,9 @@ class CodecTalkerEngine(FrameEngine[SpokenSegment]):
         super().__init__(model, context_limit)
         self._model = model
 
-    def new_segment(self, key: SegmentKey, voice: str, settings: SegmentSettings) -> SpokenSegment:
-        """A segment that nothing has come for."""
+    def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> SpokenSegment:
+        """Raises `InvalidArgument` for an unknown voice; empty is the first."""
+        voice = choose_voice(settings.voice, self._model.voices)
         return SpokenSegment(key, voice, settings.sampling, self._model.new_rows())
 
     @torch.inference_mode()

@@ -34,6 +34,7 @@ from services.qwen3_omni.talker.flight import Flight
 from services.qwen3_omni.talker.model import Draw, Talker
 from services.qwen3_omni.talker.readback import Drawn
 from services.qwen3_omni.talker.segment import TalkerSegment
+from services.voices import choose_voice
 
 CODES = "codes"
 
@@ -52,8 +53,9 @@ class TalkerEngine(FrameEngine[TalkerSegment]):
         self._launch_ahead = launch_ahead
         self._flight: Flight | None = None
 
-    def new_segment(self, key: SegmentKey, voice: str, settings: SegmentSettings) -> TalkerSegment:
-        """A segment that nothing has come for."""
+    def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> TalkerSegment:
+        """Raises `InvalidArgument` for an unknown voice; empty is the first."""
+        voice = choose_voice(settings.voice, self._model.voices)
         return TalkerSegment(key, voice, settings.sampling, self._model.new_prompt())
 
     @torch.inference_mode()
