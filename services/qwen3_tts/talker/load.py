@@ -1,14 +1,125 @@
-"""Loads the talker of Qwen3-TTS."""
+"""Loads the talker of a Qwen3-TTS checkpoint."""
 
 from __future__ import annotations
 
+import logging
+from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
+import torch
+
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import NotImplementedYet
-from antiphon.runtime.engine import LoadedStage
+from antiphon.errors import FailedPrecondition
+from antiphon.options import Option
+from antiphon.pipelines.files import CONFIG_FILE, read_config, reading
+from antiphon.pipelines.generation_config import FILE, default_sampling
+from antiphon.pipelines.qwen3_tts import CODEC_FOLDER, OPTIONS, TALKER
+from antiphon.runtime.checkpoint.fingerprint import fingerprint
+from antiphon.runtime.engine import LoadedStage, StageFacts
+from antiphon.sampling import Sampling
+from services.engines import TORCH, check_device, context_limit, require_torch
+from services.lm.graphs import Bucketing, graphs_of
+from services.qwen3_tts.talker.engine import TtsTalkerEngine
+from services.qwen3_tts.talker.front_end import SpeechFrontEnd
+from services.qwen3_tts.talker.manner import AUTO, CheckpointKind
+from services.qwen3_tts.talker.module import load_talker_module
+from services.qwen3_tts.talker.prompt import SpeechIds
+from services.qwen3_tts.talker.reference import ReferenceEncoder
+from services.qwen3_tts.talker.talker import TtsTalker
+from services.qwen3_tts.talker.warm_up import warm_up
+from services.text.literal import LiteralTokenizer, load_tokenizer
+
+# What the vendor's package takes where neither call nor checkpoint says otherwise; of the code
+# predictor likewise, whose settings have names of their own.
+DEFAULT_SAMPLING = Sampling(
+    temperature=0.9, top_k=50, top_p=1.0, repetition_penalty=1.05, seed=0, max_tokens=2048
+)
+PREDICTOR = "subtalker"
+PREDICTOR_SAMPLING = replace(DEFAULT_SAMPLING, repetition_penalty=1.0)
+
+_log = logging.getLogger(__name__)
 
 
-def load(model_dir: Path, config: StageConfig) -> LoadedStage:
-    """Raises `NotImplementedYet`: there is no engine yet."""
-    raise NotImplementedYet(f"{model_dir}: the talker of Qwen3-TTS has no engine yet")
+@torch.inference_mode()
+def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
+    """The talker with its text front end, and the encoders of a checkpoint that clones voices.
+
+    `bucketing` is what `config.graphs` chooses if None. Raises `InvalidArgument` for settings
+    that it has no place for, and `FailedPrecondition` when the checkpoint does not fit together
+    or there is no memory for the slots.
+    """
+    require_torch(TALKER, config)
+    check_device(config)
+    told = read_config(model_dir)
+    kind, ids = CheckpointKind.from_config(told), SpeechIds.from_config(told)
+    dtype = getattr(torch, config.dtype)
+    module = load_talker_module(model_dir, dtype, config.device)
+    with reading(model_dir / CONFIG_FILE):
+        limit = context_limit(TALKER, config, int(module.config["max_position_embeddings"]))
+    tokenizer = LiteralTokenizer(load_tokenizer(model_dir))
+    encoder = ReferenceEncoder(model_dir, dtype, config.device) if kind.clones else None
+    front_end = SpeechFrontEnd(tokenizer, ids, encoder, context_limit=limit)
+    code_entries = _code_entries(model_dir)
+    model = TtsTalker(
+        module,
+        ids,
+        _predictor_sampling(model_dir),
+        code_entries=code_entries,
+        context_limit=limit,
+        slots=config.slots,
+        bucketing=bucketing or graphs_of(config),
+    )
+    _log.info(
+        "keys and values: %.2f GB for %d slots of %d positions on %s",
+        model.cache.bytes / 1e9,
+        config.slots,
+        limit,
+        config.device,
+    )
+    facts = StageFacts(
+        model=model_dir.resolve().name,
+        checkpoint_fingerprint=fingerprint(model_dir),
+        engine=TORCH,
+        default_sampling=default_sampling(model_dir, "", DEFAULT_SAMPLING),
+        voices=tuple(ids.voices) if kind.has_voices else (),
+        code_groups=model.groups,
+        code_entries=code_entries,
+        context_limit=limit,
+        input_kinds=("text",),
+        max_input_text_bytes=front_end.max_text_bytes,
+        options=tuple(_described(kind, ids)),
+    )
+    engine = TtsTalkerEngine(model, front_end, kind, limit)
+    warm_up(engine, kind, DEFAULT_SAMPLING, config.slots, limit)
+    return LoadedStage(engine, facts)
+
+
+def _described(kind: CheckpointKind, ids: SpeechIds) -> Iterator[Option]:
+    """The options, as this checkpoint knows them."""
+    for option in OPTIONS:
+        if option.name == "language":
+            option = replace(option, choices=(AUTO, *ids.told_languages))
+        if option.name not in kind.options:
+            option = replace(
+                option, description=f"{option.description} Not of this checkpoint ({kind.name})."
+            )
+        yield option
+
+
+def _predictor_sampling(model_dir: Path) -> Sampling:
+    """How the code predictor draws. Raises `FailedPrecondition`."""
+    sampling = default_sampling(model_dir, PREDICTOR, PREDICTOR_SAMPLING)
+    if sampling.greedy:
+        raise FailedPrecondition(
+            f"{model_dir / FILE}: {PREDICTOR}_*: the code predictor is greedy exactly when first "
+            "codes are; ask for a temperature of 0 instead"
+        )
+    return sampling
+
+
+def _code_entries(model_dir: Path) -> int:
+    """The size of the codec's books. Raises `FailedPrecondition`."""
+    folder = model_dir / CODEC_FOLDER
+    with reading(folder / CONFIG_FILE):
+        return int(read_config(folder)["decoder_config"]["codebook_size"])

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.errors import FailedPrecondition, InvalidArgument, told
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY
 
 # Codec sides that are no id.
@@ -40,9 +40,12 @@ Ids = npt.NDArray[np.int64]
 class SpeechIds:
     """Ids of the text and the codec vocabulary that shape a prompt, read from `config.json`.
 
-    `voices` are speakers' ids by lower-case name, `languages` ids by name; `dialects` names the
-    language of a voice that has one of its own.
+    `im_start` and `im_end` are the text's, around a turn. `voices` are speakers' ids by lower-case
+    name, `languages` ids by name; `dialects` names the language of a voice that has one of its own.
     """
+
+    im_start: int
+    im_end: int
 
     tts_pad: int
     tts_bos: int
@@ -61,54 +64,78 @@ class SpeechIds:
     @classmethod
     def from_config(cls, config: dict[str, Any]) -> SpeechIds:
         """Read the ids of a checkpoint's `config.json`. Raises `FailedPrecondition`."""
-        talker = config.get("talker_config", {})
-        try:
-            return cls(
-                tts_pad=config["tts_pad_token_id"],
-                tts_bos=config["tts_bos_token_id"],
-                tts_eos=config["tts_eos_token_id"],
-                pad=talker["codec_pad_id"],
-                bos=talker["codec_bos_id"],
-                stop=talker["codec_eos_token_id"],
-                think=talker["codec_think_id"],
-                nothink=talker["codec_nothink_id"],
-                think_bos=talker["codec_think_bos_id"],
-                think_eos=talker["codec_think_eos_id"],
-                languages=talker["codec_language_id"] or {},
-                voices=talker["spk_id"] or {},
-                dialects={
-                    voice: dialect
-                    for voice, dialect in (talker["spk_is_dialect"] or {}).items()
-                    if dialect
-                },
-            )
-        except KeyError as missing:
+        talker = config.get("talker_config") or {}
+        ids = cls(
+            im_start=_id(config, "im_start_token_id"),
+            im_end=_id(config, "im_end_token_id"),
+            tts_pad=_id(config, "tts_pad_token_id"),
+            tts_bos=_id(config, "tts_bos_token_id"),
+            tts_eos=_id(config, "tts_eos_token_id"),
+            pad=_id(talker, "codec_pad_id"),
+            bos=_id(talker, "codec_bos_id"),
+            stop=_id(talker, "codec_eos_token_id"),
+            think=_id(talker, "codec_think_id"),
+            nothink=_id(talker, "codec_nothink_id"),
+            think_bos=_id(talker, "codec_think_bos_id"),
+            think_eos=_id(talker, "codec_think_eos_id"),
+            languages=_named(talker, "codec_language_id"),
+            voices=_named(talker, "spk_id"),
+            dialects={
+                voice: dialect
+                for voice, dialect in _named(talker, "spk_is_dialect").items()
+                if dialect
+            },
+        )
+        if unknown := set(ids.dialects.values()) - ids.languages.keys():
             raise FailedPrecondition(
-                f"{CONFIG_FILE}: {missing.args[0]} is missing; {REMEDY}"
-            ) from None
+                f"{CONFIG_FILE}: spk_is_dialect names {told(sorted(unknown))}, which "
+                f"codec_language_id has not; {REMEDY}"
+            )
+        return ids
+
+    @property
+    def told_languages(self) -> tuple[str, ...]:
+        """The languages that a request may tell: a dialect goes with its voice alone."""
+        return tuple(name for name in self.languages if "dialect" not in name)
 
     def language(self, name: str, voice: str) -> int | None:
         """The id that tells the language; empty: none but the voice's dialect, if it has one.
 
         Raises `InvalidArgument` for one that is not there.
         """
+        if name and name not in self.told_languages:
+            known = ", ".join(sorted(self.told_languages))
+            raise InvalidArgument(
+                f"options.language: {told(name)} is unknown; there are {known}",
+                field="options.language",
+            )
         if name in ("", CHINESE) and voice in self.dialects:
             name = self.dialects[voice]
-        if not name:
-            return None
-        if name not in self.languages:
-            known = ", ".join(sorted(self.languages))
-            raise InvalidArgument(
-                f"language: {name!r} is unknown; there are {known}", field="language"
-            )
-        return self.languages[name]
+        return self.languages[name] if name else None
 
     def voice(self, name: str) -> int:
         """The id of a voice. Raises `InvalidArgument`."""
         if name not in self.voices:
             known = ", ".join(sorted(self.voices)) or "none"
-            raise InvalidArgument(f"voice: {name!r} is unknown; there are {known}", field="voice")
+            raise InvalidArgument(
+                f"voice: {told(name)} is unknown; there are {known}", field="voice"
+            )
         return self.voices[name]
+
+
+def _id(part: dict[str, Any], name: str) -> int:
+    value = part.get(name)
+    if not isinstance(value, int):
+        raise FailedPrecondition(f"{CONFIG_FILE}: {name} is missing or no id; {REMEDY}")
+    return value
+
+
+def _named(part: dict[str, Any], name: str) -> dict[str, Any]:
+    """What stands under names, which are in lower case here; nothing if it is not there."""
+    value = part.get(name) or {}
+    if not isinstance(value, dict):
+        raise FailedPrecondition(f"{CONFIG_FILE}: {name} is no object; {REMEDY}")
+    return {key.lower(): each for key, each in value.items()}
 
 
 @dataclass(frozen=True, slots=True)
@@ -127,7 +154,7 @@ class Clone:
 class SpeechRequest:
     """What is to be said, in ids, and how. `role` are the three ids of an assistant's header.
 
-    Names are lower-case; `voice` and `language` may be empty, and `voice` is with a clone.
+    Names are in lower case; `voice` and `language` may be empty, and `voice` is with a clone.
     """
 
     role: Sequence[int]
@@ -152,6 +179,17 @@ class Prompt:
     frames: npt.NDArray[np.uint16] | None = None
     vector: npt.NDArray[np.float32] | None = None
 
+    @property
+    def positions(self) -> int:
+        """Of the rows, and of those that the later texts take."""
+        return len(self.text) + len(self.later)
+
+    def beside(self, draw: int) -> int | None:
+        """The text id of the row before draw number `draw`; None for padding."""
+        if draw == 0:
+            return int(self.text[-1])
+        return int(self.later[draw - 1]) if draw <= len(self.later) else None
+
 
 @dataclass(slots=True)
 class _Rows:
@@ -166,7 +204,7 @@ class _Rows:
 def make_prompt(request: SpeechRequest, ids: SpeechIds) -> Prompt:
     """The prompt of a request. Raises `InvalidArgument`."""
     if len(request.role) != ROLE_ROWS or not request.text:
-        raise InvalidArgument("text: there is nothing to say", field="text")
+        raise InvalidArgument("messages: there is nothing to say", field="messages")
     clone = request.clone
     frames = None if clone is None else clone.frames
     rows = _Rows()

@@ -34,7 +34,7 @@ class ReferenceEncoder:
         placed: dict[str, Any] = {"dtype": dtype, "device": device}
         with reading(folder / CONFIG_FILE):
             config = MimiConfig(**_part(codec, "encoder_config", folder))
-            self._groups = int(codec["encoder_valid_num_quantizers"])
+            self.groups = int(codec["encoder_valid_num_quantizers"])
             self._samples_per_frame = int(codec["encode_downsample_rate"])
         self._codec: Any = load_submodule(
             MimiModel, config, "encoder.", Weights(folder), skip=_NOT_THERE, **placed
@@ -45,6 +45,10 @@ class ReferenceEncoder:
         self._device = torch.device(device)
         self._dtype = dtype
 
+    def count(self, samples: Samples) -> int:
+        """How many frames samples [n] make."""
+        return -(-len(samples) // self._samples_per_frame)
+
     @torch.inference_mode()
     def vector(self, samples: Samples) -> npt.NDArray[np.float32]:
         """The speaker's vector, float32 [width], of samples [n]."""
@@ -53,11 +57,10 @@ class ReferenceEncoder:
 
     @torch.inference_mode()
     def frames(self, samples: Samples) -> npt.NDArray[np.uint16]:
-        """The frames, uint16 [n / 1920 rounded up, groups], of samples [n]."""
+        """The frames, uint16 [n, groups], of samples."""
         heard = torch.from_numpy(samples)[None, None].to(self._device, self._dtype)
-        codes = self._codec.encode(heard).audio_codes[0, : self._groups]
-        count = -(-len(samples) // self._samples_per_frame)
-        return np.asarray(codes[:, :count].T.cpu().numpy(), np.uint16)
+        codes = self._codec.encode(heard).audio_codes[0, : self.groups]
+        return np.asarray(codes[:, : self.count(samples)].T.cpu().numpy(), np.uint16)
 
 
 def _part(config: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:

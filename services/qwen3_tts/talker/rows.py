@@ -36,16 +36,23 @@ class TtsRowTable:
         """[n, hidden]: the embeddings of first codes, int64 [n]."""
         return embedding(codes, self._codes)
 
-    def codec_side(self, prompt: Prompt) -> Tensor:
-        """[n, hidden]: the codec sides of a prompt's rows, zero where there is none."""
-        device, codec = self._codes.device, prompt.codec
-        sides = self._codes[on_device(codec.clip(min=0), device)]
+    def prompt(self, prompt: Prompt, start: int, stop: int) -> Tensor:
+        """[stop - start, hidden]: rows `start` to `stop` of a prompt."""
+        text = self.text(on_device(prompt.text[start:stop], self._codes.device))
+        return text + self.codec_side(prompt, start, stop)
+
+    def codec_side(self, prompt: Prompt, start: int, stop: int) -> Tensor:
+        """[stop - start, hidden]: the codec sides of these rows, zero where there is none."""
+        device, codec = self._codes.device, prompt.codec[start:stop]
+        sides = self.code(on_device(codec.clip(min=0), device))
         sides[self._where(codec < 0)] = 0
         if prompt.vector is not None:
             vector = torch.from_numpy(prompt.vector).to(sides)
             sides[self._where(codec == SPEAKER)] = vector
         if prompt.frames is not None:
-            frames = on_device(prompt.frames.astype(np.int64), device)
+            first = int((prompt.codec[:start] == FRAME).sum())
+            count = int((codec == FRAME).sum())
+            frames = on_device(prompt.frames[first : first + count].astype(np.int64), device)
             embedded = [embedding(frames[:, g], table) for g, table in enumerate(self._groups)]
             sides[self._where(codec == FRAME)] = torch.stack(embedded, 1).sum(1)
         return sides

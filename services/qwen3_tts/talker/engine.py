@@ -1,0 +1,158 @@
+"""The talker's engine: a request's text to codec frames, of many segments, one each a step.
+
+Prompts are made on threads beside the engine's: tokenising and encoding a reference recording
+take long. A step is one forward over everything that can go on: parts of prompts, within the
+budget of `services.lm.frames`, and one row of every segment whose prompt is in. Those draw a
+frame in the same step and emit it.
+
+The frames of a recording that is cloned by codes leave first, to prime the decoder.
+
+Draws are counted as the vendor's `generate` counts them: draw n of at most `max_tokens` is the
+stop code (never one of the first two), the last one allowed, or frame n-1.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Collection, Sequence
+
+import torch
+
+from antiphon.errors import Internal
+from antiphon.pipelines.qwen3_tts import TALKER
+from antiphon.runtime.engine import Emitted, EngineEvent, InputChunk, SegmentSettings
+from antiphon.segment import FinishReason, SegmentKey
+from services.isolation import alone, together
+from services.lm.frames import FrameEngine, PromptPart, take_parts
+from services.preparation import Preparations, wait_for_one
+from services.qwen3_tts.talker.front_end import SpeechFrontEnd
+from services.qwen3_tts.talker.manner import CheckpointKind, read_manner
+from services.qwen3_tts.talker.prompt import Prompt
+from services.qwen3_tts.talker.segment import SpokenText, TtsSegment
+from services.qwen3_tts.talker.talker import TtsDraw, TtsFrame, TtsTalker, TtsTurn
+
+CODES = "codes"
+
+
+class TtsTalkerEngine(FrameEngine[TtsSegment]):
+    """Implements `antiphon.runtime.engine.PreparingEngine`."""
+
+    role, edge = TALKER, CODES
+
+    def __init__(
+        self,
+        model: TtsTalker,
+        front_end: SpeechFrontEnd,
+        kind: CheckpointKind,
+        context_limit: int,
+    ) -> None:
+        super().__init__(model, context_limit)
+        self._model = model
+        self._front_end = front_end
+        self._kind = kind
+        self._preparations: Preparations[Prompt] = Preparations()
+        self._wake: Callable[[], None] = _nobody
+
+    def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> TtsSegment:
+        """Raises `InvalidArgument` for a manner that the checkpoint does not have."""
+        manner = read_manner(settings.voice, settings.options, self._kind, self._model.ids)
+        text = SpokenText(self._front_end, manner)
+        return TtsSegment(key, manner.voice, settings.sampling, text)
+
+    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
+        """Store the message, and start making the prompt when all of it is there.
+
+        Raises `InvalidArgument` for one that cannot fit, `ResourceExhausted` without a slot.
+        """
+        super().accept(key, chunk)
+        segment = self._segments[key]
+        if segment.preparation is None:
+            segment.preparation = segment.prompt.begin(key, self._preparations)
+            if segment.preparation is not None:
+                segment.preparation.add_done_callback(lambda _: self._wake())
+
+    def prepares(self, key: SegmentKey) -> bool:
+        """Whether the segment's prompt is being made."""
+        preparation = self._segments[key].preparation
+        return preparation is not None and not preparation.done()
+
+    def wake_with(self, wake: Callable[[], None]) -> None:
+        """Call `wake` whenever a prompt was made."""
+        self._wake = wake
+
+    def close(self) -> None:
+        """Make no more prompts."""
+        self._preparations.close()
+
+    def release(self, key: SegmentKey) -> None:
+        """Forget the segment and what waits to be made for it, and give its slot back."""
+        self._preparations.drop(key)
+        super().release(key)
+
+    @torch.inference_mode()
+    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
+        """One forward for all that are not `held`, after the prompts that were made have begun.
+
+        Waits for a prompt when there is nothing else to do.
+        """
+        events: list[EngineEvent] = []
+        free = self.going(held)
+        if not any(segment.prompt.prompt_rows for segment in free):
+            wait_for_one([each.preparation for each in free if each.preparation is not None])
+        for segment in free:
+            if (made := segment.preparation) is not None and made.done():
+                segment.preparation = None
+                with alone(segment.key, events, segment.end):
+                    events += self._begin(segment, made.result())
+        self._forward([each for each in free if not each.ended], events)
+        return events
+
+    def _begin(self, segment: TtsSegment, prompt: Prompt) -> list[EngineEvent]:
+        """Take the prompt over; what of it primes the decoder leaves."""
+        assert segment.slot is not None
+        segment.prompt.hold(prompt)
+        segment.bound(self._context_limit)
+        self._model.begin(segment.slot, prompt)
+        if prompt.frames is None:
+            return []
+        return [Emitted(segment.key, CODES, 0, {"codes": prompt.frames}, prime=True)]
+
+    def _forward(self, segments: Sequence[TtsSegment], events: list[EngineEvent]) -> None:
+        """One call for the parts and draws of all; each takes what it made of it."""
+        parts: dict[int | None, list[PromptPart[SpokenText]]] = defaultdict(list)
+        for part in take_parts(segments):
+            parts[part.slot].append(part)
+        work = []
+        for segment in segments:
+            turn = TtsTurn(parts[segment.slot], _next_draw(segment) if segment.can_draw else None)
+            if turn.parts or turn.draw:
+                work.append((segment, turn))
+        outcomes = together(self._model.step, [turn for _, turn in work]) if work else []
+        for (segment, _), outcome in zip(work, outcomes, strict=True):
+            with alone(segment.key, events, segment.end):
+                if (frame := outcome()) is not None:
+                    events += self._take(segment, frame)
+
+    def _take(self, segment: TtsSegment, frame: TtsFrame) -> list[EngineEvent]:
+        """Emit what was drawn, or end with it."""
+        if not frame.decided:
+            raise Internal(f"draw {segment.launched - 1}: the logits are not finite")
+        segment.shown = segment.launched
+        if frame.codes[0, 0] == self._model.ids.stop:
+            return self.finish(segment, FinishReason.STOP)
+        if segment.launched == segment.sampling.max_tokens:
+            return self.finish(segment, FinishReason.LENGTH)
+        segment.frames += 1
+        return [Emitted(segment.key, CODES, segment.frames - 1, {"codes": frame.codes})]
+
+
+def _next_draw(segment: TtsSegment) -> TtsDraw:
+    """The next row and draw of a segment that can, which are made now."""
+    slot, step, text = segment.slot, segment.launched, segment.prompt.held.beside(segment.launched)
+    assert slot is not None
+    segment.launched += 1
+    return TtsDraw(slot, segment.prefilled + step, text, segment.sampling, step)
+
+
+def _nobody() -> None:
+    """Who is woken before anyone is."""

@@ -1,0 +1,267 @@
+"""What the talker's engine does beside codes: holding, ending, refusing, and others' faults."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from msgspec import structs
+from tts_talker_lab import CASES, GREEDY, LIMIT, SLOTS, Asked, Lab, asked, frames_of
+
+from antiphon.chunk import Tensors
+from antiphon.errors import Internal, InvalidArgument, ResourceExhausted
+from antiphon.runtime.engine import Emitted
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon.testing.drive_engine import SegmentOutput, advance, await_ready
+from services.lm.frames import PREFILL_ROWS_PER_STEP
+from services.qwen3_tts.talker.engine import CODES, TtsTalkerEngine
+from services.qwen3_tts.talker.front_end import SpeechFrontEnd
+from services.qwen3_tts.talker.manner import SpeechManner
+from services.qwen3_tts.talker.prompt import Prompt
+
+TIMEOUT_S = 120.0
+FIRST, SECOND, THIRD = (SegmentKey("session", number) for number in range(3))
+CASE = CASES["voice-0-whole"]
+
+
+@pytest.fixture
+def lab(labs: dict[str, Lab]) -> Lab:
+    return labs["custom_voice"]
+
+
+@pytest.fixture
+def own_lab(checkpoints: dict[str, Path], recorded: Tensors) -> Lab:
+    """One whose weights may be changed."""
+    return Lab(checkpoints["custom_voice"], recorded)
+
+
+class OddFrontEnd(SpeechFrontEnd):
+    """One that waits for `go_on` or changes the prompt where the text says so."""
+
+    def __init__(self, front_end: SpeechFrontEnd) -> None:
+        self._inner = front_end
+        self.began, self.go_on = threading.Event(), threading.Event()
+
+    def check_size(self, json_bytes: int) -> None:
+        self._inner.check_size(json_bytes)
+
+    def prepare(self, tensors: Tensors, manner: SpeechManner) -> Prompt:
+        made = self._inner.prepare(tensors, manner)
+        text = tensors["messages"].tobytes()
+        if b"slow" in text:
+            self.began.set()
+            assert self.go_on.wait(TIMEOUT_S)
+        if b"no such id" in text:
+            return replace(made, text=made.text + (np.arange(len(made.text)) == 5) * 10**6)
+        if b"not a number" in text:
+            codec = np.where(np.arange(len(made.codec)) == 5, -2, made.codec)
+            vector = np.full(48, np.nan, np.float32)
+            return replace(made, codec=codec, vector=vector)
+        return made
+
+
+@pytest.fixture
+def odd(lab: Lab) -> Iterator[tuple[TtsTalkerEngine, OddFrontEnd]]:
+    """The lab's model behind a front end that does what texts say."""
+    engine = lab.engine
+    front_end = OddFrontEnd(engine._front_end)
+    yield TtsTalkerEngine(engine._model, front_end, engine._kind, LIMIT), front_end
+    front_end.go_on.set()
+
+
+def begin(engine: TtsTalkerEngine, questions: Mapping[SegmentKey, Asked]) -> None:
+    for key, (settings, chunks) in questions.items():
+        engine.admit(key, settings)
+        for chunk in chunks:
+            engine.accept(key, chunk)
+
+
+def run(
+    engine: TtsTalkerEngine, questions: Mapping[SegmentKey, Asked]
+) -> dict[SegmentKey, SegmentOutput]:
+    begin(engine, questions)
+    outputs = {key: SegmentOutput() for key in questions}
+    advance(engine, outputs)
+    return outputs
+
+
+def test_segment_waits_for_its_message(lab: Lab) -> None:
+    settings, (chunk,) = lab.ask(CASE)
+    lab.engine.admit(FIRST, settings)
+    assert lab.engine.awaited_edge(FIRST) == "input"
+    lab.engine.accept(FIRST, structs.replace(chunk, segment_finished=False))
+    assert lab.engine.awaited_edge(FIRST) == "input"
+    assert not lab.engine.prepares(FIRST)
+    lab.engine.accept(FIRST, structs.replace(chunk, tensors={}))
+    assert lab.engine.awaited_edge(FIRST) is None
+    output = SegmentOutput()
+    advance(lab.engine, {FIRST: output})
+    assert frames_of(output) == lab.expected(CASE)
+
+
+def test_others_go_on_and_the_slot_is_reused_when_a_segment_is_cancelled_midway(lab: Lab) -> None:
+    questions = {FIRST: lab.ask(CASE), SECOND: lab.ask(CASES["voice-2-whole"])}
+    begin(lab.engine, questions)
+    outputs = {key: SegmentOutput() for key in questions}
+    advance(lab.engine, outputs, steps=5)
+    assert outputs[SECOND].emitted
+    lab.engine.release(SECOND)
+    del outputs[SECOND]
+    assert not outputs[FIRST].completed
+    again = lab.ask(CASES["voice-3-trailing"])
+    begin(lab.engine, {THIRD: again})
+    outputs[THIRD] = SegmentOutput()
+    advance(lab.engine, outputs)
+    assert frames_of(outputs[FIRST]) == lab.expected(CASE)
+    assert frames_of(outputs[THIRD]) == lab.expected(CASES["voice-3-trailing"])
+
+
+def test_cancelled_segment_is_forgotten_when_its_prompt_is_being_made(
+    odd: tuple[TtsTalkerEngine, OddFrontEnd], lab: Lab
+) -> None:
+    engine, front_end = odd
+    begin(engine, {FIRST: asked("slow")})
+    assert front_end.began.wait(TIMEOUT_S)
+    engine.release(FIRST)
+    front_end.go_on.set()
+    outputs = run(engine, {SECOND: lab.ask(CASE)})
+    assert frames_of(outputs[SECOND]) == lab.expected(CASE)
+
+
+def test_others_speak_while_a_prompt_is_being_made(
+    odd: tuple[TtsTalkerEngine, OddFrontEnd], lab: Lab
+) -> None:
+    engine, front_end = odd
+    begin(engine, {FIRST: asked("slow")})
+    assert front_end.began.wait(TIMEOUT_S)
+    begin(engine, {SECOND: lab.ask(CASE)})
+    output = SegmentOutput()
+    advance(engine, {SECOND: output})
+    assert frames_of(output) == lab.expected(CASE)
+    assert engine.prepares(FIRST)
+    front_end.go_on.set()
+    output = SegmentOutput()
+    advance(engine, {FIRST: output})
+    assert frames_of(output)
+
+
+def test_held_segment_costs_nothing_and_goes_on_where_it_was(lab: Lab) -> None:
+    questions = {FIRST: lab.ask(CASE), SECOND: lab.ask(CASES["voice-2-whole"])}
+    begin(lab.engine, questions)
+    outputs = {key: SegmentOutput() for key in questions}
+    advance(lab.engine, outputs, steps=4)
+    made = len(outputs[FIRST].emitted)
+    assert made
+    segment = lab.engine._segments[FIRST]
+    reached = segment.launched
+    while not outputs[SECOND].completed:
+        for event in lab.engine.step({FIRST}):
+            assert event.key == SECOND
+            if isinstance(event, Emitted):
+                outputs[SECOND].emitted.append(event)
+            else:
+                outputs[SECOND].completed = event  # type: ignore[assignment]
+    lab.engine.release(SECOND)
+    assert frames_of(outputs[SECOND]) == lab.expected(CASES["voice-2-whole"])
+    assert segment.launched == reached
+    advance(lab.engine, {FIRST: outputs[FIRST]})
+    assert frames_of(outputs[FIRST]) == lab.expected(CASE)
+
+
+def test_others_get_a_frame_each_step_when_a_long_prompt_is_read(lab: Lab) -> None:
+    engine = lab.engine
+    long = asked("find the number of days " * 60, text_mode="whole")
+    begin(engine, {FIRST: lab.ask(CASE), SECOND: long})
+    await_ready(engine, [FIRST, SECOND])
+    outputs = {key: SegmentOutput() for key in (FIRST, SECOND)}
+    steps = 0
+    while not outputs[SECOND].emitted:
+        advance(engine, outputs, steps=1)
+        steps += 1
+        assert len(outputs[FIRST].emitted) >= steps - 1
+    rows = engine._segments[SECOND].prompt.prompt_rows
+    assert rows is not None
+    assert rows > PREFILL_ROWS_PER_STEP
+    assert steps == -(-rows // PREFILL_ROWS_PER_STEP)
+    advance(engine, outputs)
+    assert frames_of(outputs[FIRST]) == lab.expected(CASE)
+
+
+def test_slot_is_refused_when_all_are_taken_and_free_when_one_ends(lab: Lab) -> None:
+    keys = [SegmentKey("crowd", number) for number in range(SLOTS)]
+    begin(lab.engine, {key: lab.ask(CASE) for key in keys})
+    settings, (chunk,) = lab.ask(CASE)
+    lab.engine.admit(FIRST, settings)
+    with pytest.raises(ResourceExhausted, match="slots"):
+        lab.engine.accept(FIRST, chunk)
+    lab.engine.release(FIRST)
+    lab.engine.release(keys.pop())
+    begin(lab.engine, {SECOND: lab.ask(CASE)})
+    outputs = {key: SegmentOutput() for key in (*keys, SECOND)}
+    advance(lab.engine, outputs)
+    assert all(frames_of(each) == lab.expected(CASE) for each in outputs.values())
+
+
+def test_stop_code_is_not_drawn_among_the_first_two_when_it_is_the_likeliest(
+    own_lab: Lab,
+) -> None:
+    model, (first, second, *_) = own_lab.engine._model, own_lab.expected(CASE)
+    with torch.inference_mode():
+        model._head[model.ids.stop] = 2 * model._head[first[0]]
+    (output,) = own_lab.speak(own_lab.ask(CASE))
+    assert frames_of(output)[:1] == [first]
+    assert second
+
+
+def test_speech_ends_without_frames_when_one_draw_is_allowed(lab: Lab) -> None:
+    (output,) = lab.speak(lab.ask(CASE, replace(GREEDY, max_tokens=1)))
+    assert frames_of(output) == []
+    assert output.finish_reason(CODES) is FinishReason.LENGTH
+
+
+def test_speech_ends_where_the_context_does(
+    checkpoints: dict[str, Path], recorded: Tensors
+) -> None:
+    case = CASES["long"]
+    narrow = Lab(checkpoints["custom_voice"], recorded, limit=32)
+    (output,) = narrow.speak(narrow.ask(case))
+    assert output.completed is not None
+    frames = frames_of(output)
+    assert output.completed.finish_reason is FinishReason.LENGTH
+    # The last row, behind which one more code is drawn, is the context's last.
+    assert len(frames) == 32 - output.completed.input_positions
+    assert frames == narrow.expected(case)[: len(frames)]
+
+
+@pytest.mark.parametrize(
+    ("text", "told"),
+    [("no such id", "out of range"), ("not a number", "not finite")],
+)
+def test_fault_of_one_segment_is_no_other_segments(
+    text: str, told: str, odd: tuple[TtsTalkerEngine, OddFrontEnd], lab: Lab
+) -> None:
+    engine, _ = odd
+    cases = [CASES["voice-0-whole"], CASES["language-3-trailing"]]
+    questions = {FIRST: lab.ask(cases[0]), SECOND: asked(text), THIRD: lab.ask(cases[1])}
+    outputs = run(engine, questions)
+    failed = outputs[SECOND].failed
+    assert failed is not None
+    assert isinstance(failed.error, Internal)
+    assert told in failed.error.message
+    assert frames_of(outputs[FIRST]) == lab.expected(cases[0])
+    assert frames_of(outputs[THIRD]) == lab.expected(cases[1])
+    # Nor of those that get its slot.
+    crowd = {SegmentKey("later", number): lab.ask(CASE) for number in range(SLOTS)}
+    assert all(frames_of(each) == lab.expected(CASE) for each in run(engine, crowd).values())
+
+
+def test_admit_refuses_another_output(lab: Lab) -> None:
+    settings, _ = lab.ask(CASE)
+    with pytest.raises(InvalidArgument) as refused:
+        lab.engine.admit(FIRST, replace(settings, outputs=frozenset({"audio"})))
+    assert refused.value.field == "outputs"

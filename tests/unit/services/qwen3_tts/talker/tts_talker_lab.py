@@ -1,0 +1,91 @@
+"""A loaded talker, asked as the vendor's package was."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+
+from antiphon.chunk import Tensor, Tensors
+from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
+from antiphon.deployment.schema import StageConfig
+from antiphon.options import OptionValue
+from antiphon.runtime.engine import InputChunk, SegmentSettings
+from antiphon.sampling import Sampling
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon.testing.drive_engine import SegmentOutput, run_segments
+from services.qwen3_tts.talker.engine import CODES, TtsTalkerEngine
+from services.qwen3_tts.talker.load import load
+from services.qwen3_tts.talker.segment import INPUT
+from tests.equality.qwen3_tts.cases import REFERENCE_TEXT, Case, all_cases
+
+CASES = {case.name: case for case in all_cases()}
+SLOTS, LIMIT = 9, 512
+GREEDY = Sampling(0.0, 50, 1.0, 1.05, seed=0, max_tokens=14)
+SAMPLED = replace(GREEDY, temperature=0.9, max_tokens=9)
+
+Asked = tuple[SegmentSettings, Sequence[InputChunk]]
+
+
+class Lab:
+    """One checkpoint's engine."""
+
+    def __init__(self, path: Path, recorded: Tensors, *, limit: int = LIMIT) -> None:
+        stage = load(path, StageConfig(slots=SLOTS, context_limit=limit))
+        assert isinstance(stage.engine, TtsTalkerEngine)
+        self.engine, self.facts, self.recorded = stage.engine, stage.facts, recorded
+
+    @property
+    def sound(self) -> Tensor:
+        """The recording that voices are cloned from."""
+        sound: Tensor = self.recorded["reference/audio"].astype(np.float32) / 32768
+        return sound
+
+    def ask(self, case: Case, sampling: Sampling | None = None) -> Asked:
+        """A recorded case, greedy unless told otherwise."""
+        options: dict[str, OptionValue] = {"text_mode": "whole" if case.whole_text else "stream"}
+        if case.language != "auto":
+            options["language"] = case.language
+        if case.instruction:
+            options["instruction"] = case.instruction
+        if case.clone:
+            options["reference_audio"] = self.sound
+        if case.clone == "codes":
+            options["reference_text"] = REFERENCE_TEXT
+        chosen = sampling or replace(GREEDY, max_tokens=case.max_new_tokens)
+        return asked(case.text, chosen, voice=case.voice, **options)
+
+    def expected(self, case: Case) -> list[list[int]]:
+        """The recorded frames."""
+        frames: list[list[int]] = self.recorded[f"{case.name}/codes"].tolist()
+        return frames
+
+    def speak(self, *questions: Asked) -> list[SegmentOutput]:
+        """Answers to all, given together."""
+        keys = [SegmentKey("asked", index) for index in range(len(questions))]
+        outputs = run_segments(self.engine, dict(zip(keys, questions, strict=True)))
+        return [outputs[key] for key in keys]
+
+
+def asked(
+    text: str, sampling: Sampling = GREEDY, *, voice: str = "", **options: OptionValue
+) -> Asked:
+    """A question in words."""
+    settings = SegmentSettings(voice, sampling, frozenset({CODES}), options)
+    message = ConversationMessage("user", (TextPart(text),))
+    tensors = to_tensors(Conversation((message,)))
+    return settings, [InputChunk(INPUT, 0, tensors, True, FinishReason.STOP)]
+
+
+def frames_of(output: SegmentOutput) -> list[list[int]]:
+    """The frames of an answer, which must have ended well and in order."""
+    assert output.failed is None, output.failed
+    assert output.completed is not None
+    made = [each for each in output.emitted if each.tensors and not each.prime]
+    assert [each.position for each in made] == list(range(len(made)))
+    assert all(each.tensors["codes"].dtype == np.uint16 for each in made)
+    assert output.completed.output_positions == len(made)
+    assert output.finish_reason(CODES) is output.completed.finish_reason
+    return [each.tensors["codes"][0].tolist() for each in made]
