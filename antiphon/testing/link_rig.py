@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections import defaultdict
-from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection
+from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, NoReturn, TypeVar
@@ -82,17 +82,18 @@ class Received:
     lost: int = 0
     changed: Changes = field(default_factory=Changes)
 
-    def take(self, chunk: Chunk) -> None:
-        """Check and record a chunk; keep it while `hold` is set."""
-        try:
-            check_marks(chunk)
-        except AssertionError as fault:
-            self.faults.append(fault)
-        self.sequences[chunk.session_id].append(chunk.sequence)
-        self.count += 1
-        self.finished += chunk.segment_finished
-        if self.hold:
-            self.held.append(chunk)
+    def take(self, chunks: Sequence[Chunk]) -> None:
+        """Check and record chunks; keep them while `hold` is set."""
+        for chunk in chunks:
+            try:
+                check_marks(chunk)
+            except AssertionError as fault:
+                self.faults.append(fault)
+            self.sequences[chunk.session_id].append(chunk.sequence)
+            self.count += 1
+            self.finished += chunk.segment_finished
+            if self.hold:
+                self.held.append(chunk)
         self.changed.set()
 
     async def wait_count(self, count: int, timeout_s: float = 60.0) -> None:
@@ -120,7 +121,7 @@ class LinkConsumer(stage_pb2_grpc.StageServiceServicer):
         self.opened: list[IncomingLink] = []
         events = IncomingEvents(
             opened=self.opened.append,
-            arrived=lambda chunk, _: self.received.take(chunk),
+            arrived=lambda chunks, _: self.received.take(chunks),
             failed=self._failed,
             suspended=self._suspended,
             lost=self._lost,

@@ -35,7 +35,9 @@ class LinkPort:
         self._stage = stage
         events = IncomingEvents(
             opened=self._opened,
-            arrived=lambda chunk, link_id: stage.handle(ChunkArrived(chunk, link_id)),
+            arrived=lambda chunks, link_id: stage.handle(
+                *[ChunkArrived(chunk, link_id) for chunk in chunks]
+            ),
             failed=self._failed,
             suspended=self._suspended,
             lost=self._lost,

@@ -182,9 +182,9 @@ class Stage:
 
     # -- facts in --------------------------------------------------------------------------
 
-    def handle(self, fact: Fact) -> None:
-        """Tell the table, and carry out what follows. For `SessionRequested` see `open`."""
-        self._apply(self._decide(fact))
+    def handle(self, *facts: Fact) -> None:
+        """Tell the table, and carry out what follows of all. For `SessionRequested` see `open`."""
+        self._apply([each for fact in facts for each in self._decide(fact)])
 
     def open(self, request: SessionRequest) -> Outbox[Reply]:
         """Register a session; the outbox is its stream's output.
@@ -281,14 +281,16 @@ class Stage:
             commands: list[EngineCommand] = []
             consequences: list[Instruction] = []
             for instruction in instructions:
-                session_id = session_of(instruction)
-                if session_id in failed and not isinstance(instruction, Release | End):
+                is_void = failed and session_of(instruction) in failed
+                if is_void and not isinstance(instruction, Release | End):
                     continue
                 if isinstance(instruction, EngineCommand):
                     commands.append(instruction)
                 elif isinstance(instruction, End):
+                    session_id = instruction.session_id
                     self._end(End(session_id, instruction.error or failed.get(session_id)))
                 elif (error := self._tried(instruction)) is not None:
+                    session_id = session_of(instruction)
                     failed[session_id] = error
                     consequences += self._decide(SessionFaulted(session_id, error))
             for command, shortage in self._submit(commands):
@@ -312,28 +314,25 @@ class Stage:
     def _tried(self, instruction: Send | Told | Refuse | Grant) -> AntiphonError | None:
         """Carry an instruction out; the error if that cannot be done."""
         try:
-            self._carry_out(instruction)
+            match instruction:
+                case Send(Destination(""), chunk):
+                    self._reply(chunk.session_id, chunk, chunk.size_bytes)
+                case Send(destination, chunk):
+                    self._links.send_nowait(destination.address, chunk)
+                case Opened(session_id) | Suspended(session_id):
+                    self._reply(session_id, instruction)
+                case SegmentOpened(key) | SegmentRefused(key) | Report(key):
+                    self._reply(key.session_id, instruction)
+                case Progress(key):
+                    self._tell_progress(key.session_id, instruction)
+                case Refuse(link_id) | Grant(link_id):
+                    self._answer(link_id, instruction)
         except AntiphonError as error:
             return error
         except Exception as error:
             _report(session_of(instruction), error)
             return unexpected(error)
         return None
-
-    def _carry_out(self, instruction: Send | Told | Refuse | Grant) -> None:
-        match instruction:
-            case Send(destination, chunk) if destination.is_reply:
-                self._reply(chunk.session_id, chunk, chunk.size_bytes)
-            case Send(destination, chunk):
-                self._links.send_nowait(destination.address, chunk)
-            case Opened(session_id) | Suspended(session_id):
-                self._reply(session_id, instruction)
-            case SegmentOpened(key) | SegmentRefused(key) | Report(key):
-                self._reply(key.session_id, instruction)
-            case Progress(key):
-                self._tell_progress(key.session_id, instruction)
-            case Refuse(link_id) | Grant(link_id):
-                self._answer(link_id, instruction)
 
     def _reply(self, session_id: str, reply: Reply, size_bytes: int = 0) -> None:
         if (outbox := self._replies.get(session_id)) is not None:

@@ -9,7 +9,6 @@ from antiphon.transport.payload.registry import FALLBACK, Attach, Attached, Fall
 from antiphon.transport.payload.transport import PayloadReceiver
 from antiphon.transport.settings import LinkSettings, LinkState
 from antiphon.v1 import chunk_pb2, stage_pb2
-from antiphon.wire.chunks import inline_bytes
 from antiphon.wire.frames import Frame
 
 
@@ -42,12 +41,11 @@ class ConsumerAgreement:
         """The producer has begun to push a payload. Raises `DataLoss`."""
         self._receiver(payload.placed.transport).begin(payload)
 
-    async def fetch(self, chunk: chunk_pb2.Chunk) -> tuple[str, bytes | memoryview]:
-        """Transport and payload. Raises `PayloadLost`, and `DataLoss` for lies."""
-        if not chunk.payload.HasField("placed"):
-            return FALLBACK.name, inline_bytes(chunk)
-        receiver = self._receiver(chunk.payload.placed.transport)
-        return receiver.name, await receiver.fetch(chunk.payload)
+    async def fetch(self, payload: chunk_pb2.Payload) -> tuple[str, bytes | memoryview]:
+        """Transport and bytes of a payload that was placed. Raises `PayloadLost`, and `DataLoss`
+        for lies."""
+        receiver = self._receiver(payload.placed.transport)
+        return receiver.name, await receiver.fetch(payload)
 
     def close(self) -> None:
         """Detach."""

@@ -11,7 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections import deque
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 
 import grpc
 
@@ -24,11 +24,11 @@ from antiphon.errors import (
 )
 from antiphon.transport.link.incoming.agreement import ConsumerAgreement
 from antiphon.transport.link.incoming.link import MAX_RESPONSES, IncomingLink
-from antiphon.transport.payload.registry import Attach
+from antiphon.transport.payload.registry import FALLBACK, Attach
 from antiphon.transport.payload.transport import PayloadLost
 from antiphon.transport.settings import LinkSettings
 from antiphon.v1 import chunk_pb2, stage_pb2
-from antiphon.wire.chunks import chunk_from_proto
+from antiphon.wire.chunks import chunk_from_proto, inline_bytes
 from antiphon.wire.frames import LinkMessage, as_frame
 
 PROGRESS_CHUNKS = 256
@@ -38,7 +38,7 @@ PROGRESS_S = 0.05
 log = logging.getLogger(__name__)
 
 LinkContext = grpc.aio.ServicerContext[stage_pb2.LinkRequest, stage_pb2.LinkResponse]
-Arrived = Callable[[Chunk], None]
+Arrived = Callable[[Sequence[Chunk]], None]
 Failed = Callable[[chunk_pb2.Chunk, AntiphonError], None]
 
 
@@ -69,6 +69,7 @@ class IncomingConnection:
         self._timer: asyncio.TimerHandle | None = None
         self._progress_due = False
         self._tasks: list[asyncio.Task[None]] = []
+        self._undelivered: list[Chunk] = []
 
     async def run(self, hello: stage_pb2.LinkHello, boot_id: str, *, resumed: bool) -> None:
         """Accept and serve until the stream ends. Raises `AntiphonError` for a bad producer."""
@@ -131,11 +132,15 @@ class IncomingConnection:
         self._link.responses.confirmed(batch.responses)
         self._link.state.counts["messages"] += 1
         number = batch.first if batch.HasField("first") else self._link.received
-        for proto in batch.chunks:
-            await self._take(number, proto)
-            number += 1
+        ends = False
+        try:
+            for proto in batch.chunks:
+                await self._take(number, proto)
+                number += 1
+                ends = ends or proto.segment_finished
+        finally:
+            self._deliver()
         # An end is told at once: the producer keeps its session until it knows of it.
-        ends = any(proto.segment_finished for proto in batch.chunks)
         many = self._unreported >= PROGRESS_CHUNKS or self._unreported_bytes >= PROGRESS_BYTES
         if many or (ends and self._unreported):
             self._report_progress()
@@ -152,7 +157,11 @@ class IncomingConnection:
             raise DataLoss(f"link: chunk {number} came, {link.received} was expected")
         fault: AntiphonError | None = None
         try:
-            transport, blob = await self._agreement.fetch(proto)
+            if proto.payload.HasField("placed"):
+                self._deliver()
+                transport, blob = await self._agreement.fetch(proto.payload)
+            else:
+                transport, blob = FALLBACK.name, inline_bytes(proto)
             chunk = chunk_from_proto(proto, blob)
         except PayloadLost as error:
             self._ask_again(number, error)
@@ -163,13 +172,20 @@ class IncomingConnection:
         link.received += 1
         self._unreported += 1
         if fault is not None:
+            self._deliver()
             self._failed(proto, fault)
             return
         # Counted from the bytes that came, not from what the message says of them.
         if size_bytes := len(blob):
             self._unreported_bytes += size_bytes
             link.state.count_payload(transport, size_bytes)
-        self._arrived(chunk)
+        self._undelivered.append(chunk)
+
+    def _deliver(self) -> None:
+        """Hand on what has come, before anything else is awaited: it counts as received."""
+        if self._undelivered:
+            chunks, self._undelivered = self._undelivered, []
+            self._arrived(chunks)
 
     def _ask_again(self, number: int, error: PayloadLost) -> None:
         self._asked_again = True

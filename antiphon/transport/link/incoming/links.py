@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterable, Callable
+from collections.abc import AsyncIterable, Callable, Sequence
 from dataclasses import dataclass
 
 import grpc
@@ -38,12 +38,12 @@ log = logging.getLogger(__name__)
 class IncomingEvents:
     """What links tell their owner, on the event loop.
 
-    `arrived` gets a chunk and its link's id; `failed` the link, the message and the fault
-    of a malformed chunk. `opened`, `suspended` and `lost` get the link.
+    `arrived` gets chunks, in order, and their link's id; `failed` the link, the message and the
+    fault of a malformed chunk. `opened`, `suspended` and `lost` get the link.
     """
 
     opened: Callable[[IncomingLink], None]
-    arrived: Callable[[Chunk, str], None]
+    arrived: Callable[[Sequence[Chunk], str], None]
     failed: Callable[[IncomingLink, chunk_pb2.Chunk, AntiphonError], None]
     suspended: Callable[[IncomingLink], None]
     lost: Callable[[IncomingLink], None]
@@ -85,7 +85,7 @@ class IncomingLinks:
             incoming,
             context,
             self._settings,
-            lambda chunk: self._events.arrived(chunk, link.link_id),
+            lambda chunks: self._events.arrived(chunks, link.link_id),
             lambda message, fault: self._events.failed(link, message, fault),
             self._attach,
         )

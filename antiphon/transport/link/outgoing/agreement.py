@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 class ProducerAgreement:
     """`chosen` takes payloads, `fallback` those that it does not; they may be the same.
 
-    `changed` is the link's: set when there is something to `offer_if_due`.
+    `changed` is the link's: set when it is `due` to `offer_anew`.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class ProducerAgreement:
         self._failed: list[str] = []
         self._in_s = FIRST_OFFER_S
         self._timer: asyncio.TimerHandle | None = None
-        self._due = self._anew = False
+        self.due = self._anew = False
 
     async def offers(self) -> list[stage_pb2.TransportOffer]:
         """What this process can offer now. Raises `FailedPrecondition` for nothing at all."""
@@ -85,11 +85,9 @@ class ProducerAgreement:
         if self.chosen.broken:
             self._offer_later()
 
-    async def offer_if_due(self) -> None:
-        """Offer anew what there is, and the link itself, when the time has come."""
-        if not self._due:
-            return
-        self._due, self._anew = False, True
+    async def offer_anew(self) -> None:
+        """Offer what there is, and the link itself, when that is due."""
+        self.due, self._anew = False, True
         try:
             offers = await self.offers()
         except FailedPrecondition as error:
@@ -115,5 +113,5 @@ class ProducerAgreement:
     def _let_offer(self) -> None:
         # Meanwhile an offer may have been taken.
         self._timer = None
-        self._due = self.chosen.broken or self.chosen is self.fallback
+        self.due = self.chosen.broken or self.chosen is self.fallback
         self._changed.set()

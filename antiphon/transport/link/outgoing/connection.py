@@ -72,11 +72,12 @@ class OutgoingConnection:
         try:
             while True:
                 self._changed.clear()
-                await self._agreement.offer_if_due()
-                batch = self._next_batch()
-                if batch.chunks:
-                    batch.responses = responses()
-                    await self._write_message(stage_pb2.LinkRequest(batch=batch))
+                if self._agreement.due:
+                    await self._agreement.offer_anew()
+                request = self._next_batch() if self._log.waits else None
+                if request is not None:
+                    request.batch.responses = responses()
+                    await self._write_message(request)
                 elif self._leaving and not self._log.waits:
                     goodbye = stage_pb2.LinkGoodbye()
                     await self._write_message(stage_pb2.LinkRequest(goodbye=goodbye))
@@ -111,12 +112,13 @@ class OutgoingConnection:
         """Give the transports back."""
         self._agreement.close()
 
-    def _next_batch(self) -> stage_pb2.ChunkBatch:
+    def _next_batch(self) -> stage_pb2.LinkRequest | None:
         """What can go now: about `MAX_BATCH_BYTES` inline at most.
 
         A chunk whose bytes are still on their way holds its session back, no other.
         """
-        batch = stage_pb2.ChunkBatch(first=0)
+        request = stage_pb2.LinkRequest()
+        batch = request.batch
         taken = 0
         held: set[str] = set()
         while taken < MAX_BATCH_BYTES and len(batch.chunks) < MAX_BATCH_CHUNKS:
@@ -136,7 +138,7 @@ class OutgoingConnection:
             if payload is not None:
                 proto.payload.MergeFrom(payload)
                 taken += len(payload.inline)
-        return batch
+        return request if batch.chunks else None
 
     async def _write_message(self, message: LinkMessage) -> None:
         """In turn: batches and the messages of pushes alternate."""

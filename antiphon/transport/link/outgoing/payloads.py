@@ -41,6 +41,8 @@ class Payloads:
 
     def of(self, chunk: Outgoing, encoding: Encoding) -> chunk_pb2.Payload | None:
         """Where the blob is; None while its bytes are on their way or cannot start yet."""
+        if encoding.size_bytes <= INLINE_BYTES:
+            return self._place(self._agreement.fallback, chunk, encoding)
         if (kept := self._placed.get(chunk)) is not None:
             return kept
         if (push := self._pushes.of(chunk)) is not None:
@@ -79,7 +81,7 @@ class Payloads:
         await self._pushes.close()
 
     def _suits(self, chosen: PayloadSender, chunk: Outgoing, encoding: Encoding) -> bool:
-        if encoding.size_bytes <= INLINE_BYTES or chunk in self._only_fallback:
+        if chunk in self._only_fallback:
             return False
         if chosen is not self._agreement.fallback and self._pushes.is_stuck(chosen.name):
             self._fall_back(chunk, chosen.busy)

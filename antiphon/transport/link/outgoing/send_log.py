@@ -24,22 +24,17 @@ from antiphon.v1 import chunk_pb2
 from antiphon.wire.blob import Encoding
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Outgoing:
-    """A chunk on its way: its address, and its tensors where it has any."""
+    """A chunk on its way: its address, and its tensors where it has any; `size_bytes` are its
+    blob's."""
 
-    address: chunk_pb2.Chunk
-    encoding: Encoding | None
+    __slots__ = ("address", "encoding", "session_id", "size_bytes")
 
-    @property
-    def session_id(self) -> str:
-        """Whose it is."""
-        return self.address.session_id
-
-    @property
-    def size_bytes(self) -> int:
-        """Bytes of its blob."""
-        return self.encoding.size_bytes if self.encoding else 0
+    def __init__(self, address: chunk_pb2.Chunk, encoding: Encoding | None) -> None:
+        self.address = address
+        self.encoding = encoding
+        self.session_id = address.session_id
+        self.size_bytes = 0 if encoding is None else encoding.size_bytes
 
 
 @dataclass(slots=True)
@@ -90,8 +85,8 @@ class SendLog:
         session = self._sessions.get(session_id) or _SessionLog()
         if session.waiting and session.waiting_bytes + size > self._session_bytes:
             raise _refusal(chunk, f"{self._session_bytes} bytes of the session wait on the link")
-        share = self._link_bytes // len(self._sessions.keys() | {session_id})
         is_full = self._held_bytes and self._held_bytes + size > self._link_bytes
+        share = self._link_bytes // (len(self._sessions) + (session_id not in self._sessions))
         if is_full and session.held_bytes + size > share:
             raise _refusal(
                 chunk,
