@@ -15,28 +15,43 @@ from antiphon.wire.convert import finish_reason_from_proto, finish_reason_to_pro
 
 def chunk_to_proto(chunk: Chunk) -> chunk_pb2.Chunk:
     """The chunk with its tensors inline."""
-    proto = address_to_proto(chunk)
+    proto = chunk_pb2.Chunk()
+    put_chunk(chunk, proto)
+    return proto
+
+
+def put_chunk(chunk: Chunk, proto: chunk_pb2.Chunk) -> None:
+    """Write the chunk, its tensors inline, into a message that is empty."""
+    _put_address(chunk, proto)
     if chunk.tensors:
         data = blob.encode(chunk.tensors)
-        proto.payload.inline = data
-        proto.payload.size_bytes = len(data)
-    return proto
+        payload = proto.payload
+        payload.inline = data
+        payload.size_bytes = len(data)
 
 
 def address_to_proto(chunk: Chunk) -> chunk_pb2.Chunk:
     """The chunk without its tensors: a transport says where they are."""
-    return chunk_pb2.Chunk(
-        session_id=chunk.session_id,
-        edge=chunk.edge,
-        segment=chunk.segment,
-        attempt=chunk.attempt,
-        sequence=chunk.sequence,
-        position=chunk.position,
-        segment_finished=chunk.segment_finished,
-        finished=chunk.finished,
-        finish_reason=finish_reason_to_proto(chunk.finish_reason),
-        prime=chunk.prime,
-    )
+    proto = chunk_pb2.Chunk()
+    _put_address(chunk, proto)
+    return proto
+
+
+def _put_address(chunk: Chunk, proto: chunk_pb2.Chunk) -> None:
+    proto.session_id = chunk.session_id
+    proto.edge = chunk.edge
+    proto.sequence = chunk.sequence
+    proto.position = chunk.position
+    proto.segment = chunk.segment
+    proto.attempt = chunk.attempt
+    if chunk.finish_reason is not None:
+        proto.finish_reason = finish_reason_to_proto(chunk.finish_reason)
+    if chunk.segment_finished:
+        proto.segment_finished = True
+    if chunk.finished:
+        proto.finished = True
+    if chunk.prime:
+        proto.prime = True
 
 
 def chunk_from_proto(proto: chunk_pb2.Chunk, payload: bytes | memoryview | None = None) -> Chunk:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator
 from typing import Generic, TypeVar
 
 from antiphon.errors import ResourceExhausted
@@ -30,7 +29,7 @@ class Outbox(Generic[Item]):
         self._items: deque[tuple[Item, int]] = deque()
         self._bytes = 0
         self._ended = False
-        self._changed = asyncio.Event()
+        self._reading: asyncio.Future[None] | None = None
 
     @property
     def is_empty(self) -> bool:
@@ -59,15 +58,18 @@ class Outbox(Generic[Item]):
     def _append(self, item: Item, size_bytes: int) -> None:
         self._items.append((item, size_bytes))
         self._bytes += size_bytes
-        self._changed.set()
+        if self._reading is not None and not self._reading.done():
+            self._reading.set_result(None)
 
-    async def __aiter__(self) -> AsyncIterator[Item]:
-        while True:
-            while self._items:
-                item, size_bytes = self._items.popleft()
-                self._bytes -= size_bytes
-                yield item
+    def __aiter__(self) -> Outbox[Item]:
+        return self
+
+    async def __anext__(self) -> Item:
+        while not self._items:
             if self._ended:
-                return
-            self._changed.clear()
-            await self._changed.wait()
+                raise StopAsyncIteration
+            self._reading = asyncio.get_running_loop().create_future()
+            await self._reading
+        item, size_bytes = self._items.popleft()
+        self._bytes -= size_bytes
+        return item

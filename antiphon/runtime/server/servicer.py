@@ -21,6 +21,7 @@ from antiphon.errors import (
 )
 from antiphon.runtime.server.description import StageIdentity, describe
 from antiphon.runtime.server.link_port import LinkPort
+from antiphon.runtime.server.patience import Patience
 from antiphon.runtime.server.stage import Reply, Stage
 from antiphon.runtime.session.facts import (
     ChunkArrived,
@@ -33,6 +34,7 @@ from antiphon.runtime.session.facts import (
     UpstreamProgressed,
 )
 from antiphon.runtime.session.instructions import (
+    REPLY,
     Destination,
     End,
     Opened,
@@ -46,7 +48,7 @@ from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
 from antiphon.segment import Delivery, SegmentKey
 from antiphon.transport.link.incoming.connection import LinkContext
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2, stage_pb2_grpc
-from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
+from antiphon.wire.chunks import chunk_from_proto, put_chunk
 from antiphon.wire.convert import (
     delivery_from_proto,
     error_to_proto,
@@ -120,16 +122,18 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         reader = asyncio.create_task(_read(stage, identity.role, opening, incoming))
         del opening  # It may be large, and the reader needs it only to begin with.
         try:
-            async for reply in outbox:
-                try:
-                    response = _response(reply, identity, one_answer=one_answer)
-                except Exception as error:
-                    # Of this reply; the session's end follows it in the outbox.
-                    stage.handle(SessionFaulted(request.session_id, _fault(error)))
-                    continue
-                if response is not None:
-                    async with asyncio.timeout(stage.limits.idle_session_timeout_s):
+            async with Patience(stage.limits.idle_session_timeout_s) as patience:
+                async for reply in outbox:
+                    try:
+                        response = _response(reply, identity, one_answer=one_answer)
+                    except Exception as error:
+                        # Of this reply; the session's end follows it in the outbox.
+                        stage.handle(SessionFaulted(request.session_id, _fault(error)))
+                        continue
+                    if response is not None:
+                        patience.begin()
                         await context.write(response)
+                        patience.end()
         except grpc.aio.InternalError:
             log.info("session %s: its client is gone", request.session_id)
         except TimeoutError:
@@ -196,7 +200,7 @@ def _act(stage: Stage, role: str, session_id: str, request: session_pb2.SessionR
         case "credit":
             credit = request.credit
             key = SegmentKey(session_id, credit.segment)
-            stage.handle(Credited(key, credit.edge, Destination(), credit.positions))
+            stage.handle(Credited(key, credit.edge, REPLY, credit.positions))
         case "progress":
             key = SegmentKey(session_id, request.progress.segment)
             stage.handle(UpstreamProgressed(key))
@@ -289,14 +293,16 @@ def _response(
 ) -> session_pb2.SessionResponse | None:
     told = _one_answer(reply) if one_answer else reply
     match told:
+        case Chunk():
+            response = session_pb2.SessionResponse()
+            put_chunk(told, response.chunk)
+            return response
         case Opened():
             opened = session_pb2.SessionOpened(boot_id=identity.boot_id)
             return session_pb2.SessionResponse(opened=opened)
         case SegmentOpened(key):
             segment_opened = session_pb2.SegmentOpened(segment=key.segment)
             return session_pb2.SessionResponse(segment_opened=segment_opened)
-        case Chunk():
-            return session_pb2.SessionResponse(chunk=chunk_to_proto(told))
         case Suspended(_, edge, address):
             suspended = session_pb2.SessionSuspended(
                 edge=edge, address=address, resume_window_s=identity.resume_window_s

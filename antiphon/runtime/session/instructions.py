@@ -18,10 +18,9 @@ class Destination(Struct, frozen=True):
 
     address: str = ""
 
-    @property
-    def is_reply(self) -> bool:
-        """Whether it is the RunSession stream."""
-        return not self.address
+
+REPLY = Destination()
+"""The session's own stream."""
 
 
 @dataclass(frozen=True, slots=True)

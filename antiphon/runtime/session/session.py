@@ -22,6 +22,7 @@ from antiphon.runtime.session.credit import Credit, Intake
 from antiphon.runtime.session.facts import ChunkArrived, Credited, Standing
 from antiphon.runtime.session.inbox import Inbox
 from antiphon.runtime.session.instructions import (
+    REPLY,
     Admit,
     Destination,
     Feed,
@@ -235,7 +236,8 @@ class LiveSession:
         edge = self._plan.outputs.get(event.edge)
         if edge is not None and not event.prime:
             self._tally.positions[edge.name] += len(event.tensors.get(edge.counted_by, ()))
-        return self._send(event.edge, self.segment.push(event, now), now)
+        pieces = self.segment.push(event, now)
+        return self._send(event.edge, pieces, now) if pieces else []
 
     def send_due(self, now: float) -> list[Instruction]:
         """Send what has waited for its pace."""
@@ -297,10 +299,14 @@ class LiveSession:
         return [segment.report(segment.completed), *self.park(Outcome.FINISHED, now)]
 
     def _send(self, edge: str, pieces: list[Piece], now: float) -> list[Instruction]:
-        if self.segment is not None and pieces and Destination() in self._routes[edge]:
+        destinations = self._routes[edge]
+        if self.segment is not None and pieces and REPLY in destinations:
             self.segment.told_at = now
-        chunks = [self._address(edge, piece) for piece in pieces]
-        return [Send(to, chunk) for chunk in chunks for to in self._routes[edge]]
+        done: list[Instruction] = []
+        for piece in pieces:
+            chunk = self._address(edge, piece)
+            done += [Send(to, chunk) for to in destinations]
+        return done
 
     def _address(self, edge: str, piece: Piece) -> Chunk:
         sequence = self._sequences.get(edge, 0)

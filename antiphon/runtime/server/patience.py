@@ -1,0 +1,58 @@
+"""A bound on each of many short waits, for less than a timer each.
+
+`asyncio.timeout` around every write would set a timer and cancel it thousands of times before
+one expires. Here one timer looks when the first write could be late, and no sooner.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from types import TracebackType
+
+
+class Patience:
+    """Around many waits, one after the other: `TimeoutError` when one takes `timeout_s`.
+
+    The wait in question is cancelled. Enter it in the task that waits; `begin` and `end` each wait.
+    """
+
+    def __init__(self, timeout_s: float) -> None:
+        self._timeout_s = timeout_s
+        self._loop = asyncio.get_running_loop()
+        self._began: float | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._limit = asyncio.timeout(None)
+
+    async def __aenter__(self) -> Patience:
+        await self._limit.__aenter__()
+        return self
+
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+        await self._limit.__aexit__(kind, error, trace)
+
+    def begin(self) -> None:
+        """A wait begins."""
+        self._began = self._loop.time()
+        if self._timer is None:
+            self._timer = self._loop.call_at(self._began + self._timeout_s, self._look)
+
+    def end(self) -> None:
+        """It is over."""
+        self._began = None
+
+    def _look(self) -> None:
+        self._timer = None
+        if self._began is None:
+            return
+        late_at = self._began + self._timeout_s
+        if self._loop.time() < late_at:
+            self._timer = self._loop.call_at(late_at, self._look)
+        else:
+            self._limit.reschedule(late_at)
