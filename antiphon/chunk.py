@@ -46,7 +46,10 @@ class Chunk(Struct, frozen=True):
     @property
     def size_bytes(self) -> int:
         """Bytes of tensor data."""
-        return sum(tensor.nbytes for tensor in self.tensors.values())
+        size = 0
+        for tensor in self.tensors.values():
+            size += tensor.nbytes
+        return size
 
 
 def concatenate(pieces: list[Tensors]) -> dict[str, Tensor]:

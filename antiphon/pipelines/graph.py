@@ -9,8 +9,10 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 from graphlib import CycleError, TopologicalSorter
+
+import numpy as np
 
 from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import DataLoss, FailedPrecondition, InvalidArgument, NotFound
@@ -28,6 +30,12 @@ VARIES = -1
 DEFAULT_CHUNK_POLICY = ChunkPolicy(first=1, ramp=(1, 2, 3, 4, 6, 8), steady=12)
 
 
+@lru_cache
+def _name_of(dtype: np.dtype) -> str:
+    """numpy makes the name anew each time, and chunks are checked as they come."""
+    return dtype.name
+
+
 @dataclass(frozen=True, slots=True)
 class TensorSpec:
     """A named tensor of an edge; `VARIES` in `shape` differs from chunk to chunk.
@@ -42,12 +50,12 @@ class TensorSpec:
 
     def admits(self, tensor: Tensor) -> bool:
         """Whether a tensor has the declared dtype and shape. One without elements has no rows."""
-        sizes = zip(tensor.shape, self.shape, strict=False)
-        fits = tensor.ndim == len(self.shape) and all(
-            declared in (VARIES, size) for size, declared in sizes
-        )
-        known = not self.dtype or tensor.dtype.name == self.dtype
-        return fits and known and (tensor.size > 0 or not len(tensor))
+        if tensor.ndim != len(self.shape) or self.dtype not in ("", _name_of(tensor.dtype)):
+            return False
+        for size, declared in zip(tensor.shape, self.shape, strict=True):
+            if declared not in (VARIES, size):
+                return False
+        return tensor.size > 0 or not len(tensor)
 
 
 @dataclass(frozen=True, slots=True)

@@ -159,4 +159,4 @@ async def test_engine_gets_back_as_many_permits_as_it_took(served: RunningStage)
     engine = served.stage._engine
     await served.stage.close()
     # What was posted before the thread's end has been taken; to stop gives one more.
-    assert engine._permits._value == RESULT_PERMITS + 1
+    assert engine._permits.qsize() == RESULT_PERMITS + 1

@@ -37,9 +37,10 @@ class Deadlines:
 
     def next(self) -> float | None:
         """When `due` will next have something; None: not until something is entered."""
-        while self._heap and self._is_stale(*self._heap[0]):
-            heappop(self._heap)
-        return self._heap[0][0] if self._heap else None
+        heap, entered = self._heap, self._entered
+        while heap and entered.get(heap[0][1]) != heap[0][0]:
+            heappop(heap)
+        return heap[0][0] if heap else None
 
     def due(self, now: float) -> list[str]:
         """The keys whose moment has come; each has to be entered again if it has another."""
@@ -54,6 +55,3 @@ class Deadlines:
         """Keep no more entries than a few for each key: rare enough to cost nothing."""
         if len(self._heap) > SPARE_ENTRIES + 4 * len(self._entered):
             self._heap = sorted((moment, key) for key, moment in self._entered.items())
-
-    def _is_stale(self, moment: float, key: str) -> bool:
-        return self._entered.get(key) != moment

@@ -114,5 +114,4 @@ class Holding:
 
     def next_expiry(self) -> float | None:
         """When `expired` will next have something."""
-        first = next(iter(self._since.values()), None)
-        return None if first is None else first + self._timeout_s
+        return next(iter(self._since.values())) + self._timeout_s if self._since else None

@@ -52,7 +52,11 @@ class Piece(Struct, frozen=True):
 
 
 class Outlet:
-    """Pure: positions in, pieces out. Ends with exactly one piece that has a finish reason."""
+    """Pure: positions in, pieces out. Ends with exactly one piece that has a finish reason.
+
+    It is `finished` when the engine has ended the edge and `drained` when all has left. `limit` is
+    the number of positions at which the engine must stop; None when there is no bound.
+    """
 
     def __init__(
         self, edge: Edge, delivery: Delivery, policy: ChunkPolicy, credit: Credit | None = None
@@ -67,8 +71,11 @@ class Outlet:
         self._begun = False
         self._total = 0
         self._sent = 0
+        # Where the chunk that is being filled ends, on a grouped edge.
+        self._full_at = next_boundary(0, self._policy) if edge.grouped else 0
         self._finish_reason: FinishReason | None = None
-        self.drained = False
+        self.finished = self.drained = False
+        self.limit = self._next_limit()
 
     @property
     def paced(self) -> bool:
@@ -86,25 +93,11 @@ class Outlet:
         return self._total
 
     @property
-    def finished(self) -> bool:
-        """Whether the engine has ended the edge."""
-        return self._finish_reason is not None
-
-    @property
-    def limit(self) -> int | None:
-        """Positions at which the engine must stop; None when there is no bound."""
-        if self._credit is None:
-            return None
-        granted = self._credit.granted
-        return next_boundary(granted, self._policy) if self._edge.grouped else granted
-
-    @property
     def held(self) -> bool:
         """Whether nothing goes on here until credit comes."""
-        limit = self.limit
-        if limit is None:
+        if self.limit is None:
             return False
-        return not self.drained if self.finished else self._total >= limit
+        return not self.drained if self.finished else self._total >= self.limit
 
     @property
     def due_at(self) -> float | None:
@@ -134,7 +127,7 @@ class Outlet:
         if self.finished:
             raise Internal(f"{self._edge.name}: output after its end", edge=self._edge.name)
         self._collect(position, tensors)
-        self._finish_reason = finish_reason
+        self._finish_reason, self.finished = finish_reason, finish_reason is not None
         return self._release(now)
 
     def release_due(self, now: float) -> list[Piece]:
@@ -146,7 +139,14 @@ class Outlet:
         if self._credit is None or self.drained:
             return []
         self._credit.grant(destination, positions)
+        self.limit = self._next_limit()
         return self._release(math.inf)
+
+    def _next_limit(self) -> int | None:
+        if self._credit is None:
+            return None
+        granted = self._credit.granted
+        return next_boundary(granted, self._policy) if self._edge.grouped else granted
 
     def _release(self, now: float) -> list[Piece]:
         """What is due and has credit; the very last piece carries the finish reason."""
@@ -198,7 +198,10 @@ class Outlet:
         if self._delivery is Delivery.WHOLE:
             return self._take_all()
         if not self._edge.grouped:
-            return [part for piece in self._take_all() for part in self._parts(piece)]
+            taken = self._take_all()
+            return self._parts(taken[0]) if taken else []
+        if self._total < self._full_at and not self.finished:
+            return []
         pieces = []
         for size in due(self._total, self._sent, finished=self.finished, policy=self._policy):
             if not self._has_credit(size):
@@ -213,19 +216,21 @@ class Outlet:
         """All that is pending as one piece."""
         if not self._has_credit(self._total - self._sent):
             return []
-        piece = Piece(self._pending[0][0], self._joined())
+        position, tensors = self._pending[0]
+        piece = Piece(position, self._joined() if len(self._pending) > 1 else tensors)
         self._pending.clear()
         self._sent = self._total
         return [piece]
 
     def _parts(self, piece: Piece) -> list[Piece]:
         """A piece in parts of about `PIECE_BYTES` that join to the same, name by name."""
+        if sum([tensor.nbytes for tensor in piece.tensors.values()]) <= PIECE_BYTES:
+            return [piece]
         by_rows: dict[int, dict[str, Tensor]] = {}
         for name, tensor in piece.tensors.items():
             by_rows.setdefault(len(tensor) if tensor.ndim else 0, {})[name] = tensor
         counts = self._edge.counted_by in piece.tensors and not piece.prime
-        size_bytes = sum(tensor.nbytes for tensor in piece.tensors.values())
-        if size_bytes <= PIECE_BYTES or (counts and len(by_rows) > 1):
+        if counts and len(by_rows) > 1:
             return [piece]
         # Rows that are not what positions count are all at the position of their piece.
         return [
@@ -239,6 +244,7 @@ class Outlet:
         joined = self._joined()
         piece = Piece(self._sent, {name: tensor[:size] for name, tensor in joined.items()})
         self._sent += size
+        self._full_at = next_boundary(self._sent, self._policy)
         rest = {name: tensor[size:] for name, tensor in joined.items()}
         self._pending = [(self._sent, rest)] if self._total > self._sent else []
         return piece

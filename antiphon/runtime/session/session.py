@@ -236,8 +236,7 @@ class LiveSession:
         edge = self._plan.outputs.get(event.edge)
         if edge is not None and not event.prime:
             self._tally.positions[edge.name] += len(event.tensors.get(edge.counted_by, ()))
-        pieces = self.segment.push(event, now)
-        return self._send(event.edge, pieces, now) if pieces else []
+        return self._send(event.edge, self.segment.push(event, now), now)
 
     def send_due(self, now: float) -> list[Instruction]:
         """Send what has waited for its pace."""
@@ -302,11 +301,8 @@ class LiveSession:
         destinations = self._routes[edge]
         if self.segment is not None and pieces and REPLY in destinations:
             self.segment.told_at = now
-        done: list[Instruction] = []
-        for piece in pieces:
-            chunk = self._address(edge, piece)
-            done += [Send(to, chunk) for to in destinations]
-        return done
+        addressed = (self._address(edge, piece) for piece in pieces)
+        return [Send(to, chunk) for chunk in addressed for to in destinations]
 
     def _address(self, edge: str, piece: Piece) -> Chunk:
         sequence = self._sequences.get(edge, 0)

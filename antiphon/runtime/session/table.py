@@ -89,8 +89,8 @@ class SessionTable:
 
     def next_deadline(self) -> float | None:
         """When `TimePassed` may next have something to do; None: not until something happens."""
-        moments = (self._sessions.deadlines.next(), self._holding.next_expiry())
-        return min([moment for moment in moments if moment is not None], default=None)
+        first, expiry = self._sessions.deadlines.next(), self._holding.next_expiry()
+        return expiry if first is None or (expiry is not None and expiry < first) else first
 
     # -- what the client says ----------------------------------------------------------
 
@@ -259,7 +259,7 @@ class SessionTable:
         match event:
             case Emitted():
                 done = session.emit(event, now)
-                return [*done, *session.progress(now)] if event.key in fact.worked_on else done
+                return done + session.progress(now) if event.key in fact.worked_on else done
             case Completed():
                 busy_s = fact.busy_s.get(event.key, 0.0)
                 return [*session.complete(event, busy_s, now), *self._sessions.end_if_done(session)]

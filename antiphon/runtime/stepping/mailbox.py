@@ -88,7 +88,7 @@ def _size(command: EngineCommand) -> int:
     """Bytes of input in a command."""
     match command:
         case Feed(_, chunk):
-            return sum(tensor.nbytes for tensor in chunk.tensors.values())
+            return sum([tensor.nbytes for tensor in chunk.tensors.values()])
         case Admit(_, settings):
             values = settings.options.values()
             return sum(value.nbytes for value in values if isinstance(value, np.ndarray))

@@ -87,7 +87,7 @@ class EngineRounds:
     @property
     def steppable(self) -> bool:
         """Whether a round without commands would do something."""
-        return any(self._can_step(key) for key in self._admitted)
+        return any(map(self._can_step, self._admitted))
 
     def run(self, commands: Iterable[EngineCommand]) -> EngineStepped:
         """One round."""
@@ -211,7 +211,8 @@ class EngineRounds:
             if (running := self._admitted.get(event.key)) is not None:
                 counted = event.tensors.get(self._counted_by.get(event.edge, ""), ())
                 running.made[event.edge] = running.made.get(event.edge, 0) + len(counted)
-                running.note_limits()
+                if running.limits:
+                    running.note_limits()
 
     def _lost(self, events: list[EngineEvent], error: Exception) -> EngineStepped:
         """The engine raised: release everything, since nobody knows what it left behind."""

@@ -14,6 +14,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from queue import SimpleQueue
 
 from antiphon.errors import ResourceExhausted
 from antiphon.runtime.engine import (
@@ -66,7 +67,10 @@ class EngineThread:
         self._handover = Handover(post, pulse(), is_fatal)
         self._mailbox = EngineMailbox(mailbox_bytes)
         self._wake = threading.Condition()
-        self._permits = threading.Semaphore(RESULT_PERMITS)
+        # A queue of permits: unlike a semaphore it runs no Python code.
+        self._permits: SimpleQueue[None] = SimpleQueue()
+        for _ in range(RESULT_PERMITS):
+            self._permits.put(None)
         self._stopping = False
         self._thread = threading.Thread(target=self._run, name="engine", daemon=True)
         self._preparing = engine if isinstance(engine, PreparingEngine) else None
@@ -99,7 +103,7 @@ class EngineThread:
 
     def batch_taken(self) -> None:
         """The receiver is done with a batch; the engine may run that much further ahead."""
-        self._permits.release()
+        self._permits.put(None)
 
     def stop(self) -> None:
         """Ask the thread to end after its current step, and to close the engine then."""
@@ -107,7 +111,7 @@ class EngineThread:
             self._stopping = True
             self._wake.notify()
         self._interrupt()
-        self._permits.release()
+        self._permits.put(None)
 
     def join(self, timeout_s: float) -> bool:
         """Wait for the thread's end; False when it is still in a step."""
@@ -147,7 +151,7 @@ class EngineThread:
                 return
             if batch.is_empty:
                 continue
-            self._permits.acquire()
+            self._permits.get()
             if self._stopping:
                 return
             self._handover.put(batch, None if self._copies is None else self._copies.seal())
