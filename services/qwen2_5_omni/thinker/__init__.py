@@ -1,0 +1,1 @@
+"""Recordings, images, videos and text to a reply, with a row for the talker at every position."""

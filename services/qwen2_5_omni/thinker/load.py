@@ -1,0 +1,146 @@
+"""Loads the thinker of a Qwen2.5-Omni checkpoint."""
+
+from __future__ import annotations
+
+import dataclasses
+import importlib.util
+import logging
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from transformers import Qwen2_5OmniConfig, Qwen2_5OmniThinkerForConditionalGeneration
+from transformers.models.qwen2_5_omni.processing_qwen2_5_omni import Qwen2_5OmniProcessorKwargs
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import FailedPrecondition
+from antiphon.pipelines.files import REMEDY, read_config
+from antiphon.pipelines.qwen2_5_omni import THINKER, PlaceholderIds
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.engine import LoadedStage
+from antiphon.transport.device_edge import ToHost
+from services.engines import VLLM, check_device, choose_engine, context_limit
+from services.hugging_face import load_config
+from services.lm.graphs import Bucketing, graphs_of
+from services.qwen2_5_omni.thinker.audio import AUDIO_TOWER
+from services.qwen2_5_omni.thinker.vllm_engine.architectures import MODELS
+from services.text.chat import load_chat_tokenizer
+from services.text.detokenizer import Vocabulary
+from services.thinker.audio import AudioFrontEnd
+from services.thinker.engine import PREFILL_ROWS, ThinkerEngine
+from services.thinker.intake import PromptIntake
+from services.thinker.loading import (
+    VISION_TOWER,
+    first_picture,
+    load_extractor,
+    thinker_facts,
+    with_vision,
+)
+from services.thinker.model import ThinkerModel
+from services.thinker.prompt import Ids, PromptFactory
+from services.thinker.segment import Positions
+from services.thinker.warm_up import warm_up
+from services.vllm import environment
+from services.vllm.media import MediaLimits
+
+_log = logging.getLogger(__name__)
+
+
+def load(
+    model_dir: Path,
+    config: StageConfig,
+    bucketing: Bucketing | None = None,
+    *,
+    prefill_rows: int = PREFILL_ROWS,
+) -> LoadedStage:
+    """The thinker of a checkpoint directory, warmed up.
+
+    `prefill_rows` is the most prompt rows that share one step with those that decode, and
+    `bucketing` what `config.graphs` chooses if None, both in the torch engine, which takes images
+    where Pillow is installed, and videos where OpenCV is, too. Raises `InvalidArgument` for an
+    engine or a context limit that it does not have, `FailedPrecondition` for a checkpoint that is
+    not complete.
+    """
+    name = choose_engine(THINKER, config, vllm_runs=environment.is_installed)
+    _log.info("the engine is %s (configured: %s)", name, config.engine)
+    if name == VLLM:
+        environment.prepare(config, MODELS)
+        from services.qwen2_5_omni.thinker.vllm_engine.checkpoint import vllm_checkpoint
+        from services.thinker.vllm_engine.loading import load_vllm
+
+        intake = load_intake(model_dir, config)
+        checkpoint = vllm_checkpoint(read_config(model_dir))
+        return load_vllm(THINKER, model_dir, config, intake, checkpoint, Qwen2_5OmniProcessorKwargs)
+    check_device(config)
+    intake = load_intake(model_dir, config)
+    media = _media(model_dir)
+    prompts = with_vision(model_dir, intake.prompts, Qwen2_5OmniProcessorKwargs, media, cuts=True)
+    intake = dataclasses.replace(intake, prompts=prompts)
+    to_host = ToHost.of(config)
+    whole = _load_config(model_dir).thinker_config
+    module = load_submodule(
+        Qwen2_5OmniThinkerForConditionalGeneration,
+        whole,
+        "thinker.",
+        Weights(model_dir),
+        dtype=getattr(torch, config.dtype),
+        device=torch.device(config.device),
+        skip=() if media.sees else ("visual",),
+    )
+    model = ThinkerModel(
+        module,
+        special=prompts.special,
+        tapped_layer=whole.text_config.num_hidden_layers,
+        with_words=True,
+        slots=config.slots,
+        context_limit=prompts.context_limit,
+        bucketing=bucketing or graphs_of(config),
+    )
+    engine = ThinkerEngine(model, intake, prefill_rows=prefill_rows, to_host=to_host)
+    warm_up(engine, prompts.audio.sample_rate_hz, first_picture(media))
+    engine.forget()
+    return LoadedStage(engine, thinker_facts(THINKER, model_dir, prompts, name, media), to_host)
+
+
+def load_intake(model_dir: Path, config: StageConfig) -> PromptIntake:
+    """Chat template, tokeniser and audio front end of the directory."""
+    text = _load_config(model_dir).thinker_config.text_config
+    extractor = load_extractor(model_dir)
+    chat = load_chat_tokenizer(model_dir)
+    prompts = PromptFactory(
+        chat=chat,
+        # Hugging Face's processor cuts off what is longer.
+        audio=AudioFrontEnd(
+            extractor, AUDIO_TOWER, max_audio_s=extractor.n_samples / extractor.sampling_rate
+        ),
+        special=PlaceholderIds.from_config(read_config(model_dir)),
+        context_limit=context_limit(THINKER, config, text.max_position_embeddings),
+    )
+    if chat.tokenizer.eos_token_id is None:
+        raise FailedPrecondition(f"{model_dir}: the tokenizer has no eos_token; {REMEDY}")
+    return PromptIntake(
+        prompts,
+        Vocabulary(chat.tokenizer),
+        stop_id=chat.tokenizer.eos_token_id,
+        row_positions=_all_positions,
+        every_row=True,
+    )
+
+
+def _load_config(model_dir: Path) -> Any:
+    return load_config(Qwen2_5OmniConfig, model_dir, "thinker_config")
+
+
+def _all_positions(ids: Ids) -> Positions:
+    """The talker reads a row of each."""
+    return np.arange(len(ids))
+
+
+def _media(model_dir: Path) -> MediaLimits:
+    """What the torch engine takes with what is installed."""
+    limits = MediaLimits()
+    sees = Weights(model_dir).has(VISION_TOWER) and importlib.util.find_spec("PIL") is not None
+    watches = sees and importlib.util.find_spec("cv2") is not None
+    return MediaLimits(limits.audio, limits.image * sees, limits.video * watches)

@@ -1,0 +1,40 @@
+from pathlib import Path
+
+import pytest
+import torch
+from omni25_thinker_lab import CONVERSATIONS, Answer, answer
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.testing.qwen2_5_omni.reference import Omni25Reference
+from services.qwen2_5_omni.thinker.load import load
+from services.thinker.engine import ThinkerEngine
+
+
+@pytest.fixture(scope="package", autouse=True)
+def one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="package")
+def reference(omni25_directory: Path) -> Omni25Reference:
+    return Omni25Reference(omni25_directory)
+
+
+@pytest.fixture(scope="package")
+def answers(reference: Omni25Reference) -> dict[str, Answer]:
+    """What Hugging Face says to every conversation."""
+    return {name: answer(reference, *each) for name, each in CONVERSATIONS.items()}
+
+
+@pytest.fixture(scope="package")
+def shared_engine(omni25_directory: Path) -> ThinkerEngine:
+    engine = load(omni25_directory, StageConfig(slots=8)).engine
+    assert isinstance(engine, ThinkerEngine)
+    return engine
+
+
+@pytest.fixture
+def engine(shared_engine: ThinkerEngine) -> ThinkerEngine:
+    """One that reuses nothing of other tests."""
+    shared_engine.forget()
+    return shared_engine
