@@ -146,6 +146,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # The texts and recordings of a request's options together, as they are sent. Each option has
     # bounds of its own, which its stage tells, and its recording counts above.
     max_option_bytes: Bytes = 16 << 20
+    # Answers that one chat may ask for (`n`); each takes a call of its own.
+    max_choices: Positive = 8
     # How long a chat may refer to what it was answered in speech by the id of the audio, and the
     # transcripts that are kept for that together; an answer beyond that expires at once.
     spoken_keep_s: Seconds = 3600.0

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import NotFound, ResourceExhausted, Unavailable
 from antiphon.segment import Delivery
+from gateway.calls.choices import Choices, order_of_choice
 from gateway.calls.order import Order
 from gateway.calls.segment import CallSegment
 from gateway.calls.session import CLOSE_WAIT_S, Session
@@ -66,6 +67,23 @@ class Calls:
             # Attachments may be large, and the call may be long: the stages alone keep them.
             del order
             yield await asking
+
+    @asynccontextmanager
+    async def choices(self, order: Order) -> AsyncIterator[CallSegment | Choices]:
+        """The segments that answer an order, each in a session of its own; of one the events are
+        plain. Raises what `answer` raises."""
+        if order.choices == 1:
+            async with self.answer(order) as segment:
+                del order
+                yield segment
+            return
+        async with AsyncExitStack() as sessions:
+            segments = [
+                await sessions.enter_async_context(self.answer(order_of_choice(order, choice)))
+                for choice in range(order.choices)
+            ]
+            del order
+            yield await sessions.enter_async_context(Choices(segments))
 
     @asynccontextmanager
     async def session(self, outputs: frozenset[str], model: str = "") -> AsyncIterator[Session]:

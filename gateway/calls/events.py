@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from antiphon.chunk import Tensor
 from antiphon.logprobs import TokenLogprob
@@ -73,6 +73,15 @@ class SegmentUsage:
     completion_tokens: int
     completion_audio_frames: int
     completion_image_tokens: int = 0
+
+    def with_choice(self, other: SegmentUsage) -> SegmentUsage:
+        """Of both answers to one prompt, which counts once."""
+        return replace(
+            self,
+            completion_tokens=self.completion_tokens + other.completion_tokens,
+            completion_audio_frames=self.completion_audio_frames + other.completion_audio_frames,
+            completion_image_tokens=self.completion_image_tokens + other.completion_image_tokens,
+        )
 
 
 @dataclass(frozen=True, slots=True)

@@ -15,7 +15,7 @@ from gateway.media.options_in import OptionInput
 
 @dataclass(frozen=True, slots=True)
 class Order:
-    """One segment: what was said, what is wanted, and how to make it.
+    """One segment, or `choices` of them: what was said, what is wanted, and how to make it.
 
     An empty `model` is the only one; empty `outputs` are all that it makes. One that `reads_aloud`
     wants its message spoken as it is. `sampling` is by stage role, `INPUT_STAGE` for the one that
@@ -36,5 +36,6 @@ class Order:
     chunk_policy: ChunkPolicy | None = None
     options: Mapping[str, OptionInput] = field(default_factory=dict)
     instruction: str | None = None
+    choices: int = 1
     timeout_s: float = math.inf
     field_names: Mapping[str, str] = field(default_factory=dict)

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 import msgspec
 
 from antiphon.errors import AntiphonError
+from gateway.calls.choices import OfChoice
 from gateway.calls.events import (
     AudioProduced,
     Event,
@@ -50,11 +51,13 @@ class Entry:
         """Seconds since the request came."""
         return self._clock() - self._start
 
-    def note(self, event: Event) -> None:
+    def note(self, event: Event | OfChoice) -> None:
         """Take note of an event that goes to the client."""
         match event:
+            case OfChoice():
+                self.note(event.event)
             case SegmentStarted():
-                self.session_id = event.session_id
+                self.session_id = self.session_id or event.session_id
                 self._sample_rate_hz = event.sample_rate_hz
             case TextProduced():
                 self.first_text_s = self.first_text_s or self.elapsed_s
@@ -63,7 +66,7 @@ class Entry:
                     self.first_audio_s = self.first_audio_s or self.elapsed_s
                     self.audio_s += len(event.samples) / self._sample_rate_hz
             case SegmentFinished():
-                self.usage = event.usage
+                self.usage = self.usage.with_choice(event.usage) if self.usage else event.usage
 
     def fail(self, error: AntiphonError) -> None:
         """The request ends with an error, which goes no further; the first one counts."""

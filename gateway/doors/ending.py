@@ -11,15 +11,17 @@ import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
+from typing import TypeVar
 
 from antiphon.errors import AntiphonError, Internal
+from gateway.calls.choices import OfChoice
 from gateway.calls.events import Event
-from gateway.calls.segment import CallSegment
 from gateway.doors.access_log import AccessLog, Entry
 from gateway.doors.sending import ClientStalled
 
 log = logging.getLogger("gateway.doors")
 
+Told = TypeVar("Told", Event, Event | OfChoice)
 Refuse = Callable[[Entry, AntiphonError], Awaitable[None]]
 
 
@@ -45,9 +47,9 @@ async def request(
 
 
 async def tell(
-    segment: CallSegment,
+    events: AsyncIterator[Told],
     entry: Entry,
-    tell_event: Callable[[Event], Awaitable[None]],
+    tell_event: Callable[[Told], Awaitable[None]],
     tell_error: Refuse,
 ) -> None:
     """Tell the client of every event, and of an error after the first of them.
@@ -55,7 +57,7 @@ async def tell(
     An error before that, when nothing has been sent, is raised.
     """
     try:
-        async for event in segment:
+        async for event in events:
             entry.note(event)
             await tell_event(event)
     except ClientStalled:

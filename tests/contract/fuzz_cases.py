@@ -127,7 +127,7 @@ def valid(random: Random) -> dict[str, Any]:
         "options": {"style": "waltz", "tempo": 1.5, "sample": _sample(random)},
         "metadata": {"key": "value"},
         "user": "somebody",
-        "n": 1,
+        "n": random.choice((1, 2, 9)),
         "tools": [],
         "response_format": {"type": "text"},
     }

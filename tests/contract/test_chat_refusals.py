@@ -106,6 +106,9 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"prompt_cache_retention": 5}, "prompt_cache_retention"),
     ({"safety_identifier": {}}, "safety_identifier"),
     ({"top_k": -1}, "top_k"),
+    ({"n": 0}, "n"),
+    ({"n": 9}, "n"),
+    ({"n": True}, "n"),
     ({"repetition_penalty": 0}, "repetition_penalty"),
     (user({"type": "input_audio", "input_audio": {"data": "", "format": "aiff"}}),
      "messages[0].content[0].input_audio.format"),
@@ -119,8 +122,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 NOT_YET: list[tuple[dict[str, Any], str]] = [
-    ({"n": 2}, "n"),
-    ({"n": True}, "n"),
     ({"tools": [{"type": "function"}]}, "tools"),
     ({"tool_choice": "required"}, "tool_choice"),
     ({"functions": [{"name": "f"}]}, "functions"),

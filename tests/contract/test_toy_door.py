@@ -30,7 +30,7 @@ class PlainAnswer:
     encoding = None
     content_type = "text/plain; charset=utf-8"
 
-    def add(self, event: AnswerEvent) -> bytes:
+    def add(self, event: AnswerEvent, choice: int = 0) -> bytes:
         return event.text.encode() if isinstance(event, TextProduced) else b""
 
     def fail(self, error: AntiphonError) -> bytes:

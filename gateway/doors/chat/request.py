@@ -10,7 +10,8 @@ from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from antiphon.segment import Delivery
 from gateway.calls.order import Order
-from gateway.doors.chat.answer import AnswerHead, StreamAnswer, WholeAnswer
+from gateway.doors.chat.answer import ChatAnswer
+from gateway.doors.chat.choice import AnswerHead
 from gateway.doors.chat.messages import read_messages
 from gateway.doors.chat.schema import ChatRequest
 from gateway.doors.http.chunk_policy import read_chunk_policy
@@ -25,7 +26,6 @@ from gateway.outputs import AUDIO, KNOWN, OUTPUTS, TEXT
 
 # Fields of OpenAI's that are not supported, with the values that ask for nothing.
 ACCEPTED: Mapping[str, tuple[Any, ...]] = {
-    "n": (1,),
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "logit_bias": ({},),
@@ -51,7 +51,7 @@ _FORMATS = {"pcm16": "pcm", **{name: name for name in FORMATS if name != "pcm"}}
 """OpenAI's names of formats here."""
 
 
-def read_chat(body: bytes, visit: Visit) -> tuple[Order, StreamAnswer | WholeAnswer]:
+def read_chat(body: bytes, visit: Visit) -> tuple[Order, ChatAnswer]:
     """Read a request body. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
     chat = decode_body(body_decoder(ChatRequest, visit.sampling_stages), body)
     _refuse_unsupported(chat)
@@ -71,6 +71,7 @@ def read_chat(body: bytes, visit: Visit) -> tuple[Order, StreamAnswer | WholeAns
         delivery=None if chat.delivery is None else Delivery(chat.delivery),
         chunk_policy=read_chunk_policy(chat.chunk_policy),
         options=options_from_json(chat.options),
+        choices=_choices(chat, visit.max_choices),
         field_names={"voice": "audio.voice"},
     )
     head = AnswerHead(
@@ -81,8 +82,9 @@ def read_chat(body: bytes, visit: Visit) -> tuple[Order, StreamAnswer | WholeAns
         include_usage=bool(chat.stream_options and chat.stream_options.include_usage),
         logprobs=bool(chat.logprobs),
         spoken=visit.spoken,
+        choices=order.choices,
     )
-    return order, (StreamAnswer(head) if chat.stream else WholeAnswer(head))
+    return order, ChatAnswer(head, streamed=bool(chat.stream))
 
 
 def _refuse_unsupported(chat: ChatRequest) -> None:
@@ -92,6 +94,12 @@ def _refuse_unsupported(chat: ChatRequest) -> None:
         if value is not None and not any(_same(value, each) for each in harmless):
             remedy = f"; {_REMEDIES[name]}" if name in _REMEDIES else ""
             raise NotImplementedYet(f"{name}: is not supported{remedy}", field=name)
+
+
+def _choices(chat: ChatRequest, most: int) -> int:
+    if chat.n is not None and not 1 <= chat.n <= most:
+        raise invalid("n", f"must be from 1 to {most}; gateway.max_choices sets the bound")
+    return chat.n or 1
 
 
 def _same(value: object, other: object) -> bool:

@@ -152,6 +152,7 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     stream_options: StreamOptions | None = None
     max_tokens: int | None = None
     max_completion_tokens: int | None = None
+    n: int | None = None
     stop: str | tuple[str, ...] | None = None
     seed: int | None = None
     temperature: float | None = None
@@ -165,7 +166,6 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     delivery: Literal["stream", "whole"] | None = None
     chunk_policy: ChunkPolicyOptions | None = None
     # Accepted with harmless values only: see request.ACCEPTED.
-    n: Any = None
     frequency_penalty: Any = None
     presence_penalty: Any = None
     logit_bias: Any = None

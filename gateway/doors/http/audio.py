@@ -20,21 +20,24 @@ AnswerEvent = Event | AudioEncoded
 
 
 class AnswerAudio:
-    """Encodes the audio of one answer; without an `encoding` it is left out."""
+    """Encodes the audio of an answer, of each choice by itself; without an `encoding` it is left
+    out."""
 
     def __init__(self, encoding: AudioEncoding | None, threads: EncoderThreads) -> None:
         self._encoding = encoding
         self._threads = threads
-        self._encoder: AnswerEncoder | None = None
+        self._encoders: dict[int, AnswerEncoder] = {}
 
-    async def encoded(self, event: Event) -> tuple[AnswerEvent, ...]:
+    async def encoded(self, event: Event, choice: int = 0) -> tuple[AnswerEvent, ...]:
         """What an event is for the answer."""
+        encoder = self._encoders.get(choice)
         match event:
             case SegmentStarted() if self._encoding is not None and event.sample_rate_hz:
-                self._encoder = await self._threads.start(self._encoding, event.sample_rate_hz)
+                rate_hz = event.sample_rate_hz
+                self._encoders[choice] = await self._threads.start(self._encoding, rate_hz)
             case AudioProduced():
-                data = b"" if self._encoder is None else await self._encoder.add(event.samples)
+                data = b"" if encoder is None else await encoder.add(event.samples)
                 return (AudioEncoded(data),) if data else ()
-            case SegmentFinished() if self._encoder is not None:
-                return (AudioEncoded(await self._encoder.finish()), event)
+            case SegmentFinished() if encoder is not None:
+                return (AudioEncoded(await encoder.finish()), event)
         return (event,)

@@ -19,17 +19,19 @@ class Visit:
 
     `answer_id` is never the same. `sampling_stages` are those that take sampling of their own,
     without the one that reads the messages; `voices` those that the model has; `spoken` what
-    earlier answers said.
+    earlier answers said; `max_choices` bounds the answers to one order.
     """
 
     answer_id: str
     sampling_stages: tuple[str, ...]
     voices: tuple[str, ...]
     spoken: SpokenAnswers
+    max_choices: int
 
 
 class Answer(Protocol):
-    """Writes the events of one segment, `Started` first and `Finished` last.
+    """Writes the events of one segment, `Started` first and `Finished` last, or those of each
+    choice of an order for several.
 
     Audio comes in its `encoding`; without one it is left out. A `streamed` answer begins with
     the first event, and what each event adds is sent at once; any other is sent when it is whole.
@@ -50,7 +52,7 @@ class Answer(Protocol):
         """How it wants the audio."""
         ...
 
-    def add(self, event: AnswerEvent) -> bytes:
+    def add(self, event: AnswerEvent, choice: int = 0) -> bytes:
         """What to send for an event; b"" when there is nothing yet."""
         ...
 

@@ -10,7 +10,8 @@ from starlette.types import Message, Receive, Scope, Send
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError
 from gateway.calls.calls import Calls
-from gateway.calls.events import Event, SegmentStarted
+from gateway.calls.choices import Choices, OfChoice
+from gateway.calls.events import Event
 from gateway.calls.segment import CallSegment
 from gateway.doors.access_log import Entry
 from gateway.doors.ending import tell
@@ -85,13 +86,13 @@ class Endpoint:
             del body, order
 
             async def work(send: Send) -> None:
-                async with self._calls.answer(orders.pop()) as segment:
+                async with self._calls.choices(orders.pop()) as events:
                     upload.close()
                     audio = AnswerAudio(answer.encoding, self._shared.encoders)
                     if answer.streamed:
-                        await _stream(answer, audio, segment, entry, transport, send)
+                        await _stream(answer, audio, events, entry, transport, send)
                         return
-                    whole = await _whole(answer, audio, segment, entry)
+                    whole = await _whole(answer, audio, events, entry)
                 await self._send_whole(answer, whole, transport, send)
 
             await while_connected(receive, send, work)
@@ -99,7 +100,13 @@ class Endpoint:
     def _visit(self, entry: Entry) -> Visit:
         stages = self._calls.stages
         fields = stages.accepted().sampling_fields
-        return Visit(entry.answer_id, fields, stages.voices(), self._shared.spoken)
+        return Visit(
+            answer_id=entry.answer_id,
+            sampling_stages=fields,
+            voices=stages.voices(),
+            spoken=self._shared.spoken,
+            max_choices=self._config.max_choices,
+        )
 
     async def _read(self, scope: Scope, receive: Receive, upload: ExitStack) -> bytes:
         """The body; room for it is held until `upload` is closed."""
@@ -139,19 +146,24 @@ class Endpoint:
 async def _stream(
     answer: Answer,
     audio: AnswerAudio,
-    segment: CallSegment,
+    events: CallSegment | Choices,
     entry: Entry,
     transport: asyncio.Transport,
     send: Send,
 ) -> None:
     """Send events as they come; the response starts with the first of them."""
 
-    async def send_event(event: Event) -> None:
-        if isinstance(event, SegmentStarted):
+    started = False
+
+    async def send_event(told: Event | OfChoice) -> None:
+        nonlocal started
+        choice, event = _of_choice(told)
+        if not started:
+            started = True
             headers = [_content_type(answer), *_STREAM_HEADERS]
             await send({"type": "http.response.start", "status": 200, "headers": headers})
-        for each in await audio.encoded(event):
-            if data := answer.add(each):
+        for each in await audio.encoded(event, choice):
+            if data := answer.add(each, choice):
                 await send(_piece(data))
 
     async def send_error(entry: Entry, error: AntiphonError) -> None:
@@ -160,16 +172,23 @@ async def _stream(
         else:
             await send(_piece(told))
 
-    await tell(segment, entry, send_event, send_error)
+    await tell(events, entry, send_event, send_error)
     await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _whole(answer: Answer, audio: AnswerAudio, segment: CallSegment, entry: Entry) -> bytes:
+async def _whole(
+    answer: Answer, audio: AnswerAudio, events: CallSegment | Choices, entry: Entry
+) -> bytes:
     parts = []
-    async for event in segment:
-        entry.note(event)
-        parts += [answer.add(each) for each in await audio.encoded(event)]
+    async for told in events:
+        entry.note(told)
+        choice, event = _of_choice(told)
+        parts += [answer.add(each, choice) for each in await audio.encoded(event, choice)]
     return b"".join(parts)
+
+
+def _of_choice(told: Event | OfChoice) -> tuple[int, Event]:
+    return (told.choice, told.event) if isinstance(told, OfChoice) else (0, told)
 
 
 def _piece(data: bytes) -> Message:

@@ -26,7 +26,7 @@ class AudioBytes:
         self.encoding = encoding
         self.content_type = encoding.media_type
 
-    def add(self, event: AnswerEvent) -> bytes:
+    def add(self, event: AnswerEvent, choice: int = 0) -> bytes:
         """What to send for an event."""
         return event.data if isinstance(event, AudioEncoded) else b""
 
@@ -44,7 +44,7 @@ class AudioEvents:
         self.encoding = encoding
         self._base64 = Base64Stream()
 
-    def add(self, event: AnswerEvent) -> bytes:
+    def add(self, event: AnswerEvent, choice: int = 0) -> bytes:
         """What to send for an event; b"" when there is nothing yet."""
         match event:
             case AudioEncoded():

@@ -1,0 +1,140 @@
+"""Several answers to one chat request."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections import defaultdict
+from typing import Any
+
+import openai
+import pytest
+from fake_stages import CODE2WAV, FRAMES, ROLES, TEXTS, THINKER, Session, think
+from gateway_door import MESSAGES, MODEL, SPOKEN, Door, open_door
+
+from antiphon.errors import Internal
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+TEXT = "".join(TEXTS)
+
+
+def seeds(door: Door, role: str = THINKER) -> list[int]:
+    """The seeds of the stage's sessions."""
+    return [session.segment.sampling[role].seed for session in door.fakes[role].sessions]
+
+
+async def test_choices_are_answers_of_their_own(door: Door) -> None:
+    answer = await door.openai.chat.completions.create(
+        model=MODEL, messages=MESSAGES, n=3, seed=(1 << 63) - 1, **SPOKEN
+    )
+    assert [choice.index for choice in answer.choices] == [0, 1, 2]
+    audio: list[Any] = [choice.message.audio for choice in answer.choices]
+    assert [each.transcript for each in audio] == [TEXT] * 3
+    assert len({each.id for each in audio}) == 3
+    assert len({each.data for each in audio}) == 1
+    # Each has a session and a seed of its own; the prompt counts once.
+    assert sorted(seeds(door)) == [(1 << 63) - 1 + each for each in range(3)]
+    assert answer.usage is not None
+    assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (
+        20,
+        3 * (5 + sum(FRAMES)),
+    )
+    # Every one of them can be referred to.
+    for each in audio:
+        messages = [{"role": "assistant", "audio": {"id": each.id}}, *MESSAGES]
+        assert (await door.chat(messages=messages)).status_code == 200
+
+
+async def test_choices_are_drawn_apart_when_no_seed_is_given(door: Door) -> None:
+    assert (await door.chat(n=2)).status_code == 200
+    assert len(set(seeds(door))) == 2
+
+
+async def test_choices_are_streamed_together(door: Door) -> None:
+    """None waits for another: each says its first words before any may go on."""
+    begun = 0
+    all_begun = asyncio.Event()
+
+    async def together(session: Session) -> None:
+        nonlocal begun
+        begun += 1
+        if begun == 2:
+            all_begun.set()
+        await all_begun.wait()
+        await think(session)
+
+    door.fakes[THINKER].script = together
+    stream = await door.openai.chat.completions.create(
+        model=MODEL, messages=MESSAGES, n=2, stream=True,
+        stream_options={"include_usage": True}, **SPOKEN,
+    )  # fmt: skip
+    said: dict[int, str] = defaultdict(str)
+    pcm16: dict[int, str] = defaultdict(str)
+    reasons: dict[int, str] = {}
+    usages = []
+    async for chunk in stream:
+        usages += [chunk.usage] if chunk.usage else []
+        for choice in chunk.choices:
+            told: Any = dict(getattr(choice.delta, "audio", None) or {})
+            said[choice.index] += told.get("transcript") or ""
+            pcm16[choice.index] += told.get("data") or ""
+            if choice.finish_reason:
+                reasons[choice.index] = choice.finish_reason
+    assert said == {0: TEXT, 1: TEXT}
+    assert reasons == {0: "stop", 1: "stop"}
+    first, second = (base64.b64decode(pcm16[index], validate=True) for index in (0, 1))
+    assert first == second != b""
+    assert [each.completion_tokens for each in usages] == [2 * (5 + sum(FRAMES))]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_choices_end_when_one_fails(door: Door, stream: bool) -> None:
+    async def fail_second(session: Session) -> None:
+        if len(door.fakes[THINKER].sessions) < 2:
+            await session.opened()
+            await session.text("begun")
+            await asyncio.Event().wait()
+        await session.opened()
+        await session.text("begun")
+        await session.error(Internal("enough"))
+
+    door.fakes[THINKER].script = fail_second
+    if stream:
+        events = await door.openai.chat.completions.create(
+            model=MODEL, messages=MESSAGES, n=2, stream=True
+        )
+        with pytest.raises(openai.APIError, match="enough"):
+            async for _ in events:
+                pass
+    else:
+        response = await door.chat(n=2)
+        assert (response.status_code, response.json()["error"]["message"]) == (500, "enough")
+    await door.gateway.calls.wait_idle()
+    for session in door.fakes[THINKER].sessions:
+        await session.ended.wait()
+
+
+async def test_choices_take_a_call_each() -> None:
+    async with open_door(max_calls=3) as door:
+        assert (await door.chat(n=4)).status_code == 429
+        await door.gateway.calls.wait_idle()
+        assert (await door.chat(n=3)).status_code == 200
+
+
+async def test_choices_are_given_up_when_the_client_leaves(door: Door) -> None:
+    async def wait(session: Session) -> None:
+        await session.opened()
+        await session.audio(1, 0)
+        await asyncio.Event().wait()
+
+    door.fakes[CODE2WAV].script = wait
+    stream = await door.openai.chat.completions.create(
+        model=MODEL, messages=MESSAGES, n=3, stream=True, **SPOKEN
+    )
+    await anext(aiter(stream))
+    await stream.close()
+    await door.gateway.calls.wait_idle()
+    for role in ROLES:
+        for session in door.fakes[role].sessions:
+            await session.ended.wait()
