@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from msgspec import structs
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.files import read_config
@@ -83,7 +84,7 @@ class Turn:
             part = slice(start, start + rows_per_chunk)
             tensors = {"rows": self.rows[part], "row_positions": self.row_positions[part]}
             chunks.append(InputChunk("prompt", len(self.prompt), tensors))
-        return [*chunks[:-1], replace(chunks[-1], segment_finished=True)]
+        return [*chunks[:-1], structs.replace(chunks[-1], segment_finished=True)]
 
     def token_chunks(self, per_chunk: int = 1000) -> list[InputChunk]:
         chunks = [

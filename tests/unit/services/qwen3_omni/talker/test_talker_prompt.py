@@ -1,10 +1,10 @@
 """Input that a segment cannot have is refused, each fault with its own error."""
 
 from collections.abc import Callable
-from dataclasses import replace
 
 import numpy as np
 import pytest
+from msgspec import structs
 from talker_lab import Lab, Turn
 
 from antiphon.errors import (
@@ -85,12 +85,12 @@ BAD_FIRST_CHUNKS: dict[str, tuple[Callable[[Turn, Lab], InputChunk], type[Antiph
     "rows before ids": (lambda turn, lab: turn.prompt_chunks()[1], DataLoss),
     "no ids": (lambda turn, lab: InputChunk("prompt", 0, {}, segment_finished=True), DataLoss),
     "rows missing at the end": (
-        lambda turn, lab: replace(turn.prompt_chunks()[0], segment_finished=True),
+        lambda turn, lab: structs.replace(turn.prompt_chunks()[0], segment_finished=True),
         DataLoss,
     ),
     "empty prompt": (lambda turn, lab: InputChunk("prompt", 0, ids()), DataLoss),
     "prompt not from the start": (
-        lambda turn, lab: replace(turn.prompt_chunks()[0], position=1),
+        lambda turn, lab: structs.replace(turn.prompt_chunks()[0], position=1),
         DataLoss,
     ),
     "no assistant header": (

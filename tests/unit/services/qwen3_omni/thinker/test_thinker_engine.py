@@ -1,12 +1,12 @@
 from __future__ import annotations
 
 import logging
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from msgspec import structs
 from thinker_conversations import AUDIO, SPEECH, TEXT, TURNS, ask, conversation, say, segment
 
 from antiphon.conversation import Conversation
@@ -164,7 +164,7 @@ def test_segment_fails_alone_and_is_logged_when_a_step_faults(
 ) -> None:
     engine = small_stage.engine
     settings, [chunk] = segment(TEXT[0])
-    bad = replace(chunk, tensors={"messages": SimpleNamespace(nbytes=3)})  # type: ignore[dict-item]
+    bad = structs.replace(chunk, tensors={"messages": SimpleNamespace(nbytes=3)})  # type: ignore[dict-item]
     with caplog.at_level(logging.ERROR):
         out = run_segments(
             engine, {KEY: (settings, [bad]), SegmentKey("good", 0): (settings, [chunk])}
@@ -182,8 +182,8 @@ def test_accept_raises_when_the_chunk_is_unusable(small_stage: LoadedStage) -> N
     settings, [chunk] = segment(TEXT[0])
     engine.admit(KEY, settings)
     with pytest.raises(InvalidArgument, match="no input edge"):
-        engine.accept(KEY, replace(chunk, edge="codes"))
-    engine.accept(KEY, replace(chunk, segment_finished=False))
+        engine.accept(KEY, structs.replace(chunk, edge="codes"))
+    engine.accept(KEY, structs.replace(chunk, segment_finished=False))
     with pytest.raises(InvalidArgument, match="one chunk"):
         engine.accept(KEY, chunk)
     engine.release(KEY)
@@ -194,7 +194,7 @@ def test_segment_waits_for_input_until_it_is_finished(small_stage: LoadedStage) 
     settings, [chunk] = segment(TEXT[0], max_tokens=3)
     engine.admit(KEY, settings)
     assert engine.awaited_edge(KEY) == "input"
-    engine.accept(KEY, replace(chunk, segment_finished=False))
+    engine.accept(KEY, structs.replace(chunk, segment_finished=False))
     assert engine.awaited_edge(KEY) == "input"
     assert engine.step() == []
     engine.accept(KEY, InputChunk("input", 1, {}, segment_finished=True))

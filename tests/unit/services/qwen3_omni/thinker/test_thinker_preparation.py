@@ -12,6 +12,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from msgspec import structs
 from thinker_conversations import TEXT, ask, conversation, say, segment
 
 from antiphon.conversation import Conversation, ConversationMessage, TextPart
@@ -158,7 +159,7 @@ def test_release_drops_a_preparation_that_waits_with_its_input(
     assert held.began.get(timeout=TIMEOUT_S) >= LARGE_TEXT_BYTES
     copy = chunk.tensors["messages"].copy()
     alive = weakref.ref(copy)
-    engine.accept(waiting, dataclasses.replace(chunk, tensors={"messages": copy}))
+    engine.accept(waiting, structs.replace(chunk, tensors={"messages": copy}))
     del copy
     assert engine.prepares(waiting)
     engine.release(waiting)
@@ -213,7 +214,7 @@ def test_accept_refuses_messages_that_are_larger_than_any_that_fit(
     most = engine._intake.prompts.max_text_bytes
     huge = {"messages": np.zeros(16 * most, np.uint8)}
     with pytest.raises(InvalidArgument, match="context limit") as raised:
-        engine.accept(ATTACKER, dataclasses.replace(chunk, tensors=huge))
+        engine.accept(ATTACKER, structs.replace(chunk, tensors=huge))
     assert raised.value.field == "messages"
     engine.release(ATTACKER)
 
