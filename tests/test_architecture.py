@@ -219,6 +219,18 @@ def test_names_of_families_are_found_where_they_are_planted(tmp_path: Path, plac
     assert found == {name: named for name, (_, named) in planted.items() if named}
 
 
+def test_every_package_of_services_is_a_familys_or_names_none() -> None:
+    families, roles, _ = _family_words()
+    for folder in sorted((ROOT / "services").glob("*/__init__.py")):
+        name = folder.parent.name
+        if name in {*own_pipelines(), *NOT_OFFERED_YET} or f"services/{name}" in SHARED:
+            continue
+        # What the stages of one role share may name roles.
+        assert name in roles
+        named = _families_named_in(ROOT, f"services/{name}")
+        assert not {file: words & families for file, words in named.items() if words & families}
+
+
 def test_every_familys_stages_are_kept_apart_from_each_other() -> None:
     stages = _contract("stages")["modules"]
     families = {path.parent.parent.name for path in (ROOT / "services").glob("*/*/load.py")}
