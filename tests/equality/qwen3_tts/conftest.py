@@ -1,0 +1,61 @@
+"""A checkpoint of each kind and the real services on it, for all tests of this folder."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from tts_asking import SLOTS, Recorded
+
+import antiphon
+from antiphon.deployment.schema import StageConfig
+from antiphon.pipelines.qwen3_tts import PIPELINE
+from antiphon.testing.local_deployment import local_deployment
+from antiphon.testing.qwen3_tts.tiny_checkpoint import PRESETS, build_tiny_tts
+from tests.equality.qwen3_tts.cases import SEED
+from tools.launcher.launcher import Launcher, Running
+
+CONTEXT_LIMIT = 2048
+
+
+@pytest.fixture(scope="session")
+def recorded() -> Recorded:
+    """What the vendor's package makes of the cases."""
+    with np.load(Path(__file__).parent / "recorded.npz") as file:
+        return Recorded(dict(file))
+
+
+@pytest.fixture(scope="session")
+def tts_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """The checkpoints that the vendor's package was asked on, by kind."""
+    folder = tmp_path_factory.mktemp("qwen3-tts")
+    for kind, shape in PRESETS.items():
+        build_tiny_tts(folder / kind, shape, SEED)
+    return {kind: folder / kind for kind in PRESETS}
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def speaking(tts_checkpoints: dict[str, Path]) -> AsyncIterator[dict[str, Running]]:
+    """All services on each checkpoint."""
+    stages = dict.fromkeys(PIPELINE.roles, StageConfig(slots=SLOTS, context_limit=CONTEXT_LIMIT))
+    launchers = [Launcher(local_deployment(path, **stages)) for path in tts_checkpoints.values()]
+    async with contextlib.AsyncExitStack() as stack:
+        running = await asyncio.gather(*(stack.enter_async_context(each) for each in launchers))
+        yield dict(zip(tts_checkpoints, running, strict=True))
+
+
+@pytest_asyncio.fixture(scope="session", loop_scope="session")
+async def speakers(
+    speaking: dict[str, Running],
+) -> AsyncIterator[dict[str, antiphon.AsyncClient]]:
+    """A client of each."""
+    async with contextlib.AsyncExitStack() as stack:
+        yield {
+            kind: await stack.enter_async_context(antiphon.AsyncClient(running.grpc_address))
+            for kind, running in speaking.items()
+        }

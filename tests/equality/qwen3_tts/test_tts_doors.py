@@ -1,0 +1,133 @@
+"""Qwen3-TTS at the HTTP doors: OpenAI's speech, and chat."""
+
+from __future__ import annotations
+
+import base64
+import io
+import json
+from typing import Any
+
+import httpx
+import numpy as np
+import numpy.typing as npt
+import openai
+import pytest
+import soundfile
+from tts_asking import Recorded
+
+from tests.equality.qwen3_tts.cases import AUDIO_STEP, Case, all_cases
+from tools.launcher.launcher import Running
+
+pytestmark = [
+    pytest.mark.equality,
+    pytest.mark.processes,
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+CASES = {case.name: case for case in all_cases()}
+VOICE, CLONE = CASES["instruction-4-whole"], CASES["codes-1-trailing"]
+
+Pcm16 = npt.NDArray[np.int16]
+
+
+def body_of(case: Case, recorded: Recorded) -> dict[str, Any]:
+    """What both doors take in the same fields."""
+    options: dict[str, Any] = dict(recorded.options(case))
+    if isinstance(wav := options.get("reference_audio"), bytes):
+        options["reference_audio"] = {"data": base64.b64encode(wav).decode(), "format": "wav"}
+    return {
+        "model": case.kind,
+        "temperature": 0.0,
+        "max_tokens": case.max_new_tokens,
+        "options": options,
+    }
+
+
+async def post(running: Running, path: str, body: dict[str, Any]) -> httpx.Response:
+    async with httpx.AsyncClient(base_url=running.http_url, timeout=240) as http:
+        response = await http.post(path, json=body)
+    assert response.status_code == 200, response.text
+    return response
+
+
+def events_of(response: httpx.Response) -> list[dict[str, Any]]:
+    lines = [line.removeprefix("data: ") for line in response.text.split("\n\n") if line.strip()]
+    return [json.loads(line) for line in lines if line != "[DONE]"]
+
+
+def check_pcm16(heard: Pcm16, case: Case, recorded: Recorded) -> None:
+    """The recorded samples, as 16-bit ones."""
+    assert len(heard) == 1920 * len(recorded.codes(case))
+    expected = np.rint(recorded.audio(case) * 32767)
+    assert np.abs(heard[::AUDIO_STEP] - expected).max() <= 1
+
+
+@pytest.mark.parametrize("case", [VOICE, CLONE], ids=lambda case: case.name)
+async def test_speech_door_gives_wav_pcm_and_events(
+    case: Case, speaking: dict[str, Running], recorded: Recorded
+) -> None:
+    running = speaking[case.kind]
+    body = {**body_of(case, recorded), "input": case.text, "voice": case.voice}
+    wav = await post(running, "/v1/audio/speech", {**body, "response_format": "wav"})
+    samples, rate_hz = soundfile.read(io.BytesIO(wav.content), dtype="int16")
+    assert rate_hz == 24_000
+    check_pcm16(samples, case, recorded)
+    pcm = await post(running, "/v1/audio/speech", {**body, "response_format": "pcm"})
+    check_pcm16(np.frombuffer(pcm.content, "<i2"), case, recorded)
+    events = await post(
+        running, "/v1/audio/speech", {**body, "response_format": "pcm", "stream_format": "sse"}
+    )
+    *deltas, done = events_of(events)
+    data = base64.b64decode("".join(each["audio"] for each in deltas))
+    check_pcm16(np.frombuffer(data, "<i2"), case, recorded)
+    assert done["usage"]["output_tokens"] == len(recorded.codes(case))
+
+
+async def test_openais_client_instructs_a_voice(
+    speaking: dict[str, Running], recorded: Recorded
+) -> None:
+    body = body_of(VOICE, recorded)
+    instruction = body["options"].pop("instruction")
+    async with openai.AsyncOpenAI(
+        base_url=f"{speaking[VOICE.kind].http_url}/v1", api_key="none", max_retries=0
+    ) as api:
+        said = await api.audio.speech.create(
+            model=body.pop("model"),
+            input=VOICE.text,
+            voice=VOICE.voice,
+            instructions=instruction,
+            response_format="pcm",
+            extra_body=body,
+        )
+    check_pcm16(np.frombuffer(said.read(), "<i2"), VOICE, recorded)
+
+
+@pytest.mark.parametrize("case", [VOICE, CLONE], ids=lambda case: case.name)
+async def test_chat_door_reads_the_message_aloud(
+    case: Case, speaking: dict[str, Running], recorded: Recorded
+) -> None:
+    running = speaking[case.kind]
+    audio = {"voice": case.voice, "format": "pcm16"}
+    body = {
+        **body_of(case, recorded),
+        "messages": [{"role": "user", "content": case.text}],
+        "modalities": ["audio"],
+        "audio": audio,
+    }
+    message = (await post(running, "/v1/chat/completions", body)).json()["choices"][0]["message"]
+    check_pcm16(np.frombuffer(base64.b64decode(message["audio"]["data"]), "<i2"), case, recorded)
+    answer = await post(running, "/v1/chat/completions", {**body, "stream": True})
+    deltas = [each["choices"][0]["delta"].get("audio", {}) for each in events_of(answer)]
+    data = b"".join(base64.b64decode(each["data"]) for each in deltas if "data" in each)
+    check_pcm16(np.frombuffer(data, "<i2"), case, recorded)
+
+
+async def test_models_are_listed_with_voices_and_options(speaking: dict[str, Running]) -> None:
+    for kind, running in speaking.items():
+        async with httpx.AsyncClient(base_url=running.http_url, timeout=60) as http:
+            (model,) = (await http.get("/v1/models")).json()["data"]
+        assert model["id"] == kind
+        assert bool(model["voices"]) is (kind == "custom_voice")
+        assert {"language", "instruction", "text_mode"} <= {
+            each["name"] for each in model["options"]
+        }

@@ -1,0 +1,216 @@
+"""Qwen3-TTS through the real services says what the vendor's package says.
+
+Codes are identical and audio equal however it is delivered and whoever shares the engines:
+five texts in both text modes with a voice, a language, an instruction, and both ways of cloning.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from tts_asking import AUDIO_TOLERANCE, SLOTS, Recorded, Speech, check, listen, speak
+
+import antiphon
+from antiphon import ChunkPolicy, Delivery, FinishReason, Message
+from tests.equality.qwen3_tts.cases import Case, all_cases
+
+pytestmark = [
+    pytest.mark.equality,
+    pytest.mark.processes,
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+Speakers = dict[str, antiphon.AsyncClient]
+CASES = {case.name: case for case in all_cases()}
+# A gateway gives a request without a voice the first one that there is.
+ASKED = [case for case in CASES.values() if case.name != "nobody"]
+KINDS = ("custom_voice", "base")
+CUSTOM, BASE = CASES["voice-1-trailing"], CASES["codes-1-trailing"]
+POLICIES: Mapping[str, dict[str, Any]] = {
+    "whole": {"delivery": Delivery.WHOLE},
+    "default": {},
+    "one": {"policy": ChunkPolicy(first=1, ramp=(), steady=1)},
+    "odd": {"policy": ChunkPolicy(first=2, ramp=(3,), steady=5)},
+}
+
+
+async def in_company(
+    client: antiphon.AsyncClient, cases: list[Case], recorded: Recorded, **how: Any
+) -> list[Speech]:
+    """The answers of all cases, as many at a time as there are slots."""
+    room = asyncio.Semaphore(SLOTS)
+
+    async def one(case: Case) -> Speech:
+        async with room:
+            return await speak(client, case, recorded, **how)
+
+    return await asyncio.gather(*map(one, cases))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_every_case_is_said_as_recorded_alone_and_in_company_however_it_is_delivered(
+    kind: str, speakers: Speakers, recorded: Recorded
+) -> None:
+    cases = [case for case in ASKED if case.kind == kind]
+    alone = [await speak(speakers[kind], case, recorded) for case in cases[::4]]
+    for case, speech in zip(cases[::4], alone, strict=True):
+        check(speech, case, recorded)
+    whole: list[Speech] = []
+    for name, how in POLICIES.items():
+        spoken = await in_company(speakers[kind], cases, recorded, **how)
+        whole = whole or spoken
+        for case, speech, at_once in zip(cases, spoken, whole, strict=True):
+            check(speech, case, recorded)
+            # Of the recorded audio only some samples are kept; here all of them are compared.
+            np.testing.assert_allclose(
+                speech.samples, at_once.samples, rtol=0, atol=AUDIO_TOLERANCE
+            )
+            # More than a step of the decoder, even if all of it had waited.
+            if name != "whole" and case.name == "long":
+                assert speech.deltas > 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_eight_sessions_with_different_seeds_say_what_each_says_alone(
+    kind: str, speakers: Speakers, recorded: Recorded
+) -> None:
+    case = CUSTOM if kind == "custom_voice" else BASE
+
+    async def drawn(seed: int) -> Speech:
+        generation = speakers[kind].generate(
+            case.text,
+            voice=case.voice,
+            seed=seed,
+            max_tokens=12,
+            options=recorded.options(case),
+            include_ids=True,
+        )
+        return await listen(generation, recorded.codes(case).shape[1])
+
+    alone = [await drawn(seed) for seed in range(SLOTS)]
+    together = await asyncio.gather(*map(drawn, range(SLOTS)))
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(one.codes, other.codes)
+        np.testing.assert_allclose(one.samples, other.samples, rtol=0, atol=AUDIO_TOLERANCE)
+    assert len({speech.codes.tobytes() for speech in alone}) > SLOTS // 2
+
+
+@pytest.mark.parametrize("kind", KINDS)
+async def test_cancelled_sessions_give_their_slots_back(
+    kind: str, speakers: Speakers, recorded: Recorded
+) -> None:
+    case = CASES["long"] if kind == "custom_voice" else CASES["codes-4-trailing"]
+    for _ in range(SLOTS + 2):
+        generation = speakers[kind].generate(
+            case.text,
+            voice=case.voice,
+            max_tokens=2000,
+            options=recorded.options(case),
+            chunk_policy=ChunkPolicy(first=1, ramp=(), steady=1),
+        )
+        assert isinstance(await anext(generation), antiphon.AudioDelta)
+        generation.cancel()
+    check(await speak(speakers[kind], case, recorded), case, recorded)
+
+
+@pytest.mark.parametrize(("draws", "frames"), [(1, 0), (2, 1), (3, 2)])
+async def test_speech_of_few_draws_has_one_frame_less(
+    draws: int, frames: int, speakers: Speakers, recorded: Recorded
+) -> None:
+    """Two draws are the least that the vendor's package takes; one is audio without samples."""
+    generation = speakers["base"].generate(
+        BASE.text,
+        temperature=0.0,
+        max_tokens=draws,
+        options=recorded.options(BASE),
+        include_ids=True,
+    )
+    speech = await listen(generation, recorded.codes(BASE).shape[1])
+    np.testing.assert_array_equal(speech.codes, recorded.codes(BASE)[:frames])
+    assert len(speech.samples) == 1920 * frames
+    assert speech.finished.finish_reason is FinishReason.LENGTH
+
+
+async def test_a_request_without_a_voice_is_spoken_with_the_first(
+    speakers: Speakers, recorded: Recorded
+) -> None:
+    (info,) = (await speakers["custom_voice"].server_info()).models
+    assert info.voices[0] == CUSTOM.voice.lower()
+    generation = speakers["custom_voice"].generate(
+        CUSTOM.text,
+        temperature=0.0,
+        max_tokens=CUSTOM.max_new_tokens,
+        options=recorded.options(CUSTOM),
+        include_ids=True,
+    )
+    check(await listen(generation, recorded.codes(CUSTOM).shape[1]), CUSTOM, recorded)
+
+
+async def test_text_mode_that_is_not_given_is_that_of_the_kind(
+    speakers: Speakers, recorded: Recorded
+) -> None:
+    """As the vendor's package has it: all text first with preset voices, streamed for clones."""
+    for case in (CASES["voice-1-whole"], BASE):
+        options = recorded.options(case)
+        del options["text_mode"]
+        generation = speakers[case.kind].generate(
+            case.text,
+            voice=case.voice,
+            temperature=0.0,
+            max_tokens=case.max_new_tokens,
+            options=options,
+            include_ids=True,
+        )
+        check(await listen(generation, recorded.codes(case).shape[1]), case, recorded)
+
+
+async def test_the_server_tells_what_each_kind_takes(speakers: Speakers) -> None:
+    for kind, client in speakers.items():
+        (info,) = (await client.server_info()).models
+        assert info.name == kind
+        assert (info.output_kinds, info.sample_rate_hz) == (("audio",), 24_000)
+        assert info.input_kinds == ("text",)
+        assert bool(info.voices) is (kind == "custom_voice")
+        options = {option.name: option for option in info.options}
+        assert options["text_mode"].choices == ("whole", "stream")
+        assert {"auto", "english", "chinese"} <= set(options["language"].choices)
+        assert options["reference_audio"].max_s == 60
+
+
+RECORDING = "a recording"
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("custom_voice", {"voice": "nobody"}, "voice"),
+    ("custom_voice", {"options": {"language": "elvish"}}, "options.language"),
+    ("custom_voice", {"options": {"text_mode": "half"}}, "options.text_mode"),
+    ("custom_voice", {"options": {"reference_audio": RECORDING}}, "options.reference_audio"),
+    ("custom_voice", {"options": {"reference_text": "Hm."}}, "options.reference_text"),
+    ("custom_voice", {"options": {"speed": 2.0}}, "options.speed"),
+    ("custom_voice", {"messages": ""}, "messages"),
+    ("custom_voice", {"messages": "word " * 4000}, "messages"),
+    ("custom_voice", {"messages": [Message.system("Hm."), Message.user("Hm.")]}, "messages"),
+    ("custom_voice", {"modalities": ("text",)}, "modalities"),
+    ("base", {}, "options.reference_audio"),
+    ("base", {"options": {"reference_audio": b"RIFF"}}, "options.reference_audio"),
+    ("base", {"options": {"instruction": "Sing.", "reference_audio": RECORDING}},
+     "options.instruction"),
+    ("base", {"voice": "alto", "options": {"reference_audio": RECORDING}}, "voice"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("kind", "request_", "field"), REFUSED)
+async def test_what_a_checkpoint_cannot_do_is_refused_by_its_field(
+    kind: str, request_: dict[str, Any], field: str, speakers: Speakers, recorded: Recorded
+) -> None:
+    asked = {"messages": "Hello", **request_}
+    options = {
+        name: recorded.reference if value == RECORDING else value
+        for name, value in asked.pop("options", {}).items()
+    }
+    with pytest.raises(antiphon.AntiphonError) as refused:
+        await speakers[kind].generate(asked.pop("messages"), options=options, **asked).collect()
+    assert refused.value.code.value in ("invalid_argument", "not_implemented")
+    assert refused.value.field == field, refused.value
