@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import random
+from dataclasses import replace
 
 import pytest
 
@@ -106,6 +107,19 @@ async def test_progress_is_told_after_a_while_when_there_is_little() -> None:
     async with linked(GRPC) as rig:
         rig.link.send_nowait(marked_chunk("s", 0, 10))
         await rig.told.changed.wait_until(lambda: rig.told.settled, 60.0)
+
+
+async def test_messages_are_bounded_when_much_goes_by_shared_memory() -> None:
+    """Placing a payload copies it: what another session sends must not wait for all of them."""
+    async with linked(replace(SHARED, slab_bytes=64 << 20)) as rig:
+        for sequence in range(12):
+            rig.link.send_nowait(marked_chunk("s", sequence, 3_000_000))
+        await rig.consumer.received.wait_count(12)
+        rig.consumer.received.check_complete("s", 12)
+        counts = rig.link.state.counts
+        assert counts["chunks.shared_memory"] == 12
+        # At most 4 MiB and a chunk each; the first is the hello.
+        assert counts["messages"] - 1 >= 6
 
 
 @pytest.mark.parametrize(("count", "size"), [(40, 500_000), (10_000, 0)], ids=["bytes", "chunks"])

@@ -19,6 +19,8 @@ from antiphon.v1 import stage_pb2
 from antiphon.wire.frames import LinkCall, LinkMessage
 
 MAX_BATCH_BYTES = 1 << 20
+MAX_BATCH_PAYLOAD_BYTES = 4 << 20
+"""Payloads that are placed where they go, in one go, before anything else can be sent."""
 MAX_BATCH_CHUNKS = 4096
 
 
@@ -113,15 +115,20 @@ class OutgoingConnection:
         self._agreement.close()
 
     def _next_batch(self) -> stage_pb2.LinkRequest | None:
-        """What can go now: about `MAX_BATCH_BYTES` inline at most.
+        """What can go now: about `MAX_BATCH_BYTES` inline and `MAX_BATCH_PAYLOAD_BYTES` in all.
 
-        A chunk whose bytes are still on their way holds its session back, no other.
+        What an engine emits meanwhile, of other sessions too, waits until this has gone. A chunk
+        whose bytes are still on their way holds its session back, no other.
         """
         request = stage_pb2.LinkRequest()
         batch = request.batch
-        taken = 0
+        inline = payloads = 0
         held: set[str] = set()
-        while taken < MAX_BATCH_BYTES and len(batch.chunks) < MAX_BATCH_CHUNKS:
+        while (
+            inline < MAX_BATCH_BYTES
+            and payloads < MAX_BATCH_PAYLOAD_BYTES
+            and len(batch.chunks) < MAX_BATCH_CHUNKS
+        ):
             chunk = self._log.first(held)
             if chunk is None:
                 break
@@ -137,7 +144,8 @@ class OutgoingConnection:
             proto.CopyFrom(chunk.address)
             if payload is not None:
                 proto.payload.MergeFrom(payload)
-                taken += len(payload.inline)
+                inline += len(payload.inline)
+                payloads += payload.size_bytes
         return request if batch.chunks else None
 
     async def _write_message(self, message: LinkMessage) -> None:
