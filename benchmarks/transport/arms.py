@@ -36,6 +36,7 @@ SHARED_MEMORY = Arm("shared_memory", "shared_memory", as_stage=True)
 GRPC = Arm("grpc", "grpc", as_stage=True)
 WHOLE = Arm("grpc whole", "whole")
 WHOLE_AS_STAGE = Arm("grpc whole, as stage", "whole", as_stage=True)
+GRPC_STREAM = Arm("grpc stream, as stage", "stream", as_stage=True)
 OMNI = Arm("omni", "omni")
 WAYS = (RAW, SHARED_MEMORY, GRPC, WHOLE, WHOLE_AS_STAGE)
 
@@ -44,7 +45,7 @@ BUSY = replace(IDLE, name="busy, 100 µs", busy=True)
 BUSY_DEFAULT = replace(BUSY, name="busy, 5 ms", switch_interval_s=DEFAULT_SWITCH_INTERVAL_S)
 INTERPRETERS = (IDLE, BUSY_DEFAULT, BUSY)
 
-_ARMS = {arm.name: arm for arm in (*WAYS, OMNI, *INTERPRETERS)}
+_ARMS = {arm.name: arm for arm in (*WAYS, GRPC_STREAM, OMNI, *INTERPRETERS)}
 
 
 def arm_named(name: str) -> Arm:

@@ -7,7 +7,7 @@ import mmap
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from itertools import count
 from typing import Any
 
@@ -17,6 +17,7 @@ import numpy as np
 from antiphon.chunk import Chunk
 from antiphon.testing.link_rig import LinkConsumer, Received, serving
 from antiphon.transport.channel import SERVER_OPTIONS
+from antiphon.transport.payload.framed import FRAME_BYTES
 from antiphon.transport.payload.registry import attach_best
 from antiphon.wire import blob
 from benchmarks.transport.arms import arm_named, omni_wheel, run_as
@@ -69,6 +70,10 @@ async def whole(report_fd: int) -> None:
             report(report_fd)
         yield b""
 
+    await _serve_raw(take)
+
+
+async def _serve_raw(take: Callable[[AsyncIterator[bytes], object], AsyncIterator[bytes]]) -> None:
     service, _, method = METHOD.strip("/").partition("/")
     handlers: dict[str, Any] = {method: grpc.stream_stream_rpc_method_handler(take)}
     server = grpc.aio.server(options=SERVER_OPTIONS)
@@ -76,6 +81,18 @@ async def whole(report_fd: int) -> None:
     print(f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}", flush=True)
     await server.start()
     await server.wait_for_termination()
+
+
+async def stream(report_fd: int) -> None:
+    """A raw gRPC stream of pieces, of which a short one is the last."""
+
+    async def take(messages: AsyncIterator[bytes], _: object) -> AsyncIterator[bytes]:
+        async for message in messages:
+            if len(message) < FRAME_BYTES:
+                report(report_fd)
+        yield b""
+
+    await _serve_raw(take)
 
 
 def omni(report_fd: int, prefix: str) -> None:
@@ -103,6 +120,8 @@ def main() -> None:
             raw(int(report_fd), *arguments)
         case "whole":
             run_as(arm, whole(int(report_fd)))
+        case "stream":
+            run_as(arm, stream(int(report_fd)))
         case "omni":
             omni(int(report_fd), *arguments)
         case transport:

@@ -21,6 +21,7 @@ from antiphon.chunk import Chunk, Tensors
 from antiphon.deployment.schema import TransportName
 from antiphon.testing.link_rig import producer
 from antiphon.transport.channel import CHANNEL_OPTIONS
+from antiphon.transport.payload.framed import FRAME_BYTES
 from antiphon.transport.settings import LinkSettings
 from antiphon.wire import blob
 from benchmarks.transport.arms import Arm, command, omni_wheel
@@ -141,6 +142,16 @@ class WholeMessages(Contestant):
         await super().stop()
 
 
+class StreamedMessages(WholeMessages):
+    """The same bytes as messages of 1 MiB, which is what gRPC itself takes for them."""
+
+    async def send(self, tensors: Tensors) -> None:
+        """So many messages."""
+        encoding = blob.Encoding(tensors)
+        for pieces in encoding.frames(FRAME_BYTES):
+            await self._stream.write(b"".join(pieces))
+
+
 class OmniConnector(Contestant):
     """vllm-omni's SharedMemoryConnector; its consumer polls as its receive loop does."""
 
@@ -172,6 +183,8 @@ def contestant_of(arm: Arm) -> Contestant:
             return RawLimit(arm)
         case "whole":
             return WholeMessages(arm)
+        case "stream":
+            return StreamedMessages(arm)
         case "omni":
             return OmniConnector(arm)
         case "shared_memory" | "grpc":

@@ -51,11 +51,14 @@ def payload(name: str) -> tuple[Tensors, int]:
             return {"samples": np.zeros(48_000, np.float32)}, 40
         case "4 MB":
             return {"rows": np.tile(row, (1_000, 1))}, 12
-        case _:
+        case "41 MB":
             return {"rows": np.tile(row, (10_000, 1))}, 3
+        case _:
+            return {"rows": np.tile(row, (17_500, 1))}, 5
 
 
 PAYLOADS = ("3.2 KB", "8 KB", "192 KB", "4 MB", "41 MB")
+LONG_PROMPT = "72 MB"
 
 
 async def measure(
