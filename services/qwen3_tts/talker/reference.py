@@ -52,13 +52,14 @@ class ReferenceEncoder:
     @torch.inference_mode()
     def vector(self, samples: Samples) -> npt.NDArray[np.float32]:
         """The speaker's vector, float32 [width], of samples [n]."""
-        vector = self._speaker(torch.from_numpy(samples).to(self._device))
+        # A copy: what came in a message cannot be written to, which torch minds.
+        vector = self._speaker(torch.tensor(samples, device=self._device))
         return np.asarray(vector.float().cpu().numpy(), np.float32)
 
     @torch.inference_mode()
     def frames(self, samples: Samples) -> npt.NDArray[np.uint16]:
         """The frames, uint16 [n, groups], of samples."""
-        heard = torch.from_numpy(samples)[None, None].to(self._device, self._dtype)
+        heard = torch.tensor(samples, device=self._device, dtype=self._dtype)[None, None]
         codes = self._codec.encode(heard).audio_codes[0, : self.groups]
         return np.asarray(codes[:, : self.count(samples)].T.cpu().numpy(), np.uint16)
 

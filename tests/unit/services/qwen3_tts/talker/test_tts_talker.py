@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 from tts_talker_lab import CASES, SAMPLED, SLOTS, Lab, frames_of
 
+from antiphon.chunk import Tensors
 from antiphon.segment import FinishReason
 from services.lm import frames
+from services.lm.graphs import Eager
 from services.qwen3_tts.talker.engine import CODES
 
 
@@ -61,3 +64,21 @@ def test_codes_equal_the_recorded_when_the_prompt_is_read_in_parts(
     lab = labs[case.kind]
     (output,) = lab.speak(lab.ask(case))
     assert frames_of(output) == lab.expected(case)
+
+
+def test_codes_equal_the_recorded_when_rows_are_padded_as_for_graphs(
+    checkpoints: dict[str, Path], recorded: Tensors
+) -> None:
+    lab = Lab(checkpoints["base"], recorded, bucketing=Eager)
+    cases = [CASES[name] for name in ("vector-2-trailing", "codes-2-trailing", "codes-3-whole")]
+    outputs = lab.speak(*(lab.ask(case) for case in cases))
+    assert [frames_of(each) for each in outputs] == [lab.expected(case) for case in cases]
+
+
+def test_clone_speaks_when_the_stage_computes_in_bfloat16(
+    checkpoints: dict[str, Path], recorded: Tensors
+) -> None:
+    lab = Lab(checkpoints["base"], recorded, dtype="bfloat16")
+    (output,) = lab.speak(lab.ask(CASES["codes-1-trailing"]))
+    assert frames_of(output)
+    assert output.emitted[0].tensors["codes"].shape == recorded["reference/codes"].shape

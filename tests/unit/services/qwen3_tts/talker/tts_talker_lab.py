@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
+from typing import Literal
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, run_segments
+from services.lm.graphs import Bucketing
 from services.qwen3_tts.talker.engine import CODES, TtsTalkerEngine
 from services.qwen3_tts.talker.load import load
 from services.qwen3_tts.talker.segment import INPUT
@@ -32,16 +34,25 @@ Asked = tuple[SegmentSettings, Sequence[InputChunk]]
 class Lab:
     """One checkpoint's engine."""
 
-    def __init__(self, path: Path, recorded: Tensors, *, limit: int = LIMIT) -> None:
-        stage = load(path, StageConfig(slots=SLOTS, context_limit=limit))
+    def __init__(
+        self,
+        path: Path,
+        recorded: Tensors,
+        *,
+        limit: int = LIMIT,
+        dtype: Literal["float32", "bfloat16"] = "float32",
+        bucketing: Bucketing | None = None,
+    ) -> None:
+        config = StageConfig(slots=SLOTS, context_limit=limit, dtype=dtype)
+        stage = load(path, config, bucketing)
         assert isinstance(stage.engine, TtsTalkerEngine)
         self.engine, self.facts, self.recorded = stage.engine, stage.facts, recorded
 
     @property
     def sound(self) -> Tensor:
-        """The recording that voices are cloned from."""
+        """The recording that voices are cloned from; as it comes in a message, not writable."""
         sound: Tensor = self.recorded["reference/audio"].astype(np.float32) / 32768
-        return sound
+        return np.frombuffer(sound.tobytes(), np.float32)
 
     def ask(self, case: Case, sampling: Sampling | None = None) -> Asked:
         """A recorded case, greedy unless told otherwise."""
