@@ -143,6 +143,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     max_recordings: Positive = 64
     max_recording_s: Seconds = 600.0
     max_audio_s: Seconds = 900.0
+    # Whether the recordings, images and videos of a conversation are fetched by the http and
+    # https URLs that it names; otherwise they come in data URLs. How long one may take with the
+    # redirects on its way, and the bytes of all of a request. Only public addresses are asked,
+    # and those of these networks (such as 10.1.2.0/24).
+    fetch_urls: bool = False
+    fetch_timeout_s: Seconds = 10.0
+    max_fetch_bytes: Bytes = 32 << 20
+    fetch_networks: tuple[str, ...] = ()
     # The texts and recordings of a request's options together, as they are sent. Each option has
     # bounds of its own, which its stage tells, and its recording counts above.
     max_option_bytes: Bytes = 16 << 20

@@ -17,6 +17,7 @@ from gateway.calls.order import Order
 from gateway.calls.segment import CallSegment
 from gateway.calls.session import CLOSE_WAIT_S, Session
 from gateway.fleet.stages import Stages
+from gateway.media.remote import UrlFetcher
 
 
 class Calls:
@@ -28,6 +29,7 @@ class Calls:
         self.stages = stages
         self._config = config
         self._delivery = delivery
+        self._fetcher = UrlFetcher(config)
         self._live: set[Session] = set()
         self._admitted = 0
         self._closing = False
@@ -95,7 +97,7 @@ class Calls:
         with self._admit():
             self.check_model(model)
             lineup = self.stages.line_up(outputs)
-            session = Session(lineup, self.stages, self._config, self._delivery)
+            session = Session(lineup, self.stages, self._config, self._delivery, self._fetcher)
             self._live.add(session)
             try:
                 async with session:
@@ -143,6 +145,7 @@ class Calls:
         for session in self._live:
             session.end_with(_shutting_down())
         await _wait_first((self._idle,), CLOSE_WAIT_S)
+        self._fetcher.close()
 
 
 def _shutting_down() -> Unavailable:

@@ -12,6 +12,7 @@ from gateway.calls.order import Order
 from gateway.fleet.accepted import Accepted
 from gateway.media.attachments import read_conversation
 from gateway.media.options_in import OptionsByRole, check_options, read_options
+from gateway.media.remote import UrlFetcher
 
 
 def with_instruction(order: Order, accepted: Accepted) -> Order:
@@ -40,6 +41,7 @@ async def read_order(
     reader: stage_pb2.DescribeResponse,
     accepted: Accepted,
     config: GatewayConfig,
+    fetcher: UrlFetcher,
 ) -> tuple[Conversation, OptionsByRole]:
     """The conversation for the stage that reads it, and the options for each that reads some.
 
@@ -50,7 +52,9 @@ async def read_order(
     accepted.check_sampling(order.sampling)
     readers = accepted.option_readers(order.options.keys())
     check_options(order.options, readers, config, recordings=len(order.attachments.recordings))
-    conversation = await read_conversation(order.messages, order.attachments, reader, config)
+    conversation = await read_conversation(
+        order.messages, order.attachments, reader, config, fetcher
+    )
     samples = sum(map(len, conversation.recordings))
     taken_s = samples / reader.input_sample_rate_hz if samples else 0.0
     return conversation, await read_options(order.options, readers, config, taken_s=taken_s)

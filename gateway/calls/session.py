@@ -31,6 +31,7 @@ from gateway.fleet.lineup import Lineup
 from gateway.fleet.stages import Stages
 from gateway.media.attachments import name_field
 from gateway.media.options_in import OptionsByRole
+from gateway.media.remote import UrlFetcher
 
 log = logging.getLogger("gateway.session")
 
@@ -54,12 +55,14 @@ class Session:
         stages: Stages,
         config: GatewayConfig,
         deployed_delivery: Mapping[str, Delivery],
+        fetcher: UrlFetcher,
     ) -> None:
         self.session_id = str(uuid.uuid4())
         self._lineup = lineup
         self._stages = stages
         self._config = config
         self._deployed_delivery = deployed_delivery
+        self._fetcher = fetcher
         self._model = stages.model_name()
         self._windows = lineup.windows(config)
         self._mailbox: EventMailbox[StageMessage] = EventMailbox(MAILBOX_MESSAGES)
@@ -120,7 +123,7 @@ class Session:
                 last=last,
             )
             conversation, options = await read_order(
-                order, reader, self._stages.accepted(), self._config
+                order, reader, self._stages.accepted(), self._config, self._fetcher
             )
         except AntiphonError as error:
             name_field(error, fields)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+from typing import TypeVar
 
 from antiphon.chunk import Tensor
 from antiphon.conversation import (
@@ -19,7 +20,10 @@ from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, NotImplementedYet
 from antiphon.v1 import stage_pb2
 from gateway.media.audio_in import AudioLimits, Recording, decode_recordings
+from gateway.media.remote import RemoteUrl, UrlFetcher
 from gateway.media.vision_in import IMAGE, VIDEO, File, read_files
+
+Attachment = TypeVar("Attachment", Recording, File)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,11 +71,31 @@ def name_field(error: AntiphonError, names: Mapping[str, str]) -> None:
         error.args, error.field = (error.message,), path
 
 
+async def _fetched(given: Attachments, fetcher: UrlFetcher, most_bytes: int) -> Attachments:
+    """The attachments with what is somewhere else fetched, one file after the other."""
+    left_bytes = most_bytes
+
+    async def fetched(item: Attachment) -> Attachment:
+        nonlocal left_bytes
+        if not isinstance(item.data, RemoteUrl):
+            return item
+        data = await fetcher.fetch(item.data, item.field, left_bytes)
+        left_bytes -= len(data)
+        return replace(item, data=data)
+
+    return Attachments(
+        recordings=[await fetched(each) for each in given.recordings],
+        images=[await fetched(each) for each in given.images],
+        videos=[await fetched(each) for each in given.videos],
+    )
+
+
 async def read_conversation(
     messages: tuple[ConversationMessage, ...],
     given: Attachments,
     reader: stage_pb2.DescribeResponse,
     config: GatewayConfig,
+    fetcher: UrlFetcher,
 ) -> Conversation:
     """The conversation as the reading stage wants it, decoded off the event loop.
 
@@ -85,6 +109,7 @@ async def read_conversation(
     _check(given.videos, VIDEO, reader.max_input_videos, reader)
     if not (given.recordings or given.images or given.videos):
         return Conversation(messages)
+    given = await _fetched(given, fetcher, config.max_fetch_bytes)
 
     def decode() -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
         limits = AudioLimits(

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import binascii
 import io
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pybase64
 import soundfile
 import soxr
 
 from antiphon.chunk import Tensor
 from antiphon.errors import InvalidArgument, NotImplementedYet
-from gateway.media.data_url import data_of_url
+from gateway.media.data_url import data_of_url, file_bytes
 from gateway.media.mp3 import samples_in
+from gateway.media.remote import RemoteUrl
 
 # libsndfile's names of what there may be in a file of each format. Of WAV what has one sample
 # after the other: libsndfile cannot seek in some of the others, and decodes them by guessing how
@@ -73,18 +72,18 @@ BLOCK_SAMPLES = 1 << 16
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """An audio file as it came: bytes, or base64 text. `field` is its path in the request.
+    """An audio file as it came: bytes, base64 text, or where it is. `field` is its path.
 
     `format` is what its client calls it, one of `FORMATS_IN` or `ANY_FORMAT`.
     """
 
     field: str
-    data: bytes | str
+    data: bytes | str | RemoteUrl
     format: str = "wav"
 
 
 def read_audio_url(url: str, field: str) -> Recording:
-    """The recording in a data URL. Raises what `data_of_url` raises."""
+    """The recording that a URL brings or names. Raises what `data_of_url` raises."""
     return Recording(field, data_of_url(url, "recording", _MEDIA_TYPES, field), ANY_FORMAT)
 
 
@@ -128,9 +127,7 @@ def decode_recordings(
 def _decode(recording: Recording, rate_hz: int, left_s: float, limits: AudioLimits) -> Tensor:
     """One recording, checked."""
     field = recording.field
-    data = recording.data if isinstance(recording.data, bytes) else _from_base64(recording)
-    if not data:
-        raise InvalidArgument(f"{field}: is empty", field=field)
+    data = file_bytes(recording.data, field)
     most_s = min(limits.each_s, left_s)
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
@@ -219,12 +216,3 @@ def _check_seconds(seconds: float, field: str, left_s: float, limits: AudioLimit
             f"{field}: makes more than {limits.all_s:g} seconds of audio in the request",
             field=field,
         )
-
-
-def _from_base64(recording: Recording) -> bytes:
-    try:
-        return pybase64.b64decode(recording.data, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InvalidArgument(
-            f"{recording.field}: is not base64: {error}", field=recording.field
-        ) from error

@@ -105,7 +105,7 @@ def _size_bytes(value: OptionInput) -> int:
     match value:
         case str():
             return utf8_size(value)
-        case Recording(data=data):
+        case Recording(data=bytes() | str() as data):
             return len(data)
         case _:
             return 0

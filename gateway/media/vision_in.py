@@ -6,16 +6,15 @@ model says what to make of it.
 
 from __future__ import annotations
 
-import binascii
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-import pybase64
 
 from antiphon.chunk import Tensor
 from antiphon.errors import InvalidArgument
-from gateway.media.data_url import data_of_url
+from gateway.media.data_url import data_of_url, file_bytes
+from gateway.media.remote import RemoteUrl
 
 IMAGE, VIDEO = "image", "video"
 """Kinds of input, as stages name them in `Describe`."""
@@ -23,10 +22,11 @@ IMAGE, VIDEO = "image", "video"
 
 @dataclass(frozen=True, slots=True)
 class File:
-    """An image or video file as it came: bytes, or base64 text. `field` is its path."""
+    """An image or video file as it came: bytes, base64 text, or where it is. `field` is its
+    path."""
 
     field: str
-    data: bytes | str
+    data: bytes | str | RemoteUrl
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +64,7 @@ def image_media_type(file: bytes) -> str:
 
 
 def read_files(files: Sequence[File], kind: str) -> tuple[Tensor, ...]:
-    """The bytes of each file, uint8 vectors.
+    """The bytes of each file, uint8 vectors. What is somewhere else was fetched.
 
     Decoding base64 takes long: call it off the event loop. Raises `InvalidArgument` with the
     field of the file that is empty, no base64 or of no known format.
@@ -74,16 +74,7 @@ def read_files(files: Sequence[File], kind: str) -> tuple[Tensor, ...]:
 
 def _read(file: File, kind: str) -> bytes:
     field = file.field
-    try:
-        data = (
-            file.data
-            if isinstance(file.data, bytes)
-            else pybase64.b64decode(file.data, validate=True)
-        )
-    except (binascii.Error, ValueError) as error:
-        raise InvalidArgument(f"{field}: is not base64: {error}", field=field) from error
-    if not data:
-        raise InvalidArgument(f"{field}: is empty", field=field)
+    data = file_bytes(file.data, field)
     formats = _KINDS[kind].formats
     if not any(begins(data[:_HEAD_BYTES]) for begins in formats.values()):
         raise InvalidArgument(f"{field}: is no {' or '.join(formats)} file", field=field)
