@@ -75,6 +75,7 @@ test-vllm: $(VLLM_INSTALLED) ## run the tests of the thinker on vLLM (CPU); ARGS
 		tests/equality/test_fidelity.py tests/equality/test_logprobs.py \
 		tests/equality/test_prompt_rows.py tests/equality/test_vision.py \
 		tests/equality/test_vllm_settings.py tests/unit/services/qwen3_omni/thinker/test_thinker_video.py \
+		tests/unit/services/qwen2_5_omni/thinker/test_omni25_video.py \
 		tests/unit/services/qwen3_omni/thinker/test_vllm_decoding.py \
 		tests/unit/services/qwen3_omni/thinker/test_vllm_engine.py \
 		tests/integration/test_vllm_crash.py $(ARGS)

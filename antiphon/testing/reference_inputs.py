@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import torch
 from transformers import AutoImageProcessor, AutoTokenizer, WhisperFeatureExtractor
 
 from antiphon.conversation import Conversation
 from antiphon.testing.conversations import Pixels, chat_messages
+
+FRAMES_PER_S = 2.0
+"""Of the videos, as told to the processor."""
 
 # transformers does not type its `from_pretrained`.
 _IMAGES: Any = AutoImageProcessor
@@ -21,7 +24,8 @@ class ReferenceInputs:
     """The tokenizer and feature extractor of one checkpoint, and its processor's expansion.
 
     That processor cannot be built without torchvision, so its own expansion of placeholders is
-    called on a stand-in, with its own default settings. Its image processor is there without.
+    called on a stand-in, with its own default settings. Its image processor is there without;
+    videos need it.
     """
 
     def __init__(
@@ -33,12 +37,13 @@ class ReferenceInputs:
         self._merge_size, self._directory = merge_size, directory
 
     def features(
-        self, conversation: Conversation, images: Sequence[Pixels]
+        self, conversation: Conversation, images: Sequence[Pixels], videos: Sequence[Pixels] = ()
     ) -> dict[str, torch.Tensor]:
         """What is heard and seen.
 
         Of recordings `input_features` [recordings, mel bins, frames] and their mask; of images,
-        uint8 [height, width, 3], `pixel_values` [patches, values] and `image_grid_thw` [images, 3].
+        uint8 [height, width, 3], `pixel_values` [patches, values] and `image_grid_thw` [images, 3];
+        the like of videos, uint8 [frames, height, width, 3], and `video_second_per_grid` [videos].
         """
         features: dict[str, torch.Tensor] = {}
         if conversation.recordings:
@@ -54,7 +59,24 @@ class ReferenceInputs:
             processor: Any = _IMAGES.from_pretrained(self._directory)
             pictures = [Image.fromarray(each) for each in images]
             features |= processor(images=pictures, return_tensors="pt")
-        return features
+        return features | self._video_features(videos)
+
+    def _video_features(self, videos: Sequence[Pixels]) -> dict[str, torch.Tensor]:
+        if not videos:
+            return {}
+        from transformers import AutoVideoProcessor
+
+        processor: Any = cast(Any, AutoVideoProcessor).from_pretrained(self._directory)
+        seen = dict(
+            processor(
+                videos=[torch.from_numpy(each).permute(0, 3, 1, 2) for each in videos],
+                size=self._defaults["videos_kwargs"]["size"],
+                cap_pixels_per_frame=False,
+                return_tensors="pt",
+            )
+        )
+        seconds = processor.temporal_patch_size / FRAMES_PER_S
+        return seen | {"video_second_per_grid": torch.full((len(videos),), seconds)}
 
     def tokens(
         self, conversation: Conversation, features: Mapping[str, Any], audio_positions: Any

@@ -43,7 +43,8 @@ _DEFAULTS: dict[str, Any] = cast(Any, Qwen2_5OmniProcessorKwargs)._defaults
 class Omni25Case:
     """One request. Recordings are at 16 kHz; token limits count the stop id.
 
-    `conversation` has images as files, `images` are their pixels, uint8 [height, width, 3].
+    `conversation` has images and videos as files; `images` and `videos` are their pixels, uint8
+    [height, width, 3] and [frames, height, width, 3].
     `seed` is that of the noise that speech begins with; without `waveform` nothing is made of
     the codes, so that nothing can go wrong with them.
     """
@@ -57,6 +58,7 @@ class Omni25Case:
     waveform: bool = True
     talker_repetition_penalty: float = 1.05
     images: tuple[Pixels, ...] = ()
+    videos: tuple[Pixels, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,7 +119,7 @@ class Omni25Reference:
         What Hugging Face raises goes through: for a reply of one token, for speech that ends
         at its first draw, for ids that the decoder has no row for, for an unknown voice.
         """
-        inputs = self.inputs(case.conversation, case.images)
+        inputs = self.inputs(case.conversation, case.images, case.videos)
         thinker, talker = LogitGap(), LogitGap()
         with _listen(self.model, case.seed, decode=case.waveform) as heard:
             answer = self.model.generate(
@@ -149,13 +151,16 @@ class Omni25Reference:
         )
 
     def inputs(
-        self, conversation: Conversation, images: Sequence[Pixels] = ()
+        self,
+        conversation: Conversation,
+        images: Sequence[Pixels] = (),
+        videos: Sequence[Pixels] = (),
     ) -> dict[str, torch.Tensor]:
         """The keyword arguments for `generate`, as `Qwen2_5OmniProcessor` makes them."""
-        features = self._made.features(conversation, images)
-        if images:
+        features = self._made.features(conversation, images, videos)
+        for name in {"pixel_values", "pixel_values_videos"} & features.keys():
             # Without the prefix the talker gets them, too, and refuses them.
-            features["thinker_pixel_values"] = features.pop("pixel_values")
+            features[f"thinker_{name}"] = features.pop(name)
         mask = features.get("feature_attention_mask")
         lengths: Any = () if mask is None else (((mask.sum(-1) - 1) // 2 + 1) - 2) // 2 + 1
         return self._made.tokens(conversation, features, lengths) | features

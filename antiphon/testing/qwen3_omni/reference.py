@@ -40,10 +40,6 @@ _DEFAULTS: dict[str, Any] = cast(Any, Qwen3OmniMoeProcessorKwargs)._defaults
 _audio_positions: Any = _get_feat_extract_output_lengths
 
 
-FRAMES_PER_S = 2.0
-"""Of the videos, as told to the processor."""
-
-
 @dataclass(frozen=True, slots=True)
 class Case:
     """One request. Recordings are at 16 kHz; token limits count the stop id.
@@ -94,7 +90,6 @@ class Reference:
         merge_size = self.model.config.thinker_config.vision_config.spatial_merge_size
         self._made = ReferenceInputs(directory, Qwen3OmniMoeProcessor, _DEFAULTS, merge_size)
         self.tokenizer = self._made.tokenizer
-        self._directory = directory
         # The talker's positions are the thinker's arithmetic over the user's ids. With an image
         # and a recording it asks its own configuration for this, which does not declare it.
         talker = self.model.talker.config
@@ -148,32 +143,12 @@ class Reference:
         videos: Sequence[Pixels] = (),
     ) -> dict[str, torch.Tensor]:
         """The keyword arguments for `generate`, as `Qwen3OmniMoeProcessor` makes them."""
-        features = self._made.features(conversation, images) | self._video_features(videos)
+        features = self._made.features(conversation, images, videos)
         mask = features.get("feature_attention_mask")
         n_window = _DEFAULTS["audio_kwargs"]["n_window"]
         lengths = () if mask is None else _audio_positions(mask.sum(-1), n_window)
         inputs = self._made.tokens(conversation, features, lengths) | features
         return {name: each.to(self.model.device) for name, each in inputs.items()}
-
-    def _video_features(self, videos: Sequence[Pixels]) -> dict[str, torch.Tensor]:
-        """What `features` has of images, for videos, and `video_second_per_grid` [videos]; needs
-        torchvision."""
-        if not videos:
-            return {}
-        from transformers import AutoVideoProcessor
-
-        processor: Any = cast(Any, AutoVideoProcessor).from_pretrained(self._directory)
-        size = _DEFAULTS["videos_kwargs"]["size"]
-        seen = dict(
-            processor(
-                videos=[torch.from_numpy(each).permute(0, 3, 1, 2) for each in videos],
-                size=size,
-                cap_pixels_per_frame=False,
-                return_tensors="pt",
-            )
-        )
-        seconds = processor.temporal_patch_size / FRAMES_PER_S
-        return seen | {"video_second_per_grid": torch.full((len(videos),), seconds)}
 
     @torch.no_grad()
     def _decode(self, codes: torch.Tensor | None) -> npt.NDArray[np.float32]:

@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 from transformers import Qwen2_5OmniConfig, Qwen2_5OmniThinkerForConditionalGeneration
 from transformers.models.qwen2_5_omni.processing_qwen2_5_omni import Qwen2_5OmniProcessorKwargs
 
@@ -17,31 +16,22 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import REMEDY, read_config
 from antiphon.pipelines.qwen2_5_omni import THINKER, PlaceholderIds
-from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
-from antiphon.transport.device_edge import ToHost
 from services.engines import VLLM, check_device, choose_engine, context_limit
 from services.hugging_face import load_config
-from services.lm.graphs import Bucketing, graphs_of
+from services.lm.graphs import Bucketing
 from services.qwen2_5_omni.thinker.audio import AUDIO_TOWER
 from services.qwen2_5_omni.thinker.vllm_engine.architectures import MODELS
 from services.text.chat import load_chat_tokenizer
 from services.text.detokenizer import Vocabulary
 from services.thinker.audio import AudioFrontEnd
-from services.thinker.engine import PREFILL_ROWS, ThinkerEngine
+from services.thinker.engine import PREFILL_ROWS
 from services.thinker.intake import PromptIntake
-from services.thinker.loading import (
-    VISION_TOWER,
-    first_picture,
-    load_extractor,
-    thinker_facts,
-    with_vision,
-)
-from services.thinker.model import ThinkerModel
+from services.thinker.loading import VISION_TOWER, load_extractor, with_vision
 from services.thinker.prompt import Ids, PromptFactory
 from services.thinker.segment import Positions
-from services.thinker.warm_up import warm_up
+from services.thinker.torch_loading import TorchThinker, load_torch
 from services.vllm import environment
 from services.vllm.media import MediaLimits
 
@@ -78,30 +68,22 @@ def load(
     media = _media(model_dir)
     prompts = with_vision(model_dir, intake.prompts, Qwen2_5OmniProcessorKwargs, media, cuts=True)
     intake = dataclasses.replace(intake, prompts=prompts)
-    to_host = ToHost.of(config)
     whole = _load_config(model_dir).thinker_config
-    module = load_submodule(
-        Qwen2_5OmniThinkerForConditionalGeneration,
-        whole,
-        "thinker.",
-        Weights(model_dir),
-        dtype=getattr(torch, config.dtype),
-        device=torch.device(config.device),
-        skip=() if media.sees else ("visual",),
+    return load_torch(
+        THINKER,
+        model_dir,
+        config,
+        intake,
+        TorchThinker(
+            Qwen2_5OmniThinkerForConditionalGeneration,
+            whole,
+            tapped_layer=whole.text_config.num_hidden_layers,
+            with_words=True,
+        ),
+        media=media,
+        bucketing=bucketing,
+        prefill_rows=prefill_rows,
     )
-    model = ThinkerModel(
-        module,
-        special=prompts.special,
-        tapped_layer=whole.text_config.num_hidden_layers,
-        with_words=True,
-        slots=config.slots,
-        context_limit=prompts.context_limit,
-        bucketing=bucketing or graphs_of(config),
-    )
-    engine = ThinkerEngine(model, intake, prefill_rows=prefill_rows, to_host=to_host)
-    warm_up(engine, prompts.audio.sample_rate_hz, first_picture(media))
-    engine.forget()
-    return LoadedStage(engine, thinker_facts(THINKER, model_dir, prompts, name, media), to_host)
 
 
 def load_intake(model_dir: Path, config: StageConfig) -> PromptIntake:

@@ -6,7 +6,6 @@ import logging
 from functools import partial
 from pathlib import Path
 
-import torch
 from transformers import (
     Qwen3OmniMoeConfig,
     Qwen3OmniMoeThinkerForConditionalGeneration,
@@ -19,28 +18,24 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
 from antiphon.pipelines.qwen3_omni import THINKER, SpecialIds, talker_row_positions
-from antiphon.runtime.checkpoint.submodule import load_submodule
-from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
-from antiphon.transport.device_edge import ToHost
 from services.engines import VLLM, check_device, choose_engine, context_limit
 from services.hugging_face import load_config
-from services.lm.graphs import Bucketing, graphs_of
+from services.lm.graphs import Bucketing
 from services.qwen3_omni.thinker.audio import audio_tower
 from services.qwen3_omni.thinker.prompt import need_user
 from services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
 from services.text.chat import load_chat_tokenizer
 from services.text.detokenizer import Vocabulary
 from services.thinker.audio import AudioFrontEnd
-from services.thinker.engine import PREFILL_ROWS, ThinkerEngine
+from services.thinker.engine import PREFILL_ROWS
 from services.thinker.intake import PromptIntake
 from services.thinker.loading import (
     DEFAULT_SAMPLING as DEFAULT_SAMPLING,
 )
-from services.thinker.loading import load_extractor, thinker_facts
-from services.thinker.model import ThinkerModel
+from services.thinker.loading import load_extractor
 from services.thinker.prompt import PromptFactory
-from services.thinker.warm_up import warm_up
+from services.thinker.torch_loading import TorchThinker, load_torch
 from services.vllm import environment
 from services.vllm.media import MediaLimits
 
@@ -70,7 +65,6 @@ def load(
     else:
         check_device(config)
     intake = load_intake(model_dir, config)
-    prompts = intake.prompts
     if name == VLLM:
         from services.qwen3_omni.thinker.vllm_engine.checkpoint import vllm_checkpoint
         from services.thinker.vllm_engine.loading import load_vllm
@@ -79,25 +73,6 @@ def load(
         return load_vllm(
             THINKER, model_dir, config, intake, checkpoint, Qwen3OmniMoeProcessorKwargs
         )
-    to_host = ToHost.of(config)
-    engine = _load_torch(
-        model_dir, config, intake, prefill_rows, to_host, bucketing or graphs_of(config)
-    )
-    warm_up(engine, prompts.audio.sample_rate_hz)
-    engine.forget()
-    facts = thinker_facts(THINKER, model_dir, prompts, name, MediaLimits(image=0, video=0))
-    return LoadedStage(engine, facts, to_host)
-
-
-def _load_torch(
-    model_dir: Path,
-    config: StageConfig,
-    intake: PromptIntake,
-    prefill_rows: int,
-    to_host: ToHost,
-    bucketing: Bucketing | None,
-) -> ThinkerEngine:
-    """The engine that runs in this process."""
     whole = load_config(Qwen3OmniMoeConfig, model_dir, "thinker_config", "talker_config")
     layers = whole.thinker_config.text_config.num_hidden_layers
     tapped = whole.talker_config.accept_hidden_layer
@@ -106,24 +81,18 @@ def _load_torch(
             f"{model_dir / CONFIG_FILE}: talker_config.accept_hidden_layer is {tapped}; the "
             f"thinker has layers up to {layers}; {REMEDY}"
         )
-    module = load_submodule(
-        Qwen3OmniMoeThinkerForConditionalGeneration,
-        whole.thinker_config,
-        "thinker.",
-        Weights(model_dir),
-        dtype=getattr(torch, config.dtype),
-        device=torch.device(config.device),
-        skip=("visual",),
-    )
-    model = ThinkerModel(
-        module,
-        special=intake.prompts.special,
-        tapped_layer=tapped,
-        slots=config.slots,
-        context_limit=intake.prompts.context_limit,
+    return load_torch(
+        THINKER,
+        model_dir,
+        config,
+        intake,
+        TorchThinker(
+            Qwen3OmniMoeThinkerForConditionalGeneration, whole.thinker_config, tapped_layer=tapped
+        ),
+        media=MediaLimits(image=0, video=0),
         bucketing=bucketing,
+        prefill_rows=prefill_rows,
     )
-    return ThinkerEngine(model, intake, prefill_rows=prefill_rows, to_host=to_host)
 
 
 def load_intake(model_dir: Path, config: StageConfig) -> PromptIntake:

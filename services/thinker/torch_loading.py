@@ -1,0 +1,77 @@
+"""Loads the torch engine of a thinker, of whichever family."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.runtime.checkpoint.submodule import load_submodule
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.engine import LoadedStage
+from antiphon.transport.device_edge import ToHost
+from services.engines import TORCH
+from services.lm.graphs import Bucketing, graphs_of
+from services.thinker.engine import ThinkerEngine
+from services.thinker.intake import PromptIntake
+from services.thinker.loading import first_picture, thinker_facts
+from services.thinker.model import ThinkerModel
+from services.thinker.warm_up import warm_up
+from services.vllm.media import MediaLimits
+
+
+@dataclass(frozen=True, slots=True)
+class TorchThinker:
+    """Hugging Face's module for a thinker of this `config`, and what its talker reads of it.
+
+    `tapped_layer` and `with_words` are those of `ThinkerModel`.
+    """
+
+    module_class: type[torch.nn.Module]
+    config: Any
+    tapped_layer: int
+    with_words: bool = False
+
+
+def load_torch(
+    role: str,
+    model_dir: Path,
+    config: StageConfig,
+    intake: PromptIntake,
+    thinker: TorchThinker,
+    *,
+    media: MediaLimits,
+    bucketing: Bucketing | None,
+    prefill_rows: int,
+) -> LoadedStage:
+    """The stage, warmed up; it takes what `media` says and `intake` prepares.
+
+    Raises `FailedPrecondition` for weights that are not complete, and where no prompt succeeds.
+    """
+    to_host = ToHost.of(config)
+    module = load_submodule(
+        thinker.module_class,
+        thinker.config,
+        "thinker.",
+        Weights(model_dir),
+        dtype=getattr(torch, config.dtype),
+        device=torch.device(config.device),
+        skip=() if media.sees else ("visual",),
+    )
+    prompts = intake.prompts
+    model = ThinkerModel(
+        module,
+        special=prompts.special,
+        tapped_layer=thinker.tapped_layer,
+        with_words=thinker.with_words,
+        slots=config.slots,
+        context_limit=prompts.context_limit,
+        bucketing=bucketing or graphs_of(config),
+    )
+    engine = ThinkerEngine(model, intake, prefill_rows=prefill_rows, to_host=to_host)
+    warm_up(engine, prompts.audio.sample_rate_hz, first_picture(media))
+    engine.forget()
+    return LoadedStage(engine, thinker_facts(role, model_dir, prompts, TORCH, media), to_host)
