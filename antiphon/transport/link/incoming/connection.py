@@ -31,9 +31,10 @@ from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_from_proto, inline_bytes
 from antiphon.wire.frames import LinkMessage, as_frame
 
+# An acknowledgement wakes four threads at each end, and nobody waits for one but at an end.
 PROGRESS_CHUNKS = 256
-PROGRESS_BYTES = 8 << 20
-PROGRESS_S = 0.05
+PROGRESS_BYTES = 1 << 20
+PROGRESS_S = 0.5
 
 log = logging.getLogger(__name__)
 
