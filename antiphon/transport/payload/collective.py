@@ -12,6 +12,11 @@ Neither library can take a transfer back. What fails breaks the group: both side
 drop it, which the other notices at once, and the producer offers a new one later.
 Blocking calls run on a thread of their own, one per side, in order; torch, whose import
 takes seconds, is imported there too.
+
+Gloo joins on one more thread. When it times out while it waits for the other rank to connect, it
+frees what its listener will still use if that rank connects late: a segmentation fault. So its
+own timeout is long, and whoever waits for the thread gives up earlier; a group that is joined
+after that is dropped.
 """
 
 from __future__ import annotations
@@ -23,8 +28,9 @@ import logging
 import secrets
 import socket
 import struct
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from datetime import timedelta
+from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -60,6 +66,8 @@ NAME = NCCL
 
 PRODUCER, CONSUMER = 0, 1
 TIMEOUT_S = 5.0
+# How long Gloo may take to join: longer than a rank can be late that still means to come.
+JOIN_S = 600.0
 # How much longer than the producer's send the consumer's receive may take.
 SETTLE_S = 2.0
 NONCE_BYTES = 32
@@ -125,25 +133,56 @@ class _Group:
         self._joined, self._store, self._closed = None, None, True
 
     def _group(self) -> Any:
-        if self._closed:
+        """The group, joined. Who has failed to once stays out: the store keeps stale addresses."""
+        store = self._store
+        if self._closed or store is None:
             raise RuntimeError("the process group has been left")
         if self._joined is None:
-            self._joined = self._join()
+            try:
+                joined = self._join(store)
+            except RuntimeError:
+                self.close()
+                raise
+            if self._closed:
+                raise RuntimeError("the process group was left while it was joined")
+            self._joined = joined
         return self._joined
 
-    def _join(self) -> Any:
+    def _join(self, store: Any) -> Any:
         if library_for(self._device) == NCCL:
             import torch
 
             torch.cuda.set_device(self._device)
             options = _c10d().ProcessGroupNCCL.Options()
             options._timeout = _TIMEOUT
-            return _c10d().ProcessGroupNCCL(self._store, self._rank, 2, options)
-        kind = _c10d().ProcessGroupGloo
-        options = kind._Options()
-        options._timeout = _TIMEOUT
-        options._devices = [kind.create_device(hostname=self._host)]
-        return kind(self._store, self._rank, 2, options)
+            return _c10d().ProcessGroupNCCL(store, self._rank, 2, options)
+        # Who has not even begun is waited for here, where a time-out frees nothing.
+        store.set(_here(self._rank), b"")
+        store.wait([_here(1 - self._rank)], _TIMEOUT)
+        joining: Future[Any] = Future()
+        arguments = (joining, store, self._rank, self._host)
+        Thread(target=_join_gloo, args=arguments, name="collective join", daemon=True).start()
+        try:
+            return joining.result(_TIMEOUT.total_seconds())
+        except TimeoutError:
+            raise RuntimeError("the other rank stopped while it joined") from None
+
+
+def _here(rank: int) -> str:
+    """Where a rank says in the store that it joins."""
+    return f"here/{rank}"
+
+
+def _join_gloo(joining: Future[Any], store: Any, rank: int, host: str) -> None:
+    kind = _c10d().ProcessGroupGloo
+    options = kind._Options()
+    options._timeout = timedelta(seconds=JOIN_S)
+    try:
+        options._devices = [kind.create_device(hostname=host)]
+        joining.set_result(kind(store, rank, 2, options))
+    except Exception as error:
+        # Without its traceback, which would keep the device, and so the listener.
+        joining.set_exception(RuntimeError(str(error)))
 
 
 class CollectiveSender(PayloadSender):

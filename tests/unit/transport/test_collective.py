@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import subprocess
+import sys
 from datetime import timedelta
+from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from antiphon.errors import DataLoss
 from antiphon.testing.link_rig import Changes
@@ -97,4 +101,23 @@ async def test_payload_is_lost_when_its_transfer_is_another_or_never_comes(
     with pytest.raises(PayloadLost) as caught:
         await ends.receiver.fetch(payload(5, 100))
     assert caught.value.reason is CollectiveFallback.COLLECTIVE_FAILED
+    ends.close()
+
+
+def test_process_lives_on_when_a_rank_stalls_while_it_joins() -> None:
+    program = [sys.executable, str(Path(__file__).with_name("stalled_rank.py"))]
+    ended = subprocess.run(program, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr[-2000:]
+    assert int(ended.stdout) > 0
+
+
+async def test_group_is_left_when_the_other_rank_never_joins(
+    ends: Ends, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(collective, "_TIMEOUT", timedelta(seconds=0.05))
+    group = ends.sender._group
+    with pytest.raises(RuntimeError, match="timeout"):
+        await asyncio.to_thread(group.send, torch.zeros(1, dtype=torch.uint8))
+    with pytest.raises(RuntimeError, match="has been left"):
+        await asyncio.to_thread(group.send, torch.zeros(1, dtype=torch.uint8))
     ends.close()
