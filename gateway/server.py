@@ -85,7 +85,7 @@ class Gateway:
         host_and_port(config.grpc_listen, field="gateway.grpc_listen")
         self._http_listen = host_and_port(config.http_listen, field="gateway.http_listen")
         doorkeeper = Doorkeeper(config, self.metrics.refuse)
-        self.metrics.watch("connections", "HTTP connections", lambda: len(doorkeeper.all))
+        self.metrics.watch("connections", "HTTP connections", lambda: doorkeeper.connections)
         self._shared = SharedByDoors(config, self.metrics)
         endpoints = {
             door.path: Endpoint(door, self.calls, self._shared, config, self.metrics)
@@ -95,7 +95,8 @@ class Gateway:
             uvicorn.Config(
                 http_app(self.calls, endpoints, self.metrics, access_log, config),
                 http=cast(type[asyncio.Protocol], doorkeeper),
-                ws="none",
+                ws=cast(type[asyncio.Protocol], doorkeeper.websocket),
+                ws_per_message_deflate=False,
                 lifespan="off",
                 log_config=None,
                 log_level="error",

@@ -116,6 +116,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     grpc_listen: str = "127.0.0.1:0"
     # Requests in flight; more are refused with 429.
     max_calls: Positive = 64
+    # Realtime connections; each keeps a conversation, which takes a call and slots while it is
+    # answered.
+    max_conversations: Positive = 256
     # Whole request, and longest silence of all stages within one.
     request_timeout_s: Seconds = 600.0
     idle_timeout_s: Seconds = 60.0

@@ -136,6 +136,12 @@ class Session:
         self._field_names = fields
         return self._open(opening, first, options)
 
+    @property
+    def parked(self) -> bool:
+        """Whether another segment may be asked for."""
+        whole = self._mailbox.failure is None and not self._left and not self._done
+        return whole and (self._segment is None or self._segment.over)
+
     async def next_message(self) -> StageMessage:
         """The next message of any stage. Raises the session's failure."""
         return await self._mailbox.get()

@@ -14,7 +14,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.deployment.schema import GatewayConfig
@@ -26,6 +26,7 @@ from gateway.doors.ending import request
 from gateway.doors.http.endpoint import Endpoint
 from gateway.doors.http.errors import error_response
 from gateway.doors.http.listings import ModelList, VersionCard, model_card, voice_list
+from gateway.doors.realtime.door import RealtimeDoor
 from gateway.doors.sending import BoundedSending
 from gateway.fleet.health import health_report
 from gateway.metrics import CONTENT_TYPE, Metrics, Refused, expose_links
@@ -114,6 +115,7 @@ def http_app(
     app = Starlette(
         routes=[
             *(Route(path, door, methods=["POST"]) for path, door in endpoints.items()),
+            WebSocketRoute("/v1/realtime", RealtimeDoor(calls, config, access_log).serve),
             Route("/v1/models", models),
             Route("/v1/models/", models),
             Route("/v1/models/{name:path}", model),

@@ -28,6 +28,7 @@ from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, Unavailable
 from gateway.doors.http.errors import BodyTooSlow, error_json
 from gateway.doors.http.room import SILENT_S
+from gateway.doors.http.websocket import BoundedWebSocket
 from gateway.metrics import Refused
 
 LINGER_S = 2.0
@@ -42,6 +43,7 @@ class Doorkeeper:
         self.count = count
         self.all: set[BoundedConnection] = set()
         self.idle: OrderedDict[BoundedConnection, None] = OrderedDict()
+        self.websockets: set[BoundedWebSocket] = set()
 
     def __call__(
         self,
@@ -52,6 +54,17 @@ class Doorkeeper:
     ) -> BoundedConnection:
         """A connection, as uvicorn makes one."""
         return BoundedConnection(self, config, server_state, app_state, _loop)
+
+    def websocket(
+        self, config: Config, server_state: ServerState, app_state: dict[str, Any]
+    ) -> BoundedWebSocket:
+        """What a connection becomes when it is upgraded."""
+        return BoundedWebSocket(self.websockets, config, server_state, app_state)
+
+    @property
+    def connections(self) -> int:
+        """All connections, upgraded or not."""
+        return len(self.all) + len(self.websockets)
 
 
 class BoundedConnection(HttpToolsProtocol):
@@ -80,7 +93,7 @@ class BoundedConnection(HttpToolsProtocol):
         """Make room, or refuse."""
         super().connection_made(transport)
         self._doorkeeper.all.add(self)
-        if len(self._doorkeeper.all) > self._bounds.max_connections:
+        if self._doorkeeper.connections > self._bounds.max_connections:
             self._make_room()
         if not self._deaf:
             self._become_idle()
@@ -91,6 +104,13 @@ class BoundedConnection(HttpToolsProtocol):
         self._doorkeeper.all.discard(self)
         self._doorkeeper.idle.pop(self, None)
         super().connection_lost(exc)
+
+    def handle_websocket_upgrade(self) -> None:
+        """Hand the connection on to a protocol of its own."""
+        self._set_timer(None)
+        self._doorkeeper.all.discard(self)
+        self._doorkeeper.idle.pop(self, None)
+        super().handle_websocket_upgrade()
 
     def evict(self) -> None:
         """Give the place to another connection."""

@@ -1,0 +1,1 @@
+"""Conversations of several turns, whatever the protocol: items, and the session that answers."""

@@ -1,0 +1,183 @@
+"""The items of a conversation: what was said by whom, in order. Pure and bounded."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from antiphon.conversation import ConversationMessage, Part, TextPart
+from antiphon.errors import InvalidArgument, NotFound, ResourceExhausted
+from gateway.media.attachments import Attachments
+from gateway.media.audio_in import Recording
+from gateway.media.audio_out import SAMPLE_BYTES, wav_file
+
+Role = Literal["system", "user", "assistant"]
+
+FIRST = "root"
+"""The name of the place before all items."""
+ITEM_BYTES = 512
+"""About what an item takes beside its texts and recordings, so that empty ones are bounded."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenContent:
+    """Text that somebody wrote."""
+
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedContent:
+    """A user's recording: 16-bit mono samples."""
+
+    pcm16: bytes
+    rate_hz: int
+
+    @property
+    def seconds(self) -> float:
+        """How long it is."""
+        return len(self.pcm16) / (SAMPLE_BYTES * self.rate_hz)
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenContent:
+    """What the model has said, as text, and how much audio of it was sent."""
+
+    transcript: str
+    seconds: float = 0.0
+
+    def cut(self, end_s: float) -> SpokenContent:
+        """What a listener has heard who stopped at `end_s`: an estimate, at a word's end.
+
+        The model gives no alignment, so text is taken to be spread evenly over the audio.
+        """
+        if not self.seconds or end_s >= self.seconds:
+            return self
+        heard = self.transcript[: int(len(self.transcript) * end_s / self.seconds)]
+        whole_words = heard.rpartition(" ")[0]
+        return SpokenContent(whole_words, end_s)
+
+
+Content = WrittenContent | RecordedContent | SpokenContent
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationItem:
+    """One message. `complete` is false while it is being made, and of an interrupted answer."""
+
+    id: str
+    role: Role
+    contents: tuple[Content, ...] = ()
+    complete: bool = True
+
+    @property
+    def size_bytes(self) -> int:
+        """What it counts for."""
+        size = ITEM_BYTES + len(self.id)
+        for content in self.contents:
+            match content:
+                case WrittenContent(text):
+                    size += len(text.encode(errors="surrogatepass"))
+                case RecordedContent(pcm16):
+                    size += len(pcm16)
+                case SpokenContent(transcript):
+                    size += len(transcript.encode(errors="surrogatepass"))
+        return size
+
+
+class ItemList:
+    """The items in their order, at most `max_items` of them with `max_bytes` together."""
+
+    def __init__(self, *, max_items: int, max_bytes: int) -> None:
+        self._max_items = max_items
+        self._max_bytes = max_bytes
+        self._bytes = 0
+        self._items: dict[str, ConversationItem] = {}
+
+    def __iter__(self) -> Iterator[ConversationItem]:
+        return iter(self._items.values())
+
+    def __len__(self) -> int:
+        return len(self._items)
+
+    @property
+    def last_id(self) -> str | None:
+        """The id of the last item."""
+        return next(reversed(self._items), None)
+
+    def get(self, item_id: str) -> ConversationItem:
+        """The item of that id. Raises `NotFound`."""
+        try:
+            return self._items[item_id]
+        except KeyError:
+            raise NotFound(
+                f"item_id: the conversation has no item {item_id!r}", field="item_id"
+            ) from None
+
+    def insert(self, item: ConversationItem, after: str | None = None) -> str | None:
+        """Put an item behind another one (None: at the end); the id of the one before it.
+
+        Raises `InvalidArgument` for an id that is there or a place that is not, and
+        `ResourceExhausted` for one too many.
+        """
+        if item.id in self._items:
+            raise InvalidArgument(f"item.id: there is an item {item.id!r} already", field="item.id")
+        if after not in (None, FIRST) and after not in self._items:
+            raise InvalidArgument(
+                f"previous_item_id: the conversation has no item {after!r}",
+                field="previous_item_id",
+            )
+        self._check_room(1, item.size_bytes)
+        before = list(self._items)
+        at = len(before) if after is None else 0 if after == FIRST else before.index(after) + 1
+        if at == len(before):
+            self._items[item.id] = item
+        else:
+            ordered = list(self._items.values())
+            ordered.insert(at, item)
+            self._items = {each.id: each for each in ordered}
+        self._bytes += item.size_bytes
+        return before[at - 1] if at else None
+
+    def replace(self, item: ConversationItem) -> None:
+        """Put an item in the place of the one with its id, if that is still there."""
+        if (old := self._items.get(item.id)) is not None:
+            self._bytes += item.size_bytes - old.size_bytes
+            self._items[item.id] = item
+
+    def remove(self, item_id: str) -> None:
+        """Take an item out. Raises `NotFound`."""
+        self._bytes -= self.get(item_id).size_bytes
+        del self._items[item_id]
+
+    def _check_room(self, items: int, size_bytes: int) -> None:
+        if len(self._items) + items > self._max_items:
+            raise ResourceExhausted(
+                f"the conversation has {len(self._items)} items, which is the most; delete some"
+            )
+        if self._bytes + size_bytes > self._max_bytes:
+            raise ResourceExhausted(
+                f"the conversation takes {self._bytes} bytes, and the item {size_bytes}; "
+                f"the most is {self._max_bytes}: delete some items"
+            )
+
+
+def messages_of(
+    items: Iterable[ConversationItem], instructions: str = ""
+) -> tuple[tuple[ConversationMessage, ...], Attachments]:
+    """The items as messages for the model, instructions first, and their recordings."""
+    attachments = Attachments()
+    first = (TextPart(instructions),) if instructions else ()
+    parts = [("system", first), *((each.role, tuple(_parts(each, attachments))) for each in items)]
+    return tuple(ConversationMessage(role, each) for role, each in parts if each), attachments
+
+
+def _parts(item: ConversationItem, attachments: Attachments) -> Iterator[Part]:
+    for content in item.contents:
+        match content:
+            case WrittenContent(text) | SpokenContent(text) if text:
+                yield TextPart(text)
+            case RecordedContent(pcm16, rate_hz) if pcm16:
+                wav = wav_file(pcm16, rate_hz)
+                yield attachments.add_recording(Recording(f"items.{item.id}", wav))

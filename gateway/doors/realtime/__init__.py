@@ -1,0 +1,1 @@
+"""`/v1/realtime`: OpenAI's realtime API (GA) over a WebSocket."""

@@ -1,0 +1,184 @@
+"""What a realtime client sends, as far as it is read; other fields are passed over."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, UnsetType
+
+from antiphon.errors import InvalidArgument
+from gateway.doors.http.voice import VoiceId
+
+MOST_METADATA = 16
+
+
+class SampleFormat(msgspec.Struct, frozen=True):
+    """A format of audio, in or out."""
+
+    type: str = "audio/pcm"
+    rate: int | None = None
+
+
+class InputSettings(msgspec.Struct, frozen=True):
+    """How audio comes in."""
+
+    format: SampleFormat | None = None
+
+
+class OutputSettings(msgspec.Struct, frozen=True):
+    """How audio goes out."""
+
+    format: SampleFormat | None = None
+    voice: str | VoiceId | None = None
+
+
+class AudioSettings(msgspec.Struct, frozen=True):
+    """Both ways."""
+
+    input: InputSettings | None = None
+    output: OutputSettings | None = None
+
+
+class SessionSettings(msgspec.Struct, frozen=True):
+    """`session` of `session.update`: what is absent stays as it was."""
+
+    type: str = "realtime"
+    instructions: str | UnsetType | None = UNSET
+    output_modalities: tuple[str, ...] | None = None
+    max_output_tokens: int | str | None = None
+    audio: AudioSettings | None = None
+
+
+class ContentPart(msgspec.Struct, frozen=True):
+    """A part of an item."""
+
+    type: str
+    text: str | None = None
+    audio: str | None = None
+    transcript: str | None = None
+
+
+class ItemGiven(msgspec.Struct, frozen=True):
+    """An item that the client writes, or a reference to one that is there."""
+
+    type: str
+    id: str | None = None
+    role: str | None = None
+    content: tuple[ContentPart, ...] = ()
+
+
+class ResponseSettings(msgspec.Struct, frozen=True):
+    """`response` of `response.create`: what is absent is the session's."""
+
+    conversation: str | None = None
+    input: tuple[ItemGiven, ...] | None = None
+    instructions: str | None = None
+    output_modalities: tuple[str, ...] | None = None
+    max_output_tokens: int | str | None = None
+    audio: AudioSettings | None = None
+    metadata: dict[str, str] | None = None
+
+
+class _ClientEvent(msgspec.Struct, frozen=True, tag_field="type"):
+    event_id: str | None = None
+
+
+class SessionUpdate(_ClientEvent, frozen=True, tag="session.update"):
+    """New settings."""
+
+    session: SessionSettings = SessionSettings()
+
+
+class AudioAppend(_ClientEvent, frozen=True, tag="input_audio_buffer.append"):
+    """A piece of audio, in base64."""
+
+    audio: str = ""
+
+
+class AudioCommit(_ClientEvent, frozen=True, tag="input_audio_buffer.commit"):
+    """The audio so far is an item."""
+
+
+class AudioClear(_ClientEvent, frozen=True, tag="input_audio_buffer.clear"):
+    """The audio so far is dropped."""
+
+
+class ItemCreate(_ClientEvent, frozen=True, tag="conversation.item.create", kw_only=True):
+    """An item."""
+
+    item: ItemGiven
+    previous_item_id: str | None = None
+
+
+class ItemRetrieve(_ClientEvent, frozen=True, tag="conversation.item.retrieve", kw_only=True):
+    """Asks for an item."""
+
+    item_id: str
+
+
+class ItemDelete(_ClientEvent, frozen=True, tag="conversation.item.delete", kw_only=True):
+    """Takes an item out."""
+
+    item_id: str
+
+
+class ItemTruncate(_ClientEvent, frozen=True, tag="conversation.item.truncate", kw_only=True):
+    """What was heard of a spoken item."""
+
+    item_id: str
+    content_index: int
+    audio_end_ms: int
+
+
+class ResponseCreate(_ClientEvent, frozen=True, tag="response.create"):
+    """Asks for an answer."""
+
+    response: ResponseSettings | None = None
+
+
+class ResponseCancel(_ClientEvent, frozen=True, tag="response.cancel"):
+    """Ends the answer that is being made."""
+
+    response_id: str | None = None
+
+
+class OutputClear(_ClientEvent, frozen=True, tag="output_audio_buffer.clear"):
+    """WebRTC's; over a WebSocket it says nothing."""
+
+
+ClientEvent = (
+    SessionUpdate
+    | AudioAppend
+    | AudioCommit
+    | AudioClear
+    | ItemCreate
+    | ItemRetrieve
+    | ItemDelete
+    | ItemTruncate
+    | ResponseCreate
+    | ResponseCancel
+    | OutputClear
+)
+
+_EVENTS: msgspec.json.Decoder[ClientEvent] = msgspec.json.Decoder(ClientEvent)
+_ANY = msgspec.json.Decoder(dict[str, Any])
+
+
+def read_event(data: str) -> ClientEvent:
+    """An event. Raises `InvalidArgument` that says what is wrong with it."""
+    try:
+        return _EVENTS.decode(data)
+    except msgspec.ValidationError as error:
+        raise InvalidArgument(f"the event cannot be read: {error}", field="type") from None
+    except (msgspec.DecodeError, RecursionError) as error:
+        raise InvalidArgument(f"the event is no JSON: {error}") from None
+
+
+def event_id_of(data: str) -> str | None:
+    """The client's id of an event that cannot be read, if it has one."""
+    try:
+        event_id = _ANY.decode(data).get("event_id")
+    except (msgspec.MsgspecError, RecursionError):
+        return None
+    return event_id if isinstance(event_id, str) else None

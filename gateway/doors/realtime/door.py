@@ -1,0 +1,83 @@
+"""The WebSocket at `/v1/realtime`: who may come in, and how events reach the client."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable
+
+import msgspec
+from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import AntiphonError, Cancelled, NotImplementedYet, ResourceExhausted
+from gateway.calls.calls import Calls
+from gateway.doors.access_log import AccessLog
+from gateway.doors.http.errors import error_response
+from gateway.doors.realtime.call import RealtimeCall
+from gateway.doors.realtime.response_events import ServerEvent
+from gateway.doors.realtime.settings import RATE_HZ, RealtimeSettings
+from gateway.doors.sending import ClientStalled
+from gateway.fleet.served import served_model
+from gateway.outputs import AUDIO
+
+
+class RealtimeDoor:
+    """Serves connections, at most `max_conversations` at a time."""
+
+    def __init__(self, calls: Calls, config: GatewayConfig, access_log: AccessLog) -> None:
+        self._calls = calls
+        self._config = config
+        self._access_log = access_log
+        self.open = 0
+
+    async def serve(self, websocket: WebSocket) -> None:
+        """One connection, from the handshake to its end."""
+        try:
+            settings = self._admit(websocket.query_params.get("model", ""))
+        except AntiphonError as error:
+            await websocket.send_denial_response(error_response(error))
+            return
+        self.open += 1
+        try:
+            await websocket.accept()
+            await self._serve(websocket, settings)
+        except (WebSocketDisconnect, Cancelled, ClientStalled):
+            # The client has gone, or its connection was cut; both are nobody's fault here.
+            return
+        finally:
+            self.open -= 1
+
+    def _admit(self, model: str) -> RealtimeSettings:
+        """What holds at first. Raises `AntiphonError` for who cannot come in."""
+        self._calls.check_open()
+        self._calls.check_model(model)
+        if self.open >= self._config.max_conversations:
+            raise ResourceExhausted(
+                f"{self.open} conversations are open, which is the most "
+                "(gateway.max_conversations)",
+                retry_after_s=1.0,
+            )
+        served = served_model(self._calls.stages)
+        spoken = AUDIO in served.outputs
+        if spoken and served.sample_rate_hz != RATE_HZ:
+            raise NotImplementedYet(
+                f"this model speaks at {served.sample_rate_hz} Hz; realtime audio has {RATE_HZ} Hz"
+            )
+        voice = served.voices[0] if served.voices else ""
+        return RealtimeSettings(served.name, served.voices, spoken=spoken, voice=voice)
+
+    async def _serve(self, websocket: WebSocket, settings: RealtimeSettings) -> None:
+        async def send(events: Iterable[ServerEvent]) -> None:
+            for event in events:
+                if websocket.client_state is not WebSocketState.CONNECTED:
+                    raise Cancelled("the client has left")
+                try:
+                    await websocket.send_text(msgspec.json.encode(event).decode())
+                except WebSocketDisconnect:
+                    raise Cancelled("the client has left") from None
+
+        async def incoming() -> AsyncIterator[str]:
+            async for data in websocket.iter_text():
+                yield data
+
+        call = RealtimeCall(self._calls, self._config, self._access_log, settings, send)
+        await call.run(incoming())

@@ -1,0 +1,64 @@
+"""A realtime client: OpenAI's own connection, whose every event is checked against its types."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any, get_args
+
+from gateway_door import MODEL, Door
+from openai.resources.realtime.realtime import AsyncRealtimeConnection
+from openai.types.realtime import RealtimeServerEvent
+from pydantic import BaseModel
+
+Told = dict[str, Any]
+
+
+def _types() -> dict[str, type[BaseModel]]:
+    """The class of each server event, by its `type`."""
+    union = get_args(RealtimeServerEvent)[0]
+    return {get_args(each.model_fields["type"].annotation)[0]: each for each in get_args(union)}
+
+
+TYPES = _types()
+
+
+class Realtime:
+    """One connection; `events` are all that have come."""
+
+    def __init__(self, connection: AsyncRealtimeConnection) -> None:
+        self.connection = connection
+        self.events: list[Told] = []
+
+    async def send(self, kind: str, **fields: Any) -> None:
+        await self.connection.send({"type": kind, **fields})  # type: ignore[arg-type]
+
+    async def say(self, text: str, **fields: Any) -> None:
+        """Add a message of the user, and see it added."""
+        part = {"type": "input_text", "text": text}
+        item = {"type": "message", "role": "user", "content": [part]}
+        await self.send("conversation.item.create", item=item, **fields)
+        await self.until("conversation.item.done")
+
+    async def next(self) -> Told:
+        """The next event, which must be one of OpenAI's."""
+        event: Told = json.loads(await self.connection.recv_bytes())
+        TYPES[event["type"]].model_validate(event, strict=True)
+        self.events.append(event)
+        return event
+
+    async def until(self, kind: str) -> Told:
+        """The next event of that type; others before it are passed over, errors are not."""
+        while (event := await self.next())["type"] != kind:
+            assert event["type"] != "error" or kind == "error", event
+        return event
+
+
+@asynccontextmanager
+async def realtime(door: Door, model: str = MODEL) -> AsyncIterator[Realtime]:
+    async with door.openai.realtime.connect(model=model) as connection:
+        client = Realtime(connection)
+        created = await client.next()
+        assert created["type"] == "session.created"
+        yield client
