@@ -70,7 +70,7 @@ test: setup ## run the tests; ARGS go to pytest
 
 # The suite of the law with the thinker on vLLM, without what is the talker's alone, and
 # what only this engine has.
-test-vllm: $(VLLM_INSTALLED) ## run the tests of the thinker on vLLM (CPU); ARGS go to pytest
+test-vllm: $(VLLM_INSTALLED) ## run the tests of thinkers on vLLM (CPU); ARGS go to pytest
 	$(VLLM_BIN)/python -m pytest --thinker-engine vllm -k "not every_number_of_frames" \
 		tests/equality/test_fidelity.py tests/equality/test_logprobs.py \
 		tests/equality/test_prompt_rows.py tests/equality/test_vision.py \
@@ -78,6 +78,8 @@ test-vllm: $(VLLM_INSTALLED) ## run the tests of the thinker on vLLM (CPU); ARGS
 		tests/unit/services/qwen2_5_omni/thinker/test_omni25_video.py \
 		tests/unit/services/qwen3_omni/thinker/test_vllm_decoding.py \
 		tests/unit/services/qwen3_omni/thinker/test_vllm_engine.py \
+		tests/unit/services/qwen2_5_omni/thinker/test_omni25_vllm.py \
+		tests/unit/services/vllm_hosting/test_vllm_connector.py \
 		tests/integration/test_vllm_crash.py $(ARGS)
 
 $(VLLM_INSTALLED): pyproject.toml $(VLLM_FILES)

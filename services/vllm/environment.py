@@ -7,11 +7,12 @@ from __future__ import annotations
 
 import importlib.util
 import os
+import sys
 from collections.abc import Mapping, MutableMapping
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
-from services.vllm.plugin import announce
+from services.vllm.plugin import announce, register
 
 _PACKAGE = "vllm"
 _VISIBLE = "CUDA_VISIBLE_DEVICES"
@@ -39,6 +40,9 @@ def prepare(
     for name, value in _settings(config).items():
         environment.setdefault(name, value)
     announce(models, environment)
+    if _PACKAGE in sys.modules:
+        # It reads entry points once in a process, and may have done so for other models.
+        register()
     kind, _, index = config.device.partition(":")
     if kind == "cuda" and index:
         environment[_VISIBLE] = _from(index, environment.get(_VISIBLE, ""))

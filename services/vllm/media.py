@@ -30,16 +30,13 @@ class MediaLimits:
         return self.image > 0 or self.video > 0
 
 
-def media_limits(
-    given: Mapping[str, Any], *, hears: bool, sees: bool, watches: bool
-) -> MediaLimits:
+def media_limits(given: Mapping[str, Any], *, hears: bool, sees: bool) -> MediaLimits:
     """The limits of a stage whose `engine_args` are given.
 
-    `hears`, `sees` and `watches` say what the family, the checkpoint and the other arguments
-    allow at all. Raises `InvalidArgument` for what is no limit, and for one above 0 where nothing
-    is possible.
+    `hears` and `sees` say what the checkpoint and the other arguments allow at all. Raises
+    `InvalidArgument` for what is no limit, and for one above 0 where nothing is possible.
     """
-    possible = {"audio": hears, "image": sees, "video": watches}
+    possible = {"audio": hears, "image": sees, "video": sees}
     limits = {name: most * possible[name] for name, most in asdict(MediaLimits()).items()}
     told = given.get(ARGUMENT, {})
     if not isinstance(told, Mapping):
@@ -51,8 +48,8 @@ def media_limits(
             raise _wrong(f"{name}: must be a number from 0 on, is {most!r}")
         if most and not possible[name]:
             raise _wrong(
-                f"{name}: must be 0: the stage takes none of the kind, the checkpoint has no tower "
-                "for it, or pipeline_parallel_size is above 1"
+                f"{name}: must be 0: the checkpoint has no tower for it, or "
+                "pipeline_parallel_size is above 1"
             )
         limits[name] = most
     return MediaLimits(**limits)

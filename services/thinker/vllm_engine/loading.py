@@ -43,18 +43,16 @@ def load_vllm(
     intake: PromptIntake,
     checkpoint: VllmCheckpoint,
     settings: object,
-    *,
-    videos: bool = True,
 ) -> LoadedStage:
     """The stage, warmed up; `intake` is without eyes.
 
-    `settings` are those of the family's processor in transformers; without `videos` the stage
-    takes none. Raises what `load_engine` does, and `FailedPrecondition` where no prompt succeeds.
+    `settings` are those of the family's processor in transformers. Raises what `load_engine` does,
+    and `FailedPrecondition` where no prompt succeeds.
     """
     # The tap needs all layers in one process.
     whole = config.engine_args.get("pipeline_parallel_size", 1) == 1
     sees = whole and Weights(model_dir).has(VISION_TOWER)
-    media = media_limits(config.engine_args, hears=whole, sees=sees, watches=sees and videos)
+    media = media_limits(config.engine_args, hears=whole, sees=sees)
     prompts = with_vision(model_dir, intake.prompts, settings, media)
     intake = dataclasses.replace(intake, prompts=prompts)
     engine = load_engine(role, model_dir, config, intake, checkpoint, media=media, tapped=whole)

@@ -24,13 +24,12 @@ def vllm_checkpoint(checkpoint: Mapping[str, Any]) -> VllmCheckpoint:
 
 
 def _overrides(checkpoint: Mapping[str, Any]) -> dict[str, Any]:
-    """What vLLM reads of a configuration and a checkpoint need not say.
-
-    It would take the words' table for the head where `text_config` does not say that there is
-    one; Hugging Face goes by what is said of the whole thinker.
-    """
+    """What vLLM reads where Hugging Face reads it of the whole thinker: whether the words' table
+    is the head, and how many positions a second of a video takes."""
     thinker = checkpoint["thinker_config"]
-    if "tie_word_embeddings" in thinker["text_config"]:
-        return {}
-    tied = thinker.get("tie_word_embeddings", False)
-    return {"thinker_config": {"text_config": {"tie_word_embeddings": tied}}}
+    return {
+        "thinker_config": {
+            "text_config": {"tie_word_embeddings": thinker.get("tie_word_embeddings", False)},
+            "vision_config": {"tokens_per_second": thinker.get("position_id_per_seconds", 25)},
+        }
+    }

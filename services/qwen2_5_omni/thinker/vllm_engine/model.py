@@ -73,7 +73,7 @@ class RowThinker(Qwen2_5OmniThinkerForConditionalGeneration):
         if inputs_embeds is None:
             # Of a thinker that neither hears nor sees; the buffer is empty.
             inputs_embeds = self.language_model.model.embed_input_ids(input_ids)
-        # A copy: the layers add to what they are given.
+        # A copy, for the layers may add to what they are given.
         words = inputs_embeds.masked_fill(self._wordless[: len(inputs_embeds)], 0.0)
         hidden: torch.Tensor = super().forward(
             input_ids, positions, intermediate_tensors, inputs_embeds=inputs_embeds, **kwargs

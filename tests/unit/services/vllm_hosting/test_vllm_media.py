@@ -14,7 +14,7 @@ ALL = MediaLimits()
 
 def limits(told: Any = None, *, hears: bool = True, sees: bool = True) -> MediaLimits:
     given = {} if told is None else {"limit_mm_per_prompt": told}
-    return media_limits(given, hears=hears, sees=sees, watches=sees)
+    return media_limits(given, hears=hears, sees=sees)
 
 
 def test_everything_is_taken_that_the_checkpoint_can() -> None:
@@ -46,11 +46,6 @@ def test_what_is_no_limit_is_refused(told: Any, why: str) -> None:
     with pytest.raises(InvalidArgument, match=why) as raised:
         limits(told)
     assert raised.value.field == "engine_args"
-
-
-def test_no_videos_are_taken_where_the_family_has_none() -> None:
-    taken = media_limits({}, hears=True, sees=True, watches=False)
-    assert taken == MediaLimits(ALL.audio, ALL.image, 0)
 
 
 @pytest.mark.parametrize("told", [{"image": 1}, {"video": 1}])
