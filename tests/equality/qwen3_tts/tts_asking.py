@@ -49,7 +49,7 @@ class Recorded:
         """The options of a request; empty ones are left out."""
         options: Options = {
             "text_mode": WHOLE_TEXT if case.whole_text else STREAMED_TEXT,
-            "language": case.language.lower(),
+            "language": case.language,
             "instruction": case.instruction,
             "reference_text": REFERENCE_TEXT if case.clone == "codes" else "",
             "reference_audio": self.reference if case.clone else b"",
