@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import socket
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from types import TracebackType
 from typing import cast
 
@@ -22,19 +22,19 @@ from antiphon.transport.channel import CLIENT_SERVER_OPTIONS
 from gateway.calls.calls import Calls
 from gateway.config import delivery_of
 from gateway.doors.access_log import AccessLog
-from gateway.doors.chat.request import read_chat
+from gateway.doors.chat.request import CHAT, read_chat
 from gateway.doors.http.app import http_app
 from gateway.doors.http.connection import Doorkeeper
 from gateway.doors.http.door import HttpDoor
 from gateway.doors.http.endpoint import Endpoint, SharedByDoors
-from gateway.doors.read_aloud.request import read_speech
+from gateway.doors.read_aloud.request import SPEECH, read_speech
 from gateway.doors.speech_grpc import SERVICE, SpeechServicer
 from gateway.fleet.stages import Stages
 from gateway.metrics import Metrics
 
 HTTP_DOORS = (
-    HttpDoor("/v1/chat/completions", read_chat),
-    HttpDoor("/v1/audio/speech", read_speech),
+    HttpDoor("/v1/chat/completions", read_chat, CHAT),
+    HttpDoor("/v1/audio/speech", read_speech, SPEECH),
 )
 """A door is a row here and whatever its `read` needs."""
 
@@ -71,7 +71,7 @@ class Gateway:
     `Unavailable` when one is taken.
     """
 
-    def __init__(self, deployment: Deployment, doors: Iterable[HttpDoor] = HTTP_DOORS) -> None:
+    def __init__(self, deployment: Deployment, doors: Sequence[HttpDoor] = HTTP_DOORS) -> None:
         config = deployment.gateway
         self._drain_s = config.drain_s
         self._grpc_listen = config.grpc_listen
@@ -91,9 +91,10 @@ class Gateway:
             door.path: Endpoint(door, self.calls, self._shared, config, self.metrics)
             for door in doors
         }
+        messages = {door.path: door.messages for door in doors if door.messages is not None}
         self._http = HttpServer(
             uvicorn.Config(
-                http_app(self.calls, endpoints, self.metrics, access_log, config),
+                http_app(self.calls, endpoints, self.metrics, access_log, config, messages),
                 http=cast(type[asyncio.Protocol], doorkeeper),
                 ws=cast(type[asyncio.Protocol], doorkeeper.websocket),
                 ws_per_message_deflate=False,

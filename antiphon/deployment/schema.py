@@ -14,6 +14,8 @@ import msgspec
 
 from antiphon.errors import InvalidArgument
 
+# A page's origin as browsers send it, or any.
+Origin = Annotated[str, msgspec.Meta(pattern=r"^(\*|https?://[^/\s,]+)$")]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 # At most a year: what no clock can keep, such as infinity, is no deadline.
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400)]
@@ -114,6 +116,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     http_listen: str = "127.0.0.1:8000"
     grpc_listen: str = "127.0.0.1:0"
+    # Pages of these origins may ask at the HTTP door from a browser, such as
+    # https://app.example, or of any ("*"); none of other origins.
+    cors_origins: tuple[Origin, ...] = ()
     # Requests in flight; more are refused with 429.
     max_calls: Positive = 64
     # Realtime connections; each keeps a conversation, which takes a call and slots while it is

@@ -13,10 +13,11 @@ from gateway.calls.order import Order
 from gateway.doors.chat.answer import ChatAnswer
 from gateway.doors.chat.choice import AnswerHead
 from gateway.doors.chat.messages import read_messages
-from gateway.doors.chat.schema import ChatRequest
+from gateway.doors.chat.schema import ChatRequest, Completion
 from gateway.doors.http.chunk_policy import read_chunk_policy
 from gateway.doors.http.door import Visit
 from gateway.doors.http.json_body import decode_body, invalid
+from gateway.doors.http.openapi import EVENTS, JSON, DoorMessages
 from gateway.doors.http.options import options_from_json
 from gateway.doors.http.stage_sampling import body_decoder, stage_sampling
 from gateway.doors.http.voice import voice_name
@@ -43,6 +44,11 @@ ACCEPTED: Mapping[str, tuple[Any, ...]] = {
     "service_tier": ("auto", "default"),
     "store": (False,),
 }
+CHAT = DoorMessages(
+    "Answers a conversation in text, speech or both.",
+    ChatRequest,
+    {JSON: Completion, EVENTS: None},
+)
 _REMEDIES = {
     "response_format": "what is written is not constrained; ask for the form in a message",
     "chat_template_kwargs": "the checkpoint's chat template is used as it is; leave it out",

@@ -12,6 +12,7 @@ from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
+from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
@@ -26,6 +27,9 @@ from gateway.doors.ending import request
 from gateway.doors.http.endpoint import Endpoint
 from gateway.doors.http.errors import error_response
 from gateway.doors.http.listings import ModelList, VersionCard, model_card, voice_list
+from gateway.doors.http.openapi import DoorMessages, OpenApi
+from gateway.doors.http.reference_page import HEADERS as PAGE_HEADERS
+from gateway.doors.http.reference_page import reference_page
 from gateway.doors.realtime.door import RealtimeDoor
 from gateway.doors.sending import BoundedSending
 from gateway.fleet.health import health_report
@@ -75,8 +79,10 @@ def http_app(
     metrics: Metrics,
     access_log: AccessLog,
     config: GatewayConfig,
+    messages: Mapping[str, DoorMessages],
 ) -> ASGIApp:
-    """The whole application; `endpoints` are the doors, by path."""
+    """The whole application; `endpoints` are the doors, by path, `messages` what they read and
+    write."""
     stages = calls.stages
 
     created = int(time.time())
@@ -91,6 +97,18 @@ def http_app(
     async def voices(asked: Request) -> Response:
         calls.check_model(asked.query_params.get("model", ""))
         return _json(voice_list(stages))
+
+    open_api = OpenApi(messages)
+
+    def document() -> bytes:
+        told = [stage for stage in stages if stage.told is not None]
+        return open_api.document(stages.accepted().sampling_fields if told else ())
+
+    async def openapi(_: Request) -> Response:
+        return Response(document(), media_type="application/json")
+
+    async def docs(_: Request) -> Response:
+        return Response(reference_page(document()), 200, PAGE_HEADERS, media_type="text/html")
 
     async def version(_: Request) -> Response:
         return _json(VersionCard(VERSION))
@@ -121,14 +139,31 @@ def http_app(
             Route("/v1/models/{name:path}", model),
             Route("/v1/audio/voices", voices),
             Route("/version", version),
+            Route("/openapi.json", openapi),
+            Route("/docs", docs),
             Route("/health", health),
             Route("/metrics", show_metrics),
         ],
-        middleware=[Middleware(EveryRequest, access_log=access_log)],
+        middleware=[*_cors(config), Middleware(EveryRequest, access_log=access_log)],
         exception_handlers={HTTPException: _routing_error},
     )
     stalled = partial(metrics.refuse, Refused.SEND_TIME)
     return BoundedSending(app, config.send_timeout_s, stalled)
+
+
+def _cors(config: GatewayConfig) -> list[Middleware]:
+    """What lets pages of the origins that the deployment names ask, if it names some."""
+    if not config.cors_origins:
+        return []
+    return [
+        Middleware(
+            CORSMiddleware,
+            allow_origins=config.cors_origins,
+            allow_methods=["GET", "POST"],
+            allow_headers=["*"],
+            expose_headers=["x-request-id", "x-should-retry", "retry-after"],
+        )
+    ]
 
 
 def _json(answer: msgspec.Struct, status: int = 200) -> Response:

@@ -9,6 +9,7 @@ from typing import Protocol
 from antiphon.errors import AntiphonError
 from gateway.calls.order import Order
 from gateway.doors.http.audio import AnswerEvent
+from gateway.doors.http.openapi import DoorMessages
 from gateway.doors.http.spoken import SpokenAnswers
 from gateway.media.encoding import AudioEncoding
 
@@ -64,7 +65,9 @@ class Answer(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class HttpDoor:
-    """One row: POST to `path`. `read` raises `AntiphonError` for a body that will not do."""
+    """One row: POST to `path`. `read` raises `AntiphonError` for a body that will not do;
+    `messages` are for the OpenAPI document."""
 
     path: str
     read: Callable[[bytes, Visit], tuple[Order, Answer]]
+    messages: DoorMessages | None = None

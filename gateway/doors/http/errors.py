@@ -51,6 +51,12 @@ class ErrorBody(msgspec.Struct, frozen=True):
     code: str | None
 
 
+class ErrorAnswer(msgspec.Struct, frozen=True):
+    """The body of a response that is an error."""
+
+    error: ErrorBody
+
+
 def status_of(error: AntiphonError) -> int:
     """The HTTP status of an error."""
     if isinstance(error, BodyTooLarge):
@@ -65,7 +71,7 @@ def error_json(error: AntiphonError) -> bytes:
     if isinstance(error, ResourceExhausted):
         kind = "rate_limit_error"
     body = ErrorBody(error.message, kind, error.field or None, error.code.value)
-    return msgspec.json.encode({"error": body})
+    return msgspec.json.encode(ErrorAnswer(body))
 
 
 def error_response(error: AntiphonError, status: int = 0) -> Response:

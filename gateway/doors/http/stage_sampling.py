@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import TypeVar
+from typing import TypeVar, cast
 
 import msgspec
 
@@ -26,9 +26,9 @@ class StageSampling(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 
 
 @lru_cache(maxsize=16)
-def body_decoder(kind: type[Body], stages: tuple[str, ...]) -> msgspec.json.Decoder[Body]:
-    """Of a body in which each of the stages has a field for its sampling, unless the kind of
-    body has one of that name."""
+def body_type(kind: type[Body], stages: tuple[str, ...]) -> type[Body]:
+    """A kind of body in which each of the stages has a field for its sampling, unless the kind
+    has one of that name."""
     taken = set(kind.__struct_encode_fields__)
     names = {_attribute(at): stage for at, stage in enumerate(stages) if stage not in taken}
     with_stages = msgspec.defstruct(
@@ -40,7 +40,13 @@ def body_decoder(kind: type[Body], stages: tuple[str, ...]) -> msgspec.json.Deco
         kw_only=True,
         forbid_unknown_fields=True,
     )
-    return msgspec.json.Decoder(with_stages)
+    return cast(type[Body], with_stages)
+
+
+@lru_cache(maxsize=16)
+def body_decoder(kind: type[Body], stages: tuple[str, ...]) -> msgspec.json.Decoder[Body]:
+    """Of a body of that type."""
+    return msgspec.json.Decoder(body_type(kind, stages))
 
 
 def sampling_request(given: StageSampling) -> SamplingRequest:

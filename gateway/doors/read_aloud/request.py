@@ -9,6 +9,7 @@ from gateway.calls.order import Order
 from gateway.doors.http.chunk_policy import read_chunk_policy
 from gateway.doors.http.door import Visit
 from gateway.doors.http.json_body import decode_body, invalid
+from gateway.doors.http.openapi import EVENTS, DoorMessages
 from gateway.doors.http.options import options_from_json
 from gateway.doors.http.stage_sampling import body_decoder, sampling_request, stage_sampling
 from gateway.doors.http.voice import voice_name
@@ -17,6 +18,12 @@ from gateway.doors.read_aloud.schema import SpeechBody
 from gateway.media.audio_formats import FORMATS
 from gateway.media.encoding import AudioEncoding, check_format, check_speed
 from gateway.outputs import AUDIO
+
+SPEECH = DoorMessages(
+    "Speaks a text as it is.",
+    SpeechBody,
+    {**{each.media_type: None for each in FORMATS.values()}, EVENTS: None},
+)
 
 
 def read_speech(body: bytes, visit: Visit) -> tuple[Order, AudioBytes | AudioEvents]:

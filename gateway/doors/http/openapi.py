@@ -1,0 +1,127 @@
+"""The OpenAPI document of the HTTP doors, made from the messages that they read and write."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+
+from antiphon.version import VERSION
+from gateway.doors.http.errors import ErrorAnswer
+from gateway.doors.http.listings import ModelCard, ModelList, VersionCard, VoiceList
+from gateway.doors.http.stage_sampling import body_type
+from gateway.fleet.health import HealthReport
+
+REFERENCE = "#/components/schemas/{name}"
+JSON, EVENTS = "application/json", "text/event-stream"
+
+
+@dataclass(frozen=True, slots=True)
+class DoorMessages:
+    """What a door says of itself: the type of its JSON body, and its answers by media type, None
+    for what has no schema."""
+
+    summary: str
+    body: type[msgspec.Struct]
+    answers: Mapping[str, type[msgspec.Struct] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class _Listing:
+    """A GET request."""
+
+    path: str
+    summary: str
+    answers: Mapping[str, type[msgspec.Struct] | None]
+    # Names of parameters in the query, all optional.
+    query: tuple[str, ...] = ()
+    in_path: tuple[str, ...] = ()
+
+
+LISTINGS = (
+    _Listing("/v1/models", "The served model.", {JSON: ModelList}),
+    _Listing("/v1/models/{name}", "The served model, by name.", {JSON: ModelCard}, (), ("name",)),
+    _Listing("/v1/audio/voices", "The voices of the model.", {JSON: VoiceList}, ("model",)),
+    _Listing("/version", "The version of antiphon.", {JSON: VersionCard}),
+    _Listing("/health", "Whether all is served, and why not.", {JSON: HealthReport}, ("output",)),
+    _Listing("/metrics", "Metrics for Prometheus.", {"text/plain": None}),
+)
+
+
+class OpenApi:
+    """The document of these doors, by path; made when it is asked for."""
+
+    def __init__(self, doors: Mapping[str, DoorMessages]) -> None:
+        self._doors = doors
+        self._made_for: tuple[str, ...] | None = None
+        self._made = b""
+
+    def document(self, sampling_stages: tuple[str, ...]) -> bytes:
+        """It as JSON, with a field for each stage that samples in the bodies."""
+        if self._made_for != sampling_stages:
+            self._made = _document(self._doors, sampling_stages)
+            self._made_for = sampling_stages
+        return self._made
+
+
+def _document(doors: Mapping[str, DoorMessages], sampling_stages: tuple[str, ...]) -> bytes:
+    bodies = {path: body_type(door.body, sampling_stages) for path, door in doors.items()}
+    written = [each for door in doors.values() for each in door.answers.values()]
+    written += [each for listing in LISTINGS for each in listing.answers.values()]
+    kinds = [*bodies.values(), ErrorAnswer, *filter(None, written)]
+    _, components = msgspec.json.schema_components(kinds, ref_template=REFERENCE)
+    paths: dict[str, Any] = {}
+    for path, door in doors.items():
+        body = {"required": True, "content": {JSON: {"schema": _schema(bodies[path])}}}
+        operation = _operation(path, door.summary, door.answers)
+        paths[path] = {"post": {**operation, "requestBody": body}}
+    for listing in LISTINGS:
+        operation = _operation(listing.path, listing.summary, listing.answers)
+        operation["parameters"] = [
+            *(_parameter(name, "path") for name in listing.in_path),
+            *(_parameter(name, "query") for name in listing.query),
+        ]
+        paths[listing.path] = {"get": operation}
+    return msgspec.json.encode(
+        {
+            "openapi": "3.1.0",
+            "info": {"title": "antiphon", "version": VERSION},
+            "paths": paths,
+            "components": {"schemas": components},
+        }
+    )
+
+
+def _operation(
+    path: str, summary: str, answers: Mapping[str, type[msgspec.Struct] | None]
+) -> dict[str, Any]:
+    content = {
+        media_type: {} if kind is None else {"schema": _schema(kind)}
+        for media_type, kind in answers.items()
+    }
+    error: Mapping[str, Any] = {JSON: {"schema": _schema(ErrorAnswer)}}
+    if path == "/health":
+        error = content
+    return {
+        "summary": summary,
+        "operationId": path.strip("/").replace("/", "_").replace("{", "").replace("}", ""),
+        "responses": {
+            "200": {"description": "The answer.", "content": content},
+            "default": {"description": "What is wrong.", "content": error},
+        },
+    }
+
+
+def _schema(kind: type[msgspec.Struct]) -> dict[str, str]:
+    return {"$ref": REFERENCE.format(name=kind.__name__)}
+
+
+def _parameter(name: str, place: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "in": place,
+        "required": place == "path",
+        "schema": {"type": "string", "minLength": 1} if place == "path" else {"type": "string"},
+    }

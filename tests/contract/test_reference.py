@@ -1,0 +1,147 @@
+"""The OpenAPI document, the page of it, and who may ask from a browser."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import AsyncIterator
+from html.parser import HTMLParser
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from fake_stages import TALKER, FakeStages
+from gateway_door import MESSAGES, MODEL, Door, deployment_of, open_door
+
+from antiphon.deployment.schema import deployment_of as read_deployment
+from antiphon.errors import InvalidArgument
+from gateway.server import Gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+PAGE = "https://app.example"
+
+
+async def document(door: Door) -> dict[str, Any]:
+    response = await door.http.get("/openapi.json")
+    assert response.headers["content-type"] == "application/json"
+    found: dict[str, Any] = response.json()
+    return found
+
+
+async def test_document_has_every_route_and_no_loose_end(door: Door) -> None:
+    api = await document(door)
+    assert api["openapi"].startswith("3.1")
+    routes = {f"{m} {p}" for p, methods in api["paths"].items() for m in methods}
+    assert routes == {
+        "post /v1/chat/completions", "post /v1/audio/speech", "get /v1/models",
+        "get /v1/models/{name}", "get /v1/audio/voices", "get /version", "get /health",
+        "get /metrics",
+    }  # fmt: skip
+    known = {f"#/components/schemas/{name}" for name in api["components"]["schemas"]}
+    referred = set(re.findall(r'"\$ref": ?"([^"]+)"', (await door.http.get("/openapi.json")).text))
+    assert referred <= known
+    for path in api["paths"]:
+        if "get" in api["paths"][path]:
+            assert (await door.http.get(path.format(name=MODEL))).status_code == 200
+
+
+async def test_document_has_a_field_for_each_stage_that_samples(door: Door) -> None:
+    schemas = (await document(door))["components"]["schemas"]
+    for body in ("ChatRequest", "SpeechBody"):
+        assert TALKER in schemas[body]["properties"]
+        assert "code2wav" not in schemas[body]["properties"]
+        assert schemas[body]["additionalProperties"] is False
+    assert {"model", "messages"} == set(schemas["ChatRequest"]["required"])
+
+
+async def test_document_is_there_before_any_stage_is() -> None:
+    async with FakeStages() as fakes:
+        deployment = deployment_of(fakes)
+        for stage in fakes.by_role.values():
+            await stage.die()
+        async with Gateway(deployment) as gateway:
+            door = Door(fakes, gateway)
+            try:
+                schemas = (await document(door))["components"]["schemas"]
+                assert (await door.http.get("/docs")).status_code == 200
+            finally:
+                await door.close()
+    assert TALKER not in schemas["ChatRequest"]["properties"]
+
+
+class Page(HTMLParser):
+    """Ids, links within, and whatever a browser would fetch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.ids: list[str] = []
+        self.links: list[str] = []
+        self.fetched: list[str] = []
+        self.open: list[str] = []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = dict(attrs)
+        if tag not in ("meta", "link", "img"):
+            self.open.append(tag)
+        self.ids += [given["id"]] if given.get("id") else []
+        self.links += [given["href"]] if tag == "a" and given.get("href") else []
+        self.fetched += [each for name, each in attrs if name == "src" and each]
+        self.fetched += [tag] if tag in ("script", "link", "iframe", "img") else []
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+
+async def test_page_shows_the_document_and_needs_nothing_else(door: Door) -> None:
+    response = await door.http.get("/docs")
+    assert response.headers["content-type"].startswith("text/html")
+    assert "default-src 'none'" in response.headers["content-security-policy"]
+    page = Page()
+    page.feed(response.text)
+    assert not page.open
+    assert not page.fetched
+    schemas = (await document(door))["components"]["schemas"]
+    assert sorted(page.ids) == sorted(schemas)
+    within = {link.removeprefix("#") for link in page.links if link.startswith("#")}
+    assert within <= set(page.ids)
+    assert {link for link in page.links if not link.startswith("#")} == {"/openapi.json"}
+    for text in ("POST /v1/chat/completions", "GET /v1/audio/voices", "instructions", "max_tokens"):
+        assert text in response.text
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def open_to_page() -> AsyncIterator[Door]:
+    async with open_door(cors_origins=(PAGE,)) as door:
+        yield door
+
+
+async def test_pages_of_a_named_origin_may_ask(open_to_page: Door) -> None:
+    http = open_to_page.http
+    asked = {
+        "origin": PAGE,
+        "access-control-request-method": "POST",
+        "access-control-request-headers": "authorization, content-type",
+    }
+    before = await http.options("/v1/chat/completions", headers=asked)
+    assert before.status_code == 200
+    assert before.headers["access-control-allow-origin"] == PAGE
+    assert "authorization" in before.headers["access-control-allow-headers"]
+    body = {"model": MODEL, "messages": MESSAGES}
+    for sent, status in ((body, 200), ({**body, "model": ""}, 400)):
+        answer = await http.post("/v1/chat/completions", json=sent, headers={"origin": PAGE})
+        assert answer.status_code == status
+        assert answer.headers["access-control-allow-origin"] == PAGE
+        assert "x-request-id" in answer.headers["access-control-expose-headers"]
+
+
+async def test_other_pages_may_not_ask(open_to_page: Door, door: Door) -> None:
+    for http, origin in ((open_to_page.http, "https://other.example"), (door.http, PAGE)):
+        answer = await http.get("/v1/models", headers={"origin": origin})
+        assert answer.status_code == 200
+        assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize("origin", ["app.example", "https://app.example/", "https://a, https://b"])
+async def test_origin_that_no_browser_sends_is_refused_at_the_start(origin: str) -> None:
+    with pytest.raises(InvalidArgument, match="cors_origins"):
+        read_deployment({"gateway": {"cors_origins": [origin]}})
