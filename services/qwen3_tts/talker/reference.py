@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import hashlib
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,6 +23,9 @@ from services.qwen3_tts.talker.speaker import SpeakerEncoder
 
 # What the codec has none of: its decoder is another one.
 _NOT_THERE = ("upsample", "decoder_transformer", "decoder")
+
+# Of recordings, whose frames are some tens of KB.
+KEPT_REFERENCES = 64
 
 Samples = npt.NDArray[np.float32]
 
@@ -44,24 +51,56 @@ class ReferenceEncoder:
         )
         self._device = torch.device(device)
         self._dtype = dtype
+        self._vectors = _Known(self._encode_speaker)
+        self._frames = _Known(self._encode_frames)
 
     def count(self, samples: Samples) -> int:
         """How many frames samples [n] make."""
         return -(-len(samples) // self._samples_per_frame)
 
-    @torch.inference_mode()
     def vector(self, samples: Samples) -> npt.NDArray[np.float32]:
-        """The speaker's vector, float32 [width], of samples [n]."""
+        """The speaker's vector, float32 [width], of samples [n]; not to be written to."""
+        return self._vectors.of(samples)
+
+    def frames(self, samples: Samples) -> npt.NDArray[np.uint16]:
+        """The frames, uint16 [n, groups], of samples; not to be written to."""
+        return self._frames.of(samples)
+
+    @torch.inference_mode()
+    def _encode_speaker(self, samples: Samples) -> npt.NDArray[np.float32]:
         # A copy: what came in a message cannot be written to, which torch minds.
         vector = self._speaker(torch.tensor(samples, device=self._device))
         return np.asarray(vector.float().cpu().numpy(), np.float32)
 
     @torch.inference_mode()
-    def frames(self, samples: Samples) -> npt.NDArray[np.uint16]:
-        """The frames, uint16 [n, groups], of samples."""
+    def _encode_frames(self, samples: Samples) -> npt.NDArray[np.uint16]:
         heard = torch.tensor(samples, device=self._device, dtype=self._dtype)[None, None]
         codes = self._codec.encode(heard).audio_codes[0, : self.groups]
         return np.asarray(codes[:, : self.count(samples)].T.cpu().numpy(), np.uint16)
+
+
+class _Known:
+    """What was made of the recordings that came last: most voices are cloned again and again."""
+
+    def __init__(self, encode: Callable[[Samples], npt.NDArray[Any]]) -> None:
+        self._encode = encode
+        self._known: OrderedDict[bytes, npt.NDArray[Any]] = OrderedDict()
+        self._state = threading.Lock()
+
+    def of(self, samples: Samples) -> npt.NDArray[Any]:
+        """What is made of a recording. Any number of threads may ask."""
+        key = hashlib.blake2b(np.ascontiguousarray(samples).data, digest_size=16).digest()
+        with self._state:
+            if (known := self._known.get(key)) is not None:
+                self._known.move_to_end(key)
+                return known
+        made = self._encode(samples)
+        made.flags.writeable = False
+        with self._state:
+            self._known[key] = made
+            if len(self._known) > KEPT_REFERENCES:
+                self._known.popitem(last=False)
+        return made
 
 
 def _part(config: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:

@@ -47,8 +47,8 @@ class TtsRowTable:
         sides = self.code(on_device(codec.clip(min=0), device))
         sides[self._where(codec < 0)] = 0
         if prompt.vector is not None:
-            vector = torch.from_numpy(prompt.vector).to(sides)
-            sides[self._where(codec == SPEAKER)] = vector
+            # A copy: it may be kept for others, and cannot be written to.
+            sides[self._where(codec == SPEAKER)] = torch.tensor(prompt.vector).to(sides)
         if prompt.frames is not None:
             first = int((prompt.codec[:start] == FRAME).sum())
             count = int((codec == FRAME).sum())

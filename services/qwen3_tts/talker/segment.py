@@ -18,6 +18,9 @@ from services.qwen3_tts.talker.prompt import Prompt
 
 INPUT = "input"
 
+# Encoding a recording takes far longer than features do: from 11 s on it waits with its likes.
+ENCODING_WEIGHT = 4
+
 
 class SpokenText:
     """The `input` of a segment, spoken in a `manner`; then the prompt that was made of it."""
@@ -72,7 +75,7 @@ class SpokenText:
             key,
             partial(self._front_end.prepare, tensors, manner),
             text_bytes=sum(tensor.nbytes for tensor in tensors.values()),
-            media_bytes=0 if reference is None else reference.nbytes,
+            media_bytes=0 if reference is None else ENCODING_WEIGHT * reference.nbytes,
         )
 
     def hold(self, prompt: Prompt) -> None:

@@ -10,6 +10,7 @@ import torch
 
 from antiphon.chunk import Tensors
 from antiphon.errors import FailedPrecondition
+from services.qwen3_tts.talker import reference
 from services.qwen3_tts.talker.reference import ReferenceEncoder
 
 
@@ -28,6 +29,25 @@ def test_vector_and_frames_of_a_recording_equal_the_recorded(
     frames = encoder.frames(heard(recorded))
     assert frames.dtype == np.uint16
     assert frames.tolist() == recorded["reference/codes"].tolist()
+
+
+def test_recording_is_encoded_once_as_long_as_it_is_among_the_last(
+    checkpoints: dict[str, Path], recorded: Tensors, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(reference, "KEPT_REFERENCES", 2)
+    encoder = ReferenceEncoder(checkpoints["base"], torch.float32, "cpu")
+    encoded: list[object] = []
+    encoder._speaker.register_forward_hook(lambda *_: encoded.append(None))
+    one, two, three = (heard(recorded)[start:] for start in range(3))
+    first = encoder.vector(one)
+    assert encoder.vector(one.copy()) is first
+    assert encoder.vector(two).tolist() != first.tolist()
+    assert encoder.vector(one) is first
+    assert len(encoded) == 2
+    encoder.vector(three)
+    assert encoder.vector(one) is first
+    encoder.vector(two)
+    assert len(encoded) == 4
 
 
 def test_encoder_is_refused_when_the_checkpoint_clones_no_voices(

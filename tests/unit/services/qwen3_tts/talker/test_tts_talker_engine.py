@@ -150,6 +150,28 @@ def test_others_speak_while_a_prompt_is_being_made(
     assert frames_of(output)
 
 
+def test_short_recordings_do_not_wait_for_long_ones(
+    odd: tuple[TtsTalkerEngine, OddFrontEnd], labs: dict[str, Lab]
+) -> None:
+    _, front_end = odd
+    base = labs["base"].engine
+    front_end._inner = base._front_end
+    engine = TtsTalkerEngine(base._model, front_end, base._kind, LIMIT)
+    long = np.zeros(12 * 24_000, np.float32)
+    slow = [SegmentKey("slow", number) for number in range(3)]
+    begin(engine, {key: asked("slow", reference_audio=long) for key in slow})
+    assert front_end.began.wait(TIMEOUT_S)
+    case = CASES["codes-2-trailing"]
+    begin(engine, {FIRST: labs["base"].ask(case)})
+    output = SegmentOutput()
+    advance(engine, {FIRST: output})
+    assert frames_of(output) == labs["base"].expected(case)
+    assert all(engine.prepares(key) for key in slow)
+    front_end.go_on.set()
+    for key in slow:
+        engine.release(key)
+
+
 def test_held_segment_costs_nothing_and_goes_on_where_it_was(lab: Lab) -> None:
     questions = {FIRST: lab.ask(CASE), SECOND: lab.ask(CASES["voice-2-whole"])}
     begin(lab.engine, questions)
