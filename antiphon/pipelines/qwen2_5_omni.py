@@ -83,8 +83,7 @@ def talker_example(settings: ExampleSettings) -> MadeUp:
     return made_up
 
 
-# To be `PIPELINE`, and so to be offered, as soon as every stage can be loaded.
-DECLARED = Pipeline(
+PIPELINE = Pipeline(
     name="qwen2_5_omni",
     # The released checkpoints name the first, those that transformers saves the second.
     architectures=("Qwen2_5OmniModel", "Qwen2_5OmniForConditionalGeneration"),

@@ -20,7 +20,7 @@ import ml_dtypes
 import msgspec
 import numpy as np
 
-from antiphon.pipelines.qwen2_5_omni import CODES, DECLARED, PROMPT, TALKER, THINKER, TOKENS
+from antiphon.pipelines.qwen2_5_omni import CODES, PIPELINE, PROMPT, TALKER, THINKER, TOKENS
 from antiphon.runtime.engine import (
     Completed,
     Emitted,
@@ -158,7 +158,7 @@ async def serve(role: str, engine: RowsEngine | SinkEngine, transport: str) -> N
     links = replace(LINKS, transport=transport, slab_bytes=256 << 20, resume_window_s=5.0)
     loaded = LoadedStage(engine, FACTS)
     async with running_stage(
-        loaded, role, pipeline=DECLARED, limits=limits, links=links, outbox_bytes=64 << 20
+        loaded, role, pipeline=PIPELINE, limits=limits, links=links, outbox_bytes=64 << 20
     ) as running:
         print(running.address, flush=True)
         await asyncio.to_thread(sys.stdin.read)

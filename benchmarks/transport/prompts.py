@@ -26,7 +26,7 @@ import grpc
 import msgspec
 import numpy as np
 
-from antiphon.pipelines.qwen2_5_omni import DECLARED, TALKER, THINKER
+from antiphon.pipelines.qwen2_5_omni import PIPELINE, TALKER, THINKER
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.stubs import stage_stub
@@ -145,7 +145,7 @@ class Pair:
                 edge=edge.name,
                 destinations=[to_talker if TALKER in edge.consumers else to_reply],
             )
-            for edge in DECLARED.outputs(role)
+            for edge in PIPELINE.outputs(role)
         ]
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import io
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import Protocol
 
 import numpy as np
 import numpy.typing as npt
@@ -14,7 +15,7 @@ from truth import Truth
 import antiphon
 from antiphon import ChunkPolicy, Delivery, FinishReason, SamplingRequest
 from antiphon.conversation import AudioPart, Conversation, ImagePart, VideoPart
-from antiphon.testing.qwen3_omni.reference import Case, ReferenceOutput
+from antiphon.testing.qwen3_omni.reference import ReferenceOutput
 
 AUDIO_TOLERANCE = 1e-4
 RATE = 16_000
@@ -30,6 +31,21 @@ class Answer:
     samples: npt.NDArray[np.float32]
     finished: antiphon.Finished
     audio_deltas: int
+
+
+class AskedCase(Protocol):
+    """What a case of any family's reference has."""
+
+    @property
+    def conversation(self) -> Conversation: ...
+    @property
+    def voice(self) -> str: ...
+    @property
+    def audio(self) -> bool: ...
+    @property
+    def thinker_max_tokens(self) -> int: ...
+    @property
+    def talker_max_tokens(self) -> int: ...
 
 
 def messages(case: Conversation) -> list[antiphon.Message]:
@@ -54,13 +70,16 @@ def messages(case: Conversation) -> list[antiphon.Message]:
 
 async def ask(
     client: antiphon.AsyncClient,
-    case: Case,
+    case: AskedCase,
     *,
     groups: int,
     delivery: Delivery | None = None,
     policy: ChunkPolicy | None = None,
+    seed: int | None = None,
+    talker: SamplingRequest | None = None,
 ) -> Answer:
-    """Send a case through the services, greedily."""
+    """Send a case through the services: greedily, but for what `talker` says of its sampling."""
+    greedy = SamplingRequest(temperature=0.0, max_tokens=case.talker_max_tokens)
     ids: list[int] = []
     text, codes, samples, deltas = "", b"", b"", 0
     finished = None
@@ -69,7 +88,8 @@ async def ask(
         modalities=("text", "audio") if case.audio else ("text",),
         voice=case.voice,
         max_tokens=case.thinker_max_tokens,
-        sampling={"talker": SamplingRequest(temperature=0.0, max_tokens=case.talker_max_tokens)},
+        sampling={"talker": replace(greedy, **talker.given()) if talker else greedy},
+        seed=seed,
         delivery=delivery,
         chunk_policy=policy,
         include_ids=True,

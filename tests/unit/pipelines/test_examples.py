@@ -11,13 +11,13 @@ import numpy as np
 import pytest
 
 from antiphon.errors import FailedPrecondition
+from antiphon.pipelines import qwen2_5_omni
 from antiphon.pipelines.examples import (
     ExampleSettings,
     TimedChunk,
     conversation,
     random_codes,
 )
-from antiphon.pipelines.qwen2_5_omni import DECLARED
 from antiphon.pipelines.qwen3_omni import (
     PIPELINE,
     SpecialIds,
@@ -116,7 +116,7 @@ def test_talkers_example_has_rows_of_the_checkpoints_width_when_it_speaks_from_r
     placeholders = {"audio_token_index": 50, "image_token_index": 51, "video_token_index": 52}
     config = {"thinker_config": placeholders, "talker_config": {"embedding_size": 3}}
     (tmp_path / "config.json").write_text(json.dumps(config))
-    example = DECLARED.stage("talker").example
+    example = qwen2_5_omni.PIPELINE.stage("talker").example
     assert example
     told, prompt, *reply = example(replace(SETTINGS, model_dir=tmp_path))(0)
     sent_in_order([prompt, *reply], first={"prompt": 1})
@@ -125,7 +125,7 @@ def test_talkers_example_has_rows_of_the_checkpoints_width_when_it_speaks_from_r
     assert prompt.chunk.tensors["rows"].shape == (6, 3)
     assert [len(timed.chunk.tensors.get("rows", ())) for timed in reply] == [1, 1, 1, 1, 0]
     for timed in (told, prompt, *reply):
-        DECLARED.edge(timed.chunk.edge).check(timed.chunk.tensors)
+        qwen2_5_omni.PIPELINE.edge(timed.chunk.edge).check(timed.chunk.tensors)
     with pytest.raises(FailedPrecondition, match="width"):
         example(SETTINGS)
 

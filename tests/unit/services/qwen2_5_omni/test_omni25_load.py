@@ -14,7 +14,7 @@ import torch
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
-from antiphon.pipelines.qwen2_5_omni import CODES, DECLARED, TALKER, TOKEN2WAV, VOICES_FILE
+from antiphon.pipelines.qwen2_5_omni import CODES, PIPELINE, TALKER, TOKEN2WAV, VOICES_FILE
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings
 from antiphon.segment import FinishReason
 from antiphon.testing.drive_engine import run_segment
@@ -34,7 +34,7 @@ class Hostile:
 
 
 def load(role: str, directory: Path, **settings: Any) -> LoadedStage:
-    return load_stage(DECLARED, role, directory, StageConfig(slots=2, **settings))
+    return load_stage(PIPELINE, role, directory, StageConfig(slots=2, **settings))
 
 
 @pytest.fixture
