@@ -240,8 +240,10 @@ class ThinkerEngine:
         self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
     ) -> None:
         """Let rows of the prompt that are there go to whoever needs them, so many in a step."""
+        if not segment.wants_rows(generation) or generation.all_rows_sent:
+            return
         positions = generation.rows_due(ROWS_AT_ONCE)
-        if len(positions) and segment.wants_rows(generation):
+        if len(positions):
             rows = self._to_host.copy(self._model.row_store.take(generation.placed(), positions))
             generation.rows_sent(len(positions))
             last = generation.all_rows_sent

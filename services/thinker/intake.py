@@ -10,12 +10,15 @@ from antiphon.chunk import Tensors
 from antiphon.conversation import from_tensors
 from antiphon.errors import InvalidArgument
 from antiphon.runtime.engine import InputChunk
-from services.preparation import Preparations
+from services.preparation import LARGE_MEDIA_BYTES, Preparations
 from services.text.detokenizer import Detokenizer, Vocabulary
 from services.text.logprobs import ReplyLogprobs
 from services.text.stopping import ReplyText
 from services.thinker.prompt import Ids, PreparedPrompt, PromptFactory
 from services.thinker.segment import INPUT, PROMPT, TEXT, TOKENS, G, Positions, ThinkerSegment
+
+SEEN = ("image.", "video.")
+"""What the tensors of files to decode are called."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +64,9 @@ class PromptIntake:
         make = partial(self._make, tensors, speaks=speaks)
         text_bytes = tensors["messages"].nbytes if "messages" in tensors else 0
         media_bytes = sum(tensor.nbytes for tensor in tensors.values()) - text_bytes
+        if self.prompts.patches and any(name.startswith(SEEN) for name in tensors):
+            # A small file may have very many pixels.
+            media_bytes = max(media_bytes, LARGE_MEDIA_BYTES)
         segment.preparation = preparations.begin(
             segment.key, make, text_bytes=text_bytes, media_bytes=media_bytes
         )

@@ -163,13 +163,13 @@ class ThinkerModel:
         self, feeds: Sequence[ThinkerFeed], index: Offsets, tapped: Tensor, embedded: Tensor
     ) -> Tensor:
         """Keep the rows at this index of the batch, of all `feeds`; [n, hidden]."""
-        where = torch.from_numpy(index).to(self.device)
+        where = on_device(index, self.device)
         rows = tapped[where]
         if not len(index):
             return rows
         if self._with_words:
             ids = np.concatenate([each.ids[each.tapped] for each in feeds])
-            words = torch.from_numpy(~is_media(ids, self._special)).to(self.device)
+            words = on_device(~is_media(ids, self._special), self.device)
             rows = rows + embedded[where] * words[:, None]
         slots = np.repeat([each.slot for each in feeds], [len(each.tapped) for each in feeds])
         self.row_store.put(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import threading
+from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from omni25_thinker_lab import (
     CONVERSATIONS,
     MAX_TOKENS,
@@ -33,8 +37,11 @@ from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
 from antiphon.testing.margins import LOGPROB_TOLERANCE
 from antiphon.testing.qwen2_5_omni.reference import Omni25Reference
 from antiphon.wire.logprobs import logprobs_from_tensors
+from services.lm.graphs import Eager, RowFunction
 from services.qwen2_5_omni.thinker.load import load, load_intake
 from services.thinker.engine import ThinkerEngine
+from services.thinker.patches import VisualPatches
+from services.thinker.vision import Visual
 
 TEXT_ONLY = frozenset({TEXT})
 
@@ -108,6 +115,34 @@ def test_eight_in_company_draw_what_each_draws_alone(engine: ThinkerEngine) -> N
     seeds = [ids_of(run_segment(engine, *segment(CONVERSATIONS["text"][0], temperature=1.0,
                                                  seed=seed))) for seed in range(2)]  # fmt: skip
     assert seeds[0] != seeds[1]
+
+
+def test_answers_are_the_same_when_steps_run_by_bucket(
+    omni25_directory: Path, answers: dict[str, Answer]
+) -> None:
+    """Replies behind images go by other positions than those of their slots."""
+    runs: list[int] = []
+
+    def bucketing(
+        function: RowFunction, buffers: Sequence[torch.Tensor], least: int
+    ) -> RowFunction:
+        def recorded(*rows: torch.Tensor) -> tuple[torch.Tensor, ...]:
+            runs.append(len(rows[0]))
+            return function(*rows)
+
+        return Eager(recorded, buffers, least)
+
+    engine = load(omni25_directory, StageConfig(slots=8), bucketing).engine
+    together = {SegmentKey("bucket", at): SegmentOutput() for at in range(len(answers))}
+    for key, wanted in zip(together, answers.values(), strict=True):
+        settings, (chunk,) = segment(wanted.asked)
+        engine.admit(key, settings)
+        engine.accept(key, chunk)
+    runs.clear()
+    advance(engine, together)
+    for out, wanted in zip(together.values(), answers.values(), strict=True):
+        assert_equal(out, wanted)
+    assert max(runs) == 8
 
 
 @pytest.mark.parametrize("steps", [0, 1, 2, 4, 9])
@@ -216,6 +251,23 @@ def test_recording_is_refused_when_the_reference_would_cut_it_off(engine: Thinke
     failed = run_segment(engine, *segment(asked, outputs=TEXT_ONLY)).failed
     assert failed is not None
     assert (failed.error.code, failed.error.field) == (ErrorCode.INVALID_ARGUMENT, "audio.1")
+
+
+def test_images_are_decoded_where_large_inputs_are_prepared(omni25_directory: Path) -> None:
+    """Whatever the size of their files, or small prompts would wait for them."""
+    engine = load(omni25_directory, StageConfig(slots=1)).engine
+    assert isinstance(engine, ThinkerEngine)
+    prompts = engine._intake.prompts
+    cut, threads = prompts.patches, []
+
+    def noted(visual: Visual) -> VisualPatches:
+        threads.append(threading.current_thread().name)
+        assert cut is not None
+        return cut(visual)
+
+    engine._intake = replace(engine._intake, prompts=replace(prompts, patches=noted))
+    run_segment(engine, *segment(CONVERSATIONS["image"][0], max_tokens=1))
+    assert threads == ["prepare media"]
 
 
 def test_broken_image_fails_its_segment_alone(
