@@ -84,7 +84,7 @@ async def test_door_stands_whatever_comes_through_it(
         if "/" in seed:
             await _run((seed,), door)
             return
-        before = await _left(door)
+        before = await left(door)
         number, resident = 0, 0
         while number <= WARM_UP_ROUNDS or asyncio.get_running_loop().time() < until:
             for kind, count in batch.items():
@@ -95,7 +95,7 @@ async def test_door_stands_whatever_comes_through_it(
                 resident = _resident_bytes()
                 tracemalloc.start()
         where = f"seed {seed}, after {number} rounds"
-        await _check_left(door, before, where)
+        await check_left(door, before, where)
         kept = _kept_bytes()
         grown = _resident_bytes() - resident
         cases = number * sum(batch.values())
@@ -104,10 +104,10 @@ async def test_door_stands_whatever_comes_through_it(
         assert grown < MAX_GROWTH_BYTES, f"{where}: {grown >> 20} MiB more"
 
 
-async def _check_left(door: Door, before: tuple[Counter[str], int], where: str) -> None:
+async def check_left(door: Door, before: tuple[Counter[str], int], where: str) -> None:
     """No calls, no more tasks and descriptors than before; what ends by itself is waited for."""
     tasks, descriptors = before
-    _, descriptors_now = await _left(door)
+    _, descriptors_now = await left(door)
     assert not door.gateway.calls._live, where
     assert not [each.role for each in door.gateway.stages if each._holders], where
     while more := _tasks() - tasks:
@@ -146,7 +146,7 @@ async def test_grpc_door_stands_whatever_bytes_come_through_it(
         _let_it_take_all(door)
         method = channel.unary_stream("/antiphon.v1.SpeechService/Generate")
         await channel.channel_ready()
-        before = await _left(door)
+        before = await left(door)
         for number in range(CASES_OF_GRPC):
             if number == WARM_UP_CASES_OF_GRPC:
                 tracemalloc.start()
@@ -166,7 +166,7 @@ async def test_grpc_door_stands_whatever_bytes_come_through_it(
         answers.clear()
         door.fakes.reset()
         where = f"seed {seed}, after {CASES_OF_GRPC} messages"
-        await _check_left(door, before, where)
+        await check_left(door, before, where)
         kept = _kept_bytes()
         print(f"{where}: {kept >> 10} KiB kept")
         assert kept < MAX_KEPT_BYTES, f"{where}: {kept >> 10} KiB are kept"
@@ -256,7 +256,7 @@ def _tasks() -> Counter[str]:
     return Counter(map(_work_of, asyncio.all_tasks()))
 
 
-async def _left(door: Door) -> tuple[Counter[str], int]:
+async def left(door: Door) -> tuple[Counter[str], int]:
     """Tasks and descriptors when nothing goes on; one honest request has gone through."""
     assert (await door.chat()).status_code == 200
     await door.gateway.calls.wait_idle()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import msgspec
@@ -13,6 +13,7 @@ from gateway.doors.http.errors import ErrorAnswer
 from gateway.doors.http.listings import ModelCard, ModelList, VersionCard, VoiceList
 from gateway.doors.http.stage_sampling import body_type
 from gateway.fleet.health import HealthReport
+from gateway.outputs import OUTPUTS
 
 REFERENCE = "#/components/schemas/{name}"
 JSON, EVENTS = "application/json", "text/event-stream"
@@ -35,17 +36,18 @@ class _Listing:
     path: str
     summary: str
     answers: Mapping[str, type[msgspec.Struct] | None]
-    # Names of parameters in the query, all optional.
-    query: tuple[str, ...] = ()
+    # Parameters in the query, all optional, and the values that each may have; none: any.
+    query: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     in_path: tuple[str, ...] = ()
 
 
+_OUTPUT = {"output": tuple(sorted(OUTPUTS))}
 LISTINGS = (
     _Listing("/v1/models", "The served model.", {JSON: ModelList}),
-    _Listing("/v1/models/{name}", "The served model, by name.", {JSON: ModelCard}, (), ("name",)),
-    _Listing("/v1/audio/voices", "The voices of the model.", {JSON: VoiceList}, ("model",)),
+    _Listing("/v1/models/{name}", "The served model, by name.", {JSON: ModelCard}, {}, ("name",)),
+    _Listing("/v1/audio/voices", "The voices of the model.", {JSON: VoiceList}, {"model": ()}),
     _Listing("/version", "The version of antiphon.", {JSON: VersionCard}),
-    _Listing("/health", "Whether all is served, and why not.", {JSON: HealthReport}, ("output",)),
+    _Listing("/health", "Whether all is served, and why not.", {JSON: HealthReport}, _OUTPUT),
     _Listing("/metrics", "Metrics for Prometheus.", {"text/plain": None}),
 )
 
@@ -81,7 +83,7 @@ def _document(doors: Mapping[str, DoorMessages], sampling_stages: tuple[str, ...
         operation = _operation(listing.path, listing.summary, listing.answers)
         operation["parameters"] = [
             *(_parameter(name, "path") for name in listing.in_path),
-            *(_parameter(name, "query") for name in listing.query),
+            *(_parameter(name, "query", choices) for name, choices in listing.query.items()),
         ]
         paths[listing.path] = {"get": operation}
     return msgspec.json.encode(
@@ -118,10 +120,10 @@ def _schema(kind: type[msgspec.Struct]) -> dict[str, str]:
     return {"$ref": REFERENCE.format(name=kind.__name__)}
 
 
-def _parameter(name: str, place: str) -> dict[str, Any]:
-    return {
-        "name": name,
-        "in": place,
-        "required": place == "path",
-        "schema": {"type": "string", "minLength": 1} if place == "path" else {"type": "string"},
-    }
+def _parameter(name: str, place: str, choices: tuple[str, ...] = ()) -> dict[str, Any]:
+    schema: dict[str, Any] = {"type": "string"}
+    if place == "path":
+        schema["minLength"] = 1
+    if choices:
+        schema["enum"] = choices
+    return {"name": name, "in": place, "required": place == "path", "schema": schema}

@@ -1,0 +1,99 @@
+"""What the OpenAPI document says holds, whatever is asked: schemathesis makes the requests."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from typing import Any
+
+import pytest
+from fake_stages import THINKER
+from gateway_door import MESSAGES, MODEL, Door, open_door
+from hypothesis import HealthCheck, Phase, given, settings
+from test_door_fuzz import check_left, left
+
+schemathesis = pytest.importorskip("schemathesis")
+
+EXAMPLES = 10
+"""Of each operation and mode: good requests as far as the document knows, and bad ones."""
+REPAIRS = 8
+"""Times that a refused request is sent again without what it was refused for."""
+GOOD: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "input": "Read this."}
+
+
+@pytest.mark.parametrize("reads_aloud", [False, True], ids=["answers", "reads-aloud"])
+async def test_requests_that_the_document_allows_or_not_are_answered_as_it_says(
+    reads_aloud: bool,
+) -> None:
+    async with open_door(probe_timeout_s=60.0) as door:
+        door.gateway.stages[THINKER].require().reads_aloud = reads_aloud
+        before = await left(door)
+        answered = await asyncio.to_thread(ask_everything, door, reads_aloud)
+        door.fakes.reset()
+        await check_left(door, before, "after all operations")
+    # The good ones are not all refused, or nothing was seen of the answers.
+    unanswered = {path for path, count in answered.items() if not count}
+    # Names of models at random are all unknown.
+    assert unanswered <= {"/v1/models/{name}"}
+
+
+def repaired(body: Any, answer: Any) -> bool:
+    """Give the field that was refused a good value, or take it away. Whether there was one."""
+    if answer.status_code not in (400, 404) or not isinstance(body, dict):
+        return False
+    field = re.match(r"\w*", answer.json()["error"]["param"] or "")[0]
+    if field not in body:
+        return False
+    del body[field]
+    body |= {name: value for name, value in GOOD.items() if name == field}
+    return True
+
+
+def ask_everything(door: Door, reads_aloud: bool) -> dict[str, int]:
+    """Ask at every operation, or at the one for models that read aloud; how many requests of each
+    path had a good answer."""
+    from schemathesis.checks import not_a_server_error
+    from schemathesis.generation import GenerationMode
+    from schemathesis.specs.openapi.checks import (
+        content_type_conformance,
+        response_schema_conformance,
+        status_code_conformance,
+    )
+
+    checks = [
+        not_a_server_error,
+        status_code_conformance,
+        content_type_conformance,
+        response_schema_conformance,
+    ]
+    api = schemathesis.openapi.from_url(f"{door.url}/openapi.json")
+    good: dict[str, int] = {}
+    for found in api.get_all_operations():
+        operation = found.ok()
+        if reads_aloud != (operation.path == "/v1/audio/speech"):
+            continue
+        good[operation.path] = 0
+        for mode in (GenerationMode.POSITIVE, GenerationMode.NEGATIVE):
+            if mode is GenerationMode.NEGATIVE and operation.method == "get":
+                continue
+
+            @given(case=operation.as_strategy(generation_mode=mode))
+            @settings(
+                max_examples=EXAMPLES,
+                derandomize=True,
+                database=None,
+                deadline=None,
+                phases=[Phase.generate],
+                suppress_health_check=list(HealthCheck),
+            )
+            def ask(case: Any) -> None:
+                # Asked for an output that there is not, its 503 is the answer.
+                wanted = checks[1:] if case.path == "/health" else checks
+                for _ in range(REPAIRS):
+                    answer = case.call_and_validate(checks=wanted, timeout=60)
+                    good[case.path] += answer.status_code == 200
+                    if not repaired(case.body, answer):
+                        break
+
+            ask()
+    return good
