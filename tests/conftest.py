@@ -11,17 +11,17 @@ ask_for_equal_digits()
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
-    """`--thinker-engine`: what the thinker runs on where real services are started.
+    """`--stage-engine`: what stages run on that can run on vLLM, where real services are started.
 
     `--fuzz-seed`, `--fuzz-seconds`: what the fuzz of the door begins with, and for how long.
     """
-    parser.addoption("--thinker-engine", choices=("torch", "vllm"), default="torch")
+    parser.addoption("--stage-engine", choices=("torch", "vllm"), default="torch")
     parser.addoption("--fuzz-seed", default="1", help="or one case as a failure names it")
     parser.addoption("--fuzz-seconds", type=float, default=30.0)
 
 
 def pytest_configure(config: pytest.Config) -> None:
     """With vLLM: what an engine that has died leaves to the collector is vLLM's own."""
-    if config.getoption("--thinker-engine") == "vllm":
+    if config.getoption("--stage-engine") == "vllm":
         ignored = r"ignore:Unclosed context <zmq:ResourceWarning"
         config.addinivalue_line("filterwarnings", ignored)

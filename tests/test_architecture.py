@@ -28,11 +28,15 @@ MAX_LINES = 400
 SOURCES = {".py", ".proto", ".yaml", ".tpl", ".txt"}
 SHARED = (
     "antiphon",
+    "Makefile",
     "gateway",
+    "gateway/Dockerfile",
     "helm/antiphon/templates",
     "helm/antiphon/values.yaml",
     "proto",
+    "pyproject.toml",
     "services/*.py",
+    "services/Dockerfile",
     "services/lm",
     "services/text",
     "services/vllm",
@@ -41,6 +45,7 @@ SHARED = (
     "tools/demo",
     "tools/launcher",
     "tools/load",
+    "tools/vllm_cpu",
 )
 """Where no family and no stage may be named; what is a family's own within is left out."""
 NAMES_WITHOUT_MEANING = {
@@ -173,7 +178,7 @@ def _files_of(root: Path, place: str) -> Iterator[Path]:
         for file in [path] if path.is_file() else sorted(path.rglob("*")):
             name = file.relative_to(root).as_posix()
             if (
-                file.suffix in SOURCES
+                (file == path or file.suffix in SOURCES)
                 and name not in own
                 and not name.startswith("antiphon/v1/")
                 and not re.match(r"antiphon/testing/\w+/", name)
@@ -202,14 +207,20 @@ def test_names_of_families_are_found_where_they_are_planted(tmp_path: Path, plac
         "contract.proto": ("// Of the talker only.", {"talker"}),
         "values.yaml": ("stages: {talker: {}}", {"talker"}),
         "helpers.tpl": ('{{- if eq $role "thinker" }}', {"thinker"}),
+        "Makefile": ("ENGINES := thinker", {"thinker"}),
+        "Dockerfile": ("# The talker's.", {"talker"}),
+        "pyproject.toml": ("# What the talker needs.", {"talker"}),
         "harmless.py": ("message.codes = text or audio  # stalkers of code", set()),
     }
-    one_kind = Path(place).suffix
-    folder = tmp_path / (Path(place).parent if one_kind else place)
+    is_folder = (ROOT / place).is_dir()
+    folder = tmp_path / (place if is_folder else Path(place).parent)
     folder.mkdir(parents=True, exist_ok=True)
-    if one_kind:
-        fits = Path(place).name
-        planted = {name: each for name, each in planted.items() if fnmatch(name, fits)}
+    planted = {
+        name: each
+        for name, each in planted.items()
+        if (Path(name).suffix in SOURCES if is_folder else fnmatch(name, Path(place).name))
+    }
+    assert planted
     for name, (source, _) in planted.items():
         (folder / name).write_text(source)
     found = {Path(name).name: named for name, named in _families_named_in(tmp_path, place).items()}

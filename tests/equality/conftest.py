@@ -1,7 +1,7 @@
 """Checkpoints of two shapes, the reference on each, and the real services on each.
 
 The services run as four processes for the whole suite; requests go through the
-gateway's gRPC door with ids and codec frames included. `--thinker-engine vllm` puts the
+gateway's gRPC door with ids and codec frames included. `--stage-engine vllm` puts the
 thinker on its other engine.
 """
 
@@ -37,7 +37,7 @@ ENGINE_ARGS: dict[str, dict[str, Any]] = {
 @pytest.fixture(scope="session")
 def thinker_engine(request: pytest.FixtureRequest) -> str:
     """The thinker's engine, from the command line."""
-    return str(request.config.getoption("--thinker-engine"))
+    return str(request.config.getoption("--stage-engine"))
 
 
 @pytest.fixture(scope="session", params=list(CHECKPOINTS["torch"]))

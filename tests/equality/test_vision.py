@@ -35,7 +35,7 @@ pytestmark = [
 @pytest.fixture(autouse=True)
 def sees(thinker_engine: str) -> None:
     if thinker_engine != "vllm":
-        pytest.skip("only --thinker-engine vllm sees")
+        pytest.skip("only --stage-engine vllm sees")
 
 
 # Not 0 first: where speech ends at its first draw Hugging Face raises.
