@@ -1,4 +1,4 @@
-"""Edges to and from the client that pipelines have alike."""
+"""Edges that pipelines have alike."""
 
 from __future__ import annotations
 
@@ -44,6 +44,30 @@ def text_edge(producer: str) -> Edge:
         ),
         counted_by="ids",
         pace_s=TOKEN_PACE_S,
+    )
+
+
+def frames_edge(
+    name: str,
+    producer: str,
+    consumer: str,
+    *,
+    rate_hz: float,
+    groups: int = VARIES,
+    primed: bool = False,
+) -> Edge:
+    """Codec frames, of so many codes each: grouped by the chunk policy, and governed by credit."""
+    return Edge(
+        name,
+        producer,
+        (consumer,),
+        "codec frame",
+        (TensorSpec(name, "uint16", (VARIES, groups)),),
+        counted_by=name,
+        grouped=True,
+        governed=True,
+        rate_hz=rate_hz,
+        primed=primed,
     )
 
 

@@ -21,7 +21,13 @@ import numpy as np
 
 from antiphon.chunk import Chunk
 from antiphon.errors import FailedPrecondition
-from antiphon.pipelines.edges import TOKEN_PACE_S, audio_edge, conversation_edge, text_edge
+from antiphon.pipelines.edges import (
+    TOKEN_PACE_S,
+    audio_edge,
+    conversation_edge,
+    frames_edge,
+    text_edge,
+)
 from antiphon.pipelines.examples import (
     ExampleSettings,
     MadeUp,
@@ -121,17 +127,7 @@ PIPELINE = Pipeline(
             counted_by="rows",
             pace_s=TOKEN_PACE_S,
         ),
-        Edge(
-            CODES,
-            TALKER,
-            (TOKEN2WAV,),
-            "codec frame",
-            (TensorSpec("codes", "uint16", (VARIES, 1)),),
-            counted_by="codes",
-            grouped=True,
-            governed=True,
-            rate_hz=CODE_RATE_HZ,
-        ),
+        frames_edge(CODES, TALKER, TOKEN2WAV, rate_hz=CODE_RATE_HZ, groups=1),
         audio_edge(TOKEN2WAV, CODES),
     ),
     # A part of a block makes no audio.

@@ -20,7 +20,13 @@ import numpy.typing as npt
 
 from antiphon.chunk import Chunk
 from antiphon.errors import FailedPrecondition
-from antiphon.pipelines.edges import TOKEN_PACE_S, audio_edge, conversation_edge, text_edge
+from antiphon.pipelines.edges import (
+    TOKEN_PACE_S,
+    audio_edge,
+    conversation_edge,
+    frames_edge,
+    text_edge,
+)
 from antiphon.pipelines.examples import (
     ExampleSettings,
     MadeUp,
@@ -109,18 +115,7 @@ PIPELINE = Pipeline(
             counted_by="ids",
             pace_s=TOKEN_PACE_S,
         ),
-        Edge(
-            "codes",
-            TALKER,
-            (CODE2WAV,),
-            "codec frame",
-            (TensorSpec("codes", "uint16", (VARIES, VARIES)),),
-            counted_by="codes",
-            grouped=True,
-            governed=True,
-            rate_hz=12.5,
-            primed=True,
-        ),
+        frames_edge("codes", TALKER, CODE2WAV, rate_hz=12.5, primed=True),
         audio_edge(CODE2WAV, "codes"),
     ),
 )

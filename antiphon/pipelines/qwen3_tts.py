@@ -10,9 +10,9 @@ then prime code2wav.
 from __future__ import annotations
 
 from antiphon.options import Option, OptionKind
-from antiphon.pipelines.edges import audio_edge, conversation_edge
+from antiphon.pipelines.edges import audio_edge, conversation_edge, frames_edge
 from antiphon.pipelines.examples import conversation, random_codes
-from antiphon.pipelines.graph import VARIES, Edge, Pipeline, StageSpec, TensorSpec
+from antiphon.pipelines.graph import Pipeline, StageSpec
 
 TALKER, CODE2WAV = "talker", "code2wav"
 
@@ -64,18 +64,7 @@ PIPELINE = Pipeline(
     edges=(
         conversation_edge(TALKER),
         # Those of a reference recording come first, to prime.
-        Edge(
-            "codes",
-            TALKER,
-            (CODE2WAV,),
-            "codec frame",
-            (TensorSpec("codes", "uint16", (VARIES, VARIES)),),
-            counted_by="codes",
-            grouped=True,
-            governed=True,
-            rate_hz=FRAME_RATE_HZ,
-            primed=True,
-        ),
+        frames_edge("codes", TALKER, CODE2WAV, rate_hz=FRAME_RATE_HZ, primed=True),
         audio_edge(CODE2WAV, frames="codes"),
     ),
 )

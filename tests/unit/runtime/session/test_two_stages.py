@@ -77,17 +77,20 @@ def test_chunks_larger_than_the_window_and_whole_delivery_go_through(
         assert stages.heard[-1].segment_finished
 
 
+POLICIES = st.builds(
+    ChunkPolicy,
+    first=st.integers(1, 9),
+    ramp=st.lists(st.integers(1, 9), max_size=3).map(tuple),
+    steady=st.integers(1, 20),
+)
+
+
 @settings(max_examples=150, deadline=None)
 @given(
     frames=st.integers(0, 60),
     window=st.integers(1, 12),
     ahead=st.integers(1, 80),
-    policy=st.builds(
-        ChunkPolicy,
-        first=st.integers(1, 9),
-        ramp=st.lists(st.integers(1, 9), max_size=3).map(tuple),
-        steady=st.integers(1, 20),
-    ),
+    policy=POLICIES,
     order=st.lists(st.integers(0, 6), min_size=50, max_size=300),
 )
 def test_nothing_is_lost_or_stuck_and_the_bound_holds_in_any_order(
@@ -149,12 +152,7 @@ def test_consumer_makes_whole_groups_when_chunks_end_its_look_ahead_later(look_a
     window=st.integers(1, 12),
     ahead=st.integers(1, 80),
     look_ahead=st.integers(1, 20),
-    policy=st.builds(
-        ChunkPolicy,
-        first=st.integers(1, 9),
-        ramp=st.lists(st.integers(1, 9), max_size=3).map(tuple),
-        steady=st.integers(1, 20),
-    ),
+    policy=POLICIES,
     order=st.lists(st.integers(0, 6), max_size=200),
 )
 def test_nothing_is_stuck_when_windows_are_smaller_than_the_look_ahead(
