@@ -208,6 +208,10 @@ class FrameEngine(ABC, Generic[Segment]):
         if segment.slot is not None:
             self._frame_model.give_slot_back(segment.slot, segment.doubtful)
 
+    def so_far(self, key: SegmentKey) -> Completed:
+        """What the segment has cost until now."""
+        return _cost(self._segments[key], FinishReason.CANCELLED)
+
     def going(self, held: Collection[SegmentKey]) -> list[Segment]:
         """Those that have not ended and are not held."""
         return [each for each in self._segments.values() if not each.ended and each.key not in held]
@@ -217,8 +221,13 @@ class FrameEngine(ABC, Generic[Segment]):
         segment.ended = True
         return [
             Emitted(segment.key, self.edge, segment.frames, finish_reason=reason),
-            Completed(segment.key, reason, segment.prompt.prompt_rows or 0, segment.frames),
+            _cost(segment, reason),
         ]
+
+
+def _cost(segment: FrameSegment[Any], reason: FinishReason) -> Completed:
+    """What a segment took and gave."""
+    return Completed(segment.key, reason, segment.prompt.prompt_rows or 0, segment.frames)
 
 
 def take_parts(segments: Collection[FrameSegment[Prompt]]) -> list[PromptPart[Prompt]]:

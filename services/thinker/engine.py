@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
 
-from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
+from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
 from antiphon.transport.device_edge import ToHost
 from services.isolation import together
@@ -126,6 +126,10 @@ class ThinkerEngine:
                 with self._alone(segment, events):
                     events += self._begin(segment, prompt.result())
         return events
+
+    def so_far(self, key: SegmentKey) -> Completed:
+        """What the segment has cost until now."""
+        return self._segments[key].so_far()
 
     @torch.inference_mode()
     def release(self, key: SegmentKey) -> None:

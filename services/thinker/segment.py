@@ -143,6 +143,17 @@ class ThinkerSegment(Generic[G]):
     def complete(self, generation: G, finish: FinishReason) -> Completed:
         """Ends the segment: what it took and gave."""
         self.ended = True
+        return self.cost(finish, generation)
+
+    def so_far(self) -> Completed:
+        """What it has taken and given until it is cancelled, which is now."""
+        reason = FinishReason.CANCELLED
+        if self.generation is None:
+            return Completed(self.key, reason, 0, 0)
+        return self.cost(reason, self.generation)
+
+    def cost(self, finish: FinishReason, generation: G) -> Completed:
+        """What it took and gave."""
         return Completed(
             self.key,
             finish,

@@ -13,8 +13,8 @@ from functools import partial
 
 from antiphon.chunk import Tensor
 from antiphon.errors import FailedPrecondition, ResourceExhausted
-from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
-from antiphon.segment import SegmentKey
+from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
+from antiphon.segment import FinishReason, SegmentKey
 from antiphon.transport.device_edge import ToHost
 from services.isolation import alone, together
 from services.lm.graphs import Bucketing
@@ -120,6 +120,10 @@ class VocoderEngine:
             if segment.can_step:
                 self._ready[segment.key] = None
         return events
+
+    def so_far(self, key: SegmentKey) -> Completed:
+        """What the segment has cost until now."""
+        return self._segments[key].cost(FinishReason.CANCELLED)
 
     def release(self, key: SegmentKey) -> None:
         """Forget the segment and free its slot."""

@@ -102,8 +102,12 @@ class VocoderSegment:
             self.samples += len(tensors["samples"])
         if finish_reason:
             self.over = True
-            events.append(Completed(self.key, finish_reason, self.frames, self.samples))
+            events.append(self.cost(finish_reason))
         return events
+
+    def cost(self, reason: FinishReason) -> Completed:
+        """What it took and gave."""
+        return Completed(self.key, reason, self.frames, self.samples)
 
     def check_order(self, chunk: InputChunk) -> None:
         """Raise unless the chunk is on the one input edge and follows on the last."""

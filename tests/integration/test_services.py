@@ -6,6 +6,7 @@ import asyncio
 import os
 import signal
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from pathlib import Path
 
 import grpc
@@ -26,7 +27,7 @@ from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.stubs import stage_stub
-from gateway.calls.events import AudioProduced, Event, TextProduced
+from gateway.calls.events import AudioProduced, Event, SegmentFinished, TextProduced
 from gateway.calls.order import Order
 from gateway.server import Gateway
 from tools.launcher.launcher import Launcher, Running
@@ -136,22 +137,28 @@ async def test_audio_alone_is_what_comes_with_the_text(client: antiphon.AsyncCli
     assert alone.usage.completion_audio_frames == both.usage.completion_audio_frames
 
 
-async def test_segments_in_a_row_on_one_session_are_like_one_each(running: Running) -> None:
-    """No door does this yet: the gateway's own calls on the real stages."""
+@asynccontextmanager
+async def own_gateway(running: Running) -> AsyncIterator[Gateway]:
+    """A gateway of the test's own on the real stages, for calls that no door makes."""
     stages = {
         role: StageConfig(addresses=(each.address,))
         for role, each in running.processes.items()
         if role in ROLES
     }
     listen = {"http_listen": "127.0.0.1:0", "grpc_listen": "127.0.0.1:0"}
-    greedy = SamplingRequest(temperature=0.0, max_tokens=16)
-
-    def order(text: str) -> Order:
-        message = ConversationMessage("user", (TextPart(text),))
-        return Order(messages=(message,), sampling={"": greedy, "talker": greedy})
-
     async with Gateway(Deployment(stages=stages, gateway=GatewayConfig(**listen))) as gateway:
         await gateway.wait_ready()
+        yield gateway
+
+
+def order(text: str, max_tokens: int = 16) -> Order:
+    greedy = SamplingRequest(temperature=0.0, max_tokens=max_tokens)
+    message = ConversationMessage("user", (TextPart(text),))
+    return Order(messages=(message,), sampling={"": greedy, "talker": greedy})
+
+
+async def test_segments_in_a_row_on_one_session_are_like_one_each(running: Running) -> None:
+    async with own_gateway(running) as gateway:
         alone = []
         for text in ("Hello", LONG_ANSWER):
             async with gateway.calls.answer(order(text)) as segment:
@@ -164,6 +171,35 @@ async def test_segments_in_a_row_on_one_session_are_like_one_each(running: Runni
                 np.testing.assert_array_equal(frames, alone[last][1])
                 np.testing.assert_allclose(samples, alone[last][2], rtol=0, atol=AUDIO_TOLERANCE)
     await assert_all_free(running)
+
+
+async def test_turn_after_cancelled_ones_is_like_a_fresh_sessions(talking: Running) -> None:
+    async with own_gateway(talking) as gateway:
+        async with gateway.calls.answer(order(LONG_ANSWER)) as segment:
+            fresh = _outcome([event async for event in segment])
+        async with gateway.calls.session(frozenset()) as session:
+            # From before the first event to the midst of the speech.
+            for events in (0, 1, 2, 3, 5, 8, 13, 21, 34):
+                segment = await session.ask(order(LONG_ANSWER, 200), last=False)
+                for _ in range(events):
+                    await anext(segment)
+                segment.cancel()
+                rest = [event async for event in segment]
+                assert not any(isinstance(e, TextProduced | AudioProduced) for e in rest)
+                assert isinstance(rest[-1], SegmentFinished)
+                assert rest[-1].finish_reason is FinishReason.CANCELLED
+                for role in ROLES:
+                    assert (await describe(talking, role)).open_segments == 0
+                if events == 34:
+                    made = {r: rest[-1].reports[r].output_positions for r in ROLES}
+                    assert all(made.values()), made
+                    assert rest[-1].usage.prompt_tokens
+            segment = await session.ask(order(LONG_ANSWER), last=True)
+            words, frames, samples = _outcome([event async for event in segment])
+        assert words == fresh[0]
+        np.testing.assert_array_equal(frames, fresh[1])
+        np.testing.assert_allclose(samples, fresh[2], rtol=0, atol=AUDIO_TOLERANCE)
+    await assert_all_free(talking)
 
 
 def _outcome(events: list[Event]) -> tuple[str, Tensor, Tensor]:

@@ -16,8 +16,8 @@ import torch
 
 from antiphon.errors import ResourceExhausted
 from antiphon.pipelines.qwen2_5_omni import AUDIO, BLOCK_CODES, CODES, TOKEN2WAV
-from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
-from antiphon.segment import SegmentKey
+from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
+from antiphon.segment import FinishReason, SegmentKey
 from antiphon.transport.device_edge import host_array
 from services.qwen2_5_omni.token2wav.decoder import Decoding, Token2Wav
 from services.qwen2_5_omni.token2wav.segment import DecodedSegment
@@ -78,6 +78,10 @@ class Token2WavEngine:
         segment = self._segments[key]
         going = segment.in_flight or segment.ready or segment.can_hand_on or segment.ended
         return None if going else CODES
+
+    def so_far(self, key: SegmentKey) -> Completed:
+        """What the segment has cost until now."""
+        return self._segments[key].cost(FinishReason.CANCELLED)
 
     def release(self, key: SegmentKey) -> None:
         """Forget the segment; a call that was for nobody else ends."""

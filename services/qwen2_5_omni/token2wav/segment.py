@@ -105,8 +105,12 @@ class DecodedSegment:
             self.done += len(tensors["codes"])
         if last:
             self.ended = True
-            events.append(Completed(self.key, last, self.come, self.samples))
+            events.append(self.cost(last))
         return events
+
+    def cost(self, reason: FinishReason) -> Completed:
+        """What it took and gave."""
+        return Completed(self.key, reason, self.come, self.samples)
 
     def _with_codes(self, samples: Tensor) -> Tensors:
         """The samples with the codes that they were made of."""

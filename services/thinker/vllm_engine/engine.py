@@ -20,7 +20,7 @@ from typing import Protocol
 import numpy as np
 
 from antiphon.errors import AntiphonError, Internal
-from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
+from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
 from services.preparation import Preparations
 from services.thinker.intake import PromptIntake
@@ -120,6 +120,10 @@ class VllmThinkerEngine:
             with self._alone(segment, events):
                 raise Internal(f"hidden rows did not come within {ROWS_TIMEOUT_S:g} s")
         return events
+
+    def so_far(self, key: SegmentKey) -> Completed:
+        """What the segment has cost until now."""
+        return self._segments[key].so_far()
 
     def release(self, key: SegmentKey) -> None:
         """Forget a segment and abort what vLLM still does for it."""
