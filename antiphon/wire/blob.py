@@ -80,10 +80,10 @@ _Signature = tuple[tuple[str, np.dtype, tuple[int, ...]], ...]
 
 @dataclass(frozen=True, slots=True)
 class _Layout:
-    """A blob without its tensors: its beginning, and where each tensor starts."""
+    """A blob without its tensors: its beginning, and the padding before each tensor."""
 
     head: bytes
-    offsets: tuple[int, ...]
+    paddings: tuple[bytes, ...]
     size_bytes: int
 
 
@@ -124,12 +124,19 @@ class Encoding:
         target = np.frombuffer(buffer, np.uint8)
         head = self._layout.head
         target[: len(head)] = np.frombuffer(head, np.uint8)
-        for offset, array in zip(self._layout.offsets, self._arrays, strict=True):
-            target[offset : offset + array.nbytes] = _bytes_of(array)
+        end = len(head)
+        for padding, array in zip(self._layout.paddings, self._arrays, strict=True):
+            start, end = end + len(padding), end + len(padding) + array.nbytes
+            target[start:end] = _bytes_of(array)
 
     def to_bytes(self) -> bytes:
         """The blob."""
-        return b"".join(self._pieces())
+        if self.size_bytes > SMALL_BYTES:
+            return b"".join(self._pieces())
+        pieces = [self._layout.head]
+        for padding, array in zip(self._layout.paddings, self._arrays, strict=True):
+            pieces += (padding, array.tobytes())
+        return b"".join(pieces)
 
     def frames(self, frame_bytes: int) -> Iterator[list[memoryview]]:
         """The blob in order, `frame_bytes` at a time, uncopied; the last may be shorter."""
@@ -147,10 +154,8 @@ class Encoding:
 
     def _pieces(self) -> list[memoryview]:
         pieces = [memoryview(self._layout.head)]
-        end = len(self._layout.head)
-        for offset, array in zip(self._layout.offsets, self._arrays, strict=True):
-            pieces += (memoryview(bytes(offset - end)), _bytes_of(array).data)
-            end = offset + array.nbytes
+        for padding, array in zip(self._layout.paddings, self._arrays, strict=True):
+            pieces += (memoryview(padding), _bytes_of(array).data)
         return pieces
 
 
@@ -220,7 +225,10 @@ def _layout(signature: _Signature, metadata: dict[str, str]) -> _Layout:
         offsets.append(-(-end // alignment) * alignment)
         end = offsets[-1] + size
     header_bytes = _encoder.encode(_Header(_entries(signature, offsets), metadata))
-    return _Layout(_PREFIX.pack(_MAGIC, len(header_bytes)) + header_bytes, tuple(offsets), end)
+    head = _PREFIX.pack(_MAGIC, len(header_bytes)) + header_bytes
+    ends = (len(head), *(offset + size for offset, size in zip(offsets, sizes, strict=True)))
+    paddings = tuple(bytes(start - before) for start, before in zip(offsets, ends, strict=False))
+    return _Layout(head, paddings, end)
 
 
 @lru_cache(maxsize=KEPT)
