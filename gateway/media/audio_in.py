@@ -13,7 +13,7 @@ import soxr
 from antiphon.chunk import Tensor
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from gateway.media.data_url import data_of_url, file_bytes
-from gateway.media.mp3 import samples_in
+from gateway.media.mp3 import has_more_than
 from gateway.media.remote import RemoteUrl
 
 # libsndfile's names of what there may be in a file of each format. Of WAV what has one sample
@@ -174,7 +174,7 @@ def _check_length(file: soundfile.SoundFile, data: bytes, field: str) -> None:
 
     Without a header it takes the first frame's rate for that of all.
     """
-    if samples_in(data) > file.frames + _MP3_SPARE_SAMPLES:
+    if has_more_than(data, file.frames + _MP3_SPARE_SAMPLES):
         raise InvalidArgument(
             f"{field}: is MP3 of a variable rate without a header that says how long it is; "
             "write one (Xing), or use a constant rate",

@@ -36,14 +36,18 @@ def frame_at(data: bytes, place: int) -> tuple[int, int]:
     return samples // 8 * bits_per_s // rate_hz + padding, samples
 
 
-def samples_in(data: bytes) -> int:
-    """The samples of the frames that follow each other from the beginning on, behind a tag."""
+def has_more_than(data: bytes, samples: int) -> bool:
+    """Whether the frames that follow each other from the beginning on, behind a tag, have more
+    samples than that. No more frames are looked at than that takes."""
     place = _tag_bytes(data)
     total = 0
-    while (frame := frame_at(data, place))[0]:
-        place += frame[0]
-        total += frame[1]
-    return total
+    while total <= samples:
+        size, more = frame_at(data, place)
+        if not size:
+            return False
+        place += size
+        total += more
+    return True
 
 
 def _tag_bytes(data: bytes) -> int:

@@ -114,6 +114,12 @@ async def test_family_is_heard_over_http(running: Running) -> None:
     np.testing.assert_array_equal(heard(await chat(running)), rung())
 
 
+async def test_family_is_heard_in_a_format_that_loses_nothing(running: Running) -> None:
+    answer = (await chat(running, audio={"format": "flac"})).json()["choices"][0]["message"]
+    file = io.BytesIO(base64.b64decode(answer["audio"]["data"]))
+    np.testing.assert_array_equal(soundfile.read(file, dtype="int16")[0], rung())
+
+
 async def test_familys_options_arrive_over_http(
     running: Running, echo: tuple[bytes, npt.NDArray[np.float32]]
 ) -> None:
@@ -160,9 +166,17 @@ async def test_familys_options_and_sampling_arrive_over_grpc(
 async def test_family_reads_aloud_at_the_speech_door(running: Running) -> None:
     async with httpx.AsyncClient(base_url=running.http_url, timeout=60) as http:
         body = {"model": "bells", "input": TEXT, "response_format": "pcm"}
-        response = await http.post("/v1/audio/speech", json={**body, "options": {"tempo": 2}})
+        response = await http.post(
+            "/v1/audio/speech",
+            json={**body, "instructions": "minor", "options": {"tempo": 2}},
+        )
+        packed = await http.post("/v1/audio/speech", json={**body, "response_format": "mp3"})
     assert response.status_code == 200, response.text
-    np.testing.assert_array_equal(np.frombuffer(response.content, "<i2"), rung(tempo=2))
+    wanted = rung(mood="minor", tempo=2)
+    np.testing.assert_array_equal(np.frombuffer(response.content, "<i2"), wanted)
+    samples, rate_hz = soundfile.read(io.BytesIO(packed.content))
+    assert rate_hz == SAMPLE_RATE_HZ
+    assert 0 <= len(samples) - len(rung()) < 4 * 576
 
 
 @pytest.mark.parametrize(

@@ -22,7 +22,7 @@ SAMPLES_PER_FRAME = 80
 
 MOODS = ("major", "minor")
 OPTIONS = (
-    Option("mood", OptionKind.TEXT, "How it sounds.", choices=MOODS),
+    Option("mood", OptionKind.TEXT, "How it sounds.", choices=MOODS, instructs=True),
     Option("tempo", OptionKind.NUMBER, "Frames a letter.", least=1, most=4),
     Option(
         "echo",
