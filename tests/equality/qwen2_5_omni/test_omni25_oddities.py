@@ -151,13 +151,13 @@ async def test_every_service_is_loaded_with_made_up_input(
     running: Running, checkpoint: Path, service: str, tmp_path: Path
 ) -> None:
     result = tmp_path / "result.json"
-    address = running.grpc_address
+    address = running.http_url
     if service != "gateway":
         address = running.processes[service].address
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tools.load", service, "--model", str(checkpoint),
         "--target", address, "--seconds", "1", "--warm-up", "0.2",
-        "--sessions", "2", "--frames", "30", "--tokens", "8", "--json", str(result),
+        "--sessions", "2", "--frames", "30", "--reply-tokens", "8", "--json", str(result),
         "--slo", "duration=60",
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
