@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from contextlib import aclosing
 from dataclasses import replace
 
 import numpy as np
@@ -120,7 +121,7 @@ async def loaded(
             stage.address, pipeline, described, content, feed_of, paced=False, timeout_s=60
         )
         assert driver.outputs == {"audio"}
-        async with driver:
+        async with aclosing(driver):
             run = await run_load(Load(rate=None, sessions=2, seconds=0.2), driver)
     assert run.requests
     assert {each.error for each in run.requests} == {""}, run.messages

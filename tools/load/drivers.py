@@ -40,13 +40,14 @@ async def connected(options: LoadOptions, target: Target) -> AsyncIterator[Servi
     for options that a stage has not, and what describing it raises.
     """
     if options.service != GATEWAY:
-        async with await _stage_driver(options, target) as stage:
+        async with contextlib.aclosing(await _stage_driver(options, target)) as stage:
             yield stage
         return
     content, timeout_s = options.content, options.timeout_s
     if options.door == "grpc":
         model = await told_over_grpc(target.grpc_address)
-        async with GrpcDriver(target.grpc_address, model, content, timeout_s=timeout_s) as grpc:
+        grpc = GrpcDriver(target.grpc_address, model, content, timeout_s=timeout_s)
+        async with contextlib.aclosing(grpc):
             yield grpc
     else:
         address = HttpAddress.parse(target.http_url)

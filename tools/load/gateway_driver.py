@@ -5,8 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Sequence
-from types import TracebackType
-from typing import Any, Self, cast
+from typing import Any, cast
 
 import msgspec
 
@@ -59,15 +58,8 @@ class GrpcDriver:
                 now = asyncio.get_running_loop().time()
                 _note(event, now, trace, generation.sample_rate_hz)
 
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
+    async def aclose(self) -> None:
+        """Cancel what runs and close the connection."""
         await self._client.close()
 
 
@@ -155,14 +147,3 @@ class HttpDriver:
         if content.chunk_policy is not None:
             body["chunk_policy"] = content.chunk_policy
         return body
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        """Nothing to close: each request has closed its own connection."""

@@ -11,8 +11,6 @@ from __future__ import annotations
 import asyncio
 import uuid
 from collections.abc import AsyncIterator, Mapping, Sequence
-from types import TracebackType
-from typing import Self
 
 import grpc
 
@@ -89,20 +87,9 @@ class StageDriver:
             call.cancel()
             done.set()  # a call that is over leaves its request iterator waiting
 
-    async def close(self) -> None:
+    async def aclose(self) -> None:
         """Cancel what runs and close the connection."""
         await self._channel.close()
-
-    async def __aenter__(self) -> Self:
-        return self
-
-    async def __aexit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
-    ) -> None:
-        await self.close()
 
     async def _requests(
         self, trace: Trace, feed: Feed, done: asyncio.Event
