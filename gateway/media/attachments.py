@@ -19,7 +19,7 @@ from antiphon.conversation import (
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, NotImplementedYet
 from antiphon.v1 import stage_pb2
-from gateway.media.audio_in import AudioLimits, Recording, decode_recordings
+from gateway.media.audio_in import AudioLimits, Recording, check_recordings, decode_recordings
 from gateway.media.remote import RemoteUrl, UrlFetcher
 from gateway.media.vision_in import IMAGE, VIDEO, File, read_files
 
@@ -109,17 +109,17 @@ async def read_conversation(
     _check(given.videos, VIDEO, reader.max_input_videos, reader)
     if not (given.recordings or given.images or given.videos):
         return Conversation(messages)
+    rate_hz = reader.input_sample_rate_hz
+    limits = AudioLimits(
+        recordings=config.max_recordings,
+        each_s=config.max_recording_s,
+        all_s=min(config.max_audio_s, reader.max_input_audio_s),
+    )
+    check_recordings(given.recordings, rate_hz=rate_hz, limits=limits)
     given = await _fetched(given, fetcher, config.max_fetch_bytes)
 
     def decode() -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
-        limits = AudioLimits(
-            recordings=config.max_recordings,
-            each_s=config.max_recording_s,
-            all_s=min(config.max_audio_s, reader.max_input_audio_s),
-        )
-        recordings = decode_recordings(
-            given.recordings, rate_hz=reader.input_sample_rate_hz, limits=limits
-        )
+        recordings = decode_recordings(given.recordings, rate_hz=rate_hz, limits=limits)
         return recordings, read_files(given.images, IMAGE), read_files(given.videos, VIDEO)
 
     return Conversation(messages, *await asyncio.to_thread(decode))

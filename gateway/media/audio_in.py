@@ -99,6 +99,17 @@ class AudioLimits:
     all_s: float
 
 
+def check_recordings(recordings: Sequence[Recording], *, rate_hz: int, limits: AudioLimits) -> None:
+    """Raise with the field for recordings where none are taken, or so many are not."""
+    if recordings and (not rate_hz or not limits.all_s):
+        raise NotImplementedYet("this model takes no audio input", field=recordings[0].field)
+    if len(recordings) > limits.recordings:
+        field = recordings[limits.recordings].field
+        raise InvalidArgument(
+            f"{field}: more than {limits.recordings} recordings in the request", field=field
+        )
+
+
 def decode_recordings(
     recordings: Sequence[Recording], *, rate_hz: int, limits: AudioLimits, taken_s: float = 0.0
 ) -> tuple[Tensor, ...]:
@@ -108,13 +119,7 @@ def decode_recordings(
     them within the limits, and a block. Raises `InvalidArgument` with the field of the
     recording that is at fault.
     """
-    if recordings and (not rate_hz or not limits.all_s):
-        raise NotImplementedYet("this model takes no audio input", field=recordings[0].field)
-    if len(recordings) > limits.recordings:
-        field = recordings[limits.recordings].field
-        raise InvalidArgument(
-            f"{field}: more than {limits.recordings} recordings in the request", field=field
-        )
+    check_recordings(recordings, rate_hz=rate_hz, limits=limits)
     decoded: list[Tensor] = []
     left_s = limits.all_s - taken_s
     for recording in recordings:

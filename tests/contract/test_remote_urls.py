@@ -192,6 +192,25 @@ async def test_urls_of_a_request_are_bounded_together(fetching: tuple[Door, Site
     assert "gateway.max_fetch_bytes" in error["message"]
 
 
+async def test_urls_that_the_model_would_not_take_are_not_asked(
+    fetching: tuple[Door, Site],
+) -> None:
+    door, site = fetching
+    asked = len(site.asked)
+    many = await ask(door, *[site.url("/file.wav")] * 65)
+    assert (many.status_code, many.json()["error"]["param"]) == (
+        400, FIELD.replace("content[0]", "content[64]"),
+    )  # fmt: skip
+    told = door.gateway.stages[THINKER].require()
+    told.input_sample_rate_hz = 0
+    try:
+        deaf = await ask(door, site.url("/file.wav"))
+    finally:
+        told.input_sample_rate_hz = INPUT_RATE_HZ
+    assert (deaf.status_code, deaf.json()["error"]["code"]) == (400, "not_implemented")
+    assert len(site.asked) == asked
+
+
 INTERNAL = (
     NEXT_DOOR, "[::1]", "0.0.0.0", "10.0.0.1", "172.16.5.4", "192.168.1.1",
     "169.254.169.254", "100.64.0.1", "224.0.0.1", "255.255.255.255", "2130706434", "0x7f.2",
