@@ -6,6 +6,7 @@ has no row for, is about as likely as a code.
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from collections.abc import AsyncIterator
 from pathlib import Path
@@ -16,6 +17,7 @@ from omni25_truth import Omni25Truth
 from safetensors.torch import load_file, save_file
 
 import antiphon
+from antiphon.deployment.schema import StageConfig
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.testing.qwen2_5_omni.tiny_checkpoint import build_tiny_checkpoint
 from antiphon.testing.qwen2_5_omni.tiny_config import CODEC_MASK
@@ -23,13 +25,15 @@ from antiphon.testing.qwen2_5_omni.tiny_shape import TinyOmni25Shape
 from tools.launcher.launcher import Launcher, Running
 
 SHAPE = TinyOmni25Shape(pad_ends=True)
+# vLLM's attention on CPUs has no heads of 16.
+SHAPES = {"torch": SHAPE, "vllm": dataclasses.replace(SHAPE, heads=2, kv_heads=1)}
 HEAD, LIKELY_CODE = "talker.codec_head.weight", 3
 
 
 @pytest.fixture(scope="session")
-def checkpoint(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def checkpoint(thinker_engine: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("omni25") / "omni25"
-    build_tiny_checkpoint(directory, SHAPE)
+    build_tiny_checkpoint(directory, SHAPES[thinker_engine])
     index = json.loads((directory / "model.safetensors.index.json").read_text())
     shard = directory / index["weight_map"][HEAD]
     tensors = load_file(shard)
@@ -44,8 +48,8 @@ def truth(checkpoint: Path) -> Omni25Truth:
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
-async def running(checkpoint: Path) -> AsyncIterator[Running]:
-    async with Launcher(local_deployment(checkpoint)) as running:
+async def running(checkpoint: Path, thinker: StageConfig) -> AsyncIterator[Running]:
+    async with Launcher(local_deployment(checkpoint, thinker=thinker)) as running:
         yield running
 
 
