@@ -56,8 +56,8 @@ class Realtime:
 
 
 @asynccontextmanager
-async def realtime(door: Door, model: str = MODEL) -> AsyncIterator[Realtime]:
-    async with door.openai.realtime.connect(model=model) as connection:
+async def realtime(door: Door, model: str = MODEL, **headers: str) -> AsyncIterator[Realtime]:
+    async with door.openai.realtime.connect(model=model, extra_headers=headers) as connection:
         client = Realtime(connection)
         created = await client.next()
         assert created["type"] == "session.created"

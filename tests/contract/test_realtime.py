@@ -273,6 +273,30 @@ async def test_bad_event_is_told_by_its_id_and_the_call_goes_on(
         await client.say("Still here")
 
 
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "{",
+        "[]",
+        "null",
+        '{"type": 5}',
+        '{"type": "input_audio_buffer.append", "audio": 5}',
+        b"\xff\x00",
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        '{"type": "input_audio_buffer.append", "audio": "' + "A" * 400_000 + '!"}',
+    ],
+    ids=["open", "list", "null", "number", "kind", "bytes", "deep", "deeper", "large"],
+)
+async def test_frame_that_is_no_event_is_an_error_and_the_call_goes_on(
+    door: Door, frame: str | bytes
+) -> None:
+    async with realtime(door) as client:
+        await client.connection._connection.send(frame)
+        assert (await client.until("error"))["error"]["code"] == "invalid_argument"
+        await client.say("Still here")
+
+
 async def test_items_stand_where_the_client_puts_them(door: Door) -> None:
     async with realtime(door) as client:
         await client.say("second")
@@ -337,6 +361,15 @@ async def test_unknown_model_is_refused_at_the_handshake(door: Door) -> None:
         async with realtime(door, "other"):
             raise AssertionError("came in")
     assert "404" in str(caught.value)
+
+
+async def test_pages_of_other_origins_are_refused(door: Door) -> None:
+    async with realtime(door, Origin=door.url) as client:
+        await client.say("Hi")
+    with pytest.raises((InvalidStatus, openai.APIError)) as caught:
+        async with realtime(door, Origin="https://elsewhere.example"):
+            raise AssertionError("came in")
+    assert "403" in str(caught.value)
 
 
 async def test_message_of_very_many_fragments_is_too_big(door: Door) -> None:

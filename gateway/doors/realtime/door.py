@@ -8,7 +8,13 @@ import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import AntiphonError, Cancelled, NotImplementedYet, ResourceExhausted
+from antiphon.errors import (
+    AntiphonError,
+    Cancelled,
+    InvalidArgument,
+    NotImplementedYet,
+    ResourceExhausted,
+)
 from gateway.calls.calls import Calls
 from gateway.doors.access_log import AccessLog
 from gateway.doors.http.errors import error_response
@@ -32,9 +38,11 @@ class RealtimeDoor:
     async def serve(self, websocket: WebSocket) -> None:
         """One connection, from the handshake to its end."""
         try:
+            self._check_origin(websocket)
             settings = self._admit(websocket.query_params.get("model", ""))
         except AntiphonError as error:
-            await websocket.send_denial_response(error_response(error))
+            status = 403 if isinstance(error, InvalidArgument) else 0
+            await websocket.send_denial_response(error_response(error, status))
             return
         self.open += 1
         try:
@@ -45,6 +53,20 @@ class RealtimeDoor:
             return
         finally:
             self.open -= 1
+
+    def _check_origin(self, websocket: WebSocket) -> None:
+        """Raise `InvalidArgument` for a page of an origin that may not ask.
+
+        No browser asks on behalf of a WebSocket whether its page may open it.
+        """
+        origin, host = websocket.headers.get("origin"), websocket.headers.get("host", "")
+        allowed = self._config.cors_origins
+        own = origin in (f"http://{host}", f"https://{host}")
+        if origin is not None and not own and origin not in allowed and "*" not in allowed:
+            raise InvalidArgument(
+                f"pages of {origin} may not ask this gateway; gateway.cors_origins names those "
+                "that may"
+            )
 
     def _admit(self, model: str) -> RealtimeSettings:
         """What holds at first. Raises `AntiphonError` for who cannot come in."""
@@ -76,8 +98,9 @@ class RealtimeDoor:
                     raise Cancelled("the client has left") from None
 
         async def incoming() -> AsyncIterator[str]:
-            async for data in websocket.iter_text():
-                yield data
+            while (message := await websocket.receive())["type"] == "websocket.receive":
+                data = message.get("text")
+                yield message["bytes"].decode(errors="replace") if data is None else data
 
         call = RealtimeCall(self._calls, self._config, self._access_log, settings, send)
         await call.run(incoming())
