@@ -265,6 +265,16 @@ def test_every_module_has_a_layer() -> None:
     assert placed == modules | tools | {"gateway", "services"}
 
 
+def test_files_of_tests_have_names_of_their_own() -> None:
+    """pytest imports them by these, whatever the folder."""
+    places: dict[str, list[str]] = {}
+    for path in (ROOT / "tests").rglob("*.py"):
+        in_package = (path.parent / "__init__.py").is_file() or "families" in path.parts
+        if path.name != "conftest.py" and not in_package:
+            places.setdefault(path.name, []).append(str(path.relative_to(ROOT)))
+    assert not {name: paths for name, paths in places.items() if len(paths) > 1}
+
+
 def test_files_are_short() -> None:
     long = {
         str(path.relative_to(ROOT)): count
