@@ -35,13 +35,15 @@ def load_submodule(
     dtype: torch.dtype,
     device: torch.device | str,
     skip: Sequence[str] = (),
+    ignored: Sequence[str] = (),
 ) -> ModuleT:
     """`module_class(config)` in eval mode with those `weights` whose names begin with `prefix`.
 
     `prefix` is empty or ends with a dot. `skip` names children that are neither loaded nor
-    kept: they become None. Stored numbers get `dtype` unless they are whole; computed
-    buffers keep theirs. Raises `FailedPrecondition` that names tensors which are
-    missing, unexpected or of another shape.
+    kept: they become None. `ignored` are whole names, without the prefix, of tensors that the
+    files may hold and the module computes itself. Stored numbers get `dtype` unless they are
+    whole; computed buffers keep theirs. Raises `FailedPrecondition` that names tensors which
+    are missing, unexpected or of another shape.
     """
     import torch
 
@@ -55,6 +57,7 @@ def load_submodule(
         for name, file in weights.files.items()
         if name.startswith(prefix)
         and not name.removeprefix(prefix).startswith(tuple(f"{child}." for child in skip))
+        and name.removeprefix(prefix) not in ignored
     }
     plan = {name: _sources(name, like.shape, files) for name, like in wanted.items()}
     _check_names(prefix, {source for each in plan.values() for source in each}, files)

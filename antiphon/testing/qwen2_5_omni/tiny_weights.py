@@ -55,6 +55,7 @@ def fill_weights(
     RULES.fill(model, seed)
     parts: Any = model
     parts.token2wav.code2wav_dit_model.proj_out.bias += MEL_LEVEL
+    _store_buffer(parts.token2wav.code2wav_dit_model.rotary_embed)
     words = parts.thinker.model.embed_tokens.weight
     end_replies(
         parts.thinker.lm_head.weight,
@@ -65,6 +66,14 @@ def fill_weights(
         endless=shape.endless_text,
     )
     _shape_speech(parts.talker, words, shape)
+
+
+def _store_buffer(rotary: Any) -> None:
+    """The released files hold it, as transformers 4.x saved them; 5.19 computes it.
+
+    So a stage that reads it makes other audio than the reference.
+    """
+    rotary.inv_freq = torch.nn.Buffer(torch.zeros_like(rotary.inv_freq), persistent=True)
 
 
 def _shape_speech(talker: Any, words: torch.Tensor, shape: TinyOmni25Shape) -> None:

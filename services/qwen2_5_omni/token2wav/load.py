@@ -30,6 +30,10 @@ from services.qwen2_5_omni.token2wav.voices import read_voices
 # Not in the checkpoint: the model card and its examples write 24 kHz files.
 SAMPLE_RATE_HZ = 24_000
 
+# transformers 4.x, which saved the released checkpoints, stored this buffer. The declared
+# reference (5.19) reads none and computes it, and so do we.
+STORED_BUFFERS = ("code2wav_dit_model.rotary_embed.inv_freq",)
+
 # It draws noise and no ids: of these only the seed has an effect.
 ONLY_SEED = Sampling(0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1)
 
@@ -61,6 +65,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         Weights(model_dir),
         dtype=torch.float32,
         device=torch.device(config.device),
+        ignored=STORED_BUFFERS,
     )
     model = Token2Wav(module, voices)
     if model.code_entries != code_entries(read_config(model_dir)):

@@ -89,6 +89,29 @@ def test_stored_whole_numbers_are_kept_when_the_stage_computes_in_another_dtype(
     assert module.places.tolist() == [1001, 70_001]
 
 
+def test_stored_buffer_is_ignored_when_the_module_computes_it(tmp_path: Path) -> None:
+    stored = {"part.scale": torch.tensor([0.5]), "part.places": torch.tensor([1, 2])}
+    file = tmp_path / "model.safetensors"
+
+    def load_counting(*more: str) -> Any:
+        safetensors.torch.save_file(stored | dict.fromkeys(more, torch.ones(2)), file)
+        return load_submodule(
+            Counting,
+            None,
+            "part.",
+            Weights(tmp_path),
+            dtype=torch.float32,
+            device="cpu",
+            ignored=("turns.inv_freq",),
+        )
+
+    assert load_counting().scale.item() == 0.5
+    assert load_counting("part.turns.inv_freq").state_dict().keys() == {"scale", "places"}
+    for other in ("part.inv_freq", "part.turns.inv_freq.weight", "part.turns"):
+        with pytest.raises(FailedPrecondition, match=f"unexpected: {other}$"):
+            load_counting(other)
+
+
 def test_part_is_known_by_the_names_of_its_weights(directory: Path) -> None:
     assert Weights(directory).has("thinker.visual.")
     assert not Weights(directory).has("thinker.nose.")

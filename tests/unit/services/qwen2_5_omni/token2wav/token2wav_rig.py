@@ -15,6 +15,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from services.qwen2_5_omni.token2wav.decoder import Token2Wav
+from services.qwen2_5_omni.token2wav.load import STORED_BUFFERS
 from services.qwen2_5_omni.token2wav.utterance import Utterance
 from services.qwen2_5_omni.token2wav.voices import read_voices
 
@@ -46,6 +47,7 @@ class Rig:
             Weights(directory),
             dtype=torch.float32,
             device="cpu",
+            ignored=STORED_BUFFERS,
         )
         self.voices = read_voices(directory, condition_width=24, mel_width=80)
         self.ours = Token2Wav(self.module, self.voices)
