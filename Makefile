@@ -5,8 +5,6 @@
 # one is smaller.
 
 PYTHON ?= python3
-PORT ?= 8000
-GRPC_PORT ?= 50050
 OUT ?= out
 ARGS ?=
 
@@ -48,7 +46,7 @@ $(INSTALLED): pyproject.toml
 	$(BIN)/python -m pip install --editable ".[stage,gateway]" --group dev
 	touch $@
 
-demo: setup ## start everything, hear it talk, talk with it; files in OUT (out); [MODEL=DIR]
+demo: setup ## start everything, ask it some questions, then type yours; WAV files in OUT (out); [MODEL=DIR]
 	$(BIN)/python -m tools.demo --out "$(OUT)" $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
 # With STAGE="ROLE.engine=vllm" the services run in the environment that has vLLM.
@@ -56,7 +54,8 @@ UP_WITH_VLLM := $(filter %.engine=vllm,$(STAGE))
 
 up: $(if $(UP_WITH_VLLM),$(VLLM_INSTALLED),setup) ## serve a checkpoint on this machine: [MODEL=DIR] [PORT=8000] [GRPC_PORT=50050] [STAGE="ROLE.KEY=VALUE ..."]
 	$(if $(UP_WITH_VLLM),$(VLLM_BIN),$(BIN))/python -m tools.launcher up $(if $(MODEL),--model "$(MODEL)") \
-		--port "$(PORT)" --grpc-port "$(GRPC_PORT)" $(if $(STAGE),--stage $(STAGE)) $(ARGS)
+		$(if $(PORT),--port "$(PORT)") $(if $(GRPC_PORT),--grpc-port "$(GRPC_PORT)") \
+		$(if $(STAGE),--stage $(STAGE)) $(ARGS)
 
 load: setup ## load one service: SERVICE=gateway or a stage's role [MODEL=DIR] [RATE=] [SESSIONS=] [SECONDS=]
 	@test -n "$(SERVICE)" || { echo "make load: say what: SERVICE=gateway, or a stage's role" >&2; exit 2; }

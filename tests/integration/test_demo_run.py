@@ -69,7 +69,7 @@ def test_demo_talks_answers_what_is_typed_and_leaves_nothing_running(tmp_path: P
 
 
 def test_up_serves_the_embedded_model_when_none_is_named(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tools.launcher", "up", "--port", "0"]
+    command = [sys.executable, "-m", "tools.launcher", "up", "--port", "0", "--grpc-port", "0"]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
     ) as process:

@@ -11,22 +11,24 @@ from pathlib import Path
 
 import msgspec
 
-from antiphon.deployment.schema import Deployment, load_deployment
+from antiphon.deployment.schema import Deployment, GatewayConfig, load_deployment
 from antiphon.errors import AntiphonError
 from tools.launcher.console import Console
 from tools.launcher.launcher import Launcher
 from tools.launcher.plan import with_gateway, with_overrides
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# What `up` runs when no file is named: clients find both doors where the documents say.
+_WITHOUT_FILE = Deployment(gateway=GatewayConfig(grpc_listen="127.0.0.1:50050"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
-    options = _parser().parse_args(arguments)
+    options = command_line().parse_args(arguments)
     console = Console(sys.stdout)
     try:
         launcher = Launcher(
-            _deployment(options), metrics=True, on_exit=options.on_exit, report=console
+            deployment_of_options(options), metrics=True, on_exit=options.on_exit, report=console
         )
         return asyncio.run(up(launcher, console))
     except AntiphonError as error:
@@ -79,7 +81,8 @@ class _StopOnSignal:
         self._task.cancel()
 
 
-def _parser() -> argparse.ArgumentParser:
+def command_line() -> argparse.ArgumentParser:
+    """The parser of the command's arguments."""
     parser = argparse.ArgumentParser(prog="python -m tools.launcher")
     commands = parser.add_subparsers(required=True, metavar="COMMAND")
     up = commands.add_parser(
@@ -91,7 +94,12 @@ def _parser() -> argparse.ArgumentParser:
     up.add_argument("--config", type=Path, metavar="FILE", help="deployment file (YAML)")
     up.add_argument("--host", metavar="ADDRESS", help="where the gateway listens (127.0.0.1)")
     up.add_argument("--port", type=int, help="of its HTTP door (8000); 0 takes a free one")
-    up.add_argument("--grpc-port", type=int, metavar="PORT", help="of its gRPC door (a free one)")
+    up.add_argument(
+        "--grpc-port",
+        type=int,
+        metavar="PORT",
+        help="of its gRPC door (50050; a free one where --config names none)",
+    )
     up.add_argument(
         "--on-exit",
         choices=("restart", "stop"),
@@ -110,9 +118,9 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def _deployment(options: argparse.Namespace) -> Deployment:
+def deployment_of_options(options: argparse.Namespace) -> Deployment:
     """The deployment file, with what the command line says in place of what it says."""
-    deployment = load_deployment(options.config) if options.config else Deployment()
+    deployment = load_deployment(options.config) if options.config else _WITHOUT_FILE
     if options.model:
         deployment = msgspec.structs.replace(deployment, model=str(options.model))
     deployment = with_overrides(deployment, options.stage)

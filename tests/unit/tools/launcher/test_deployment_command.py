@@ -26,7 +26,7 @@ console = Console(sys.stdout)
 launcher = Launcher(local_deployment(Path("model")), report=console, stop_timeout_s=10_000)
 sys.exit(asyncio.run(up(launcher, console)))
 """
-UP = ("-m", "tools.launcher", "up", "--port", "0")
+UP = ("-m", "tools.launcher", "up", "--port", "0", "--grpc-port", "0")
 COMMAND = (*UP, "--model", "model")
 
 

@@ -1,12 +1,34 @@
-"""`make up` hands stages' settings on, and chooses the environment that an engine needs."""
+"""`make up` hands settings on, and chooses the environment that an engine needs."""
 
 from __future__ import annotations
 
+import os
+import shlex
 import subprocess
+from pathlib import Path
 
 import pytest
 
+from tools.launcher.__main__ import command_line, deployment_of_options
 from tools.launcher.plan import CHECKOUT
+
+FILE = "gateway: {http_listen: '0.0.0.0:9000', grpc_listen: '0.0.0.0:9001'}"
+
+PORTS = ("PORT", "GRPC_PORT")
+
+
+def command_of(*variables: str) -> str:
+    """What `make up` would run."""
+    said = subprocess.run(
+        ["make", "--dry-run", "up", *variables],
+        cwd=CHECKOUT,
+        env={name: value for name, value in os.environ.items() if name not in PORTS},
+        capture_output=True,
+        text=True,
+        check=True,
+    ).stdout.replace("\\\n", " ")
+    (command,) = [line for line in said.splitlines() if " -m tools.launcher up" in line]
+    return command
 
 
 @pytest.mark.parametrize(
@@ -25,14 +47,36 @@ from tools.launcher.plan import CHECKOUT
 def test_settings_of_stages_are_handed_on_and_choose_the_environment(
     stage: str, environment: str, handed_on: str
 ) -> None:
-    said = subprocess.run(
-        ["make", "--dry-run", "up", f"STAGE={stage}"],
-        cwd=CHECKOUT,
-        capture_output=True,
-        text=True,
-        check=True,
-    ).stdout.replace("\\\n", " ")
-    (command,) = [line for line in said.splitlines() if " -m tools.launcher up" in line]
+    command = command_of(f"STAGE={stage}")
     assert command.startswith(f"{environment}/bin/python ")
     assert ("--stage" in command) is bool(handed_on)
     assert handed_on in command
+
+
+@pytest.mark.parametrize(
+    ("variables", "from_file", "http", "grpc"),
+    [
+        ((), False, "127.0.0.1:8000", "127.0.0.1:50050"),
+        (("PORT=0", "GRPC_PORT=7"), False, "127.0.0.1:0", "127.0.0.1:7"),
+        ((), True, "0.0.0.0:9000", "0.0.0.0:9001"),
+        (("PORT=8001",), True, "0.0.0.0:8001", "0.0.0.0:9001"),
+        (("GRPC_PORT=8002",), True, "0.0.0.0:9000", "0.0.0.0:8002"),
+    ],
+)
+def test_doors_are_where_the_file_has_them_unless_a_port_is_given(
+    variables: tuple[str, ...], from_file: bool, http: str, grpc: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "deployment.yaml"
+    file.write_text(FILE)
+    config = (f"ARGS=--config {shlex.quote(str(file))}",) if from_file else ()
+    _, _, arguments = command_of(*variables, *config).partition(" -m tools.launcher ")
+    options = command_line().parse_args(shlex.split(arguments))
+    gateway = deployment_of_options(options).gateway
+    assert (gateway.http_listen, gateway.grpc_listen) == (http, grpc)
+
+
+def test_grpc_door_takes_a_free_port_when_the_file_names_none(tmp_path: Path) -> None:
+    file = tmp_path / "deployment.yaml"
+    file.write_text("gateway: {max_calls: 4}")
+    options = command_line().parse_args(["up", "--config", str(file)])
+    assert deployment_of_options(options).gateway.grpc_listen == "127.0.0.1:0"
