@@ -62,13 +62,14 @@ class Calls:
     async def answer(self, order: Order) -> AsyncIterator[CallSegment]:
         """The segment that answers an order, the only one of its session.
 
-        Raises what `session` and `Session.ask` raise.
+        Raises what `admit`, `session` and `Session.ask` raise.
         """
-        async with self.session(order.outputs, order.model) as session:
-            asking = session.ask(order, last=True)
-            # Attachments may be large, and the call may be long: the stages alone keep them.
-            del order
-            yield await asking
+        with self.admit():
+            async with self.session(order.outputs, order.model) as session:
+                asking = session.ask(order, last=True)
+                # Attachments may be large, and the call may be long: the stages alone keep them.
+                del order
+                yield await asking
 
     @asynccontextmanager
     async def choices(self, order: Order) -> AsyncIterator[CallSegment | Choices]:
@@ -91,23 +92,26 @@ class Calls:
     async def session(self, outputs: frozenset[str], model: str = "") -> AsyncIterator[Session]:
         """A session on the stages that make the outputs (all, if empty), open within the context.
 
-        Raises `NotFound` for another model, `ResourceExhausted` when there are too
-        many requests, `Unavailable` at shutdown and when a stage is down.
+        It is no request yet: see `admit`. Raises `NotFound` for another model, `Unavailable` at
+        shutdown and when a stage is down.
         """
-        with self._admit():
-            self.check_model(model)
-            lineup = self.stages.line_up(outputs)
-            session = Session(lineup, self.stages, self._config, self._delivery, self._fetcher)
-            self._live.add(session)
-            try:
-                async with session:
-                    yield session
-            finally:
-                self._live.discard(session)
+        self.check_open()
+        self.check_model(model)
+        lineup = self.stages.line_up(outputs)
+        session = Session(lineup, self.stages, self._config, self._delivery, self._fetcher)
+        self._live.add(session)
+        try:
+            async with session:
+                yield session
+        finally:
+            self._live.discard(session)
 
     @contextmanager
-    def _admit(self) -> Iterator[None]:
-        """Count a request in for as long as the context lasts."""
+    def admit(self) -> Iterator[None]:
+        """Count a request in for as long as the context lasts.
+
+        Raises `ResourceExhausted` when there are too many, `Unavailable` at shutdown.
+        """
         self.check_open()
         if self._admitted >= self._config.max_calls:
             raise ResourceExhausted(

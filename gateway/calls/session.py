@@ -15,7 +15,14 @@ from collections.abc import Mapping
 from types import TracebackType
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import AntiphonError, Cancelled, ErrorCode, FailedPrecondition, Unavailable
+from antiphon.errors import (
+    AntiphonError,
+    Cancelled,
+    ErrorCode,
+    FailedPrecondition,
+    Internal,
+    Unavailable,
+)
 from antiphon.segment import Delivery
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.convert import error_from_proto
@@ -139,7 +146,8 @@ class Session:
     @property
     def parked(self) -> bool:
         """Whether another segment may be asked for."""
-        whole = self._mailbox.failure is None and not self._left and not self._done
+        failed = self._mailbox.failure is not None or self._echo is not None
+        whole = not failed and not self._left and not self._done
         return whole and (self._segment is None or self._segment.over)
 
     async def next_message(self) -> StageMessage:
@@ -229,6 +237,10 @@ class Session:
                 await self._mailbox.put((stream.role, None))
         except AntiphonError as error:
             self._fail(error, may_echo=False)
+        except Exception:
+            log.exception("%s: what %s sent was not understood", self.session_id, stream.role)
+            mistake = Internal("the gateway made a mistake; its log has more")
+            self._fail(mistake, may_echo=False)
 
     async def _receive(self, role: str, response: session_pb2.SessionResponse) -> None:
         match response.WhichOneof("message"):

@@ -37,7 +37,15 @@ class ConversationSession:
                 self._calls.session(order.outputs, order.model)
             )
             self._outputs = order.outputs
-        return await self._session.ask(order, last=False)
+        asking = self._session.ask(order, last=False)
+        # Recordings may be large, and the answer may be long: the stages alone keep them.
+        del order
+        return await asking
+
+    async def settle(self) -> None:
+        """Leave the session if its segment is not over: nobody will read that any more."""
+        if self._session is not None and not self._session.parked:
+            await self.close()
 
     async def close(self) -> None:
         """Leave the session; the stages are free then."""

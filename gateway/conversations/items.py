@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from antiphon.conversation import ConversationMessage, Part, TextPart
@@ -16,8 +16,11 @@ Role = Literal["system", "user", "assistant"]
 
 FIRST = "root"
 """The name of the place before all items."""
-ITEM_BYTES = 512
-"""About what an item takes beside its texts and recordings, so that empty ones are bounded."""
+ITEM_BYTES, CONTENT_BYTES = 512, 128
+"""About what an item, and each of its contents, takes beside texts and recordings, so that empty
+ones are bounded."""
+SPOKEN_CHARS_PER_S = 20.0
+"""About as fast as anybody speaks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,16 +50,23 @@ class SpokenContent:
     transcript: str
     seconds: float = 0.0
 
-    def cut(self, end_s: float) -> SpokenContent:
+    def cut(self, end_s: float, *, complete: bool) -> SpokenContent:
         """What a listener has heard who stopped at `end_s`: an estimate, at a word's end.
 
-        The model gives no alignment, so text is taken to be spread evenly over the audio.
+        The model gives no alignment, so text is taken to be spread evenly over the audio. The
+        text of an answer that is not complete is ahead of its audio, by how much nobody knows:
+        then it has at most as many characters as can be spoken in that time.
         """
-        if not self.seconds or end_s >= self.seconds:
+        seconds = min(end_s, self.seconds)
+        heard = float(len(self.transcript))
+        if self.seconds and end_s < self.seconds:
+            heard *= end_s / self.seconds
+        if not complete:
+            heard = min(heard, seconds * SPOKEN_CHARS_PER_S)
+        if heard >= len(self.transcript):
             return self
-        heard = self.transcript[: int(len(self.transcript) * end_s / self.seconds)]
-        whole_words = heard.rpartition(" ")[0]
-        return SpokenContent(whole_words, end_s)
+        whole_words = self.transcript[: int(heard) + 1].rpartition(" ")[0]
+        return SpokenContent(whole_words, seconds)
 
 
 Content = WrittenContent | RecordedContent | SpokenContent
@@ -74,7 +84,7 @@ class ConversationItem:
     @property
     def size_bytes(self) -> int:
         """What it counts for."""
-        size = ITEM_BYTES + len(self.id)
+        size = ITEM_BYTES + len(self.id) + CONTENT_BYTES * len(self.contents)
         for content in self.contents:
             match content:
                 case WrittenContent(text):
@@ -84,6 +94,15 @@ class ConversationItem:
                 case SpokenContent(transcript):
                     size += len(transcript.encode(errors="surrogatepass"))
         return size
+
+
+def item_as_heard(item: ConversationItem, end_s: float) -> ConversationItem:
+    """A spoken item of which no more than `end_s` was heard."""
+    contents = tuple(
+        each.cut(end_s, complete=item.complete) if isinstance(each, SpokenContent) else each
+        for each in item.contents
+    )
+    return replace(item, contents=contents)
 
 
 class ItemList:

@@ -59,7 +59,8 @@ class Doorkeeper:
         self, config: Config, server_state: ServerState, app_state: dict[str, Any]
     ) -> BoundedWebSocket:
         """What a connection becomes when it is upgraded."""
-        return BoundedWebSocket(self.websockets, config, server_state, app_state)
+        closing_s = self.config.send_timeout_s
+        return BoundedWebSocket(self.websockets, closing_s, config, server_state, app_state)
 
     @property
     def connections(self) -> int:

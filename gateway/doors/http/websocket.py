@@ -1,4 +1,10 @@
-"""A connection that was upgraded to a WebSocket: uvicorn's protocol with a bound that it lacks."""
+"""A connection that was upgraded to a WebSocket: uvicorn's protocol with bounds that it lacks.
+
+uvicorn answers pings of a client that reads nothing, takes any number of empty fragments, and
+waits for ever for a client to take what is unsent when it closes. Here a client that does not
+read has its pings unanswered and its connection cut, fragments have a number, and a connection
+that is closing has a time for it.
+"""
 
 from __future__ import annotations
 
@@ -15,17 +21,23 @@ MOST_FRAGMENTS = 1024
 
 
 class BoundedWebSocket(WebSocketsSansIOProtocol):
-    """Is in `every` while it is open. `scope["state"]["transport"]` is the connection's."""
+    """Is in `every` while it is open. `scope["state"]["transport"]` is the connection's.
+
+    A connection that is closing is cut after `closing_s`.
+    """
 
     def __init__(
         self,
         every: set[BoundedWebSocket],
+        closing_s: float,
         config: Config,
         server_state: ServerState,
         app_state: dict[str, Any],
     ) -> None:
         super().__init__(config, server_state, app_state)
         self._every = every
+        self._closing_s = closing_s
+        self._cut: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         """Count it in."""
@@ -36,7 +48,16 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Forget it."""
         self._every.discard(self)
+        if self._cut is not None:
+            self._cut.cancel()
         super().connection_lost(exc)
+
+    def handle_ping(self) -> None:
+        """Answer, unless the client takes nothing."""
+        if self.writable.is_set():
+            super().handle_ping()
+        else:
+            self.transport.abort()
 
     def handle_cont(self, event: Frame) -> None:
         """A further fragment of a message."""
@@ -45,3 +66,32 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
             return
         self.conn.fail(CloseCode.MESSAGE_TOO_BIG, f"more than {MOST_FRAGMENTS} fragments")
         self.handle_parser_exception()
+
+    def handle_close(self, event: Frame) -> None:
+        """The client closes."""
+        super().handle_close(event)
+        self._end_in_time()
+
+    def handle_parser_exception(self) -> None:
+        """What came is no WebSocket, or too large."""
+        super().handle_parser_exception()
+        self._end_in_time()
+
+    def keepalive_timeout(self) -> None:
+        """A ping was not answered."""
+        super().keepalive_timeout()
+        self._end_in_time()
+
+    def eof_received(self) -> None:
+        """The client sends no more."""
+        super().eof_received()
+        self._end_in_time()
+
+    def on_task_complete(self, task: asyncio.Task[None]) -> None:
+        """The application is done with it."""
+        super().on_task_complete(task)
+        self._end_in_time()
+
+    def _end_in_time(self) -> None:
+        if self._cut is None and not self.disconnected:
+            self._cut = self.loop.call_later(self._closing_s, self.transport.abort)

@@ -8,16 +8,22 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
-from dataclasses import dataclass, field
-from typing import Any, assert_never
+from dataclasses import replace
+from typing import assert_never
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import AntiphonError, Cancelled, InvalidArgument, ResourceExhausted
-from antiphon.sampling import INPUT_STAGE, SamplingRequest
+from antiphon.errors import (
+    AntiphonError,
+    Cancelled,
+    Internal,
+    InvalidArgument,
+    ResourceExhausted,
+)
 from gateway.calls.calls import Calls
-from gateway.calls.events import SegmentFinished
+from gateway.calls.events import Event, SegmentFinished
 from gateway.calls.order import Order
 from gateway.calls.segment import CallSegment
 from gateway.conversations.conversation import ConversationSession
@@ -26,17 +32,21 @@ from gateway.conversations.items import (
     ItemList,
     RecordedContent,
     SpokenContent,
-    messages_of,
+    item_as_heard,
 )
 from gateway.doors.access_log import AccessLog, Entry
 from gateway.doors.ending import request
 from gateway.doors.realtime import client_events as client
 from gateway.doors.realtime.client_events import ClientEvent, event_id_of, read_event
+from gateway.doors.realtime.errors import RealtimeError, error_event
 from gateway.doors.realtime.item_json import item_json, pcm16_from_base64, read_item
 from gateway.doors.realtime.response_events import ResponseEvents, ServerEvent
+from gateway.doors.realtime.running import RunningResponse, order_of
 from gateway.doors.realtime.settings import RATE_HZ, RealtimeSettings
 from gateway.doors.sending import ClientStalled
 from gateway.media.audio_out import SAMPLE_BYTES
+
+log = logging.getLogger("gateway.realtime")
 
 MOST_OUT_OF_BAND = 4
 """Responses out of band at a time."""
@@ -44,31 +54,6 @@ LARGE_CHARS = 256 << 10
 """An event of more is parsed on a thread."""
 
 SendEvents = Callable[[Iterable[ServerEvent]], Awaitable[None]]
-
-
-class RealtimeError(InvalidArgument):
-    """An error with a code of the API's own."""
-
-    def __init__(self, message: str, code: str, field: str = "") -> None:
-        super().__init__(message, field=field)
-        self.api_code = code
-
-
-@dataclass(slots=True)
-class RunningResponse:
-    """A response that is being made. `segment` is None until its session has been asked."""
-
-    events: ResponseEvents
-    in_conversation: bool
-    segment: CallSegment | None = None
-    cancelled: bool = False
-    task: asyncio.Task[None] | None = field(default=None)
-
-    def cancel(self) -> None:
-        """Stop it: no delta follows."""
-        self.cancelled = True
-        if self.segment is not None:
-            self.segment.cancel()
 
 
 class RealtimeCall:
@@ -111,14 +96,33 @@ class RealtimeCall:
 
     async def _take(self, data: str) -> None:
         """Handle one event; what is wrong with it is told, and the call goes on."""
-        event_id = None
         try:
+            self._check_values(data)
             large = len(data) > LARGE_CHARS
             event = await asyncio.to_thread(read_event, data) if large else read_event(data)
-            event_id = event.event_id
-            await self._handle(event)
         except AntiphonError as error:
-            await self._send([_error_event(error, event_id or event_id_of(data))])
+            await self._send([error_event(error, event_id_of(data))])
+            return
+        del data
+        try:
+            await self._handle(event)
+        except (Cancelled, ClientStalled):
+            raise
+        except AntiphonError as error:
+            await self._send([error_event(error, event.event_id)])
+        except Exception:
+            log.exception("a realtime event broke")
+            mistake = Internal("the gateway made a mistake; its log has more")
+            await self._send([error_event(mistake, event.event_id)])
+
+    def _check_values(self, data: str) -> None:
+        """Raise `InvalidArgument` for an event of very many values, as for a body."""
+        most = self._config.max_body_values
+        if len(data) > most and sum(map(data.count, ",[{")) > most:
+            raise InvalidArgument(
+                f"the event has more than {most} values; commas and brackets count, in texts too; "
+                "gateway.max_body_values sets the bound"
+            )
 
     async def _handle(self, event: ClientEvent) -> None:
         match event:
@@ -196,10 +200,13 @@ class RealtimeCall:
         content = item.contents[0]
         if not isinstance(content, SpokenContent) or item.role != "assistant":
             raise InvalidArgument("item_id: the item is not spoken", field="item_id")
-        if event.audio_end_ms < 0:
-            raise InvalidArgument("audio_end_ms: is negative", field="audio_end_ms")
-        heard = content.cut(event.audio_end_ms / 1000)
-        self._items.replace(ConversationItem(item.id, item.role, (heard,), item.complete))
+        heard_s = event.audio_end_ms / 1000
+        running = [each for each in self._running.values() if each.events.item.id == item.id]
+        if running:
+            # It is not in the list yet as it will be at its end.
+            running[0].heard_s = heard_s
+        else:
+            self._items.replace(item_as_heard(item, heard_s))
         truncated = {
             "type": "conversation.item.truncated",
             "item_id": item.id,
@@ -227,8 +234,10 @@ class RealtimeCall:
                 field="response.metadata",
             )
         settings = self._settings.for_response(asked)
-        items = self._items if asked.input is None else self._given_items(asked.input)
-        order = await asyncio.to_thread(_order_of, tuple(items), settings)
+        items = tuple(self._items)
+        if asked.input is not None:
+            items = await asyncio.to_thread(self._given_items, asked.input)
+        order = await asyncio.to_thread(order_of, items, settings)
         events = ResponseEvents(
             _new_id("resp"),
             _new_id("item"),
@@ -239,16 +248,19 @@ class RealtimeCall:
         running = RunningResponse(events, in_conversation)
         self._running[events.id] = running
         await self._send([events.created()])
-        running.task = asyncio.create_task(self._make(running, order))
+        running.task = asyncio.create_task(self._make(running, [order]))
 
-    def _given_items(self, given: Iterable[client.ItemGiven]) -> list[ConversationItem]:
-        """The input of a response that does not answer the conversation."""
-        return [
-            self._items.get(each.id or "")
-            if each.type == "item_reference"
-            else read_item(each, _new_id("item"))
-            for each in given
-        ]
+    def _given_items(self, given: Iterable[client.ItemGiven]) -> tuple[ConversationItem, ...]:
+        """The input of a response that does not answer the conversation; as bounded as that."""
+        items = ItemList(max_items=self._config.max_parts, max_bytes=self._config.max_body_bytes)
+        for number, each in enumerate(given):
+            item = (
+                self._items.get(each.id or "")
+                if each.type == "item_reference"
+                else read_item(each, "")
+            )
+            items.insert(replace(item, id=f"input_{number}"))
+        return tuple(items)
 
     def _cancel(self, response_id: str | None) -> None:
         for running in self._running.values():
@@ -260,12 +272,14 @@ class RealtimeCall:
                 return
         raise RealtimeError("no response is being made", "response_cancel_not_active")
 
-    async def _make(self, running: RunningResponse, order: Order) -> None:
-        """One response from the asking to its `response.done`."""
+    async def _make(self, running: RunningResponse, orders: list[Order]) -> None:
+        """One response from the asking to its `response.done`; the order is taken out at once."""
         events = running.events
 
         async def refuse(entry: Entry, error: AntiphonError) -> None:
             entry.status = error.code.name
+            if running.in_conversation:
+                await self._session.settle()
             self._keep(running)
             await self._end(running, events.failed(error))
 
@@ -273,9 +287,11 @@ class RealtimeCall:
             async with request(self._access_log, "realtime", "response", refuse) as entry:
                 entry.status = "CANCELLED"
                 if running.in_conversation:
-                    await self._tell(await self._session.ask(order), running, entry)
+                    with self._calls.admit():
+                        segment = await self._session.ask(orders.pop())
+                        await self._tell(segment, running, entry)
                 else:
-                    async with self._calls.answer(order) as segment:
+                    async with self._calls.answer(orders.pop()) as segment:
                         await self._tell(segment, running, entry)
         except (Cancelled, ClientStalled):
             # Nobody is there any more to be told how the response ended.
@@ -298,12 +314,13 @@ class RealtimeCall:
                 self._keep(running)
                 await self._end(running, ends)
             else:
-                await self._send_deltas(running, events.of(event))
+                await self._send_deltas(running, event)
 
     def _keep(self, running: RunningResponse) -> None:
         """Let the conversation have what has been said."""
         if running.in_conversation:
-            self._items.replace(running.events.item)
+            item, heard_s = running.events.item, running.heard_s
+            self._items.replace(item if heard_s is None else item_as_heard(item, heard_s))
 
     # -- sending -----------------------------------------------------------------------
 
@@ -311,12 +328,11 @@ class RealtimeCall:
         async with self._sending:
             await self._send_now(map(self._numbered, events))
 
-    async def _send_deltas(self, running: RunningResponse, events: list[ServerEvent]) -> None:
-        """Send deltas of a response unless it was cancelled meanwhile."""
-        if events:
-            async with self._sending:
-                if not running.cancelled:
-                    await self._send_now(map(self._numbered, events))
+    async def _send_deltas(self, running: RunningResponse, event: Event) -> None:
+        """Send what has been made of a response unless it was cancelled meanwhile."""
+        async with self._sending:
+            if not running.cancelled:
+                await self._send_now(map(self._numbered, running.events.of(event)))
 
     async def _end(self, running: RunningResponse, events: list[ServerEvent]) -> None:
         """Send the last events of a response, which is then no longer being made."""
@@ -331,43 +347,12 @@ class RealtimeCall:
         return {"type": kind, "session": self._settings.session(self._session_id)}
 
 
-def _order_of(items: Iterable[ConversationItem], settings: RealtimeSettings) -> Order:
-    """What the stages are asked for. Raises `InvalidArgument` when nothing was said."""
-    messages, attachments = messages_of(items, settings.instructions)
-    if not messages:
-        raise InvalidArgument(
-            "response: the conversation is empty; create an item or commit audio first",
-            field="response",
-        )
-    return Order(
-        model=settings.model,
-        messages=messages,
-        attachments=attachments,
-        outputs=settings.outputs,
-        voice=settings.voice,
-        sampling={INPUT_STAGE: SamplingRequest(max_tokens=settings.max_output_tokens)},
-    )
-
-
 def _added(item: ConversationItem, before: str | None) -> list[ServerEvent]:
     told = item_json(item)
     return [
         {"type": "conversation.item.added", "previous_item_id": before, "item": told},
         {"type": "conversation.item.done", "previous_item_id": before, "item": told},
     ]
-
-
-def _error_event(error: AntiphonError, event_id: str | None) -> dict[str, Any]:
-    code = error.api_code if isinstance(error, RealtimeError) else error.code.value
-    kind = "invalid_request_error" if isinstance(error, InvalidArgument) else "server_error"
-    told = {
-        "type": kind,
-        "code": code,
-        "message": error.message,
-        "param": error.field or None,
-        "event_id": event_id,
-    }
-    return {"type": "error", "error": told}
 
 
 def _new_id(kind: str) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Annotated, Any
 
 import msgspec
 from msgspec import UNSET, UnsetType
@@ -127,8 +127,8 @@ class ItemTruncate(_ClientEvent, frozen=True, tag="conversation.item.truncate", 
     """What was heard of a spoken item."""
 
     item_id: str
-    content_index: int
-    audio_end_ms: int
+    content_index: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
+    audio_end_ms: Annotated[int, msgspec.Meta(ge=0, le=1 << 31)]
 
 
 class ResponseCreate(_ClientEvent, frozen=True, tag="response.create"):
@@ -162,7 +162,13 @@ ClientEvent = (
 )
 
 _EVENTS: msgspec.json.Decoder[ClientEvent] = msgspec.json.Decoder(ClientEvent)
-_ANY = msgspec.json.Decoder(dict[str, Any])
+
+
+class _OfAnyKind(msgspec.Struct):
+    event_id: Any = None
+
+
+_ID = msgspec.json.Decoder(_OfAnyKind)
 
 
 def read_event(data: str) -> ClientEvent:
@@ -178,7 +184,7 @@ def read_event(data: str) -> ClientEvent:
 def event_id_of(data: str) -> str | None:
     """The client's id of an event that cannot be read, if it has one."""
     try:
-        event_id = _ANY.decode(data).get("event_id")
+        event_id = _ID.decode(data).event_id
     except (msgspec.MsgspecError, RecursionError):
         return None
     return event_id if isinstance(event_id, str) else None

@@ -94,7 +94,8 @@ class RealtimeDoor:
                     raise Cancelled("the client has left")
                 try:
                     await websocket.send_text(msgspec.json.encode(event).decode())
-                except WebSocketDisconnect:
+                except (WebSocketDisconnect, RuntimeError):
+                    # The latter when the server has closed it: a ping that nobody answered.
                     raise Cancelled("the client has left") from None
 
         async def incoming() -> AsyncIterator[str]:

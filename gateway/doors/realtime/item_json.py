@@ -21,6 +21,8 @@ from gateway.doors.realtime.settings import RATE_HZ
 from gateway.media.audio_out import SAMPLE_BYTES, to_base64
 
 MOST_ID_CHARS = 128
+MOST_CONTENTS = 256
+"""Parts of one item."""
 
 _ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
 
@@ -41,6 +43,11 @@ def read_item(given: ItemGiven, item_id: str) -> ConversationItem:
     if given.id is not None and not 1 <= len(given.id) <= MOST_ID_CHARS:
         raise InvalidArgument(
             f"item.id: must have 1 to {MOST_ID_CHARS} characters", field="item.id"
+        )
+    if len(given.content) > MOST_CONTENTS:
+        raise InvalidArgument(
+            f"item.content: has {len(given.content)} parts; the most is {MOST_CONTENTS}",
+            field="item.content",
         )
     role = _ROLES[given.role]
     contents = tuple(

@@ -1,0 +1,139 @@
+"""`/v1/realtime` and clients that ask too much, or what is no event: told, bounded, cut off."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import socket
+
+import numpy as np
+import openai
+import pytest
+from fake_stages import THINKER
+from gateway_door import MODEL, Door, open_door
+from realtime_client import realtime
+from websockets.exceptions import ConnectionClosedError, InvalidStatus
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SECOND = base64.b64encode(np.zeros(24_000, "<i2").tobytes()).decode()
+
+
+@pytest.mark.parametrize(
+    "frame",
+    [
+        "{",
+        "[]",
+        "null",
+        '{"type": 5}',
+        '{"type": "input_audio_buffer.append", "audio": 5}',
+        b"\xff\x00",
+        "[" * 100_000,
+        '{"a":' * 100_000,
+        '{"type": "input_audio_buffer.append", "audio": "' + "A" * 400_000 + '!"}',
+    ],
+    ids=["open", "list", "null", "number", "kind", "bytes", "deep", "deeper", "large"],
+)
+async def test_frame_that_is_no_event_is_an_error_and_the_call_goes_on(
+    door: Door, frame: str | bytes
+) -> None:
+    async with realtime(door) as client:
+        await client.connection._connection.send(frame)
+        assert (await client.until("error"))["error"]["code"] == "invalid_argument"
+        await client.say("Still here")
+
+
+async def test_input_of_a_response_is_bounded_as_a_conversation_is(door: Door) -> None:
+    async with realtime(door) as client:
+        for _ in range(8):
+            await client.send("input_audio_buffer.append", audio=SECOND)
+        await client.send("input_audio_buffer.commit")
+        item_id = (await client.until("input_audio_buffer.committed"))["item_id"]
+        # 384 kB each, of 1 MiB.
+        given = [{"type": "item_reference", "id": item_id}] * 3
+        settings = {"conversation": "none", "input": given}
+        await client.send("response.create", response=settings)
+        error = (await client.until("error"))["error"]
+        assert error["code"] == "resource_exhausted"
+        await client.say("Still here")
+
+
+async def test_conversation_takes_a_call_only_while_it_is_answered() -> None:
+    async with open_door(max_calls=1) as door, realtime(door) as client:
+        await client.say("Hi")
+        await client.send("response.create")
+        await client.until("response.done")
+        assert (await door.chat()).status_code == 200
+
+
+async def test_response_whose_item_finds_no_room_frees_the_stages() -> None:
+    async with open_door(max_parts=2) as door, realtime(door) as client:
+        await client.say("One")
+        await client.say("Two")
+        await client.send("response.create", response={"output_modalities": ["text"]})
+        done = (await client.until("response.done"))["response"]
+        assert done["status"] == "failed"
+        assert done["status_details"]["error"]["code"] == "resource_exhausted"
+        for session in door.fakes[THINKER].sessions:
+            await session.ended.wait()
+        first = next(e for e in client.events if e["type"] == "conversation.item.added")
+        await client.send("conversation.item.delete", item_id=first["item"]["id"])
+        await client.send("response.create", response={"output_modalities": ["text"]})
+        assert (await client.until("response.done"))["response"]["status"] == "completed"
+
+
+async def test_client_that_pings_and_reads_nothing_is_cut_off(door: Door) -> None:
+    host, port = door.gateway.http_address.split(":")
+    reluctant = socket.socket()
+    reluctant.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    reluctant.connect((host, int(port)))
+    reader, writer = await asyncio.open_connection(sock=reluctant, limit=1024)
+    key = base64.b64encode(bytes(16)).decode()
+    head = f"GET /v1/realtime?model={MODEL} HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\n"
+    head += f"connection: upgrade\r\nsec-websocket-version: 13\r\nsec-websocket-key: {key}\r\n"
+    writer.write(f"{head}\r\n".encode())
+    await reader.readuntil(b"\r\n\r\n")
+    ping = bytes([0x89, 0x80 | 125]) + bytes(4 + 125)
+
+    async def flood() -> None:
+        for _ in range(10_000):
+            writer.write(ping * 100)
+            await writer.drain()
+
+    with pytest.raises(ConnectionError):
+        await flood()
+    writer.close()
+    await door.gateway.calls.wait_idle()
+
+
+async def test_unknown_model_is_refused_at_the_handshake(door: Door) -> None:
+    with pytest.raises((InvalidStatus, openai.APIError)) as caught:
+        async with realtime(door, "other"):
+            raise AssertionError("came in")
+    assert "404" in str(caught.value)
+
+
+async def test_pages_of_other_origins_are_refused(door: Door) -> None:
+    async with realtime(door, Origin=door.url) as client:
+        await client.say("Hi")
+    with pytest.raises((InvalidStatus, openai.APIError)) as caught:
+        async with realtime(door, Origin="https://elsewhere.example"):
+            raise AssertionError("came in")
+    assert "403" in str(caught.value)
+
+
+async def test_message_of_very_many_fragments_is_too_big(door: Door) -> None:
+    async def fragments() -> object:
+        for _ in range(5000):
+            yield ""
+
+    async with realtime(door) as client:
+
+        async def flood() -> None:
+            await client.connection._connection.send(fragments())  # type: ignore[arg-type]
+            await client.next()
+
+        with pytest.raises(ConnectionClosedError) as caught:
+            await flood()
+        assert caught.value.rcvd is not None
+        assert caught.value.rcvd.code == 1009
