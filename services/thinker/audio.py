@@ -25,11 +25,12 @@ Mask = npt.NDArray[np.int32]
 
 @dataclass(frozen=True, slots=True)
 class AudioFeatures:
-    """Mel features of A recordings, padded to F frames.
+    """Mel features of A recordings, of which the longest has F frames.
 
-    `features` is float32 [A, mel bins, F], `mask` int32 [A, F] with 1 at real
-    frames, `positions` how many prompt positions each recording takes. Recordings
-    with equal `digests` (negative numbers of 64 bits) are encoded alike.
+    `features` is float32 [mel bins, all real frames], one recording behind the other: padded to
+    F each, a long recording would multiply the size of the short ones beside it. `mask` is
+    int32 [A, F] with 1 at real frames, `positions` how many prompt positions each recording
+    takes. Recordings with equal `digests` (negative numbers of 64 bits) are encoded alike.
     """
 
     features: Float32
@@ -83,26 +84,31 @@ class AudioFrontEnd:
             return None
         together = self._tower.shared_frames > 0
         features, mask = self._together(recordings) if together else self._alone(recordings)
-        positions = tuple(self._tower.positions(each) for each in mask.sum(-1).tolist())
-        return AudioFeatures(features, mask, positions, self._digests(features, mask))
+        lengths: list[int] = mask.sum(-1).tolist()
+        real = [each[:, :length] for each, length in zip(features, lengths, strict=True)]
+        return AudioFeatures(
+            np.concatenate(real, axis=1),
+            mask,
+            tuple(map(self._tower.positions, lengths)),
+            self._digests(real, mask),
+        )
 
-    def _together(self, recordings: Sequence[Float32]) -> tuple[Float32, Mask]:
-        """Features and mask of recordings that are padded to the longest."""
-        return self._extract(recordings, padding="longest")
+    def _together(self, recordings: Sequence[Float32]) -> tuple[Sequence[Float32], Mask]:
+        """Features of each, and the mask, of recordings that are padded to the longest."""
+        features, mask = self._extract(recordings, padding="longest")
+        return list(features), mask
 
-    def _alone(self, recordings: Sequence[Float32]) -> tuple[Float32, Mask]:
-        """Features and mask of recordings each of which has silence behind it."""
+    def _alone(self, recordings: Sequence[Float32]) -> tuple[Sequence[Float32], Mask]:
+        """Features of each, and the mask, of recordings each of which has silence behind it."""
         hop = self._extractor.hop_length
         silence = -(-self._extractor.n_fft // hop)
         frames = [-(-len(each) // hop) for each in recordings]
-        features = np.zeros(
-            (len(recordings), self._extractor.feature_size, max(frames)), np.float32
-        )
+        features = []
         mask = np.zeros((len(recordings), max(frames)), np.int32)
         for at, (recording, count) in enumerate(zip(recordings, frames, strict=True)):
             size = (count + silence) * hop
             made, _ = self._extract([recording], padding="max_length", max_length=size)
-            features[at, :, :count] = made[0, :, :count]
+            features.append(made[0, :, :count])
             mask[at, :count] = 1
         return features, mask
 
@@ -117,7 +123,7 @@ class AudioFrontEnd:
         )
         return batch["input_features"], batch["attention_mask"]
 
-    def _digests(self, features: Float32, mask: Mask) -> tuple[int, ...]:
+    def _digests(self, features: Sequence[Float32], mask: Mask) -> tuple[int, ...]:
         """A number for each recording, of all that its encoding depends on.
 
         A tower that pads its chunks to the longest one, and sizes its attention windows by that,
@@ -125,8 +131,8 @@ class AudioFrontEnd:
         """
         longest = min(int(mask.sum(-1).max()), self._tower.shared_frames)
         return tuple(
-            digest(longest.to_bytes(8, "little"), each[:, present.astype(bool)])
-            for each, present in zip(features, mask, strict=True)
+            digest(longest.to_bytes(8, "little"), each[:, :length])
+            for each, length in zip(features, mask.sum(-1).tolist(), strict=True)
         )
 
     def _check_length(self, index: int, samples: int) -> None:

@@ -33,7 +33,7 @@ def load_extractor(model_dir: Path) -> WhisperFeatureExtractor:
         return cast(WhisperFeatureExtractor, made)
 
 
-def with_vision(
+def with_media(
     model_dir: Path,
     prompts: PromptFactory,
     settings: object,
@@ -41,11 +41,12 @@ def with_vision(
     *,
     cuts: bool = False,
 ) -> PromptFactory:
-    """The factory with the checkpoint's eyes, if anything may be seen.
+    """The factory within these limits, with the checkpoint's eyes if anything may be seen.
 
     `settings` are those of the family's processor in transformers. It `cuts` pixels for an engine
     that does not decode them itself.
     """
+    prompts = dataclasses.replace(prompts, max_recordings=media.audio)
     if not media.sees:
         return prompts
     # Pillow and OpenCV come with vLLM, and nothing else here needs them.

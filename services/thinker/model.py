@@ -120,10 +120,9 @@ class ThinkerModel:
 
     def _encode_audio(self, audio: AudioFeatures) -> Tensor:
         """Mirrors `get_audio_features`."""
-        mask = torch.from_numpy(audio.mask).to(self.device)
         features = torch.from_numpy(audio.features).to(self.device)
-        frames = features.permute(0, 2, 1)[mask.bool()].permute(1, 0)
-        encoded = self._audio_tower(frames, feature_lens=mask.sum(-1), return_dict=True)
+        lengths = torch.from_numpy(audio.mask).sum(-1).to(self.device)
+        encoded = self._audio_tower(features, feature_lens=lengths, return_dict=True)
         rows: Tensor = encoded.last_hidden_state
         return rows.to(self._words.weight.dtype)
 

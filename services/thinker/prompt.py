@@ -21,6 +21,7 @@ from antiphon.pipelines.mrope import rotary_positions
 from services.text.chat import ChatTokenizer, text_bytes
 from services.thinker.audio import AudioFeatures, AudioFrontEnd
 from services.thinker.patches import VisualPatches
+from services.vllm.media import MediaLimits
 
 if TYPE_CHECKING:
     # It needs Pillow, which a stage that sees nothing does without.
@@ -113,7 +114,8 @@ class PromptTooLong(InvalidArgument):
 class PromptFactory:
     """Makes prompts for one checkpoint; `context_limit` counts prompt and reply.
 
-    Without `vision` neither images nor videos are taken. `check_spoken` raises
+    A conversation has at most `max_recordings`. Without `vision` neither images nor videos are
+    taken. `check_spoken` raises
     `InvalidArgument` for a prompt whose reply cannot be spoken. `patches` cuts pixels for an
     engine that does not decode them itself.
     """
@@ -122,6 +124,7 @@ class PromptFactory:
     audio: AudioFrontEnd
     special: MediaIds
     context_limit: int
+    max_recordings: int = MediaLimits().audio
     vision: VisionFrontEnd | None = None
     check_spoken: Callable[[Ids], None] = any_prompt
     patches: Callable[[Visual], VisualPatches] | None = None
@@ -146,7 +149,7 @@ class PromptFactory:
             raise InvalidArgument("messages: there are none", field="messages")
         if (size := text_bytes(conversation.messages)) > self.max_text_bytes:
             raise self._too_long(f"{size} bytes of text")
-        heard = self.audio.positions(conversation.recordings)
+        heard = self._listen(conversation.recordings)
         visuals = self._look(conversation)
         short = np.asarray(self.chat.encode(conversation.messages), dtype=np.int32)
         ids = self._expand(short, heard, visuals)
@@ -168,6 +171,17 @@ class PromptFactory:
         self._check(prompt.ids, following)
         cut = tuple(map(patches, prompt.visuals))
         return replace(prompt, patches=cut, turned=turned, following=following)
+
+    def _listen(self, recordings: Sequence[npt.NDArray[np.float32]]) -> tuple[int, ...]:
+        """The positions that each recording takes."""
+        if len(recordings) > self.max_recordings:
+            raise InvalidArgument(
+                f"messages: {len(recordings)} recordings; this thinker takes at most "
+                f"{self.max_recordings}; send fewer, or, on vLLM, raise audio in "
+                "engine_args.limit_mm_per_prompt, if the checkpoint hears",
+                field="messages",
+            )
+        return self.audio.positions(recordings)
 
     def _look(self, conversation: Conversation) -> tuple[Visual, ...]:
         """What the conversation shows, in the order of its parts."""

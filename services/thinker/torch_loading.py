@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,7 +18,7 @@ from services.engines import TORCH
 from services.lm.graphs import Bucketing, graphs_of
 from services.thinker.engine import ThinkerEngine
 from services.thinker.intake import PromptIntake
-from services.thinker.loading import first_picture, thinker_facts
+from services.thinker.loading import first_picture, thinker_facts, with_media
 from services.thinker.model import ThinkerModel
 from services.thinker.warm_up import warm_up
 from services.vllm.media import MediaLimits
@@ -27,13 +28,15 @@ from services.vllm.media import MediaLimits
 class TorchThinker:
     """Hugging Face's module for a thinker of this `config`, and what its talker reads of it.
 
-    `tapped_layer` and `with_words` are those of `ThinkerModel`.
+    `tapped_layer` and `with_words` are those of `ThinkerModel`; `processor` are the settings of
+    the family's processor in transformers, for one that sees.
     """
 
     module_class: type[torch.nn.Module]
     config: Any
     tapped_layer: int
     with_words: bool = False
+    processor: object = None
 
 
 def load_torch(
@@ -47,11 +50,13 @@ def load_torch(
     bucketing: Bucketing | None,
     prefill_rows: int,
 ) -> LoadedStage:
-    """The stage, warmed up; it takes what `media` says and `intake` prepares.
+    """The stage, warmed up; it takes what `media` says; `intake` is without eyes.
 
     Raises `FailedPrecondition` for weights that are not complete, and where no prompt succeeds.
     """
     to_host = ToHost.of(config)
+    prompts = with_media(model_dir, intake.prompts, thinker.processor, media, cuts=True)
+    intake = dataclasses.replace(intake, prompts=prompts)
     module = load_submodule(
         thinker.module_class,
         thinker.config,
@@ -61,7 +66,6 @@ def load_torch(
         device=torch.device(config.device),
         skip=() if media.sees else ("visual",),
     )
-    prompts = intake.prompts
     model = ThinkerModel(
         module,
         special=prompts.special,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 import importlib.util
 import logging
 from pathlib import Path
@@ -28,7 +27,7 @@ from services.text.detokenizer import Vocabulary
 from services.thinker.audio import AudioFrontEnd
 from services.thinker.engine import PREFILL_ROWS
 from services.thinker.intake import PromptIntake
-from services.thinker.loading import VISION_TOWER, load_extractor, with_vision
+from services.thinker.loading import VISION_TOWER, load_extractor
 from services.thinker.prompt import Ids, PromptFactory
 from services.thinker.segment import Positions
 from services.thinker.torch_loading import TorchThinker, load_torch
@@ -65,9 +64,6 @@ def load(
         return load_vllm(THINKER, model_dir, config, intake, checkpoint, Qwen2_5OmniProcessorKwargs)
     check_device(config)
     intake = load_intake(model_dir, config)
-    media = _media(model_dir)
-    prompts = with_vision(model_dir, intake.prompts, Qwen2_5OmniProcessorKwargs, media, cuts=True)
-    intake = dataclasses.replace(intake, prompts=prompts)
     whole = _load_config(model_dir).thinker_config
     return load_torch(
         THINKER,
@@ -79,8 +75,9 @@ def load(
             whole,
             tapped_layer=whole.text_config.num_hidden_layers,
             with_words=True,
+            processor=Qwen2_5OmniProcessorKwargs,
         ),
-        media=media,
+        media=_media(model_dir),
         bucketing=bucketing,
         prefill_rows=prefill_rows,
     )

@@ -15,7 +15,7 @@ from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
 from services.engines import VLLM
 from services.thinker.intake import PromptIntake
-from services.thinker.loading import VISION_TOWER, first_picture, thinker_facts, with_vision
+from services.thinker.loading import VISION_TOWER, first_picture, thinker_facts, with_media
 from services.thinker.vllm_engine.engine import VllmThinkerEngine
 from services.thinker.vllm_engine.prompt_check import PromptCheck
 from services.thinker.warm_up import warm_up
@@ -53,7 +53,7 @@ def load_vllm(
     whole = config.engine_args.get("pipeline_parallel_size", 1) == 1
     sees = whole and Weights(model_dir).has(VISION_TOWER)
     media = media_limits(config.engine_args, hears=whole, sees=sees)
-    prompts = with_vision(model_dir, intake.prompts, settings, media)
+    prompts = with_media(model_dir, intake.prompts, settings, media)
     intake = dataclasses.replace(intake, prompts=prompts)
     engine = load_engine(role, model_dir, config, intake, checkpoint, media=media, tapped=whole)
     try:

@@ -48,9 +48,8 @@ def _features(audio: AudioFeatures) -> dict[str, torch.Tensor]:
     The masks keep the width that they were padded to together: see `model`.
     """
     mask = torch.from_numpy(np.ascontiguousarray(audio.mask))
-    features = torch.from_numpy(np.ascontiguousarray(audio.features))
     return {
-        "input_audio_features": features.transpose(1, 2)[mask.bool()].T.contiguous(),
+        "input_audio_features": torch.from_numpy(np.ascontiguousarray(audio.features)),
         "audio_feature_lengths": mask.sum(-1),
         "feature_attention_mask": mask,
     }

@@ -23,7 +23,9 @@ from services.qwen3_omni.thinker.audio import audio_tower, encoder_positions
 from services.qwen3_omni.thinker.prompt import need_user
 from services.text.chat import ChatTokenizer, load_chat_tokenizer
 from services.thinker.audio import AudioFrontEnd
+from services.thinker.loading import with_media
 from services.thinker.prompt import PromptFactory
+from services.vllm.media import MediaLimits
 
 CONTROL = ("<|im_end|>", "<|im_start|>", "<|audio_pad|>", "<tts_text_bos>", "<|endoftext|>")
 
@@ -61,8 +63,10 @@ def test_ids_and_features_equal_the_processors(
         assert prompt.ids.tolist() == expected["input_ids"][0].tolist()
         assert (prompt.audio is None) == ("input_features" not in expected)
         if prompt.audio is not None:
-            np.testing.assert_array_equal(prompt.audio.features, expected["input_features"])
-            np.testing.assert_array_equal(prompt.audio.mask, expected["feature_attention_mask"])
+            mask = np.asarray(expected["feature_attention_mask"])
+            np.testing.assert_array_equal(prompt.audio.mask, mask)
+            frames = np.asarray(expected["input_features"]).transpose(0, 2, 1)[mask.astype(bool)]
+            np.testing.assert_array_equal(prompt.audio.features, frames.T)
 
 
 @given(text=st.text(max_size=40), more=st.text(max_size=10))
@@ -161,6 +165,26 @@ def test_prepare_raises_when_input_is_bad(
     with pytest.raises(InvalidArgument, match=words) as raised:
         prompts.prepare(spoken_to, speaks=True)
     assert raised.value.field == field
+
+
+def test_prepare_raises_when_there_are_more_recordings_than_the_thinker_takes(
+    prompts: PromptFactory, small_dir: Path
+) -> None:
+    two, three = (conversation(say("Hear:", *[0.1] * count)) for count in (2, 3))
+    prompts = with_media(small_dir, prompts, None, MediaLimits(audio=2, image=0, video=0))
+    assert len(prompts.prepare(two, speaks=False).ids)
+    with pytest.raises(InvalidArgument, match="3 recordings; this thinker takes at most 2") as told:
+        prompts.prepare(three, speaks=False)
+    assert told.value.field == "messages"
+
+
+def test_short_recordings_are_no_larger_beside_a_long_one(prompts: PromptFactory) -> None:
+    audio = prompts.audio
+    seconds = [3.0, *[0.1] * 7]
+    together = audio.extract([recording(each) for each in seconds])
+    alone = [audio.extract([recording(each)]) for each in seconds]
+    assert together is not None
+    assert together.features.nbytes == sum(each.features.nbytes for each in alone if each)
 
 
 def test_prepare_names_the_prompts_length_when_it_is_too_long(prompts: PromptFactory) -> None:

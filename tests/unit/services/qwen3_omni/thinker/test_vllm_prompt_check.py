@@ -31,7 +31,7 @@ def prompt(ids: list[int], *positions: int, visuals: Sequence[Visual] = ()) -> P
     audio = None
     if positions:
         count = len(positions)
-        nothing = np.zeros((count, 2, 1), np.float32)
+        nothing = np.zeros((2, count), np.float32)
         mask = np.ones((count, 1), np.int32)
         audio = AudioFeatures(nothing, mask, positions, tuple(range(-count, 0)))
     return PreparedPrompt(np.array(ids, np.int32), audio, visuals)
