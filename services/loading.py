@@ -11,13 +11,22 @@ from pathlib import Path
 from typing import cast
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import NotFound
+from antiphon.errors import InvalidArgument, NotFound
 from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import LoadedStage
 
 
 def load_stage(pipeline: Pipeline, role: str, model_dir: Path, config: StageConfig) -> LoadedStage:
-    """Load the model of one stage. Raises `NotFound` if the family has no code for it."""
+    """Load the model of one stage.
+
+    Raises `NotFound` if the family has no code for it, and `InvalidArgument` for a dtype that the
+    stage does not compute in.
+    """
+    only = pipeline.stage(role).dtype
+    if only and config.dtype != only:
+        raise InvalidArgument(
+            f"dtype: {role} computes in {only} alone; set it to {only}", field="dtype"
+        )
     _prepare_torch(config)
     name = f"{pipeline.package}.{role}.load"
     try:

@@ -112,7 +112,8 @@ class StageSpec:
     """A stage: whether it samples, so that requests may say how, and the options it reads.
 
     One that reads the client's input and `reads_aloud` speaks one user message as it is,
-    instead of answering a conversation. `example` makes up its input for load tests.
+    instead of answering a conversation. `example` makes up its input for load tests. `dtype` is
+    the only one that it computes in; empty: the deployment chooses.
     """
 
     role: str
@@ -120,6 +121,7 @@ class StageSpec:
     reads_aloud: bool = False
     options: tuple[Option, ...] = ()
     example: Example | None = None
+    dtype: str = ""
 
     def with_options(self, options: Iterable[Option]) -> StageSpec:
         """The stage with these in the place of those of their names.

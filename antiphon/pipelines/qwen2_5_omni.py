@@ -96,7 +96,8 @@ PIPELINE = Pipeline(
     stages=(
         StageSpec(THINKER, samples=True, example=conversation("input")),
         StageSpec(TALKER, samples=True, example=talker_example),
-        StageSpec(TOKEN2WAV, example=random_codes(CODES)),
+        # In float32 alone, as the reference does.
+        StageSpec(TOKEN2WAV, example=random_codes(CODES), dtype="float32"),
     ),
     edges=(
         conversation_edge(THINKER),

@@ -8,7 +8,7 @@ import pytest
 from chart_rendering import PRESETS, ROOT, preset, render
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.pipelines.registry import pipeline_named
+from antiphon.pipelines.registry import own_pipelines, pipeline_named
 from tools.launcher.plan import EMBEDDED_MODEL
 
 
@@ -89,6 +89,16 @@ def test_device_and_dtype_follow_the_accelerator_unless_set() -> None:
         "talker": ("cuda", "float32"),
         "code2wav": ("cpu", "float32"),
     }
+
+
+def test_every_stage_of_a_pipeline_gets_a_dtype_that_it_computes_in_when_accelerated() -> None:
+    for name, pipeline in own_pipelines().items():
+        values = preset("nvidia") | {"stages": {}}
+        values["model"] |= {"pipeline": name}
+        deployment = render(values).deployment_file()
+        chosen = {role: (each.device, each.dtype) for role, each in deployment.stages.items()}
+        assert chosen == {each.role: ("cuda", each.dtype or "bfloat16") for each in pipeline.stages}
+    assert own_pipelines()["qwen2_5_omni"].stage("token2wav").dtype == "float32"
 
 
 def test_settings_arrive_unchanged_when_they_are_large_or_fractional() -> None:

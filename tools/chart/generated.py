@@ -1,7 +1,7 @@
 """The files of the chart that are made from the declarations and the deployment schema.
 
-`pipelines.yaml` has the roles of this repository's pipelines, and which of them serves the
-embedded model: templates cannot read declarations.
+`pipelines.yaml` has the roles of this repository's pipelines, the dtypes of stages that compute
+in one alone, and which pipeline serves the embedded model: templates cannot read declarations.
 
 `stages.<role>.config` and `gateway.config` are passed on as they are, so their keys, types,
 bounds and defaults have one definition, `antiphon/deployment/schema.py`, from which these parts
@@ -23,16 +23,22 @@ from tools.launcher.plan import CHECKOUT, EMBEDDED_MODEL
 
 CHART = CHECKOUT / "helm" / "antiphon"
 SCHEMA = CHART / "values.schema.json"
-HEAD = "# Made from antiphon/pipelines by `make chart`: the roles of each pipeline's stages.\n"
+HEAD = "# Made from antiphon/pipelines by `make chart`: each pipeline's stages, and fixed dtypes.\n"
 # What the chart decides itself: where a process listens and is found.
 DECIDED_BY_CHART = {"addresses", "listen", "metrics_listen", "http_listen", "grpc_listen"}
 
 
 def pipelines_file() -> str:
     """`pipelines.yaml` as it should be."""
+    pipelines = sorted(own_pipelines().items())
     content = {
         "embedded": pipeline_of(CHECKOUT / EMBEDDED_MODEL).name,
-        "stages": {name: pipeline.roles for name, pipeline in sorted(own_pipelines().items())},
+        "stages": {name: pipeline.roles for name, pipeline in pipelines},
+        "dtypes": {
+            name: dtypes
+            for name, pipeline in pipelines
+            if (dtypes := {stage.role: stage.dtype for stage in pipeline.stages if stage.dtype})
+        },
     }
     return HEAD + msgspec.yaml.encode(content).decode()
 

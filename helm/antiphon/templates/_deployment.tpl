@@ -14,7 +14,8 @@
 {{- if eq $stage.accelerator.type "cpu" -}}
 {{- $_ := set $config "device" "cpu" -}}
 {{- else -}}
-{{- $_ := merge $config (dict "device" "cuda" "dtype" "bfloat16") -}}
+{{- $dtype := include "antiphon.acceleratedDtype" (dict "root" $root "role" $role) -}}
+{{- $_ := merge $config (dict "device" "cuda" "dtype" $dtype) -}}
 {{- end -}}
 {{- $config = mergeOverwrite $config $stage.config -}}
 {{- $name := include "antiphon.componentName" (dict "root" $root "component" $role) -}}

@@ -28,6 +28,12 @@ The roles that are installed as a JSON list: those of the pipeline, and those th
 {{- toJson $roles -}}
 {{- end -}}
 
+{{/* A stage's dtype on an accelerator: the only one that it computes in, or bfloat16. Arguments: root, role. */}}
+{{- define "antiphon.acceleratedDtype" -}}
+{{- $dtypes := (.root.Files.Get "pipelines.yaml" | fromYaml).dtypes -}}
+{{- dig (include "antiphon.pipeline" .root) .role "bfloat16" $dtypes -}}
+{{- end -}}
+
 {{/*
 A stage's values as YAML: `stageDefaults` with the stage's own on top.
 Arguments: root, role.
