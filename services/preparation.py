@@ -11,12 +11,13 @@ Bounded by the segments that are open: each has one preparation at most.
 
 from __future__ import annotations
 
+import logging
 import threading
 from collections.abc import Callable, Collection
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, Generic, TypeVar
 
-from antiphon.errors import Internal
+from antiphon.errors import Internal, ResourceExhausted
 from antiphon.segment import SegmentKey
 
 LARGE_TEXT_BYTES = 64 << 10
@@ -28,6 +29,8 @@ LARGE_AT_ONCE = 1  # of text, and of the rest
 CLOSE_TIMEOUT_S = 5.0
 
 PromptT = TypeVar("PromptT")
+
+_log = logging.getLogger(__name__)
 
 
 class Preparations(Generic[PromptT]):
@@ -46,7 +49,8 @@ class Preparations(Generic[PromptT]):
         text_bytes: int,
         media_bytes: int,
     ) -> Future[PromptT]:
-        """Start making a prompt, which raises what is wrong with the input.
+        """Start making a prompt, which raises what is wrong with the input, and
+        `ResourceExhausted` when no thread can be started for it.
 
         So many bytes of text, and of recordings, images and videos, go into it.
         """
@@ -90,11 +94,20 @@ class _Lane(Generic[PromptT]):
     ) -> None:
         with self._state:
             self._waiting[key] = (make, preparation)
-            if len(self._threads) < self._at_once:
-                # A thread that the engine's starts has its niceness.
-                thread = threading.Thread(target=self._run, name=self._name, daemon=True)
-                self._threads.add(thread)
+            if len(self._threads) == self._at_once:
+                return
+            # A thread that the engine's starts has its niceness.
+            thread = threading.Thread(target=self._run, name=self._name, daemon=True)
+            try:
                 thread.start()
+            except Exception as error:
+                _log.exception("%s: no thread starts; %d run", self._name, len(self._threads))
+                if not self._threads:
+                    del self._waiting[key]
+                    preparation.set_exception(_no_thread(error))
+            else:
+                # It takes no work before the lock is released.
+                self._threads.add(thread)
 
     def drop(self, key: SegmentKey) -> None:
         with self._state:
@@ -125,6 +138,10 @@ class _Lane(Generic[PromptT]):
                 self._threads.discard(threading.current_thread())
                 return None
             return self._waiting.pop(next(iter(self._waiting)))
+
+
+def _no_thread(error: Exception) -> ResourceExhausted:
+    return ResourceExhausted(f"no thread starts that would make the prompt: {error}; try again")
 
 
 def _attempt(make: Callable[[], PromptT]) -> PromptT | Exception:
