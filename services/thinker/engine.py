@@ -162,7 +162,7 @@ class ThinkerEngine:
         self, waiting: list[tuple[Segment, SlotGeneration]], events: list[EngineEvent]
     ) -> _Work:
         """This step's part of the prompts that have, or get, a slot."""
-        placed = [each for each in waiting if self._place(each[1])]
+        placed = [each for each in waiting if self._place(*each, events)]
         encodes = next((segment for segment, each in placed if each.must_encode), None)
         ready = []
         for segment, generation in placed:
@@ -178,16 +178,20 @@ class ThinkerEngine:
             if count
         ]
 
-    def _place(self, generation: SlotGeneration) -> bool:
+    def _place(
+        self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
+    ) -> bool:
         """Whether the prompt has a slot; it waits when all are taken."""
         if generation.slot is None:
             claim = self._slots.claim(generation.content)
             if claim is None:
                 return False
-            if claim.source is not None:
-                self._model.copy(claim.source, claim.slot, claim.reused)
+            # Before the copy, whose fault would lose the slot.
             generation.place(claim)
-        return True
+            if claim.source is not None:
+                with self._alone(segment, events):
+                    self._model.copy(claim.source, claim.slot, claim.reused)
+        return not segment.ended
 
     def _forward(self, work: _Work, events: list[EngineEvent]) -> None:
         """Run what is to be fed in one batch, and sample where a prompt or id is complete."""

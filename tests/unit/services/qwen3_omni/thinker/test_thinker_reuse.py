@@ -12,7 +12,7 @@ from antiphon.conversation import AudioPart, Conversation, ConversationMessage, 
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.engine import Engine, LoadedStage
 from antiphon.segment import SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, run_segment
+from antiphon.testing.drive_engine import SegmentOutput, run_segment, run_segments
 from services.qwen3_omni.thinker.load import load
 from services.thinker.engine import ThinkerEngine
 from services.thinker.model import Fed, ThinkerFeed, ThinkerModel
@@ -170,3 +170,35 @@ def test_reused_positions_are_not_computed_again(small_dir: Path) -> None:
         fed = engine._model.rows - before  # type: ignore[attr-defined]
         assert (_cached(out) > 0) == cached
         assert fed == out.completed.input_positions - _cached(out) + 2
+
+
+class _FaultyCopy(ThinkerModel):
+    """Faults when a beginning is copied to another slot."""
+
+    def copy(self, source: int, target: int, positions: int) -> None:
+        raise RuntimeError("no copy")
+
+
+def test_segment_fails_alone_and_gives_its_slot_back_when_a_copy_faults(small_dir: Path) -> None:
+    engine = load(small_dir, StageConfig(slots=2)).engine
+    assert isinstance(engine, ThinkerEngine)
+    engine._model.__class__ = _FaultyCopy
+    kept, branch, other = (
+        segment(conversation(SYSTEM, say(words)), max_tokens=TURN_TOKENS)
+        for words in ("One two", "People", "What is the time")
+    )
+    first = run_segment(engine, *kept)
+    assert first.completed is not None
+    for _ in range(3):
+        out = run_segments(engine, {SegmentKey("branch", 0): branch, SegmentKey("other", 0): other})
+        for each in out.values():
+            assert each.failed is not None
+            assert "no copy" in each.failed.error.message
+    # One takes the kept slot over beside one that needs a copy of it, and nothing is lost.
+    again = run_segments(engine, {SegmentKey("branch", 1): branch, SegmentKey("again", 0): kept})
+    assert again[SegmentKey("branch", 1)].failed is not None
+    assert again[SegmentKey("again", 0)].tensors("text")["ids"].tolist() == (
+        first.tensors("text")["ids"].tolist()
+    )
+    engine.forget()
+    assert run_segment(engine, *branch).completed is not None
