@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import partial
 from typing import TypeVar
 
@@ -25,6 +25,15 @@ def alone(key: SegmentKey, events: list[EngineEvent], end: Callable[[], None]) -
 
     A lost device is everyone's fault: its error is raised.
     """
+    with apart((key,), events, end):
+        yield
+
+
+@contextlib.contextmanager
+def apart(
+    keys: Collection[SegmentKey], events: list[EngineEvent], end: Callable[[], None]
+) -> Iterator[None]:
+    """As `alone`, for segments that share a call which cannot be run again."""
     try:
         yield
         return
@@ -34,11 +43,11 @@ def alone(key: SegmentKey, events: list[EngineEvent], end: Callable[[], None]) -
     except Exception as error:
         if device_is_lost(error):
             raise
-        _log.exception("%s: its step failed", key)
+        _log.exception("the step of %s failed", ", ".join(map(str, keys)))
         fault = Internal(f"the step failed: {type(error).__name__}: {error}")
         fault.__cause__ = error.with_traceback(None)
     end()
-    events.append(Failed(key, fault))
+    events.extend(Failed(key, fault) for key in keys)
 
 
 def together(

@@ -5,12 +5,14 @@ each step of the engine: see `Decoding`. What comes meanwhile waits for the next
 which much has come at once, as with `whole` delivery, has a call of its own, beside the one that
 others share: so these wait for half of each step at most. A segment that becomes held while it is
 in a call stays there, and its samples wait; one that is released leaves its samples to nobody.
+A fault in a call fails its segments and no others.
 """
 
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 
@@ -19,6 +21,7 @@ from antiphon.pipelines.qwen2_5_omni import AUDIO, BLOCK_CODES, CODES, TOKEN2WAV
 from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.transport.device_edge import host_array
+from services.isolation import apart
 from services.qwen2_5_omni.token2wav.decoder import Decoding, Token2Wav
 from services.qwen2_5_omni.token2wav.segment import DecodedSegment
 from services.voices import choose_voice
@@ -99,12 +102,23 @@ class Token2WavEngine:
         events = _hand_on(free)
         self._begin([each for each in free if each.ready])
         for call in tuple(self._calls):
-            samples = call.decoding.advance()
-            if samples is not None:
-                self._calls.remove(call)
-                for segment, each in zip(call.segments, samples, strict=True):
-                    segment.land(host_array(each))
+            keys = [each.key for each in call.segments if each.key in self._segments]
+            with apart(keys, events, partial(self._fail, call)):
+                samples = call.decoding.advance()
+                if samples is not None:
+                    self._end(call)
+                    for segment, each in zip(call.segments, samples, strict=True):
+                        segment.land(host_array(each))
         return events + _hand_on(free)
+
+    def _end(self, call: DecodingCall) -> None:
+        self._calls = [each for each in self._calls if each is not call]
+
+    def _fail(self, call: DecodingCall) -> None:
+        """The call cannot go on, and holds codes of its segments."""
+        self._end(call)
+        for segment in call.segments:
+            segment.ended = True
 
     def _begin(self, ready: Sequence[DecodedSegment]) -> None:
         """A call for the short ones, and one for the first of the long, unless there is one."""

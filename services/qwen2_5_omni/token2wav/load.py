@@ -68,7 +68,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     engine = Token2WavEngine(
         model, context_limit=limit, slots=config.slots, held_blocks=config.held_blocks
     )
-    _warm_up(engine)
+    _warm_up(engine, min(BLOCK_CODES + 1, limit))
     log.info("a stream holds %d blocks of %d codes back", config.held_blocks, BLOCK_CODES)
     facts = StageFacts(
         model=model_dir.name,
@@ -85,10 +85,10 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     return LoadedStage(engine, facts)
 
 
-def _warm_up(engine: Token2WavEngine) -> None:
-    """Make a little audio, so that no request pays for firsts."""
+def _warm_up(engine: Token2WavEngine, count: int) -> None:
+    """Make audio of so many codes, so that no request pays for firsts."""
     key = SegmentKey("warm-up", 0)
-    codes = {CODES: np.zeros((BLOCK_CODES + 1, 1), np.uint16)}
+    codes = {CODES: np.zeros((count, 1), np.uint16)}
     engine.admit(key, SegmentSettings("", ONLY_SEED, frozenset({AUDIO})))
     engine.accept(key, InputChunk(CODES, 0, codes, True, FinishReason.STOP))
     for failed in run_to_the_end(engine, [key]):

@@ -85,6 +85,13 @@ def test_stream_holds_back_as_many_blocks_as_the_deployment_says(
     assert sum(counts) == 480 * 48
 
 
+@pytest.mark.parametrize("limit", [1, 12])
+def test_token2wav_loads_when_the_limit_is_below_what_warms_it_up(
+    omni25_directory: Path, limit: int
+) -> None:
+    assert load(TOKEN2WAV, omni25_directory, context_limit=limit).facts.context_limit == limit
+
+
 @BOTH
 def test_hostile_voices_are_refused_and_not_run(role: str, broken: Path, tmp_path: Path) -> None:
     voices = voices_of(broken)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from token2wav_rig import TOLERANCE, Rig, Speech, difference, speech
 
-from antiphon.errors import DataLoss, InvalidArgument, ResourceExhausted
+from antiphon.errors import DataLoss, ErrorCode, InvalidArgument, ResourceExhausted
 from antiphon.pipelines.qwen2_5_omni import AUDIO, CODES
 from antiphon.runtime.engine import Emitted, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
@@ -20,6 +20,8 @@ from services.qwen2_5_omni.token2wav.vocoder import CALL_FRAMES, ROWS_OF_A_FRAME
 
 SAMPLING = Sampling(0.0, 0, 1.0, 1.0, seed=0, max_tokens=1)
 KEY = SegmentKey("one", 0)
+# More than a layer has of speech of 40 codes, fewer than of 800.
+SHORT_ROWS = 1000
 
 
 def engine_of(rig: Rig, *, slots: int = 8, context_limit: int = 1000) -> Token2WavEngine:
@@ -187,6 +189,56 @@ def test_short_speech_does_not_wait_for_long_speech(
     assert ended == [other, KEY]
     check(outputs[KEY], long, rig)
     check(outputs[other], short, rig)
+
+
+def admit_all(engine: Token2WavEngine, **asked: Speech) -> dict[SegmentKey, SegmentOutput]:
+    """Admit what is asked, whole."""
+    for name, wanted in asked.items():
+        engine.admit(SegmentKey(name, 0), settings(wanted))
+        for each in chunks(wanted, (1000,)):
+            engine.accept(SegmentKey(name, 0), each)
+    return {SegmentKey(name, 0): SegmentOutput() for name in asked}
+
+
+def fail_short_calls(monkeypatch: pytest.MonkeyPatch, message: str) -> None:
+    forward = FlowLayer.forward
+
+    def faulty(layer: FlowLayer, rows: torch.Tensor, *rest: Any) -> torch.Tensor:
+        if rows.shape[0] * rows.shape[1] < SHORT_ROWS:
+            raise RuntimeError(message)
+        return forward(layer, rows, *rest)
+
+    monkeypatch.setattr(FlowLayer, "forward", faulty)
+
+
+def test_fault_fails_the_segments_of_its_call_alone(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    short, long = speech(30), speech(800)
+    engine = engine_of(rig)
+    outputs = admit_all(engine, short=short, beside=short, released=short, long=long)
+    assert not engine.step()
+    released = SegmentKey("released", 0)
+    engine.release(released)
+    del outputs[released]
+    fail_short_calls(monkeypatch, "no layer")
+    advance(engine, outputs)
+    for name in ("short", "beside"):
+        failed = outputs[SegmentKey(name, 0)].failed
+        assert failed is not None
+        assert failed.error.code is ErrorCode.INTERNAL
+        assert "RuntimeError: no layer" in failed.error.message
+    check(outputs[SegmentKey("long", 0)], long, rig)
+    monkeypatch.undo()
+    check(run_segment(engine, settings(short), chunks(short, (9,))), short, rig)
+
+
+def test_lost_device_is_everyones_fault(rig: Rig, monkeypatch: pytest.MonkeyPatch) -> None:
+    engine = engine_of(rig)
+    admit_all(engine, short=speech(30), long=speech(800))
+    fail_short_calls(monkeypatch, "CUDA error: an illegal memory access was encountered")
+    with pytest.raises(RuntimeError, match="illegal memory access"):
+        engine.step()
 
 
 def test_call_ends_when_all_that_it_was_for_are_released(rig: Rig) -> None:
