@@ -104,8 +104,8 @@ class Omni25Reference:
     def __init__(self, directory: Path, *, mask_kept: bool = True) -> None:
         self.model: Any = _MODEL.from_pretrained(directory, dtype=torch.float32)
         self.model.eval()
-        merge_size = self.model.config.thinker_config.vision_config.spatial_merge_size
-        self._made = ReferenceInputs(directory, Qwen2_5OmniProcessor, _DEFAULTS, merge_size)
+        self.merge_size: int = self.model.config.thinker_config.vision_config.spatial_merge_size
+        self._made = ReferenceInputs(directory, Qwen2_5OmniProcessor, _DEFAULTS, self.merge_size)
         self.tokenizer = self._made.tokenizer
         self.stop_id: int = self.tokenizer.eos_token_id
         talker = self.model.config.talker_config
