@@ -19,13 +19,13 @@ Score = tuple[list[int], list[float]]
 class LogitsRow:
     """Logits [V] for choice number `step` of a segment.
 
-    `history` is what a repetition penalty applies to.
+    `seen` bool [V] marks the ids that a repetition penalty applies to; None where there is none.
     """
 
     logits: Tensor
     sampling: Sampling
     step: int
-    history: Tensor | None
+    seen: Tensor | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,23 +38,21 @@ class Sampled:
 
 
 def sample_together(rows: Sequence[LogitsRow]) -> list[int | None]:
-    """The ids for all rows that have no history; None for others and for undecided ones.
+    """The ids for all rows; None for undecided ones, which `sample_alone` is for.
 
-    One question to the device, however many there are. `sample_alone` is for the rest.
+    One question to the device, however many there are.
     """
-    plain = [index for index, each in enumerate(rows) if each.history is None]
-    ids: list[int | None] = [None] * len(rows)
-    if plain:
-        chosen, scores = _choose_each([rows[index] for index in plain])
-        known = torch.where(scores.isfinite(), chosen, -1).tolist()
-        for index, id_ in zip(plain, known, strict=True):
-            ids[index] = id_ if id_ >= 0 else None
-    return ids
+    if not rows:
+        return []
+    chosen, scores = _choose_each(rows)
+    known = torch.where(scores.isfinite(), chosen, -1).tolist()
+    return [id_ if id_ >= 0 else None for id_ in known]
 
 
 def sample_alone(row: LogitsRow) -> int:
     """One id. Raises `Internal` when the logits leave nothing to choose from."""
-    return choose(row.logits, row.sampling, step=row.step, history=row.history)
+    history = None if row.seen is None else row.seen.nonzero()[:, 0]
+    return choose(row.logits, row.sampling, step=row.step, history=history)
 
 
 def score_together(sampled: Sequence[Sampled]) -> list[Score]:
@@ -83,4 +81,14 @@ def _choose_each(rows: Sequence[LogitsRow]) -> tuple[Tensor, Tensor]:
         logits,
         SamplingRows.of(samplings, logits.device),
         torch.from_numpy(numbers).to(logits.device),
+        seen=_seen_each(rows),
     )
+
+
+def _seen_each(rows: Sequence[LogitsRow]) -> Tensor | None:
+    """`seen` of all rows, bool [n, V]; None where no row has it."""
+    told = [each.seen for each in rows if each.seen is not None]
+    if not told:
+        return None
+    nothing = torch.zeros_like(told[0])
+    return torch.stack([nothing if each.seen is None else each.seen for each in rows])

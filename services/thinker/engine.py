@@ -302,7 +302,5 @@ def _nobody() -> None:
 def _logits_row(segment: Segment, generation: SlotGeneration, logits: torch.Tensor) -> LogitsRow:
     """What the segment's next id is chosen from."""
     sampling = segment.settings.sampling
-    history = None
-    if sampling.repetition_penalty != 1.0:
-        history = generation.history(logits.device)
-    return LogitsRow(logits, sampling, len(generation.reply.ids), history)
+    seen = generation.seen(logits) if sampling.repetition_penalty != 1.0 else None
+    return LogitsRow(logits, sampling, len(generation.reply.ids), seen)

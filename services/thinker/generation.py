@@ -11,6 +11,7 @@ import torch
 
 from antiphon.errors import Internal
 from antiphon.segment import FinishReason
+from antiphon.transport.device_edge import on_device
 from services.lm.slots import Claim, Content, Kept
 from services.text.stopping import ReplyText
 from services.thinker.audio import AudioFeatures
@@ -57,6 +58,7 @@ class SlotGeneration:
         self.finish: FinishReason | None = None
         self._every_row = every_row
         self._rows_sent = 0
+        self._seen: torch.Tensor | None = None
         self._media_positions = np.flatnonzero(is_media(prompt.ids, special))
         self._encoded: torch.Tensor | None = None
         self._pieces: deque[tuple[Positions, AudioFeatures | VisualPatches]] = deque()
@@ -149,9 +151,17 @@ class SlotGeneration:
         content = np.concatenate([self.content, self.reply.ids]).astype(np.int64)
         return Kept(content[: self.length], len(self.prompt.ids))
 
-    def history(self, device: torch.device) -> torch.Tensor:
-        """All ids so far, int64 [n]: what a repetition penalty applies to."""
-        return torch.tensor([*self.prompt.ids.tolist(), *self.reply.ids], device=device)
+    def seen(self, logits: torch.Tensor) -> torch.Tensor:
+        """Which ids there are so far, bool like `logits` [V]: what a repetition penalty applies
+        to. Kept on the device; ids outside the vocabulary are passed over."""
+        if self._seen is None:
+            self._seen = torch.zeros_like(logits, dtype=torch.bool)
+            ids = self.prompt.ids[self.prompt.ids < len(logits)].astype(np.int64)
+            self._seen[on_device(ids, logits.device)] = True
+        # Each is noted before the next is chosen.
+        if latest := self.reply.ids[-1:]:
+            self._seen[latest[0]] = True
+        return self._seen
 
     def placed(self) -> int:
         """The slot. Raises `Internal` before `place`."""

@@ -32,6 +32,7 @@ from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
 from services.lm.graphs import Eager, RowFunction
 from services.qwen3_omni.thinker.load import load
+from services.thinker import engine as engine_module
 from services.thinker.engine import ThinkerEngine
 from services.thinker.model import Fed, ThinkerFeed, ThinkerModel
 
@@ -164,6 +165,26 @@ def test_drawn_ids_are_the_same_alone_and_in_company(small_dir: Path) -> None:
         together = _run_together(engine, settings)
         for ids, out in zip(alone, together, strict=True):
             assert out.tensors("text")["ids"].tolist() == ids.tolist()
+
+
+def test_penalised_ids_share_the_call_that_chooses_and_stay_the_same(
+    small_stage: LoadedStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = small_stage.engine
+    penalty = {"max_tokens": 24, "repetition_penalty": 1.3}
+    segments = [
+        segment(TEXT[0], **penalty),
+        segment(TEXT[1], **penalty, **DRAWN[0]),
+        segment(TEXT[2], max_tokens=24),
+    ]
+    with monkeypatch.context() as patched:
+        # Nobody's id is left to a call of its own, then everybody's.
+        patched.setattr(engine_module, "sample_alone", lambda row: pytest.fail("alone"))
+        together = _run_together(engine, segments)
+    monkeypatch.setattr(engine_module, "sample_together", lambda rows: [None] * len(rows))
+    for given, out in zip(segments, together, strict=True):
+        alone = run_segment(engine, *given)
+        assert out.tensors("text")["ids"].tolist() == alone.tensors("text")["ids"].tolist()
 
 
 def _run_together(
