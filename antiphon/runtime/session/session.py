@@ -298,8 +298,11 @@ class LiveSession:
         return [segment.report(segment.completed), *self.park(Outcome.FINISHED, now)]
 
     def _send(self, edge: str, pieces: list[Piece], now: float) -> list[Instruction]:
+        if not pieces:
+            # Nothing is due, or the edge goes nowhere.
+            return []
         destinations = self._routes[edge]
-        if self.segment is not None and pieces and REPLY in destinations:
+        if self.segment is not None and REPLY in destinations:
             self.segment.told_at = now
         addressed = (self._address(edge, piece) for piece in pieces)
         return [Send(to, chunk) for chunk in addressed for to in destinations]

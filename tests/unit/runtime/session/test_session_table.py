@@ -385,3 +385,11 @@ def test_unwanted_client_edge_goes_nowhere() -> None:
 def test_open_raises_when_a_route_names_no_output() -> None:
     with pytest.raises(InvalidArgument, match="text"):
         table().handle(SessionRequested(SessionRequest("s", 0, {"text": (Destination(),)})), 0.0)
+
+
+def test_output_on_an_edge_that_goes_nowhere_is_dropped() -> None:
+    sessions = table(role="thinker")
+    sessions.handle(SessionRequested(SessionRequest("s", 0, {})), 0.0)
+    sessions.handle(SegmentRequested("s", segment()), 0.0)
+    assert stepped(sessions, Emitted(KEY, "text", 0, {"ids": np.zeros(1, np.int32)})) == []
+    assert sessions.state("s") is State.OPEN
