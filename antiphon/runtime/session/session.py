@@ -298,10 +298,8 @@ class LiveSession:
         return [segment.report(segment.completed), *self.park(Outcome.FINISHED, now)]
 
     def _send(self, edge: str, pieces: list[Piece], now: float) -> list[Instruction]:
-        if not pieces:
-            # Nothing is due, or the edge goes nowhere.
-            return []
-        destinations = self._routes[edge]
+        # Of an edge that goes nowhere nothing is ever due.
+        destinations = self._routes[edge] if pieces else ()
         if self.segment is not None and REPLY in destinations:
             self.segment.told_at = now
         addressed = (self._address(edge, piece) for piece in pieces)
