@@ -35,7 +35,8 @@ FRAMES = 400
 TALKER = {"temperature": 0.0, "max_tokens": FRAMES + 1}
 OTHERS = {"talker": SamplingRequest(temperature=0.0, max_tokens=21)}
 QUESTION = "day one"
-STALL_S = 2.0
+# Longer than a busy machine keeps a stage from its next frames, and shorter than the pauses here.
+STALL_S = 6.0
 # 7 frames of audio and 7 of codes may be on their way, code2wav may add a step of what
 # lies in front of it, and the talker completes a chunk of at most 12: 7 + 2 * (7 + 12).
 AHEAD_S = 0.5
