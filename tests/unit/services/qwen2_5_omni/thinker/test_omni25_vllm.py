@@ -245,9 +245,9 @@ def test_killed_engine_fails_what_runs_and_comes_back(
 
 
 def vllm_process() -> Any:
-    """The process that the model runs in."""
-    children = psutil.Process().children(recursive=True)
-    (process,) = [child for child in children if "EngineCore" in child.name()]
+    """The process that the model runs in: a child of this one, as no service's is."""
+    alive = [each for each in psutil.Process().children() if each.status() != psutil.STATUS_ZOMBIE]
+    (process,) = [child for child in alive if "EngineCore" in child.name()]
     return process
 
 
