@@ -137,3 +137,12 @@ async def test_message_of_very_many_fragments_is_too_big(door: Door) -> None:
             await flood()
         assert caught.value.rcvd is not None
         assert caught.value.rcvd.code == 1009
+
+
+async def test_event_of_very_many_values_is_refused_before_it_is_decoded() -> None:
+    async with open_door(max_body_values=100) as door, realtime(door) as client:
+        part = {"type": "input_text", "text": "Hi"}
+        item = {"type": "message", "role": "user", "content": [part] * 99}
+        await client.send("conversation.item.create", item=item)
+        assert "max_body_values" in (await client.until("error"))["error"]["message"]
+        await client.say("Still here")

@@ -9,7 +9,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import Cancelled, InvalidArgument
-from gateway.doors.http.errors import BodyTooLarge, BodyTooSlow, TooManyValues
+from gateway.doors.http.errors import BodyTooLarge, BodyTooSlow
+from gateway.doors.http.json_body import check_values, count_values
 from gateway.doors.http.room import RoomShare, gave_way
 
 FREE_BYTES = 64 << 10
@@ -17,10 +18,6 @@ FREE_BYTES = 64 << 10
 
 The bound on connections bounds them together.
 """
-
-# A JSON value comes after one of these, or is the body. Counted before anything is decoded:
-# a value of two bytes takes a hundred in memory, and nothing else runs while they are made.
-_BEFORE_VALUES = (b",", b"[", b"{")
 
 
 async def read_body(
@@ -49,14 +46,10 @@ async def read_body(
                     raise Cancelled("the client went away while it sent its request")
                 parts.append(message.get("body", b""))
                 size += len(parts[-1])
-                values += sum(map(parts[-1].count, _BEFORE_VALUES))
+                values += count_values(parts[-1])
                 if size > config.max_body_bytes:
                     raise _too_large(f"more than {config.max_body_bytes} bytes", config)
-                if values > config.max_body_values:
-                    raise TooManyValues(
-                        f"the body has more than {config.max_body_values} values; commas and "
-                        "brackets count, in texts too; gateway.max_body_values sets the bound"
-                    )
+                check_values(values, config.max_body_values, "body")
                 holding.moved(max(0, size - FREE_BYTES))
                 if not message.get("more_body", False):
                     holding.keep()

@@ -36,6 +36,7 @@ from gateway.conversations.items import (
 )
 from gateway.doors.access_log import AccessLog, Entry
 from gateway.doors.ending import request
+from gateway.doors.http.json_body import check_values, count_values
 from gateway.doors.realtime import client_events as client
 from gateway.doors.realtime.client_events import ClientEvent, event_id_of, read_event
 from gateway.doors.realtime.errors import RealtimeError, error_event
@@ -97,7 +98,9 @@ class RealtimeCall:
     async def _take(self, data: str) -> None:
         """Handle one event; what is wrong with it is told, and the call goes on."""
         try:
-            self._check_values(data)
+            most = self._config.max_body_values
+            if len(data) > most:
+                check_values(count_values(data.encode()), most, "event")
             large = len(data) > LARGE_CHARS
             event = await asyncio.to_thread(read_event, data) if large else read_event(data)
         except AntiphonError as error:
@@ -114,15 +117,6 @@ class RealtimeCall:
             log.exception("a realtime event broke")
             mistake = Internal("the gateway made a mistake; its log has more")
             await self._send([error_event(mistake, event.event_id)])
-
-    def _check_values(self, data: str) -> None:
-        """Raise `InvalidArgument` for an event of very many values, as for a body."""
-        most = self._config.max_body_values
-        if len(data) > most and sum(map(data.count, ",[{")) > most:
-            raise InvalidArgument(
-                f"the event has more than {most} values; commas and brackets count, in texts too; "
-                "gateway.max_body_values sets the bound"
-            )
 
     async def _handle(self, event: ClientEvent) -> None:
         match event:
