@@ -57,6 +57,8 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # Longest wait for an awaited input, and for a chunk's session to be opened.
     stall_timeout_s: Seconds = 30.0
     hold_timeout_s: Seconds = 10.0
+    # Where input comes while it is recorded: the longest pause between two pieces of it.
+    live_input_timeout_s: Seconds = 120.0
     # Sessions that are registered at a time, whether they have a segment open or not, and how
     # long one may be without: between the turns of a conversation, or done while others still
     # speak. So it is `gateway.request_timeout_s` where that is longer.

@@ -31,13 +31,14 @@ class SegmentSettings:
 
     `outputs` are the output edges of this stage that go somewhere; an engine
     may skip the work behind any other. `options` are those that the request gives, within
-    what the stage describes.
+    what the stage describes. The input of a `live` one comes while it is recorded.
     """
 
     voice: str
     sampling: Sampling
     outputs: frozenset[str]
     options: Mapping[str, OptionValue] = field(default_factory=dict)
+    live: bool = False
 
 
 class InputChunk(Struct, frozen=True):

@@ -382,6 +382,7 @@ class SegmentOpen(google.protobuf.message.Message):
     HISTORY_FIELD_NUMBER: builtins.int
     LAST_FIELD_NUMBER: builtins.int
     OPTIONS_FIELD_NUMBER: builtins.int
+    LIVE_FIELD_NUMBER: builtins.int
     segment: builtins.int
     """Counted from 0, without gaps."""
     voice: builtins.str
@@ -390,6 +391,11 @@ class SegmentOpen(google.protobuf.message.Message):
     """Seconds left to the request's deadline; 0: none."""
     last: builtins.bool
     """No segment follows in the session: the last chunks of this one are `finished`."""
+    live: builtins.bool
+    """The input comes while it is recorded. A stage reserves no slot before the segment's first
+    chunk comes, and without one it then answers `segment_refused`; it runs neither the stall
+    clock nor the deadline before `input_finished`, which every stage gets.
+    """
     @property
     def sampling(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, global___Sampling]:
         """Sampling by stage role; a role without entry uses the pipeline's default."""
@@ -430,9 +436,10 @@ class SegmentOpen(google.protobuf.message.Message):
         history: global___History | None = ...,
         last: builtins.bool = ...,
         options: collections.abc.Mapping[builtins.str, global___OptionValue] | None = ...,
+        live: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "history", b"history"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "deadline_s", b"deadline_s", "delivery", b"delivery", "history", b"history", "last", b"last", "options", b"options", "outputs", b"outputs", "sampling", b"sampling", "segment", b"segment", "voice", b"voice"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "deadline_s", b"deadline_s", "delivery", b"delivery", "history", b"history", "last", b"last", "live", b"live", "options", b"options", "outputs", b"outputs", "sampling", b"sampling", "segment", b"segment", "voice", b"voice"]) -> None: ...
 
 global___SegmentOpen = SegmentOpen
 
@@ -583,7 +590,7 @@ global___History = History
 
 @typing.final
 class InputFinished(google.protobuf.message.Message):
-    """No more input chunks follow for the segment."""
+    """No more input chunks follow for the segment. Of a live one every stage is told, for its clocks."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
@@ -788,7 +795,9 @@ global___SegmentOpened = SegmentOpened
 
 @typing.final
 class SegmentRefused(google.protobuf.message.Message):
-    """A segment after the first found no slot. The session is parked as before; its number is used."""
+    """A segment after the first, or a live one, found no slot, which a live one needs when its first
+    chunk comes. The session is parked as before; the segment's number is used.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

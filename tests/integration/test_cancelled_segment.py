@@ -41,3 +41,16 @@ async def test_cancelled_segment_is_reported_when_the_engine_holds_nothing_of_it
     audio = await session.audio()
     assert (audio.segment, audio.position, audio.sequence) == (1, 0, 1)
     assert audio.tensors["samples"].tolist() == [7.0] * 4
+
+
+async def test_live_segment_holds_no_slot_before_its_first_chunk(served: RunningStage) -> None:
+    session = Session(served, "spoken")
+    opens, segment = opening("spoken")
+    segment.segment_open.live = True
+    await session.send(opens, segment)
+    await session.opened()
+    assert served.stage.table.open_segments == 0
+    finish = session_pb2.InputFinished(segment=0)
+    piece = codes_chunk("spoken", 0, [5], end=True)
+    await session.send(Request(input_finished=finish), Request(chunk=chunk_to_proto(piece)))
+    assert (await session.audio()).tensors["samples"].tolist() == [5.0] * 4

@@ -285,6 +285,7 @@ def _segment_request(request: session_pb2.SegmentOpen, role: str) -> SegmentRequ
         deadline_s=request.deadline_s,
         last=request.last,
         options=option_values_from_proto(request.options),
+        live=request.live,
     )
 
 

@@ -47,9 +47,11 @@ class StageLimits:
             hold_bytes=config.hold_bytes,
             max_sessions=config.max_sessions,
             idle_session_timeout_s=max(config.idle_session_timeout_s, gateway.request_timeout_s),
+            live_input_timeout_s=config.live_input_timeout_s,
         )
 
     progress_s: float = 1.0
+    live_input_timeout_s: float = 120.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -160,7 +162,8 @@ class SessionRequest:
 class SegmentRequest:
     """What opens a segment, as far as this stage is concerned. `deadline_s` 0 is none.
 
-    After a `last` one the session takes no further segments.
+    After a `last` one the session takes no further segments. The input of a `live` one comes while
+    it is recorded.
 
     Raises `InvalidArgument` for a deadline that no clock can keep, for a voice whose name
     is too long and for too many options.
@@ -175,6 +178,7 @@ class SegmentRequest:
     deadline_s: float = 0.0
     last: bool = False
     options: Mapping[str, OptionValue] = field(default_factory=dict)
+    live: bool = False
 
     def __post_init__(self) -> None:
         _check_seconds("deadline_s", self.deadline_s)

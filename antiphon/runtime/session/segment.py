@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from antiphon.errors import DataLoss
-from antiphon.runtime.engine import Completed, Emitted, InputChunk
+from antiphon.runtime.engine import Completed, Emitted, InputChunk, SegmentSettings
 from antiphon.runtime.session.credit import Intake
 from antiphon.runtime.session.facts import Standing
 from antiphon.runtime.session.instructions import Limit, Report
@@ -18,19 +18,26 @@ class Segment:
 
     `in_engine` is from the admission until the engine has completed the segment; the segment itself
     lasts until all its output has left. `fed` counts the chunks that were given to the engine.
+    A live one `waits` for its first chunk before that, without a slot, and is `listening` until
+    its input is finished.
     """
 
     def __init__(
         self,
         key: SegmentKey,
+        settings: SegmentSettings,
         outlets: dict[str, Outlet],
         open_inputs: set[str],
         intakes: dict[str, Intake],
         *,
         now: float,
-        deadline: float | None,
+        deadline_s: float,
     ) -> None:
+        """`deadline_s` counts from now, or from the end of a live segment's input; 0 is none."""
         self.key = key
+        self.settings = settings
+        self.waits = False
+        self.listening = settings.live
         self.open_inputs = open_inputs
         self.intakes = intakes
         self.in_engine = False
@@ -39,7 +46,8 @@ class Segment:
         self.awaited = ""
         self.steppable = False
         self.busy_s = 0.0
-        self.deadline = deadline
+        self.deadline = now + deadline_s if deadline_s and not settings.live else None
+        self._deadline_s = deadline_s
         self.waiting_since = now
         self.told_at = now
         self._outlets = outlets
@@ -69,6 +77,13 @@ class Segment:
         self.waiting_since = now
         self._first_input_at = self._first_input_at or now
 
+    def finish_listening(self, now: float) -> None:
+        """A live segment's input is complete: the stall clock and the deadline begin."""
+        if self.listening:
+            self.listening = False
+            self.waiting_since = now
+            self.deadline = now + self._deadline_s if self._deadline_s else None
+
     def note_standing(self, standing: Standing, now: float) -> None:
         """The engine says what it waits for, and after how many chunks."""
         edge, self._accepted = standing.awaited, standing.accepted
@@ -93,7 +108,7 @@ class Segment:
     @property
     def stall_clock_runs(self) -> bool:
         """Whether input is due: not while output waits for credit, nor when the engine is done."""
-        return self.in_engine and not self.steppable and not self.held
+        return (self.in_engine or self.waits) and not self.steppable and not self.held
 
     @property
     def drained(self) -> bool:

@@ -29,6 +29,10 @@ class SegmentOrder:
         if self.ended:
             raise FailedPrecondition(f"segment {number} was opened after the last one")
 
+    def has_early(self, number: int) -> bool:
+        """Whether a chunk of this segment came early."""
+        return any(chunk.segment == number for chunk in self._early)
+
     def use(self) -> deque[Chunk]:
         """Use the next number up; the chunks that came early, for whichever segment."""
         self.next += 1

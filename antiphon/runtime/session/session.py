@@ -7,17 +7,14 @@ ends a session by itself.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 from antiphon.chunk import Chunk
-from antiphon.errors import (
-    AntiphonError,
-    DeadlineExceeded,
-    Internal,
-    InvalidArgument,
-)
+from antiphon.errors import AntiphonError, Internal, InvalidArgument, ResourceExhausted
 from antiphon.pipelines.graph import CLIENT, Edge
 from antiphon.runtime.engine import Completed, Emitted, InputChunk, SegmentSettings
+from antiphon.runtime.session.clocks import SessionClocks
 from antiphon.runtime.session.credit import Credit, Intake
 from antiphon.runtime.session.facts import ChunkArrived, Credited, Standing
 from antiphon.runtime.session.inbox import Inbox
@@ -44,9 +41,16 @@ from antiphon.segment import FinishReason, SegmentKey
 
 
 class LiveSession:
-    """A session that has not ended."""
+    """A session that has not ended. `no_slot` says why a segment gets no slot; None: it does."""
 
-    def __init__(self, request: SessionRequest, plan: StagePlan, tally: Tally, now: float) -> None:
+    def __init__(
+        self,
+        request: SessionRequest,
+        plan: StagePlan,
+        tally: Tally,
+        no_slot: Callable[[], ResourceExhausted | None],
+        now: float,
+    ) -> None:
         plan.check(request)
         self.session_id = request.session_id
         self.state = State.REGISTERED
@@ -58,14 +62,14 @@ class LiveSession:
         edges = plan.inputs.keys() | plan.outputs.keys()
         self._windows = {name: each for name, each in request.windows.items() if name in edges}
         self._attempt = request.attempt
-        self._stall_timeout_s = request.stall_timeout_s or plan.limits.stall_timeout_s
+        self._no_slot = no_slot
+        self._clocks = SessionClocks(plan, request.stall_timeout_s, now)
         self._inbox = Inbox(request.attempt)
         self._order = SegmentOrder(plan.limits.hold_bytes)
         # Segments that were cancelled and that the engine has yet to release.
         self._releasing: dict[SegmentKey, Segment] = {}
         self._sequences: dict[str, int] = {}
         self._links: dict[str, str] = {}
-        self._idle_since = now
 
     def become(self, event: Event) -> None:
         """Follow the state table."""
@@ -74,61 +78,73 @@ class LiveSession:
     # -- segments -----------------------------------------------------------------------
 
     def open_segment(self, request: SegmentRequest, now: float) -> list[Instruction]:
-        """Start a segment; what came early for it is delivered at once."""
+        """Start a segment; what came early for it is delivered at once.
+
+        A live one waits for its first chunk without a slot. Another that finds none is refused:
+        that ends a session which has had none so far.
+        """
         self._order.check(request.segment)
+        waits = request.live and not self._order.has_early(request.segment)
+        if not waits and (full := self._no_slot()) is not None:
+            return self._refuse(request, full, now)
         self._plan.check_options(request.options)
         self.become(Event.SEGMENT_OPENED)
         early, self._order.ended = self._order.use(), request.last
         live = self._plan.live_outputs(request, self._routes)
         key = SegmentKey(self.session_id, request.segment)
-        deadline = now + request.deadline_s if request.deadline_s else None
         outlets = {edge.name: self._outlet(edge, request) for edge in live}
         inputs = set(self._plan.inputs)
         intakes = {edge: Intake(self._windows[edge]) for edge in inputs & set(self._windows)}
-        self.segment = Segment(key, outlets, inputs, intakes, now=now, deadline=deadline)
         settings = SegmentSettings(
             request.voice,
             self._plan.sampling.with_request(request.sampling),
             frozenset(outlets),
             request.options,
+            request.live,
         )
+        segment = self.segment = Segment(
+            key, settings, outlets, inputs, intakes, now=now, deadline_s=request.deadline_s
+        )
+        segment.waits = waits
         fed = [each for chunk in early for each in self._sort(chunk, now)]
-        self.segment.in_engine = True
-        return [SegmentOpened(key), Admit(key, settings), *self.segment.limits(), *fed]
+        return [SegmentOpened(key), *([] if waits else self._admit(segment)), *fed]
 
-    def refuse_segment(
-        self, request: SegmentRequest, error: AntiphonError, now: float
+    def _admit(self, segment: Segment) -> list[Instruction]:
+        """Give the segment to the engine. Nothing that is raised may keep it from getting there."""
+        segment.in_engine, segment.waits = True, False
+        return [Admit(segment.key, segment.settings), *segment.limits()]
+
+    def _refuse(
+        self, request: SegmentRequest, error: ResourceExhausted, now: float
     ) -> list[Instruction]:
         """Use up a segment's number without opening it.
 
-        Raises the error for a first segment, and while another is open.
+        Raises the error for a first segment that is not live, and while another is open.
         """
-        self._order.check(request.segment)
-        if not request.segment or self.segment is not None:
+        if not (request.segment or request.live) or self.segment is not None:
             raise error
-        self._idle_since = now
+        self._clocks.idle_since = now
         for chunk in self._order.use():
             self._sort(chunk, now)
         self._tally.ended(Outcome.REFUSED, error)
         return [SegmentRefused(SegmentKey(self.session_id, request.segment), error)]
 
-    def input_finished(self, segment: int, now: float) -> list[Instruction]:
+    def input_finished(self, number: int, now: float) -> list[Instruction]:
         """The client sends no more: its edges that are still open end here."""
-        if self.segment is None or self.segment.key.segment != segment:
+        segment = self.segment
+        if segment is None or segment.key.segment != number:
             return []
-        return [
-            self._feed(
-                self.segment,
-                InputChunk(name, 0, {}, segment_finished=True, finish_reason=FinishReason.STOP),
-                now,
-            )
-            for name in sorted(self.segment.open_inputs)
-            if self._plan.inputs[name].producer == CLIENT
-        ]
+        segment.finish_listening(now)
+        done: list[Instruction] = []
+        for name in sorted(segment.open_inputs):
+            if self._plan.inputs[name].producer == CLIENT and self.segment is segment:
+                end = InputChunk(name, 0, {}, True, FinishReason.STOP)
+                done += self._deliver(segment, end, now)
+        return done
 
     def park(self, outcome: Outcome, now: float) -> list[Instruction]:
         """End the open segment; another may follow, in time."""
-        self._idle_since = now
+        self._clocks.idle_since = now
         return self.drop_segment(outcome)
 
     def cancel_segment(self, number: int, now: float) -> list[Instruction]:
@@ -136,10 +152,10 @@ class LiveSession:
         segment = self.segment
         if segment is None or segment.key.segment != number:
             return []
-        dropped = self.park(Outcome.CANCELLED, now)
-        if not dropped and segment.completed is not None:
-            cost = replace(segment.completed, finish_reason=FinishReason.CANCELLED)
-            return [segment.report(cost)]
+        if not self.park(Outcome.CANCELLED, now):
+            # The engine is done with it, or has never had it.
+            cost = segment.completed or Completed(segment.key, FinishReason.CANCELLED, 0, 0)
+            return [segment.report(replace(cost, finish_reason=FinishReason.CANCELLED))]
         self._releasing[segment.key] = segment
         return [Release(segment.key, cancelled=True)]
 
@@ -216,7 +232,18 @@ class LiveSession:
             finish_reason=chunk.finish_reason,
             prime=chunk.prime,
         )
-        return [self._feed(self.segment, piece, now)]
+        return self._deliver(self.segment, piece, now)
+
+    def _deliver(self, segment: Segment, chunk: InputChunk, now: float) -> list[Instruction]:
+        """Feed a segment; the first chunk of a live one takes a slot, or is refused one."""
+        if not segment.waits:
+            return [self._feed(segment, chunk, now)]
+        if (full := self._no_slot()) is not None:
+            self._clocks.idle_since = now
+            self.drop_segment(Outcome.REFUSED, full)
+            return [SegmentRefused(segment.key, full)]
+        feed = self._feed(segment, chunk, now)
+        return [*self._admit(segment), feed]
 
     def _feed(self, segment: Segment, chunk: InputChunk, now: float) -> Feed:
         segment.note_input(chunk, now)
@@ -362,39 +389,8 @@ class LiveSession:
 
     def next_deadline(self) -> float | None:
         """When `send_due` or `lateness` may next find something; None: not as things stand."""
-        segment = self.segment
-        if segment is None:
-            return self._idle_since + self._plan.limits.idle_session_timeout_s
-        due = segment.next_due
-        if not segment.stall_clock_runs:
-            return due
-        stalls_at = segment.waiting_since + self._stall_timeout_s
-        return stalls_at if due is None else min(due, stalls_at)
+        return self._clocks.next_deadline(self.segment)
 
     def lateness(self, now: float) -> AntiphonError | None:
         """The error of a passed deadline, a stalled input or a segment that is not opened."""
-        if self.segment is None:
-            return self._idleness(now)
-        if self.segment.deadline is not None and now >= self.segment.deadline:
-            return DeadlineExceeded(
-                f"{self._plan.role}: the segment's deadline passed", stage=self._plan.role
-            )
-        stalled = now >= self.segment.waiting_since + self._stall_timeout_s
-        if not (stalled and self.segment.stall_clock_runs):
-            return None
-        edge = self.segment.awaited or next(iter(sorted(self.segment.open_inputs)), "")
-        return DeadlineExceeded(
-            f"{self._plan.role}: waited {self._stall_timeout_s:g} s for {edge}",
-            stage=self._plan.role,
-            edge=edge,
-        )
-
-    def _idleness(self, now: float) -> AntiphonError | None:
-        timeout_s = self._plan.limits.idle_session_timeout_s
-        if now < self._idle_since + timeout_s:
-            return None
-        return DeadlineExceeded(
-            f"{self._plan.role}: the session had no open segment for {timeout_s:g} s "
-            "(idle_session_timeout_s)",
-            stage=self._plan.role,
-        )
+        return self._clocks.lateness(self.segment, now)

@@ -106,7 +106,7 @@ class SessionTable:
                 f"{self._plan.role}: {most} sessions are registered, no more may be (max_sessions)",
                 retry_after_s=1.0,
             )
-        session = LiveSession(fact.request, self._plan, self._tally, now)
+        session = LiveSession(fact.request, self._plan, self._tally, self._sessions.no_slot, now)
         self._sessions.add(session)
         done: list[Instruction] = [Opened(session_id)]
         for arrival in self._holding.take(session_id):
@@ -114,12 +114,10 @@ class SessionTable:
         return done
 
     def _open_segment(self, fact: facts.SegmentRequested, now: float) -> list[Instruction]:
-        """Open a segment in a free slot. Without one a session ends that has had none so far."""
+        """Open a segment in a free slot, or a live one without."""
 
         def act(session: LiveSession) -> list[Instruction]:
             try:
-                if (full := self._sessions.no_slot()) is not None:
-                    return session.refuse_segment(fact.request, full, now)
                 return session.open_segment(fact.request, now)
             except AntiphonError as error:
                 if session.segment is None:
@@ -129,9 +127,11 @@ class SessionTable:
         return self._sessions.act(fact.session_id, act)
 
     def _finish_input(self, fact: facts.InputFinished, now: float) -> list[Instruction]:
-        return self._sessions.act(
-            fact.session_id, lambda session: session.input_finished(fact.segment, now)
-        )
+        def act(session: LiveSession) -> list[Instruction]:
+            done = session.input_finished(fact.segment, now)
+            return [*done, *self._sessions.end_if_done(session)]
+
+        return self._sessions.act(fact.session_id, act)
 
     def _cancel_segment(self, fact: facts.SegmentCancelled, now: float) -> list[Instruction]:
         def act(session: LiveSession) -> list[Instruction]:
@@ -172,7 +172,12 @@ class SessionTable:
     def _take_chunk(self, fact: facts.ChunkArrived, now: float) -> list[Instruction]:
         session_id = fact.chunk.session_id
         if session_id in self._sessions.by_id:
-            return self._sessions.act(session_id, lambda session: session.chunk_arrived(fact, now))
+
+            def act(session: LiveSession) -> list[Instruction]:
+                done = session.chunk_arrived(fact, now)
+                return [*done, *self._sessions.end_if_done(session)]
+
+            return self._sessions.act(session_id, act)
         if self._holding.is_closed(session_id):
             return [fact.refusal(Cancelled(f"session {session_id} has ended"))]
         try:

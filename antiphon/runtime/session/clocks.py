@@ -1,0 +1,68 @@
+"""What one session may wait for, and how long: for input, for a segment, for a deadline."""
+
+from __future__ import annotations
+
+from antiphon.errors import AntiphonError, DeadlineExceeded
+from antiphon.pipelines.graph import CLIENT
+from antiphon.runtime.session.plan import StagePlan
+from antiphon.runtime.session.segment import Segment
+
+
+class SessionClocks:
+    """The clocks of one session; `idle_since` is when it was last without a segment."""
+
+    def __init__(self, plan: StagePlan, stall_timeout_s: float, now: float) -> None:
+        """`stall_timeout_s` 0 takes the stage's."""
+        self.idle_since = now
+        self._role = plan.role
+        self._limits = plan.limits
+        self._stall_timeout_s = stall_timeout_s or plan.limits.stall_timeout_s
+        # While a client speaks, the stage that hears it waits for the next piece, and the others,
+        # as between two segments, for whatever comes.
+        hears = any(edge.producer == CLIENT for edge in plan.inputs.values())
+        limits = plan.limits
+        self._listening = (
+            (limits.live_input_timeout_s, " (live_input_timeout_s)")
+            if hears
+            else (limits.idle_session_timeout_s, " (idle_session_timeout_s)")
+        )
+
+    def next_deadline(self, segment: Segment | None) -> float | None:
+        """When something may next be due or late; None: not as things stand."""
+        if segment is None:
+            return self.idle_since + self._limits.idle_session_timeout_s
+        due = segment.next_due
+        if not segment.stall_clock_runs:
+            return due
+        stalls_at = segment.waiting_since + self._patience(segment)[0]
+        return stalls_at if due is None else min(due, stalls_at)
+
+    def lateness(self, segment: Segment | None, now: float) -> AntiphonError | None:
+        """The error of a passed deadline, a stalled input or a segment that is not opened."""
+        if segment is None:
+            return self._idleness(now)
+        if segment.deadline is not None and now >= segment.deadline:
+            return DeadlineExceeded(
+                f"{self._role}: the segment's deadline passed", stage=self._role
+            )
+        timeout_s, setting = self._patience(segment)
+        if now < segment.waiting_since + timeout_s or not segment.stall_clock_runs:
+            return None
+        edge = segment.awaited or next(iter(sorted(segment.open_inputs)), "")
+        return DeadlineExceeded(
+            f"{self._role}: waited {timeout_s:g} s for {edge}{setting}", stage=self._role, edge=edge
+        )
+
+    def _patience(self, segment: Segment) -> tuple[float, str]:
+        """How long input may be missing, and what sets that, if it is not the stall timeout."""
+        return self._listening if segment.listening else (self._stall_timeout_s, "")
+
+    def _idleness(self, now: float) -> AntiphonError | None:
+        timeout_s = self._limits.idle_session_timeout_s
+        if now < self.idle_since + timeout_s:
+            return None
+        return DeadlineExceeded(
+            f"{self._role}: the session had no open segment for {timeout_s:g} s "
+            "(idle_session_timeout_s)",
+            stage=self._role,
+        )
