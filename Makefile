@@ -31,7 +31,7 @@ PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0 protobuf==5.29.6 buf-bi
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up load test test-vllm check chart format proto proto-check clean distclean \
+.PHONY: help setup demo up load test test-vllm test-browser check chart format proto proto-check clean distclean \
 	bench-engines bench-transport bench-prompts bench-vllm
 
 help: ## list the targets
@@ -77,6 +77,10 @@ VLLM_TESTS = $(addprefix tests/equality/test_,fidelity.py logprobs.py prompt_row
 
 test-vllm: $(VLLM_INSTALLED) ## run the tests of stages on vLLM (CPU); ARGS go to pytest
 	$(VLLM_BIN)/python -m pytest --stage-engine vllm -k "not every_number_of_frames" $(VLLM_TESTS) $(ARGS)
+
+test-browser: setup ## try the page in a browser: Debian's chromium, or CHROMIUM=PROGRAM; ARGS go to pytest
+	$(BIN)/python -m pip install --quiet --group browser
+	$(BIN)/python -m pytest --browser tests/browser $(ARGS)
 
 $(VLLM_INSTALLED): pyproject.toml $(VLLM_FILES)
 	test -x $(VLLM_BIN)/python || $(PYTHON) -m venv $(VLLM_VENV)

@@ -13,8 +13,10 @@ ask_for_equal_digits()
 def pytest_addoption(parser: pytest.Parser) -> None:
     """`--stage-engine`: what stages run on that can run on vLLM, where real services are started.
 
+    `--browser`: also the tests that need one.
     `--fuzz-seed`, `--fuzz-seconds`: what the fuzz of the door begins with, and for how long.
     """
+    parser.addoption("--browser", action="store_true", help="with tests that drive a browser")
     parser.addoption("--stage-engine", choices=("torch", "vllm"), default="torch")
     parser.addoption("--fuzz-seed", default="1", help="or one case as a failure names it")
     parser.addoption("--fuzz-seconds", type=float, default=30.0)

@@ -28,6 +28,7 @@ from gateway.doors.http.endpoint import Endpoint
 from gateway.doors.http.errors import error_response
 from gateway.doors.http.listings import ModelList, VersionCard, model_card, voice_list
 from gateway.doors.http.openapi import DoorMessages, OpenApi
+from gateway.doors.http.page import page_routes
 from gateway.doors.http.reference_page import HEADERS as PAGE_HEADERS
 from gateway.doors.http.reference_page import reference_page
 from gateway.doors.realtime.door import RealtimeDoor
@@ -132,6 +133,7 @@ def http_app(
 
     app = Starlette(
         routes=[
+            *page_routes(),
             *(Route(path, door, methods=["POST"]) for path, door in endpoints.items()),
             WebSocketRoute("/v1/realtime", RealtimeDoor(calls, config, access_log).serve),
             Route("/v1/models", models),

@@ -1,0 +1,224 @@
+// Wires the page's controls to a conversation, the microphone and the loudspeaker.
+
+import { Conversation } from "./conversation.js";
+import { Microphone, Speaker, fromBase64, toBase64 } from "./sound.js";
+import { timeline } from "./timeline.js";
+import { Waveform } from "./waveform.js";
+
+const MOST_TURNS = 200;
+
+const at = (id) => document.getElementById(id);
+const page = {
+  conversation: null,
+  microphone: null,
+  speaker: null,
+  detectsTurns: false,
+  answering: null, // id of the response that is being made
+  answers: new Map(), // list items by the id of the answer they show
+};
+
+const waveform = new Waveform(at("waveform"), function* () {
+  if (page.microphone) yield { analyser: page.microphone.analyser, colour: "borderTopColor" };
+  if (page.speaker?.playing) yield { analyser: page.speaker.analyser, colour: "color" };
+});
+
+function show(state) {
+  at("state").textContent = state;
+}
+
+function refresh() {
+  const open = page.conversation?.open ?? false;
+  for (const id of ["text", "send", "talk", "voice", "output"]) at(id).disabled = !open;
+  at("interrupt").disabled = !(page.answering || page.speaker?.playing);
+  at("talk").setAttribute("aria-pressed", String(page.microphone !== null));
+  waveform.start();
+}
+
+function addTurn(who, text) {
+  const turn = document.createElement("li");
+  turn.className = who === "You" ? "user" : "answer";
+  const label = document.createElement("p");
+  label.className = "who";
+  label.textContent = who;
+  const words = document.createElement("p");
+  words.textContent = text;
+  turn.append(label, words);
+  at("turns").append(turn);
+  while (at("turns").childElementCount > MOST_TURNS) at("turns").firstElementChild.remove();
+  turn.scrollIntoView({ block: "nearest" });
+  return { turn, words };
+}
+
+function answerOf(id) {
+  if (!page.answers.has(id)) {
+    page.answers.set(id, addTurn("antiphon", ""));
+    if (page.answers.size > MOST_TURNS) page.answers.delete(page.answers.keys().next().value);
+  }
+  return page.answers.get(id);
+}
+
+function appendText({ response_id, delta }) {
+  answerOf(response_id).words.textContent += delta;
+}
+
+/** Stop the loudspeaker, and say how much of the answer was heard. */
+function hush() {
+  const { speaker, conversation } = page;
+  if (!speaker?.playing) return;
+  const item = speaker.heard.item;
+  const heardMs = speaker.playedMs(item);
+  speaker.clear();
+  if (item) {
+    const heard = { item_id: item, content_index: 0, audio_end_ms: heardMs };
+    conversation.send("conversation.item.truncate", heard);
+  }
+}
+
+const on = {
+  "session.created": ({ session }) => {
+    at("model").textContent = session.model;
+    page.conversation.update({
+      output_modalities: [at("output").value],
+      audio: {
+        input: { turn_detection: { type: "server_vad", create_response: true, interrupt_response: true } },
+      },
+      antiphon: { timeline: true },
+    });
+  },
+  "session.updated": ({ session }) => {
+    page.detectsTurns = Boolean(session.audio.input.turn_detection);
+    show("Connected.");
+    refresh();
+  },
+  "input_audio_buffer.speech_started": () => {
+    hush();
+    show("Listening …");
+    refresh();
+  },
+  "input_audio_buffer.committed": ({ item_id }) => {
+    page.answers.set(item_id, addTurn("You", "(spoken)"));
+    show("Understood …");
+  },
+  "conversation.item.input_audio_transcription.completed": ({ item_id, transcript }) => {
+    const turn = page.answers.get(item_id);
+    if (turn) turn.words.textContent = transcript;
+  },
+  "response.created": ({ response }) => {
+    page.answering = response.id;
+    answerOf(response.id);
+    show("Answering …");
+    refresh();
+  },
+  "response.output_text.delta": appendText,
+  "response.output_audio_transcript.delta": appendText,
+  "response.output_audio.delta": ({ item_id, delta }) => {
+    page.speaker?.play(item_id, fromBase64(delta));
+    refresh();
+  },
+  "response.done": ({ response }) => {
+    page.answering = null;
+    const { status, status_details: details } = response;
+    show(status === "completed" ? "Ready." : `The answer is ${status}.`);
+    if (status === "failed") {
+      const { turn, words } = answerOf(response.id);
+      turn.classList.add("fault");
+      words.textContent += details.error.message ?? details.error.code;
+    }
+    refresh();
+  },
+  "antiphon.response.timeline": ({ response_id, stages }) => {
+    answerOf(response_id).turn.append(timeline(stages));
+  },
+  error: ({ error }) => {
+    addTurn("Error", error.message).turn.classList.add("fault");
+  },
+};
+
+async function listVoices(key) {
+  const headers = key ? { authorization: `Bearer ${key}` } : {};
+  const answer = await fetch("v1/audio/voices", { headers });
+  if (!answer.ok) return;
+  const { voices } = await answer.json();
+  at("voice").replaceChildren(...voices.map(({ id, name }) => new Option(name, id)));
+}
+
+function connect() {
+  page.conversation?.close();
+  page.answering = null;
+  const key = at("key").value;
+  show("Connecting …");
+  const closed = async (reason) => {
+    show(`Not connected: ${reason}.`);
+    await stopTalking();
+    refresh();
+  };
+  page.conversation = new Conversation({ key, on, closed });
+  listVoices(key).catch((error) => show(`The voices cannot be listed: ${error.message}`));
+}
+
+/** A browser lets sound begin only after somebody has touched the page. */
+async function wakeSpeaker() {
+  page.speaker ??= await Speaker.open(refresh);
+  await page.speaker.context.resume();
+}
+
+async function startTalking() {
+  await wakeSpeaker();
+  page.microphone = await Microphone.open((samples) => {
+    page.conversation.send("input_audio_buffer.append", { audio: toBase64(samples) });
+  });
+  show(page.detectsTurns ? "Speak; a pause ends your turn." : "Speak; press Talk again to end your turn.");
+}
+
+async function stopTalking() {
+  if (!page.microphone) return;
+  const microphone = page.microphone;
+  page.microphone = null;
+  await microphone.close();
+  if (page.detectsTurns) {
+    page.conversation.send("input_audio_buffer.clear");
+  } else {
+    page.conversation.send("input_audio_buffer.commit");
+    page.conversation.send("response.create");
+  }
+}
+
+at("typed").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const text = at("text").value.trim();
+  if (!text) return;
+  at("text").value = "";
+  await wakeSpeaker();
+  interrupt();
+  addTurn("You", text);
+  page.conversation.say(text);
+});
+
+at("talk").addEventListener("click", async () => {
+  try {
+    await (page.microphone ? stopTalking() : startTalking());
+  } catch (error) {
+    show(`The microphone cannot be used: ${error.message}`);
+  }
+  refresh();
+});
+
+function interrupt() {
+  if (page.answering) page.conversation.send("response.cancel");
+  hush();
+  refresh();
+}
+
+at("interrupt").addEventListener("click", interrupt);
+at("voice").addEventListener("change", () => {
+  page.conversation.update({ audio: { output: { voice: at("voice").value } } });
+});
+at("output").addEventListener("change", () => {
+  page.conversation.update({ output_modalities: [at("output").value] });
+});
+at("settings").addEventListener("submit", (event) => {
+  event.preventDefault();
+  connect();
+});
+
+connect();

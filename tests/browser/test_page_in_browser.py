@@ -1,0 +1,61 @@
+from __future__ import annotations
+
+import pytest
+from playwright.sync_api import Page, expect
+
+pytestmark = pytest.mark.processes
+
+QUESTION = "What is antiphon?"
+ANSWER = "Antiphon serves speech models as small services."
+
+
+def ask(page: Page, text: str) -> None:
+    page.get_by_label("Message").fill(text)
+    page.get_by_role("button", name="Send").click()
+
+
+def test_what_is_typed_is_answered_and_spoken(page: Page) -> None:
+    ask(page, QUESTION)
+    turns = page.get_by_role("list", name="Conversation").get_by_role("listitem")
+    expect(turns).to_have_count(2)
+    expect(turns.nth(0)).to_contain_text(QUESTION)
+    expect(turns.nth(1)).to_contain_text(ANSWER)
+    # It can be interrupted for as long as the loudspeaker has something of it.
+    interrupt = page.get_by_role("button", name="Interrupt")
+    expect(interrupt).to_be_enabled()
+    expect(interrupt).to_be_disabled()
+    expect(page.get_by_role("status")).to_have_text("Ready.")
+
+
+def test_an_interrupted_answer_falls_silent_and_the_next_is_given(page: Page) -> None:
+    ask(page, QUESTION)
+    interrupt = page.get_by_role("button", name="Interrupt")
+    expect(interrupt).to_be_enabled()
+    interrupt.click()
+    expect(interrupt).to_be_disabled()
+    ask(page, "What is the weather like?")
+    answers = page.locator("#turns li.answer")
+    expect(answers).to_have_count(2)
+    expect(answers.nth(1)).not_to_have_text("antiphon")
+    expect(page.get_by_role("status")).to_have_text("Ready.")
+
+
+def test_answers_come_as_text_where_that_is_chosen(page: Page) -> None:
+    page.get_by_label("Answer", exact=True).select_option("text")
+    expect(page.get_by_role("status")).to_have_text("Connected.")
+    ask(page, QUESTION)
+    expect(page.locator("#turns li.answer")).to_contain_text(ANSWER)
+    expect(page.get_by_role("status")).to_have_text("Ready.")
+    expect(page.get_by_role("button", name="Interrupt")).to_be_disabled()
+
+
+def test_every_control_is_reached_and_named(page: Page) -> None:
+    names = ["Message", "Send", "Talk", "Voice", "Answer", "API key", "Connect again"]
+    page.get_by_label("Message").focus()
+    reached = []
+    for _ in names:
+        focused = page.locator(":focus")
+        labels = focused.evaluate("each => [...(each.labels ?? [])].map(l => l.textContent)")
+        reached.append(labels[0] if labels else focused.inner_text())
+        page.keyboard.press("Tab")
+    assert reached == names
