@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from antiphon.client.aio import AsyncClient, AsyncGeneration
+    from antiphon.client.connection import Tls
     from antiphon.client.events import (
         AudioDelta,
         Event,
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
     )
     from antiphon.client.reply import Reply
     from antiphon.client.request import GenerateOptions, Image, Message, Video
+    from antiphon.client.retrying import Retry
     from antiphon.client.sync import Client, Generation
     from antiphon.errors import (
         AntiphonError,
@@ -76,10 +78,12 @@ _MODULES = {
     "NotImplementedYet": "antiphon.errors",
     "Reply": "antiphon.client.reply",
     "ResourceExhausted": "antiphon.errors",
+    "Retry": "antiphon.client.retrying",
     "SamplingRequest": "antiphon.sampling",
     "ServerInfo": "antiphon.client.events",
     "StageReport": "antiphon.client.events",
     "TextDelta": "antiphon.client.events",
+    "Tls": "antiphon.client.connection",
     "TokenLogprob": "antiphon.logprobs",
     "Unavailable": "antiphon.errors",
     "Usage": "antiphon.client.events",
@@ -117,10 +121,12 @@ __all__ = (
     "NotImplementedYet",
     "Reply",
     "ResourceExhausted",
+    "Retry",
     "SamplingRequest",
     "ServerInfo",
     "StageReport",
     "TextDelta",
+    "Tls",
     "TokenLogprob",
     "Unavailable",
     "Usage",

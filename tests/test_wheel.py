@@ -161,4 +161,4 @@ def test_installed_client_loads_nothing_but_itself_grpc_and_protobuf(
     assert Path(place).is_relative_to(wheel)
     assert said == version
     others = set(loaded.split()) - sys.stdlib_module_names
-    assert others == {"antiphon", *DEPENDENCIES.values()}
+    assert {"antiphon"} <= others <= {"antiphon", *DEPENDENCIES.values()}

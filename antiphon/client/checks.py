@@ -7,13 +7,14 @@ from os import PathLike
 from pathlib import Path
 from typing import TypeVar
 
-from antiphon.client.channel import MAX_MESSAGE_BYTES
 from antiphon.errors import InvalidArgument, told
 
 T = TypeVar("T")
 
 MAX_TIMEOUT_S = 1e9
 """Thirty years; gRPC cannot count much longer ones."""
+MAX_MESSAGE_BYTES = 256 << 20
+"""Room for an hour of audio that is delivered whole."""
 
 
 def of_type(field: str, value: object, kind: type[T]) -> T:
@@ -79,15 +80,31 @@ def file_bytes(field: str, file: bytes | str | PathLike[str]) -> bytes:
     )
 
 
-def timeout(value: object) -> float:
+def timeout(value: object, field: str = "timeout_s") -> float:
     """Seconds. Raises `InvalidArgument` for what is no finite number above 0."""
     if not isinstance(value, int | float) or isinstance(value, bool):
-        raise wrong_type("timeout_s", "a number of seconds", value)
+        raise wrong_type(field, "a number of seconds", value)
     # Compared before it is converted: an integer may be larger than any float.
     if not 0 < value <= MAX_TIMEOUT_S:
         raise InvalidArgument(
-            f"timeout_s: must be above 0 and at most {MAX_TIMEOUT_S:g}, is {told(value)}",
-            field="timeout_s",
+            f"{field}: must be above 0 and at most {MAX_TIMEOUT_S:g}, is {told(value)}",
+            field=field,
+        )
+    return float(value)
+
+
+def idle_timeout(value: object) -> float | None:
+    """Seconds, or None. Raises `InvalidArgument` as `timeout` does."""
+    return None if value is None else timeout(value, "idle_timeout_s")
+
+
+def number_between(field: str, value: object, least: float, most: float) -> float:
+    """The number. Raises `InvalidArgument` for what is none, or lies outside."""
+    if not isinstance(value, int | float) or isinstance(value, bool):
+        raise wrong_type(field, "a number", value)
+    if not least <= value <= most:
+        raise InvalidArgument(
+            f"{field}: must be from {least:g} to {most:g}, is {told(value)}", field=field
         )
     return float(value)
 

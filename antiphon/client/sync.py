@@ -4,32 +4,21 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from types import TracebackType
-from typing import Protocol, Self, Unpack
+from typing import Self, Unpack
 
-import grpc
-
-from antiphon.client import checks
-from antiphon.client.channel import CHANNEL_OPTIONS, check_open, closed_by_caller
-from antiphon.client.events import Event, ServerInfo, server_info_from_proto
-from antiphon.client.reply import EventReader, Reply, join_events
+from antiphon.client import answering, checks
+from antiphon.client.blocking_channel import BlockingChannel
+from antiphon.client.calls import now
+from antiphon.client.connection import Tls, target
+from antiphon.client.events import Event, ServerInfo
+from antiphon.client.reply import Reply
 from antiphon.client.request import (
     DEFAULT_TIMEOUT_S,
     GenerateOptions,
     Message,
     generate_request,
 )
-from antiphon.errors import AntiphonError
-from antiphon.v1 import speech_pb2, speech_pb2_grpc
-from antiphon.wire.status import error_from_rpc
-
-
-class GenerateCall(Protocol):
-    """A running `Generate` call, as far as it is used here."""
-
-    def __next__(self) -> speech_pb2.GenerateResponse: ...
-
-    def cancel(self) -> object:
-        """End the call."""
+from antiphon.client.retrying import Retry
 
 
 class Generation(Iterator[Event]):
@@ -49,61 +38,38 @@ class Generation(Iterator[Event]):
     event on.
     """
 
-    def __init__(self, call: GenerateCall) -> None:
-        self._call = call
-        self._reader = EventReader()
-        self._cancelled = False
+    def __init__(self, answer: answering.PendingAnswer) -> None:
+        self._answer = answer
 
     @property
     def session_id(self) -> str:
         """The session's id on all stages; empty before the first event."""
-        return self._reader.session_id
+        return self._answer.reader.session_id
 
     @property
     def model(self) -> str:
         """The model that answers; empty before the first event."""
-        return self._reader.model
+        return self._answer.reader.model
 
     @property
     def sample_rate_hz(self) -> int:
         """Of the audio; 0 before the first event and without audio."""
-        return self._reader.sample_rate_hz
+        return self._answer.reader.sample_rate_hz
 
     def cancel(self) -> None:
         """Stop the answer, from any thread; reading it further raises `Cancelled`."""
-        self._cancelled = True
-        self._call.cancel()
+        self._answer.cancel()
 
     def collect(self) -> Reply:
         """Read to the end; the whole answer. Instead of iterating, not after it."""
-        self._reader.check_untouched()
-        with self:
-            events = list(self)
-        return join_events(events, self.sample_rate_hz)
+        return now(self._answer.collect())
 
     def __next__(self) -> Event:
         """The next event; waits for it, at most to the call's deadline."""
-        while True:
-            message = self._next_message()
-            if message is None:
-                self._reader.check_ended()
-                raise StopIteration
-            try:
-                event = self._reader.read(message)
-            except AntiphonError:
-                self._call.cancel()
-                raise
-            if event is not None:
-                return event
-
-    def _next_message(self) -> speech_pb2.GenerateResponse | None:
-        """The next message of the call; None at its end."""
-        try:
-            return next(self._call, None)
-        except grpc.RpcError as failure:
-            if self._cancelled:
-                raise closed_by_caller() from failure
-            raise error_from_rpc(failure) from failure
+        event = now(self._answer.next_event())
+        if event is None:
+            raise StopIteration
+        return event
 
     def __enter__(self) -> Self:
         return self
@@ -114,7 +80,7 @@ class Generation(Iterator[Event]):
         error: BaseException | None,
         traceback: TracebackType | None,
     ) -> None:
-        self._call.cancel()
+        self._answer.cancel()
 
 
 class Client:
@@ -128,50 +94,56 @@ class Client:
     One client serves many threads and many requests at a time. Every failure is
     an `antiphon.AntiphonError` whose `__cause__` is the `grpc.RpcError`, if there
     was one; its `retryable` tells whether the same request may succeed later.
-    Nothing is retried by itself. `credentials` opens a TLS channel.
+
+    `tls` is True for a server with a certificate of a public authority, a `Tls` for another or
+    for a certificate of the client's own. `api_key` goes with every call; a server that is not
+    on this machine must have TLS then, or `key_in_clear` must say that the network may read it.
+    `retry` says when a call that failed is made again while nothing of its answer has come:
+    by default twice, `Retry(attempts=1)` never.
     """
 
-    def __init__(self, address: str, *, credentials: grpc.ChannelCredentials | None = None) -> None:
-        target = checks.address(address)
-        self._channel = (
-            grpc.insecure_channel(target, CHANNEL_OPTIONS)
-            if credentials is None
-            else grpc.secure_channel(target, credentials, CHANNEL_OPTIONS)
-        )
-        self._stub = speech_pb2_grpc.SpeechServiceStub(self._channel)
-        self._closed = False
+    def __init__(
+        self,
+        address: str,
+        *,
+        tls: bool | Tls = False,
+        api_key: str | None = None,
+        key_in_clear: bool = False,
+        retry: Retry = Retry(),  # noqa: B008  it is frozen
+    ) -> None:
+        self._retry = checks.of_type("retry", retry, Retry)
+        where = target(address, tls, api_key, key_in_clear=key_in_clear)
+        self._channel = BlockingChannel(where)
 
     def server_info(self, *, timeout_s: float = 10.0) -> ServerInfo:
         """What the server serves."""
-        check_open(self._closed)
+        self._channel.check_open()
         seconds = checks.timeout(timeout_s)
-        try:
-            answer = self._stub.GetServerInfo(speech_pb2.GetServerInfoRequest(), timeout=seconds)
-        except grpc.RpcError as failure:
-            raise error_from_rpc(failure) from failure
-        return server_info_from_proto(answer)
+        return now(answering.server_info(self._channel, seconds, self._retry))
 
     def generate(
         self,
         messages: str | Sequence[Message],
         *,
         timeout_s: float = DEFAULT_TIMEOUT_S,
+        idle_timeout_s: float | None = None,
         **options: Unpack[GenerateOptions],
     ) -> Generation:
         """Answer a conversation; a `str` is one user message.
 
         Returns at once, the request runs while its events are read. `timeout_s`
-        is for the whole answer. Options: see `GenerateOptions`. Raises
+        is for the whole answer, retries included; `idle_timeout_s` for the wait for each of
+        its messages. None leaves that to the server, which bounds its stages' silence: an answer
+        delivered whole is silent until it is there. Options: see `GenerateOptions`. Raises
         `InvalidArgument` for a message or an option that cannot be sent.
         """
-        check_open(self._closed)
-        seconds = checks.timeout(timeout_s)
+        self._channel.check_open()
+        seconds, idle_s = checks.timeout(timeout_s), checks.idle_timeout(idle_timeout_s)
         request = generate_request(messages, **options)
-        return Generation(self._stub.Generate(request, timeout=seconds))
+        return Generation(answering.answer(self._channel, request, seconds, idle_s, self._retry))
 
     def close(self) -> None:
         """Cancel what runs and close the connection."""
-        self._closed = True
         self._channel.close()
 
     def __enter__(self) -> Self:

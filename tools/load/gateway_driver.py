@@ -13,6 +13,7 @@ from antiphon.client.aio import AsyncClient
 from antiphon.client.events import AudioDelta, Event, Finished, TextDelta
 from antiphon.client.reply import BYTES_PER_SAMPLE
 from antiphon.client.request import Modality
+from antiphon.client.retrying import Retry
 from antiphon.errors import AntiphonError, DataLoss, DeadlineExceeded, Unavailable
 from antiphon.sampling import INPUT_STAGE
 from tools.load.content import AUDIO, Content
@@ -35,7 +36,8 @@ class GrpcDriver:
         self, address: str, model: ModelUnderLoad, content: Content, *, timeout_s: float
     ) -> None:
         self.outputs = content.outputs or model.outputs
-        self._client = AsyncClient(address)
+        # A refusal is a result, which a second try would hide.
+        self._client = AsyncClient(address, retry=Retry(attempts=1))
         self._model = model
         self._content = content
         self._timeout_s = timeout_s

@@ -10,19 +10,24 @@ import grpc
 import pytest
 from speech_server import Answer, Speech
 
+from antiphon.testing.certificates import Certificates, make_certificates
 from antiphon.v1 import speech_pb2_grpc
 
 
 @pytest.fixture
-def serve() -> Iterator[Callable[[Answer], Speech]]:
-    """Start a server with a given answer; all stop at the end of the test."""
+def serve() -> Iterator[Callable[..., Speech]]:
+    """Start a server with a given answer, perhaps with TLS; all stop at the end of the test."""
     running: list[tuple[grpc.Server, Speech]] = []
 
-    def start(answer: Answer) -> Speech:
+    def start(answer: Answer, credentials: grpc.ServerCredentials | None = None) -> Speech:
         server = grpc.server(ThreadPoolExecutor(max_workers=2))
         speech = Speech(answer)
         speech_pb2_grpc.add_SpeechServiceServicer_to_server(speech, server)
-        speech.address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+        if credentials is None:
+            port = server.add_insecure_port("127.0.0.1:0")
+        else:
+            port = server.add_secure_port("127.0.0.1:0", credentials)
+        speech.address = f"127.0.0.1:{port}"
         server.start()
         running.append((server, speech))
         return speech
@@ -39,3 +44,9 @@ def deaf_address() -> Iterator[str]:
     with socket.socket() as taken:
         taken.bind(("127.0.0.1", 0))
         yield f"127.0.0.1:{taken.getsockname()[1]}"
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    """An authority, a server's certificate and a client's."""
+    return make_certificates(tmp_path_factory.mktemp("certificates"))

@@ -8,10 +8,12 @@ from threading import Event as Flag
 
 import grpc
 
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, ErrorCode
 from antiphon.v1 import chunk_pb2, session_pb2, speech_pb2, speech_pb2_grpc
 from antiphon.wire.convert import error_to_proto
 from antiphon.wire.status import ERROR_METADATA_KEY
+
+STATUS = {ErrorCode.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT}
 
 Responses = Iterator[speech_pb2.GenerateResponse]
 Answer = Callable[[speech_pb2.GenerateRequest, "Speech"], Responses]
@@ -26,6 +28,7 @@ class Speech(speech_pb2_grpc.SpeechServiceServicer):
     cancelled: Flag = field(default_factory=Flag)
     hang: Flag = field(default_factory=Flag)
     time_remaining_s: float | None = None
+    metadata: dict[str, str | bytes] = field(default_factory=dict)
     address: str = ""
 
     def GetServerInfo(
@@ -48,13 +51,14 @@ class Speech(speech_pb2_grpc.SpeechServiceServicer):
     ) -> Responses:
         self.requests.append(request)
         self.time_remaining_s = context.time_remaining()
+        self.metadata = dict(context.invocation_metadata())
         context.add_callback(self._ended)
         try:
             yield from self.answer(request, self)
         except AntiphonError as error:
             metadata = ((ERROR_METADATA_KEY, error_to_proto(error).SerializeToString()),)
             context.set_trailing_metadata(metadata)
-            context.abort(grpc.StatusCode.UNAVAILABLE, error.message)
+            context.abort(STATUS.get(error.code, grpc.StatusCode.UNAVAILABLE), error.message)
 
     def Converse(
         self, request_iterator: Iterator[speech_pb2.ConverseRequest], context: grpc.ServicerContext

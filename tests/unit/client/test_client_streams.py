@@ -35,11 +35,13 @@ from antiphon.wire.convert import error_to_proto
 Serve = Callable[[Answer], Speech]
 Outcome = tuple[list[antiphon.Event], AntiphonError | None]
 Read = Callable[..., Awaitable[Outcome]]
+# What is here is about one call; `test_client_retries.py` is about several.
+ONCE = antiphon.Retry(attempts=1)
 
 
 async def read_blocking(address: str, *, cancel_after: int = -1, timeout_s: float = 30) -> Outcome:
     events: list[antiphon.Event] = []
-    with antiphon.Client(address) as client:
+    with antiphon.Client(address, retry=ONCE) as client:
         generation = client.generate("Hi", timeout_s=timeout_s)
         try:
             for event in generation:
@@ -53,7 +55,7 @@ async def read_blocking(address: str, *, cancel_after: int = -1, timeout_s: floa
 
 async def read_async(address: str, *, cancel_after: int = -1, timeout_s: float = 30) -> Outcome:
     events: list[antiphon.Event] = []
-    async with antiphon.AsyncClient(address) as client:
+    async with antiphon.AsyncClient(address, retry=ONCE) as client:
         generation = client.generate("Hi", timeout_s=timeout_s)
         try:
             async for event in generation:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 import antiphon
-from antiphon.client.channel import MAX_MESSAGE_BYTES
+from antiphon.client.checks import MAX_MESSAGE_BYTES
 from antiphon.client.request import generate_request
 from antiphon.errors import ERROR_BY_CODE, InvalidArgument
 from antiphon.version import VERSION

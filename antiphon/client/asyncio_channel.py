@@ -1,0 +1,235 @@
+"""Calls over an asyncio channel; see `calls.py`."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import AsyncIterator
+from typing import Generic, Protocol
+from weakref import WeakSet
+
+import grpc
+
+from antiphon.client.calls import (
+    MOST_WAITING,
+    Method,
+    Request,
+    Response,
+    ResponseOut,
+    client_closed,
+    closed_by_caller,
+    silent,
+    writing_ended,
+)
+from antiphon.client.connection import ServerTarget
+from antiphon.errors import AntiphonError
+from antiphon.wire.status import error_from_rpc
+
+
+class _Readable(Protocol[ResponseOut]):
+    async def read(self) -> ResponseOut | object: ...
+
+    def cancel(self) -> bool: ...
+
+
+class AsyncioReadCall(Generic[Response]):
+    """Implements `calls.ReadCall`. Cancelling the task that reads ends the call."""
+
+    def __init__(self, call: _Readable[Response], idle_s: float | None) -> None:
+        self._call = call
+        self._idle_s = idle_s
+
+    async def read(self) -> Response | None:
+        """The next answer, None at the end. Raises the typed error of a call that fails."""
+        try:
+            if self._idle_s is None:
+                return await self._read()
+            async with asyncio.timeout(self._idle_s):
+                return await self._read()
+        except TimeoutError:
+            assert self._idle_s is not None
+            raise silent(self._idle_s) from None
+
+    def cancel(self) -> None:
+        """End the call; reading it further raises `Cancelled`."""
+        self._call.cancel()
+
+    async def _read(self) -> Response | None:
+        try:
+            message = await self._call.read()
+        except grpc.RpcError as failure:
+            raise error_from_rpc(failure) from failure
+        except asyncio.CancelledError as cancelled:
+            # grpc raises this both when the call and when the reading task is cancelled.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            raise closed_by_caller() from cancelled
+        return None if message is grpc.aio.EOF else message  # type: ignore[return-value]
+
+
+class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
+    """Implements `calls.TwoWayCall`. Cancelling the task that writes leaves the call as it is."""
+
+    def __init__(
+        self,
+        channel: grpc.aio.Channel,
+        method: Method[Request, Response],
+        target: ServerTarget,
+        timeout_s: float,
+        idle_s: float | None,
+    ) -> None:
+        self._waiting: deque[Request] = deque()
+        self._closed = self._finished = False
+        self._more, self._room = asyncio.Event(), asyncio.Event()
+        self._two_way = channel.stream_stream(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.read,
+        )(self._requests(), timeout=timeout_s, metadata=target.metadata)
+        super().__init__(self._two_way, idle_s)
+        self._two_way.add_done_callback(lambda _: self._close())
+
+    async def write(self, request: Request) -> None:
+        """Send a message; waits for room. Raises what ended the call, if that is over."""
+        while len(self._waiting) >= MOST_WAITING and not self._closed and not self._finished:
+            self._room.clear()
+            await self._room.wait()
+        if self._closed:
+            raise await self._why()
+        if self._finished:
+            raise writing_ended()
+        self._waiting.append(request)
+        self._more.set()
+
+    def finish(self) -> None:
+        """No message follows."""
+        self._finished = True
+        self._more.set()
+        self._room.set()
+
+    async def _requests(self) -> AsyncIterator[Request]:
+        while not self._closed:
+            while self._waiting:
+                request = self._waiting.popleft()
+                self._room.set()
+                yield request
+            if self._finished:
+                return
+            self._more.clear()
+            await self._more.wait()
+
+    def _close(self) -> None:
+        self._closed = True
+        self._waiting.clear()
+        self._more.set()
+        self._room.set()
+
+    async def _why(self) -> AntiphonError:
+        """What ended the call."""
+        code = await self._two_way.code()
+        if code is grpc.StatusCode.OK:
+            return writing_ended()
+        failure = grpc.aio.AioRpcError(
+            code,
+            await self._two_way.initial_metadata(),
+            await self._two_way.trailing_metadata(),
+            details=await self._two_way.details(),
+        )
+        return error_from_rpc(failure)
+
+
+class AsyncioPauser:
+    """Implements `calls.Pauser`."""
+
+    def __init__(self) -> None:
+        self._woken = asyncio.Event()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait. Raises `Cancelled` when `wake` was or is called."""
+        try:
+            async with asyncio.timeout(seconds):
+                await self._woken.wait()
+        except TimeoutError:
+            return
+        raise closed_by_caller()
+
+    @property
+    def woken(self) -> bool:
+        """Whether `wake` was called."""
+        return self._woken.is_set()
+
+    def wake(self) -> None:
+        """End every pause, now and later."""
+        self._woken.set()
+
+
+class AsyncioChannel:
+    """Implements `calls.Channel`. Made where a loop runs."""
+
+    def __init__(self, target: ServerTarget) -> None:
+        self._target = target
+        self._channel = (
+            grpc.aio.insecure_channel(target.address, target.options)
+            if target.credentials is None
+            else grpc.aio.secure_channel(target.address, target.credentials, target.options)
+        )
+        self._closed = False
+        self._pausers: WeakSet[AsyncioPauser] = WeakSet()
+
+    def check_open(self) -> None:
+        """Raise `FailedPrecondition` if the channel was closed."""
+        if self._closed:
+            raise client_closed()
+
+    async def ask(
+        self, method: Method[Request, Response], request: Request, timeout_s: float
+    ) -> Response:
+        """One answer. Raises the typed error of a call that fails."""
+        self.check_open()
+        call = self._channel.unary_unary(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.read,
+        )
+        try:
+            return await call(request, timeout=timeout_s, metadata=self._target.metadata)
+        except grpc.RpcError as failure:
+            raise error_from_rpc(failure) from failure
+
+    def stream(
+        self,
+        method: Method[Request, Response],
+        request: Request,
+        timeout_s: float,
+        idle_s: float | None,
+    ) -> AsyncioReadCall[Response]:
+        """Start a call that is answered with many."""
+        self.check_open()
+        call = self._channel.unary_stream(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.read,
+        )
+        started = call(request, timeout=timeout_s, metadata=self._target.metadata)
+        return AsyncioReadCall(started, idle_s)
+
+    def exchange(
+        self, method: Method[Request, Response], timeout_s: float, idle_s: float | None
+    ) -> AsyncioTwoWayCall[Request, Response]:
+        """Start a call with messages both ways."""
+        self.check_open()
+        return AsyncioTwoWayCall(self._channel, method, self._target, timeout_s, idle_s)
+
+    def pauser(self) -> AsyncioPauser:
+        """For waits between calls; closing the channel ends them."""
+        pauser = AsyncioPauser()
+        self._pausers.add(pauser)
+        return pauser
+
+    async def close(self) -> None:
+        """Cancel what runs, and end the connection."""
+        self._closed = True
+        for pauser in list(self._pausers):
+            pauser.wake()
+        await self._channel.close()

@@ -1,0 +1,260 @@
+"""Calls that block, over a channel of gRPC's own threads; see `calls.py`.
+
+Their coroutines never suspend: each is at its end after one step.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import deque
+from collections.abc import Callable, Iterator
+from typing import Generic, Protocol
+from weakref import WeakSet
+
+import grpc
+
+from antiphon.client.calls import (
+    MOST_WAITING,
+    Method,
+    Request,
+    Response,
+    ResponseOut,
+    client_closed,
+    closed_by_caller,
+    silent,
+    writing_ended,
+)
+from antiphon.client.connection import ServerTarget
+from antiphon.client.idle_watch import NEVER, IdleWatch
+from antiphon.wire.status import error_from_rpc
+
+
+class _ActiveCall(Protocol[ResponseOut]):
+    """A call of gRPC's, as far as it is used here."""
+
+    def __next__(self) -> ResponseOut: ...
+
+    def cancel(self) -> object: ...
+
+    def is_active(self) -> bool: ...
+
+    def code(self) -> grpc.StatusCode: ...
+
+    def add_callback(self, callback: Callable[[], None]) -> bool: ...
+
+
+class BlockingReadCall(Generic[Response]):
+    """Implements `calls.ReadCall`. May be cancelled from any thread."""
+
+    def __init__(self, call: _ActiveCall[Response], idle_s: float | None, watch: IdleWatch) -> None:
+        self._call = call
+        self._cancelled = self._silent = False
+        self.idle_s = idle_s
+        self.due_at = NEVER
+        self._clock = watch.clock
+        if idle_s is not None:
+            watch.add(self, idle_s)
+
+    async def read(self) -> Response | None:
+        """The next answer, None at the end. Raises the typed error of a call that fails."""
+        if self.idle_s is not None:
+            self.due_at = self._clock() + self.idle_s
+        try:
+            return next(self._call, None)
+        except grpc.RpcError as failure:
+            if self._cancelled:
+                raise closed_by_caller() from failure
+            if self._silent and self.idle_s is not None:
+                raise silent(self.idle_s) from failure
+            raise error_from_rpc(failure) from failure
+        finally:
+            self.due_at = NEVER
+
+    def cancel(self) -> None:
+        """End the call; reading it further raises `Cancelled`."""
+        self._cancelled = True
+        self._call.cancel()
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        return not self._call.is_active()
+
+    def give_up(self) -> None:
+        """End the call because it has been silent for too long."""
+        self._silent = True
+        self._call.cancel()
+
+
+class _Requests(Iterator[Request]):
+    """Messages on their way; one of gRPC's threads takes them."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[Request] = deque()
+        self._changed = threading.Condition()
+        self._finished = self.closed = False
+
+    def put(self, request: Request) -> bool:
+        """Wait for room, then add a message; False when none is taken any more."""
+        with self._changed:
+            while len(self._waiting) >= MOST_WAITING and not (self.closed or self._finished):
+                self._changed.wait()
+            if self.closed or self._finished:
+                return False
+            self._waiting.append(request)
+            self._changed.notify_all()
+            return True
+
+    def finish(self) -> None:
+        """What waits is still sent; nothing follows."""
+        with self._changed:
+            self._finished = True
+            self._changed.notify_all()
+
+    def close(self) -> None:
+        """Nothing is sent any more."""
+        with self._changed:
+            self.closed = True
+            self._waiting.clear()
+            self._changed.notify_all()
+
+    def __next__(self) -> Request:
+        with self._changed:
+            while not (self._waiting or self.closed or self._finished):
+                self._changed.wait()
+            if not self._waiting:
+                raise StopIteration
+            self._changed.notify_all()
+            return self._waiting.popleft()
+
+
+class BlockingTwoWayCall(BlockingReadCall[Response], Generic[Request, Response]):
+    """Implements `calls.TwoWayCall`. May be written to while another thread reads."""
+
+    def __init__(
+        self,
+        call: _ActiveCall[Response],
+        requests: _Requests[Request],
+        idle_s: float | None,
+        watch: IdleWatch,
+    ) -> None:
+        super().__init__(call, idle_s, watch)
+        self._requests = requests
+        if not call.add_callback(requests.close):
+            requests.close()
+
+    async def write(self, request: Request) -> None:
+        """Send a message; waits for room. Raises what ended the call, if that is over."""
+        if self._requests.put(request):
+            return
+        if self._cancelled:
+            raise closed_by_caller()
+        ended = self._requests.closed and self._call.code() is not grpc.StatusCode.OK
+        if ended and isinstance(self._call, grpc.RpcError):
+            raise error_from_rpc(self._call)
+        raise writing_ended()
+
+    def finish(self) -> None:
+        """No message follows."""
+        self._requests.finish()
+
+
+class BlockingPauser:
+    """Implements `calls.Pauser`."""
+
+    def __init__(self) -> None:
+        self._woken = threading.Event()
+
+    async def pause(self, seconds: float) -> None:
+        """Wait. Raises `Cancelled` when `wake` was or is called."""
+        if self._woken.wait(seconds):
+            raise closed_by_caller()
+
+    @property
+    def woken(self) -> bool:
+        """Whether `wake` was called."""
+        return self._woken.is_set()
+
+    def wake(self) -> None:
+        """End every pause, now and later."""
+        self._woken.set()
+
+
+class BlockingChannel:
+    """Implements `calls.Channel`, for many threads."""
+
+    def __init__(self, target: ServerTarget) -> None:
+        self._target = target
+        self._channel = (
+            grpc.insecure_channel(target.address, target.options)
+            if target.credentials is None
+            else grpc.secure_channel(target.address, target.credentials, target.options)
+        )
+        self._watch = IdleWatch()
+        self._closed = False
+        self._pausers: WeakSet[BlockingPauser] = WeakSet()
+
+    def check_open(self) -> None:
+        """Raise `FailedPrecondition` if the channel was closed."""
+        if self._closed:
+            raise client_closed()
+
+    async def ask(
+        self, method: Method[Request, Response], request: Request, timeout_s: float
+    ) -> Response:
+        """One answer. Raises the typed error of a call that fails."""
+        self.check_open()
+        call = self._channel.unary_unary(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.read,
+        )
+        try:
+            return call(request, timeout=timeout_s, metadata=self._target.metadata)
+        except grpc.RpcError as failure:
+            raise error_from_rpc(failure) from failure
+
+    def stream(
+        self,
+        method: Method[Request, Response],
+        request: Request,
+        timeout_s: float,
+        idle_s: float | None,
+    ) -> BlockingReadCall[Response]:
+        """Start a call that is answered with many."""
+        self.check_open()
+        call = self._channel.unary_stream(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.read,
+        )
+        started = call(request, timeout=timeout_s, metadata=self._target.metadata)
+        return BlockingReadCall(started, idle_s, self._watch)
+
+    def exchange(
+        self, method: Method[Request, Response], timeout_s: float, idle_s: float | None
+    ) -> BlockingTwoWayCall[Request, Response]:
+        """Start a call with messages both ways."""
+        self.check_open()
+        requests: _Requests[Request] = _Requests()
+        call = self._channel.stream_stream(
+            method.path,
+            request_serializer=method.request.SerializeToString,
+            response_deserializer=method.read,
+        )
+        started = call(requests, timeout=timeout_s, metadata=self._target.metadata)
+        return BlockingTwoWayCall(started, requests, idle_s, self._watch)
+
+    def pauser(self) -> BlockingPauser:
+        """For waits between calls; closing the channel ends them."""
+        pauser = BlockingPauser()
+        self._pausers.add(pauser)
+        return pauser
+
+    def close(self) -> None:
+        """Cancel what runs, and end the connection."""
+        self._closed = True
+        for pauser in list(self._pausers):
+            pauser.wake()
+        self._watch.close()
+        self._channel.close()

@@ -1,0 +1,132 @@
+"""Where a client connects, how, and who it says it is."""
+
+from __future__ import annotations
+
+import ipaddress
+from dataclasses import dataclass, field
+from os import PathLike
+from urllib.parse import urlsplit
+
+import grpc
+
+from antiphon.client import checks
+from antiphon.client.checks import MAX_MESSAGE_BYTES
+from antiphon.errors import InvalidArgument
+
+# While an answer is awaited, a gateway that is stopped or out of reach is noticed in the sum of
+# the two. The second is also what gRPC goes by, whose own default is a minute.
+KEEPALIVE_TIME_MS = 10_000
+PING_TIMEOUT_MS = 10_000
+
+Options = tuple[tuple[str, int | str], ...]
+Metadata = tuple[tuple[str, str], ...]
+
+CHANNEL_OPTIONS: Options = (
+    ("grpc.max_receive_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.max_send_message_length", MAX_MESSAGE_BYTES),
+    ("grpc.keepalive_time_ms", KEEPALIVE_TIME_MS),
+    ("grpc.keepalive_timeout_ms", PING_TIMEOUT_MS),
+    ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_MS),
+    ("grpc.http2.max_pings_without_data", 0),
+)
+
+File = bytes | str | PathLike[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Tls:
+    """How the server proves itself, and the client to the server. All files are PEM.
+
+    Each is the file's bytes or its path. Without `root_certificates` those that gRPC comes with
+    hold. `certificate_chain` and `private_key` go together, for servers that ask clients for a
+    certificate. `server_name` is the name in the server's certificate where it is not the
+    address's.
+
+    >>> antiphon.Client("speech.example:443", tls=antiphon.Tls(root_certificates="ca.pem"))
+    """
+
+    root_certificates: File | None = None
+    certificate_chain: File | None = None
+    private_key: File | None = field(default=None, repr=False)
+    server_name: str = ""
+
+    def credentials(self) -> grpc.ChannelCredentials:
+        """For a channel. Raises `InvalidArgument` for a file that cannot be read."""
+        if (self.certificate_chain is None) != (self.private_key is None):
+            raise InvalidArgument(
+                "tls: certificate_chain and private_key go together", field="tls.private_key"
+            )
+        return grpc.ssl_channel_credentials(
+            _pem("tls.root_certificates", self.root_certificates),
+            _pem("tls.private_key", self.private_key),
+            _pem("tls.certificate_chain", self.certificate_chain),
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class ServerTarget:
+    """A server's address, and what a channel to it needs; without credentials it is not secure.
+
+    The metadata goes with every call.
+    """
+
+    address: str
+    options: Options
+    credentials: grpc.ChannelCredentials | None = None
+    metadata: Metadata = field(default=(), repr=False)
+
+
+def target(
+    address: object,
+    tls: bool | Tls,
+    api_key: str | None,
+    *,
+    key_in_clear: bool,
+    options: Options = CHANNEL_OPTIONS,
+) -> ServerTarget:
+    """What a client connects to. Raises `InvalidArgument` for what cannot be."""
+    where = checks.address(address)
+    if not isinstance(tls, bool | Tls):
+        raise checks.wrong_type("tls", "True, False or a Tls", tls)
+    how = Tls() if tls is True else tls or None
+    metadata: Metadata = ()
+    if api_key is not None:
+        metadata = (("authorization", f"Bearer {_key(api_key)}"),)
+        if how is None and not key_in_clear and not is_local(where):
+            raise InvalidArgument(
+                f"api_key: would go to {where} unencrypted; give tls, or key_in_clear=True where "
+                "the network may read it",
+                field="api_key",
+            )
+    if how is not None and how.server_name:
+        name = checks.unicode_text("tls.server_name", how.server_name)
+        options = (*options, ("grpc.ssl_target_name_override", name))
+    return ServerTarget(where, options, None if how is None else how.credentials(), metadata)
+
+
+def is_local(address: str) -> bool:
+    """Whether a gRPC target is this machine, as far as its text tells."""
+    if address.startswith(("unix:", "unix-abstract:")):
+        return True
+    for scheme in ("dns:///", "dns:", "ipv4:", "ipv6:"):
+        address = address.removeprefix(scheme)
+    return all(map(_is_loopback, address.split(",")))
+
+
+def _is_loopback(host_and_port: str) -> bool:
+    try:
+        host = urlsplit(f"//{host_and_port}").hostname or ""
+        return host == "localhost" or ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return False
+
+
+def _key(api_key: object) -> str:
+    """The key; it is shown in no error."""
+    if isinstance(api_key, str) and api_key and api_key.isascii() and api_key.isprintable():
+        return api_key
+    raise InvalidArgument("api_key: must be printable ASCII text", field="api_key")
+
+
+def _pem(name: str, file: File | None) -> bytes | None:
+    return None if file is None else checks.file_bytes(name, file)

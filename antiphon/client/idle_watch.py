@@ -1,0 +1,81 @@
+"""One thread that ends the blocking calls whose reader has waited for too long.
+
+A reader says how long it will wait by one assignment (`due_at`); the thread looks when the
+earliest may be due, and again later if that has moved meanwhile. So entries may be early and are
+never late.
+"""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import math
+import threading
+import time
+from typing import Protocol
+
+NEVER = math.inf
+
+
+class Watched(Protocol):
+    """A call that is watched. `due_at`: when its reader's wait is over; `NEVER` without one."""
+
+    due_at: float
+
+    @property
+    def over(self) -> bool:
+        """Whether it has ended."""
+        ...
+
+    def give_up(self) -> None:
+        """End it."""
+        ...
+
+
+class IdleWatch:
+    """See the head of this file. The thread starts with the first call."""
+
+    clock = staticmethod(time.monotonic)
+
+    def __init__(self) -> None:
+        self._changed = threading.Condition()
+        self._entries: list[tuple[float, int, float, Watched]] = []
+        self._numbers = itertools.count()
+        self._running = self._closed = False
+
+    def add(self, call: Watched, idle_s: float) -> None:
+        """Watch a call until it is over."""
+        with self._changed:
+            self._push(call, idle_s, self.clock() + idle_s)
+            if not self._running:
+                self._running = True
+                threading.Thread(target=self._run, name="antiphon-idle", daemon=True).start()
+            self._changed.notify()
+
+    def close(self) -> None:
+        """End the thread."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+
+    def _run(self) -> None:
+        with self._changed:
+            while not self._closed:
+                if not self._entries:
+                    self._changed.wait()
+                    continue
+                look_at, _, idle_s, call = self._entries[0]
+                now = self.clock()
+                if look_at > now:
+                    self._changed.wait(look_at - now)
+                    continue
+                heapq.heappop(self._entries)
+                if call.over:
+                    continue
+                if call.due_at <= now:
+                    call.give_up()
+                else:
+                    self._push(call, idle_s, min(call.due_at, now + idle_s))
+
+    def _push(self, call: Watched, idle_s: float, look_at: float) -> None:
+        heapq.heappush(self._entries, (look_at, next(self._numbers), idle_s, call))
