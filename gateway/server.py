@@ -25,16 +25,19 @@ from gateway.doors.access_log import AccessLog
 from gateway.doors.chat.request import CHAT, read_chat
 from gateway.doors.http.app import http_app
 from gateway.doors.http.connection import Doorkeeper
-from gateway.doors.http.door import HttpDoor
+from gateway.doors.http.door import Door, FormDoor, HttpDoor
 from gateway.doors.http.endpoint import Endpoint, SharedByDoors
 from gateway.doors.read_aloud.request import SPEECH, read_speech
 from gateway.doors.speech_grpc import SERVICE, SpeechServicer
+from gateway.doors.transcribe.request import TRANSCRIBE, read_transcription
+from gateway.doors.transcribe.schema import TranscriptionForm
 from gateway.fleet.stages import Stages
 from gateway.metrics import Metrics
 
-HTTP_DOORS = (
+HTTP_DOORS: tuple[Door, ...] = (
     HttpDoor("/v1/chat/completions", read_chat, CHAT),
     HttpDoor("/v1/audio/speech", read_speech, SPEECH),
+    FormDoor("/v1/audio/transcriptions", TranscriptionForm, read_transcription, TRANSCRIBE),
 )
 """A door is a row here and whatever its `read` needs."""
 
@@ -71,7 +74,7 @@ class Gateway:
     `Unavailable` when one is taken.
     """
 
-    def __init__(self, deployment: Deployment, doors: Sequence[HttpDoor] = HTTP_DOORS) -> None:
+    def __init__(self, deployment: Deployment, doors: Sequence[Door] = HTTP_DOORS) -> None:
         config = deployment.gateway
         self._drain_s = config.drain_s
         self._grpc_listen = config.grpc_listen

@@ -21,6 +21,7 @@ Positive = Annotated[int, msgspec.Meta(ge=1)]
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400)]
 Ahead = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Bytes = Annotated[int, msgspec.Meta(ge=1)]
+Instruction = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 DeliveryName = Literal["stream", "whole"]
 TransportName = Literal["auto", "shared_memory", "nccl", "grpc"]
 
@@ -136,6 +137,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     max_body_values: Positive = 200_000
     body_timeout_s: Seconds = 60.0
     max_upload_bytes: Bytes = 256 << 20
+    # Of a multipart form: its parts, and the bytes of each that is no file.
+    max_form_parts: Positive = 64
+    max_form_field_bytes: Bytes = 64 << 10
     # Connections at the HTTP door, fewer than the process may open files; a new one takes the
     # place of the one that has been idle for longest. How long a connection may be idle, or
     # take to send a request line with its headers, and how large these may be.
@@ -164,6 +168,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # The texts and recordings of a request's options together, as they are sent. Each option has
     # bounds of its own, which its stage tells, and its recording counts above.
     max_option_bytes: Bytes = 16 << 20
+    # What the model is asked with a recording of which the text is wanted; the language, and what
+    # else the client tells of it, follow.
+    transcribe_instruction: Instruction = "Transcribe the audio into text."
     # Answers that one chat may ask for (`n`); each takes a call of its own.
     max_choices: Positive = 8
     # How long a chat may refer to what it was answered in speech by the id of the audio, and the

@@ -8,15 +8,17 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from types import MappingProxyType
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import NotFound, ResourceExhausted, Unavailable
+from antiphon.errors import AntiphonError, NotFound, ResourceExhausted, Unavailable
 from antiphon.segment import Delivery
 from gateway.calls.choices import Choices, order_of_choice
 from gateway.calls.order import Order
 from gateway.calls.segment import CallSegment
 from gateway.calls.session import CLOSE_WAIT_S, Session
 from gateway.fleet.stages import Stages
+from gateway.media.attachments import name_field
 from gateway.media.remote import UrlFetcher
 
 
@@ -65,7 +67,7 @@ class Calls:
         Raises what `admit`, `session` and `Session.ask` raise.
         """
         with self.admit():
-            async with self.session(order.outputs, order.model) as session:
+            async with self.session(order.outputs, order.model, order.field_names) as session:
                 asking = session.ask(order, last=True)
                 # Attachments may be large, and the call may be long: the stages alone keep them.
                 del order
@@ -89,15 +91,25 @@ class Calls:
             yield await sessions.enter_async_context(Choices(segments))
 
     @asynccontextmanager
-    async def session(self, outputs: frozenset[str], model: str = "") -> AsyncIterator[Session]:
+    async def session(
+        self,
+        outputs: frozenset[str],
+        model: str = "",
+        field_names: Mapping[str, str] = MappingProxyType({}),
+    ) -> AsyncIterator[Session]:
         """A session on the stages that make the outputs (all, if empty), open within the context.
 
         It is no request yet: see `admit`. Raises `NotFound` for another model, `Unavailable` at
-        shutdown and when a stage is down.
+        shutdown and when a stage is down, `NotImplementedYet` for an output that the model does
+        not make, by its name among the client's.
         """
         self.check_open()
         self.check_model(model)
-        lineup = self.stages.line_up(outputs)
+        try:
+            lineup = self.stages.line_up(outputs)
+        except AntiphonError as error:
+            name_field(error, field_names)
+            raise
         session = Session(lineup, self.stages, self._config, self._delivery, self._fetcher)
         self._live.add(session)
         try:

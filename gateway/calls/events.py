@@ -15,12 +15,14 @@ from antiphon.v1 import session_pb2
 class SegmentStarted:
     """All stages hold the session and the first output is there.
 
-    `sample_rate_hz` is 0 when no audio was asked for.
+    `sample_rate_hz` is 0 when no audio was asked for; `input_audio_s` is how long the recordings
+    of the input are together.
     """
 
     session_id: str
     model: str
     sample_rate_hz: int
+    input_audio_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

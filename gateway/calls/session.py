@@ -139,9 +139,10 @@ class Session:
         del order
         self._check_parked()
         first = input_chunk(self.session_id, opening, conversation, self._lineup)
+        heard_s = sum(map(len, conversation.recordings)) / (reader.input_sample_rate_hz or 1)
         del conversation
         self._field_names = fields
-        return self._open(opening, first, options)
+        return self._open(opening, first, options, heard_s)
 
     @property
     def parked(self) -> bool:
@@ -187,7 +188,11 @@ class Session:
             raise Unavailable(f"the stage {self._left} has ended the session", stage=self._left)
 
     def _open(
-        self, opening: session_pb2.SegmentOpen, first: chunk_pb2.Chunk, options: OptionsByRole
+        self,
+        opening: session_pb2.SegmentOpen,
+        first: chunk_pb2.Chunk,
+        options: OptionsByRole,
+        heard_s: float,
     ) -> CallSegment:
         """Open a segment, the first with the session itself, on all stages at once."""
         segment = CallSegment(
@@ -200,7 +205,7 @@ class Session:
                 self._sequences,
                 max_image_bytes=self._config.max_image_bytes,
             ),
-            SegmentStarted(self.session_id, self._model, self._lineup.sample_rate_hz),
+            SegmentStarted(self.session_id, self._model, self._lineup.sample_rate_hz, heard_s),
             self._windows,
             idle_timeout_s=self._config.idle_timeout_s,
         )

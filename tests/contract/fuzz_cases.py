@@ -17,6 +17,7 @@ from typing import Any
 import numpy as np
 import soundfile
 from fuzz_files import film, mutated, packed, picture, wav
+from fuzz_forms import FORM_PATH, form
 from gateway_door import MESSAGES, MODEL, SPOKEN
 
 MAX_TEXT = 200_000
@@ -47,12 +48,13 @@ def request(
     path: bytes = b"/v1/chat/completions",
     headers: tuple[bytes, ...] = (),
     close: bool = True,
+    content_type: bytes = b"application/json",
 ) -> bytes:
     """A whole request; the server closes the connection behind its answer."""
     lines = (
         b"%b %b HTTP/1.1" % (method, path),
         b"host: fuzz",
-        b"content-type: application/json",
+        b"content-type: " + content_type,
         b"content-length: %d" % len(body),
         *((b"connection: close",) if close else ()),
         *headers,
@@ -253,6 +255,13 @@ def speech_case(random: Random) -> Case:
     return Case((request(body, path=SPEECH_PATH),))
 
 
+def form_case(random: Random) -> Case:
+    """A form that is good, strange, mutated, or left in the middle."""
+    body, content_type = form(random)
+    data = request(body, path=FORM_PATH, content_type=content_type)
+    return Case((data,)) if random.random() < 0.7 else _leaving(random, data)
+
+
 def media_case(random: Random) -> Case:
     """A request whose recordings, pictures and films are mutated real files."""
     fields = valid(random)
@@ -363,6 +372,7 @@ def bulk_case(random: Random) -> Case:
 
 KINDS: dict[str, Callable[[Random], Case]] = {
     "json": json_case,
+    "form": form_case,
     "media": media_case,
     "headers": header_case,
     "leaving": leaving_case,

@@ -36,7 +36,7 @@ from antiphon.v1.speech_pb2 import GenerateResponse
 from antiphon.wire.options import option_to_proto
 from antiphon.wire.status import error_from_rpc
 
-CASES_IN_BATCH = {"json": 12, "media": 12, "headers": 12, "leaving": 12, "bulk": 8}
+CASES_IN_BATCH = {"json": 12, "form": 12, "media": 12, "headers": 12, "leaving": 12, "bulk": 8}
 SPEECH_CASES_IN_BATCH = {"speech": 24, "speech_leaving": 12}
 WARM_UP_ROUNDS = 2
 CASES_OF_GRPC = 400

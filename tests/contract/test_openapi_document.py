@@ -33,9 +33,9 @@ async def test_document_has_every_route_and_no_loose_end(door: Door) -> None:
     assert api["openapi"].startswith("3.1")
     routes = {f"{m} {p}" for p, methods in api["paths"].items() for m in methods}
     assert routes == {
-        "post /v1/chat/completions", "post /v1/audio/speech", "get /v1/models",
-        "get /v1/models/{name}", "get /v1/audio/voices", "get /version", "get /health",
-        "get /metrics",
+        "post /v1/chat/completions", "post /v1/audio/speech", "post /v1/audio/transcriptions",
+        "get /v1/models", "get /v1/models/{name}", "get /v1/audio/voices", "get /version",
+        "get /health", "get /metrics",
     }  # fmt: skip
     known = {f"#/components/schemas/{name}" for name in api["components"]["schemas"]}
     referred = set(re.findall(r'"\$ref": ?"([^"]+)"', (await door.http.get("/openapi.json")).text))
@@ -52,6 +52,16 @@ async def test_document_has_a_field_for_each_stage_that_samples(door: Door) -> N
         assert "code2wav" not in schemas[body]["properties"]
         assert schemas[body]["additionalProperties"] is False
     assert {"model", "messages"} == set(schemas["ChatRequest"]["required"])
+
+
+async def test_document_says_that_a_form_has_a_file(door: Door) -> None:
+    api = await document(door)
+    body = api["paths"]["/v1/audio/transcriptions"]["post"]["requestBody"]["content"]
+    assert list(body) == ["multipart/form-data"]
+    kind = api["components"]["schemas"]["TranscriptionForm"]
+    assert kind["properties"]["file"] == {"type": "string", "format": "binary"}
+    assert TALKER not in kind["properties"]
+    assert {"file", "model"} == set(kind["required"])
 
 
 async def test_document_is_there_before_any_stage_is() -> None:

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import re
+from random import Random
 from typing import Any
 
 import pytest
 from fake_stages import THINKER
+from fuzz_files import wav
 from gateway_door import MESSAGES, MODEL, Door, open_door
 from hypothesis import HealthCheck, Phase, given, settings
 from test_door_fuzz import check_left, left
@@ -18,7 +20,9 @@ EXAMPLES = 10
 """Of each operation and mode: good requests as far as the document knows, and bad ones."""
 REPAIRS = 8
 """Times that a refused request is sent again without what it was refused for."""
-GOOD: dict[str, Any] = {"model": MODEL, "messages": MESSAGES, "input": "Read this."}
+GOOD: dict[str, Any] = {
+    "model": MODEL, "messages": MESSAGES, "input": "Read this.", "file": wav(Random(0)),
+}  # fmt: skip
 
 
 @pytest.mark.parametrize("reads_aloud", [False, True], ids=["answers", "reads-aloud"])

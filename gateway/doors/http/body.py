@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from typing import Protocol
 
 from starlette.types import Message, Receive, Scope, Send
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import Cancelled, InvalidArgument
 from gateway.doors.http.errors import BodyTooLarge, BodyTooSlow
-from gateway.doors.http.json_body import check_values, count_values
 from gateway.doors.http.room import RoomShare, gave_way
 
 FREE_BYTES = 64 << 10
@@ -20,40 +20,48 @@ The bound on connections bounds them together.
 """
 
 
+class TakesBody(Protocol):
+    """What a body is read into, piece by piece."""
+
+    def add(self, piece: bytes) -> None:
+        """Take the next piece. Raises `AntiphonError` for one that will not do."""
+        ...
+
+
 async def read_body(
     scope: Scope,
     receive: Receive,
     config: GatewayConfig,
     holding: RoomShare,
     clock: asyncio.Timeout,
-) -> bytes:
-    """The whole body, which takes room in `holding`, before `clock` runs out.
+    body: TakesBody,
+) -> None:
+    """Have `body` take all of it, which takes room in `holding`, before `clock` runs out.
 
-    Raises `BodyTooLarge`, `BodyTooSlow`, `NoRoom`, and `Cancelled` when the client goes away.
+    Raises `BodyTooLarge`, `BodyTooSlow`, `NoRoom`, `Cancelled` when the client goes away, and
+    what `body` raises.
     """
     length = dict(scope["headers"]).get(b"content-length", b"0")
     if not length.isdigit():
         raise InvalidArgument("content-length: is not a number")
     if int(length) > config.max_body_bytes:
         raise _too_large(f"{int(length)} bytes", config)
-    parts: list[bytes] = []
-    size = values = 0
+    size = 0
     try:
         async with clock:
             while True:
                 message = await receive()
                 if message["type"] == "http.disconnect":
                     raise Cancelled("the client went away while it sent its request")
-                parts.append(message.get("body", b""))
-                size += len(parts[-1])
-                values += count_values(parts[-1])
+                piece = message.get("body", b"")
+                size += len(piece)
                 if size > config.max_body_bytes:
                     raise _too_large(f"more than {config.max_body_bytes} bytes", config)
-                check_values(values, config.max_body_values, "body")
+                body.add(piece)
                 holding.moved(max(0, size - FREE_BYTES))
                 if not message.get("more_body", False):
                     holding.keep()
-                    return b"".join(parts)
+                    return
     except TimeoutError:
         if holding.gave_way:
             raise gave_way() from None

@@ -4,11 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Generic, Protocol, TypeVar
 
+import msgspec
+
+from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError
 from gateway.calls.order import Order
 from gateway.doors.http.audio import AnswerEvent
+from gateway.doors.http.body import TakesBody
+from gateway.doors.http.form_body import FormBody, decode_form
+from gateway.doors.http.json_body import WholeBody
 from gateway.doors.http.openapi import DoorMessages
 from gateway.doors.http.spoken import SpokenAnswers
 from gateway.media.encoding import AudioEncoding
@@ -20,7 +26,8 @@ class Visit:
 
     `answer_id` is never the same. `sampling_stages` are those that take sampling of their own,
     without the one that reads the messages; `voices` those that the model has; `spoken` what
-    earlier answers said; `max_choices` bounds the answers to one order.
+    earlier answers said; `max_choices` bounds the answers to one order, and
+    `transcribe_instruction` asks for what a recording says.
     """
 
     answer_id: str
@@ -28,6 +35,7 @@ class Visit:
     voices: tuple[str, ...]
     spoken: SpokenAnswers
     max_choices: int
+    transcribe_instruction: str
 
 
 class Answer(Protocol):
@@ -63,11 +71,75 @@ class Answer(Protocol):
         ...
 
 
+class Receiving(TakesBody, Protocol):
+    """The body of one request as it comes."""
+
+    def read(self, visit: Visit) -> tuple[Order, Answer]:
+        """What it asks for, once it is whole. Raises `AntiphonError` for one that will not do."""
+        ...
+
+
+class Door(Protocol):
+    """One row: POST to `path`; `messages` are for the OpenAPI document."""
+
+    @property
+    def path(self) -> str:
+        """Where it is."""
+        ...
+
+    @property
+    def messages(self) -> DoorMessages | None:
+        """What it reads and writes."""
+        ...
+
+    def receive(self, content_type: bytes, config: GatewayConfig) -> Receiving:
+        """Begin with a request. Raises `InvalidArgument` for a type that is not taken."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class HttpDoor:
-    """One row: POST to `path`. `read` raises `AntiphonError` for a body that will not do;
-    `messages` are for the OpenAPI document."""
+    """A door whose body is one message, JSON whatever its type says."""
 
     path: str
     read: Callable[[bytes, Visit], tuple[Order, Answer]]
     messages: DoorMessages | None = None
+
+    def receive(self, content_type: bytes, config: GatewayConfig) -> Receiving:
+        """Begin with a request."""
+        return _ReceivingWhole(self, config)
+
+
+Form = TypeVar("Form", bound=msgspec.Struct)
+
+
+@dataclass(frozen=True, slots=True)
+class FormDoor(Generic[Form]):
+    """A door whose body is a multipart form, read as a `kind`."""
+
+    path: str
+    kind: type[Form]
+    read: Callable[[Form, Visit], tuple[Order, Answer]]
+    messages: DoorMessages | None = None
+
+    def receive(self, content_type: bytes, config: GatewayConfig) -> Receiving:
+        """Begin with a request. Raises `InvalidArgument` when it has no form."""
+        return _ReceivingForm(self, content_type, config)
+
+
+class _ReceivingWhole(WholeBody):
+    def __init__(self, door: HttpDoor, config: GatewayConfig) -> None:
+        super().__init__(config.max_body_values)
+        self._door = door
+
+    def read(self, visit: Visit) -> tuple[Order, Answer]:
+        return self._door.read(self.whole(), visit)
+
+
+class _ReceivingForm(FormBody, Generic[Form]):
+    def __init__(self, door: FormDoor[Form], content_type: bytes, config: GatewayConfig) -> None:
+        super().__init__(content_type, config)
+        self._door = door
+
+    def read(self, visit: Visit) -> tuple[Order, Answer]:
+        return self._door.read(decode_form(self.values(), self._door.kind), visit)

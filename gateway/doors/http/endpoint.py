@@ -17,7 +17,7 @@ from gateway.doors.access_log import Entry
 from gateway.doors.ending import tell
 from gateway.doors.http.audio import AnswerAudio
 from gateway.doors.http.body import read_body, while_connected
-from gateway.doors.http.door import Answer, HttpDoor, Visit
+from gateway.doors.http.door import Answer, Door, Receiving, Visit
 from gateway.doors.http.errors import BodyTooLarge, BodyTooSlow, TooManyValues
 from gateway.doors.http.room import NoRoom, Room
 from gateway.doors.http.spoken import SpokenAnswers
@@ -61,7 +61,7 @@ class Endpoint:
 
     def __init__(
         self,
-        door: HttpDoor,
+        door: Door,
         calls: Calls,
         shared: SharedByDoors,
         config: GatewayConfig,
@@ -79,8 +79,8 @@ class Endpoint:
         entry: Entry = scope["state"]["entry"]
         transport: asyncio.Transport = scope["state"]["transport"]
         with ExitStack() as upload:
-            body = await self._read(scope, receive, upload)
-            order, answer = self._door.read(body, self._visit(entry))
+            body = await self._receive(scope, receive, upload)
+            order, answer = body.read(self._visit(entry))
             # The stages get the attachments; nobody here keeps them.
             orders = [order]
             del body, order
@@ -106,12 +106,13 @@ class Endpoint:
             voices=stages.voices(),
             spoken=self._shared.spoken,
             max_choices=self._config.max_choices,
+            transcribe_instruction=self._config.transcribe_instruction,
         )
 
-    async def _read(self, scope: Scope, receive: Receive, upload: ExitStack) -> bytes:
+    async def _receive(self, scope: Scope, receive: Receive, upload: ExitStack) -> Receiving:
         """The body; room for it is held until `upload` is closed."""
-        loop = asyncio.get_running_loop()
-        clock = asyncio.timeout(self._config.body_timeout_s)
+        loop, config = asyncio.get_running_loop(), self._config
+        clock = asyncio.timeout(config.body_timeout_s)
 
         def give_way() -> None:
             if not clock.expired():
@@ -119,7 +120,9 @@ class Endpoint:
 
         holding = upload.enter_context(self._shared.uploads.hold(give_way))
         try:
-            return await read_body(scope, receive, self._config, holding, clock)
+            body = self._door.receive(dict(scope["headers"]).get(b"content-type", b""), config)
+            await read_body(scope, receive, config, holding, clock, body)
+            return body
         except AntiphonError as error:
             self._calls.check_open()
             if bound := _BOUNDS.get(type(error)):

@@ -35,22 +35,47 @@ def check_values(values: int, most: int, what: str) -> None:
         )
 
 
+class WholeBody:
+    """A body, held until all of it is there; how many values it may have is bounded."""
+
+    def __init__(self, most_values: int) -> None:
+        self._most_values = most_values
+        self._values = 0
+        self._parts: list[bytes] = []
+
+    def add(self, piece: bytes) -> None:
+        """Take the next piece. Raises `TooManyValues`."""
+        self._values += count_values(piece)
+        check_values(self._values, self._most_values, "body")
+        self._parts.append(piece)
+
+    def whole(self) -> bytes:
+        """All of it, once."""
+        parts, self._parts = self._parts, []
+        return b"".join(parts)
+
+
 def decode_body(decoder: msgspec.json.Decoder[Body], body: bytes) -> Body:
     """What the body says. Raises `InvalidArgument` with the field that is wrong."""
     try:
         return decoder.decode(body)
     except msgspec.ValidationError as error:
-        text = str(error)
-        found = _PATH.search(text)
-        path = found["path"] if found else ""
-        text = _PATH.sub("", text)
-        inner = _UNKNOWN.search(text) or _MISSING.search(text)
-        field = ".".join(part for part in (path, inner["name"] if inner else "") if part)
-        raise InvalidArgument(f"{field}: {text}" if field else text, field=field) from error
+        raise field_error(error) from error
     except RecursionError as error:
         raise InvalidArgument("the body is nested too deeply; leave such values out") from error
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"the body is not JSON: {error}") from error
+
+
+def field_error(error: msgspec.ValidationError) -> InvalidArgument:
+    """The error for a body of another type than its door reads."""
+    text = str(error)
+    found = _PATH.search(text)
+    path = found["path"] if found else ""
+    text = _PATH.sub("", text)
+    inner = _UNKNOWN.search(text) or _MISSING.search(text)
+    field = ".".join(part for part in (path, inner["name"] if inner else "") if part)
+    return InvalidArgument(f"{field}: {text}" if field else text, field=field)
 
 
 def invalid(field: str, why: str) -> InvalidArgument:

@@ -21,12 +21,13 @@ JSON, EVENTS = "application/json", "text/event-stream"
 
 @dataclass(frozen=True, slots=True)
 class DoorMessages:
-    """What a door says of itself: the type of its JSON body, and its answers by media type, None
-    for what has no schema."""
+    """What a door says of itself: the type of its body, its answers by media type, None for what
+    has no schema, and the body's media type."""
 
     summary: str
     body: type[msgspec.Struct]
     answers: Mapping[str, type[msgspec.Struct] | None]
+    body_type: str = JSON
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,14 +70,16 @@ class OpenApi:
 
 
 def _document(doors: Mapping[str, DoorMessages], sampling_stages: tuple[str, ...]) -> bytes:
-    bodies = {path: body_type(door.body, sampling_stages) for path, door in doors.items()}
+    bodies = {path: _body(door, sampling_stages) for path, door in doors.items()}
     written = [each for door in doors.values() for each in door.answers.values()]
     written += [each for listing in LISTINGS for each in listing.answers.values()]
     kinds = [*bodies.values(), ErrorAnswer, *filter(None, written)]
     _, components = msgspec.json.schema_components(kinds, ref_template=REFERENCE)
+    for kind in components.values():
+        _send_files_as_they_are(kind)
     paths: dict[str, Any] = {}
     for path, door in doors.items():
-        body = {"required": True, "content": {JSON: {"schema": _schema(bodies[path])}}}
+        body = {"required": True, "content": {door.body_type: {"schema": _schema(bodies[path])}}}
         operation = _operation(path, door.summary, door.answers)
         paths[path] = {"post": {**operation, "requestBody": body}}
     for listing in LISTINGS:
@@ -94,6 +97,18 @@ def _document(doors: Mapping[str, DoorMessages], sampling_stages: tuple[str, ...
             "components": {"schemas": components},
         }
     )
+
+
+def _body(door: DoorMessages, sampling_stages: tuple[str, ...]) -> type[msgspec.Struct]:
+    """A form has no field for each stage."""
+    return body_type(door.body, sampling_stages) if door.body_type == JSON else door.body
+
+
+def _send_files_as_they_are(kind: dict[str, Any]) -> None:
+    """A form's file is in no encoding; msgspec says base64 of all bytes."""
+    for described in kind.get("properties", {}).values():
+        if described.get("format") == "binary":
+            described.pop("contentEncoding", None)
 
 
 def _operation(

@@ -1,0 +1,1 @@
+"""`/v1/audio/transcriptions`: what a recording says, as a model that answers hears it."""
