@@ -1,0 +1,68 @@
+"""Audio of a live conversation: bytes of a wire format to samples and back, piece by piece."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import soxr
+
+from antiphon.chunk import Tensor
+from gateway.media import g711
+from gateway.media.audio_out import SAMPLE_BYTES, pcm16_of
+
+
+@dataclass(frozen=True, slots=True)
+class LiveFormat:
+    """What travels, mono: 16-bit little-endian samples, or bytes of a G.711 law."""
+
+    name: str
+    rate_hz: int
+    companding: g711.Companding | None = None
+
+    @property
+    def sample_bytes(self) -> int:
+        """What a sample takes."""
+        return SAMPLE_BYTES if self.companding is None else 1
+
+    def pcm16(self, data: bytes) -> bytes:
+        """16-bit samples at this format's rate."""
+        return data if self.companding is None else self.companding.decode(data)
+
+
+PCM16 = LiveFormat("audio/pcm", 24_000)
+MU_LAW = LiveFormat("audio/pcmu", g711.RATE_HZ, g711.MU_LAW)
+A_LAW = LiveFormat("audio/pcma", g711.RATE_HZ, g711.A_LAW)
+LIVE_FORMATS = {each.name: each for each in (PCM16, MU_LAW, A_LAW)}
+
+
+class LiveEncoder:
+    """Float32 samples of one utterance at `rate_hz` to a format, as they come.
+
+    The pieces join without a seam: together they are what the whole would be. Where the rate
+    changes, the resampler keeps the last tens of milliseconds until `finish`.
+    """
+
+    def __init__(self, wanted: LiveFormat, rate_hz: int) -> None:
+        self._wanted = wanted
+        self._stream: soxr.ResampleStream | None = None
+        if rate_hz != wanted.rate_hz:
+            self._stream = soxr.ResampleStream(rate_hz, wanted.rate_hz, 1, dtype="float32")
+
+    def add(self, samples: Tensor) -> bytes:
+        """The next piece; b"" when the resampler keeps it all."""
+        return self._encoded(samples, last=False)
+
+    def finish(self) -> bytes:
+        """What the resampler has kept. Nothing may be added afterwards."""
+        if self._stream is None:
+            return b""
+        return self._encoded(np.zeros(0, np.float32), last=True)
+
+    def _encoded(self, samples: Tensor, *, last: bool) -> bytes:
+        if self._stream is not None:
+            samples = self._stream.resample_chunk(samples, last=last)
+        pcm16 = pcm16_of(samples)
+        if self._wanted.companding is None:
+            return pcm16.tobytes()
+        return self._wanted.companding.encode(pcm16)
