@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import dataclass, fields, replace
 from numbers import Integral, Real
 from typing import Any
@@ -12,6 +13,7 @@ MAX_TOP_K = 1 << 20
 MAX_STOPS = 16
 MAX_STOP_BYTES = 256
 MAX_TOP_LOGPROBS = 20
+MAX_SCHEMA_BYTES = 64 << 10
 INPUT_STAGE = ""
 """Stands in a request's sampling for the stage that reads the messages."""
 SMALLEST = 1e-6
@@ -28,6 +30,8 @@ class SamplingRequest:
     ids. `max_tokens` counts the stop id.
     `top_logprobs` asks for the log probability of each token of the text, and for so
     many of the likeliest; stages that make no text pass over it, and over `stop`.
+    `json_schema` is a JSON schema as text: the stage's text is a value of it, unless it ends before
+    its time. Not every engine can do that: `Describe` tells which.
     Raises `InvalidArgument` with `field` for a value out of range.
     """
 
@@ -39,6 +43,7 @@ class SamplingRequest:
     max_tokens: int | None = None
     stop: tuple[str, ...] = ()
     top_logprobs: int | None = None
+    json_schema: str | None = None
 
     def __post_init__(self) -> None:
         _check_number("temperature", self.temperature, SMALLEST, 100.0, or_zero=True)
@@ -48,6 +53,7 @@ class SamplingRequest:
         _check_integer("seed", self.seed, 0, (1 << 64) - 1)
         _check_integer("max_tokens", self.max_tokens, 1, (1 << 31) - 1)
         _check_integer("top_logprobs", self.top_logprobs, 0, MAX_TOP_LOGPROBS)
+        _check_schema(self.json_schema)
         if not isinstance(self.stop, tuple) or len(self.stop) > MAX_STOPS:
             raise InvalidArgument(f"stop: a tuple of at most {MAX_STOPS} strings", field="stop")
         for text in self.stop:
@@ -74,6 +80,7 @@ class Sampling:
     max_tokens: int
     stop: tuple[str, ...] = ()
     top_logprobs: int | None = None
+    json_schema: str | None = None
 
     @property
     def greedy(self) -> bool:
@@ -112,6 +119,25 @@ def _check_number(
     if not fits or not (low <= value <= high or (or_zero and value == 0)):
         wanted = f"{'0 or ' if or_zero else ''}from {low:g} to {high:g}"
         raise _refused(name, wanted, value)
+
+
+def _check_schema(text: str | None) -> None:
+    """Raise unless it is a JSON object of a size that can be read here, or None."""
+    if text is None:
+        return
+    if not isinstance(text, str) or not 0 < utf8_size(text) <= MAX_SCHEMA_BYTES:
+        raise InvalidArgument(
+            f"json_schema: must be text of 1 to {MAX_SCHEMA_BYTES} bytes of UTF-8",
+            field="json_schema",
+        )
+    try:
+        schema = json.loads(text)
+    except (ValueError, RecursionError) as error:
+        raise InvalidArgument(
+            f"json_schema: is not JSON: {type(error).__name__}: {error}", field="json_schema"
+        ) from error
+    if not isinstance(schema, dict):
+        raise InvalidArgument("json_schema: must be a JSON object", field="json_schema")
 
 
 def _refused(name: str, wanted: str, value: object) -> InvalidArgument:

@@ -187,7 +187,8 @@ class StageFacts:
     """What a loaded model tells about itself; the rest of `Describe` is the runtime's.
 
     Rates in Hz, limits in positions, audio length in seconds, text in bytes of UTF-8 in a
-    whole conversation; 0 or empty where a thing does not apply. Each of `options` takes the
+    whole conversation; 0 or empty where a thing does not apply. `constrains_text` if it keeps to
+    `Sampling.json_schema`. Each of `options` takes the
     place of the one of its name that the pipeline declares: a checkpoint may know more of it,
     such as its languages.
     """
@@ -209,6 +210,7 @@ class StageFacts:
     max_input_videos: int = 0
     max_input_text_bytes: int = 0
     options: tuple[Option, ...] = ()
+    constrains_text: bool = False
 
 
 def never_fatal(error: Exception) -> bool:

@@ -483,6 +483,7 @@ class Sampling(google.protobuf.message.Message):
     MAX_TOKENS_FIELD_NUMBER: builtins.int
     STOP_FIELD_NUMBER: builtins.int
     TOP_LOGPROBS_FIELD_NUMBER: builtins.int
+    JSON_SCHEMA_FIELD_NUMBER: builtins.int
     temperature: builtins.float
     """0 is greedy (repetition penalty and suppressed ids still apply)."""
     top_k: builtins.int
@@ -499,6 +500,10 @@ class Sampling(google.protobuf.message.Message):
     """Of a stage that makes text. Present: the text comes with the log probability of each
     token, and with those of so many of the likeliest in its place, 0 to 20.
     """
+    json_schema: builtins.str
+    """Of a stage that makes text and tells constrains_text. A JSON schema (an object, as text): the
+    text is a value of it, unless the token limit ends it before. At most 64 KiB.
+    """
     @property
     def stop(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Strings that end the text; they are neither shown nor spoken."""
@@ -514,9 +519,12 @@ class Sampling(google.protobuf.message.Message):
         max_tokens: builtins.int | None = ...,
         stop: collections.abc.Iterable[builtins.str] | None = ...,
         top_logprobs: builtins.int | None = ...,
+        json_schema: builtins.str | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_max_tokens", b"_max_tokens", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "max_tokens", b"max_tokens", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_max_tokens", b"_max_tokens", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "max_tokens", b"max_tokens", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop", b"stop", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_json_schema", b"_json_schema", "_max_tokens", b"_max_tokens", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "json_schema", b"json_schema", "max_tokens", b"max_tokens", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_json_schema", b"_json_schema", "_max_tokens", b"_max_tokens", "_repetition_penalty", b"_repetition_penalty", "_seed", b"_seed", "_temperature", b"_temperature", "_top_k", b"_top_k", "_top_logprobs", b"_top_logprobs", "_top_p", b"_top_p", "json_schema", b"json_schema", "max_tokens", b"max_tokens", "repetition_penalty", b"repetition_penalty", "seed", b"seed", "stop", b"stop", "temperature", b"temperature", "top_k", b"top_k", "top_logprobs", b"top_logprobs", "top_p", b"top_p"]) -> None: ...
+    @typing.overload
+    def WhichOneof(self, oneof_group: typing.Literal["_json_schema", b"_json_schema"]) -> typing.Literal["json_schema"] | None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_max_tokens", b"_max_tokens"]) -> typing.Literal["max_tokens"] | None: ...
     @typing.overload

@@ -108,6 +108,7 @@ class DescribeResponse(google.protobuf.message.Message):
     SAMPLES_FIELD_NUMBER: builtins.int
     OPTIONS_FIELD_NUMBER: builtins.int
     READS_ALOUD_FIELD_NUMBER: builtins.int
+    CONSTRAINS_TEXT_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name that clients ask for: that of the checkpoint's directory."""
     checkpoint_fingerprint: builtins.str
@@ -159,6 +160,8 @@ class DescribeResponse(google.protobuf.message.Message):
     """Of the stage that reads the client's input: whether it speaks one user message
     as it is, instead of answering a conversation.
     """
+    constrains_text: builtins.bool
+    """Whether the stage's text can be held to Sampling.json_schema."""
     @property
     def inputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EdgeDescription]:
         """Edges that this stage consumes and produces."""
@@ -231,8 +234,9 @@ class DescribeResponse(google.protobuf.message.Message):
         samples: builtins.bool = ...,
         options: collections.abc.Iterable[global___OptionDescription] | None = ...,
         reads_aloud: builtins.bool = ...,
+        constrains_text: builtins.bool = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "checkpoint_fingerprint", b"checkpoint_fingerprint", "code_entries", b"code_entries", "code_groups", b"code_groups", "context_limit", b"context_limit", "engine", b"engine", "held_segments", b"held_segments", "host_id", b"host_id", "input_kinds", b"input_kinds", "input_sample_rate_hz", b"input_sample_rate_hz", "inputs", b"inputs", "links", b"links", "max_input_audio_s", b"max_input_audio_s", "max_input_images", b"max_input_images", "max_input_text_bytes", b"max_input_text_bytes", "max_input_videos", b"max_input_videos", "max_stop_bytes", b"max_stop_bytes", "max_stops", b"max_stops", "model", b"model", "open_segments", b"open_segments", "open_sessions", b"open_sessions", "options", b"options", "output_positions", b"output_positions", "outputs", b"outputs", "pipeline", b"pipeline", "pipeline_edges", b"pipeline_edges", "reads_aloud", b"reads_aloud", "role", b"role", "sample_rate_hz", b"sample_rate_hz", "samples", b"samples", "samples_per_frame", b"samples_per_frame", "slots", b"slots", "transports", b"transports", "version", b"version", "voices", b"voices"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "checkpoint_fingerprint", b"checkpoint_fingerprint", "code_entries", b"code_entries", "code_groups", b"code_groups", "constrains_text", b"constrains_text", "context_limit", b"context_limit", "engine", b"engine", "held_segments", b"held_segments", "host_id", b"host_id", "input_kinds", b"input_kinds", "input_sample_rate_hz", b"input_sample_rate_hz", "inputs", b"inputs", "links", b"links", "max_input_audio_s", b"max_input_audio_s", "max_input_images", b"max_input_images", "max_input_text_bytes", b"max_input_text_bytes", "max_input_videos", b"max_input_videos", "max_stop_bytes", b"max_stop_bytes", "max_stops", b"max_stops", "model", b"model", "open_segments", b"open_segments", "open_sessions", b"open_sessions", "options", b"options", "output_positions", b"output_positions", "outputs", b"outputs", "pipeline", b"pipeline", "pipeline_edges", b"pipeline_edges", "reads_aloud", b"reads_aloud", "role", b"role", "sample_rate_hz", b"sample_rate_hz", "samples", b"samples", "samples_per_frame", b"samples_per_frame", "slots", b"slots", "transports", b"transports", "version", b"version", "voices", b"voices"]) -> None: ...
 
 global___DescribeResponse = DescribeResponse
 

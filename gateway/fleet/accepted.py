@@ -123,11 +123,20 @@ class Accepted:
     def _may_sample(self, role: str) -> bool:
         return role not in self.told or self.told[role].samples
 
+    def _may_constrain(self, role: str) -> bool:
+        return role not in self.told or self.told[role].constrains_text
+
     def _may_be_given(self, role: str) -> bool:
         return role != self._reader and self._may_sample(role)
 
     def _check_reader(self, request: SamplingRequest) -> None:
         """The seed is for all stages; other settings take a reader that samples."""
+        if request.json_schema is not None and not self._may_constrain(self._reader):
+            raise NotImplementedYet(
+                "json_schema: this model's text cannot be held to a schema as it is served; ask "
+                "for the form in a message (a stage with `engine: vllm` can)",
+                field="json_schema",
+            )
         settings = [name for name in request.given() if name != "seed"]
         if settings and not self._may_sample(self._reader):
             field = settings[0]

@@ -23,6 +23,7 @@ from collections.abc import Callable, Collection, Iterator, Sequence
 
 import torch
 
+from antiphon.errors import NotImplementedYet
 from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
 from antiphon.transport.device_edge import ToHost
@@ -77,7 +78,13 @@ class ThinkerEngine:
         self._wake: Callable[[], None] = _nobody
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Take a segment in."""
+        """Take a segment in. Raises `NotImplementedYet` for text that is to keep to a schema."""
+        if settings.sampling.json_schema is not None:
+            raise NotImplementedYet(
+                "json_schema: the engine torch cannot hold its text to a schema; one with "
+                "`engine: vllm` can",
+                field="json_schema",
+            )
         self._segments[key] = Segment(key, settings, self._intake.every_row)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:

@@ -13,6 +13,7 @@ from antiphon.pipelines.generation_config import default_sampling
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.engine import StageFacts
 from antiphon.sampling import Sampling
+from services.engines import VLLM
 from services.thinker.prompt import PromptFactory
 from services.vllm.media import MediaLimits
 
@@ -83,4 +84,5 @@ def thinker_facts(
         max_input_images=media.image,
         max_input_videos=media.video,
         max_input_text_bytes=prompts.max_text_bytes,
+        constrains_text=engine == VLLM,
     )

@@ -248,8 +248,7 @@ class VllmHost:
         except AntiphonError as error:
             self._mailbox.put(Ended(number, error))
         except (VLLMClientError, ValueError) as error:
-            refused = InvalidArgument(f"messages: vLLM refuses them: {error}", field="messages")
-            self._mailbox.put(Ended(number, refused))
+            self._mailbox.put(Ended(number, _refused(order, error)))
         except Exception as error:
             _log.exception("request %d failed", number)
             cause = error.__cause__ or error
@@ -280,6 +279,14 @@ def _tokens(number: int, output: RequestOutput, *, first: bool) -> Tokens:
         output.finished,
         flat if isinstance(flat, FlatLogprobs) else None,
     )
+
+
+def _refused(order: VllmOrder, error: Exception) -> InvalidArgument:
+    """What vLLM does not take. The prompt was checked before, so where there is a schema it is
+    that."""
+    if order.sampling.json_schema is not None:
+        return InvalidArgument(f"json_schema: vLLM cannot keep to it: {error}", field="json_schema")
+    return InvalidArgument(f"messages: vLLM refuses them: {error}", field="messages")
 
 
 def _nobody(fault: AntiphonError | None) -> None:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from typing import Any
 
 from vllm import SamplingParams
-from vllm.sampling_params import RequestOutputKind
+from vllm.sampling_params import RequestOutputKind, StructuredOutputsParams
 
+from antiphon.sampling import Sampling
 from services.vllm.order import VllmOrder
 from services.vllm.spans import wanted
 
@@ -37,7 +38,14 @@ def parameters_of(order: VllmOrder) -> SamplingParams:
         ignore_eos=True,
         detokenize=False,
         output_kind=RequestOutputKind.DELTA,
+        structured_outputs=_constraint(sampling),
         logprobs=sampling.top_logprobs,
         flat_logprobs=sampling.top_logprobs is not None,
         extra_args=None if rows is None else {"kv_transfer_params": rows},
     )
+
+
+def _constraint(sampling: Sampling) -> StructuredOutputsParams | None:
+    if sampling.json_schema is None:
+        return None
+    return StructuredOutputsParams(json=sampling.json_schema)

@@ -97,6 +97,7 @@ def describe(
         max_input_images=facts.max_input_images,
         max_input_videos=facts.max_input_videos,
         max_input_text_bytes=facts.max_input_text_bytes,
+        constrains_text=facts.constrains_text,
         open_sessions=open_sessions,
         open_segments=open_segments,
         held_segments=held_segments,

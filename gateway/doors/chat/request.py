@@ -6,6 +6,8 @@ import time
 from collections.abc import Mapping
 from typing import Any
 
+import msgspec
+
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from antiphon.segment import Delivery
@@ -13,7 +15,13 @@ from gateway.calls.order import Order
 from gateway.doors.chat.answer import ChatAnswer
 from gateway.doors.chat.choice import AnswerHead
 from gateway.doors.chat.messages import read_messages
-from gateway.doors.chat.schema import ChatRequest, Completion
+from gateway.doors.chat.schema import (
+    ChatRequest,
+    Completion,
+    ObjectForm,
+    ResponseForm,
+    SchemaForm,
+)
 from gateway.doors.http.chunk_policy import read_chunk_policy
 from gateway.doors.http.door import Visit
 from gateway.doors.http.json_body import decode_body, invalid
@@ -21,6 +29,7 @@ from gateway.doors.http.openapi import EVENTS, JSON, DoorMessages
 from gateway.doors.http.options import options_from_json
 from gateway.doors.http.stage_sampling import body_decoder, stage_sampling
 from gateway.doors.http.voice import voice_name
+from gateway.media.attachments import name_field
 from gateway.media.audio_formats import FORMATS
 from gateway.media.encoding import AudioEncoding, check_format
 from gateway.outputs import AUDIO, KNOWN, OUTPUTS, TEXT
@@ -30,7 +39,6 @@ ACCEPTED: Mapping[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "logit_bias": ({},),
-    "response_format": ({"type": "text"},),
     "chat_template_kwargs": ({},),
     "tools": ([],),
     "tool_choice": ("none", "auto"),
@@ -50,9 +58,9 @@ CHAT = DoorMessages(
     {JSON: Completion, EVENTS: None},
 )
 _REMEDIES = {
-    "response_format": "what is written is not constrained; ask for the form in a message",
     "chat_template_kwargs": "the checkpoint's chat template is used as it is; leave it out",
 }
+ANY_OBJECT = '{"type": "object"}'
 _FORMATS = {"pcm16": "pcm", **{name: name for name in FORMATS if name != "pcm"}}
 """OpenAI's names of formats here."""
 
@@ -78,7 +86,7 @@ def read_chat(body: bytes, visit: Visit) -> tuple[Order, ChatAnswer]:
         chunk_policy=read_chunk_policy(chat.chunk_policy),
         options=options_from_json(chat.options),
         choices=_choices(chat, visit.max_choices),
-        field_names={"voice": "audio.voice"},
+        field_names={"voice": "audio.voice", "json_schema": "response_format"},
     )
     head = AnswerHead(
         id=f"chatcmpl-{visit.answer_id}",
@@ -158,11 +166,24 @@ def _sampling(chat: ChatRequest) -> SamplingRequest:
             max_tokens=limit,
             stop=stop,
             top_logprobs=_top_logprobs(chat),
+            json_schema=_json_schema(chat.response_format),
         )
     except InvalidArgument as error:
         if error.field == "max_tokens":
             raise invalid(name, error.message.partition(": ")[2]) from None
+        name_field(error, {"json_schema": "response_format"})
         raise
+
+
+def _json_schema(form: ResponseForm | None) -> str | None:
+    match form:
+        case ObjectForm():
+            return ANY_OBJECT
+        case SchemaForm(asked) if asked.schema is not None:
+            return msgspec.json.encode(asked.schema).decode()
+        case SchemaForm():
+            return ANY_OBJECT
+    return None
 
 
 def _max_tokens(chat: ChatRequest) -> tuple[str, int | None]:

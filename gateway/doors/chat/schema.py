@@ -141,6 +141,33 @@ class PromptCacheOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True
     ttl: Label | None = None
 
 
+class TextForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
+    """Any text."""
+
+
+class ObjectForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="json_object"):
+    """A JSON object."""
+
+
+class NamedSchema(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A JSON schema; without one any object. The text always keeps to it: `strict` has no effect,
+    and neither have `name` and `description`."""
+
+    name: Label
+    schema: dict[str, msgspec.Raw] | None = None
+    description: str | None = None
+    strict: bool | None = None
+
+
+class SchemaForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="json_schema"):
+    """A value of a JSON schema."""
+
+    json_schema: NamedSchema
+
+
+ResponseForm = TextForm | ObjectForm | SchemaForm
+
+
 class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The body of `POST /v1/chat/completions`."""
 
@@ -159,6 +186,7 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     top_p: float | None = None
     logprobs: bool | None = None
     top_logprobs: int | None = None
+    response_format: ResponseForm | None = None
     # Additions; the first two are vLLM's.
     top_k: int | None = None
     repetition_penalty: float | None = None
@@ -169,7 +197,6 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     frequency_penalty: Any = None
     presence_penalty: Any = None
     logit_bias: Any = None
-    response_format: Any = None
     chat_template_kwargs: Any = None
     tools: Any = None
     tool_choice: Any = None

@@ -11,8 +11,9 @@ from thinker_conversations import AUDIO, SPEECH, TEXT, TURNS, ask, conversation,
 
 from antiphon.conversation import Conversation
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import ErrorCode, InvalidArgument
+from antiphon.errors import ErrorCode, InvalidArgument, NotImplementedYet
 from antiphon.runtime.engine import Completed, Failed, InputChunk, LoadedStage
+from antiphon.sampling import SamplingRequest
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
 from antiphon.transport.device_edge import NoStream, Staging, ToHost
@@ -72,6 +73,20 @@ def test_segment_makes_text_alone_when_nothing_is_spoken(small_stage: LoadedStag
     silent = run_segment(small_stage.engine, *segment(AUDIO[1], outputs=TEXT_ONLY))
     assert {each.edge for each in silent.emitted} == {"text"}
     assert _text(silent) == _text(spoken)
+
+
+def test_segment_whose_text_is_to_keep_to_a_schema_is_refused(small_stage: LoadedStage) -> None:
+    assert not small_stage.facts.constrains_text
+    settings, _ = segment(TEXT[0], json_schema='{"type": "object"}')
+    with pytest.raises(NotImplementedYet, match="engine: vllm") as refused:
+        small_stage.engine.admit(KEY, settings)
+    assert refused.value.field == "json_schema"
+
+
+@pytest.mark.parametrize("schema", ["", "{", "[]", '"object"', "[" * 9999, "9" * 9999, "\ud800"])
+def test_schema_that_is_no_json_object_is_no_sampling(schema: str) -> None:
+    with pytest.raises(InvalidArgument, match="json_schema: "):
+        SamplingRequest(json_schema=schema)
 
 
 def test_positions_count_ids_on_every_edge(small_stage: LoadedStage) -> None:

@@ -1,0 +1,125 @@
+"""`response_format`: what reaches the stage that writes the text, and what is refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+import pytest_asyncio
+from fake_stages import THINKER, Session
+from gateway_door import MESSAGES, MODEL, Door, open_door
+from pydantic import BaseModel
+
+from antiphon.errors import InvalidArgument
+from antiphon.segment import FinishReason
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+class Bell(BaseModel):
+    name: str
+    tons: float
+
+
+SCHEMA: dict[str, Any] = Bell.model_json_schema()
+NAMED = {"type": "json_schema", "json_schema": {"name": "bell", "schema": SCHEMA}}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def constraining() -> AsyncIterator[Door]:
+    async with open_door() as door:
+        door.gateway.stages[THINKER].require().constrains_text = True
+        yield door
+
+
+def asked(door: Door) -> Any:
+    sampling = door.fakes[THINKER].sessions[-1].segment.sampling[THINKER]
+    return json.loads(sampling.json_schema) if sampling.HasField("json_schema") else None
+
+
+async def test_response_format_reaches_the_stage_as_a_schema(constraining: Door) -> None:
+    async def write(session: Session) -> None:
+        await session.opened()
+        await session.text('{"name": "Tom", "tons": 7.5}', FinishReason.STOP)
+        await session.report()
+
+    constraining.fakes.reset()
+    constraining.fakes[THINKER].script = write
+    parsed = await constraining.openai.chat.completions.parse(
+        model=MODEL, messages=MESSAGES, response_format=Bell
+    )
+    assert parsed.choices[0].message.parsed == Bell(name="Tom", tons=7.5)
+    sent = asked(constraining)
+    assert sent["required"] == ["name", "tons"]
+    assert sent["properties"]["tons"] == {"title": "Tons", "type": "number"}
+
+
+@pytest.mark.parametrize(
+    ("given", "schema"),
+    [
+        ({"type": "text"}, None),
+        ({"type": "json_object"}, {"type": "object"}),
+        ({"type": "json_schema", "json_schema": {"name": "any"}}, {"type": "object"}),
+        (NAMED, SCHEMA),
+    ],
+)
+async def test_response_format_is_what_openai_calls_it(
+    constraining: Door, given: dict[str, Any], schema: Any
+) -> None:
+    constraining.fakes.reset()
+    response = await constraining.chat(response_format=given)
+    assert response.status_code == 200, response.text
+    assert asked(constraining) == schema
+
+
+@pytest.mark.parametrize(
+    "given",
+    [
+        {"type": "grammar"},
+        {"type": "json_schema"},
+        {"type": "json_schema", "json_schema": {"schema": SCHEMA}},
+        {"type": "json_schema", "json_schema": {"name": "a", "schema": []}},
+        {"type": "json_schema", "json_schema": {"name": "a", "schema": {"x": "y" * (64 << 10)}}},
+        {"type": "json_schema", "json_schema": {"name": "a", "schema": {}, "form": 1}},
+        "json_object",
+    ],
+)
+async def test_response_format_that_is_none_is_refused_by_its_name(
+    constraining: Door, given: Any
+) -> None:
+    constraining.fakes.reset()
+    response = await constraining.chat(response_format=given)
+    assert response.status_code == 400
+    assert response.json()["error"]["param"].startswith("response_format")
+    assert not constraining.fakes[THINKER].sessions
+
+
+async def test_response_format_that_the_engine_cannot_keep_to_names_it(constraining: Door) -> None:
+    async def refuse(session: Session) -> None:
+        await session.opened()
+        await session.error(InvalidArgument("json_schema: no such type", field="json_schema"))
+
+    constraining.fakes.reset()
+    constraining.fakes[THINKER].script = refuse
+    response = await constraining.chat(response_format=NAMED)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["message"]) == (
+        "response_format",
+        "response_format: no such type",
+    )
+
+
+@pytest.mark.parametrize("given", [NAMED, {"type": "json_object"}])
+async def test_response_format_is_refused_where_no_engine_keeps_to_it(
+    door: Door, given: Any
+) -> None:
+    response = await door.chat(response_format=given)
+    assert response.status_code == 400
+    error = response.json()["error"]
+    assert (error["param"], error["code"]) == ("response_format", "not_implemented")
+    assert "engine: vllm" in error["message"]
+    assert not door.fakes[THINKER].sessions
+    assert (await door.chat(response_format={"type": "text"})).status_code == 200
