@@ -1,1 +1,4 @@
-"""Conversations of several turns, whatever the protocol: items, and the session that answers."""
+"""Conversations of several turns, whatever the protocol.
+
+`LiveConversation` takes commands (`commands.py`) and tells events (`events.py`). Doors translate.
+"""

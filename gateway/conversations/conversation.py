@@ -1,53 +1,139 @@
-"""The session behind a conversation: kept from turn to turn, replaced when it is lost."""
+"""A conversation: its settings, items and input audio, and the responses that are being made.
+
+Commands are carried out one by one. A response runs beside them (`responses.py`).
+"""
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+import asyncio
+from dataclasses import replace
+from types import TracebackType
+from typing import assert_never
 
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import AntiphonError, InvalidArgument
 from gateway.calls.calls import Calls
-from gateway.calls.order import Order
-from gateway.calls.segment import CallSegment
-from gateway.calls.session import Session
+from gateway.conversations import commands
+from gateway.conversations.commands import Command
+from gateway.conversations.events import (
+    AudioCleared,
+    AudioCommitted,
+    CommandRefused,
+    ConversationBegun,
+    EndReason,
+    ItemAdded,
+    ItemDeleted,
+    ItemRetrieved,
+    ItemTruncated,
+    SettingsChanged,
+)
+from gateway.conversations.input_audio import InputAudioBuffer
+from gateway.conversations.items import (
+    ConversationItem,
+    ItemList,
+    SpokenContent,
+    item_as_heard,
+    new_id,
+)
+from gateway.conversations.responses import Logged, Responses
+from gateway.conversations.settings import ConversationSettings
+from gateway.conversations.telling import SendEvents, Telling
 
 
-class ConversationSession:
-    """Asks for one segment after the other. `close` it at the end.
+class LiveConversation:
+    """See the head of this file. Enter it, `do` commands, leave it: what still runs is given up."""
 
-    The stages keep the session parked between turns: it takes no slot then. A session that has
-    failed, or whose stages are not those of the outputs now wanted, is left for a new one.
-    """
+    def __init__(
+        self,
+        calls: Calls,
+        config: GatewayConfig,
+        settings: ConversationSettings,
+        send: SendEvents,
+        logged: Logged,
+    ) -> None:
+        self._settings = settings
+        self._telling = Telling(send)
+        self._items = ItemList(max_items=config.max_parts, max_bytes=config.max_body_bytes)
+        self._audio = InputAudioBuffer(max_s=config.max_recording_s)
+        self._responses = Responses(calls, config, self._items, self._telling, logged)
+        self._doing = asyncio.Lock()
 
-    def __init__(self, calls: Calls) -> None:
-        self._calls = calls
-        self._left = AsyncExitStack()
-        self._session: Session | None = None
-        self._outputs: frozenset[str] = frozenset()
+    async def __aenter__(self) -> LiveConversation:
+        await self._telling.tell(ConversationBegun(self._settings))
+        return self
 
-    async def ask(self, order: Order) -> CallSegment:
-        """The segment that answers. Raises what `Calls.session` and `Session.ask` raise.
+    async def __aexit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        await self._responses.close()
 
-        The one before it is over, or is given up with its session.
+    @property
+    def settings(self) -> ConversationSettings:
+        """What holds now."""
+        return self._settings
+
+    async def do(self, command: Command) -> None:
+        """Carry out a command and tell what came of it; of a response only that it has begun.
+
+        Raises `AntiphonError` for what cannot be done; nothing has changed then. Raises
+        `Cancelled` when the client has left.
         """
-        if self._session is not None and not (
-            self._session.parked and self._outputs == order.outputs
-        ):
-            await self.close()
-        if self._session is None:
-            self._session = await self._left.enter_async_context(
-                self._calls.session(order.outputs, order.model)
-            )
-            self._outputs = order.outputs
-        asking = self._session.ask(order, last=False)
-        # Recordings may be large, and the answer may be long: the stages alone keep them.
-        del order
-        return await asking
+        async with self._doing:
+            await self._do(command)
 
-    async def settle(self) -> None:
-        """Leave the session if its segment is not over: nobody will read that any more."""
-        if self._session is not None and not self._session.parked:
-            await self.close()
+    async def refuse(self, error: AntiphonError, reference: str | None) -> None:
+        """Tell that something was not done, as a door does of what it cannot read."""
+        await self._telling.tell(CommandRefused(error, reference))
 
-    async def close(self) -> None:
-        """Leave the session; the stages are free then."""
-        self._session = None
-        await self._left.aclose()
+    async def _do(self, command: Command) -> None:
+        match command:
+            case commands.ChangeSettings(settings):
+                self._settings = settings
+                await self._telling.tell(SettingsChanged(settings))
+            case commands.AppendAudio(pcm16, rate_hz):
+                self._audio.append(pcm16, rate_hz)
+            case commands.CommitAudio():
+                await self._commit()
+            case commands.ClearAudio():
+                self._audio.clear()
+                await self._telling.tell(AudioCleared())
+            case commands.CreateItem(item, after):
+                await self._create_item(item, after)
+            case commands.DeleteItem(item_id):
+                self._items.remove(item_id)
+                await self._telling.tell(ItemDeleted(item_id))
+            case commands.RetrieveItem(item_id):
+                await self._telling.tell(ItemRetrieved(self._items.get(item_id)))
+            case commands.TruncateItem():
+                await self._truncate(command)
+            case commands.CreateResponse():
+                await self._responses.create(command, command.settings or self._settings)
+            case commands.CancelResponse(response_id):
+                self._responses.cancel(response_id, EndReason.CLIENT_CANCELLED)
+            case _:
+                assert_never(command)
+
+    async def _commit(self) -> None:
+        item = ConversationItem(new_id("item"), "user", (self._audio.recorded(),))
+        before = self._items.insert(item)
+        self._audio.clear()
+        await self._telling.tell(AudioCommitted(item.id, before), ItemAdded(item, before))
+
+    async def _create_item(self, item: ConversationItem, after: str | None) -> None:
+        item = item if item.id else replace(item, id=new_id("item"))
+        before = self._items.insert(item, after)
+        await self._telling.tell(ItemAdded(item, before))
+
+    async def _truncate(self, heard: commands.TruncateItem) -> None:
+        item = self._items.get(heard.item_id)
+        if heard.content_index or not item.contents:
+            raise InvalidArgument("content_index: the item has one part, 0", field="content_index")
+        if not isinstance(item.contents[0], SpokenContent) or item.role != "assistant":
+            raise InvalidArgument("item_id: the item is not spoken", field="item_id")
+        # One that is being made is not in the list yet as it will be at its end.
+        if not self._responses.cut(item.id, heard.end_s):
+            self._items.replace(item_as_heard(item, heard.end_s))
+        await self._telling.tell(ItemTruncated(item.id, heard.content_index, heard.end_s))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import uuid
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
@@ -67,6 +68,11 @@ class SpokenContent:
             return self
         whole_words = self.transcript[: int(heard) + 1].rpartition(" ")[0]
         return SpokenContent(whole_words, seconds)
+
+
+def new_id(kind: str) -> str:
+    """An id that nothing else has, of an item (`item`) or a response (`resp`)."""
+    return f"{kind}_{uuid.uuid4().hex}"
 
 
 Content = WrittenContent | RecordedContent | SpokenContent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
@@ -16,11 +16,12 @@ from antiphon.errors import (
     ResourceExhausted,
 )
 from gateway.calls.calls import Calls
+from gateway.conversations.settings import ConversationSettings
 from gateway.doors.access_log import AccessLog
 from gateway.doors.http.errors import error_response
 from gateway.doors.realtime.call import RealtimeCall
-from gateway.doors.realtime.response_events import ServerEvent
-from gateway.doors.realtime.settings import RATE_HZ, RealtimeSettings
+from gateway.doors.realtime.server_events import Json
+from gateway.doors.realtime.settings import RATE_HZ
 from gateway.doors.sending import ClientStalled
 from gateway.fleet.served import served_model
 from gateway.outputs import AUDIO
@@ -48,7 +49,7 @@ class RealtimeDoor:
         try:
             await websocket.accept()
             await self._serve(websocket, settings)
-        except (WebSocketDisconnect, Cancelled, ClientStalled):
+        except (WebSocketDisconnect, Cancelled):
             # The client has gone, or its connection was cut; both are nobody's fault here.
             return
         finally:
@@ -68,7 +69,7 @@ class RealtimeDoor:
                 "that may"
             )
 
-    def _admit(self, model: str) -> RealtimeSettings:
+    def _admit(self, model: str) -> ConversationSettings:
         """What holds at first. Raises `AntiphonError` for who cannot come in."""
         self._calls.check_open()
         self._calls.check_model(model)
@@ -85,18 +86,17 @@ class RealtimeDoor:
                 f"this model speaks at {served.sample_rate_hz} Hz; realtime audio has {RATE_HZ} Hz"
             )
         voice = served.voices[0] if served.voices else ""
-        return RealtimeSettings(served.name, served.voices, spoken=spoken, voice=voice)
+        return ConversationSettings(served.name, served.voices, spoken=spoken, voice=voice)
 
-    async def _serve(self, websocket: WebSocket, settings: RealtimeSettings) -> None:
-        async def send(events: Iterable[ServerEvent]) -> None:
-            for event in events:
-                if websocket.client_state is not WebSocketState.CONNECTED:
-                    raise Cancelled("the client has left")
-                try:
-                    await websocket.send_text(msgspec.json.encode(event).decode())
-                except (WebSocketDisconnect, RuntimeError):
-                    # The latter when the server has closed it: a ping that nobody answered.
-                    raise Cancelled("the client has left") from None
+    async def _serve(self, websocket: WebSocket, settings: ConversationSettings) -> None:
+        async def send(event: Json) -> None:
+            if websocket.client_state is not WebSocketState.CONNECTED:
+                raise Cancelled("the client has left")
+            try:
+                await websocket.send_text(msgspec.json.encode(event).decode())
+            except (WebSocketDisconnect, RuntimeError, ClientStalled):
+                # The second when the server has closed it: a ping that nobody answered.
+                raise Cancelled("the client has left") from None
 
         async def incoming() -> AsyncIterator[str]:
             while (message := await websocket.receive())["type"] == "websocket.receive":

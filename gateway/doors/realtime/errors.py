@@ -4,24 +4,22 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon.errors import AntiphonError, InvalidArgument
+from antiphon.errors import AntiphonError, FailedPrecondition, InvalidArgument
+from gateway.conversations.errors import NoAudio, NoResponse, ResponseUnderWay
+
+_API_CODES: dict[type[AntiphonError], str] = {
+    NoAudio: "input_audio_buffer_commit_empty",
+    NoResponse: "response_cancel_not_active",
+    ResponseUnderWay: "conversation_already_has_active_response",
+}
 
 
-class RealtimeError(InvalidArgument):
-    """An error with a code of the API's own."""
-
-    def __init__(self, message: str, code: str, field: str = "") -> None:
-        super().__init__(message, field=field)
-        self.api_code = code
-
-
-def error_event(error: AntiphonError, event_id: str | None) -> dict[str, Any]:
+def error_json(error: AntiphonError, event_id: str | None) -> dict[str, Any]:
     """The event `error`; `event_id` is the client's of what it did."""
-    code = error.api_code if isinstance(error, RealtimeError) else error.code.value
-    kind = "invalid_request_error" if isinstance(error, InvalidArgument) else "server_error"
+    clients = isinstance(error, InvalidArgument | FailedPrecondition)
     told = {
-        "type": kind,
-        "code": code,
+        "type": "invalid_request_error" if clients else "server_error",
+        "code": _API_CODES.get(type(error), error.code.value),
         "message": error.message,
         "param": error.field or None,
         "event_id": event_id,

@@ -27,8 +27,8 @@ MOST_CONTENTS = 256
 _ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
 
 
-def read_item(given: ItemGiven, item_id: str) -> ConversationItem:
-    """An item that a client writes; `item_id` is its id if it brings none.
+def read_item(given: ItemGiven) -> ConversationItem:
+    """An item that a client writes; its id is empty if it brings none.
 
     Raises `InvalidArgument` and `NotImplementedYet` with the field.
     """
@@ -55,7 +55,7 @@ def read_item(given: ItemGiven, item_id: str) -> ConversationItem:
     )
     if not contents:
         raise InvalidArgument("item.content: is empty", field="item.content")
-    return ConversationItem(given.id or item_id, role, contents)
+    return ConversationItem(given.id or "", role, contents)
 
 
 def _content(part: ContentPart, role: Role, field: str) -> Content:
@@ -96,6 +96,14 @@ def item_json(item: ConversationItem, *, status: str = "", audio: bool = False) 
         "role": item.role,
         "content": [_content_json(each, item.role, audio=audio) for each in item.contents],
     }
+
+
+def part_json(item: ConversationItem) -> dict[str, Any]:
+    """The one part of an item that a response makes, as `content_part` events tell it."""
+    (content,) = item.contents
+    if isinstance(content, SpokenContent):
+        return {"type": "audio", "transcript": content.transcript}
+    return _content_json(content, "user", audio=False) | {"type": "text"}
 
 
 def _content_json(content: Content, role: Role, *, audio: bool) -> dict[str, Any]:

@@ -1,0 +1,188 @@
+"""What a conversation tells, in order, whatever the protocol."""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from antiphon.chunk import Tensor
+from antiphon.errors import AntiphonError
+from gateway.calls.events import SegmentUsage
+from gateway.conversations.items import ConversationItem
+from gateway.conversations.settings import ConversationSettings
+
+
+class ResponseStatus(enum.Enum):
+    """How far a response is, or how it ended."""
+
+    IN_PROGRESS = "in_progress"
+    COMPLETED = "completed"
+    INCOMPLETE = "incomplete"
+    CANCELLED = "cancelled"
+    FAILED = "failed"
+
+
+class EndReason(enum.Enum):
+    """Why a response ended before it was complete."""
+
+    MAX_OUTPUT_TOKENS = "max_output_tokens"
+    CLIENT_CANCELLED = "client_cancelled"
+
+
+@dataclass(frozen=True, slots=True)
+class Response:
+    """A response as it stands. `items` are what it has said; an `error` is there if it failed."""
+
+    id: str
+    settings: ConversationSettings
+    in_conversation: bool
+    metadata: Mapping[str, str] | None
+    status: ResponseStatus = ResponseStatus.IN_PROGRESS
+    reason: EndReason | None = None
+    error: AntiphonError | None = None
+    items: tuple[ConversationItem, ...] = ()
+    usage: SegmentUsage | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationBegun:
+    """The first event."""
+
+    settings: ConversationSettings
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsChanged:
+    """What holds now."""
+
+    settings: ConversationSettings
+
+
+@dataclass(frozen=True, slots=True)
+class CommandRefused:
+    """Something was not done. `reference` is the client's own name of its command, if it gave one;
+    None also for what nobody commanded, such as the answer to a turn that was heard."""
+
+    error: AntiphonError
+    reference: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AudioCleared:
+    """The input audio buffer is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class AudioCommitted:
+    """The input audio buffer has become an item."""
+
+    item_id: str
+    previous_item_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemAdded:
+    """A whole item is in the conversation. A response's item has events of its own."""
+
+    item: ConversationItem
+    previous_item_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRetrieved:
+    """The item that was asked for."""
+
+    item: ConversationItem
+
+
+@dataclass(frozen=True, slots=True)
+class ItemDeleted:
+    """The item is in the conversation no more."""
+
+    item_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ItemTruncated:
+    """The item has no more than was heard."""
+
+    item_id: str
+    content_index: int
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseCreated:
+    """A response is being made."""
+
+    response: Response
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseItemBegun:
+    """The response's item is there, and empty. Out of band it is in no conversation."""
+
+    response: Response
+    index: int
+    item: ConversationItem
+    previous_item_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseText:
+    """More text of an item; `spoken`: it is the transcript of audio, and may be ahead of that."""
+
+    response_id: str
+    index: int
+    item_id: str
+    text: str
+    spoken: bool
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseAudio:
+    """More audio of an item: mono float32 samples."""
+
+    response_id: str
+    index: int
+    item_id: str
+    samples: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseItemEnded:
+    """Nothing more of the item follows; it may be incomplete."""
+
+    response: Response
+    index: int
+    item: ConversationItem
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseEnded:
+    """The response is over, as its status says. Nothing more of it follows."""
+
+    response: Response
+
+
+ResponseEvent = (
+    ResponseCreated
+    | ResponseItemBegun
+    | ResponseText
+    | ResponseAudio
+    | ResponseItemEnded
+    | ResponseEnded
+)
+ConversationEvent = (
+    ConversationBegun
+    | SettingsChanged
+    | CommandRefused
+    | AudioCleared
+    | AudioCommitted
+    | ItemAdded
+    | ItemRetrieved
+    | ItemDeleted
+    | ItemTruncated
+    | ResponseEvent
+)

@@ -1,0 +1,205 @@
+"""The responses of a conversation: asked for, made beside the commands, cancelled.
+
+One at a time answers the conversation; a few may run out of band. A response tells through the
+same `Telling` as the commands, and what is told next of it is decided when it is its turn: so no
+delta follows a cancel.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import AbstractAsyncContextManager
+from dataclasses import replace
+from typing import Protocol
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import AntiphonError, Cancelled, InvalidArgument, ResourceExhausted
+from antiphon.sampling import INPUT_STAGE, SamplingRequest
+from gateway.calls.calls import Calls
+from gateway.calls.events import Event, SegmentFinished
+from gateway.calls.order import Order
+from gateway.calls.segment import CallSegment
+from gateway.conversations.commands import CreateResponse
+from gateway.conversations.errors import NoResponse, ResponseUnderWay
+from gateway.conversations.events import ConversationEvent, EndReason
+from gateway.conversations.items import ConversationItem, ItemList, messages_of, new_id
+from gateway.conversations.kept_session import ConversationSession
+from gateway.conversations.running import RunningResponse
+from gateway.conversations.settings import ConversationSettings
+from gateway.conversations.telling import Telling
+
+MOST_OUT_OF_BAND = 4
+"""Responses out of band at a time."""
+
+
+class LogEntry(Protocol):
+    """What a log has of one response."""
+
+    status: str
+
+    def note(self, event: Event) -> None:
+        """Take note of what was made."""
+
+
+RefuseResponse = Callable[[LogEntry, AntiphonError], Awaitable[None]]
+Logged = Callable[[RefuseResponse], AbstractAsyncContextManager[LogEntry]]
+"""A context that has one response logged and gives an error that leaves it to the function."""
+
+
+class Responses:
+    """See the head of this file. `close` it at the end."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        config: GatewayConfig,
+        items: ItemList,
+        telling: Telling,
+        logged: Logged,
+    ) -> None:
+        self._calls = calls
+        self._config = config
+        self._items = items
+        self._telling = telling
+        self._logged = logged
+        self._session = ConversationSession(calls)
+        self._running: dict[str, RunningResponse] = {}
+
+    async def close(self) -> None:
+        """Give up what runs, and free the stages."""
+        tasks = [each.task for each in self._running.values() if each.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._session.close()
+
+    async def create(self, asked: CreateResponse, settings: ConversationSettings) -> None:
+        """Begin a response, made by those settings; it runs beside what is asked next.
+
+        Raises `ResponseUnderWay` and `ResourceExhausted` when there are as many as there may be,
+        and `InvalidArgument` when there is nothing to answer.
+        """
+        alike = [e for e in self._running.values() if e.in_conversation is asked.in_conversation]
+        if asked.in_conversation and alike:
+            raise ResponseUnderWay
+        if len(alike) >= MOST_OUT_OF_BAND:
+            raise ResourceExhausted(f"{MOST_OUT_OF_BAND} responses out of band are being made")
+        items = tuple(self._items) if asked.given is None else self._given(asked.given)
+        order = await asyncio.to_thread(_order_of, items, settings)
+        running = RunningResponse(
+            new_id("resp"),
+            new_id("item"),
+            settings,
+            asked.metadata,
+            in_conversation=asked.in_conversation,
+        )
+        self._running[running.id] = running
+        await self._telling.tell(running.created())
+        running.task = asyncio.create_task(self._make(running, [order]))
+
+    def cancel(self, response_id: str | None, reason: EndReason) -> None:
+        """Stop that response, or (None) the one that answers. Raises `NoResponse`."""
+        for running in self._running.values():
+            meant = running.in_conversation if response_id is None else running.id == response_id
+            if meant and not running.cancelled:
+                running.cancel(reason)
+                return
+        raise NoResponse
+
+    def cut(self, item_id: str, heard_s: float) -> bool:
+        """Keep no more of an item that is being made than was heard; false if it is not."""
+        for running in self._running.values():
+            if running.item_id == item_id:
+                running.heard_s = heard_s
+                return True
+        return False
+
+    def _given(self, given: Iterable[ConversationItem | str]) -> tuple[ConversationItem, ...]:
+        """The input of a response that does not answer the conversation; as bounded as that."""
+        items = ItemList(max_items=self._config.max_parts, max_bytes=self._config.max_body_bytes)
+        for number, each in enumerate(given):
+            item = self._items.get(each) if isinstance(each, str) else each
+            items.insert(replace(item, id=f"input_{number}"))
+        return tuple(items)
+
+    async def _make(self, running: RunningResponse, orders: list[Order]) -> None:
+        """One response from the asking to its end; the order is taken out at once."""
+
+        async def refuse(entry: LogEntry, error: AntiphonError) -> None:
+            entry.status = error.code.name
+            if running.in_conversation:
+                await self._session.settle()
+            self._keep(running)
+            await self._end(running, running.failed(error))
+
+        try:
+            async with self._logged(refuse) as entry:
+                entry.status = "CANCELLED"
+                if running.in_conversation:
+                    with self._calls.admit():
+                        segment = await self._session.ask(orders.pop())
+                        await self._follow(segment, running, entry)
+                else:
+                    async with self._calls.answer(orders.pop()) as segment:
+                        await self._follow(segment, running, entry)
+        except Cancelled:
+            # Nobody is there any more to be told how the response ended.
+            return
+        finally:
+            self._running.pop(running.id, None)
+
+    async def _follow(
+        self, segment: CallSegment, running: RunningResponse, entry: LogEntry
+    ) -> None:
+        """Tell what a segment makes until it is over."""
+        running.answered_by(segment)
+        before = self._items.insert(running.item) if running.in_conversation else None
+        await self._telling.tell(running.begun(before))
+        async for event in segment:
+            entry.note(event)
+            if isinstance(event, SegmentFinished):
+                ends = running.finished(event)
+                entry.status = "OK"
+                self._keep(running)
+                await self._end(running, ends)
+            else:
+                await self._tell_deltas(running, event)
+
+    async def _tell_deltas(self, running: RunningResponse, event: Event) -> None:
+        """Tell what has been made unless the response was cancelled meanwhile."""
+        await self._telling.tell_if(
+            lambda: running.cancelled is None, lambda: running.deltas(event)
+        )
+
+    def _keep(self, running: RunningResponse) -> None:
+        """Let the conversation have what has been said."""
+        if running.in_conversation:
+            self._items.replace(running.item_to_keep)
+
+    async def _end(self, running: RunningResponse, ends: list[ConversationEvent]) -> None:
+        """Tell the last events of a response, which is then no longer being made."""
+
+        def last() -> list[ConversationEvent]:
+            self._running.pop(running.id, None)
+            return ends
+
+        await self._telling.tell_if(lambda: True, last)
+
+
+def _order_of(items: Iterable[ConversationItem], settings: ConversationSettings) -> Order:
+    """What the stages are asked for. Raises `InvalidArgument` when nothing was said."""
+    messages, attachments = messages_of(items, settings.instructions)
+    if not messages:
+        raise InvalidArgument(
+            "response: the conversation is empty; create an item or commit audio first",
+            field="response",
+        )
+    return Order(
+        model=settings.model,
+        messages=messages,
+        attachments=attachments,
+        outputs=settings.outputs,
+        voice=settings.voice,
+        sampling={INPUT_STAGE: SamplingRequest(max_tokens=settings.max_output_tokens)},
+    )

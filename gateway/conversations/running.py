@@ -1,0 +1,161 @@
+"""A response while it is being made: what it has said so far, and the events of that."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+
+from antiphon.errors import AntiphonError
+from antiphon.segment import FinishReason
+from gateway.calls.events import (
+    AudioProduced,
+    Event,
+    SegmentFinished,
+    SegmentStarted,
+    SegmentUsage,
+    TextProduced,
+)
+from gateway.calls.segment import CallSegment
+from gateway.conversations.events import (
+    ConversationEvent,
+    EndReason,
+    Response,
+    ResponseAudio,
+    ResponseCreated,
+    ResponseEnded,
+    ResponseItemBegun,
+    ResponseItemEnded,
+    ResponseStatus,
+    ResponseText,
+)
+from gateway.conversations.items import (
+    ConversationItem,
+    SpokenContent,
+    WrittenContent,
+    item_as_heard,
+)
+from gateway.conversations.settings import ConversationSettings
+
+
+class RunningResponse:
+    """`cancelled` is why it is to end before its time. The text of a spoken item may be ahead of
+    its audio; `heard_s` is where the client says that its listener stopped."""
+
+    def __init__(
+        self,
+        response_id: str,
+        item_id: str,
+        settings: ConversationSettings,
+        metadata: Mapping[str, str] | None,
+        *,
+        in_conversation: bool,
+    ) -> None:
+        self.id = response_id
+        self.item_id = item_id
+        self.in_conversation = in_conversation
+        self.cancelled: EndReason | None = None
+        self.heard_s: float | None = None
+        self.task: asyncio.Task[None] | None = None
+        self._settings = settings
+        self._metadata = metadata
+        self._segment: CallSegment | None = None
+        self._text: list[str] = []
+        self._sample_rate_hz = 0
+        self._samples = 0
+        self._begun = False
+        self._complete = False
+
+    # -- what happens to it ------------------------------------------------------------
+
+    def cancel(self, reason: EndReason) -> None:
+        """Stop it: no delta follows."""
+        self.cancelled = self.cancelled or reason
+        if self._segment is not None:
+            self._segment.cancel()
+
+    def answered_by(self, segment: CallSegment) -> None:
+        """The stages have been asked; it may have been cancelled meanwhile."""
+        self._segment = segment
+        if self.cancelled:
+            segment.cancel()
+
+    # -- what is told of it ------------------------------------------------------------
+
+    @property
+    def item(self) -> ConversationItem:
+        """The message as it stands."""
+        text = "".join(self._text)
+        if self._settings.spoken:
+            seconds = self._samples / self._sample_rate_hz if self._sample_rate_hz else 0.0
+            content: SpokenContent | WrittenContent = SpokenContent(text, seconds)
+        else:
+            content = WrittenContent(text)
+        return ConversationItem(self.item_id, "assistant", (content,), self._complete)
+
+    @property
+    def item_to_keep(self) -> ConversationItem:
+        """The message as far as it was heard."""
+        return self.item if self.heard_s is None else item_as_heard(self.item, self.heard_s)
+
+    def created(self) -> ResponseCreated:
+        """Its first event."""
+        return ResponseCreated(self._response())
+
+    def begun(self, previous_item_id: str | None) -> ResponseItemBegun:
+        """Its item is there."""
+        self._begun = True
+        return ResponseItemBegun(self._response(), 0, self.item, previous_item_id)
+
+    def deltas(self, event: Event) -> Sequence[ConversationEvent]:
+        """What an event of the segment amounts to; its end is the method `finished`."""
+        match event:
+            case SegmentStarted():
+                self._sample_rate_hz = event.sample_rate_hz
+            case TextProduced(text) if text:
+                self._text.append(text)
+                return [ResponseText(self.id, 0, self.item_id, text, self._settings.spoken)]
+            case AudioProduced(samples) if len(samples):
+                self._samples += len(samples)
+                return [ResponseAudio(self.id, 0, self.item_id, samples)]
+        return []
+
+    def finished(self, end: SegmentFinished) -> list[ConversationEvent]:
+        """The end, or what a cancellation leaves."""
+        self._complete = end.finish_reason is FinishReason.STOP
+        status, reason = {
+            FinishReason.STOP: (ResponseStatus.COMPLETED, None),
+            FinishReason.LENGTH: (ResponseStatus.INCOMPLETE, EndReason.MAX_OUTPUT_TOKENS),
+            FinishReason.CANCELLED: (ResponseStatus.CANCELLED, self.cancelled),
+        }[end.finish_reason]
+        return self._ended(self._response(status, reason=reason, usage=end.usage))
+
+    def failed(self, error: AntiphonError) -> list[ConversationEvent]:
+        """A stage has failed: the response ends, the conversation does not."""
+        return self._ended(self._response(ResponseStatus.FAILED, error=error))
+
+    def _ended(self, response: Response) -> list[ConversationEvent]:
+        ends: list[ConversationEvent] = [
+            ResponseItemEnded(response, index, item) for index, item in enumerate(response.items)
+        ]
+        return [*ends, ResponseEnded(response)]
+
+    def _response(
+        self,
+        status: ResponseStatus = ResponseStatus.IN_PROGRESS,
+        *,
+        reason: EndReason | None = None,
+        error: AntiphonError | None = None,
+        usage: SegmentUsage | None = None,
+    ) -> Response:
+        over = status is not ResponseStatus.IN_PROGRESS
+        return Response(
+            self.id,
+            self._settings,
+            self.in_conversation,
+            self._metadata,
+            status,
+            reason,
+            error,
+            (self.item,) if over and self._begun else (),
+            usage,
+        )

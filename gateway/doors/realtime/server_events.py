@@ -1,0 +1,134 @@
+"""What a conversation tells, as the realtime API writes it."""
+
+from __future__ import annotations
+
+import asyncio
+import uuid
+from typing import Any, assert_never
+
+from gateway.conversations import events as told
+from gateway.conversations.events import ConversationEvent
+from gateway.conversations.settings import ConversationSettings
+from gateway.doors.realtime.errors import error_json
+from gateway.doors.realtime.item_json import item_json, part_json
+from gateway.doors.realtime.response_json import response_json
+from gateway.doors.realtime.settings import session_json
+from gateway.media.audio_out import to_base64, to_pcm16
+
+Json = dict[str, Any]
+
+
+class ServerEvents:
+    """Translates; it knows only what the API calls the session and the conversation."""
+
+    def __init__(self) -> None:
+        self._session_id = f"sess_{uuid.uuid4().hex}"
+        self._conversation_id = f"conv_{uuid.uuid4().hex}"
+
+    async def of(self, event: ConversationEvent) -> list[Json]:
+        """The API's events for one of the conversation's; recordings are encoded on a thread."""
+        match event:
+            case told.ConversationBegun(settings):
+                return [self._session("session.created", settings)]
+            case told.SettingsChanged(settings):
+                return [self._session("session.updated", settings)]
+            case told.CommandRefused(error, event_id):
+                return [error_json(error, event_id)]
+            case told.AudioCleared():
+                return [{"type": "input_audio_buffer.cleared"}]
+            case told.AudioCommitted(item_id, before):
+                kind = "input_audio_buffer.committed"
+                return [{"type": kind, "item_id": item_id, "previous_item_id": before}]
+            case told.ItemAdded(item, before):
+                at = {"previous_item_id": before, "item": item_json(item)}
+                return [
+                    {"type": "conversation.item.added", **at},
+                    {"type": "conversation.item.done", **at},
+                ]
+            case told.ItemRetrieved(item):
+                whole = await asyncio.to_thread(item_json, item, audio=True)
+                return [{"type": "conversation.item.retrieved", "item": whole}]
+            case told.ItemDeleted(item_id):
+                return [{"type": "conversation.item.deleted", "item_id": item_id}]
+            case told.ItemTruncated(item_id, index, end_s):
+                cut = {"item_id": item_id, "content_index": index}
+                end_ms = round(end_s * 1000)
+                return [{"type": "conversation.item.truncated", **cut, "audio_end_ms": end_ms}]
+            case (
+                told.ResponseCreated()
+                | told.ResponseItemBegun()
+                | told.ResponseText()
+                | told.ResponseAudio()
+                | told.ResponseItemEnded()
+                | told.ResponseEnded()
+            ):
+                return self._of_response(event)
+            case _:
+                assert_never(event)
+
+    def _of_response(self, event: told.ResponseEvent) -> list[Json]:
+        match event:
+            case told.ResponseCreated(response):
+                return [{"type": "response.created", "response": self._response(response)}]
+            case told.ResponseItemBegun():
+                return _begun(event)
+            case told.ResponseText(text=text, spoken=spoken):
+                kind = "output_audio_transcript" if spoken else "output_text"
+                return [{"type": f"response.{kind}.delta", **_at_part(event), "delta": text}]
+            case told.ResponseAudio(samples=samples):
+                delta = to_base64(to_pcm16(samples))
+                return [{"type": "response.output_audio.delta", **_at_part(event), "delta": delta}]
+            case told.ResponseItemEnded():
+                return _ended(event)
+            case told.ResponseEnded(response):
+                return [{"type": "response.done", "response": self._response(response)}]
+            case _:
+                assert_never(event)
+
+    def _session(self, kind: str, settings: ConversationSettings) -> Json:
+        return {"type": kind, "session": session_json(settings, self._session_id)}
+
+    def _response(self, response: told.Response) -> Json:
+        return response_json(response, self._conversation_id)
+
+
+def _begun(event: told.ResponseItemBegun) -> list[Json]:
+    """The item is there, and its one part."""
+    empty = item_json(event.item, status="in_progress") | {"content": []}
+    at_output = {"response_id": event.response.id, "output_index": event.index}
+    events: list[Json] = [{"type": "response.output_item.added", **at_output, "item": empty}]
+    if event.response.in_conversation:
+        before = {"previous_item_id": event.previous_item_id}
+        events.append({"type": "conversation.item.added", **before, "item": empty})
+    at_part = {**at_output, "item_id": event.item.id, "content_index": 0}
+    part = part_json(event.item)
+    return [*events, {"type": "response.content_part.added", **at_part, "part": part}]
+
+
+def _ended(event: told.ResponseItemEnded) -> list[Json]:
+    """The ends of the part and of the item."""
+    item, part = event.item, part_json(event.item)
+    at_output = {"response_id": event.response.id, "output_index": event.index}
+    at_part = {**at_output, "item_id": item.id, "content_index": 0}
+    events: list[Json] = []
+    if part["type"] == "audio":
+        done = "response.output_audio_transcript.done"
+        events.append({"type": "response.output_audio.done", **at_part})
+        events.append({"type": done, **at_part, "transcript": part["transcript"]})
+    else:
+        events.append({"type": "response.output_text.done", **at_part, "text": part["text"]})
+    events.append({"type": "response.content_part.done", **at_part, "part": part})
+    whole = item_json(item)
+    events.append({"type": "response.output_item.done", **at_output, "item": whole})
+    if event.response.in_conversation:
+        events.append({"type": "conversation.item.done", "item": whole})
+    return events
+
+
+def _at_part(event: told.ResponseText | told.ResponseAudio) -> Json:
+    return {
+        "response_id": event.response_id,
+        "output_index": event.index,
+        "item_id": event.item_id,
+        "content_index": 0,
+    }
