@@ -21,6 +21,7 @@ from antiphon.errors import Unavailable
 from antiphon.transport.channel import CLIENT_SERVER_OPTIONS
 from gateway.calls.calls import Calls
 from gateway.config import delivery_of
+from gateway.conversations.conversations import Conversations
 from gateway.doors.access_log import AccessLog
 from gateway.doors.chat.request import CHAT, read_chat
 from gateway.doors.http.app import http_app
@@ -80,6 +81,7 @@ class Gateway:
         self._grpc_listen = config.grpc_listen
         self.stages = Stages(deployment)
         self.calls = Calls(self.stages, config, delivery_of(deployment))
+        self._conversations = Conversations(self.calls, config)
         self.metrics = Metrics(in_flight=lambda: self.calls.in_flight)
         access_log = AccessLog(self.metrics)
         self._servicer = SpeechServicer(self.calls, access_log, config)
@@ -97,7 +99,15 @@ class Gateway:
         messages = {door.path: door.messages for door in doors if door.messages is not None}
         self._http = HttpServer(
             uvicorn.Config(
-                http_app(self.calls, endpoints, self.metrics, access_log, config, messages),
+                http_app(
+                    self.calls,
+                    self._conversations,
+                    endpoints,
+                    self.metrics,
+                    access_log,
+                    config,
+                    messages,
+                ),
                 http=cast(type[asyncio.Protocol], doorkeeper),
                 ws=cast(type[asyncio.Protocol], doorkeeper.websocket),
                 ws_per_message_deflate=False,
@@ -153,6 +163,7 @@ class Gateway:
         self._http.cut_connections()
         await serving
         self._shared.close()
+        self._conversations.close()
         await self.stages.__aexit__(kind, error, trace)
 
     def hurry(self) -> None:

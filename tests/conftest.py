@@ -15,11 +15,13 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
     `--browser`: also the tests that need one.
     `--fuzz-seed`, `--fuzz-seconds`: what the fuzz of the door begins with, and for how long.
+    `--write-orders`: write the orders of realtime events anew instead of comparing them.
     """
     parser.addoption("--browser", action="store_true", help="with tests that drive a browser")
     parser.addoption("--stage-engine", choices=("torch", "vllm"), default="torch")
     parser.addoption("--fuzz-seed", default="1", help="or one case as a failure names it")
     parser.addoption("--fuzz-seconds", type=float, default=30.0)
+    parser.addoption("--write-orders", action="store_true")
 
 
 def pytest_configure(config: pytest.Config) -> None:

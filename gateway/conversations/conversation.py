@@ -11,7 +11,7 @@ from types import TracebackType
 from typing import assert_never
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import AntiphonError, InvalidArgument
+from antiphon.errors import AntiphonError, Cancelled, InvalidArgument
 from gateway.calls.calls import Calls
 from gateway.conversations import commands
 from gateway.conversations.commands import Command
@@ -26,11 +26,14 @@ from gateway.conversations.events import (
     ItemRetrieved,
     ItemTruncated,
     SettingsChanged,
+    SpeechStarted,
 )
-from gateway.conversations.input_audio import InputAudioBuffer
+from gateway.conversations.hearing import Hearing, TurnHeard
+from gateway.conversations.idle_timer import IdleTimer
 from gateway.conversations.items import (
     ConversationItem,
     ItemList,
+    RecordedContent,
     SpokenContent,
     item_as_heard,
     new_id,
@@ -38,6 +41,7 @@ from gateway.conversations.items import (
 from gateway.conversations.responses import Logged, Responses
 from gateway.conversations.settings import ConversationSettings
 from gateway.conversations.telling import SendEvents, Telling
+from gateway.voice_activity.listener import VoiceListener
 
 
 class LiveConversation:
@@ -47,6 +51,7 @@ class LiveConversation:
         self,
         calls: Calls,
         config: GatewayConfig,
+        listener: VoiceListener,
         settings: ConversationSettings,
         send: SendEvents,
         logged: Logged,
@@ -54,8 +59,11 @@ class LiveConversation:
         self._settings = settings
         self._telling = Telling(send)
         self._items = ItemList(max_items=config.max_parts, max_bytes=config.max_body_bytes)
-        self._audio = InputAudioBuffer(max_s=config.max_recording_s)
-        self._responses = Responses(calls, config, self._items, self._telling, logged)
+        self._hearing = Hearing(listener, settings.turns, max_s=config.max_recording_s)
+        self._idle = IdleTimer(self._answer_silence)
+        self._responses = Responses(
+            calls, config, self._items, self._telling, logged, self._answered
+        )
         self._doing = asyncio.Lock()
 
     async def __aenter__(self) -> LiveConversation:
@@ -68,6 +76,7 @@ class LiveConversation:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
+        await self._idle.close()
         await self._responses.close()
 
     @property
@@ -92,13 +101,16 @@ class LiveConversation:
         match command:
             case commands.ChangeSettings(settings):
                 self._settings = settings
+                self._hearing.detect(settings.turns)
+                self._idle.stop()
                 await self._telling.tell(SettingsChanged(settings))
             case commands.AppendAudio(pcm16, rate_hz):
-                self._audio.append(pcm16, rate_hz)
+                for heard in await self._hearing.append(pcm16, rate_hz):
+                    await self._heed(heard)
             case commands.CommitAudio():
-                await self._commit()
+                await self._commit(*self._hearing.commit())
             case commands.ClearAudio():
-                self._audio.clear()
+                self._hearing.clear()
                 await self._telling.tell(AudioCleared())
             case commands.CreateItem(item, after):
                 await self._create_item(item, after)
@@ -110,16 +122,16 @@ class LiveConversation:
             case commands.TruncateItem():
                 await self._truncate(command)
             case commands.CreateResponse():
-                await self._responses.create(command, command.settings or self._settings)
+                await self._respond(command)
             case commands.CancelResponse(response_id):
                 self._responses.cancel(response_id, EndReason.CLIENT_CANCELLED)
             case _:
                 assert_never(command)
 
-    async def _commit(self) -> None:
-        item = ConversationItem(new_id("item"), "user", (self._audio.recorded(),))
+    async def _commit(self, item_id: str, recording: RecordedContent) -> None:
+        """A recording is a user's message."""
+        item = ConversationItem(item_id, "user", (recording,))
         before = self._items.insert(item)
-        self._audio.clear()
         await self._telling.tell(AudioCommitted(item.id, before), ItemAdded(item, before))
 
     async def _create_item(self, item: ConversationItem, after: str | None) -> None:
@@ -137,3 +149,56 @@ class LiveConversation:
         if not self._responses.cut(item.id, heard.end_s):
             self._items.replace(item_as_heard(item, heard.end_s))
         await self._telling.tell(ItemTruncated(item.id, heard.content_index, heard.end_s))
+
+    # -- turns -------------------------------------------------------------------------
+
+    async def _heed(self, heard: SpeechStarted | TurnHeard) -> None:
+        """Do what the settings say about a turn's beginning or end."""
+        turns = self._settings.turns
+        assert turns is not None
+        self._idle.stop()
+        if isinstance(heard, SpeechStarted):
+            if turns.interrupts_response:
+                self._responses.interrupt()
+            await self._telling.tell(heard)
+            return
+        await self._telling.tell(heard.stopped)
+        await self._take_turn(
+            heard.stopped.item_id, heard.recording, respond=turns.creates_response
+        )
+
+    async def _take_turn(self, item_id: str, recording: RecordedContent, *, respond: bool) -> None:
+        """Have a turn in the conversation, and answer it. What cannot be is told, since nobody
+        has asked for it."""
+        try:
+            await self._commit(item_id, recording)
+            if respond:
+                await self._respond(commands.CreateResponse())
+        except Cancelled:
+            raise
+        except AntiphonError as error:
+            await self._telling.tell(CommandRefused(error))
+
+    async def _respond(self, asked: commands.CreateResponse) -> None:
+        await self._responses.create(asked, asked.settings or self._settings)
+        if asked.in_conversation:
+            self._idle.stop()
+
+    def _answered(self, playing_s: float) -> None:
+        """An answer has ended, and is still heard for so long."""
+        turns = self._settings.turns
+        if turns is not None and turns.idle_timeout_s is not None and not self._hearing.speaking:
+            self._idle.start(playing_s + turns.idle_timeout_s)
+
+    async def _answer_silence(self) -> None:
+        """Nobody speaks: ask the model again."""
+        async with self._doing:
+            if not self._idle.due or (silence := self._hearing.time_out()) is None:
+                return
+            timed_out, recording = silence
+            try:
+                await self._telling.tell(timed_out)
+                await self._take_turn(timed_out.item_id, recording, respond=True)
+            except Cancelled:
+                # Nobody is there any more.
+                return

@@ -28,6 +28,7 @@ class EndReason(enum.Enum):
 
     MAX_OUTPUT_TOKENS = "max_output_tokens"
     CLIENT_CANCELLED = "client_cancelled"
+    TURN_DETECTED = "turn_detected"
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,6 +72,32 @@ class CommandRefused:
 @dataclass(frozen=True, slots=True)
 class AudioCleared:
     """The input audio buffer is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStarted:
+    """The user speaks. The audio of the item that this becomes begins at `start_s`, padding
+    included, counted in the audio of the whole conversation."""
+
+    item_id: str
+    start_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechStopped:
+    """The user's turn is over. Its audio ends at `end_s`, silence included."""
+
+    item_id: str
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SilenceTimedOut:
+    """Nobody has spoken for the time that may pass; what was heard becomes the item."""
+
+    item_id: str
+    start_s: float
+    end_s: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +206,9 @@ ConversationEvent = (
     | SettingsChanged
     | CommandRefused
     | AudioCleared
+    | SpeechStarted
+    | SpeechStopped
+    | SilenceTimedOut
     | AudioCommitted
     | ItemAdded
     | ItemRetrieved

@@ -9,36 +9,65 @@ from gateway.media.audio_out import SAMPLE_BYTES
 
 
 class InputAudioBuffer:
-    """16-bit mono samples of one rate, at most `max_s` of them."""
+    """16-bit mono samples of one rate, at most `max_s` of them.
+
+    Positions are samples since the conversation began, whether they are still here or not.
+    """
 
     def __init__(self, *, max_s: float) -> None:
         self._max_s = max_s
         self._pcm16 = bytearray()
-        self._rate_hz = 0
+        self.rate_hz = 0
+        self.start = 0
+
+    @property
+    def end(self) -> int:
+        """The position behind the last sample."""
+        return self.start + len(self._pcm16) // SAMPLE_BYTES
+
+    def has_room(self, pcm16: bytes, rate_hz: int) -> bool:
+        """Whether so much more may be appended."""
+        return len(self._pcm16) + len(pcm16) <= self._max_s * rate_hz * SAMPLE_BYTES
 
     def append(self, pcm16: bytes, rate_hz: int) -> None:
         """Add samples. Raises `InvalidArgument` for too many, and for another rate."""
-        if self._pcm16 and rate_hz != self._rate_hz:
+        if self._pcm16 and rate_hz != self.rate_hz:
             raise InvalidArgument(
-                f"audio: the buffer holds {self._rate_hz} samples a second, and these are "
+                f"audio: the buffer holds {self.rate_hz} samples a second, and these are "
                 f"{rate_hz}; commit or clear it before you change the format",
                 field="audio",
             )
-        if len(self._pcm16) + len(pcm16) > self._max_s * rate_hz * SAMPLE_BYTES:
+        if not self.has_room(pcm16, rate_hz):
             raise InvalidArgument(
                 f"audio: the buffer would hold more than {self._max_s:g} seconds, the most that a "
                 "recording may have; commit or clear it",
                 field="audio",
             )
-        self._rate_hz = rate_hz
+        if self.rate_hz and rate_hz != self.rate_hz:
+            self.start = self.start * rate_hz // self.rate_hz
+        self.rate_hz = rate_hz
         self._pcm16 += pcm16
 
     def clear(self) -> None:
         """Drop what is there."""
-        self._pcm16.clear()
+        self.drop_before(self.end)
 
-    def recorded(self) -> RecordedContent:
-        """What is there, as a recording. Raises `NoAudio` when that is nothing."""
-        if not self._pcm16:
+    def drop_before(self, position: int) -> None:
+        """Drop what is before a position, if it is still there."""
+        if position > self.start:
+            position = min(position, self.end)
+            del self._pcm16[: (position - self.start) * SAMPLE_BYTES]
+            self.start = position
+
+    def take(self, end: int | None = None) -> RecordedContent:
+        """What is there up to a position (None: all), and no longer. Raises `NoAudio`."""
+        end = self.end if end is None else min(end, self.end)
+        pcm16 = bytes(self._pcm16[: (end - self.start) * SAMPLE_BYTES])
+        if not pcm16:
             raise NoAudio
-        return RecordedContent(bytes(self._pcm16), self._rate_hz)
+        self.drop_before(end)
+        return RecordedContent(pcm16, self.rate_hz)
+
+    def seconds(self, position: int) -> float:
+        """A position in seconds."""
+        return position / self.rate_hz if self.rate_hz else 0.0

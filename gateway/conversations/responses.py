@@ -31,6 +31,8 @@ from gateway.conversations.telling import Telling
 
 MOST_OUT_OF_BAND = 4
 """Responses out of band at a time."""
+MOST_ENDING = 2
+"""Cancelled responses that another one may wait for, which the stages have not let go yet."""
 
 
 class LogEntry(Protocol):
@@ -48,7 +50,11 @@ Logged = Callable[[RefuseResponse], AbstractAsyncContextManager[LogEntry]]
 
 
 class Responses:
-    """See the head of this file. `close` it at the end."""
+    """See the head of this file. `close` it at the end.
+
+    `answered` is called when an answer to the conversation has ended, with the seconds for which
+    its audio plays on.
+    """
 
     def __init__(
         self,
@@ -57,12 +63,14 @@ class Responses:
         items: ItemList,
         telling: Telling,
         logged: Logged,
+        answered: Callable[[float], None],
     ) -> None:
         self._calls = calls
         self._config = config
         self._items = items
         self._telling = telling
         self._logged = logged
+        self._answered = answered
         self._session = ConversationSession(calls)
         self._running: dict[str, RunningResponse] = {}
 
@@ -81,12 +89,11 @@ class Responses:
         and `InvalidArgument` when there is nothing to answer.
         """
         alike = [e for e in self._running.values() if e.in_conversation is asked.in_conversation]
-        if asked.in_conversation and alike:
+        ending = [e.task for e in alike if e.cancelled and e.task is not None]
+        if asked.in_conversation and (len(ending) < len(alike) or len(ending) >= MOST_ENDING):
             raise ResponseUnderWay
         if len(alike) >= MOST_OUT_OF_BAND:
             raise ResourceExhausted(f"{MOST_OUT_OF_BAND} responses out of band are being made")
-        items = tuple(self._items) if asked.given is None else self._given(asked.given)
-        order = await asyncio.to_thread(_order_of, items, settings)
         running = RunningResponse(
             new_id("resp"),
             new_id("item"),
@@ -94,9 +101,20 @@ class Responses:
             asked.metadata,
             in_conversation=asked.in_conversation,
         )
+        if asked.in_conversation and ending:
+            self._running[running.id] = running
+            running.task = asyncio.create_task(self._make(running, [], asked, ending))
+            return
+        order = await self._order(asked, settings)
         self._running[running.id] = running
         await self._telling.tell(running.created())
-        running.task = asyncio.create_task(self._make(running, [order]))
+        running.task = asyncio.create_task(self._make(running, [order], asked))
+
+    def interrupt(self) -> None:
+        """The user speaks: stop the answer to the conversation, if one is being made."""
+        for running in self._running.values():
+            if running.in_conversation:
+                running.cancel(EndReason.TURN_DETECTED)
 
     def cancel(self, response_id: str | None, reason: EndReason) -> None:
         """Stop that response, or (None) the one that answers. Raises `NoResponse`."""
@@ -115,6 +133,10 @@ class Responses:
                 return True
         return False
 
+    async def _order(self, asked: CreateResponse, settings: ConversationSettings) -> Order:
+        items = tuple(self._items) if asked.given is None else self._given(asked.given)
+        return await asyncio.to_thread(_order_of, items, settings)
+
     def _given(self, given: Iterable[ConversationItem | str]) -> tuple[ConversationItem, ...]:
         """The input of a response that does not answer the conversation; as bounded as that."""
         items = ItemList(max_items=self._config.max_parts, max_bytes=self._config.max_body_bytes)
@@ -123,8 +145,18 @@ class Responses:
             items.insert(replace(item, id=f"input_{number}"))
         return tuple(items)
 
-    async def _make(self, running: RunningResponse, orders: list[Order]) -> None:
-        """One response from the asking to its end; the order is taken out at once."""
+    async def _make(
+        self,
+        running: RunningResponse,
+        orders: list[Order],
+        asked: CreateResponse,
+        ending: Iterable[asyncio.Task[None]] = (),
+    ) -> None:
+        """One response from the asking to its end; the order is taken out at once.
+
+        Where it waits for `ending` ones it is asked for, and told, when the stages have let these
+        go and their items are whole.
+        """
 
         async def refuse(entry: LogEntry, error: AntiphonError) -> None:
             entry.status = error.code.name
@@ -136,6 +168,13 @@ class Responses:
         try:
             async with self._logged(refuse) as entry:
                 entry.status = "CANCELLED"
+                if ending:
+                    await asyncio.wait(ending)
+                    if running.cancelled:
+                        await self._end(running, running.given_up())
+                        return
+                    orders.append(await self._order(asked, running.settings))
+                    await self._telling.tell(running.created())
                 if running.in_conversation:
                     with self._calls.admit():
                         segment = await self._session.ask(orders.pop())
@@ -185,6 +224,8 @@ class Responses:
             return ends
 
         await self._telling.tell_if(lambda: True, last)
+        if running.in_conversation:
+            self._answered(running.playing_s)
 
 
 def _order_of(items: Iterable[ConversationItem], settings: ConversationSettings) -> Order:

@@ -56,13 +56,14 @@ class RunningResponse:
         self.cancelled: EndReason | None = None
         self.heard_s: float | None = None
         self.task: asyncio.Task[None] | None = None
-        self._settings = settings
+        self.settings = settings
         self._metadata = metadata
         self._segment: CallSegment | None = None
         self._text: list[str] = []
         self._sample_rate_hz = 0
         self._samples = 0
-        self._begun = False
+        self._first_audio: float | None = None
+        self._created = self._begun = False
         self._complete = False
 
     # -- what happens to it ------------------------------------------------------------
@@ -85,7 +86,7 @@ class RunningResponse:
     def item(self) -> ConversationItem:
         """The message as it stands."""
         text = "".join(self._text)
-        if self._settings.spoken:
+        if self.settings.spoken:
             seconds = self._samples / self._sample_rate_hz if self._sample_rate_hz else 0.0
             content: SpokenContent | WrittenContent = SpokenContent(text, seconds)
         else:
@@ -97,8 +98,17 @@ class RunningResponse:
         """The message as far as it was heard."""
         return self.item if self.heard_s is None else item_as_heard(self.item, self.heard_s)
 
+    @property
+    def playing_s(self) -> float:
+        """How long its audio plays on, where that began with the first of it."""
+        if self._first_audio is None:
+            return 0.0
+        ends = self._first_audio + self._samples / self._sample_rate_hz
+        return max(0.0, ends - asyncio.get_running_loop().time())
+
     def created(self) -> ResponseCreated:
-        """Its first event."""
+        """Its first event; one that ends before it was made has it first of its last ones."""
+        self._created = True
         return ResponseCreated(self._response())
 
     def begun(self, previous_item_id: str | None) -> ResponseItemBegun:
@@ -113,8 +123,10 @@ class RunningResponse:
                 self._sample_rate_hz = event.sample_rate_hz
             case TextProduced(text) if text:
                 self._text.append(text)
-                return [ResponseText(self.id, 0, self.item_id, text, self._settings.spoken)]
+                return [ResponseText(self.id, 0, self.item_id, text, self.settings.spoken)]
             case AudioProduced(samples) if len(samples):
+                if self._first_audio is None:
+                    self._first_audio = asyncio.get_running_loop().time()
                 self._samples += len(samples)
                 return [ResponseAudio(self.id, 0, self.item_id, samples)]
         return []
@@ -133,11 +145,14 @@ class RunningResponse:
         """A stage has failed: the response ends, the conversation does not."""
         return self._ended(self._response(ResponseStatus.FAILED, error=error))
 
+    def given_up(self) -> list[ConversationEvent]:
+        """The end of one that was cancelled before anything was asked for."""
+        return self._ended(self._response(ResponseStatus.CANCELLED, reason=self.cancelled))
+
     def _ended(self, response: Response) -> list[ConversationEvent]:
-        ends: list[ConversationEvent] = [
-            ResponseItemEnded(response, index, item) for index, item in enumerate(response.items)
-        ]
-        return [*ends, ResponseEnded(response)]
+        first = [] if self._created else [self.created()]
+        items = [ResponseItemEnded(response, at, item) for at, item in enumerate(response.items)]
+        return [*first, *items, ResponseEnded(response)]
 
     def _response(
         self,
@@ -150,7 +165,7 @@ class RunningResponse:
         over = status is not ResponseStatus.IN_PROGRESS
         return Response(
             self.id,
-            self._settings,
+            self.settings,
             self.in_conversation,
             self._metadata,
             status,

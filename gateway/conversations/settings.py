@@ -2,24 +2,69 @@
 
 from __future__ import annotations
 
+import enum
 from dataclasses import dataclass, replace
 
 from gateway.outputs import AUDIO, TEXT
+from gateway.voice_activity.endpointing import EndpointRule
+
+
+class Eagerness(enum.Enum):
+    """How soon an answer may come where a pause need not be the end of a turn."""
+
+    LOW = "low"
+    MEDIUM = "medium"
+    HIGH = "high"
+    AUTO = "auto"
+
+
+EAGER_SILENCE_S = {
+    Eagerness.LOW: 1.2,
+    Eagerness.MEDIUM: 0.7,
+    Eagerness.AUTO: 0.7,
+    Eagerness.HIGH: 0.4,
+}
+"""There is no model of what is meant: eagerness is a length of silence."""
+
+
+@dataclass(frozen=True, slots=True)
+class TurnDetection:
+    """Turns begin and end by the user's voice.
+
+    A turn has `prefix_padding_s` of what was heard before its speech. `idle_timeout_s` after an
+    answer has been played without anybody speaking the model is asked again.
+    """
+
+    threshold: float = 0.5
+    prefix_padding_s: float = 0.3
+    silence_s: float = 0.5
+    creates_response: bool = True
+    interrupts_response: bool = True
+    idle_timeout_s: float | None = None
+    eagerness: Eagerness | None = None
+
+    @property
+    def rule(self) -> EndpointRule:
+        """Where speech begins and ends."""
+        return EndpointRule(self.threshold, self.silence_s)
 
 
 @dataclass(frozen=True, slots=True)
 class ConversationSettings:
     """Settings of a conversation, or of one response. `max_output_tokens` None: no limit of theirs.
 
-    What is `spoken` has its text, too, as a transcript.
+    `output_rate_hz` is the model's. What is `spoken` has its text, too, as a transcript. Without
+    `turns` the client ends them.
     """
 
     model: str
     voices: tuple[str, ...]
+    output_rate_hz: int
     spoken: bool = True
     voice: str = ""
     instructions: str = ""
     max_output_tokens: int | None = None
+    turns: TurnDetection | None = TurnDetection()
 
     @property
     def outputs(self) -> frozenset[str]:

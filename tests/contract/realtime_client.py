@@ -41,6 +41,16 @@ class Realtime:
         await self.send("conversation.item.create", item=item, **fields)
         await self.until("conversation.item.done")
 
+    async def end_turns_itself(self) -> None:
+        """Have no turns detected."""
+        await self.detect_turns(None)
+
+    async def detect_turns(self, how: Told | None) -> None:
+        """Set `turn_detection`, and see it set."""
+        audio = {"input": {"turn_detection": how}}
+        await self.send("session.update", session={"type": "realtime", "audio": audio})
+        await self.until("session.updated")
+
     async def next(self) -> Told:
         """The next event, which must be one of OpenAI's."""
         event: Told = json.loads(await self.connection.recv_bytes())

@@ -97,6 +97,7 @@ async def test_turns_share_a_session_and_carry_the_conversation(door: Door) -> N
 
 async def test_committed_audio_is_an_item_that_the_thinker_hears(door: Door) -> None:
     async with realtime(door) as client:
+        await client.end_turns_itself()
         await client.send("input_audio_buffer.append", audio=SECOND)
         await client.send("input_audio_buffer.clear")
         await client.until("input_audio_buffer.cleared")

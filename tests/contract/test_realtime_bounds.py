@@ -45,6 +45,7 @@ async def test_frame_that_is_no_event_is_an_error_and_the_call_goes_on(
 
 async def test_input_of_a_response_is_bounded_as_a_conversation_is(door: Door) -> None:
     async with realtime(door) as client:
+        await client.end_turns_itself()
         for _ in range(8):
             await client.send("input_audio_buffer.append", audio=SECOND)
         await client.send("input_audio_buffer.commit")

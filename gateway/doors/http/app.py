@@ -22,6 +22,7 @@ from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, NotFound
 from antiphon.version import VERSION
 from gateway.calls.calls import Calls
+from gateway.conversations.conversations import Conversations
 from gateway.doors.access_log import AccessLog, Entry
 from gateway.doors.ending import request
 from gateway.doors.http.endpoint import Endpoint
@@ -76,6 +77,7 @@ class EveryRequest:
 
 def http_app(
     calls: Calls,
+    conversations: Conversations,
     endpoints: Mapping[str, Endpoint],
     metrics: Metrics,
     access_log: AccessLog,
@@ -135,7 +137,7 @@ def http_app(
         routes=[
             *page_routes(),
             *(Route(path, door, methods=["POST"]) for path, door in endpoints.items()),
-            WebSocketRoute("/v1/realtime", RealtimeDoor(calls, config, access_log).serve),
+            WebSocketRoute("/v1/realtime", RealtimeDoor(conversations, config, access_log).serve),
             Route("/v1/models", models),
             Route("/v1/models/", models),
             Route("/v1/models/{name:path}", model),

@@ -11,8 +11,7 @@ from functools import partial
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Cancelled, Internal
-from gateway.calls.calls import Calls
-from gateway.conversations.conversation import LiveConversation
+from gateway.conversations.conversations import Conversations
 from gateway.conversations.events import ConversationEvent
 from gateway.conversations.settings import ConversationSettings
 from gateway.doors.access_log import AccessLog
@@ -36,7 +35,7 @@ class RealtimeCall:
 
     def __init__(
         self,
-        calls: Calls,
+        conversations: Conversations,
         config: GatewayConfig,
         access_log: AccessLog,
         settings: ConversationSettings,
@@ -48,7 +47,7 @@ class RealtimeCall:
         self._numbers = itertools.count()
         self._call_id = uuid.uuid4().hex[:12]
         logged = partial(request, access_log, "realtime", "response")
-        self._conversation = LiveConversation(calls, config, settings, self._send, logged)
+        self._conversation = conversations.begin(settings, self._send, logged)
 
     async def run(self, incoming: AsyncIterator[str]) -> None:
         """Serve until the client leaves; what still runs is given up then."""

@@ -20,10 +20,24 @@ class SampleFormat(msgspec.Struct, frozen=True):
     rate: int | None = None
 
 
+class TurnSettings(msgspec.Struct, frozen=True):
+    """How turns are detected."""
+
+    type: str
+    threshold: float | None = None
+    prefix_padding_ms: float | None = None
+    silence_duration_ms: float | None = None
+    idle_timeout_ms: float | None = None
+    create_response: bool | None = None
+    interrupt_response: bool | None = None
+    eagerness: str | None = None
+
+
 class InputSettings(msgspec.Struct, frozen=True):
     """How audio comes in."""
 
     format: SampleFormat | None = None
+    turn_detection: TurnSettings | UnsetType | None = UNSET
 
 
 class OutputSettings(msgspec.Struct, frozen=True):

@@ -36,6 +36,16 @@ class ServerEvents:
                 return [error_json(error, event_id)]
             case told.AudioCleared():
                 return [{"type": "input_audio_buffer.cleared"}]
+            case told.SpeechStarted(item_id, start_s):
+                at = {"item_id": item_id, "audio_start_ms": _ms(start_s)}
+                return [{"type": "input_audio_buffer.speech_started", **at}]
+            case told.SpeechStopped(item_id, end_s):
+                at = {"item_id": item_id, "audio_end_ms": _ms(end_s)}
+                return [{"type": "input_audio_buffer.speech_stopped", **at}]
+            case told.SilenceTimedOut(item_id, start_s, end_s):
+                at = {"item_id": item_id, "audio_start_ms": _ms(start_s)}
+                kind = "input_audio_buffer.timeout_triggered"
+                return [{"type": kind, **at, "audio_end_ms": _ms(end_s)}]
             case told.AudioCommitted(item_id, before):
                 kind = "input_audio_buffer.committed"
                 return [{"type": kind, "item_id": item_id, "previous_item_id": before}]
@@ -52,8 +62,8 @@ class ServerEvents:
                 return [{"type": "conversation.item.deleted", "item_id": item_id}]
             case told.ItemTruncated(item_id, index, end_s):
                 cut = {"item_id": item_id, "content_index": index}
-                end_ms = round(end_s * 1000)
-                return [{"type": "conversation.item.truncated", **cut, "audio_end_ms": end_ms}]
+                kind = "conversation.item.truncated"
+                return [{"type": kind, **cut, "audio_end_ms": _ms(end_s)}]
             case (
                 told.ResponseCreated()
                 | told.ResponseItemBegun()
@@ -132,3 +142,7 @@ def _at_part(event: told.ResponseText | told.ResponseAudio) -> Json:
         "item_id": event.item_id,
         "content_index": 0,
     }
+
+
+def _ms(seconds: float) -> int:
+    return round(seconds * 1000)

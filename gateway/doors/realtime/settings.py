@@ -17,6 +17,7 @@ from gateway.doors.realtime.client_events import (
     SampleFormat,
     SessionSettings,
 )
+from gateway.doors.realtime.turn_settings import read_turns, turns_json
 
 RATE_HZ = 24_000
 """The only rate of the API's `audio/pcm`."""
@@ -34,6 +35,8 @@ def updated(holds: ConversationSettings, asked: SessionSettings) -> Conversation
     changed = _with(holds, asked.output_modalities, asked.max_output_tokens, "session")
     if asked.audio is not None:
         changed = _with_audio(changed, asked.audio, "session")
+        if asked.audio.input is not None and asked.audio.input.turn_detection is not UNSET:
+            changed = replace(changed, turns=read_turns(asked.audio.input.turn_detection))
     if asked.instructions is not UNSET:
         changed = replace(changed, instructions=asked.instructions or "")
     return changed
@@ -63,7 +66,7 @@ def session_json(holds: ConversationSettings, session_id: str) -> dict[str, Any]
                 "format": PCM,
                 "noise_reduction": None,
                 "transcription": None,
-                "turn_detection": None,
+                "turn_detection": turns_json(holds.turns),
             },
             "output": {"format": PCM, "voice": holds.voice, "speed": 1.0},
         },

@@ -1,0 +1,68 @@
+"""All conversations of the gateway, whatever their protocol: how many, and what they share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import ResourceExhausted
+from gateway.calls.calls import Calls
+from gateway.conversations.conversation import LiveConversation
+from gateway.conversations.responses import Logged
+from gateway.conversations.settings import ConversationSettings
+from gateway.conversations.telling import SendEvents
+from gateway.fleet.served import served_model
+from gateway.outputs import AUDIO
+from gateway.voice_activity.listener import VoiceListener
+
+
+class Conversations:
+    """Opens conversations, at most `max_conversations` at a time. `close` it at the end."""
+
+    def __init__(self, calls: Calls, config: GatewayConfig) -> None:
+        self._calls = calls
+        self._config = config
+        self._listener = VoiceListener()
+        self._open = 0
+
+    @contextmanager
+    def admit(self, model: str) -> Iterator[ConversationSettings]:
+        """Count a conversation in for as long as the context lasts; what holds in it at first.
+
+        Raises `AntiphonError` when there can be none.
+        """
+        self._calls.check_open()
+        self._calls.check_model(model)
+        if self._open >= self._config.max_conversations:
+            raise ResourceExhausted(
+                f"{self._open} conversations are open, which is the most "
+                "(gateway.max_conversations)",
+                retry_after_s=1.0,
+            )
+        settings = self._first_settings()
+        self._open += 1
+        try:
+            yield settings
+        finally:
+            self._open -= 1
+
+    def begin(
+        self, settings: ConversationSettings, send: SendEvents, logged: Logged
+    ) -> LiveConversation:
+        """A conversation that was admitted; to be entered."""
+        return LiveConversation(self._calls, self._config, self._listener, settings, send, logged)
+
+    def close(self) -> None:
+        """Hear nobody any more."""
+        self._listener.close()
+
+    def _first_settings(self) -> ConversationSettings:
+        served = served_model(self._calls.stages)
+        return ConversationSettings(
+            model=served.name,
+            voices=served.voices,
+            output_rate_hz=served.sample_rate_hz,
+            spoken=AUDIO in served.outputs,
+            voice=served.voices[0] if served.voices else "",
+        )

@@ -1,0 +1,46 @@
+"""The time that may pass after an answer before the model is asked again."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable
+
+
+class IdleTimer:
+    """Runs `ring` when its time is over, unless it was stopped.
+
+    `ring` waits for its turn, and asks `due` then: it may have been stopped meanwhile.
+    """
+
+    def __init__(self, ring: Callable[[], Awaitable[None]]) -> None:
+        self._ring = ring
+        self._timer: asyncio.TimerHandle | None = None
+        self._ringing: asyncio.Task[None] | None = None
+        self.due = False
+
+    def start(self, seconds: float) -> None:
+        """Ring after so long, instead of what was set before."""
+        self.stop()
+        self._timer = asyncio.get_running_loop().call_later(seconds, self._over)
+
+    def stop(self) -> None:
+        """Do not ring."""
+        self.due = False
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    async def close(self) -> None:
+        """Do not ring, and end what rings."""
+        self.stop()
+        if self._ringing is not None:
+            self._ringing.cancel()
+            await asyncio.gather(self._ringing, return_exceptions=True)
+
+    def _over(self) -> None:
+        self.due = True
+        if self._ringing is None or self._ringing.done():
+            self._ringing = asyncio.create_task(self._run())
+
+    async def _run(self) -> None:
+        await self._ring()

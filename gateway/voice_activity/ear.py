@@ -1,0 +1,48 @@
+"""What is heard of one conversation: its audio in frames, and where speech begins and ends."""
+
+from __future__ import annotations
+
+import numpy as np
+import soxr
+
+from antiphon.chunk import Tensor
+from gateway.voice_activity.endpointing import Endpointing, EndpointRule, SpeechEdge
+from gateway.voice_activity.network import FRAME_SAMPLES, RATE_HZ, no_memory
+
+
+class Ear:
+    """Takes 16-bit samples of `rate_hz` in pieces. One thread at a time may use it."""
+
+    def __init__(self, rate_hz: int, rule: EndpointRule) -> None:
+        self.rate_hz = rate_hz
+        self.memory = no_memory()
+        self._resampler = soxr.ResampleStream(rate_hz, RATE_HZ, 1, dtype="float32")
+        self._rest = np.empty(0, np.float32)
+        self._endpointing = Endpointing(rule)
+
+    @property
+    def speaking(self) -> bool:
+        """Whether speech has begun that has not ended."""
+        return self._endpointing.speaking
+
+    def forget(self) -> None:
+        """Nobody speaks: what was heard counts no more."""
+        self._endpointing.forget()
+
+    def frames(self, pcm16: bytes) -> Tensor:
+        """The frames [frames, samples] that these samples complete; the rest waits for more."""
+        samples: Tensor = np.frombuffer(pcm16, "<i2").astype(np.float32) / np.float32(32768)
+        if self.rate_hz != RATE_HZ:
+            samples = self._resampler.resample_chunk(samples)
+        samples = np.concatenate([self._rest, samples])
+        whole = len(samples) - len(samples) % FRAME_SAMPLES
+        self._rest = samples[whole:]
+        return samples[:whole].reshape(-1, FRAME_SAMPLES)
+
+    def hear(self, probability: float) -> SpeechEdge | None:
+        """Whether speech has begun or ended with the next frame."""
+        return self._endpointing.hear(probability)
+
+    def samples_at(self, frame: int) -> int:
+        """Where a frame begins, in samples as they came in."""
+        return frame * FRAME_SAMPLES * self.rate_hz // RATE_HZ

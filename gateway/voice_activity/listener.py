@@ -1,0 +1,143 @@
+"""One thread that hears all conversations, a frame of each at a time.
+
+Its input is bounded: who gives it audio waits for what was heard in it, so a conversation has one
+piece here. A long piece does not keep short ones waiting, since every round takes one frame of
+each.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections import deque
+
+import numpy as np
+
+from antiphon.chunk import Tensor
+from antiphon.errors import Unavailable
+from gateway.voice_activity.ear import Ear
+from gateway.voice_activity.endpointing import SpeechEdge
+from gateway.voice_activity.network import voice_network
+
+MOST_FRAMES = 32
+"""Frames that are heard together."""
+
+
+class _Piece:
+    """Audio of one conversation on its way through the thread."""
+
+    def __init__(self, ear: Ear, pcm16: bytes) -> None:
+        self.ear = ear
+        self.heard: asyncio.Future[list[SpeechEdge]] = asyncio.get_running_loop().create_future()
+        self._loop = asyncio.get_running_loop()
+        self._pcm16 = pcm16
+        self._frames: Tensor | None = None
+        self._next = 0
+        self._edges: list[SpeechEdge] = []
+
+    def frame(self) -> Tensor | None:
+        """The next frame; None when all have been heard, or nobody waits any more."""
+        if self._frames is None:
+            self._frames = self.ear.frames(self._pcm16)
+        if self.heard.cancelled() or self._next == len(self._frames):
+            return None
+        self._next += 1
+        return np.asarray(self._frames[self._next - 1])
+
+    def note(self, probability: float) -> None:
+        """The frame holds speech with this probability."""
+        if (edge := self.ear.hear(probability)) is not None:
+            self._edges.append(edge)
+
+    def finish(self, error: Exception | None = None) -> None:
+        """Tell who waits."""
+
+        def tell() -> None:
+            if self.heard.done():
+                return
+            if error is None:
+                self.heard.set_result(self._edges)
+            else:
+                self.heard.set_exception(error)
+
+        self._loop.call_soon_threadsafe(tell)
+
+
+class VoiceListener:
+    """See the head of this file. The thread starts with the first audio; `close` ends it."""
+
+    def __init__(self) -> None:
+        self._waiting: deque[_Piece] = deque()
+        self._changed = threading.Condition()
+        self._thread: threading.Thread | None = None
+        self._closed = False
+
+    async def listen(self, ear: Ear, pcm16: bytes) -> list[SpeechEdge]:
+        """Where speech begins and ends, as far as this audio shows. One call at a time for an ear.
+
+        Cancelling leaves the ear with part of the audio heard. Raises `Unavailable` after `close`.
+        """
+        piece = _Piece(ear, pcm16)
+        with self._changed:
+            if self._closed:
+                raise _closed()
+            if self._thread is None:
+                self._thread = threading.Thread(target=self._run, name="voice-activity")
+                self._thread.start()
+            self._waiting.append(piece)
+            self._changed.notify()
+        return await piece.heard
+
+    def close(self) -> None:
+        """End the thread; who still waits gets `Unavailable`."""
+        with self._changed:
+            self._closed = True
+            self._changed.notify()
+        if self._thread is not None:
+            self._thread.join()
+
+    def _run(self) -> None:
+        pieces: deque[_Piece] = deque()
+        while not self._closed:
+            with self._changed:
+                while not (pieces or self._waiting or self._closed):
+                    self._changed.wait()
+                pieces += self._waiting
+                self._waiting.clear()
+            batch = [pieces.popleft() for _ in range(min(MOST_FRAMES, len(pieces)))]
+            pieces += self._hear(batch)
+        for piece in pieces:
+            piece.finish(_closed())
+
+    def _hear(self, batch: list[_Piece]) -> list[_Piece]:
+        """Hear a frame of each piece; those that may have more."""
+        going: list[tuple[_Piece, Tensor]] = []
+        for piece in batch:
+            try:
+                frame = piece.frame()
+            except Exception as error:
+                # Told to the one whose audio it is.
+                piece.finish(error)
+                continue
+            if frame is None:
+                piece.finish()
+            else:
+                going.append((piece, frame))
+        if not going:
+            return []
+        try:
+            spoken, memories = voice_network().hear(
+                np.stack([frame for _, frame in going]), [piece.ear.memory for piece, _ in going]
+            )
+        except Exception as error:
+            for piece, _ in going:
+                piece.finish(error)
+            return []
+        for (piece, _), probability, memory in zip(going, spoken, memories, strict=True):
+            piece.ear.memory = memory
+            piece.note(probability)
+        return [piece for piece, _ in going]
+
+
+def _closed() -> Unavailable:
+    return Unavailable("the gateway is shutting down", retry_after_s=1.0)

@@ -1,0 +1,328 @@
+"""Turns that the gateway detects: where they begin and end, and what is done about them."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+
+import pytest
+from fake_stages import CODE2WAV, ROLES, THINKER, USUAL, Session, twice
+from gateway_door import Door, open_door
+from realtime_client import Realtime, Told, realtime
+from spoken_audio import NAMES, RATE_HZ, Heard, sentence, silence, spoken
+
+from antiphon.segment import FinishReason
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+VAD = {"type": "server_vad"}
+QUIET = {**VAD, "create_response": False, "interrupt_response": False}
+PADDING_MS, SILENCE_MS = 300, 500
+TOLERANCE_MS = 150
+
+
+async def hear(client: Realtime, heard: Heard, seconds: float = 0.1) -> None:
+    for piece in heard.pieces(seconds):
+        await client.send("input_audio_buffer.append", audio=piece)
+
+
+async def settle(client: Realtime) -> None:
+    """Wait until everything that was sent has been dealt with."""
+    await client.send("response.cancel")
+    error = await client.until("error")
+    assert error["error"]["code"] == "response_cancel_not_active"
+
+
+def of_kind(client: Realtime, kind: str) -> list[Told]:
+    return [event for event in client.events if event["type"] == kind]
+
+
+@pytest.mark.parametrize("piece_s", [0.02, 0.5])
+async def test_espeak_in_noise_is_heard_sentence_by_sentence(door: Door, piece_s: float) -> None:
+    heard = spoken([*map(sentence, NAMES)], before_s=0.7, after_s=0.8, snr_db=20)
+    async with realtime(door) as client:
+        await client.detect_turns(QUIET)
+        await hear(client, heard, piece_s)
+        await settle(client)
+        started = of_kind(client, "input_audio_buffer.speech_started")
+        stopped = of_kind(client, "input_audio_buffer.speech_stopped")
+        assert len(started) == len(stopped) == len(NAMES)
+        for begun, ended, (from_s, to_s) in zip(started, stopped, heard.speech, strict=True):
+            assert abs(begun["audio_start_ms"] + PADDING_MS - from_s * 1000) <= TOLERANCE_MS
+            assert abs(ended["audio_end_ms"] - SILENCE_MS - to_s * 1000) <= TOLERANCE_MS
+        for begun, ended in zip(started, stopped, strict=True):
+            await client.send("conversation.item.retrieve", item_id=begun["item_id"])
+            item = (await client.until("conversation.item.retrieved"))["item"]
+            audio = base64.b64decode(item["content"][0]["audio"])
+            expected_ms = ended["audio_end_ms"] - begun["audio_start_ms"]
+            assert abs(len(audio) * 1000 / (2 * RATE_HZ) - expected_ms) <= 1
+
+
+@pytest.fixture
+def word() -> Heard:
+    """As much as the fake thinker hears."""
+    return spoken([sentence("slow", 0.8)], before_s=0.5, after_s=0.8, snr_db=30)
+
+
+async def begin(session: Session) -> None:
+    """Say a little, be cancelled, and answer the next as usual."""
+    await session.opened()
+    if session.role == THINKER:
+        await session.text("Once upon")
+    if session.role == CODE2WAV:
+        await session.audio(10, 0)
+    assert await session.cancelled_segment() == 0
+    if session.role == CODE2WAV:
+        # What was on its way when the cancel came.
+        await session.audio(10, 10 * 1920 - 555)
+    await session.report(FinishReason.CANCELLED, input_positions=9, output_positions=3)
+    await session.next_segment()
+    await USUAL[session.role](session)
+
+
+async def test_speech_stops_the_answer_and_is_answered(door: Door, word: Heard) -> None:
+    for role in ROLES:
+        door.fakes[role].script = begin
+    async with realtime(door) as client:
+        await client.say("Tell me a story")
+        await client.send("response.create")
+        await client.until("response.output_audio.delta")
+        await hear(client, word)
+        await client.until("input_audio_buffer.speech_started")
+        start = len(client.events)
+        done = (await client.until("response.done"))["response"]
+        assert done["status_details"] == {"type": "cancelled", "reason": "turn_detected"}
+        kinds = [event["type"] for event in client.events[start:]]
+        assert not [kind for kind in kinds if kind.endswith(".delta")]
+        # The next one comes after the end of this one.
+        assert "response.created" not in kinds
+        assert (await client.until("response.done"))["response"]["status"] == "completed"
+
+
+async def test_interrupted_answer_is_whole_before_the_next_one_is_asked_for(
+    door: Door, word: Heard
+) -> None:
+    """The model must see of its own answer what was said of it, and not an empty message."""
+    for role in ROLES:
+        door.fakes[role].script = begin
+    async with realtime(door) as client:
+        await client.say("Tell me a story")
+        await client.send("response.create")
+        await client.until("response.output_audio.delta")
+        await hear(client, word)
+        for _ in range(2):
+            await client.until("response.done")
+    chunk = door.fakes[THINKER].sessions[-1].input
+    assert chunk is not None
+    said = bytes(chunk.tensors["messages"]).decode()
+    assert said.index("Once upon") < said.rindex("audio")
+
+
+async def test_speech_does_not_stop_the_answer_where_it_must_not(door: Door, word: Heard) -> None:
+    heard_all = asyncio.Event()
+
+    async def speak_on(session: Session) -> None:
+        await session.opened()
+        await session.audio(10, 0)
+        await heard_all.wait()
+        await session.audio(10, 10 * 1920 - 555, FinishReason.STOP)
+        await session.report()
+
+    door.fakes[CODE2WAV].script = speak_on
+    async with realtime(door) as client:
+        await client.detect_turns(QUIET)
+        await client.say("Tell me a story")
+        await client.send("response.create")
+        await client.until("response.output_audio.delta")
+        await hear(client, word)
+        await client.until("input_audio_buffer.committed")
+        heard_all.set()
+        assert (await client.until("response.done"))["response"]["status"] == "completed"
+        assert client.events[-7]["type"] == "response.output_audio.delta"
+
+
+async def test_silence_is_kept_no_longer_than_the_next_turn_needs(door: Door) -> None:
+    async with realtime(door) as client:
+        await client.detect_turns(QUIET)
+        await hear(client, Heard(silence(30.0)), 1.0)
+        await client.send("input_audio_buffer.commit")
+        item_id = (await client.until("input_audio_buffer.committed"))["item_id"]
+        await client.send("conversation.item.retrieve", item_id=item_id)
+        item = (await client.until("conversation.item.retrieved"))["item"]
+        kept_s = len(base64.b64decode(item["content"][0]["audio"])) / (2 * RATE_HZ)
+        assert 0.3 <= kept_s <= 0.6
+
+
+async def test_turn_that_is_as_long_as_a_recording_may_be_ends_there() -> None:
+    heard = spoken([sentence("slow")] * 2, before_s=0.0, after_s=0.0, snr_db=40)
+    async with open_door(max_recording_s=2.0) as door, realtime(door) as client:
+        await client.detect_turns(QUIET)
+        await hear(client, heard)
+        await client.until("input_audio_buffer.speech_stopped")
+        await client.until("input_audio_buffer.speech_started")
+
+
+async def test_clear_and_commit_end_a_turn_that_is_being_heard(door: Door, word: Heard) -> None:
+    begun = spoken([sentence("slow", 0.8)], before_s=0.5, after_s=0.0, snr_db=30)
+    async with realtime(door) as client:
+        await client.detect_turns(QUIET)
+        await hear(client, begun)
+        started = await client.until("input_audio_buffer.speech_started")
+        await client.send("input_audio_buffer.commit")
+        committed = await client.until("input_audio_buffer.committed")
+        assert committed["item_id"] == started["item_id"]
+        await hear(client, Heard(silence(1.0)))
+        await hear(client, begun)
+        await client.until("input_audio_buffer.speech_started")
+        await client.send("input_audio_buffer.clear")
+        await client.until("input_audio_buffer.cleared")
+        await hear(client, Heard(silence(1.0)))
+        await settle(client)
+        assert not of_kind(client, "input_audio_buffer.speech_stopped")
+        await hear(client, word)
+        await client.until("input_audio_buffer.speech_stopped")
+
+
+async def test_silence_after_an_answer_asks_the_model_again(door: Door) -> None:
+    async with realtime(door) as client:
+        await client.detect_turns({**VAD, "idle_timeout_ms": 200})
+        await hear(client, Heard(silence(1.0)))
+        await client.say("Hi")
+        await client.send("response.create", response={"output_modalities": ["text"]})
+        await client.until("response.done")
+        late = await client.until("input_audio_buffer.timeout_triggered")
+        committed = await client.until("input_audio_buffer.committed")
+        assert committed["item_id"] == late["item_id"]
+        assert 0 < late["audio_end_ms"] - late["audio_start_ms"] <= 1000
+        await client.until("response.done")
+
+
+async def test_turn_that_finds_no_room_is_told_and_the_call_goes_on(word: Heard) -> None:
+    async with open_door(max_parts=1) as door, realtime(door) as client:
+        await client.say("One")
+        await hear(client, word)
+        error = (await client.until("error"))["error"]
+        assert (error["code"], error["event_id"]) == ("resource_exhausted", None)
+        await client.send("conversation.item.delete", item_id=client.events[2]["item"]["id"])
+        await client.until("conversation.item.deleted")
+
+
+@pytest.mark.parametrize(
+    ("asked", "holds"),
+    [
+        (None, None),
+        (
+            VAD,
+            {
+                **VAD,
+                "threshold": 0.5,
+                "prefix_padding_ms": 300,
+                "silence_duration_ms": 500,
+                "idle_timeout_ms": None,
+                "create_response": True,
+                "interrupt_response": True,
+            },
+        ),
+        (
+            {"type": "semantic_vad"},
+            {
+                "type": "semantic_vad",
+                "eagerness": "auto",
+                "silence_duration_ms": 700,
+                "create_response": True,
+                "interrupt_response": True,
+            },
+        ),
+        (
+            {"type": "semantic_vad", "eagerness": "high", "create_response": False},
+            {
+                "type": "semantic_vad",
+                "eagerness": "high",
+                "silence_duration_ms": 400,
+                "create_response": False,
+                "interrupt_response": True,
+            },
+        ),
+    ],
+    ids=["none", "server", "semantic", "eager"],
+)
+async def test_turn_detection_is_told_as_it_holds(
+    door: Door, asked: Told | None, holds: Told | None
+) -> None:
+    async with realtime(door) as client:
+        await client.detect_turns(asked)
+        assert client.events[-1]["session"]["audio"]["input"]["turn_detection"] == holds
+
+
+@pytest.mark.parametrize(
+    ("asked", "param"),
+    [
+        ({"type": "clever_vad"}, "type"),
+        ({**VAD, "threshold": 1.5}, "threshold"),
+        ({**VAD, "silence_duration_ms": 0}, "silence_duration_ms"),
+        ({**VAD, "idle_timeout_ms": 10**9}, "idle_timeout_ms"),
+        ({"type": "semantic_vad", "eagerness": "extreme"}, "eagerness"),
+    ],
+    ids=lambda value: value if isinstance(value, str) else "",
+)
+async def test_turn_detection_that_cannot_be_is_refused(
+    door: Door, asked: Told, param: str
+) -> None:
+    async with realtime(door) as client:
+        session = {"type": "realtime", "audio": {"input": {"turn_detection": asked}}}
+        await client.send("session.update", session=session)
+        error = (await client.until("error"))["error"]
+        assert error["param"] == f"session.audio.input.turn_detection.{param}"
+
+
+@pytest.mark.parametrize(
+    "session",
+    [
+        {
+            "type": "realtime",
+            "model": "gpt-realtime",
+            "audio": {
+                "input": {
+                    "format": {"type": "audio/pcm", "rate": 24000},
+                    "transcription": {"model": "gpt-4o-mini-transcribe"},
+                    "turn_detection": {"type": "semantic_vad"},
+                    "noise_reduction": None,
+                },
+                "output": {"format": {"type": "audio/pcm", "rate": 24000}, "voice": "ash"},
+            },
+            "tools": [],
+            "tool_choice": "auto",
+        },
+        {"type": "realtime", "tracing": "auto"},
+        {
+            "type": "realtime",
+            "output_modalities": ["audio"],
+            "tracing": None,
+            "include": ["item.input_audio_transcription.logprobs"],
+            "truncation": "auto",
+            "prompt": None,
+            "audio": {
+                "input": {
+                    "noise_reduction": {"type": "near_field"},
+                    "transcription": {"model": "whisper-1", "language": "en", "prompt": "x"},
+                    "turn_detection": {**VAD, "threshold": 0.6, "idle_timeout_ms": None},
+                },
+                "output": {"voice": {"id": "voice_1"}, "speed": 1.2},
+            },
+        },
+    ],
+    ids=["agents", "tracing", "livekit"],
+)
+async def test_what_clients_send_first_is_accepted(door: Door, session: Told) -> None:
+    for role in ROLES:
+        door.fakes[role].script = twice(USUAL[role])
+    async with realtime(door) as client:
+        await client.send("session.update", session=session)
+        updated = await client.next()
+        assert updated["type"] == "session.updated"
+        assert updated["session"]["audio"]["output"]["voice"] == "chelsie"
+        for tone in ({"instructions": None}, {"metadata": {"client_event_id": "x"}}):
+            await client.say("Hi")
+            await client.send("response.create", response=tone)
+            done = await client.until("response.done")
+            assert done["response"]["status"] == "completed"
