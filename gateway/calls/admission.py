@@ -1,0 +1,309 @@
+"""Who may begin when calls and slots are scarce: facts in, decisions out, no clock. Pure.
+
+A request takes calls of the gateway (the role `CALLS`) and slots of stages, all of them or none.
+What holds after every fact:
+
+- Nobody waits who could begin, unless somebody before it waits for what it would take.
+- The order is that of arrival, with a head start for audio before text and for the turn of a
+  conversation before both. A head start is a quarter of the longest wait, so that those without
+  one are passed only by what comes soon after them.
+- A stage may be full although this gateway holds few of its slots: others may share it. It says so
+  by refusing, and the request goes back to its place; `role_slots.py` says when one tries again.
+"""
+
+from __future__ import annotations
+
+import enum
+import math
+from bisect import insort
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from gateway.calls.role_slots import RoleSlots
+
+CALLS = ""
+"""The role of the gateway itself."""
+LONGEST_RETRY_S = 60.0
+"""Clients take no longer `Retry-After` at its word."""
+SHORTEST_RETRY_S = 1.0
+
+
+class Urgency(enum.IntEnum):
+    """In the order in which requests get their head start, the longest first."""
+
+    TURN = 0
+    AUDIO = 1
+    TEXT = 2
+
+
+class Reason(enum.StrEnum):
+    """Why a request was not admitted."""
+
+    QUEUE_LENGTH = "max_waiting"
+    QUEUE_BYTES = "max_waiting_bytes"
+    TOO_MANY = "too_many"
+    LATE = "late"
+    TIME = "queue_timeout_s"
+    STAGE_FULL = "stage_full"
+    SHUTDOWN = "shutdown"
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """`count` calls and as many slots of each role. While it waits it keeps `size_bytes`.
+
+    It must begin within `start_within_s`, and be done within `finish_within_s`.
+    """
+
+    roles: frozenset[str]
+    urgency: Urgency = Urgency.TEXT
+    count: int = 1
+    size_bytes: int = 0
+    start_within_s: float = math.inf
+    finish_within_s: float = math.inf
+
+
+@dataclass(frozen=True, slots=True)
+class Granted:
+    """The request may begin."""
+
+    number: int
+
+
+@dataclass(frozen=True, slots=True)
+class Denied:
+    """The request may not begin, and is forgotten; `retry_after_s` is when it may come again."""
+
+    number: int
+    reason: Reason
+    retry_after_s: float
+
+
+Decision = Granted | Denied
+
+
+@dataclass(slots=True)
+class _Ticket:
+    number: int
+    wish: Wish
+    rank: float
+    latest: float
+    # What it holds, by role, since when.
+    held: dict[str, float] = field(default_factory=dict)
+    opened: bool = False
+
+    @property
+    def order(self) -> tuple[float, int]:
+        return self.rank, self.number
+
+    @property
+    def needs(self) -> Iterator[str]:
+        yield CALLS
+        yield from self.wish.roles
+
+
+class AdmissionQueue:
+    """See the head of this file. Requests have numbers, which the caller gives and never uses
+    again; every fact comes with the moment, and answers with what follows from it."""
+
+    def __init__(
+        self, *, max_calls: int, max_waiting: int, max_waiting_bytes: int, longest_wait_s: float
+    ) -> None:
+        self._max_waiting = max_waiting
+        self._max_waiting_bytes = max_waiting_bytes
+        self._longest_wait_s = longest_wait_s
+        self._supplies: dict[str, RoleSlots] = {CALLS: RoleSlots(slots=max_calls)}
+        self._waiting: list[_Ticket] = []
+        self._granted: dict[int, _Ticket] = {}
+        self.waiting_bytes = 0
+
+    @property
+    def waiting(self) -> int:
+        """Requests that wait."""
+        return len(self._waiting)
+
+    @property
+    def calls(self) -> int:
+        """Calls that are taken."""
+        return self._supplies[CALLS].held
+
+    def held(self, role: str) -> int:
+        """Slots of a role that are taken from here."""
+        return self._supplies[role].held if role in self._supplies else 0
+
+    # -- facts -------------------------------------------------------------------------
+
+    def ask(self, number: int, wish: Wish, slots: Mapping[str, int], now: float) -> list[Decision]:
+        """A request has come. `slots` are those of its stages, as they tell them; 0: untold."""
+        for role in wish.roles:
+            self._supply(role).slots = slots.get(role, 0) or math.inf
+        wait_s = min(self._longest_wait_s, wish.start_within_s, wish.finish_within_s)
+        rank = now + wish.urgency * self._longest_wait_s / 4
+        ticket = _Ticket(number, wish, rank, now + wait_s)
+        if any(self._supply(role).slots < wish.count for role in ticket.needs):
+            return [self._denied(ticket, Reason.TOO_MANY, now)]
+        insort(self._waiting, ticket, key=lambda each: each.order)
+        self.waiting_bytes += wish.size_bytes
+        done = self._schedule(now)
+        if Granted(number) not in done and (reason := self._unbearable(ticket, now)) is not None:
+            self._forget(ticket)
+            done += [self._denied(ticket, reason, now), *self._schedule(now)]
+        return done
+
+    def opened(self, number: int, now: float) -> list[Decision]:
+        """All stages have given a granted request its slots."""
+        ticket = self._granted[number]
+        ticket.opened = True
+        for role in ticket.wish.roles:
+            self._supply(role).succeed(ticket.wish.count)
+        return self._schedule(now)
+
+    def refused(self, number: int, role: str, now: float) -> list[Decision]:
+        """A stage had no slot for a granted request, which goes back to its place. It was told
+        nothing of an unknown role that has none."""
+        ticket = self._granted.pop(number)
+        granted_at = min(ticket.held.values())
+        self._give_back_all(ticket, now, measured=False)
+        self._supply(role).refuse(granted_at, now)
+        if not self._max_waiting:
+            reason = Reason.STAGE_FULL
+        elif ticket.latest <= now:
+            reason = Reason.TIME
+        else:
+            insort(self._waiting, ticket, key=lambda each: each.order)
+            self.waiting_bytes += ticket.wish.size_bytes
+            return self._schedule(now)
+        return [self._denied(ticket, reason, now), *self._schedule(now)]
+
+    def freed(self, number: int, role: str, now: float) -> list[Decision]:
+        """A stage is done with its part of a granted request. May be repeated."""
+        ticket = self._granted.get(number)
+        if ticket is None or role not in ticket.held:
+            return []
+        self._give_back(ticket, role, now, measured=True)
+        return self._schedule(now)
+
+    def leave(self, number: int, now: float) -> list[Decision]:
+        """A request is over, or gives up waiting; of an unknown one nothing follows."""
+        if (ticket := self._granted.pop(number, None)) is not None:
+            self._give_back_all(ticket, now, measured=ticket.opened)
+            return self._schedule(now)
+        for ticket in self._waiting:
+            if ticket.number == number:
+                self._forget(ticket)
+                return self._schedule(now)
+        return []
+
+    def pass_time(self, now: float) -> list[Decision]:
+        """The moment that `next_deadline` told has come."""
+        late = [ticket for ticket in self._waiting if ticket.latest <= now]
+        for ticket in late:
+            self._forget(ticket)
+        done: list[Decision] = [self._denied(ticket, Reason.TIME, now) for ticket in late]
+        return done + self._schedule(now)
+
+    def deny_all(self, now: float) -> list[Decision]:
+        """Nobody is admitted any more."""
+        waiting, self._waiting, self.waiting_bytes = self._waiting, [], 0
+        return [Denied(ticket.number, Reason.SHUTDOWN, SHORTEST_RETRY_S) for ticket in waiting]
+
+    def next_deadline(self) -> float | None:
+        """When `pass_time` may next have something to do; None: not until something happens."""
+        if not self._waiting:
+            return None
+        moments = [ticket.latest for ticket in self._waiting]
+        for ticket in self._waiting:
+            supplies = (self._supplies[role] for role in ticket.wish.roles)
+            moments += [s.retry_at for s in supplies if s.limited and s.free < ticket.wish.count]
+        return min(moments)
+
+    # -- estimates ---------------------------------------------------------------------
+
+    def retry_after_s(self, wish: Wish, now: float) -> float:
+        """When one that wishes the same might begin, were it behind all that wait."""
+        last = _Ticket(0, wish, math.inf, math.inf)
+        return min(max(self._wait_s(last, now) or 0.0, SHORTEST_RETRY_S), LONGEST_RETRY_S)
+
+    def _wait_s(self, ticket: _Ticket, now: float) -> float | None:
+        """How long it is likely to wait, by what slots were held for until now and by who is
+        before it; None when nothing is known."""
+        ahead: Counter[str] = Counter()
+        for other in self._waiting:
+            if other.order < ticket.order:
+                for role in other.needs:
+                    ahead[role] += other.wish.count
+        waits = []
+        for role in ticket.needs:
+            supply = self._supply(role)
+            service_s = supply.service_s(now)
+            if service_s is not None and supply.slots < math.inf:
+                excess = supply.held + ahead[role] + ticket.wish.count - supply.slots
+                waits.append(max(0.0, excess) * service_s / supply.slots)
+        return max(waits, default=None)
+
+    def _unbearable(self, ticket: _Ticket, now: float) -> Reason | None:
+        """Why a request that would have to wait may not."""
+        if self.waiting > self._max_waiting:
+            return Reason.QUEUE_LENGTH
+        if self.waiting_bytes > self._max_waiting_bytes:
+            return Reason.QUEUE_BYTES
+        wait_s = self._wait_s(ticket, now)
+        if wait_s is None:
+            return None
+        means_s = [self._supply(role).mean_s or 0.0 for role in ticket.needs]
+        too_long = now + wait_s > ticket.latest
+        return (
+            Reason.LATE if too_long or wait_s + max(means_s) > ticket.wish.finish_within_s else None
+        )
+
+    def _denied(self, ticket: _Ticket, reason: Reason, now: float) -> Denied:
+        return Denied(ticket.number, reason, self.retry_after_s(ticket.wish, now))
+
+    # -- slots -------------------------------------------------------------------------
+
+    def _schedule(self, now: float) -> list[Decision]:
+        """Grant what can be granted, in order."""
+        most = max((ticket.wish.count for ticket in self._waiting), default=0)
+        for supply in self._supplies.values():
+            supply.try_again(most, now)
+        done: list[Decision] = []
+        reserved: Counter[str] = Counter()
+        for ticket in tuple(self._waiting):
+            if self._supplies[CALLS].free <= reserved[CALLS]:
+                break
+            count = ticket.wish.count
+            short = [
+                self._supplies[role]
+                for role in ticket.needs
+                if self._supplies[role].free - reserved[role] < count
+            ]
+            if not short:
+                self._grant(ticket, now)
+                done.append(Granted(ticket.number))
+            elif not any(supply.limited for supply in short):
+                # Those behind it may not take what it will need; unless nobody knows when.
+                reserved.update(dict.fromkeys(ticket.needs, count))
+        return done
+
+    def _grant(self, ticket: _Ticket, now: float) -> None:
+        self._forget(ticket)
+        self._granted[ticket.number] = ticket
+        for role in ticket.needs:
+            self._supplies[role].take(ticket.wish.count, now)
+            ticket.held[role] = now
+
+    def _forget(self, ticket: _Ticket) -> None:
+        self._waiting.remove(ticket)
+        self.waiting_bytes -= ticket.wish.size_bytes
+
+    def _give_back_all(self, ticket: _Ticket, now: float, *, measured: bool) -> None:
+        for role in tuple(ticket.held):
+            self._give_back(ticket, role, now, measured=measured)
+
+    def _give_back(self, ticket: _Ticket, role: str, now: float, *, measured: bool) -> None:
+        since = ticket.held.pop(role)
+        self._supplies[role].give_back(ticket.wish.count, since, now, measured=measured)
+
+    def _supply(self, role: str) -> RoleSlots:
+        return self._supplies.setdefault(role, RoleSlots())
