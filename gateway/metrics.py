@@ -49,6 +49,18 @@ class Metrics:
         )
         for bound in Refused:
             self._refused.labels(bound.value)
+        self._not_admitted = self._counter(
+            "not_admitted",
+            "Requests that got no slot, or were over a limit of their key",
+            ("reason",),
+        )
+        self._wait = Histogram(
+            f"{PREFIX}wait_seconds",
+            "Request to the slots of all its stages",
+            ("urgency",),
+            buckets=_SECONDS,
+            registry=self.registry,
+        )
         self.stage_ready = Gauge(
             f"{PREFIX}stage_ready", "1 when the stage is ready", ("stage",), registry=self.registry
         )
@@ -57,6 +69,14 @@ class Metrics:
     def refuse(self, bound: Refused) -> None:
         """A client ran into a bound."""
         self._refused.labels(bound.value).inc()
+
+    def not_admitted(self, reason: str) -> None:
+        """A request was refused by the queue, or by a limit of its key."""
+        self._not_admitted.labels(reason).inc()
+
+    def waited(self, urgency: str, seconds: float) -> None:
+        """A request has all its slots, after so long."""
+        self._wait.labels(urgency).observe(seconds)
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Show a number as it is when someone asks."""

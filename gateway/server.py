@@ -80,9 +80,9 @@ class Gateway:
         self._drain_s = config.drain_s
         self._grpc_listen = config.grpc_listen
         self.stages = Stages(deployment)
-        self.calls = Calls(self.stages, config, delivery_of(deployment))
-        self._conversations = Conversations(self.calls, config)
         self.metrics = Metrics(in_flight=lambda: self.calls.in_flight)
+        self.calls = Calls(self.stages, config, delivery_of(deployment), self.metrics)
+        self._conversations = Conversations(self.calls, config)
         access_log = AccessLog(self.metrics)
         self._servicer = SpeechServicer(self.calls, access_log, config)
         self._grpc = grpc.aio.server(options=_server_options(config))

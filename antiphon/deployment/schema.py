@@ -122,8 +122,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # Pages of these origins may ask at the HTTP door from a browser, such as
     # https://app.example, or of any ("*"); none of other origins.
     cors_origins: tuple[Origin, ...] = ()
-    # Requests in flight; more are refused with 429.
+    # Requests in flight. More wait, as those do for which a stage has no slot: so many, which hold
+    # so many bytes of what they sent, each for so long. What is beyond that, or could not begin in
+    # time by what calls take, is refused at once with a 429. Audio goes before text, and the turn
+    # of a conversation before both. With `max_waiting` 0 nothing waits.
     max_calls: Positive = 64
+    max_waiting: Annotated[int, msgspec.Meta(ge=0, le=65_536)] = 256
+    max_waiting_bytes: Bytes = 256 << 20
+    queue_timeout_s: Seconds = 60.0
     # Realtime connections; each keeps a conversation, which takes a call and slots while it is
     # answered.
     max_conversations: Positive = 256

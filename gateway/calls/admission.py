@@ -116,6 +116,7 @@ class AdmissionQueue:
         self._supplies: dict[str, RoleSlots] = {CALLS: RoleSlots(slots=max_calls)}
         self._waiting: list[_Ticket] = []
         self._granted: dict[int, _Ticket] = {}
+        self._closed = False
         self.waiting_bytes = 0
 
     @property
@@ -166,7 +167,9 @@ class AdmissionQueue:
         granted_at = min(ticket.held.values())
         self._give_back_all(ticket, now, measured=False)
         self._supply(role).refuse(granted_at, now)
-        if not self._max_waiting:
+        if self._closed:
+            reason = Reason.SHUTDOWN
+        elif not self._max_waiting:
             reason = Reason.STAGE_FULL
         elif ticket.latest <= now:
             reason = Reason.TIME
@@ -203,8 +206,9 @@ class AdmissionQueue:
         done: list[Decision] = [self._denied(ticket, Reason.TIME, now) for ticket in late]
         return done + self._schedule(now)
 
-    def deny_all(self, now: float) -> list[Decision]:
-        """Nobody is admitted any more."""
+    def deny_all(self) -> list[Decision]:
+        """Nobody is admitted any more, not even who is refused by a stage from now on."""
+        self._closed = True
         waiting, self._waiting, self.waiting_bytes = self._waiting, [], 0
         return [Denied(ticket.number, Reason.SHUTDOWN, SHORTEST_RETRY_S) for ticket in waiting]
 

@@ -6,43 +6,58 @@ The only owner of all live sessions: how many there may be, and their end at shu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Iterable, Iterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
+from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from dataclasses import replace
 from types import MappingProxyType
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import AntiphonError, NotFound, ResourceExhausted, Unavailable
+from antiphon.errors import AntiphonError, NotFound, ResourceExhausted
 from antiphon.segment import Delivery
+from gateway.calls.admission import Urgency, Wish
 from gateway.calls.choices import Choices, order_of_choice
 from gateway.calls.order import Order
+from gateway.calls.place import Admission, Place, shutting_down
 from gateway.calls.segment import CallSegment
 from gateway.calls.session import CLOSE_WAIT_S, Session
+from gateway.fleet.lineup import Lineup
 from gateway.fleet.stages import Stages
 from gateway.media.attachments import name_field
 from gateway.media.remote import UrlFetcher
+from gateway.metrics import Metrics
+from gateway.outputs import AUDIO
+
+AskTurn = Callable[[Order, Callable[[str], None]], Awaitable[CallSegment]]
+"""Asks for a segment, and tells the role of each stage that is done with it."""
+
+
+def _wait(_: Place) -> None:
+    """Wait patiently."""
 
 
 class Calls:
     """All live sessions. Refuses what is too much and ends what is left at shutdown."""
 
     def __init__(
-        self, stages: Stages, config: GatewayConfig, delivery: Mapping[str, Delivery]
+        self,
+        stages: Stages,
+        config: GatewayConfig,
+        delivery: Mapping[str, Delivery],
+        metrics: Metrics,
     ) -> None:
         self.stages = stages
         self._config = config
         self._delivery = delivery
         self._fetcher = UrlFetcher(config)
         self._live: set[Session] = set()
-        self._admitted = 0
+        self._admission = Admission(config, metrics)
         self._closing = False
         self._hurried = asyncio.Event()
-        self._idle = asyncio.Event()
-        self._idle.set()
 
     @property
     def in_flight(self) -> int:
-        """Requests that are admitted and not over."""
-        return self._admitted
+        """Calls that are admitted and not over."""
+        return self._admission.in_flight
 
     @property
     def closing(self) -> bool:
@@ -52,7 +67,7 @@ class Calls:
     def check_open(self) -> None:
         """Raise `Unavailable` when the gateway was told to stop."""
         if self._closing:
-            raise _shutting_down()
+            raise shutting_down()
 
     def check_model(self, name: str) -> None:
         """Raise `NotFound` unless the name is empty or the served model's."""
@@ -61,34 +76,121 @@ class Calls:
             raise NotFound(f"no model {name!r}; there is: {served}", field="model")
 
     @asynccontextmanager
-    async def answer(self, order: Order) -> AsyncIterator[CallSegment]:
+    async def answer(
+        self, order: Order, on_wait: Callable[[Place], None] = _wait
+    ) -> AsyncIterator[CallSegment]:
         """The segment that answers an order, the only one of its session.
 
-        Raises what `admit`, `session` and `Session.ask` raise.
+        Raises what `choices` raises.
         """
-        with self.admit():
-            async with self.session(order.outputs, order.model, order.field_names) as session:
-                asking = session.ask(order, last=True)
-                # Attachments may be large, and the call may be long: the stages alone keep them.
-                del order
-                yield await asking
+        async with AsyncExitStack() as held:
+            beginning = self._begin([order], on_wait, held)
+            # Attachments may be large, and the call may be long: the stages alone keep them.
+            del order
+            (segment,) = await beginning
+            yield segment
 
     @asynccontextmanager
-    async def choices(self, order: Order) -> AsyncIterator[CallSegment | Choices]:
+    async def choices(
+        self, order: Order, on_wait: Callable[[Place], None] = _wait
+    ) -> AsyncIterator[CallSegment | Choices]:
         """The segments that answer an order, each in a session of its own; of one the events are
-        plain. Raises what `answer` raises."""
-        if order.choices == 1:
-            async with self.answer(order) as segment:
-                del order
-                yield segment
-            return
-        async with AsyncExitStack() as sessions:
-            segments = [
-                await sessions.enter_async_context(self.answer(order_of_choice(order, choice)))
-                for choice in range(order.choices)
-            ]
+        plain. They have all their slots; `on_wait` is called when these are not there at once,
+        and may give up.
+
+        Raises `ResourceExhausted` when they do not come in time, `GivenUp`, `Unavailable` at
+        shutdown, and what `session` and `Session.ask` raise.
+        """
+        async with AsyncExitStack() as held:
+            orders = [order_of_choice(order, number) for number in range(order.choices)]
             del order
-            yield await sessions.enter_async_context(Choices(segments))
+            segments = await self._begin(orders, on_wait, held)
+            if len(segments) == 1:
+                yield segments[0]
+            else:
+                yield await held.enter_async_context(Choices(segments))
+
+    @asynccontextmanager
+    async def turn(
+        self, order: Order, ask: AskTurn, on_wait: Callable[[Place], None] = _wait
+    ) -> AsyncIterator[CallSegment]:
+        """The segment that answers a turn of a conversation, which `ask` asks of a session of its
+        own, telling who is done with it. It has all its slots. Raises what `choices` raises."""
+        orders = [order]
+        del order
+        with self._place(orders, Urgency.TURN) as place:
+            while True:
+                if place.waits:
+                    on_wait(place)
+                await place.granted()
+                segment = await ask(_with_time(orders[0], place), place.freed)
+                try:
+                    await segment.wait_opened()
+                    break
+                except ResourceExhausted as error:
+                    place.refused(error)
+            orders.clear()
+            self._admission.opened(place)
+            yield segment
+
+    async def _begin(
+        self, orders: list[Order], on_wait: Callable[[Place], None], held: AsyncExitStack
+    ) -> list[CallSegment]:
+        """The segments that answer orders, which are taken out; `held` keeps what they have."""
+        place = held.enter_context(self._place(orders))
+        while True:
+            if place.waits:
+                on_wait(place)
+            await place.granted()
+            async with AsyncExitStack() as sessions:
+                segments = [await self._asked(order, place, sessions) for order in orders]
+                try:
+                    for segment in segments:
+                        await segment.wait_opened()
+                except ResourceExhausted as error:
+                    refusal = error
+                else:
+                    orders.clear()
+                    self._admission.opened(place)
+                    await held.enter_async_context(sessions.pop_all())
+                    return segments
+            place.refused(refusal)
+
+    async def _asked(self, order: Order, place: Place, sessions: AsyncExitStack) -> CallSegment:
+        session = await sessions.enter_async_context(
+            self.session(order.outputs, order.model, order.field_names)
+        )
+        return await session.ask(_with_time(order, place), last=True, on_freed=place.freed)
+
+    def _place(
+        self, orders: list[Order], urgency: Urgency | None = None
+    ) -> AbstractContextManager[Place]:
+        """A place for one order, or several that differ in nothing that counts here."""
+        order = orders[0]
+        lineup = self._line_up(order.outputs, order.model, order.field_names)
+        if urgency is None:
+            urgency = Urgency.AUDIO if AUDIO in lineup.outputs else Urgency.TEXT
+        wish = Wish(
+            roles=frozenset(lineup.roles),
+            urgency=urgency,
+            count=len(orders),
+            size_bytes=order.size_bytes,
+            start_within_s=order.start_within_s,
+            finish_within_s=min(order.timeout_s, self._config.request_timeout_s),
+        )
+        slots = {member.role: member.description.slots for member in lineup.members}
+        return self._admission.place(wish, slots)
+
+    def _line_up(
+        self, outputs: frozenset[str], model: str, field_names: Mapping[str, str]
+    ) -> Lineup:
+        self.check_open()
+        self.check_model(model)
+        try:
+            return self.stages.line_up(outputs)
+        except AntiphonError as error:
+            name_field(error, field_names)
+            raise
 
     @asynccontextmanager
     async def session(
@@ -99,17 +201,11 @@ class Calls:
     ) -> AsyncIterator[Session]:
         """A session on the stages that make the outputs (all, if empty), open within the context.
 
-        It is no request yet: see `admit`. Raises `NotFound` for another model, `Unavailable` at
+        It has no place yet: see `turn`. Raises `NotFound` for another model, `Unavailable` at
         shutdown and when a stage is down, `NotImplementedYet` for an output that the model does
         not make, by its name among the client's.
         """
-        self.check_open()
-        self.check_model(model)
-        try:
-            lineup = self.stages.line_up(outputs)
-        except AntiphonError as error:
-            name_field(error, field_names)
-            raise
+        lineup = self._line_up(outputs, model, field_names)
         session = Session(lineup, self.stages, self._config, self._delivery, self._fetcher)
         self._live.add(session)
         try:
@@ -118,33 +214,14 @@ class Calls:
         finally:
             self._live.discard(session)
 
-    @contextmanager
-    def admit(self) -> Iterator[None]:
-        """Count a request in for as long as the context lasts.
-
-        Raises `ResourceExhausted` when there are too many, `Unavailable` at shutdown.
-        """
-        self.check_open()
-        if self._admitted >= self._config.max_calls:
-            raise ResourceExhausted(
-                f"{self._admitted} requests are in flight, which is the most", retry_after_s=1.0
-            )
-        self._admitted += 1
-        self._idle.clear()
-        try:
-            yield
-        finally:
-            self._admitted -= 1
-            if not self._admitted:
-                self._idle.set()
-
     async def wait_idle(self) -> None:
-        """Return when no request is in flight."""
-        await self._idle.wait()
+        """Return when no request is in flight, and none waits to be."""
+        await self._admission.idle.wait()
 
     def refuse(self) -> None:
-        """Admit nothing more from now on."""
+        """Admit nothing more from now on, not even who waits for it."""
         self._closing = True
+        self._admission.close()
 
     def hurry(self) -> None:
         """End what runs now, without the rest of the time that it was given."""
@@ -157,15 +234,16 @@ class Calls:
     async def close(self, drain_s: float) -> None:
         """Admit nothing more; after `drain_s`, or when hurried, end the rest with `Unavailable`."""
         self.refuse()
-        await _wait_first((self._idle, self._hurried), drain_s)
+        await _wait_first((self._admission.idle, self._hurried), drain_s)
         for session in self._live:
-            session.end_with(_shutting_down())
-        await _wait_first((self._idle,), CLOSE_WAIT_S)
+            session.end_with(shutting_down())
+        await _wait_first((self._admission.idle,), CLOSE_WAIT_S)
         self._fetcher.close()
 
 
-def _shutting_down() -> Unavailable:
-    return Unavailable("the gateway is shutting down", retry_after_s=1.0)
+def _with_time(order: Order, place: Place) -> Order:
+    """The order with what is left of its time."""
+    return replace(order, timeout_s=place.left_s)
 
 
 async def _wait_first(events: Iterable[asyncio.Event], timeout_s: float) -> None:

@@ -6,10 +6,11 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from antiphon.conversation import ConversationMessage
+from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
 from gateway.media.attachments import Attachments
+from gateway.media.audio_in import Recording
 from gateway.media.options_in import OptionInput
 
 
@@ -21,7 +22,8 @@ class Order:
     wants its message spoken as it is. `sampling` is by stage role, `INPUT_STAGE` for the one that
     reads the messages. `delivery` goes for every edge; None leaves the deployment's. `options` are
     by name; an `instruction` is the value of the one that instructs, whatever its name.
-    `timeout_s` is what the client still waits. `field_names` are the client's names of
+    `timeout_s` is what the client still waits for all of it, `start_within_s` for the first of it.
+    `field_names` are the client's names of
     what errors call otherwise: "audio.voice" for "voice", for example.
     """
 
@@ -38,4 +40,19 @@ class Order:
     instruction: str | None = None
     choices: int = 1
     timeout_s: float = math.inf
+    start_within_s: float = math.inf
     field_names: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def size_bytes(self) -> int:
+        """About how much of what its client sent it holds."""
+        parts = (part for message in self.messages for part in message.parts)
+        texts = [part.text for part in parts if isinstance(part, TextPart)]
+        given = self.attachments
+        recordings = [each.data for each in given.recordings]
+        files = [each.data for each in (*given.images, *given.videos)]
+        options = [
+            each.data if isinstance(each, Recording) else each for each in self.options.values()
+        ]
+        held = [*texts, *recordings, *files, *options]
+        return sum(len(each) for each in held if isinstance(each, str | bytes))

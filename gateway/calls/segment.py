@@ -7,8 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Mapping
-from typing import TYPE_CHECKING
+from collections.abc import Awaitable, Mapping
+from typing import TYPE_CHECKING, TypeVar
 
 from antiphon.errors import AntiphonError, DeadlineExceeded
 from antiphon.v1 import session_pb2
@@ -21,6 +21,7 @@ from gateway.outputs import AUDIO
 if TYPE_CHECKING:
     from gateway.calls.session import Session
 
+Told = TypeVar("Told")
 StageMessage = tuple[str, session_pb2.SessionResponse | None]
 """A stage's role and what it sent; None when it has ended its stream."""
 
@@ -80,6 +81,15 @@ class CallSegment:
         self._given = event
         return event
 
+    async def wait_opened(self) -> None:
+        """Return when all stages have given the segment a slot; before anything of it is taken.
+
+        Raises `ResourceExhausted` when one had none, once the others have freed theirs.
+        """
+        if not await self._in_time(self._session.wait_answered()):
+            async for _ in self:
+                pass
+
     def cancel(self) -> None:
         """Stop the segment on all stages: no delta follows, only `SegmentFinished`.
 
@@ -106,7 +116,7 @@ class CallSegment:
     async def _next_event(self) -> Event:
         """The next delta, or `SegmentFinished` when everything has come."""
         while not self._progress.complete:
-            role, response = await self._next_message()
+            role, response = await self._in_time(self._session.next_message())
             event = self._apply(role, response)
             if event is not None:
                 return event
@@ -116,11 +126,11 @@ class CallSegment:
             raise self._refusal
         return self._progress.finished()
 
-    async def _next_message(self) -> StageMessage:
-        """The next message of any stage. Raises `DeadlineExceeded` when none comes in time."""
+    async def _in_time(self, told: Awaitable[Told]) -> Told:
+        """What stages tell. Raises `DeadlineExceeded` when nothing comes in time."""
         try:
             async with asyncio.timeout(self._wait_s()) as self._idle:
-                return await self._session.next_message()
+                return await told
         except TimeoutError:
             late = ", ".join(self._progress.unfinished)
             idle = f"no stage has said anything for {self._idle_timeout_s:g} s"

@@ -10,14 +10,16 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 import uuid
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import TracebackType
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import (
     AntiphonError,
     Cancelled,
+    DeadlineExceeded,
     ErrorCode,
     FailedPrecondition,
     Internal,
@@ -81,6 +83,8 @@ class Session:
         self._field_names: Mapping[str, str] = {}
         self._unopened: set[str] = set()
         self._all_opened = asyncio.Event()
+        self._slot_refused = False
+        self._on_freed: Callable[[str], None] | None = None
         self._done = False
         # A stage that ended its stream.
         self._left = ""
@@ -110,12 +114,18 @@ class Session:
                 reader.cancel()
             await asyncio.gather(*self._readers, return_exceptions=True)
 
-    async def ask(self, order: Order, *, last: bool) -> CallSegment:
+    async def ask(
+        self, order: Order, *, last: bool, on_freed: Callable[[str], None] | None = None
+    ) -> CallSegment:
         """Open the next segment on all stages; after the `last` one there is no other.
+
+        `on_freed` is told the role of each stage that is done with it. What is left of the
+        order's time begins now, and goes on while attachments are read.
 
         Raises what `segment_open` and `read_order` raise, `FailedPrecondition` while a segment is
         open or after the last one, and what ended the session. Cancelling opens nothing.
         """
+        asked_at = time.monotonic()
         reader = self._lineup.input_member.description
         fields = {**order.field_names, **order.attachments.field_by_input()}
         try:
@@ -138,6 +148,10 @@ class Session:
         # Attachments may be large, and the session may be long: the stages alone get them.
         del order
         self._check_parked()
+        opening.deadline_s -= time.monotonic() - asked_at
+        if opening.deadline_s <= 0:
+            raise DeadlineExceeded("the request's time was over before its attachments were read")
+        self._on_freed = on_freed
         first = input_chunk(self.session_id, opening, conversation, self._lineup)
         heard_s = sum(map(len, conversation.recordings)) / (reader.input_sample_rate_hz or 1)
         del conversation
@@ -150,6 +164,14 @@ class Session:
         failed = self._mailbox.failure is not None or self._echo is not None
         whole = not failed and not self._left and not self._done
         return whole and (self._segment is None or self._segment.over)
+
+    async def wait_answered(self) -> bool:
+        """Return when all stages have given the segment a slot, or have said that they have none:
+        whether all have. Raises the session's failure."""
+        await self._all_opened.wait()
+        if self._mailbox.failure is not None:
+            raise self._mailbox.failure
+        return not self._slot_refused
 
     async def next_message(self) -> StageMessage:
         """The next message of any stage. Raises the session's failure."""
@@ -172,6 +194,7 @@ class Session:
     def end_with(self, error: AntiphonError) -> None:
         """End the session now with an error; the first one counts."""
         self._mailbox.fail(error)
+        self._all_opened.set()
         for stream in self._streams.values():
             stream.cancel()
 
@@ -212,6 +235,7 @@ class Session:
         self._segment, self._segments, self._done = segment, self._segments + 1, opening.last
         self._unopened = set(self._lineup.roles)
         self._all_opened.clear()
+        self._slot_refused = False
         reader = self._lineup.input_member.role
         for member in self._lineup.members:
             chunks = (first,) if member.role == reader else ()
@@ -238,6 +262,7 @@ class Session:
             async for response in stream.responses():
                 await self._receive(stream.role, response)
             self._left = stream.role
+            self._answered(stream.role)
             if self._echo is None:
                 await self._mailbox.put((stream.role, None))
         except AntiphonError as error:
@@ -261,7 +286,10 @@ class Session:
                 self._progressed(role, response.progress.segment)
             case message:
                 if message == "segment_refused":
+                    self._slot_refused = True
                     self._answered(role)
+                elif message == "report" and self._on_freed is not None:
+                    self._on_freed(role)
                 await self._all_opened.wait()
                 await self._mailbox.put((role, response))
 

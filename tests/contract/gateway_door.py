@@ -31,6 +31,8 @@ def deployment_of(
         "max_body_bytes": 1 << 20,
         "reconnect_s": 0.1,
         "drain_s": 0.1,
+        # What finds no slot is refused, unless a test says otherwise.
+        "max_waiting": 0,
     }
     return Deployment(
         stages={r: StageConfig(addresses=(s.address,)) for r, s in fakes.by_role.items()},

@@ -86,7 +86,7 @@ class Endpoint:
             del body, order
 
             async def work(send: Send) -> None:
-                async with self._calls.choices(orders.pop()) as events:
+                async with self._calls.choices(orders.pop(), lambda _: upload.close()) as events:
                     upload.close()
                     audio = AnswerAudio(answer.encoding, self._shared.encoders)
                     if answer.streamed:

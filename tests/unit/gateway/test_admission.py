@@ -219,8 +219,9 @@ def test_longest_wait_counts_before_anything_is_measured_by_how_long_slots_are_h
 def test_all_who_wait_are_denied_at_the_end() -> None:
     waiting = full_queue()
     waiting.ask(3, AUDIO, SLOTS, 0.0)
-    assert reasons(waiting.deny_all(1.0)) == [Reason.SHUTDOWN]
+    assert reasons(waiting.deny_all()) == [Reason.SHUTDOWN]
     assert (waiting.waiting, waiting.next_deadline()) == (0, None)
+    assert reasons(waiting.refused(1, "talker", 1.0)) == [Reason.SHUTDOWN]
 
 
 WISHES = st.builds(
