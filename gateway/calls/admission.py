@@ -161,12 +161,15 @@ class AdmissionQueue:
         return self._schedule(now)
 
     def refused(self, number: int, role: str, now: float) -> list[Decision]:
-        """A stage had no slot for a granted request, which goes back to its place. It was told
-        nothing of an unknown role that has none."""
+        """A stage had no slot for a granted request, which goes back to its place. Of an unknown
+        role, any of its stages may have been the one."""
         ticket = self._granted.pop(number)
         granted_at = min(ticket.held.values())
         self._give_back_all(ticket, now, measured=False)
-        self._supply(role).refuse(granted_at, now)
+        roles = ticket.wish.roles
+        # Without a queue, the stage itself refuses the next one too.
+        for each in (roles & {role} or roles) if self._max_waiting else ():
+            self._supply(each).refuse(granted_at, now)
         if self._closed:
             reason = Reason.SHUTDOWN
         elif not self._max_waiting:

@@ -154,7 +154,9 @@ class CallSegment:
         if response is None:
             self._progress.add_end(role)
         elif response.HasField("segment_refused"):
-            self._refusal = self._refusal or error_from_proto(response.segment_refused.error)
+            refusal = error_from_proto(response.segment_refused.error)
+            refusal.stage = refusal.stage or role
+            self._refusal = self._refusal or refusal
             self.cancel()
             self._progress.add_refusal(role)
         elif response.HasField("report"):

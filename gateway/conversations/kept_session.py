@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 
 from gateway.calls.calls import Calls
 from gateway.calls.order import Order
+from gateway.calls.place import Place
 from gateway.calls.segment import CallSegment
 from gateway.calls.session import Session
 
@@ -23,24 +25,20 @@ class ConversationSession:
         self._session: Session | None = None
         self._outputs: frozenset[str] = frozenset()
 
-    async def ask(self, order: Order) -> CallSegment:
-        """The segment that answers. Raises what `Calls.session` and `Session.ask` raise.
+    @asynccontextmanager
+    async def turn(
+        self, order: Order, on_wait: Callable[[Place], None]
+    ) -> AsyncIterator[CallSegment]:
+        """The segment that answers, with all its slots; `on_wait` is called when these are not
+        there at once. Raises what `Calls.turn`, `Calls.session` and `Session.ask` raise.
 
         The one before it is over, or is given up with its session.
         """
-        if self._session is not None and not (
-            self._session.parked and self._outputs == order.outputs
-        ):
-            await self.close()
-        if self._session is None:
-            self._session = await self._left.enter_async_context(
-                self._calls.session(order.outputs, order.model)
-            )
-            self._outputs = order.outputs
-        asking = self._session.ask(order, last=False)
+        answering = self._calls.turn(order, self._ask, on_wait)
         # Recordings may be large, and the answer may be long: the stages alone keep them.
         del order
-        return await asking
+        async with answering as segment:
+            yield segment
 
     async def settle(self) -> None:
         """Leave the session if its segment is not over: nobody will read that any more."""
@@ -51,3 +49,17 @@ class ConversationSession:
         """Leave the session; the stages are free then."""
         self._session = None
         await self._left.aclose()
+
+    async def _ask(self, order: Order, on_freed: Callable[[str], None]) -> CallSegment:
+        if self._session is not None and not (
+            self._session.parked and self._outputs == order.outputs
+        ):
+            await self.close()
+        if self._session is None:
+            self._session = await self._left.enter_async_context(
+                self._calls.session(order.outputs, order.model)
+            )
+            self._outputs = order.outputs
+        asking = self._session.ask(order, last=False, on_freed=on_freed)
+        del order
+        return await asking

@@ -19,6 +19,7 @@ from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from gateway.calls.calls import Calls
 from gateway.calls.events import Event, SegmentFinished
 from gateway.calls.order import Order
+from gateway.calls.place import GivenUp
 from gateway.calls.segment import CallSegment
 from gateway.conversations.commands import CreateResponse
 from gateway.conversations.errors import NoResponse, ResponseUnderWay
@@ -163,7 +164,8 @@ class Responses:
             if running.in_conversation:
                 await self._session.settle()
             self._keep(running)
-            await self._end(running, running.failed(error))
+            given_up = isinstance(error, GivenUp)
+            await self._end(running, running.given_up() if given_up else running.failed(error))
 
         try:
             async with self._logged(refuse) as entry:
@@ -175,13 +177,9 @@ class Responses:
                         return
                     orders.append(await self._order(asked, running.settings))
                     await self._telling.tell(running.created())
-                if running.in_conversation:
-                    with self._calls.admit():
-                        segment = await self._session.ask(orders.pop())
-                        await self._follow(segment, running, entry)
-                else:
-                    async with self._calls.answer(orders.pop()) as segment:
-                        await self._follow(segment, running, entry)
+                answer = self._session.turn if running.in_conversation else self._calls.answer
+                async with answer(orders.pop(), running.waits_at) as segment:
+                    await self._follow(segment, running, entry)
         except Cancelled:
             # Nobody is there any more to be told how the response ended.
             return

@@ -15,6 +15,7 @@ from gateway.calls.events import (
     SegmentUsage,
     TextProduced,
 )
+from gateway.calls.place import Place
 from gateway.calls.segment import CallSegment
 from gateway.conversations.events import (
     ConversationEvent,
@@ -58,6 +59,7 @@ class RunningResponse:
         self.task: asyncio.Task[None] | None = None
         self.settings = settings
         self._metadata = metadata
+        self._place: Place | None = None
         self._segment: CallSegment | None = None
         self._text: list[str] = []
         self._sample_rate_hz = 0
@@ -73,6 +75,14 @@ class RunningResponse:
         self.cancelled = self.cancelled or reason
         if self._segment is not None:
             self._segment.cancel()
+        elif self._place is not None:
+            self._place.give_up()
+
+    def waits_at(self, place: Place) -> None:
+        """It has to wait for slots; it may have been cancelled before."""
+        self._place = place
+        if self.cancelled:
+            place.give_up()
 
     def answered_by(self, segment: CallSegment) -> None:
         """The stages have been asked; it may have been cancelled meanwhile."""

@@ -122,6 +122,14 @@ def test_who_is_refused_by_a_stage_keeps_its_place() -> None:
     assert granted(waiting.leave(2, 0.02)) == [1]
 
 
+def test_refusal_by_nobody_known_makes_a_pause_too() -> None:
+    waiting = queue()
+    waiting.ask(1, AUDIO, SLOTS, 0.0)
+    assert waiting.refused(1, "", 0.0) == []
+    assert waiting.next_deadline() == pytest.approx(FIRST_PAUSE_S)
+    assert granted(waiting.pass_time(FIRST_PAUSE_S)) == [1]
+
+
 def test_slots_of_others_are_tried_for_after_pauses_that_grow_and_end() -> None:
     waiting = queue()
     waiting.ask(1, AUDIO, SLOTS, 0.0)
@@ -154,6 +162,7 @@ def test_without_a_queue_a_refusal_is_final() -> None:
     waiting = queue(max_waiting=0)
     waiting.ask(1, AUDIO, SLOTS, 0.0)
     assert reasons(waiting.refused(1, "talker", 0.0)) == [Reason.STAGE_FULL]
+    assert granted(waiting.ask(2, AUDIO, SLOTS, 0.0)) == [2], "the stage decides"
     waiting = full_queue(max_waiting=0)
     assert reasons(waiting.ask(3, AUDIO, SLOTS, 0.0)) == [Reason.QUEUE_LENGTH]
     assert waiting.calls == 2
