@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,6 +17,8 @@ from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Cancelled, ResourceExhausted, Unavailable
 from gateway.calls.admission import AdmissionQueue, Decision, Denied, Reason, Wish
 from gateway.metrics import Metrics
+
+log = logging.getLogger("gateway.admission")
 
 SHUTDOWN_RETRY_S = 1.0
 SHORTEST_S = 0.001
@@ -129,6 +132,7 @@ class Admission:
         self._numbers = itertools.count()
         self._places: dict[int, Place] = {}
         self._timer: asyncio.TimerHandle | None = None
+        self._waiting = 0
         self._idle = asyncio.Event()
         self._idle.set()
         queue = self._queue
@@ -178,6 +182,9 @@ class Admission:
                 place.decide(_error_of(decision, place, self._config))
             else:
                 place.decide(None)
+        if self._waiting != (waiting := self._queue.waiting):
+            self._waiting = waiting
+            log.debug("requests that wait for a slot: %d", waiting)
         self._set_timer()
 
     def _set_timer(self) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
 from typing import Any
 
 import httpx
@@ -67,12 +67,14 @@ class Door:
 
 
 @asynccontextmanager
-async def open_door(**settings: Any) -> AsyncIterator[Door]:
-    """Fake stages, a gateway in front of them, and clients."""
-    async with (
-        FakeStages() as fakes,
-        Gateway(deployment_of(fakes, **settings)) as running,
-    ):
+async def open_door(
+    prepare: Callable[[FakeStages], None] = lambda _: None, **settings: Any
+) -> AsyncIterator[Door]:
+    """Fake stages, a gateway in front of them once they are prepared, and clients."""
+    async with AsyncExitStack() as stack:
+        fakes = await stack.enter_async_context(FakeStages())
+        prepare(fakes)
+        running = await stack.enter_async_context(Gateway(deployment_of(fakes, **settings)))
         await running.wait_ready()
         door = Door(fakes, running)
         try:

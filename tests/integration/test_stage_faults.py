@@ -79,6 +79,27 @@ async def speaks(session: Session, sequence: int = 0) -> None:
     assert await session.call.read() is grpc.aio.EOF
 
 
+async def test_deadline_ends_a_segment_that_has_input_and_frees_its_slot(
+    engine: FakeEngine,
+) -> None:
+    """The stage alone does, whoever is gone."""
+    one_slot = replace(LIMITS, slots=1)
+    async with running_stage(LoadedStage(engine, FACTS), "code2wav", limits=one_slot) as running:
+        late = Session(running, "late")
+        session, turn = opening("late")
+        turn.segment_open.deadline_s = 2.0
+        await late.send(session, turn, Request(chunk=chunk_to_proto(codes_chunk("late", 0, [1]))))
+        await late.opened()
+        await late.audio()
+        refused = Session(running, "refused")
+        await refused.send(*opening("refused"))
+        await refused.read("opened")
+        assert (await refused.error()).code == ErrorCode.ERROR_CODE_RESOURCE_EXHAUSTED
+        error = await late.error()
+        assert (error.code, error.stage) == (ErrorCode.ERROR_CODE_DEADLINE_EXCEEDED, "code2wav")
+        await speaks(await opened(running, "next"))
+
+
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -math.inf, -1.0, 1e12])
 @pytest.mark.parametrize("field", ["deadline_s", "open.limits.stall_timeout_s"])
 async def test_clock_without_sense_fails_its_session_and_no_other(

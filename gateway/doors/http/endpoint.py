@@ -19,6 +19,7 @@ from gateway.doors.http.audio import AnswerAudio
 from gateway.doors.http.body import read_body, while_connected
 from gateway.doors.http.door import Answer, Door, Receiving, Visit
 from gateway.doors.http.errors import BodyTooLarge, BodyTooSlow, TooManyValues
+from gateway.doors.http.patience import with_patience
 from gateway.doors.http.room import NoRoom, Room
 from gateway.doors.http.spoken import SpokenAnswers
 from gateway.doors.sending import pieces
@@ -82,7 +83,7 @@ class Endpoint:
             body = await self._receive(scope, receive, upload)
             order, answer = body.read(self._visit(entry))
             # The stages get the attachments; nobody here keeps them.
-            orders = [order]
+            orders = [with_patience(order, scope, streamed=answer.streamed)]
             del body, order
 
             async def work(send: Send) -> None:

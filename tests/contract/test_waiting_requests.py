@@ -1,0 +1,288 @@
+"""Requests that find no slot wait for one, in order, for a time, and not in vain."""
+
+from __future__ import annotations
+
+import asyncio
+import gc
+from collections.abc import Iterator
+from typing import Any
+
+import openai
+import pytest
+from fake_stages import CODE2WAV, ROLES, TALKER, THINKER, Session
+from gateway_door import MESSAGES, MODEL, SPOKEN, Door, open_door
+from realtime_client import realtime
+from slotted_stages import QUEUE, Gate, WaitingRequests, open_slotted, waiting_requests
+
+import antiphon
+from antiphon.errors import ResourceExhausted, Unavailable
+from gateway.calls.order import Order
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+TEXT: dict[str, Any] = {"modalities": ["text"]}
+
+
+@pytest.fixture
+def waiting() -> Iterator[WaitingRequests]:
+    with waiting_requests() as handler:
+        yield handler
+
+
+async def seen(session: Session) -> str:
+    """What the client said in a session of the thinker."""
+    assert session.input is not None
+    return str(bytes(session.input.tensors["messages"]))
+
+
+def ask(door: Door, text: str, **fields: Any) -> asyncio.Task[Any]:
+    messages = [{"role": "user", "content": text}]
+    return asyncio.create_task(door.chat(messages=messages, **fields))
+
+
+async def test_all_of_64_requests_are_answered_by_16_slots() -> None:
+    async with open_slotted(16) as (door, stages):
+        async with openai.AsyncOpenAI(base_url=f"{door.url}/v1", api_key="none") as client:
+            asking = [
+                client.chat.completions.create(model=MODEL, messages=MESSAGES, **SPOKEN)
+                for _ in range(64)
+            ]
+            answers = await asyncio.gather(*asking)
+        assert [a.choices[0].message.audio.transcript for a in answers] == ["Hello wörld!"] * 64
+        assert [stages[role].refused for role in ROLES] == [0, 0, 0], "the gateway counts"
+        assert await door.metric('antiphon_gateway_wait_seconds_count{urgency="audio"}') == 64
+        await door.gateway.calls.wait_idle()
+        assert await door.metric("antiphon_gateway_waiting") == 0
+
+
+async def test_slots_that_others_take_are_waited_for_though_nobody_told_how_many() -> None:
+    """The client sees nothing of the refusals."""
+    async with open_slotted(2, told=False) as (door, stages):
+        stages[TALKER].others = 2
+        answers = await asyncio.gather(*(door.chat(stream=True, **SPOKEN) for _ in range(6)))
+        assert {each.status_code for each in answers} == {200}
+        assert all(each.text.endswith("data: [DONE]\n\n") for each in answers)
+        assert stages[TALKER].refused >= 3
+        await door.gateway.calls.wait_idle()
+        assert [stages[role].running for role in ROLES] == [0, 0, 0]
+
+
+async def test_a_turn_before_new_requests_and_audio_before_text(waiting: WaitingRequests) -> None:
+    async with open_door(max_calls=1, **QUEUE) as door, realtime(door) as client:
+        gate = door.fakes[THINKER].script = Gate(THINKER)
+        await client.say("turn")
+        asking = [ask(door, "first", **TEXT)]
+        await gate.begun.get()
+        for number, (text, fields) in enumerate([("text", TEXT), ("audio", SPOKEN)], start=1):
+            asking.append(ask(door, text, **fields))
+            await waiting.until(number)
+        await client.send("response.create")
+        await waiting.until(3)
+        order = []
+        for _ in range(3):
+            gate.let_through()
+            order.append(await seen(await gate.begun.get()))
+        gate.let_through()
+        assert [next(w for w in ("turn", "audio", "text") if w in each) for each in order] == [
+            "turn",
+            "audio",
+            "text",
+        ]
+        assert {(await each).status_code for each in asking} == {200}
+        assert (await client.until("response.done"))["response"]["status"] == "completed"
+
+
+async def test_text_is_answered_while_all_talkers_speak(waiting: WaitingRequests) -> None:
+    """A stage that is done with its part gives its slot to others at once."""
+    async with open_slotted(2) as (door, _):
+        gate = door.fakes[TALKER].script = Gate(TALKER)
+        speaking = [ask(door, "long", **SPOKEN) for _ in range(3)]
+        for _ in range(2):
+            await gate.begun.get()
+        await waiting.until(1)
+        assert (await ask(door, "short", **TEXT)).status_code == 200
+        for _ in speaking:
+            gate.let_through()
+        assert {(await each).status_code for each in speaking} == {200}
+
+
+async def test_who_leaves_the_queue_leaves_nothing(waiting: WaitingRequests) -> None:
+    async with open_door(max_calls=1, **QUEUE) as door:
+        gate = door.fakes[THINKER].script = Gate(THINKER)
+        first = ask(door, "first", **TEXT)
+        await gate.begun.get()
+        leaving = ask(door, "x" * 500_000, **TEXT)
+        await waiting.until(1)
+        assert await door.metric("antiphon_gateway_waiting_bytes") >= 500_000
+        assert await door.metric("antiphon_gateway_upload_bytes") == 0, "counted once"
+        staying = ask(door, "staying", **TEXT)
+        await waiting.until(2)
+        leaving.cancel()
+        await waiting.until(1)
+        assert await door.metric("antiphon_gateway_waiting_bytes") < 1000
+        kept = [each for each in gc.get_objects() if isinstance(each, Order)]
+        assert all(each.size_bytes < 1000 for each in kept)
+        gate.let_through(2)
+        assert [(await each).status_code for each in (first, staying)] == [200, 200]
+        assert len(door.fakes[THINKER].sessions) == 2
+
+
+async def test_those_who_wait_are_refused_when_the_gateway_is_told_to_stop(
+    waiting: WaitingRequests,
+) -> None:
+    async with open_door(max_calls=1, **QUEUE) as door:
+        gate = door.fakes[THINKER].script = Gate(THINKER)
+        running = ask(door, "first", **TEXT)
+        await gate.begun.get()
+        late = ask(door, "second", **TEXT)
+        await waiting.until(1)
+        async with antiphon.AsyncClient(door.gateway.grpc_address) as client:
+            speaking = asyncio.create_task(client.generate("third").collect())
+            await waiting.until(2)
+            door.gateway.calls.refuse()
+            refused = await late
+            assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+            assert "shutting down" in refused.json()["error"]["message"]
+            with pytest.raises(Unavailable, match="shutting down"):
+                await speaking
+        gate.let_through()
+        assert (await running).status_code == 200
+
+
+async def test_the_time_in_the_queue_is_taken_from_the_stages(waiting: WaitingRequests) -> None:
+    loop = asyncio.get_running_loop()
+    async with open_door(max_calls=1, **QUEUE) as door:
+        gate = door.fakes[THINKER].script = Gate(THINKER)
+        running = ask(door, "first", **TEXT)
+        await gate.begun.get()
+        async with antiphon.AsyncClient(door.gateway.grpc_address) as client:
+            asking = asyncio.create_task(client.generate("Hi", timeout_s=300.0).collect())
+            await waiting.until(1)
+            waits_since = loop.time()
+            await asyncio.sleep(0.2)
+            waited_s = loop.time() - waits_since
+            gate.let_through(2)
+            await gate.begun.get()
+            await asking
+        for role in ROLES:
+            left_s = door.fakes[role].sessions[-1].segment.deadline_s
+            assert 200 < left_s <= 300 - waited_s
+        assert (await running).status_code == 200
+
+
+async def test_work_that_cannot_begin_in_time_is_refused_at_once() -> None:
+    """By OpenAI's own header of what the client waits, and by how long calls have taken."""
+    loop = asyncio.get_running_loop()
+    async with open_door(max_calls=1, **QUEUE) as door:
+        gate = door.fakes[THINKER].script = Gate(THINKER)
+        began = loop.time()
+        running = ask(door, "first", **TEXT)
+        await gate.begun.get()
+        await asyncio.sleep(1.1)
+        hasty = openai.AsyncOpenAI(
+            base_url=f"{door.url}/v1", api_key="none", max_retries=0, timeout=1.0
+        )
+        with pytest.raises(openai.RateLimitError, match="could not be answered in time") as caught:
+            await hasty.chat.completions.create(model=MODEL, messages=MESSAGES, **TEXT)
+        running_for_s = loop.time() - began
+        # The only call is held for so long already.
+        assert 2 <= int(caught.value.response.headers["retry-after"]) <= running_for_s + 1
+        reason = 'antiphon_gateway_not_admitted_total{reason="late"}'
+        assert await door.metric(reason) == 1
+        gate.let_through()
+        assert (await running).status_code == 200
+        await hasty.close()
+
+
+async def test_the_queue_is_bounded_in_length_bytes_and_time(waiting: WaitingRequests) -> None:
+    bounds = {"max_waiting": 1, "max_waiting_bytes": 1000, "queue_timeout_s": 0.5}
+    async with open_door(max_calls=1, **bounds) as door:
+        gate = door.fakes[THINKER].script = Gate(THINKER)
+        running = ask(door, "first", **TEXT)
+        await gate.begun.get()
+        large = await ask(door, "x" * 1001, **TEXT)
+        assert "max_waiting_bytes" in large.json()["error"]["message"]
+        patient = ask(door, "second", **TEXT)
+        await waiting.until(1)
+        third = await ask(door, "third", **TEXT)
+        assert "gateway.max_waiting" in third.json()["error"]["message"]
+        second = await patient
+        assert "queue_timeout_s" in second.json()["error"]["message"]
+        for refused in (large, third, second):
+            assert refused.status_code == 429
+            assert refused.json()["error"]["code"] == "resource_exhausted"
+            assert int(refused.headers["retry-after"]) >= 1
+        for reason in ("max_waiting", "max_waiting_bytes", "queue_timeout_s"):
+            sample = f'antiphon_gateway_not_admitted_total{{reason="{reason}"}}'
+            assert await door.metric(sample) == 1
+        gate.let_through()
+        assert (await running).status_code == 200
+
+
+async def test_choices_get_their_slots_together(waiting: WaitingRequests) -> None:
+    """Two orders that hold a part of what they need would wait for each other for ever."""
+    async with open_slotted(3) as (door, stages):
+        answers = await asyncio.gather(*(door.chat(n=2, **SPOKEN) for _ in range(8)))
+        assert {each.status_code for each in answers} == {200}
+        assert {len(each.json()["choices"]) for each in answers} == {2}
+        assert [stages[role].refused for role in ROLES] == [0, 0, 0]
+        assert (await door.chat(n=4)).status_code == 429
+
+
+async def test_choices_of_which_one_is_refused_all_begin_anew() -> None:
+    async with open_slotted(2, told=False) as (door, stages):
+        stages[CODE2WAV].others = 1
+        answer = await door.chat(n=2, stream=True, **SPOKEN)
+        assert answer.status_code == 200
+        assert stages[CODE2WAV].refused >= 3
+        assert answer.text.count('"finish_reason":"stop"') == 2
+
+
+async def test_a_turn_that_is_cancelled_in_the_queue_ends_without_the_stages(
+    waiting: WaitingRequests,
+) -> None:
+    async with open_door(max_calls=1, **QUEUE) as door, realtime(door) as client:
+        gate = door.fakes[THINKER].script = Gate(THINKER)
+        running = ask(door, "first", **TEXT)
+        await gate.begun.get()
+        await client.say("Hi")
+        await client.send("response.create")
+        await waiting.until(1)
+        await client.send("response.cancel")
+        done = (await client.until("response.done"))["response"]
+        assert (done["status"], done["output"]) == ("cancelled", [])
+        assert done["status_details"]["reason"] == "client_cancelled"
+        await waiting.until(0)
+        gate.let_through(2)
+        assert (await running).status_code == 200
+        await client.send("response.create")
+        assert (await client.until("response.done"))["response"]["status"] == "completed"
+        assert len(door.fakes[THINKER].sessions) == 2
+
+
+async def test_a_turn_that_a_stage_refuses_waits_and_keeps_its_session() -> None:
+    async def full_once(session: Session) -> None:
+        await session_of_waves(session)
+        await session.refuse_segment(ResourceExhausted("all slots are taken"))
+        await session.next_segment()
+        await session_of_waves(session)
+
+    async def give_way(session: Session) -> None:
+        await usual[session.role](session)
+        await session.next_segment()
+        await session.cancelled_segment()
+        await session.report(antiphon.FinishReason.CANCELLED)
+        await session.next_segment()
+        await usual[session.role](session)
+
+    async with open_door(**QUEUE) as door, realtime(door) as client:
+        usual = {role: door.fakes[role].script for role in ROLES}
+        session_of_waves = usual[CODE2WAV]
+        door.fakes[CODE2WAV].script = full_once
+        door.fakes[THINKER].script = door.fakes[TALKER].script = give_way
+        await client.say("Hi")
+        for _ in range(2):
+            await client.send("response.create")
+            done = (await client.until("response.done"))["response"]
+            assert done["status"] == "completed"
+        assert len(door.fakes[CODE2WAV].sessions) == 1
