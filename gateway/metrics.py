@@ -34,7 +34,7 @@ class Refused(enum.StrEnum):
 
 
 class Metrics:
-    """All series of the gateway. `api` is "http" or "grpc"."""
+    """All series of the gateway. `api` is "http", "grpc" or "realtime"."""
 
     def __init__(self, *, in_flight: Callable[[], float]) -> None:
         self.registry = CollectorRegistry()
@@ -44,6 +44,16 @@ class Metrics:
         self.ttft = self._histogram("ttft_seconds", "Request to first text", _SECONDS)
         self.ttfa = self._histogram("ttfa_seconds", "Request to first audio", _SECONDS)
         self.rtf = self._histogram("rtf_ratio", "Request time by audio time", _RATIOS)
+        self.turns = self._counter("turns", "Turns that users have spoken", ("api",))
+        self.responses = self._counter(
+            "responses", "Responses of conversations by outcome", ("api", "status")
+        )
+        self.conversation_refusals = self._counter(
+            "conversation_refusals", "Commands in conversations refused, by code", ("api", "code")
+        )
+        self.turn_ttfa = self._histogram(
+            "turn_ttfa_seconds", "End of a spoken turn to first audio", _SECONDS
+        )
         self._refused = self._counter(
             "refused", "Requests refused and connections cut at a bound of the door", ("bound",)
         )

@@ -89,6 +89,11 @@ class Gateway:
         self._health = health.aio.HealthServicer()
         host_and_port(config.grpc_listen, field="gateway.grpc_listen")
         self._http_listen = host_and_port(config.http_listen, field="gateway.http_listen")
+        talks = self._conversations
+        self.metrics.watch("conversations", "Conversations open", lambda: talks.open)
+        self.metrics.watch(
+            "conversation_bytes", "Bytes that conversations hold", lambda: talks.kept.held_bytes
+        )
         doorkeeper = Doorkeeper(config, self.metrics.refuse)
         self.metrics.watch("connections", "HTTP connections", lambda: doorkeeper.connections)
         self._shared = SharedByDoors(config, self.metrics)

@@ -133,6 +133,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # Realtime connections; each keeps a conversation, which takes a call and slots while it is
     # answered.
     max_conversations: Positive = 256
+    # What all of them may hold together: the recordings and texts of their items, and audio that is
+    # none yet; one may hold `max_body_bytes`. An item that a client retrieves comes without its
+    # recordings where it is above `max_retrieved_bytes`.
+    max_conversation_bytes: Bytes = 2 << 30
+    max_retrieved_bytes: Bytes = 4 << 20
     # Whole request, and longest silence of all stages within one.
     request_timeout_s: Seconds = 600.0
     idle_timeout_s: Seconds = 60.0

@@ -38,9 +38,11 @@ from gateway.conversations.items import (
     item_as_heard,
     new_id,
 )
+from gateway.conversations.kept_bytes import KeptBytes, KeptShare
 from gateway.conversations.responses import Logged, Responses
 from gateway.conversations.settings import ConversationSettings
 from gateway.conversations.telling import SendEvents, Telling
+from gateway.conversations.transcripts import Transcripts
 from gateway.voice_activity.listener import VoiceListener
 
 
@@ -55,6 +57,8 @@ class LiveConversation:
         settings: ConversationSettings,
         send: SendEvents,
         logged: Logged,
+        logged_transcript: Logged,
+        kept: KeptBytes,
     ) -> None:
         self._settings = settings
         self._telling = Telling(send)
@@ -64,6 +68,10 @@ class LiveConversation:
         self._responses = Responses(
             calls, config, self._items, self._telling, logged, self._answered
         )
+        self._transcripts = Transcripts(
+            calls, config, self._items, self._telling, logged_transcript
+        )
+        self._kept = KeptShare(kept)
         self._doing = asyncio.Lock()
 
     async def __aenter__(self) -> LiveConversation:
@@ -78,6 +86,8 @@ class LiveConversation:
     ) -> None:
         await self._idle.close()
         await self._responses.close()
+        await self._transcripts.close()
+        self._kept.resize(0)
 
     @property
     def settings(self) -> ConversationSettings:
@@ -91,7 +101,11 @@ class LiveConversation:
         `Cancelled` when the client has left.
         """
         async with self._doing:
-            await self._do(command)
+            self._kept.check(_more_bytes(command))
+            try:
+                await self._do(command)
+            finally:
+                self._kept.resize(self._items.size_bytes + self._hearing.size_bytes)
 
     async def refuse(self, error: AntiphonError, reference: str | None) -> None:
         """Tell that something was not done, as a door does of what it cannot read."""
@@ -133,6 +147,8 @@ class LiveConversation:
         item = ConversationItem(item_id, "user", (recording,))
         before = self._items.insert(item)
         await self._telling.tell(AudioCommitted(item.id, before), ItemAdded(item, before))
+        if self._settings.transcript is not None:
+            await self._transcripts.begin(item, self._settings.transcript)
 
     async def _create_item(self, item: ConversationItem, after: str | None) -> None:
         item = item if item.id else replace(item, id=new_id("item"))
@@ -202,3 +218,14 @@ class LiveConversation:
             except Cancelled:
                 # Nobody is there any more.
                 return
+
+
+def _more_bytes(command: Command) -> int:
+    """What it adds to the conversation at most."""
+    match command:
+        case commands.AppendAudio(pcm16):
+            return len(pcm16)
+        case commands.CreateItem(item):
+            return item.size_bytes
+        case _:
+            return 0

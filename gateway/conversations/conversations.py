@@ -9,6 +9,7 @@ from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import ResourceExhausted
 from gateway.calls.calls import Calls
 from gateway.conversations.conversation import LiveConversation
+from gateway.conversations.kept_bytes import KeptBytes
 from gateway.conversations.responses import Logged
 from gateway.conversations.settings import ConversationSettings
 from gateway.conversations.telling import SendEvents
@@ -24,7 +25,8 @@ class Conversations:
         self._calls = calls
         self._config = config
         self._listener = VoiceListener()
-        self._open = 0
+        self.kept = KeptBytes(config.max_conversation_bytes)
+        self.open = 0
 
     @contextmanager
     def admit(self, model: str) -> Iterator[ConversationSettings]:
@@ -34,24 +36,37 @@ class Conversations:
         """
         self._calls.check_open()
         self._calls.check_model(model)
-        if self._open >= self._config.max_conversations:
+        if self.open >= self._config.max_conversations:
             raise ResourceExhausted(
-                f"{self._open} conversations are open, which is the most "
+                f"{self.open} conversations are open, which is the most "
                 "(gateway.max_conversations)",
                 retry_after_s=1.0,
             )
         settings = self._first_settings()
-        self._open += 1
+        self.open += 1
         try:
             yield settings
         finally:
-            self._open -= 1
+            self.open -= 1
 
     def begin(
-        self, settings: ConversationSettings, send: SendEvents, logged: Logged
+        self,
+        settings: ConversationSettings,
+        send: SendEvents,
+        logged: Logged,
+        logged_transcript: Logged,
     ) -> LiveConversation:
         """A conversation that was admitted; to be entered."""
-        return LiveConversation(self._calls, self._config, self._listener, settings, send, logged)
+        return LiveConversation(
+            self._calls,
+            self._config,
+            self._listener,
+            settings,
+            send,
+            logged,
+            logged_transcript,
+            self.kept,
+        )
 
     def close(self) -> None:
         """Hear nobody any more."""
@@ -65,4 +80,5 @@ class Conversations:
             output_rate_hz=served.sample_rate_hz,
             spoken=AUDIO in served.outputs,
             voice=served.voices[0] if served.voices else "",
+            hears=AUDIO in served.input_kinds,
         )

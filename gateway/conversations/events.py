@@ -193,6 +193,34 @@ class ResponseEnded:
     response: Response
 
 
+@dataclass(frozen=True, slots=True)
+class TranscriptText:
+    """More of what the user said in an item's recording, as the model hears it."""
+
+    item_id: str
+    index: int
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptEnded:
+    """All that the user said in an item's recording."""
+
+    item_id: str
+    index: int
+    text: str
+    usage: SegmentUsage
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptFailed:
+    """What the user said in an item's recording will not be told."""
+
+    item_id: str
+    index: int
+    error: AntiphonError
+
+
 ResponseEvent = (
     ResponseCreated
     | ResponseItemBegun
@@ -214,5 +242,8 @@ ConversationEvent = (
     | ItemRetrieved
     | ItemDeleted
     | ItemTruncated
+    | TranscriptText
+    | TranscriptEnded
+    | TranscriptFailed
     | ResponseEvent
 )

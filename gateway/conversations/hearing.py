@@ -47,6 +47,11 @@ class Hearing:
         """Whether the user is in the middle of a turn."""
         return bool(self._speech_id)
 
+    @property
+    def size_bytes(self) -> int:
+        """What is kept."""
+        return self._buffer.size_bytes
+
     def detect(self, turns: TurnDetection | None) -> None:
         """How turns are detected from now on; a turn that is being heard goes on without an end
         if that has changed."""

@@ -48,6 +48,11 @@ class InputAudioBuffer:
         self.rate_hz = rate_hz
         self._pcm16 += pcm16
 
+    @property
+    def size_bytes(self) -> int:
+        """What is there."""
+        return len(self._pcm16)
+
     def clear(self) -> None:
         """Drop what is there."""
         self.drop_before(self.end)

@@ -33,10 +33,11 @@ class WrittenContent:
 
 @dataclass(frozen=True, slots=True)
 class RecordedContent:
-    """A user's recording: 16-bit mono samples."""
+    """A user's recording: 16-bit mono samples, and what it says, once that is known."""
 
     pcm16: bytes
     rate_hz: int
+    transcript: str | None = None
 
     @property
     def seconds(self) -> float:
@@ -95,8 +96,8 @@ class ConversationItem:
             match content:
                 case WrittenContent(text):
                     size += len(text.encode(errors="surrogatepass"))
-                case RecordedContent(pcm16):
-                    size += len(pcm16)
+                case RecordedContent(pcm16, transcript=text):
+                    size += len(pcm16) + len((text or "").encode(errors="surrogatepass"))
                 case SpokenContent(transcript):
                     size += len(transcript.encode(errors="surrogatepass"))
         return size
@@ -125,6 +126,11 @@ class ItemList:
 
     def __len__(self) -> int:
         return len(self._items)
+
+    @property
+    def size_bytes(self) -> int:
+        """What all of them count for."""
+        return self._bytes
 
     @property
     def last_id(self) -> str | None:

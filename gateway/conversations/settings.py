@@ -5,6 +5,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, replace
 
+from gateway.media.live_audio import PCM16, LiveFormat
 from gateway.outputs import AUDIO, TEXT
 from gateway.voice_activity.endpointing import EndpointRule
 
@@ -50,11 +51,21 @@ class TurnDetection:
 
 
 @dataclass(frozen=True, slots=True)
+class TranscriptWish:
+    """That what the user says is written down, in which language, and what else is known of it."""
+
+    language: str = ""
+    prompt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
 class ConversationSettings:
     """Settings of a conversation, or of one response. `max_output_tokens` None: no limit of theirs.
 
     `output_rate_hz` is the model's. What is `spoken` has its text, too, as a transcript. Without
-    `turns` the client ends them.
+    `turns` the client ends them. The formats are those in which the client sends and gets audio;
+    the door translates. A model that `hears` writes down what the user says if there is a wish for
+    a `transcript`.
     """
 
     model: str
@@ -65,6 +76,10 @@ class ConversationSettings:
     instructions: str = ""
     max_output_tokens: int | None = None
     turns: TurnDetection | None = TurnDetection()
+    input_format: LiveFormat = PCM16
+    output_format: LiveFormat = PCM16
+    hears: bool = True
+    transcript: TranscriptWish | None = None
 
     @property
     def outputs(self) -> frozenset[str]:

@@ -36,6 +36,15 @@ A_LAW = LiveFormat("audio/pcma", g711.RATE_HZ, g711.A_LAW)
 LIVE_FORMATS = {each.name: each for each in (PCM16, MU_LAW, A_LAW)}
 
 
+def recoded(pcm16: bytes, rate_hz: int, wanted: LiveFormat) -> bytes:
+    """A whole recording of 16-bit samples in a format."""
+    if wanted.companding is None and rate_hz == wanted.rate_hz:
+        return pcm16
+    encoder = LiveEncoder(wanted, rate_hz)
+    samples = np.frombuffer(pcm16, "<i2").astype(np.float32) / 32767.0
+    return encoder.add(samples) + encoder.finish()
+
+
 class LiveEncoder:
     """Float32 samples of one utterance at `rate_hz` to a format, as they come.
 

@@ -133,11 +133,12 @@ def http_app(
         links = expose_links(await stages.describe_now())
         return Response(metrics.expose() + links, headers={"content-type": CONTENT_TYPE})
 
+    realtime = RealtimeDoor(conversations, config, access_log, metrics)
     app = Starlette(
         routes=[
             *page_routes(),
             *(Route(path, door, methods=["POST"]) for path, door in endpoints.items()),
-            WebSocketRoute("/v1/realtime", RealtimeDoor(conversations, config, access_log).serve),
+            WebSocketRoute("/v1/realtime", realtime.serve),
             Route("/v1/models", models),
             Route("/v1/models/", models),
             Route("/v1/models/{name:path}", model),

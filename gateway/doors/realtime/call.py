@@ -15,6 +15,7 @@ from gateway.conversations.conversations import Conversations
 from gateway.conversations.events import ConversationEvent
 from gateway.conversations.settings import ConversationSettings
 from gateway.doors.access_log import AccessLog
+from gateway.doors.conversation_metrics import ConversationMetrics
 from gateway.doors.ending import request
 from gateway.doors.http.json_body import check_values, count_values
 from gateway.doors.realtime.client_commands import read_command
@@ -38,16 +39,20 @@ class RealtimeCall:
         conversations: Conversations,
         config: GatewayConfig,
         access_log: AccessLog,
+        watch: ConversationMetrics,
         settings: ConversationSettings,
         send: SendJson,
     ) -> None:
         self._most_values = config.max_body_values
         self._send_json = send
-        self._events = ServerEvents()
+        self._watch = watch
+        self._events = ServerEvents(config.max_retrieved_bytes)
         self._numbers = itertools.count()
         self._call_id = uuid.uuid4().hex[:12]
-        logged = partial(request, access_log, "realtime", "response")
-        self._conversation = conversations.begin(settings, self._send, logged)
+        logged, logged_transcript = (
+            partial(request, access_log, "realtime", name) for name in ("response", "transcript")
+        )
+        self._conversation = conversations.begin(settings, self._send, logged, logged_transcript)
 
     async def run(self, incoming: AsyncIterator[str]) -> None:
         """Serve until the client leaves; what still runs is given up then."""
@@ -89,6 +94,7 @@ class RealtimeCall:
 
     async def _send(self, events: Sequence[ConversationEvent]) -> None:
         for event in events:
+            self._watch.note(event)
             for told in await self._events.of(event):
                 event_id = f"event_{self._call_id}_{next(self._numbers)}"
                 await self._send_json({"event_id": event_id, **told})

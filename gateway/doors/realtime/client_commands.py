@@ -11,7 +11,7 @@ from gateway.conversations.settings import ConversationSettings
 from gateway.doors.realtime import client_events as client
 from gateway.doors.realtime.client_events import ClientEvent
 from gateway.doors.realtime.item_json import pcm16_from_base64, read_item
-from gateway.doors.realtime.settings import RATE_HZ, for_response, updated
+from gateway.doors.realtime.settings import for_response, updated
 
 
 def read_command(event: ClientEvent, settings: ConversationSettings) -> Command | None:
@@ -23,13 +23,14 @@ def read_command(event: ClientEvent, settings: ConversationSettings) -> Command 
         case client.SessionUpdate(session=asked):
             return commands.ChangeSettings(updated(settings, asked))
         case client.AudioAppend(audio=audio):
-            return commands.AppendAudio(pcm16_from_base64(audio, "audio"), RATE_HZ)
+            sent = settings.input_format
+            return commands.AppendAudio(pcm16_from_base64(audio, sent, "audio"), sent.rate_hz)
         case client.AudioCommit():
             return commands.CommitAudio()
         case client.AudioClear():
             return commands.ClearAudio()
         case client.ItemCreate(item=given, previous_item_id=after):
-            return commands.CreateItem(read_item(given), after)
+            return commands.CreateItem(read_item(given, settings.input_format), after)
         case client.ItemRetrieve(item_id=item_id):
             return commands.RetrieveItem(item_id)
         case client.ItemDelete(item_id=item_id):
@@ -58,7 +59,9 @@ def _create_response(
     given = None
     if asked.input is not None:
         given = tuple(
-            (each.id or "") if each.type == "item_reference" else read_item(each)
+            (each.id or "")
+            if each.type == "item_reference"
+            else read_item(each, settings.input_format)
             for each in asked.input
         )
     return commands.CreateResponse(

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from antiphon.errors import InvalidArgument
+from gateway.doors.http.language import Language
 from gateway.doors.http.voice import VoiceId
 
 MOST_METADATA = 16
@@ -33,11 +34,20 @@ class TurnSettings(msgspec.Struct, frozen=True):
     eagerness: str | None = None
 
 
+class TranscriptionSettings(msgspec.Struct, frozen=True):
+    """How what the user says is written down. Whatever `model` is named, the served one does it."""
+
+    model: str | None = None
+    language: Language | None = None
+    prompt: Annotated[str, msgspec.Meta(max_length=4096)] | None = None
+
+
 class InputSettings(msgspec.Struct, frozen=True):
     """How audio comes in."""
 
     format: SampleFormat | None = None
     turn_detection: TurnSettings | UnsetType | None = UNSET
+    transcription: TranscriptionSettings | UnsetType | None = UNSET
 
 
 class OutputSettings(msgspec.Struct, frozen=True):

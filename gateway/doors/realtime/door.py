@@ -13,27 +13,32 @@ from antiphon.errors import (
     AntiphonError,
     Cancelled,
     InvalidArgument,
-    NotImplementedYet,
 )
 from gateway.conversations.conversations import Conversations
 from gateway.conversations.settings import ConversationSettings
 from gateway.doors.access_log import AccessLog
+from gateway.doors.conversation_metrics import ConversationMetrics
 from gateway.doors.http.errors import error_response
 from gateway.doors.realtime.call import RealtimeCall
 from gateway.doors.realtime.server_events import Json
-from gateway.doors.realtime.settings import RATE_HZ
 from gateway.doors.sending import ClientStalled
+from gateway.metrics import Metrics
 
 
 class RealtimeDoor:
     """Serves connections, each with a conversation."""
 
     def __init__(
-        self, conversations: Conversations, config: GatewayConfig, access_log: AccessLog
+        self,
+        conversations: Conversations,
+        config: GatewayConfig,
+        access_log: AccessLog,
+        metrics: Metrics,
     ) -> None:
         self._conversations = conversations
         self._config = config
         self._access_log = access_log
+        self._metrics = metrics
 
     async def serve(self, websocket: WebSocket) -> None:
         """One connection, from the handshake to its end."""
@@ -42,7 +47,6 @@ class RealtimeDoor:
                 self._check_origin(websocket)
                 model = websocket.query_params.get("model", "")
                 settings = admitted.enter_context(self._conversations.admit(model))
-                _check_rate(settings)
             except AntiphonError as error:
                 status = 403 if isinstance(error, InvalidArgument) else 0
                 await websocket.send_denial_response(error_response(error, status))
@@ -83,13 +87,8 @@ class RealtimeDoor:
                 data = message.get("text")
                 yield message["bytes"].decode(errors="replace") if data is None else data
 
-        call = RealtimeCall(self._conversations, self._config, self._access_log, settings, send)
-        await call.run(incoming())
-
-
-def _check_rate(settings: ConversationSettings) -> None:
-    """Raise `NotImplementedYet` for a model that speaks at a rate that the API does not have."""
-    if settings.spoken and settings.output_rate_hz != RATE_HZ:
-        raise NotImplementedYet(
-            f"this model speaks at {settings.output_rate_hz} Hz; realtime audio has {RATE_HZ} Hz"
+        watch = ConversationMetrics(self._metrics, "realtime")
+        call = RealtimeCall(
+            self._conversations, self._config, self._access_log, watch, settings, send
         )
+        await call.run(incoming())

@@ -16,12 +16,15 @@ _API_CODES: dict[type[AntiphonError], str] = {
 
 def error_json(error: AntiphonError, event_id: str | None) -> dict[str, Any]:
     """The event `error`; `event_id` is the client's of what it did."""
+    return {"type": "error", "error": {**error_details(error), "event_id": event_id}}
+
+
+def error_details(error: AntiphonError) -> dict[str, Any]:
+    """What is told of an error wherever it stands."""
     clients = isinstance(error, InvalidArgument | FailedPrecondition)
-    told = {
+    return {
         "type": "invalid_request_error" if clients else "server_error",
         "code": _API_CODES.get(type(error), error.code.value),
         "message": error.message,
         "param": error.field or None,
-        "event_id": event_id,
     }
-    return {"type": "error", "error": told}

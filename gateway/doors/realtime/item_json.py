@@ -17,8 +17,8 @@ from gateway.conversations.items import (
     WrittenContent,
 )
 from gateway.doors.realtime.client_events import ContentPart, ItemGiven
-from gateway.doors.realtime.settings import RATE_HZ
-from gateway.media.audio_out import SAMPLE_BYTES, to_base64
+from gateway.media.audio_out import to_base64
+from gateway.media.live_audio import LiveFormat, recoded
 
 MOST_ID_CHARS = 128
 MOST_CONTENTS = 256
@@ -27,8 +27,9 @@ MOST_CONTENTS = 256
 _ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
 
 
-def read_item(given: ItemGiven) -> ConversationItem:
-    """An item that a client writes; its id is empty if it brings none.
+def read_item(given: ItemGiven, sent: LiveFormat) -> ConversationItem:
+    """An item that a client writes, its audio in the format in which it is `sent`; its id is empty
+    if it brings none.
 
     Raises `InvalidArgument` and `NotImplementedYet` with the field.
     """
@@ -51,19 +52,21 @@ def read_item(given: ItemGiven) -> ConversationItem:
         )
     role = _ROLES[given.role]
     contents = tuple(
-        _content(part, role, f"item.content[{index}]") for index, part in enumerate(given.content)
+        _content(part, role, sent, f"item.content[{index}]")
+        for index, part in enumerate(given.content)
     )
     if not contents:
         raise InvalidArgument("item.content: is empty", field="item.content")
     return ConversationItem(given.id or "", role, contents)
 
 
-def _content(part: ContentPart, role: Role, field: str) -> Content:
+def _content(part: ContentPart, role: Role, sent: LiveFormat, field: str) -> Content:
     match role, part.type:
         case (("user" | "system"), "input_text"):
             return WrittenContent(part.text or "")
         case "user", "input_audio":
-            return RecordedContent(pcm16_from_base64(part.audio or "", f"{field}.audio"), RATE_HZ)
+            pcm16 = pcm16_from_base64(part.audio or "", sent, f"{field}.audio")
+            return RecordedContent(pcm16, sent.rate_hz)
         case "assistant", ("output_text" | "text"):
             return WrittenContent(part.text or "")
         case "assistant", ("output_audio" | "audio"):
@@ -73,21 +76,26 @@ def _content(part: ContentPart, role: Role, field: str) -> Content:
     )
 
 
-def pcm16_from_base64(audio: str, field: str) -> bytes:
-    """Samples. Raises `InvalidArgument` for what is no base64, or no whole samples."""
+def pcm16_from_base64(audio: str, sent: LiveFormat, field: str) -> bytes:
+    """16-bit samples of audio in that format.
+
+    Raises `InvalidArgument` for what is no base64, or no whole samples.
+    """
     try:
         data = pybase64.b64decode(audio, validate=True)
     except (binascii.Error, ValueError) as error:
         raise InvalidArgument(f"{field}: is not base64: {error}", field=field) from None
-    if len(data) % SAMPLE_BYTES:
+    if len(data) % sent.sample_bytes:
         raise InvalidArgument(
             f"{field}: has {len(data)} bytes, and 16-bit samples have two each", field=field
         )
-    return data
+    return sent.pcm16(data)
 
 
-def item_json(item: ConversationItem, *, status: str = "", audio: bool = False) -> dict[str, Any]:
-    """An item as events tell it; its recordings only if `audio` is asked for."""
+def item_json(
+    item: ConversationItem, *, status: str = "", audio: LiveFormat | None = None
+) -> dict[str, Any]:
+    """An item as events tell it; its recordings only if their format is given, in `audio`."""
     return {
         "id": item.id,
         "object": "realtime.item",
@@ -103,15 +111,17 @@ def part_json(item: ConversationItem) -> dict[str, Any]:
     (content,) = item.contents
     if isinstance(content, SpokenContent):
         return {"type": "audio", "transcript": content.transcript}
-    return _content_json(content, "user", audio=False) | {"type": "text"}
+    return _content_json(content, "user", audio=None) | {"type": "text"}
 
 
-def _content_json(content: Content, role: Role, *, audio: bool) -> dict[str, Any]:
+def _content_json(content: Content, role: Role, *, audio: LiveFormat | None) -> dict[str, Any]:
     match content:
         case WrittenContent(text):
             return {"type": "output_text" if role == "assistant" else "input_text", "text": text}
         case SpokenContent(transcript):
             return {"type": "output_audio", "transcript": transcript}
-        case RecordedContent(pcm16):
-            told: dict[str, Any] = {"type": "input_audio", "transcript": None}
-            return told | {"audio": to_base64(pcm16)} if audio else told
+        case RecordedContent(pcm16, rate_hz, transcript):
+            told: dict[str, Any] = {"type": "input_audio", "transcript": transcript}
+            if audio is None:
+                return told
+            return told | {"audio": to_base64(recoded(pcm16, rate_hz, audio))}

@@ -8,7 +8,7 @@ from antiphon.errors import AntiphonError
 from gateway.calls.events import SegmentUsage
 from gateway.conversations.events import Response
 from gateway.doors.realtime.item_json import item_json
-from gateway.doors.realtime.settings import PCM, max_tokens_json, modalities_json
+from gateway.doors.realtime.settings import format_json, max_tokens_json, modalities_json
 
 
 def response_json(response: Response, conversation_id: str) -> dict[str, Any]:
@@ -23,7 +23,9 @@ def response_json(response: Response, conversation_id: str) -> dict[str, Any]:
         "conversation_id": conversation_id if response.in_conversation else None,
         "output_modalities": modalities_json(settings),
         "max_output_tokens": max_tokens_json(settings),
-        "audio": {"output": {"format": PCM, "voice": settings.voice}},
+        "audio": {
+            "output": {"format": format_json(settings.output_format), "voice": settings.voice}
+        },
         "metadata": response.metadata,
         "usage": None if response.usage is None else _usage(response.usage),
     }

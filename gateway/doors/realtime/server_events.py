@@ -13,17 +13,30 @@ from gateway.doors.realtime.errors import error_json
 from gateway.doors.realtime.item_json import item_json, part_json
 from gateway.doors.realtime.response_json import response_json
 from gateway.doors.realtime.settings import session_json
-from gateway.media.audio_out import to_base64, to_pcm16
+from gateway.doors.realtime.transcript_json import transcript_json
+from gateway.media.audio_out import to_base64
+from gateway.media.live_audio import PCM16, LiveEncoder
 
 Json = dict[str, Any]
 
+_WHOLE = frozenset({told.ResponseStatus.COMPLETED, told.ResponseStatus.INCOMPLETE})
+"""How a response ends of which no audio is held back: after a cancellation none may follow."""
+
 
 class ServerEvents:
-    """Translates; it knows only what the API calls the session and the conversation."""
+    """Translates; it knows what the API calls the session and the conversation, and encodes audio.
 
-    def __init__(self) -> None:
+    An item that is retrieved comes without its recordings where these are above
+    `max_retrieved_bytes`.
+    """
+
+    def __init__(self, max_retrieved_bytes: int) -> None:
         self._session_id = f"sess_{uuid.uuid4().hex}"
         self._conversation_id = f"conv_{uuid.uuid4().hex}"
+        self._max_retrieved_bytes = max_retrieved_bytes
+        self._input_format = PCM16
+        # Of the items that are being spoken.
+        self._encoders: dict[str, LiveEncoder] = {}
 
     async def of(self, event: ConversationEvent) -> list[Json]:
         """The API's events for one of the conversation's; recordings are encoded on a thread."""
@@ -31,6 +44,7 @@ class ServerEvents:
             case told.ConversationBegun(settings):
                 return [self._session("session.created", settings)]
             case told.SettingsChanged(settings):
+                self._input_format = settings.input_format
                 return [self._session("session.updated", settings)]
             case told.CommandRefused(error, event_id):
                 return [error_json(error, event_id)]
@@ -56,7 +70,9 @@ class ServerEvents:
                     {"type": "conversation.item.done", **at},
                 ]
             case told.ItemRetrieved(item):
-                whole = await asyncio.to_thread(item_json, item, audio=True)
+                fits = item.size_bytes <= self._max_retrieved_bytes
+                audio = self._input_format if fits else None
+                whole = await asyncio.to_thread(item_json, item, audio=audio)
                 return [{"type": "conversation.item.retrieved", "item": whole}]
             case told.ItemDeleted(item_id):
                 return [{"type": "conversation.item.deleted", "item_id": item_id}]
@@ -64,6 +80,8 @@ class ServerEvents:
                 cut = {"item_id": item_id, "content_index": index}
                 kind = "conversation.item.truncated"
                 return [{"type": kind, **cut, "audio_end_ms": _ms(end_s)}]
+            case told.TranscriptText() | told.TranscriptEnded() | told.TranscriptFailed():
+                return [transcript_json(event)]
             case (
                 told.ResponseCreated()
                 | told.ResponseItemBegun()
@@ -80,16 +98,28 @@ class ServerEvents:
         match event:
             case told.ResponseCreated(response):
                 return [{"type": "response.created", "response": self._response(response)}]
-            case told.ResponseItemBegun():
+            case told.ResponseItemBegun(response, item=item):
+                if response.settings.spoken:
+                    holds = response.settings
+                    made = LiveEncoder(holds.output_format, holds.output_rate_hz)
+                    self._encoders[item.id] = made
                 return _begun(event)
             case told.ResponseText(text=text, spoken=spoken):
                 kind = "output_audio_transcript" if spoken else "output_text"
                 return [{"type": f"response.{kind}.delta", **_at_part(event), "delta": text}]
             case told.ResponseAudio(samples=samples):
-                delta = to_base64(to_pcm16(samples))
-                return [{"type": "response.output_audio.delta", **_at_part(event), "delta": delta}]
-            case told.ResponseItemEnded():
-                return _ended(event)
+                return _audio(_at_part(event), self._encoders[event.item_id].add(samples))
+            case told.ResponseItemEnded(response, index, item):
+                encoder = self._encoders.pop(item.id, None)
+                if encoder is None or response.status not in _WHOLE:
+                    return _ended(event)
+                at_part = {
+                    "response_id": response.id,
+                    "output_index": index,
+                    "item_id": item.id,
+                    "content_index": 0,
+                }
+                return [*_audio(at_part, encoder.finish()), *_ended(event)]
             case told.ResponseEnded(response):
                 return [{"type": "response.done", "response": self._response(response)}]
             case _:
@@ -100,6 +130,12 @@ class ServerEvents:
 
     def _response(self, response: told.Response) -> Json:
         return response_json(response, self._conversation_id)
+
+
+def _audio(at_part: Json, data: bytes) -> list[Json]:
+    if not data:
+        return []
+    return [{"type": "response.output_audio.delta", **at_part, "delta": to_base64(data)}]
 
 
 def _begun(event: told.ResponseItemBegun) -> list[Json]:

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 from msgspec import UNSET
 
-from antiphon.errors import InvalidArgument
-from gateway.conversations.settings import ConversationSettings
+from antiphon.errors import InvalidArgument, told
+from gateway.conversations.settings import ConversationSettings, TranscriptWish
 from gateway.doors.http.voice import voice_name
 from gateway.doors.realtime.client_events import (
     AudioSettings,
     ResponseSettings,
     SampleFormat,
     SessionSettings,
+    TranscriptionSettings,
 )
 from gateway.doors.realtime.turn_settings import read_turns, turns_json
-
-RATE_HZ = 24_000
-"""The only rate of the API's `audio/pcm`."""
-
-PCM = {"type": "audio/pcm", "rate": RATE_HZ}
+from gateway.media.live_audio import LIVE_FORMATS, LiveFormat
 
 
 def updated(holds: ConversationSettings, asked: SessionSettings) -> ConversationSettings:
@@ -63,12 +61,16 @@ def session_json(holds: ConversationSettings, session_id: str) -> dict[str, Any]
         "instructions": holds.instructions,
         "audio": {
             "input": {
-                "format": PCM,
+                "format": format_json(holds.input_format),
                 "noise_reduction": None,
-                "transcription": None,
+                "transcription": _transcription_json(holds),
                 "turn_detection": turns_json(holds.turns),
             },
-            "output": {"format": PCM, "voice": holds.voice, "speed": 1.0},
+            "output": {
+                "format": format_json(holds.output_format),
+                "voice": holds.voice,
+                "speed": 1.0,
+            },
         },
         "tools": [],
         "tool_choice": "auto",
@@ -112,17 +114,43 @@ def _with(
 def _with_audio(
     holds: ConversationSettings, asked: AudioSettings, where: str
 ) -> ConversationSettings:
-    ways: Mapping[str, SampleFormat | None] = {
-        "input": asked.input.format if asked.input else None,
-        "output": asked.output.format if asked.output else None,
-    }
-    for way, given in ways.items():
-        field = f"{where}.audio.{way}.format"
-        if given is not None and (given.type, given.rate or RATE_HZ) != ("audio/pcm", RATE_HZ):
-            raise InvalidArgument(
-                f"{field}: {given.type} is not served; give audio/pcm of {RATE_HZ} Hz",
-                field=field,
-            )
+    if asked.input is not None and asked.input.format is not None:
+        field = f"{where}.audio.input.format"
+        holds = replace(holds, input_format=_format(asked.input.format, field))
+    if asked.input is not None and asked.input.transcription is not UNSET and holds.hears:
+        wish = asked.input.transcription
+        wanted = None if wish is None else TranscriptWish(wish.language or "", wish.prompt or "")
+        holds = replace(holds, transcript=wanted)
+    if asked.output is not None and asked.output.format is not None:
+        field = f"{where}.audio.output.format"
+        holds = replace(holds, output_format=_format(asked.output.format, field))
     if asked.output is None or asked.output.voice is None:
         return holds
     return holds.with_voice(voice_name(asked.output.voice))
+
+
+def format_json(holds: LiveFormat) -> dict[str, Any]:
+    """A format of audio; telephones have one rate, which is not told."""
+    rate = {"rate": holds.rate_hz} if holds.companding is None else {}
+    return {"type": holds.name, **rate}
+
+
+def _transcription_json(holds: ConversationSettings) -> dict[str, Any] | None:
+    """What holds, which is the served model's."""
+    wish = holds.transcript
+    if wish is None:
+        return None
+    told = TranscriptionSettings(holds.model, wish.language or None, wish.prompt)
+    held: dict[str, Any] = msgspec.to_builtins(told)
+    return held
+
+
+def _format(given: SampleFormat, field: str) -> LiveFormat:
+    wanted = LIVE_FORMATS.get(given.type)
+    if wanted is None or (given.rate or wanted.rate_hz) != wanted.rate_hz:
+        known = ", ".join(f"{each.name} of {each.rate_hz} Hz" for each in LIVE_FORMATS.values())
+        rate = f" of {given.rate} Hz" if given.rate is not None else ""
+        raise InvalidArgument(
+            f"{field}: {told(given.type)}{rate} is not served; there are: {known}", field=field
+        )
+    return wanted

@@ -9,14 +9,8 @@ from gateway.calls.events import SegmentFinished, SegmentStarted, SegmentUsage, 
 from gateway.doors.http.audio import AnswerEvent
 from gateway.doors.http.errors import error_json
 from gateway.doors.http.server_sent import server_sent
-from gateway.doors.transcribe.schema import (
-    DurationUsage,
-    InputTokenDetails,
-    TokensUsage,
-    Transcription,
-    TranscriptionDelta,
-    TranscriptionDone,
-)
+from gateway.doors.http.transcription_usage import DurationUsage, transcription_usage
+from gateway.doors.transcribe.schema import Transcription, TranscriptionDelta, TranscriptionDone
 
 UNDETERMINED = "und"
 """ISO 639's code for a language that nobody has told."""
@@ -84,14 +78,3 @@ class TranscriptEvents:
     def fail(self, error: AntiphonError) -> bytes:
         """The last event of an answer that fails."""
         return server_sent(error_json(error))
-
-
-def transcription_usage(usage: SegmentUsage) -> TokensUsage:
-    """Tokens that were read and written."""
-    read, heard = usage.prompt_tokens, usage.prompt_audio_tokens
-    return TokensUsage(
-        input_tokens=read,
-        input_token_details=InputTokenDetails(audio_tokens=heard, text_tokens=read - heard),
-        output_tokens=usage.completion_tokens,
-        total_tokens=read + usage.completion_tokens,
-    )

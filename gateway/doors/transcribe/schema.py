@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import UNSET, UnsetType
 
 from gateway.doors.http.form_body import FormFile
-
-Language = Annotated[str, Meta(max_length=64, pattern=r"^[A-Za-z][A-Za-z -]*$")]
+from gateway.doors.http.language import Language
+from gateway.doors.http.transcription_usage import DurationUsage, TokensUsage
 
 
 class TranscriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -36,32 +34,6 @@ class TranscriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     known_speaker_references: tuple[str, ...] = msgspec.field(
         default=(), name="known_speaker_references[]"
     )
-
-
-class InputTokenDetails(msgspec.Struct, frozen=True):
-    """Of the tokens that were read."""
-
-    audio_tokens: int
-    text_tokens: int
-
-
-def _kind(name: str) -> str:
-    return name.removesuffix("Usage").lower()
-
-
-class TokensUsage(msgspec.Struct, frozen=True, tag_field="type", tag=_kind):
-    """What it cost, in tokens."""
-
-    input_tokens: int
-    input_token_details: InputTokenDetails
-    output_tokens: int
-    total_tokens: int
-
-
-class DurationUsage(msgspec.Struct, frozen=True, tag_field="type", tag=_kind):
-    """What it cost, as seconds of the recording."""
-
-    seconds: float
 
 
 class Transcription(msgspec.Struct, frozen=True):

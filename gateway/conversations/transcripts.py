@@ -1,0 +1,129 @@
+"""What the user says, written down by the model: beside the answers, in sessions of their own.
+
+One at a time, in the order of the recordings, so that they take at most one call and one slot of
+a conversation and an answer never waits for one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from dataclasses import dataclass, replace
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import AntiphonError, Cancelled, NotFound, ResourceExhausted
+from gateway.calls.calls import Calls
+from gateway.calls.events import SegmentFinished, TextProduced
+from gateway.calls.order import Order
+from gateway.calls.transcribing import transcription_order
+from gateway.conversations.events import TranscriptEnded, TranscriptFailed, TranscriptText
+from gateway.conversations.items import ConversationItem, ItemList, RecordedContent
+from gateway.conversations.responses import LogEntry, Logged
+from gateway.conversations.settings import TranscriptWish
+from gateway.conversations.telling import Telling
+from gateway.media.audio_in import Recording
+from gateway.media.audio_out import wav_file
+
+MOST_WAITING = 16
+"""Recordings of one conversation that wait to be written down."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waiting:
+    item_id: str
+    index: int
+    recording: RecordedContent
+    wish: TranscriptWish
+
+
+class Transcripts:
+    """See the head of this file. `close` it at the end."""
+
+    def __init__(
+        self,
+        calls: Calls,
+        config: GatewayConfig,
+        items: ItemList,
+        telling: Telling,
+        logged: Logged,
+    ) -> None:
+        self._calls = calls
+        self._instruction = config.transcribe_instruction
+        self._items = items
+        self._telling = telling
+        self._logged = logged
+        self._waiting: deque[_Waiting] = deque()
+        self._work: asyncio.Task[None] | None = None
+
+    async def close(self) -> None:
+        """Give up what runs and what waits."""
+        self._waiting.clear()
+        if self._work is not None:
+            self._work.cancel()
+            await asyncio.gather(self._work, return_exceptions=True)
+
+    async def begin(self, item: ConversationItem, wish: TranscriptWish) -> None:
+        """Have the recordings of an item written down when it is their turn."""
+        for index, content in enumerate(item.contents):
+            if not isinstance(content, RecordedContent):
+                continue
+            if len(self._waiting) >= MOST_WAITING:
+                error = ResourceExhausted(f"{MOST_WAITING} recordings wait to be written down")
+                await self._telling.tell(TranscriptFailed(item.id, index, error))
+                continue
+            self._waiting.append(_Waiting(item.id, index, content, wish))
+        if self._waiting and (self._work is None or self._work.done()):
+            self._work = asyncio.create_task(self._write_all())
+
+    async def _write_all(self) -> None:
+        try:
+            while self._waiting:
+                await self._write(self._waiting.popleft())
+        except Cancelled:
+            # Nobody is there any more to be told.
+            return
+
+    async def _write(self, wanted: _Waiting) -> None:
+        async def refuse(entry: LogEntry, error: AntiphonError) -> None:
+            entry.status = error.code.name
+            await self._telling.tell(TranscriptFailed(wanted.item_id, wanted.index, error))
+
+        async with self._logged(refuse) as entry:
+            entry.status = "CANCELLED"
+            text: list[str] = []
+            async with self._calls.answer(await self._order(wanted)) as segment:
+                async for event in segment:
+                    entry.note(event)
+                    match event:
+                        case TextProduced(text=piece) if piece:
+                            text.append(piece)
+                            told = TranscriptText(wanted.item_id, wanted.index, piece)
+                            await self._telling.tell(told)
+                        case SegmentFinished(usage=usage):
+                            said = "".join(text)
+                            entry.status = "OK"
+                            self._keep(wanted, said)
+                            end = TranscriptEnded(wanted.item_id, wanted.index, said, usage)
+                            await self._telling.tell(end)
+
+    async def _order(self, wanted: _Waiting) -> Order:
+        pcm16, rate_hz = wanted.recording.pcm16, wanted.recording.rate_hz
+        wav = await asyncio.to_thread(wav_file, pcm16, rate_hz)
+        return transcription_order(
+            Recording(f"items.{wanted.item_id}", wav),
+            self._instruction,
+            language=wanted.wish.language,
+            prompt=wanted.wish.prompt,
+        )
+
+    def _keep(self, wanted: _Waiting, said: str) -> None:
+        """Let the item have its text, if it is still there."""
+        try:
+            item = self._items.get(wanted.item_id)
+        except NotFound:
+            return
+        contents = list(item.contents)
+        content = contents[wanted.index]
+        if isinstance(content, RecordedContent):
+            contents[wanted.index] = replace(content, transcript=said)
+            self._items.replace(replace(item, contents=tuple(contents)))

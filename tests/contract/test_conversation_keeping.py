@@ -1,0 +1,122 @@
+"""What conversations hold is bounded over all of them, given back, and counted."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+from collections.abc import AsyncIterator
+
+import numpy as np
+import pytest
+import pytest_asyncio
+from fake_stages import USUAL, twice
+from gateway_door import Door, open_door
+from realtime_client import Realtime, realtime
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+SECOND_BYTES = 48_000
+SECOND = base64.b64encode(bytes(SECOND_BYTES)).decode()
+HELD = "antiphon_gateway_conversation_bytes"
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def keeping() -> AsyncIterator[Door]:
+    """One whose conversations hold two seconds and a half together, and retrieve one."""
+    limits = {
+        "max_conversation_bytes": 5 * SECOND_BYTES // 2,
+        "max_retrieved_bytes": 3 * SECOND_BYTES // 2,
+    }
+    async with open_door(**limits) as door:
+        yield door
+
+
+async def append(client: Realtime, seconds: int = 1) -> None:
+    for _ in range(seconds):
+        await client.send("input_audio_buffer.append", audio=SECOND)
+
+
+async def commit(client: Realtime) -> str:
+    await client.send("input_audio_buffer.commit")
+    item_id: str = (await client.until("conversation.item.done"))["item"]["id"]
+    return item_id
+
+
+async def test_conversations_share_what_they_may_hold_and_give_it_back(keeping: Door) -> None:
+    assert await keeping.metric(HELD) == 0
+    async with realtime(keeping) as one, realtime(keeping) as other:
+        for client in (one, other):
+            await client.end_turns_itself()
+        await append(one)
+        item_id = await commit(one)
+        await append(one)
+        await one.say("Hi")
+        await append(other)
+        error = (await other.until("error"))["error"]
+        assert error["code"] == "resource_exhausted"
+        assert "max_conversation_bytes" in error["message"]
+        # It goes on, and there is room again when the other lets go of some.
+        await other.say("Hi")
+        await one.send("conversation.item.delete", item_id=item_id)
+        await one.until("conversation.item.deleted")
+        await append(other)
+        await commit(other)
+        assert 2 * SECOND_BYTES < await keeping.metric(HELD) < 3 * SECOND_BYTES
+    if served := keeping.gateway._http.server_state.tasks:
+        await asyncio.wait(served)
+    assert await keeping.metric("antiphon_gateway_conversations") == 0
+    assert await keeping.metric(HELD) == 0
+
+
+async def test_item_that_is_given_counts_as_audio_does(keeping: Door) -> None:
+    part = {"type": "input_audio", "audio": base64.b64encode(bytes(3 * SECOND_BYTES)).decode()}
+    item = {"type": "message", "role": "user", "content": [part]}
+    async with realtime(keeping) as client:
+        await client.send("conversation.item.create", item=item)
+        assert "max_conversation_bytes" in (await client.until("error"))["error"]["message"]
+        await client.say("Still here")
+
+
+async def test_large_item_is_retrieved_without_its_recording(keeping: Door) -> None:
+    async with realtime(keeping) as client:
+        await client.end_turns_itself()
+        for seconds, whole in ((1, True), (2, False)):
+            await append(client, seconds)
+            item_id = await commit(client)
+            await client.send("conversation.item.retrieve", item_id=item_id)
+            item = (await client.until("conversation.item.retrieved"))["item"]
+            (content,) = item["content"]
+            assert content["type"] == "input_audio"
+            assert ("audio" in content) is whole
+            if whole:
+                assert len(base64.b64decode(content["audio"])) == SECOND_BYTES
+            await client.send("conversation.item.delete", item_id=item_id)
+            await client.until("conversation.item.deleted")
+
+
+async def test_conversations_are_counted(door: Door) -> None:
+    names = (
+        'turns_total{api="realtime"}',
+        'responses_total{api="realtime",status="completed"}',
+        'conversation_refusals_total{api="realtime",code="invalid_argument"}',
+        'turn_ttfa_seconds_count{api="realtime"}',
+    )
+
+    async def counted() -> list[float]:
+        return [await door.metric(f"antiphon_gateway_{name}") for name in names]
+
+    for role, script in USUAL.items():
+        door.fakes[role].script = twice(script)
+    before = np.array(await counted())
+    async with realtime(door) as client:
+        await client.end_turns_itself()
+        assert await door.metric("antiphon_gateway_conversations") == 1
+        await append(client)
+        await commit(client)
+        for _ in range(2):
+            # Only the first answers what was spoken.
+            await client.send("response.create")
+            await client.until("response.done")
+        await client.send("conversation.item.create", item={"type": "message", "role": "bell"})
+        await client.until("error")
+        assert (np.array(await counted()) - before).tolist() == [1, 2, 1, 1]
