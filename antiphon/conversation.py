@@ -3,11 +3,13 @@
 Messages travel as JSON in the tensor `messages`; beside them recordings as float32
 mono tensors `audio.0`, `audio.1`, ... at the rate that the stage asks for in
 `Describe`, and images and videos as the bytes of their files, uint8 tensors `image.0`,
-..., `video.0`, .... A part refers to what it shows or plays by index.
+..., `video.0`, .... A part refers to what it shows or plays by index. The functions that may
+be called travel as JSON in the tensor `tools`, which is there if there are any.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from typing import Literal
 
@@ -17,7 +19,10 @@ import numpy as np
 from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import InvalidArgument
 
-Role = Literal["system", "user", "assistant"]
+Role = Literal["system", "user", "assistant", "tool"]
+
+FUNCTION_NAME = re.compile(r"[a-zA-Z0-9_-]{1,64}")
+"""What OpenAI takes as a function's name."""
 
 
 class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
@@ -47,24 +52,72 @@ class VideoPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="vi
 Part = TextPart | AudioPart | ImagePart | VideoPart
 
 
+class ToolCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A function that the assistant calls. `arguments` is the text of a JSON object.
+
+    The client, who answers the call, knows it by its `id`.
+    """
+
+    id: str
+    name: str
+    arguments: str
+
+
 class ConversationMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """One message: who says it and its parts in order."""
+    """One message: who says it and its parts in order.
+
+    Only an assistant's message has `tool_calls`, and only one with the role `tool`, which is what
+    came of a call, the `tool_call_id` of that call.
+    """
 
     role: Role
     parts: tuple[Part, ...]
+    tool_calls: tuple[ToolCall, ...] = ()
+    tool_call_id: str = ""
+
+
+class ToolChoice(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Whether the reply must begin with a call, and how many it may have.
+
+    `forced` is the name of the function that it must call, empty for any; with None it need call
+    none. A reply that is not `parallel` ends behind its first call.
+    """
+
+    forced: str | None = None
+    parallel: bool = True
 
 
 class Conversation(msgspec.Struct, frozen=True):
     """All messages of a request and what their parts refer to.
 
     Recordings are float32 mono vectors; images and videos are whole files, uint8 vectors.
+    `tools` are the functions that the reply may call, each as the JSON text of OpenAI's
+    `{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}`.
     """
 
     messages: tuple[ConversationMessage, ...]
     recordings: tuple[Tensor, ...] = ()
     images: tuple[Tensor, ...] = ()
     videos: tuple[Tensor, ...] = ()
+    tools: tuple[str, ...] = ()
+    tool_choice: ToolChoice = ToolChoice()
 
+
+class _ToolsTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    tools: tuple[str, ...]
+    choice: ToolChoice
+
+
+class _Function(msgspec.Struct, frozen=True):
+    name: str
+
+
+class _Tool(msgspec.Struct, frozen=True):
+    function: _Function
+    type: Literal["function"]
+
+
+TOOLS = "tools"
 
 # Tensor names before the index: the part that refers to one, and its dtype.
 _MEDIA: dict[str, tuple[type[AudioPart | ImagePart | VideoPart], type[np.generic]]] = {
@@ -74,6 +127,30 @@ _MEDIA: dict[str, tuple[type[AudioPart | ImagePart | VideoPart], type[np.generic
 }
 
 _decoder = msgspec.json.Decoder(tuple[ConversationMessage, ...])
+_tools_decoder = msgspec.json.Decoder(_ToolsTensor)
+_tool_decoder = msgspec.json.Decoder(_Tool)
+
+
+def function_names(tools: Sequence[str]) -> tuple[str, ...]:
+    """The names of the functions, see `Conversation.tools`, in their order.
+
+    Raises `InvalidArgument` for one that is none, or has the name of another or a strange one.
+    """
+    names: list[str] = []
+    for index, tool in enumerate(tools):
+        field = f"tools[{index}]"
+        try:
+            name = _tool_decoder.decode(tool).function.name
+        except (msgspec.DecodeError, RecursionError, UnicodeEncodeError) as error:
+            raise InvalidArgument(f"{field}: {error}", field=field) from error
+        if FUNCTION_NAME.fullmatch(name) is None:
+            raise InvalidArgument(
+                f"{field}.function.name: must be 1 to 64 letters, digits, _ or -", field=field
+            )
+        if name in names:
+            raise InvalidArgument(f"{field}.function.name: another has {name}", field=field)
+        names.append(name)
+    return tuple(names)
 
 
 def to_tensors(conversation: Conversation) -> dict[str, Tensor]:
@@ -85,6 +162,9 @@ def to_tensors(conversation: Conversation) -> dict[str, Tensor]:
     for (name, (_, dtype)), items in zip(_MEDIA.items(), media, strict=True):
         for index, item in enumerate(items):
             tensors[f"{name}.{index}"] = np.ascontiguousarray(item, dtype=dtype)
+    if conversation.tools:
+        tools = _ToolsTensor(conversation.tools, conversation.tool_choice)
+        tensors[TOOLS] = np.frombuffer(msgspec.json.encode(tools), dtype=np.uint8)
     return tensors
 
 
@@ -98,11 +178,43 @@ def from_tensors(tensors: Tensors) -> Conversation:
         raise InvalidArgument(f"messages: {error}", field="messages") from error
     media = {name: _items(tensors, name) for name in _MEDIA}
     taken = {"messages", *(f"{name}.{at}" for name in media for at in range(len(media[name])))}
-    if strange := sorted(tensors.keys() - taken):
+    tools = _tools(tensors)
+    if strange := sorted(tensors.keys() - taken - {TOOLS}):
         raise InvalidArgument(f"input: there is no place for {strange[0]}", field="messages")
     for name, items in media.items():
         _check(messages, name, items)
-    return Conversation(messages, media["audio"], media["image"], media["video"])
+    _check_calls(messages)
+    return Conversation(
+        messages, media["audio"], media["image"], media["video"], tools.tools, tools.choice
+    )
+
+
+def _tools(tensors: Tensors) -> _ToolsTensor:
+    """The functions that may be called."""
+    if TOOLS not in tensors:
+        return _ToolsTensor((), ToolChoice())
+    try:
+        tools = _tools_decoder.decode(tensors[TOOLS].tobytes())
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"tools: {error}", field="tools") from error
+    names = function_names(tools.tools)
+    forced = tools.choice.forced
+    if forced and forced not in names:
+        raise InvalidArgument(
+            f"tool_choice: there is no function {forced!r}; there are: {', '.join(names)}",
+            field="tool_choice",
+        )
+    return tools
+
+
+def _check_calls(messages: Sequence[ConversationMessage]) -> None:
+    """Raise for calls that are not an assistant's, and answers to one that are not a tool's."""
+    for index, message in enumerate(messages):
+        path = f"messages[{index}]"
+        if message.tool_calls and message.role != "assistant":
+            raise InvalidArgument(f"{path}: {message.role} calls no tools", field="messages")
+        if message.tool_call_id and message.role != "tool":
+            raise InvalidArgument(f"{path}: {message.role} answers no call", field="messages")
 
 
 def _items(tensors: Tensors, name: str) -> tuple[Tensor, ...]:

@@ -13,14 +13,18 @@ TOKEN_PACE_S = 0.010
 def conversation_edge(consumer: str) -> Edge:
     """`input`, what the client says: see antiphon/conversation.py.
 
-    One chunk carries `messages` (JSON) and, as `audio.0`, `audio.1`, ..., the recordings.
+    One chunk carries `messages` (JSON) and, as `audio.0`, `audio.1`, ..., the recordings;
+    `tools` (JSON) if there are any.
     """
     return Edge(
         "input",
         CLIENT,
         (consumer,),
         "message",
-        (TensorSpec("messages", "uint8", (VARIES,)),),
+        (
+            TensorSpec("messages", "uint8", (VARIES,)),
+            TensorSpec("tools", "uint8", (VARIES,), optional=True),
+        ),
         counted_by="messages",
     )
 
@@ -44,6 +48,24 @@ def text_edge(producer: str) -> Edge:
         ),
         counted_by="ids",
         pace_s=TOKEN_PACE_S,
+    )
+
+
+def tool_calls_edge(producer: str) -> Edge:
+    """`tool_calls`, the functions that the answer calls: see antiphon/wire/tool_calls.py.
+
+    Each leaves whole, when it has ended and is known to be a call of one that there is.
+    """
+    return Edge(
+        "tool_calls",
+        producer,
+        (CLIENT,),
+        "call",
+        (
+            TensorSpec("utf8", "uint8", (VARIES,)),
+            TensorSpec("sizes", "int32", (VARIES, 2)),
+        ),
+        counted_by="sizes",
     )
 
 

@@ -27,6 +27,7 @@ from antiphon.pipelines.edges import (
     conversation_edge,
     frames_edge,
     text_edge,
+    tool_calls_edge,
 )
 from antiphon.pipelines.examples import (
     ExampleSettings,
@@ -102,6 +103,7 @@ PIPELINE = Pipeline(
     edges=(
         conversation_edge(THINKER),
         text_edge(THINKER),
+        tool_calls_edge(THINKER),
         # First chunk: all prompt ids, and what `rotary_positions` needs of the images and videos
         # among them, in their order. Later chunks: the rows, in order, as prefill makes them.
         Edge(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Any
 
 import numpy as np
@@ -51,10 +52,30 @@ def conversation(
 
 def chat_messages(conversation: Conversation) -> list[dict[str, Any]]:
     """The messages of a conversation as chat templates take them."""
-    return [
-        {"role": message.role, "content": [_to_template(part) for part in message.parts]}
-        for message in conversation.messages
-    ]
+    return [_message_to_template(message) for message in conversation.messages]
+
+
+def chat_tools(conversation: Conversation) -> list[dict[str, Any]] | None:
+    """The functions of a conversation as chat templates take them."""
+    return [json.loads(each) for each in conversation.tools] or None
+
+
+def _message_to_template(message: ConversationMessage) -> dict[str, Any]:
+    """A message as OpenAI has it, which chat templates take."""
+    written: dict[str, Any] = {"role": message.role}
+    written["content"] = [_to_template(part) for part in message.parts]
+    if message.tool_call_id:
+        written["tool_call_id"] = message.tool_call_id
+    if message.tool_calls:
+        written["tool_calls"] = [
+            {
+                "id": call.id,
+                "type": "function",
+                "function": {"name": call.name, "arguments": call.arguments},
+            }
+            for call in message.tool_calls
+        ]
+    return written
 
 
 def _to_template(part: Part) -> dict[str, str]:

@@ -11,7 +11,7 @@ import torch
 from transformers import AutoImageProcessor, AutoTokenizer, WhisperFeatureExtractor
 
 from antiphon.conversation import Conversation
-from antiphon.testing.conversations import Pixels, chat_messages
+from antiphon.testing.conversations import Pixels, chat_messages, chat_tools
 
 FRAMES_PER_S = 2.0
 """Of the videos, as told to the processor."""
@@ -86,7 +86,10 @@ class ReferenceInputs:
         `audio_positions` are those of each recording.
         """
         text = self.tokenizer.apply_chat_template(
-            chat_messages(conversation), tokenize=False, add_generation_prompt=True
+            chat_messages(conversation),
+            tools=chat_tools(conversation),
+            tokenize=False,
+            add_generation_prompt=True,
         )
         merge = SimpleNamespace(merge_size=self._merge_size)
         stand_in = SimpleNamespace(

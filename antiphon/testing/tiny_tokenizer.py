@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import dataclasses
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -30,10 +30,8 @@ COMMON_WORDS = (
 # Role names come first: their merges must win, because a role is one token.
 WORDS = ("assistant", "system", "user", *COMMON_WORDS.split("|"))
 
-# AUDIO, IMAGE, VIDEO and FIRST stand for what a family writes there.
-_TEMPLATE = """\
-{%- for message in messages -%}
-{{- '<|im_start|>' + message.role + '\\n' -}}
+# AUDIO, IMAGE and VIDEO stand for what a family writes there.
+_CONTENT = """\
 {%- if message.content is string -%}
 {{- message.content -}}
 {%- else -%}
@@ -49,12 +47,81 @@ _TEMPLATE = """\
 {%- endif -%}
 {%- endfor -%}
 {%- endif -%}
-{{- '<|im_end|>\\n' -}}
-{%- endfor -%}
+"""
+_HEADER = "{{- '<|im_start|>' + message.role + '\\n' -}}\n"
+_END = "{{- '<|im_end|>\\n' -}}\n"
+_TEMPLATE = "{%- for message in messages -%}\n" + _HEADER + _CONTENT + _END + "{%- endfor -%}\n"
+_REPLY = """\
 {%- if add_generation_prompt -%}
 {{- '<|im_start|>assistant\\n' -}}
 {%- endif -%}
 """
+
+# The form that Qwen's models are trained on: the functions within the system message, calls
+# behind what the assistant says, and what came of them as a user's message.
+_WITH_TOOLS = (
+    """\
+{%- if tools -%}
+{{- '<|im_start|>system\\n' -}}
+{%- if messages[0].role == 'system' -%}
+{%- set message = messages[0] -%}
+"""
+    + _CONTENT
+    + """\
+{{- '\\n\\n' -}}
+{%- endif -%}
+{{- '# Tools\\n\\nYou may call one or more functions to assist with the user query.\\n\\n' -}}
+{{- 'You are provided with function signatures within <tools></tools> XML tags:\\n<tools>' -}}
+{%- for tool in tools -%}
+{{- '\\n' + (tool | tojson) -}}
+{%- endfor -%}
+{{- '\\n</tools>\\n\\nFor each function call, return a json object with function name and ' -}}
+{{- 'arguments within <tool_call></tool_call> XML tags:\\n<tool_call>\\n' -}}
+{{- '{"name": <function-name>, "arguments": <args-json-object>}\\n</tool_call>' -}}
+"""
+    + _END
+    + """\
+{%- endif -%}
+{%- for message in messages -%}
+{%- if message.role == 'tool' -%}
+{%- if loop.first or messages[loop.index0 - 1].role != 'tool' -%}
+{{- '<|im_start|>user' -}}
+{%- endif -%}
+{{- '\\n<tool_response>\\n' -}}
+"""
+    + _CONTENT
+    + """\
+{{- '\\n</tool_response>' -}}
+{%- if loop.last or messages[loop.index0 + 1].role != 'tool' -%}
+"""
+    + _END
+    + """\
+{%- endif -%}
+{%- elif not (tools and loop.first and message.role == 'system') -%}
+"""
+    + _HEADER
+    + _CONTENT
+    + """\
+{%- for call in message.tool_calls or [] -%}
+{%- if message.content or not loop.first -%}
+{{- '\\n' -}}
+{%- endif -%}
+{%- set called = call.function or call -%}
+{{- '<tool_call>\\n{"name": "' + called.name + '", "arguments": ' -}}
+{%- if called.arguments is string -%}
+{{- called.arguments -}}
+{%- else -%}
+{{- called.arguments | tojson -}}
+{%- endif -%}
+{{- '}\\n</tool_call>' -}}
+{%- endfor -%}
+"""
+    + _END
+    + """\
+{%- endif -%}
+{%- endfor -%}
+"""
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +130,14 @@ class TokenizerKind:
 
     `special` tokens in their released order; those that `named` tells by role (`audio_token`,
     `vision_bos_token` and so on) are among them. `first_turn` is what the chat template puts
-    before a conversation that does not begin with a system message.
+    before a conversation that does not begin with a system message. Its models call functions if
+    they have `tools`.
     """
 
     special: tuple[str, ...]
     named: Mapping[str, str]
     first_turn: str = ""
+    tools: bool = False
 
     @property
     def chat_template(self) -> str:
@@ -87,13 +156,23 @@ class TokenizerKind:
             return "".join(named[each] for each in parts)
 
         return first + (
-            _TEMPLATE.replace("AUDIO", marked("audio", "audio"))
+            ((_WITH_TOOLS if self.tools else _TEMPLATE) + _REPLY)
+            .replace("AUDIO", marked("audio", "audio"))
             .replace("IMAGE", marked("image", "vision"))
             .replace("VIDEO", marked("video", "vision"))
         )
 
-    def save(self, directory: Path, vocab: dict[str, int], merges: list[tuple[str, str]]) -> Any:
-        """Write a `Qwen2Tokenizer` of these tokens and the family's, and its chat template."""
+    def save(
+        self,
+        directory: Path,
+        vocab: dict[str, int],
+        merges: list[tuple[str, str]],
+        added: Sequence[str] = (),
+    ) -> Any:
+        """Write a `Qwen2Tokenizer` of these tokens and the family's, and its chat template.
+
+        `added` are more tokens that decoding keeps.
+        """
         from transformers import AddedToken, Qwen2Tokenizer
 
         tokenizer = Qwen2Tokenizer(
@@ -107,15 +186,16 @@ class TokenizerKind:
             extra_special_tokens=dict(self.named),
         )
         tokenizer.add_tokens([AddedToken(each, special=True) for each in self.special])
-        tokenizer.add_tokens([AddedToken(each, special=False) for each in PLAIN_ADDED_TOKENS])
+        plain = (*PLAIN_ADDED_TOKENS, *added)
+        tokenizer.add_tokens([AddedToken(each, special=False) for each in plain])
         tokenizer.save_pretrained(directory)
         # Readers older than transformers 5 look for the template in this file.
         update_json(directory / "tokenizer_config.json", {"chat_template": self.chat_template})
         return tokenizer
 
-    def write(self, directory: Path) -> TinyVocabulary:
-        """Write the tokenizer of `WORDS`; return its vocabulary."""
-        tokenizer = self.save(directory, *tiny_vocabulary())
+    def write(self, directory: Path, added: Sequence[str] = ()) -> TinyVocabulary:
+        """Write the tokenizer of `WORDS` and of the `added` tokens; return its vocabulary."""
+        tokenizer = self.save(directory, *tiny_vocabulary(), added)
         tokenizer.backend_tokenizer.model.save(str(directory))
         return TinyVocabulary.of(tokenizer)
 

@@ -2,21 +2,24 @@
 image and video.
 
 Law: for ordinary text the ids equal Hugging Face's, which tokenises the rendered
-template as a whole. What a message says can never become a control id: a special
-token that is spelled in a text is tokenised as the characters that it consists of.
+template as a whole. What a message, a function's description or a call says can never
+become a control id: a control token that is spelled in a text is tokenised as the
+characters that it consists of.
 
-How: text that spells no special token is rendered and tokenised as Hugging Face
-does. Otherwise a mark is put after every character of it that can begin a special
-token, so that in the rendered prompt only the template's own special tokens are
+How: text that spells no control token is rendered and tokenised as Hugging Face
+does. Otherwise a mark is put after every character of it that can begin a control
+token, so that in the rendered prompt only the template's own control tokens are
 whole; the prompt is cut at those, the marks are taken out, and the pieces are
-tokenised with special tokens switched off. The tokeniser itself cuts at special
+tokenised with control tokens switched off. The tokeniser itself cuts at added
 tokens before anything else, so the pieces get the ids that they have in the whole.
+An assistant's own thoughts keep their tags: templates look for them, to leave them out.
 """
 
 from __future__ import annotations
 
+import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +27,10 @@ from jinja2 import TemplateError
 from transformers import PreTrainedTokenizerBase
 
 from antiphon.conversation import AudioPart, ConversationMessage, ImagePart, Part, TextPart
-from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.errors import FailedPrecondition, InvalidArgument, NotImplementedYet
 from antiphon.pipelines.files import REMEDY, read_json
 from services.text.literal import SETTINGS_FILE, LiteralTokenizer, load_tokenizer, untruncated
+from services.text.tool_format import find_tool_format
 
 TEMPLATE_FILE = "chat_template.json"
 
@@ -44,49 +48,95 @@ class ChatTokenizer:
         self._whole = untruncated(tokenizer)
         self._literal = LiteralTokenizer(tokenizer)
         self.bytes_per_id = self._literal.bytes_per_id
-        special = self._literal.special
-        longest_first = sorted(special, key=len, reverse=True)
-        self._any_special = re.compile("|".join(map(re.escape, longest_first)))
+        control = self._literal.control
+        longest_first = sorted(control, key=len, reverse=True)
+        self._any_control = re.compile("|".join(map(re.escape, longest_first)))
         self._first = re.compile(
-            "([" + "".join(re.escape(each) for each in sorted({t[0] for t in special})) + "])"
+            "([" + "".join(re.escape(each) for each in sorted({t[0] for t in control})) + "])"
         )
+        self._tool_format = find_tool_format(self._apply)
 
-    def encode(self, messages: Sequence[ConversationMessage]) -> list[int]:
+    @property
+    def takes_tools(self) -> bool:
+        """Whether the template has a place for functions, and calls in the form known here."""
+        return self._tool_format is not None
+
+    def encode(
+        self, messages: Sequence[ConversationMessage], tools: Sequence[str] = ()
+    ) -> list[int]:
         """Prompt ids up to and including the assistant header that the reply follows.
 
-        Raises `InvalidArgument` for messages that the template refuses.
+        `tools` are those of `Conversation`. Raises `InvalidArgument` for messages that the
+        template refuses, `NotImplementedYet` for functions and calls if it has no place for them.
         """
-        texts = "".join(_text(message) for message in messages)
-        if self._any_special.search(texts) is None:
-            ids: list[int] = self._whole.encode(self._render(messages, marked=False)).ids
+        if self._tool_format is None:
+            check_no_tools(messages, tools)
+        described: list[Any] = [json.loads(each) for each in tools]
+        texts = "".join([*map(_text, messages), *_strings(described), *_called(messages)])
+        if self._any_control.search(texts) is None:
+            ids: list[int] = self._whole.encode(self._render(messages, described, False)).ids
             return ids
         if _MARK in texts:
             raise InvalidArgument("messages: U+FDD0 is not a character", field="messages")
-        return self._encode_pieces(self._render(messages, marked=True))
+        return self._encode_pieces(self._render(messages, described, True))
 
-    def _render(self, messages: Sequence[ConversationMessage], *, marked: bool) -> str:
+    def encode_begun(self, text: str) -> list[int]:
+        """Ids of a beginning of the reply, right behind the header. Control tokens in it count."""
+        return self._encode_pieces(text)
+
+    def _render(
+        self, messages: Sequence[ConversationMessage], tools: list[Any], marked: bool
+    ) -> str:
         """The chat template's text for the messages."""
-        conversation: Any = [
-            {"role": message.role, "content": self._content(message, marked=marked)}
-            for message in messages
-        ]
         try:
-            rendered: Any = self.tokenizer.apply_chat_template(
-                conversation,
-                chat_template=self._template,
-                add_generation_prompt=True,
-                tokenize=False,
+            return self._apply(
+                [self._message(message, marked) for message in messages],
+                self._marked(tools) if marked else tools,
             )
         except TemplateError as error:
             raise InvalidArgument(
                 f"messages: the chat template refuses them: {error}", field="messages"
             ) from error
+
+    def _apply(self, conversation: list[dict[str, Any]], tools: list[Any]) -> str:
+        rendered: Any = self.tokenizer.apply_chat_template(
+            conversation,
+            tools=tools or None,
+            chat_template=self._template,
+            add_generation_prompt=True,
+            tokenize=False,
+        )
         return str(rendered)
+
+    def _message(self, message: ConversationMessage, marked: bool) -> dict[str, Any]:
+        """A message in the template's form, which is OpenAI's."""
+        content = self._content(message, marked=marked)
+        written: dict[str, Any] = {"role": message.role, "content": content}
+        if message.tool_call_id:
+            written["tool_call_id"] = self._words(message.tool_call_id, marked=marked)
+        if self._tool_format is not None and message.tool_calls:
+            calls = [self._tool_format.write(each) for each in message.tool_calls]
+            written["tool_calls"] = self._marked(calls) if marked else calls
+        return written
+
+    def _marked(self, value: Any) -> Any:
+        """The value of JSON with marks in its texts."""
+        if isinstance(value, str):
+            return self._words(value, marked=True)
+        if isinstance(value, list):
+            return [self._marked(each) for each in value]
+        if isinstance(value, dict):
+            return {self._marked(name): self._marked(each) for name, each in value.items()}
+        return value
 
     def _content(self, message: ConversationMessage, *, marked: bool) -> str | list[dict[str, Any]]:
         """A message's content in the template's form: words alone are a string."""
         if all(isinstance(part, TextPart) for part in message.parts):
-            return self._words(_text(message), marked=marked)
+            words = self._words(_text(message), marked=marked)
+            if marked and message.role == "assistant":
+                words = words.replace(f"<{_MARK}think>", "<think>")
+                words = words.replace(f"<{_MARK}/think>", "</think>")
+            return words
         return [self._part(part, marked=marked) for part in message.parts]
 
     def _part(self, part: Part, *, marked: bool) -> dict[str, Any]:
@@ -102,21 +152,21 @@ class ChatTokenizer:
                 return {"type": "video", "video": part.index}
 
     def _words(self, text: str, *, marked: bool) -> str:
-        """The text, with a mark after every character that can begin a special token."""
+        """The text, with a mark after every character that can begin a control token."""
         return self._first.sub(rf"\1{_MARK}", text) if marked else text
 
     def _encode_pieces(self, rendered: str) -> list[int]:
-        """Ids of a rendered prompt in which only the template's special tokens are whole."""
+        """Ids of a rendered prompt in which only the template's control tokens are whole."""
         ids: list[int] = []
         end = 0
-        for match in self._any_special.finditer(rendered):
+        for match in self._any_control.finditer(rendered):
             ids += self._encode_literally(rendered[end : match.start()])
-            ids.append(self._literal.special[match.group()])
+            ids.append(self._literal.control[match.group()])
             end = match.end()
         return ids + self._encode_literally(rendered[end:])
 
     def _encode_literally(self, piece: str) -> list[int]:
-        """Ids of a piece without its marks; no id is a special one."""
+        """Ids of a piece without its marks; no id is a control token's."""
         return self._literal.encode(piece.replace(_MARK, ""), field="messages")
 
 
@@ -138,11 +188,46 @@ def load_chat_tokenizer(model_dir: Path) -> ChatTokenizer:
     return ChatTokenizer(tokenizer, template)
 
 
+def check_no_tools(messages: Sequence[ConversationMessage], tools: Sequence[str]) -> None:
+    """Raise `NotImplementedYet` for functions that may be called or were."""
+    there = "tools" if tools else ""
+    for index, message in enumerate(messages):
+        if message.role == "tool" or message.tool_calls:
+            there = there or f"messages[{index}]"
+    if there:
+        raise NotImplementedYet(
+            f"{there}: this checkpoint's chat template has no place for tools; leave them out",
+            field=there,
+        )
+
+
 def text_bytes(messages: Sequence[ConversationMessage]) -> int:
-    """How many bytes of UTF-8 the words of the messages take."""
-    return sum(len(_text(message).encode()) for message in messages)
+    """How many bytes of UTF-8 the words of the messages take, calls included."""
+    said = (_text(message) for message in messages)
+    return sum(len(each.encode()) for each in (*said, *_called(messages)))
 
 
 def _text(message: ConversationMessage) -> str:
     """All words of a message."""
     return "".join(part.text for part in message.parts if isinstance(part, TextPart))
+
+
+def _called(messages: Sequence[ConversationMessage]) -> Iterator[str]:
+    """All texts of the calls in the messages."""
+    for message in messages:
+        yield message.tool_call_id
+        for call in message.tool_calls:
+            yield from (call.id, call.name, call.arguments)
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """All texts in a value of JSON."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, list):
+        for each in value:
+            yield from _strings(each)
+    elif isinstance(value, dict):
+        for name, each in value.items():
+            yield name
+            yield from _strings(each)

@@ -1,17 +1,21 @@
 """A checkpoint's tokeniser, and how text is tokenised that no one may spell control tokens with.
 
-The tokeniser itself cuts a text at special tokens before anything else. So text that stands
-between two of them has the ids of the whole when it is tokenised by itself, with special tokens
+The tokeniser itself cuts a text at added tokens before anything else. So text that stands
+between two of them has the ids of the whole when it is tokenised by itself, with control tokens
 switched off: what is spelled like one is then tokenised as the characters that it consists of.
+
+Control tokens are the special ones, and those that Qwen's tokenisers add without calling them
+special, because decoding is to keep them: `<tool_call>`, `</tool_response>`, `<think>`.
 """
 
 from __future__ import annotations
 
 import copy
+import re
 from collections.abc import Mapping
 from pathlib import Path
 
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 from transformers import AutoTokenizer, PreTrainedTokenizerBase
 
 from antiphon.errors import FailedPrecondition, InvalidArgument
@@ -24,8 +28,12 @@ MOST_COMPOSED = 3
 """How many times shorter a text can become when it is normalised: Hangul composes 9 bytes to 3."""
 
 
+_TAG = re.compile(r"</?[^<>\s]+>")
+"""What an added token that is not special looks like if it controls something."""
+
+
 class LiteralTokenizer:
-    """Tokenises text as characters; `special` are the ids of special tokens.
+    """Tokenises text as characters; `control` are the ids of control tokens.
 
     Any number of threads may encode. No id stands for more bytes than `bytes_per_id`.
     """
@@ -33,20 +41,29 @@ class LiteralTokenizer:
     def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
         self._literal = untruncated(tokenizer)
         self._literal.encode_special_tokens = True
-        self.special: Mapping[str, int] = {
-            token.content: id_
+        found = {
+            id_: token
             for id_, token in tokenizer.added_tokens_decoder.items()
-            if token.special
+            if token.special or _TAG.fullmatch(token.content)
         }
+        self.control: Mapping[str, int] = {each.content: id_ for id_, each in found.items()}
+        # Only what this tokeniser takes for special ones is switched off.
+        self._literal.add_special_tokens(
+            [
+                AddedToken(each.content, special=True, normalized=each.normalized)
+                for each in found.values()
+                if not each.special
+            ]
+        )
         self.bytes_per_id = _bytes_per_id(tokenizer)
 
     def encode(self, text: str, *, field: str) -> list[int]:
-        """Ids of a text, none of which is a special one.
+        """Ids of a text, none of which is a control token's.
 
         Raises `InvalidArgument` that names the field if the tokeniser makes one nevertheless.
         """
         ids: list[int] = self._literal.encode(text).ids
-        if not set(ids).isdisjoint(self.special.values()):
+        if not set(ids).isdisjoint(self.control.values()):
             raise InvalidArgument(f"{field}: a text spells a control token", field=field)
         return ids
 

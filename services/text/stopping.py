@@ -10,6 +10,8 @@ Laws:
 - With stop strings, an id is spoken once its text is released, and never if its text
   ends after the start of the stop string. An id that ends inside a character ends,
   for this rule, after that character's first byte.
+- Where the reply may call functions, `calls.py` takes the calls out of what the rules above
+  release. An id is spoken once its text belongs to no call, and none from the first call on.
 
 Offsets count characters of the whole text.
 """
@@ -20,17 +22,24 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from antiphon.conversation import ToolCall
 from antiphon.segment import FinishReason
+from services.text.calls import ReplyCalls
 from services.text.detokenizer import Detokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasedText:
-    """What one more id lets go: text to show, ids to speak, and whether it was the last."""
+    """What one more id lets go: text to show, ids to speak, calls, and whether it was the last.
+
+    `speech_finish` is set once, with the last id to speak: that may be before the reply's end.
+    """
 
     text: str
     spoken: tuple[int, ...]
     finish: FinishReason | None
+    speech_finish: FinishReason | None = None
+    calls: tuple[ToolCall, ...] = ()
 
 
 class ReplyText:
@@ -43,6 +52,7 @@ class ReplyText:
         stop_ids: frozenset[int],
         stop_strings: Sequence[str],
         limit: int,
+        calls: ReplyCalls | None = None,
     ) -> None:
         """`limit` is the most ids that may be sampled, at least 1."""
         self.ids: list[int] = []
@@ -50,6 +60,8 @@ class ReplyText:
         self._detokenizer = detokenizer
         self._stop_ids = stop_ids
         self._stop_strings = stop_strings
+        self._calls = calls
+        self._speech_ended = False
         self._released = 0
         self._held = ""
         self._unspoken: deque[tuple[int, int]] = deque()
@@ -101,11 +113,28 @@ class ReplyText:
         """Let the first `count` held characters go, and the ids that end within them."""
         text, self._held = self._held[:count], self._held[count:]
         self._released += count
+        calls: list[ToolCall] = []
+        if self._calls is not None:
+            text, calls = self._calls.take(text, last=finish is not None)
+            if self._calls.complete:
+                finish = FinishReason.STOP
         spoken: list[int] = []
         while self._unspoken and self._may_be_spoken(self._unspoken[0][1]):
             spoken.append(self._unspoken.popleft()[0])
-        return ReleasedText(text, tuple(spoken), finish)
+        return ReleasedText(text, tuple(spoken), finish, self._speech_finish(finish), tuple(calls))
+
+    def _speech_finish(self, finish: FinishReason | None) -> FinishReason | None:
+        """How speech ends with what is released, unless it has ended or goes on."""
+        if self._calls is not None and self._calls.begun:
+            self._unspoken.clear()
+            finish = FinishReason.STOP
+        if self._speech_ended or finish is None:
+            return None
+        self._speech_ended = True
+        return finish
 
     def _may_be_spoken(self, end: int) -> bool:
-        """Whether an id whose text ends at `end` cannot be part of a stop string."""
+        """Whether an id whose text ends at `end` is part of no stop string and no call."""
+        if self._calls is not None:
+            return end <= self._calls.speakable
         return not self._stop_strings or end <= self._released

@@ -159,7 +159,7 @@ class ThinkerEngine:
         segment.generation = SlotGeneration(
             prompt,
             self._intake.start_reply(segment, prompt),
-            row_positions=self._intake.row_positions(prompt.ids),
+            row_positions=self._intake.row_positions(prompt.heard_ids),
             special=self._intake.prompts.special,
             every_row=self._intake.every_row,
         )

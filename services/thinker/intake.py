@@ -11,6 +11,7 @@ from antiphon.conversation import from_tensors
 from antiphon.errors import InvalidArgument
 from antiphon.runtime.engine import InputChunk
 from services.preparation import LARGE_MEDIA_BYTES, Preparations
+from services.text.calls import ReplyCalls
 from services.text.detokenizer import Detokenizer, Vocabulary
 from services.text.logprobs import ReplyLogprobs
 from services.text.stopping import ReplyText
@@ -44,8 +45,8 @@ class PromptIntake:
             raise InvalidArgument(f"the thinker has no input edge {chunk.edge!r}", edge=chunk.edge)
         if chunk.tensors and segment.tensors:
             raise InvalidArgument("input: the conversation comes in one chunk", field="messages")
-        if (messages := chunk.tensors.get("messages")) is not None:
-            self.prompts.check_size(messages.nbytes)
+        texts = [chunk.tensors[name] for name in ("messages", "tools") if name in chunk.tensors]
+        self.prompts.check_size(sum(each.nbytes for each in texts))
         segment.tensors = chunk.tensors or segment.tensors
         segment.input_finished = chunk.segment_finished
 
@@ -62,7 +63,7 @@ class PromptIntake:
         tensors, segment.tensors = segment.tensors, {}
         speaks = segment.wants(PROMPT) or segment.wants(TOKENS)
         make = partial(self._make, tensors, speaks=speaks)
-        text_bytes = tensors["messages"].nbytes if "messages" in tensors else 0
+        text_bytes = sum(tensors[name].nbytes for name in ("messages", "tools") if name in tensors)
         media_bytes = sum(tensor.nbytes for tensor in tensors.values()) - text_bytes
         if self.prompts.patches and any(name.startswith(SEEN) for name in tensors):
             # A small file may have very many pixels.
@@ -85,4 +86,5 @@ class PromptIntake:
             stop_ids=frozenset({self.stop_id}),
             stop_strings=sampling.stop,
             limit=min(sampling.max_tokens, self.prompts.context_limit - prompt.reach),
+            calls=None if prompt.calls is None else ReplyCalls(prompt.calls),
         )

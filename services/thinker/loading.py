@@ -71,14 +71,16 @@ def thinker_facts(
     role: str, model_dir: Path, prompts: PromptFactory, engine: str, media: MediaLimits
 ) -> StageFacts:
     """What `Describe` says of a thinker."""
-    kinds = ("text", *(name for name, most in dataclasses.asdict(media).items() if most))
+    kinds = ["text", *(name for name, most in dataclasses.asdict(media).items() if most)]
+    if prompts.chat.takes_tools:
+        kinds.append("tools")
     return StageFacts(
         model=model_dir.resolve().name,
         checkpoint_fingerprint=fingerprint(model_dir),
         engine=engine,
         default_sampling=default_sampling(model_dir, role, DEFAULT_SAMPLING),
         context_limit=prompts.context_limit,
-        input_kinds=kinds,
+        input_kinds=tuple(kinds),
         input_sample_rate_hz=prompts.audio.sample_rate_hz,
         max_input_audio_s=prompts.audio.max_audio_s,
         max_input_images=media.image,

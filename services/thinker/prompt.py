@@ -15,9 +15,10 @@ import numpy as np
 import numpy.typing as npt
 
 from antiphon.chunk import Tensor
-from antiphon.conversation import Conversation
+from antiphon.conversation import Conversation, function_names
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.pipelines.mrope import rotary_positions
+from services.text.calls import CallRules
 from services.text.chat import ChatTokenizer, text_bytes
 from services.thinker.audio import AudioFeatures, AudioFrontEnd
 from services.thinker.patches import VisualPatches
@@ -67,7 +68,9 @@ class PreparedPrompt:
     the image and video ids show, in their order.
 
     For an engine that takes patches these are here, and, where there are any, the positions
-    `turned` int64 [P, 3] in rotary attention and the one that follows them.
+    `turned` int64 [P, 3] in rotary attention and the one that follows them. `calls` is there if
+    the reply may call functions. The last `begun` ids are a beginning of the reply, not said by
+    anyone: the talker does not get them.
     """
 
     ids: Ids
@@ -76,6 +79,13 @@ class PreparedPrompt:
     patches: Sequence[VisualPatches] = ()
     turned: npt.NDArray[np.int64] | None = None
     following: int = 0
+    calls: CallRules | None = None
+    begun: int = 0
+
+    @property
+    def heard_ids(self) -> Ids:
+        """The ids without the beginning of the reply."""
+        return self.ids[: len(self.ids) - self.begun]
 
     @property
     def shift(self) -> int:
@@ -100,10 +110,10 @@ class PreparedPrompt:
     def tensors(self) -> dict[str, Tensor]:
         """What leaves on the edge `prompt` before anything was computed."""
         if not self.visuals:
-            return {"ids": self.ids}
+            return {"ids": self.heard_ids}
         grids = np.array([each.grid for each in self.visuals], dtype=np.int32)
         steps = np.array([each.step for each in self.visuals], dtype=np.int32)
-        return {"ids": self.ids, "grids": grids, "steps": steps}
+        return {"ids": self.heard_ids, "grids": grids, "steps": steps}
 
 
 class PromptTooLong(InvalidArgument):
@@ -143,7 +153,7 @@ class PromptFactory:
         """The prompt of a conversation; `speaks` if the reply is to be spoken.
 
         Raises `InvalidArgument` naming `messages`, `audio.N`, `image.N` or `video.N`, and
-        `NotImplementedYet` for images and videos where none are taken.
+        `NotImplementedYet` for images, videos and functions where none are taken.
         """
         if not conversation.messages:
             raise InvalidArgument("messages: there are none", field="messages")
@@ -151,12 +161,15 @@ class PromptFactory:
             raise self._too_long(f"{size} bytes of text")
         heard = self._listen(conversation.recordings)
         visuals = self._look(conversation)
-        short = np.asarray(self.chat.encode(conversation.messages), dtype=np.int32)
-        ids = self._expand(short, heard, visuals)
+        short = self.chat.encode(conversation.messages, conversation.tools)
+        calls = _call_rules(conversation)
+        begun = self.chat.encode_begun(calls.begun) if calls and calls.begun else []
+        ids = self._expand(np.asarray([*short, *begun], dtype=np.int32), heard, visuals)
         self._check(ids, len(ids))
         if speaks:
             self.check_spoken(ids)
-        prompt = PreparedPrompt(ids, self.audio.extract(conversation.recordings), visuals)
+        heard_features = self.audio.extract(conversation.recordings)
+        prompt = PreparedPrompt(ids, heard_features, visuals, calls=calls, begun=len(begun))
         return self._cut(prompt, self.patches) if visuals and self.patches else prompt
 
     def _cut(
@@ -236,3 +249,17 @@ class PromptFactory:
             f"positions, which takes at most {self.max_text_bytes} bytes of text; shorten them",
             field="messages",
         )
+
+
+def _call_rules(conversation: Conversation) -> CallRules | None:
+    """What calls the reply may have; None if it is not looked through for any.
+
+    It is if earlier replies have had some, too: the model may imitate them.
+    """
+    choice = conversation.tool_choice
+    names = function_names(conversation.tools)
+    if names and choice.forced is not None:
+        return CallRules.forcing(names, choice.forced, parallel=choice.parallel)
+    if names or any(each.tool_calls or each.role == "tool" for each in conversation.messages):
+        return CallRules(names, parallel=choice.parallel)
+    return None

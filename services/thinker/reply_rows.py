@@ -2,7 +2,8 @@
 
 Laws: the row of an id leaves when it has come and the id may be spoken, in order and once. It
 comes a step after its id, maybe by another way, on which it can be the faster one. The last id of
-a reply has no row; rows of ids that are not to be spoken are nobody's.
+a reply has no row; rows of ids that are not to be spoken are nobody's, those of a call of a
+function among them.
 """
 
 from __future__ import annotations
@@ -29,10 +30,12 @@ class ReplyRows:
     def release(self, release: ReleasedText) -> None:
         """Note how many more ids may be spoken, and whether they are the last."""
         self._spoken += len(release.spoken)
-        self._finish = release.finish
+        self._finish = self._finish or release.speech_finish
 
     def come(self, start: int, rows: Tensor) -> None:
         """Take the rows [n, hidden] of ids `start` to `start + n`. Raises `DataLoss` for a gap."""
+        if self.complete:
+            return
         following = self._left + len(self._waiting)
         if start != following:
             raise DataLoss(f"hidden rows from {start} of the reply on came, {following} is next")

@@ -15,6 +15,7 @@ from antiphon.chunk import Tensor, Tensors
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.wire.logprobs import logprobs_to_tensors
+from antiphon.wire.tool_calls import tool_calls_to_tensors
 from services.isolation import alone
 from services.text.logprobs import ReplyLogprobs
 from services.text.stopping import ReleasedText, ReplyText
@@ -24,6 +25,7 @@ from services.thinker.reply_rows import ReplyRows
 Positions = npt.NDArray[np.intp]
 
 INPUT, PROMPT, TEXT, TOKENS = "input", "prompt", "text", "tokens"
+TOOL_CALLS = "tool_calls"
 
 
 class ReplyAnswer(Protocol):
@@ -55,7 +57,7 @@ class ThinkerSegment(Generic[G]):
 
     With `every_row` the talker reads a row of every position, also of the reply's, and no ids of
     it. `preparation` is the prompt while it is being made. `spoken` counts the ids, or rows, that
-    left on `tokens`; `logprobs` is there if they are asked for.
+    left on `tokens`, and `called` the calls; `logprobs` is there if they are asked for.
     """
 
     key: SegmentKey
@@ -67,6 +69,7 @@ class ThinkerSegment(Generic[G]):
     preparation: Future[PreparedPrompt] | None = None
     generation: G | None = None
     spoken: int = 0
+    called: int = 0
     logprobs: ReplyLogprobs | None = None
 
     @property
@@ -112,10 +115,11 @@ class ThinkerSegment(Generic[G]):
         if self.every_row:
             return Emitted(self.key, PROMPT, int(positions[0]), {"rows": rows}, finish)
         tensors: Tensors = {"rows": rows, "row_positions": positions.astype(np.int32)}
-        return Emitted(self.key, PROMPT, len(generation.prompt.ids), tensors, finish)
+        return Emitted(self.key, PROMPT, len(generation.prompt.heard_ids), tensors, finish)
 
     def emit_reply(self, generation: G, release: ReleasedText) -> Iterator[EngineEvent]:
-        """The latest id with the text that it completes, and the ids that may be spoken now."""
+        """The latest id with the text that it completes, the ids that may be spoken now, and the
+        calls that have ended."""
         reply = generation.reply
         if self.wants(TEXT):
             tensors: Tensors = {
@@ -125,12 +129,16 @@ class ThinkerSegment(Generic[G]):
             if self.logprobs is not None:
                 tensors = {**tensors, **logprobs_to_tensors(self.logprobs.release(release.text))}
             yield Emitted(self.key, TEXT, len(reply.ids) - 1, tensors, release.finish)
-        if self.wants(TOKENS) and not self.every_row and (release.spoken or release.finish):
+        if self.wants(TOKENS) and not self.every_row and (release.spoken or release.speech_finish):
             spoken: Tensors = {}
             if release.spoken:
                 spoken = {"ids": np.array(release.spoken, dtype=np.int32)}
-            yield Emitted(self.key, TOKENS, self.spoken, spoken, release.finish)
+            yield Emitted(self.key, TOKENS, self.spoken, spoken, release.speech_finish)
             self.spoken += len(release.spoken)
+        if self.wants(TOOL_CALLS) and (release.calls or release.finish):
+            calls = tool_calls_to_tensors(release.calls)
+            yield Emitted(self.key, TOOL_CALLS, self.called, calls, release.finish)
+            self.called += len(release.calls)
 
     def emit_reply_rows(self, rows: ReplyRows) -> Iterator[EngineEvent]:
         """The rows of the reply that may leave now."""

@@ -8,7 +8,9 @@ in for the released one wherever no one listens to the result.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from antiphon.testing.qwen3_omni.tiny_config import VOICES, make_config
 from antiphon.testing.qwen3_omni.tiny_shape import OTHER, SMALL, TinyShape
@@ -20,21 +22,33 @@ __all__ = ["COMMAND", "OTHER", "SMALL", "VOICES", "TinyShape", "build_tiny_check
 PRESETS = {"small": SMALL, "other": OTHER}
 
 
-def build_tiny_checkpoint(directory: Path, shape: TinyShape = SMALL, seed: int = 0) -> None:
+def build_tiny_checkpoint(
+    directory: Path,
+    shape: TinyShape = SMALL,
+    seed: int = 0,
+    *,
+    added: Sequence[str] = (),
+    edit: Callable[[Any, Mapping[str, int]], None] | None = None,
+) -> None:
     """Write a checkpoint into `directory`, which is made if it is missing.
 
-    The same shape and seed give the same weights. Raises `FailedPrecondition` if the
-    directory holds something already.
+    The same shape and seed give the same weights. The tokenizer gets those of the `added` tokens
+    that it has not, and `edit` is given the model and the ids by token. Raises
+    `FailedPrecondition` if the directory holds something already.
     """
+    import torch
     from transformers import Qwen3OmniMoeForConditionalGeneration
 
     from antiphon.testing.qwen3_omni.tiny_weights import fill_weights
 
     make_directory(directory)
-    vocabulary = TOKENIZER.write(directory)
+    vocabulary = TOKENIZER.write(directory, added)
     PREPROCESSOR.write(directory)
     model = Qwen3OmniMoeForConditionalGeneration(make_config(shape, vocabulary))
     fill_weights(model, shape, vocabulary.spoken(raw_bytes=shape.raw_bytes), seed)
+    if edit is not None:
+        with torch.no_grad():
+            edit(model, vocabulary.ids)
     save_model(model, directory, vocabulary)
 
 

@@ -35,7 +35,7 @@ NAMED_TOKENS = {
     "vision_eos_token": "<|vision_end|>",
 }
 
-TOKENIZER = TokenizerKind(SPECIAL_TOKENS, NAMED_TOKENS)
+TOKENIZER = TokenizerKind(SPECIAL_TOKENS, NAMED_TOKENS, tools=True)
 
 PREPROCESSOR = TinyPreprocessor(
     "Qwen3OmniMoeProcessor",

@@ -161,7 +161,7 @@ class VllmThinkerEngine:
         """Let the prompt's ids go, and hand it to vLLM."""
         short = self._check.short_ids(prompt)
         reply = self._intake.start_reply(segment, prompt)
-        positions = self._intake.row_positions(prompt.ids)
+        positions = self._intake.row_positions(prompt.heard_ids)
         number = next(self._numbers)
         generation = VllmGeneration(number, prompt, reply, positions, rows_due=0)
         segment.generation = generation

@@ -247,7 +247,7 @@ def test_facts_describe_the_checkpoint(small_dir: Path, small_stage: LoadedStage
     facts = small_stage.facts
     assert facts.model == small_dir.name
     assert facts.engine == "torch"
-    assert facts.input_kinds == ("text", "audio")
+    assert facts.input_kinds == ("text", "audio", "tools")
     assert facts.input_sample_rate_hz == 16000
     assert facts.context_limit == 32768
     assert facts.max_input_audio_s == 1800.0

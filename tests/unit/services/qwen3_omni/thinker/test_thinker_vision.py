@@ -215,7 +215,7 @@ def test_images_are_refused_when_the_template_has_no_place_for_them(
 
 
 def test_torch_engine_says_who_sees(small_stage: LoadedStage) -> None:
-    assert small_stage.facts.input_kinds == ("text", "audio")
+    assert small_stage.facts.input_kinds == ("text", "audio", "tools")
     assert (small_stage.facts.max_input_images, small_stage.facts.max_input_videos) == (0, 0)
     out = run_segment(small_stage.engine, *segment(conversation(("user", png(32, 32)))))
     assert out.failed is not None

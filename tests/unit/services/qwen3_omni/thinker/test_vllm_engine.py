@@ -364,7 +364,7 @@ def test_stage_takes_what_its_arguments_leave(directory: Path, torch_engine: Eng
     stage = load(directory, config)
     assert isinstance(stage.engine, DetachedEngine)
     try:
-        assert stage.facts.input_kinds == ("text", "image")
+        assert stage.facts.input_kinds == ("text", "image", "tools")
         assert (stage.facts.max_input_images, stage.facts.max_input_videos) == (1, 0)
         picture = png(64, 64)
         seen = run_segment(stage.engine, *segment(conversation(("user", [picture, "What?"]))))

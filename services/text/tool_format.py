@@ -1,0 +1,66 @@
+"""How a chat template writes calls of functions, found out by trying it.
+
+Only one form is known here, that of Qwen's and Hermes' models: a JSON object with `name` and
+`arguments` between `<tool_call>` and `</tool_call>`. Templates differ in how they take the
+arguments of earlier calls. Where one takes text, it gets it as it came, so that the prompt has
+the very characters that the model wrote; one that would quote text gets the object.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+from jinja2 import TemplateError
+
+from antiphon.conversation import ToolCall
+from antiphon.errors import InvalidArgument
+
+OPEN, CLOSE = "<tool_call>", "</tool_call>"
+
+Apply = Callable[[list[dict[str, Any]], list[Any]], str]
+"""Renders messages and functions with a template."""
+
+
+@dataclass(frozen=True, slots=True)
+class ToolFormat:
+    """How a template takes calls."""
+
+    arguments_as_text: bool
+
+    def write(self, call: ToolCall) -> dict[str, Any]:
+        """A call as the template takes it. Raises `InvalidArgument` for arguments of no form."""
+        arguments: Any = call.arguments
+        if not self.arguments_as_text:
+            try:
+                arguments = json.loads(arguments)
+            except (ValueError, RecursionError) as error:
+                raise InvalidArgument(
+                    f"messages: the arguments of a call of {call.name} are no JSON: {error}",
+                    field="messages",
+                ) from error
+        function = {"name": call.name, "arguments": arguments}
+        return {"id": call.id, "type": "function", "function": function}
+
+
+def find_tool_format(apply: Apply) -> ToolFormat | None:
+    """How a template takes calls; None if it has no place for them or writes them otherwise."""
+    function = {"name": "tried", "description": "a trial", "parameters": {"type": "object"}}
+    tools = [{"type": "function", "function": function}]
+    call = ToolCall("trial", "tried", '{"to": "see"}')
+    for form in (ToolFormat(arguments_as_text=True), ToolFormat(arguments_as_text=False)):
+        messages: list[dict[str, Any]] = [
+            {"role": "user", "content": "Try it."},
+            {"role": "assistant", "content": "", "tool_calls": [form.write(call)]},
+            {"role": "tool", "tool_call_id": "trial", "content": "it was tried"},
+        ]
+        try:
+            rendered = apply(messages, tools)
+        except (TemplateError, TypeError, ValueError):
+            continue
+        written = f'{OPEN}\n{{"name": "tried", "arguments": {call.arguments}}}\n{CLOSE}'
+        if all(each in rendered for each in ("a trial", written, "it was tried")):
+            return form
+    return None
