@@ -16,6 +16,7 @@ if TYPE_CHECKING:
         AudioDelta,
         Event,
         Finished,
+        FunctionCallDelta,
         ImageDelta,
         MadeImage,
         ModelInfo,
@@ -29,6 +30,7 @@ if TYPE_CHECKING:
     from antiphon.client.request import GenerateOptions, Image, Message, Video
     from antiphon.client.retrying import Retry
     from antiphon.client.sync import Client, Generation
+    from antiphon.client.tools import Function, FunctionCall
     from antiphon.errors import (
         AntiphonError,
         Cancelled,
@@ -64,6 +66,9 @@ _MODULES = {
     "FailedPrecondition": "antiphon.errors",
     "FinishReason": "antiphon.segment",
     "Finished": "antiphon.client.events",
+    "Function": "antiphon.client.tools",
+    "FunctionCall": "antiphon.client.tools",
+    "FunctionCallDelta": "antiphon.client.events",
     "GenerateOptions": "antiphon.client.request",
     "Generation": "antiphon.client.sync",
     "Image": "antiphon.client.request",
@@ -107,6 +112,9 @@ __all__ = (
     "FailedPrecondition",
     "FinishReason",
     "Finished",
+    "Function",
+    "FunctionCall",
+    "FunctionCallDelta",
     "GenerateOptions",
     "Generation",
     "Image",

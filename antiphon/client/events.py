@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from antiphon.client.brief import brief
+from antiphon.client.tools import FunctionCall, call_from_proto
 from antiphon.errors import DataLoss
 from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
@@ -123,6 +124,14 @@ class ImageDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionCallDelta:
+    """Whole calls of functions; the first is number `first` of the answer, from 0."""
+
+    first: int
+    calls: tuple[FunctionCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class Usage:
     """What a request cost: tokens, codec frames of audio, and positions of images."""
 
@@ -160,7 +169,7 @@ class Finished:
     reports: Mapping[str, StageReport]
 
 
-Event = TextDelta | AudioDelta | ImageDelta | Finished
+Event = TextDelta | AudioDelta | ImageDelta | FunctionCallDelta | Finished
 
 
 def server_info_from_proto(proto: speech_pb2.GetServerInfoResponse) -> ServerInfo:
@@ -214,6 +223,11 @@ def audio_from_proto(proto: speech_pb2.AudioDelta) -> AudioDelta:
 def image_from_proto(proto: speech_pb2.ImageDelta) -> ImageDelta:
     """The value of an image event."""
     return ImageDelta(tuple(MadeImage(each.file, each.media_type) for each in proto.images))
+
+
+def calls_from_proto(proto: speech_pb2.FunctionCallDelta) -> FunctionCallDelta:
+    """The value of an event with calls."""
+    return FunctionCallDelta(proto.first, tuple(map(call_from_proto, proto.calls)))
 
 
 def finished_from_proto(proto: speech_pb2.GenerateFinished) -> Finished:

@@ -15,16 +15,19 @@ from antiphon.client.events import (
     AudioDelta,
     Event,
     Finished,
+    FunctionCallDelta,
     ImageDelta,
     MadeImage,
     StageReport,
     TextDelta,
     Usage,
     audio_from_proto,
+    calls_from_proto,
     finished_from_proto,
     image_from_proto,
     text_from_proto,
 )
+from antiphon.client.tools import FunctionCall
 from antiphon.errors import DataLoss, FailedPrecondition
 from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
@@ -50,6 +53,7 @@ class Reply:
     reports: dict[str, StageReport]
     logprobs: tuple[TokenLogprob, ...] = ()
     images: tuple[MadeImage, ...] = ()
+    calls: tuple[FunctionCall, ...] = ()
 
     def __repr__(self) -> str:
         return brief(self)
@@ -83,6 +87,7 @@ def join_events(events: Iterable[Event], sample_rate_hz: int) -> Reply:
     logprobs: list[TokenLogprob] = []
     audio: list[bytes] = []
     images: list[MadeImage] = []
+    calls: list[FunctionCall] = []
     finished = None
     for event in events:
         match event:
@@ -93,6 +98,8 @@ def join_events(events: Iterable[Event], sample_rate_hz: int) -> Reply:
                 audio.append(event.pcm16)
             case ImageDelta():
                 images += event.images
+            case FunctionCallDelta():
+                calls += event.calls
             case Finished():
                 finished = event
     if finished is None:
@@ -106,6 +113,7 @@ def join_events(events: Iterable[Event], sample_rate_hz: int) -> Reply:
         reports=dict(finished.reports),
         logprobs=tuple(logprobs),
         images=tuple(images),
+        calls=tuple(calls),
     )
 
 
@@ -162,6 +170,8 @@ class EventReader:
             return self._read_audio(audio_from_proto(message.audio))
         if message.HasField("image"):
             return image_from_proto(message.image)
+        if message.HasField("calls"):
+            return calls_from_proto(message.calls)
         finished = finished_from_proto(message.finished)
         self._finished = True
         return finished

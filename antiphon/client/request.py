@@ -10,6 +10,14 @@ from typing import Literal, TypedDict
 
 from antiphon.client.brief import brief
 from antiphon.client.checks import file_bytes, listed, named, of_type, unicode_text, wrong_type
+from antiphon.client.tools import (
+    Function,
+    FunctionCall,
+    FunctionChoice,
+    call_to_proto,
+    choice_to_proto,
+    functions_to_proto,
+)
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
 from antiphon.v1 import session_pb2, speech_pb2
@@ -21,7 +29,7 @@ from antiphon.wire.convert import (
 )
 
 OptionInput = str | float | bytes | PathLike[str]
-Role = Literal["system", "user", "assistant"]
+Role = Literal["system", "user", "assistant", "tool"]
 Modality = Literal["text", "image", "audio"]
 
 DEFAULT_TIMEOUT_S = 600.0
@@ -61,6 +69,8 @@ class Message:
 
     role: Role
     parts: tuple[Part, ...]
+    calls: tuple[FunctionCall, ...] = ()
+    call_id: str = ""
 
     def __repr__(self) -> str:
         return brief(self)
@@ -76,9 +86,14 @@ class Message:
         return cls("user", parts)
 
     @classmethod
-    def assistant(cls, *parts: Part) -> Message:
-        """What the model said before."""
-        return cls("assistant", parts)
+    def assistant(cls, *parts: Part, calls: Sequence[FunctionCall] = ()) -> Message:
+        """What the model said before, and the functions that it called."""
+        return cls("assistant", parts, tuple(calls))
+
+    @classmethod
+    def tool(cls, call: FunctionCall, *parts: Part) -> Message:
+        """What came of a call."""
+        return cls("tool", parts, (), call.id)
 
 
 class GenerateOptions(TypedDict, total=False):
@@ -94,6 +109,9 @@ class GenerateOptions(TypedDict, total=False):
     `delivery` and `chunk_policy` say how output is cut. `include_ids` adds token
     ids, codec frames and float samples to the events. `top_logprobs` (0 to 20) adds how
     likely each token of the text was, and so many of the likeliest in its place.
+    `functions` may be called by a model whose `ModelInfo.input_kinds` has "tools"; the
+    `function_choice` ("auto" by default) says whether, and without `parallel_calls` the answer
+    ends behind its first call.
     """
 
     model: str
@@ -110,6 +128,9 @@ class GenerateOptions(TypedDict, total=False):
     delivery: Delivery | None
     chunk_policy: ChunkPolicy | None
     include_ids: bool
+    functions: Sequence[Function]
+    function_choice: FunctionChoice
+    parallel_calls: bool
 
 
 def generate_request(
@@ -129,6 +150,9 @@ def generate_request(
     delivery: Delivery | None = None,
     chunk_policy: ChunkPolicy | None = None,
     include_ids: bool = False,
+    functions: Sequence[Function] = (),
+    function_choice: FunctionChoice = "auto",
+    parallel_calls: bool = True,
 ) -> speech_pb2.GenerateRequest:
     """The message of a `Generate` call; a `str` is one user message.
 
@@ -160,6 +184,8 @@ def generate_request(
         delivery=session_pb2.DELIVERY_UNSPECIFIED if how is None else delivery_to_proto(how),
         chunk_policy=None if chunk_policy is None else _policy_to_proto(chunk_policy),
         include_ids=of_type("include_ids", include_ids, bool),
+        functions=functions_to_proto(functions),
+        function_choice=choice_to_proto(function_choice, parallel=parallel_calls),
     )
 
 
@@ -213,7 +239,14 @@ def _message_to_proto(index: int, message: Message) -> speech_pb2.Message:
     parts = [
         _part_to_proto(f"{path}.parts[{number}]", part) for number, part in enumerate(message.parts)
     ]
-    return speech_pb2.Message(role=unicode_text(f"{path}.role", message.role), parts=parts)
+    called = listed(f"{path}.calls", message.calls, FunctionCall)
+    calls = [call_to_proto(f"{path}.calls[{number}]", each) for number, each in enumerate(called)]
+    return speech_pb2.Message(
+        role=unicode_text(f"{path}.role", message.role),
+        parts=parts,
+        calls=calls,
+        call_id=unicode_text(f"{path}.call_id", message.call_id),
+    )
 
 
 def _part_to_proto(field: str, part: Part) -> speech_pb2.Part:

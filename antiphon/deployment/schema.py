@@ -182,6 +182,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # What the model is asked with a recording of which the text is wanted; the language, and what
     # else the client tells of it, follow.
     transcribe_instruction: Instruction = "Transcribe the audio into text."
+    # Functions that a request may offer to the model, and the bytes of one with its schema.
+    max_tools: Positive = 128
+    max_tool_bytes: Bytes = 64 << 10
     # Answers that one chat may ask for (`n`); each takes a call of its own.
     max_choices: Positive = 8
     # How long a chat may refer to what it was answered in speech by the id of the audio, and the

@@ -70,7 +70,7 @@ class ModelInfo(google.protobuf.message.Message):
     def voices(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
     @property
     def input_kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
-        """"text", "audio", "image", "video" """
+        """"text", "audio", "image", "video", "tools" """
 
     @property
     def output_kinds(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]: ...
@@ -108,19 +108,82 @@ class Message(google.protobuf.message.Message):
 
     ROLE_FIELD_NUMBER: builtins.int
     PARTS_FIELD_NUMBER: builtins.int
+    CALLS_FIELD_NUMBER: builtins.int
+    CALL_ID_FIELD_NUMBER: builtins.int
     role: builtins.str
-    """"system", "user" or "assistant"."""
+    """"system", "user", "assistant", or "tool" for what came of a call."""
+    call_id: builtins.str
+    """With the role "tool": the id of the call."""
     @property
-    def parts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Part]: ...
+    def parts(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Part]:
+        """May be empty if an assistant calls functions, and with the role "tool"."""
+
+    @property
+    def calls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FunctionCall]:
+        """What the assistant called."""
+
     def __init__(
         self,
         *,
         role: builtins.str = ...,
         parts: collections.abc.Iterable[global___Part] | None = ...,
+        calls: collections.abc.Iterable[global___FunctionCall] | None = ...,
+        call_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["parts", b"parts", "role", b"role"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "calls", b"calls", "parts", b"parts", "role", b"role"]) -> None: ...
 
 global___Message = Message
+
+@typing.final
+class FunctionCall(google.protobuf.message.Message):
+    """A call of a function."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ID_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    ARGUMENTS_FIELD_NUMBER: builtins.int
+    id: builtins.str
+    """What the call is known by; unique."""
+    name: builtins.str
+    arguments: builtins.str
+    """A JSON object."""
+    def __init__(
+        self,
+        *,
+        id: builtins.str = ...,
+        name: builtins.str = ...,
+        arguments: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["arguments", b"arguments", "id", b"id", "name", b"name"]) -> None: ...
+
+global___FunctionCall = FunctionCall
+
+@typing.final
+class FunctionChoice(google.protobuf.message.Message):
+    """Whether functions are called, and how many."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    MODE_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    ONE_CALL_FIELD_NUMBER: builtins.int
+    mode: builtins.str
+    """"auto" (as when empty), "none" or "required"."""
+    name: builtins.str
+    """With "required": the function that must be called; empty: any."""
+    one_call: builtins.bool
+    """The answer ends behind its first call."""
+    def __init__(
+        self,
+        *,
+        mode: builtins.str = ...,
+        name: builtins.str = ...,
+        one_call: builtins.bool = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["mode", b"mode", "name", b"name", "one_call", b"one_call"]) -> None: ...
+
+global___FunctionChoice = FunctionChoice
 
 @typing.final
 class Part(google.protobuf.message.Message):
@@ -254,6 +317,8 @@ class GenerateRequest(google.protobuf.message.Message):
     CHUNK_POLICY_FIELD_NUMBER: builtins.int
     INCLUDE_IDS_FIELD_NUMBER: builtins.int
     OPTIONS_FIELD_NUMBER: builtins.int
+    FUNCTIONS_FIELD_NUMBER: builtins.int
+    FUNCTION_CHOICE_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Empty: the server's only model."""
     voice: builtins.str
@@ -278,6 +343,14 @@ class GenerateRequest(google.protobuf.message.Message):
     def options(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, global___OptionInput]:
         """Options of the model by name, as `ModelInfo.options` describes them."""
 
+    @property
+    def functions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Functions that the answer may call, where `ModelInfo.input_kinds` has "tools": each a JSON
+        object with `name`, and perhaps `description` and `parameters` (a JSON schema).
+        """
+
+    @property
+    def function_choice(self) -> global___FunctionChoice: ...
     def __init__(
         self,
         *,
@@ -290,9 +363,11 @@ class GenerateRequest(google.protobuf.message.Message):
         chunk_policy: antiphon.v1.session_pb2.ChunkPolicy | None = ...,
         include_ids: builtins.bool = ...,
         options: collections.abc.Mapping[builtins.str, global___OptionInput] | None = ...,
+        functions: collections.abc.Iterable[builtins.str] | None = ...,
+        function_choice: global___FunctionChoice | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "delivery", b"delivery", "include_ids", b"include_ids", "messages", b"messages", "modalities", b"modalities", "model", b"model", "options", b"options", "sampling", b"sampling", "voice", b"voice"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "function_choice", b"function_choice"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "delivery", b"delivery", "function_choice", b"function_choice", "functions", b"functions", "include_ids", b"include_ids", "messages", b"messages", "modalities", b"modalities", "model", b"model", "options", b"options", "sampling", b"sampling", "voice", b"voice"]) -> None: ...
 
 global___GenerateRequest = GenerateRequest
 
@@ -334,6 +409,7 @@ class GenerateResponse(google.protobuf.message.Message):
     FINISHED_FIELD_NUMBER: builtins.int
     ERROR_FIELD_NUMBER: builtins.int
     IMAGE_FIELD_NUMBER: builtins.int
+    CALLS_FIELD_NUMBER: builtins.int
     @property
     def started(self) -> global___GenerateStarted: ...
     @property
@@ -348,6 +424,8 @@ class GenerateResponse(google.protobuf.message.Message):
 
     @property
     def image(self) -> global___ImageDelta: ...
+    @property
+    def calls(self) -> global___FunctionCallDelta: ...
     def __init__(
         self,
         *,
@@ -357,10 +435,11 @@ class GenerateResponse(google.protobuf.message.Message):
         finished: global___GenerateFinished | None = ...,
         error: antiphon.v1.session_pb2.SessionError | None = ...,
         image: global___ImageDelta | None = ...,
+        calls: global___FunctionCallDelta | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["audio", b"audio", "error", b"error", "event", b"event", "finished", b"finished", "image", b"image", "started", b"started", "text", b"text"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["audio", b"audio", "error", b"error", "event", b"event", "finished", b"finished", "image", b"image", "started", b"started", "text", b"text"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["started", "text", "audio", "finished", "error", "image"] | None: ...
+    def HasField(self, field_name: typing.Literal["audio", b"audio", "calls", b"calls", "error", b"error", "event", b"event", "finished", b"finished", "image", b"image", "started", b"started", "text", b"text"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["audio", b"audio", "calls", b"calls", "error", b"error", "event", b"event", "finished", b"finished", "image", b"image", "started", b"started", "text", b"text"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["started", "text", "audio", "finished", "error", "image", "calls"] | None: ...
 
 global___GenerateResponse = GenerateResponse
 
@@ -516,6 +595,28 @@ class MadeImage(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["file", b"file", "media_type", b"media_type"]) -> None: ...
 
 global___MadeImage = MadeImage
+
+@typing.final
+class FunctionCallDelta(google.protobuf.message.Message):
+    """Whole calls of functions; such an answer waits for what comes of them."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FIRST_FIELD_NUMBER: builtins.int
+    CALLS_FIELD_NUMBER: builtins.int
+    first: builtins.int
+    """Index of the first one within the answer."""
+    @property
+    def calls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FunctionCall]: ...
+    def __init__(
+        self,
+        *,
+        first: builtins.int = ...,
+        calls: collections.abc.Iterable[global___FunctionCall] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["calls", b"calls", "first", b"first"]) -> None: ...
+
+global___FunctionCallDelta = FunctionCallDelta
 
 @typing.final
 class GenerateFinished(google.protobuf.message.Message):

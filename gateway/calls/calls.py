@@ -158,7 +158,7 @@ class Calls:
 
     async def _asked(self, order: Order, place: Place, sessions: AsyncExitStack) -> CallSegment:
         session = await sessions.enter_async_context(
-            self.session(order.outputs, order.model, order.field_names)
+            self.session(order.outputs, order.model, order.field_names, calling=bool(order.tools))
         )
         return await session.ask(_with_time(order, place), last=True, on_freed=place.freed)
 
@@ -182,12 +182,17 @@ class Calls:
         return self._admission.place(wish, slots)
 
     def _line_up(
-        self, outputs: frozenset[str], model: str, field_names: Mapping[str, str]
+        self,
+        outputs: frozenset[str],
+        model: str,
+        field_names: Mapping[str, str],
+        *,
+        calling: bool = False,
     ) -> Lineup:
         self.check_open()
         self.check_model(model)
         try:
-            return self.stages.line_up(outputs)
+            return self.stages.line_up(outputs, tool_calls=calling)
         except AntiphonError as error:
             name_field(error, field_names)
             raise
@@ -198,14 +203,17 @@ class Calls:
         outputs: frozenset[str],
         model: str = "",
         field_names: Mapping[str, str] = MappingProxyType({}),
+        *,
+        calling: bool = False,
     ) -> AsyncIterator[Session]:
         """A session on the stages that make the outputs (all, if empty), open within the context.
+        Functions may be called in one that is `calling`.
 
         It has no place yet: see `turn`. Raises `NotFound` for another model, `Unavailable` at
         shutdown and when a stage is down, `NotImplementedYet` for an output that the model does
         not make, by its name among the client's.
         """
-        lineup = self._line_up(outputs, model, field_names)
+        lineup = self._line_up(outputs, model, field_names, calling=calling)
         session = Session(lineup, self.stages, self._config, self._delivery, self._fetcher)
         self._live.add(session)
         try:

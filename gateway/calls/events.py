@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from antiphon.chunk import Tensor
+from antiphon.conversation import ToolCall
 from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2
@@ -65,6 +66,14 @@ class ImageProduced:
 
 
 @dataclass(frozen=True, slots=True)
+class ToolCallsProduced:
+    """Whole calls of functions; the first is number `index` of the answer, from 0."""
+
+    index: int
+    calls: tuple[ToolCall, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class SegmentUsage:
     """What a segment cost: tokens, codec frames of audio, and positions of images."""
 
@@ -95,4 +104,11 @@ class SegmentFinished:
     reports: Mapping[str, session_pb2.SegmentReport]
 
 
-Event = SegmentStarted | TextProduced | AudioProduced | ImageProduced | SegmentFinished
+Event = (
+    SegmentStarted
+    | TextProduced
+    | AudioProduced
+    | ImageProduced
+    | ToolCallsProduced
+    | SegmentFinished
+)

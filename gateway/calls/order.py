@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-from antiphon.conversation import ConversationMessage, TextPart
+from antiphon.conversation import ConversationMessage, TextPart, ToolChoice
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
 from gateway.media.attachments import Attachments
@@ -19,7 +19,8 @@ class Order:
     """One segment, or `choices` of them: what was said, what is wanted, and how to make it.
 
     An empty `model` is the only one; empty `outputs` are all that it makes. One that `reads_aloud`
-    wants its message spoken as it is. `sampling` is by stage role, `INPUT_STAGE` for the one that
+    wants its message spoken as it is. `tools` and `tool_choice` are those of `Conversation`.
+    `sampling` is by stage role, `INPUT_STAGE` for the one that
     reads the messages. `delivery` goes for every edge; None leaves the deployment's. `options` are
     by name; an `instruction` is the value of the one that instructs, whatever its name.
     `timeout_s` is what the client still waits for all of it, `start_within_s` for the first of it.
@@ -42,6 +43,8 @@ class Order:
     timeout_s: float = math.inf
     start_within_s: float = math.inf
     field_names: Mapping[str, str] = field(default_factory=dict)
+    tools: tuple[str, ...] = ()
+    tool_choice: ToolChoice = field(default_factory=ToolChoice)
 
     @property
     def size_bytes(self) -> int:
@@ -54,5 +57,6 @@ class Order:
         options = [
             each.data if isinstance(each, Recording) else each for each in self.options.values()
         ]
-        held = [*texts, *recordings, *files, *options]
+        calls = [call.arguments for message in self.messages for call in message.tool_calls]
+        held = [*texts, *calls, *self.tools, *recordings, *files, *options]
         return sum(len(each) for each in held if isinstance(each, str | bytes))

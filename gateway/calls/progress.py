@@ -7,6 +7,7 @@ every stage has sent its report or has ended its stream. A cancelled one needs o
 from __future__ import annotations
 
 import numpy as np
+from msgspec import structs
 
 from antiphon.chunk import Chunk, Tensor
 from antiphon.deployment.schema import MAX_IMAGE_BYTES
@@ -14,16 +15,18 @@ from antiphon.errors import DataLoss, Internal
 from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2
 from antiphon.wire.logprobs import logprobs_from_tensors
+from antiphon.wire.tool_calls import tool_calls_from_tensors
 from gateway.calls.events import (
     AudioProduced,
     ImageProduced,
     SegmentFinished,
     SegmentUsage,
     TextProduced,
+    ToolCallsProduced,
 )
 from gateway.calls.image_reader import ImageReader
 from gateway.fleet.lineup import Lineup
-from gateway.outputs import AUDIO, IMAGE, TEXT
+from gateway.outputs import AUDIO, IMAGE, TEXT, TOOL_CALLS
 
 _NO_FRAMES: Tensor = np.empty((0, 0), np.uint16)
 _WORST_FIRST = (FinishReason.CANCELLED, FinishReason.LENGTH, FinishReason.STOP)
@@ -57,7 +60,13 @@ class SegmentProgress:
         self._samples_per_frame = lineup.samples_per_frame
         self._frames = self._samples = 0
         self._images = ImageReader(max_image_bytes)
-        self._read = {TEXT: self._text, AUDIO: self._audio, IMAGE: self._images.read}
+        self._calls = 0
+        self._read = {
+            TEXT: self._text,
+            AUDIO: self._audio,
+            IMAGE: self._images.read,
+            TOOL_CALLS: self._tool_calls,
+        }
 
     @property
     def complete(self) -> bool:
@@ -81,7 +90,7 @@ class SegmentProgress:
 
     def add_chunk(
         self, role: str, chunk: Chunk
-    ) -> TextProduced | AudioProduced | ImageProduced | None:
+    ) -> TextProduced | AudioProduced | ImageProduced | ToolCallsProduced | None:
         """The event that a chunk amounts to; None when it carries flags only.
 
         Raises `DataLoss` for a chunk out of order or one that makes no sense.
@@ -157,6 +166,21 @@ class SegmentProgress:
             return None
         text = chunk.tensors["utf8"].tobytes().decode()
         return TextProduced(text, chunk.tensors["ids"], logprobs_from_tensors(chunk.tensors))
+
+    def _tool_calls(self, chunk: Chunk) -> ToolCallsProduced | None:
+        if not chunk.tensors:
+            return None
+        first = self._calls
+        calls = tuple(
+            structs.replace(call, id=self._call_id(number))
+            for number, call in enumerate(tool_calls_from_tensors(chunk.tensors), first)
+        )
+        self._calls += len(calls)
+        return ToolCallsProduced(first, calls)
+
+    def _call_id(self, number: int) -> str:
+        """What a client knows a call by: unique, as the session's id is."""
+        return f"call_{self._session_id.replace('-', '')}_{self._segment}_{number}"
 
     def _audio(self, chunk: Chunk) -> AudioProduced | None:
         if not chunk.tensors:

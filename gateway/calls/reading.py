@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from msgspec import structs
+
 from antiphon.conversation import Conversation
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import InvalidArgument
 from antiphon.v1 import stage_pb2
 from gateway.calls.order import Order
+from gateway.calls.tools import check_tools
 from gateway.fleet.accepted import Accepted
 from gateway.media.attachments import read_conversation
 from gateway.media.options_in import OptionsByRole, check_options, read_options
@@ -52,9 +55,11 @@ async def read_order(
     accepted.check_sampling(order.sampling)
     readers = accepted.option_readers(order.options.keys())
     check_options(order.options, readers, config, recordings=len(order.attachments.recordings))
+    check_tools(order, reader, config)
     conversation = await read_conversation(
-        order.messages, order.attachments, reader, config, fetcher
+        order.messages, order.attachments, reader, config, fetcher, order.tools
     )
+    conversation = structs.replace(conversation, tools=order.tools, tool_choice=order.tool_choice)
     samples = sum(map(len, conversation.recordings))
     taken_s = samples / reader.input_sample_rate_hz if samples else 0.0
     return conversation, await read_options(order.options, readers, config, taken_s=taken_s)

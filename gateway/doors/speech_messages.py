@@ -4,7 +4,14 @@ from __future__ import annotations
 
 import numpy as np
 
-from antiphon.conversation import ConversationMessage, Part, TextPart
+from antiphon.conversation import (
+    FUNCTION_NAME,
+    ConversationMessage,
+    Part,
+    TextPart,
+    ToolCall,
+    ToolChoice,
+)
 from antiphon.errors import InvalidArgument
 from antiphon.logprobs import TokenLogprob
 from antiphon.v1 import speech_pb2
@@ -21,8 +28,10 @@ from gateway.calls.events import (
     SegmentFinished,
     SegmentStarted,
     TextProduced,
+    ToolCallsProduced,
 )
 from gateway.calls.order import Order
+from gateway.calls.tools import choose_tools, read_arguments, read_function_texts
 from gateway.media.attachments import Attachments
 from gateway.media.audio_in import Recording
 from gateway.media.audio_out import to_pcm16
@@ -49,6 +58,7 @@ def read_generate(
             field="modalities",
         )
     messages, attachments = _read_messages(request)
+    tools, tool_choice = _read_functions(request)
     return Order(
         model=request.model,
         messages=messages,
@@ -65,6 +75,21 @@ def read_generate(
         ),
         options={name: _read_option(name, value) for name, value in request.options.items()},
         timeout_s=timeout_s,
+        tools=tools,
+        tool_choice=tool_choice,
+        field_names={"tools": "functions", "tool_choice": "function_choice"},
+    )
+
+
+def _read_functions(
+    request: speech_pb2.GenerateRequest,
+) -> tuple[tuple[str, ...], ToolChoice]:
+    """The functions, and how they may be called."""
+    choice = request.function_choice
+    mode = "function" if choice.mode == "required" and choice.name else choice.mode
+    tools = read_function_texts(request.functions, "functions[{}]")
+    return choose_tools(
+        tools, mode or None, choice.name, parallel=not choice.one_call, field="function_choice"
     )
 
 
@@ -79,7 +104,7 @@ def _check_counts(request: speech_pb2.GenerateRequest, max_parts: int) -> None:
     parts = 0
     for index, message in enumerate(request.messages):
         # One without parts is refused later, and counts until then.
-        parts += max(1, len(message.parts))
+        parts += max(1, len(message.parts) + len(message.calls))
         if parts > max_parts:
             field = f"messages[{index}]"
             raise InvalidArgument(
@@ -123,6 +148,13 @@ def write_event(event: Event, *, include_ids: bool) -> speech_pb2.GenerateRespon
                 for each in event.images
             ]
             return speech_pb2.GenerateResponse(image=speech_pb2.ImageDelta(images=images))
+        case ToolCallsProduced():
+            calls = [
+                speech_pb2.FunctionCall(id=each.id, name=each.name, arguments=each.arguments)
+                for each in event.calls
+            ]
+            delta = speech_pb2.FunctionCallDelta(first=event.index, calls=calls)
+            return speech_pb2.GenerateResponse(calls=delta)
         case SegmentFinished():
             return speech_pb2.GenerateResponse(finished=_write_finished(event))
 
@@ -171,19 +203,44 @@ def _read_messages(
     messages = []
     for index, message in enumerate(request.messages):
         path = f"messages[{index}]"
-        if message.role not in ("system", "user", "assistant"):
+        if message.role not in ("system", "user", "assistant", "tool"):
             raise InvalidArgument(
-                f"{path}.role: must be system, user or assistant, is {message.role!r}",
+                f"{path}.role: must be system, user, assistant or tool, is {message.role!r}",
                 field=f"{path}.role",
             )
-        if not message.parts:
+        calls = _read_calls(message, path)
+        if not (message.parts or calls or message.role == "tool"):
             raise InvalidArgument(f"{path}.parts: is empty", field=f"{path}.parts")
         parts = tuple(
             _read_part(part, message.role, f"{path}.parts[{place}]", attachments)
             for place, part in enumerate(message.parts)
         )
-        messages.append(ConversationMessage(message.role, parts))  # type: ignore[arg-type]
+        messages.append(
+            ConversationMessage(message.role, parts, calls, message.call_id)  # type: ignore[arg-type]
+        )
     return tuple(messages), attachments
+
+
+def _read_calls(message: speech_pb2.Message, path: str) -> tuple[ToolCall, ...]:
+    """The calls of an assistant's message. Raises `InvalidArgument` for those of others."""
+    if message.calls and message.role != "assistant":
+        raise InvalidArgument(
+            f"{path}.calls: go only into assistant messages, not {message.role}",
+            field=f"{path}.calls",
+        )
+    if (message.role == "tool") != bool(message.call_id):
+        field = f"{path}.call_id"
+        raise InvalidArgument(f"{field}: goes with the role tool, and it alone", field=field)
+    calls = []
+    for index, call in enumerate(message.calls):
+        at = f"{path}.calls[{index}]"
+        if FUNCTION_NAME.fullmatch(call.name) is None:
+            raise InvalidArgument(
+                f"{at}.name: must be 1 to 64 letters, digits, _ or -", field=f"{at}.name"
+            )
+        arguments = read_arguments(call.arguments, f"{at}.arguments")
+        calls.append(ToolCall(call.id, call.name, arguments))
+    return tuple(calls)
 
 
 def _read_part(part: speech_pb2.Part, role: str, path: str, attachments: Attachments) -> Part:

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncGenerator, Iterator, Mapping
+from dataclasses import replace
 from types import TracebackType
 
 from antiphon.deployment.schema import Deployment
@@ -25,6 +26,7 @@ from gateway.fleet.lineup import (
     roles_for,
 )
 from gateway.fleet.stage import Replica
+from gateway.outputs import TOOL_CALLS
 
 
 class Stages:
@@ -119,8 +121,10 @@ class Stages:
         """The voices of the stages that are up."""
         return tuple(voice for each in self.descriptions.values() for voice in each.voices)
 
-    def line_up(self, outputs: frozenset[str]) -> Lineup:
+    def line_up(self, outputs: frozenset[str], *, tool_calls: bool = False) -> Lineup:
         """The stages that make these outputs for a client; all, when none is named.
+
+        Those that make `tool_calls` send them, too, if there are any.
 
         Raises `Unavailable` when one of them is down, `FailedPrecondition` when
         they do not fit together.
@@ -135,6 +139,8 @@ class Stages:
             members.append(Member(role, stage.address, stage.require()))
         check_agreement({member.role: member.description for member in members})
         lineup = Lineup(tuple(members), tuple(edges), outputs)
+        if tool_calls and TOOL_CALLS in lineup.makers:
+            lineup = replace(lineup, outputs=outputs | {TOOL_CALLS})
         lineup.check_rate()
         return lineup
 

@@ -96,6 +96,7 @@ async def read_conversation(
     reader: stage_pb2.DescribeResponse,
     config: GatewayConfig,
     fetcher: UrlFetcher,
+    tools: Sequence[str] = (),
 ) -> Conversation:
     """The conversation as the reading stage wants it, decoded off the event loop.
 
@@ -104,7 +105,7 @@ async def read_conversation(
     """
     _check_parts(messages, config.max_parts)
     if reader.max_input_text_bytes:
-        _check_text(messages, reader)
+        _check_text(messages, reader, sum(len(each.encode()) for each in tools))
     _check(given.images, IMAGE, reader.max_input_images, reader)
     _check(given.videos, VIDEO, reader.max_input_videos, reader)
     if not (given.recordings or given.images or given.videos):
@@ -136,14 +137,18 @@ def _check_parts(messages: tuple[ConversationMessage, ...], most: int) -> None:
 
 
 def _check_text(
-    messages: tuple[ConversationMessage, ...], reader: stage_pb2.DescribeResponse
+    messages: tuple[ConversationMessage, ...], reader: stage_pb2.DescribeResponse, size: int
 ) -> None:
-    """Raise for more text than fits into the context, before anything is sent."""
-    most, size = reader.max_input_text_bytes, 0
+    """Raise for more text than fits into the context, before anything is sent.
+
+    `size` is what functions have.
+    """
+    most = reader.max_input_text_bytes
     for index, message in enumerate(messages):
         for part in message.parts:
             if isinstance(part, TextPart):
                 size += len(part.text.encode(errors="surrogatepass"))
+        size += sum(len(call.name) + len(call.arguments.encode()) for call in message.tool_calls)
         if size > most:
             field = f"messages[{index}]"
             raise InvalidArgument(

@@ -27,12 +27,12 @@ class MalformedCall(Internal):
     """The model has written a call that cannot be carried out."""
 
 
-class _Call(msgspec.Struct, frozen=True):
+class _WrittenCall(msgspec.Struct, frozen=True):
     name: str
     arguments: msgspec.Raw
 
 
-_call_decoder = msgspec.json.Decoder(_Call)
+_call_decoder = msgspec.json.Decoder(_WrittenCall)
 _arguments_decoder = msgspec.json.Decoder(dict[str, object])
 
 

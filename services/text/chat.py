@@ -71,21 +71,26 @@ class ChatTokenizer:
         """
         if self._tool_format is None:
             check_no_tools(messages, tools)
-        described: list[Any] = [json.loads(each) for each in tools]
-        texts = "".join([*map(_text, messages), *_strings(described), *_called(messages)])
-        if self._any_control.search(texts) is None:
-            ids: list[int] = self._whole.encode(self._render(messages, described, False)).ids
+        try:
+            described: list[Any] = [json.loads(each) for each in tools]
+            texts = "".join([*map(_text, messages), *_strings(described), *_called(messages)])
+            marked = self._any_control.search(texts) is not None
+            rendered = self._render(messages, described, marked=marked)
+        except RecursionError as error:
+            raise InvalidArgument("tools: are nested too deeply", field="tools") from error
+        if not marked:
+            ids: list[int] = self._whole.encode(rendered).ids
             return ids
         if _MARK in texts:
             raise InvalidArgument("messages: U+FDD0 is not a character", field="messages")
-        return self._encode_pieces(self._render(messages, described, True))
+        return self._encode_pieces(rendered)
 
     def encode_begun(self, text: str) -> list[int]:
         """Ids of a beginning of the reply, right behind the header. Control tokens in it count."""
         return self._encode_pieces(text)
 
     def _render(
-        self, messages: Sequence[ConversationMessage], tools: list[Any], marked: bool
+        self, messages: Sequence[ConversationMessage], tools: list[Any], *, marked: bool
     ) -> str:
         """The chat template's text for the messages."""
         try:

@@ -19,6 +19,13 @@ def user(*parts: dict[str, Any]) -> dict[str, Any]:
     return {"messages": [{"role": "user", "content": list(parts)}]}
 
 
+F_CALLED = {"name": "f", "arguments": "{}"}
+
+
+def tool(name: str, **more: Any) -> dict[str, Any]:
+    return {"type": "function", "function": {"name": name, **more}}
+
+
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": []}, "messages"),
     ({"messages": "Hi"}, "messages"),
@@ -101,6 +108,31 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"metadata": {"key": "v" * 513}}, "metadata[...]"),
     ({"metadata": {str(n): "v" for n in range(17)}}, "metadata"),
     ({"parallel_tool_calls": "yes"}, "parallel_tool_calls"),
+    ({"tools": [{"type": "function"}]}, "tools[0].function"),
+    ({"tools": [{"type": "custom", "function": {"name": "f"}}]}, "tools[0].type"),
+    ({"tools": [tool("")]}, "tools[0].function.name"),
+    ({"tools": [tool("a b")]}, "tools[0].function.name"),
+    ({"tools": [tool("f"), tool("f")]}, "tools[1].function.name"),
+    ({"tools": [tool("f", parameters=5)]}, "tools[0].function"),
+    ({"tools": [tool(f"f{n}") for n in range(129)]}, "tools"),
+    ({"tools": [tool("f", description="d" * (64 << 10))]}, "tools[0]"),
+    ({"tool_choice": "required"}, "tool_choice"),
+    ({"tools": [tool("f")], "tool_choice": "always"}, "tool_choice"),
+    ({"tools": [tool("f")], "response_format": {"type": "json_object"}}, "response_format"),
+    ({"tools": [tool("f")], "tool_choice": {"type": "function"}}, "tool_choice.function"),
+    ({"tools": [tool("f")], "tool_choice": tool("g")}, "tool_choice"),
+    ({"messages": [{"role": "tool", "content": "5"}]}, "messages[0].tool_call_id"),
+    ({"messages": [{"role": "tool", "tool_call_id": "a"}]}, "messages[0].content"),
+    ({"messages": [{"role": "user", "content": "5", "tool_call_id": "a"}]},
+     "messages[0].tool_call_id"),
+    ({"messages": [{"role": "user", "content": "5", "tool_calls": [{"id": "a",
+     "function": F_CALLED}]}]}, "messages[0].tool_calls"),
+    ({"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]},
+     "messages[0].tool_calls[0].id"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function":
+     {"name": "f", "arguments": "[]"}}]}]}, "messages[0].tool_calls[0].function.arguments"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function":
+     {"name": "f g", "arguments": ""}}]}]}, "messages[0].tool_calls[0].function.name"),
     ({"prompt_cache_key": 5}, "prompt_cache_key"),
     ({"prompt_cache_options": [1]}, "prompt_cache_options"),
     ({"prompt_cache_retention": 5}, "prompt_cache_retention"),
@@ -122,8 +154,6 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 ]  # fmt: skip
 
 NOT_YET: list[tuple[dict[str, Any], str]] = [
-    ({"tools": [{"type": "function"}]}, "tools"),
-    ({"tool_choice": "required"}, "tool_choice"),
     ({"functions": [{"name": "f"}]}, "functions"),
     ({"function_call": {"name": "f"}}, "function_call"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
@@ -140,9 +170,11 @@ NOT_YET: list[tuple[dict[str, Any], str]] = [
     (user({"type": "audio_url", "audio_url": {"url": "https://there.example/a.wav"}}),
      "messages[0].content[0].audio_url.url"),
     (user({"type": "file", "file": {}}), "messages[0].content[0]"),
-    ({"messages": [{"role": "tool", "content": "5", "tool_call_id": "a"}]}, "messages[0].role"),
-    ({"messages": [{"role": "assistant", "content": "x", "tool_calls": [{}]}]},
-     "messages[0].tool_calls"),
+    ({"tools": [{"type": "function", "function": {"name": "f"}}]}, "tools"),
+    ({"messages": [{"role": "tool", "content": "5", "tool_call_id": "a"}]}, "messages[0]"),
+    ({"messages": [{"role": "assistant", "tool_calls": [{"id": "a", "function": F_CALLED}]}]},
+     "messages[0]"),
+    ({"messages": [{"role": "function", "content": "5", "name": "f"}]}, "messages[0].role"),
 ]  # fmt: skip
 
 

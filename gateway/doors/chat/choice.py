@@ -5,13 +5,22 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import msgspec
-from msgspec import UNSET
+from msgspec import UNSET, UnsetType
 
+from antiphon.conversation import ToolCall
 from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
-from gateway.calls.events import ImageProduced, SegmentFinished, SegmentStarted, TextProduced
+from gateway.calls.events import (
+    ImageProduced,
+    SegmentFinished,
+    SegmentStarted,
+    TextProduced,
+    ToolCallsProduced,
+)
 from gateway.doors.chat.schema import (
+    AnswerFunction,
     AnswerMessage,
+    AnswerToolCall,
     AudioAnswer,
     Choice,
     Completion,
@@ -36,6 +45,12 @@ _REASONS = {
     FinishReason.LENGTH: "length",
     FinishReason.CANCELLED: "stop",
 }
+
+
+def _reason(finished: SegmentFinished, *, called: bool) -> str:
+    """Why the answer ended: a whole one that calls functions waits for what comes of them."""
+    called = called and finished.finish_reason is FinishReason.STOP
+    return "tool_calls" if called else _REASONS[finished.finish_reason]
 
 
 @dataclass(frozen=True, slots=True)
@@ -84,6 +99,7 @@ class WholeChoice:
         self._logprobs: list[msgspec.Raw] = []
         self._audio: list[bytes] = []
         self._images: list[ImageAnswer] = []
+        self._calls: list[AnswerToolCall] = []
         self.choice = Choice(index=index)
 
     def add(self, event: AnswerEvent) -> bytes:
@@ -98,26 +114,31 @@ class WholeChoice:
                 self._audio.append(event.data)
             case ImageProduced():
                 self._images += _images(event)
+            case ToolCallsProduced():
+                self._calls += map(_tool_call, event.calls)
             case SegmentFinished():
                 self.choice = Choice(
                     index=self.choice.index,
                     message=self._message(),
                     logprobs=Logprobs(self._logprobs) if self._head.logprobs else None,
-                    finish_reason=_REASONS[event.finish_reason],
+                    finish_reason=_reason(event, called=bool(self._calls)),
                 )
         return b""
 
     def _message(self) -> AnswerMessage:
         text = "".join(self._text)
+        images, calls = self._images or UNSET, self._calls or UNSET
+        if self._calls and not text:
+            return AnswerMessage(content=None, images=images, tool_calls=calls)
         if not self._audio_id:
-            return AnswerMessage(content=text, images=self._images or UNSET)
+            return AnswerMessage(content=text, images=images, tool_calls=calls)
         answer = AudioAnswer(
             id=self._audio_id,
             data=to_base64(b"".join(self._audio)),
             expires_at=self._head.spoken.keep(self._audio_id, text),
             transcript=text,
         )
-        return AnswerMessage(content=None, audio=answer, images=self._images or UNSET)
+        return AnswerMessage(content=None, audio=answer, images=images, tool_calls=calls)
 
 
 class StreamedChoice:
@@ -130,6 +151,7 @@ class StreamedChoice:
         self._model = ""
         self._base64 = Base64Stream()
         self._transcript: list[str] = []
+        self._called = False
 
     def add(self, event: AnswerEvent) -> bytes:
         """What to send for an event; b"" when there is nothing yet."""
@@ -143,6 +165,10 @@ class StreamedChoice:
                 return self._audio(self._base64.add(event.data))
             case ImageProduced():
                 return self._delta(Delta(images=_images(event)))
+            case ToolCallsProduced():
+                self._called = True
+                numbered = enumerate(event.calls, event.index)
+                return self._delta(Delta(tool_calls=[_tool_call(c, n) for n, c in numbered]))
             case SegmentFinished():
                 return self._closing(event)
         return b""
@@ -171,7 +197,7 @@ class StreamedChoice:
     def _closing(self, finished: SegmentFinished) -> bytes:
         """The rest of the audio, why it ended, when the audio expires."""
         parts = [self._audio(self._base64.flush())]
-        parts.append(self._delta(Delta(), _REASONS[finished.finish_reason]))
+        parts.append(self._delta(Delta(), _reason(finished, called=self._called)))
         if self._audio_id:
             said = "".join(self._transcript)
             expires_at = self._head.spoken.keep(self._audio_id, said)
@@ -199,6 +225,12 @@ def _top_logprob(token: TokenLogprob) -> TopLogprob:
         token=token.token,
         logprob=max(token.logprob, LEAST_LOGPROB),
         bytes=tuple(token.token_bytes) or None,
+    )
+
+
+def _tool_call(call: ToolCall, index: int | UnsetType = UNSET) -> AnswerToolCall:
+    return AnswerToolCall(
+        index=index, id=call.id, function=AnswerFunction(call.name, call.arguments)
     )
 
 

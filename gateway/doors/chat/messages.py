@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from antiphon.conversation import ConversationMessage, Part, TextPart
+from antiphon.conversation import FUNCTION_NAME, ConversationMessage, Part, TextPart, ToolCall
 from antiphon.errors import NotImplementedYet
+from gateway.calls.tools import read_arguments
 from gateway.doors.chat import schema
 from gateway.doors.chat.schema import ChatMessage
 from gateway.doors.http.json_body import invalid
@@ -15,8 +16,14 @@ from gateway.media.attachments import Attachments
 from gateway.media.audio_in import Recording, read_audio_url
 from gateway.media.vision_in import IMAGE, VIDEO, read_data_url
 
-_MESSAGE_FIELDS = ("refusal", "tool_calls", "tool_call_id", "function_call")
-_ROLES = {"system": "system", "developer": "system", "user": "user", "assistant": "assistant"}
+_MESSAGE_FIELDS = ("refusal", "function_call")
+_ROLES = {
+    "system": "system",
+    "developer": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
 _PART_NAMES: Mapping[type, str] = {
     schema.FilePart: "files",
     schema.RefusalPart: "refusals",
@@ -38,10 +45,13 @@ def read_messages(
         path = f"messages[{index}]"
         _check_message(message, path)
         role = _ROLES[message.role]
-        parts = _parts(message, path, attachments)
-        if not parts:
+        parts, calls = _parts(message, path, attachments), _calls(message, path)
+        if not parts and (message.audio is not None or not (calls or role == "tool")):
             parts = (TextPart(_said(message, path, spoken)),)
-        messages.append(ConversationMessage(role, parts))  # type: ignore[arg-type]
+        answered = message.tool_call_id or ""
+        messages.append(
+            ConversationMessage(role, parts, calls, answered)  # type: ignore[arg-type]
+        )
     return tuple(messages), attachments
 
 
@@ -56,8 +66,27 @@ def _check_message(message: ChatMessage, path: str) -> None:
     for name in _MESSAGE_FIELDS:
         if getattr(message, name):
             raise NotImplementedYet(f"{path}.{name}: is not supported yet", field=f"{path}.{name}")
-    if not message.content and message.audio is None:
+    if message.tool_calls and message.role != "assistant":
+        raise invalid(f"{path}.tool_calls", f"go only into assistant messages, not {message.role}")
+    if (message.role == "tool") != bool(message.tool_call_id):
+        raise invalid(f"{path}.tool_call_id", "goes with the role 'tool', and it alone")
+    if message.role == "tool" and message.content is None:
+        raise invalid(f"{path}.content", "is missing")
+    silent = bool(message.tool_calls) or message.role == "tool" or message.audio is not None
+    if not message.content and not silent:
         raise invalid(f"{path}.content", "is missing or empty")
+
+
+def _calls(message: ChatMessage, path: str) -> tuple[ToolCall, ...]:
+    """The calls of an assistant's message."""
+    calls = []
+    for index, call in enumerate(message.tool_calls or ()):
+        function, at = call.function, f"{path}.tool_calls[{index}].function"
+        if FUNCTION_NAME.fullmatch(function.name) is None:
+            raise invalid(f"{at}.name", "must be 1 to 64 letters, digits, _ or -")
+        arguments = read_arguments(function.arguments, f"{at}.arguments")
+        calls.append(ToolCall(call.id, function.name, arguments))
+    return tuple(calls)
 
 
 def _said(message: ChatMessage, path: str, spoken: SpokenAnswers) -> str:

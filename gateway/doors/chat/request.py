@@ -8,16 +8,19 @@ from typing import Any
 
 import msgspec
 
+from antiphon.conversation import ToolChoice
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from antiphon.segment import Delivery
 from gateway.calls.order import Order
+from gateway.calls.tools import choose_tools, read_functions
 from gateway.doors.chat.answer import ChatAnswer
 from gateway.doors.chat.choice import AnswerHead
 from gateway.doors.chat.messages import read_messages
 from gateway.doors.chat.schema import (
     ChatRequest,
     Completion,
+    NamedTool,
     ObjectForm,
     ResponseForm,
     SchemaForm,
@@ -40,8 +43,6 @@ ACCEPTED: Mapping[str, tuple[Any, ...]] = {
     "presence_penalty": (0,),
     "logit_bias": ({},),
     "chat_template_kwargs": ({},),
-    "tools": ([],),
-    "tool_choice": ("none", "auto"),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "prediction": (),
@@ -75,9 +76,12 @@ def read_chat(body: bytes, visit: Visit) -> tuple[Order, ChatAnswer]:
     messages, attachments = read_messages(chat.messages, visit.spoken)
     if chat.stream_options is not None and not chat.stream:
         raise invalid("stream_options", "goes only with stream: true")
+    tools, tool_choice = _tools(chat)
     order = Order(
         model=chat.model,
         messages=messages,
+        tools=tools,
+        tool_choice=tool_choice,
         attachments=attachments,
         outputs=outputs,
         voice=_voice(chat, visit.voices),
@@ -108,6 +112,17 @@ def _refuse_unsupported(chat: ChatRequest) -> None:
         if value is not None and not any(_same(value, each) for each in harmless):
             remedy = f"; {_REMEDIES[name]}" if name in _REMEDIES else ""
             raise NotImplementedYet(f"{name}: is not supported{remedy}", field=name)
+
+
+def _tools(chat: ChatRequest) -> tuple[tuple[str, ...], ToolChoice]:
+    functions = [each.function for each in chat.tools or ()]
+    tools = read_functions(functions, "tools[{}].function")
+    if tools and _json_schema(chat.response_format) is not None:
+        raise invalid("response_format", "does not go with tools: text held to JSON calls nothing")
+    choice, parallel = chat.tool_choice, chat.parallel_tool_calls
+    if isinstance(choice, NamedTool):
+        return choose_tools(tools, "function", choice.function.name, parallel=parallel)
+    return choose_tools(tools, choice, "", parallel=parallel)
 
 
 def _choices(chat: ChatRequest, most: int) -> int:

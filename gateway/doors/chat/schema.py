@@ -106,6 +106,22 @@ class AssistantAudio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     data: str | None = None
 
 
+class CalledFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A function that was called. `arguments` is the text of a JSON object."""
+
+    name: str
+    arguments: str
+
+
+class ChatToolCall(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """A call that an earlier answer made. `index`, from a stream, has no effect."""
+
+    id: str
+    type: Literal["function"] = "function"
+    function: CalledFunction
+    index: int | None = None
+
+
 class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One message. `name` and `annotations` have no effect."""
 
@@ -115,9 +131,29 @@ class ChatMessage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     audio: AssistantAudio | None = None
     refusal: Any = None
     annotations: tuple[Any, ...] | None = None
-    tool_calls: Any = None
-    tool_call_id: Any = None
+    tool_calls: tuple[ChatToolCall, ...] | None = None
+    tool_call_id: str | None = None
     function_call: Any = None
+
+
+class ChatTool(msgspec.Struct, frozen=True):
+    """A function that the model may call, as its JSON is."""
+
+    function: dict[str, Any]
+    type: Literal["function"] = "function"
+
+
+class NamedFunction(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """A function by its name."""
+
+    name: str
+
+
+class NamedTool(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """The function that must be called."""
+
+    function: NamedFunction
+    type: Literal["function"]
 
 
 class AudioOutput(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -193,13 +229,14 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     options: dict[str, msgspec.Raw] = {}
     delivery: Literal["stream", "whole"] | None = None
     chunk_policy: ChunkPolicyOptions | None = None
+    tools: tuple[ChatTool, ...] | None = None
+    tool_choice: str | NamedTool | None = None
+    parallel_tool_calls: bool | None = None
     # Accepted with harmless values only: see request.ACCEPTED.
     frequency_penalty: Any = None
     presence_penalty: Any = None
     logit_bias: Any = None
     chat_template_kwargs: Any = None
-    tools: Any = None
-    tool_choice: Any = None
     functions: Any = None
     function_call: Any = None
     prediction: Any = None
@@ -212,7 +249,6 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # Accepted without effect; the README lists them.
     user: Label | None = None
     metadata: Metadata | None = None
-    parallel_tool_calls: bool | None = None
     prompt_cache_key: Label | None = None
     prompt_cache_options: PromptCacheOptions | None = None
     prompt_cache_retention: Label | None = None
@@ -241,6 +277,22 @@ class ImageAnswer(msgspec.Struct, frozen=True, kw_only=True):
     image_url: DataUrl
 
 
+class AnswerFunction(msgspec.Struct, frozen=True):
+    """A function that the answer calls. `arguments` is the text of a JSON object."""
+
+    name: str
+    arguments: str
+
+
+class AnswerToolCall(msgspec.Struct, frozen=True, kw_only=True):
+    """A call. In a stream `index` says which one of the answer it is; each comes whole."""
+
+    index: int | UnsetType = UNSET
+    id: str
+    type: Literal["function"] = "function"
+    function: AnswerFunction
+
+
 class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
     """The assistant's message."""
 
@@ -249,6 +301,7 @@ class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
     refusal: None = None
     audio: AudioAnswer | UnsetType = UNSET
     images: Sequence[ImageAnswer] | UnsetType = UNSET
+    tool_calls: Sequence[AnswerToolCall] | UnsetType = UNSET
 
 
 class Delta(msgspec.Struct, frozen=True, kw_only=True):
@@ -258,6 +311,7 @@ class Delta(msgspec.Struct, frozen=True, kw_only=True):
     content: str | UnsetType = UNSET
     audio: AudioAnswer | UnsetType = UNSET
     images: Sequence[ImageAnswer] | UnsetType = UNSET
+    tool_calls: Sequence[AnswerToolCall] | UnsetType = UNSET
 
 
 class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):

@@ -1,0 +1,106 @@
+"""Functions that a model may call, and its calls."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from antiphon.client.brief import brief
+from antiphon.client.checks import listed, of_type, unicode_text, wrong_type
+from antiphon.errors import DataLoss, InvalidArgument
+from antiphon.v1 import speech_pb2
+
+
+@dataclass(frozen=True, slots=True)
+class Function:
+    """A function that the model may call; `parameters` is a JSON schema of its arguments.
+
+    >>> Function(
+    ...     "set_light",
+    ...     "Switches the light of a room.",
+    ...     {"type": "object", "properties": {"room": {"type": "string"}}},
+    ... )
+    """
+
+    name: str
+    description: str = ""
+    parameters: Mapping[str, Any] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FunctionCall:
+    """A call of a function. `arguments` is the text of a JSON object; see `parsed`.
+
+    What came of it is said with `Message.tool(call, ...)`, behind the message that made it.
+    """
+
+    id: str
+    name: str
+    arguments: str
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+    def parsed(self) -> dict[str, Any]:
+        """The arguments by name. Raises `DataLoss` for what is no JSON object."""
+        try:
+            value = json.loads(self.arguments)
+        except ValueError as error:
+            raise DataLoss(f"the arguments of {self.name} are no JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise DataLoss(f"the arguments of {self.name} are no JSON object")
+        return value
+
+
+FunctionChoice = Literal["auto", "none", "required"] | Function
+"""Whether a function is called: as the model likes, none, some one, or this one."""
+
+
+def function_to_proto(field: str, function: Function) -> str:
+    """The JSON of a function. Raises `InvalidArgument`."""
+    described: dict[str, Any] = {"name": unicode_text(f"{field}.name", function.name)}
+    if function.description:
+        described["description"] = unicode_text(f"{field}.description", function.description)
+    if function.parameters is not None:
+        if not isinstance(function.parameters, Mapping):
+            raise wrong_type(f"{field}.parameters", "a mapping", function.parameters)
+        described["parameters"] = function.parameters
+    try:
+        return json.dumps(described, ensure_ascii=False, allow_nan=False)
+    except (TypeError, ValueError, RecursionError) as error:
+        raise InvalidArgument(f"{field}.parameters: {error}", field=f"{field}.parameters") from None
+
+
+def functions_to_proto(functions: Sequence[Function]) -> list[str]:
+    """The JSON of each function."""
+    return [
+        function_to_proto(f"functions[{index}]", each)
+        for index, each in enumerate(listed("functions", functions, Function))
+    ]
+
+
+def choice_to_proto(choice: FunctionChoice, *, parallel: bool) -> speech_pb2.FunctionChoice:
+    """How functions are to be called."""
+    alone = not of_type("parallel_calls", parallel, bool)
+    if isinstance(choice, Function):
+        name = unicode_text("function_choice", choice.name)
+        return speech_pb2.FunctionChoice(mode="required", name=name, one_call=alone)
+    if choice not in ("auto", "none", "required"):
+        raise wrong_type("function_choice", "'auto', 'none', 'required' or a Function", choice)
+    return speech_pb2.FunctionChoice(mode=choice, one_call=alone)
+
+
+def call_to_proto(field: str, call: FunctionCall) -> speech_pb2.FunctionCall:
+    """A call that an earlier answer made."""
+    return speech_pb2.FunctionCall(
+        id=unicode_text(f"{field}.id", call.id),
+        name=unicode_text(f"{field}.name", call.name),
+        arguments=unicode_text(f"{field}.arguments", call.arguments),
+    )
+
+
+def call_from_proto(proto: speech_pb2.FunctionCall) -> FunctionCall:
+    """The value of a call."""
+    return FunctionCall(proto.id, proto.name, proto.arguments)
