@@ -31,10 +31,18 @@ class TextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="tex
     text: str
 
 
-class AudioPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="audio"):
-    """A recording, by its index among the conversation's recordings."""
+class AudioPart(
+    msgspec.Struct, frozen=True, forbid_unknown_fields=True, omit_defaults=True, tag="audio"
+):
+    """A recording, by its index among the conversation's recordings.
+
+    Once one is `alone`, all are: what is heard of each depends on none of the others. One that is
+    `live`, the last, is still being made: its samples follow the conversation, in pieces.
+    """
 
     index: int
+    alone: bool = False
+    live: bool = False
 
 
 class ImagePart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="image"):
@@ -168,8 +176,34 @@ def to_tensors(conversation: Conversation) -> dict[str, Tensor]:
     return tensors
 
 
-def from_tensors(tensors: Tensors) -> Conversation:
-    """The conversation in an `input` chunk. Raises `InvalidArgument` if it is none."""
+def recordings_alone(messages: Sequence[ConversationMessage]) -> bool:
+    """Whether what is heard of each recording depends on none of the others."""
+    return any(
+        isinstance(part, AudioPart) and part.alone for each in messages for part in each.parts
+    )
+
+
+def with_recordings_alone(
+    messages: Sequence[ConversationMessage],
+) -> tuple[ConversationMessage, ...]:
+    """The messages with each of their recordings `alone`."""
+    return tuple(
+        msgspec.structs.replace(
+            each,
+            parts=tuple(
+                msgspec.structs.replace(part, alone=True) if isinstance(part, AudioPart) else part
+                for part in each.parts
+            ),
+        )
+        for each in messages
+    )
+
+
+def from_tensors(tensors: Tensors, *, live: bool = False) -> Conversation:
+    """The conversation in an `input` chunk; without its last recording if that is to follow.
+
+    Raises `InvalidArgument` if it is none.
+    """
     if "messages" not in tensors:
         raise InvalidArgument("input: the tensor `messages` is missing", field="messages")
     try:
@@ -182,7 +216,7 @@ def from_tensors(tensors: Tensors) -> Conversation:
     if strange := sorted(tensors.keys() - taken - {TOOLS}):
         raise InvalidArgument(f"input: there is no place for {strange[0]}", field="messages")
     for name, items in media.items():
-        _check(messages, name, items)
+        _check(messages, name, items, live=live and name == "audio")
     _check_calls(messages)
     return Conversation(
         messages, media["audio"], media["image"], media["video"], tools.tools, tools.choice
@@ -225,9 +259,13 @@ def _items(tensors: Tensors, name: str) -> tuple[Tensor, ...]:
     return tuple(items)
 
 
-def _check(messages: Sequence[ConversationMessage], name: str, items: Sequence[Tensor]) -> None:
+def _check(
+    messages: Sequence[ConversationMessage], name: str, items: Sequence[Tensor], *, live: bool
+) -> None:
     """Raise unless every item is a used, non-empty vector of its dtype, finite if of floats."""
     kind, dtype = _MEDIA[name]
+    if live:
+        messages = _without_live(messages)
     used = [part.index for message in messages for part in message.parts if isinstance(part, kind)]
     if used != list(range(len(items))):
         raise InvalidArgument(
@@ -242,3 +280,15 @@ def _check(messages: Sequence[ConversationMessage], name: str, items: Sequence[T
             )
         if dtype is np.float32 and not np.isfinite(item).all():
             raise InvalidArgument(f"{field}: has NaN or Inf", field=field)
+
+
+def _without_live(messages: Sequence[ConversationMessage]) -> Sequence[ConversationMessage]:
+    """The messages without the recording that is to follow. Raises unless they end with it."""
+    last = messages[-1] if messages else None
+    part = last.parts[-1] if last is not None and last.parts else None
+    if last is None or last.role != "user" or not isinstance(part, AudioPart) or not part.live:
+        raise InvalidArgument(
+            "messages: those of a live segment end with a user's recording that is `live`",
+            field="messages",
+        )
+    return [*messages[:-1], ConversationMessage(last.role, last.parts[:-1])]

@@ -168,6 +168,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     max_recordings: Positive = 64
     max_recording_s: Seconds = 600.0
     max_audio_s: Seconds = 900.0
+    # Whether a chat's recordings are heard each by itself, as those of a realtime conversation
+    # are, and not padded to the longest, as the reference's plain call does: then a longer one
+    # that comes later changes nothing of them, and what was computed of them is reused.
+    recordings_alone: bool = False
     # Whether the recordings, images and videos of a conversation are fetched by the http and
     # https URLs that it names; otherwise they come in data URLs. How long one may take with the
     # redirects on its way, and the bytes of all of a request. Only public addresses are asked,

@@ -14,7 +14,8 @@ def conversation_edge(consumer: str) -> Edge:
     """`input`, what the client says: see antiphon/conversation.py.
 
     One chunk carries `messages` (JSON) and, as `audio.0`, `audio.1`, ..., the recordings;
-    `tools` (JSON) if there are any.
+    `tools` (JSON) if there are any. In a live segment the last of the recordings is still being
+    made, and `samples` of it follow.
     """
     return Edge(
         "input",
@@ -22,8 +23,9 @@ def conversation_edge(consumer: str) -> Edge:
         (consumer,),
         "message",
         (
-            TensorSpec("messages", "uint8", (VARIES,)),
+            TensorSpec("messages", "uint8", (VARIES,), optional=True),
             TensorSpec("tools", "uint8", (VARIES,), optional=True),
+            TensorSpec("samples", "float32", (VARIES,), optional=True),
         ),
         counted_by="messages",
     )

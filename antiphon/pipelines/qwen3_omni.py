@@ -91,7 +91,9 @@ PIPELINE = Pipeline(
         # First chunk: all prompt ids, and what `rotary_positions` needs of the images and
         # videos among them, in their order. Later chunks: `rows[i]` is the tapped
         # hidden state at prompt position `row_positions[i]`; together they cover
-        # `talker_row_positions(ids)` in ascending order.
+        # `talker_row_positions(ids)` in ascending order. Of a live segment the ids come in
+        # pieces, all but the last with `more_ids`; and where what was said changes what was
+        # heard before, rows come again, from some position on.
         Edge(
             "prompt",
             THINKER,
@@ -99,6 +101,7 @@ PIPELINE = Pipeline(
             "prompt token",
             (
                 TensorSpec("ids", "int32", (VARIES,), optional=True),
+                TensorSpec("more_ids", "uint8", (1,), optional=True),
                 TensorSpec("grids", "int32", (VARIES, 3), optional=True),
                 TensorSpec("steps", "int32", (VARIES,), optional=True),
                 TensorSpec("rows", "", (VARIES, VARIES), optional=True),

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
+from msgspec import structs
 
 from antiphon.conversation import (
     AudioPart,
@@ -16,7 +18,10 @@ from antiphon.conversation import (
     Part,
     TextPart,
     VideoPart,
+    to_tensors,
 )
+from antiphon.runtime.engine import InputChunk
+from antiphon.segment import FinishReason
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -89,3 +94,20 @@ def _to_template(part: Part) -> dict[str, str]:
             return {"type": "image"}
         case VideoPart():
             return {"type": "video"}
+
+
+def live_chunks(whole: Conversation, sizes: Iterable[int]) -> list[InputChunk]:
+    """What a live segment gets of a conversation that ends with a recording: all but that, and
+    then that in pieces of these sizes, the last of which is repeated; and the end."""
+    *earlier, last = whole.messages
+    *parts, spoken = last.parts
+    assert isinstance(spoken, AudioPart)
+    opened = structs.replace(last, parts=(*parts, structs.replace(spoken, live=True)))
+    known = structs.replace(whole, messages=(*earlier, opened), recordings=whole.recordings[:-1])
+    chunks = [InputChunk("input", 0, to_tensors(known))]
+    recording, at, more, size = whole.recordings[-1], 0, iter(sizes), 0
+    while at < len(recording):
+        size = next(more, size)
+        chunks.append(InputChunk("input", 0, {"samples": recording[at : at + size]}))
+        at += size
+    return [*chunks, InputChunk("input", 0, {}, True, FinishReason.STOP)]

@@ -8,9 +8,10 @@ from types import SimpleNamespace
 from typing import Any, cast
 
 import torch
+from torch.nn.functional import pad
 from transformers import AutoImageProcessor, AutoTokenizer, WhisperFeatureExtractor
 
-from antiphon.conversation import Conversation
+from antiphon.conversation import Conversation, recordings_alone
 from antiphon.testing.conversations import Pixels, chat_messages, chat_tools
 
 FRAMES_PER_S = 2.0
@@ -50,9 +51,12 @@ class ReferenceInputs:
             # The window is the processor's, not the extractor's.
             given = self._defaults["audio_kwargs"].items()
             settings = {name: value for name, value in given if name != "n_window"}
-            heard = self._extractor(list(conversation.recordings), return_tensors="pt", **settings)
-            features["input_features"] = heard["input_features"]
-            features["feature_attention_mask"] = heard["attention_mask"]
+            together = [list(conversation.recordings)]
+            if recordings_alone(conversation.messages):
+                together = [[each] for each in conversation.recordings]
+            heard = [self._extractor(each, return_tensors="pt", **settings) for each in together]
+            features["input_features"] = _padded([each["input_features"] for each in heard])
+            features["feature_attention_mask"] = _padded([each["attention_mask"] for each in heard])
         if images:
             from PIL import Image
 
@@ -112,3 +116,10 @@ class ReferenceInputs:
             seconds_per_chunk=video["seconds_per_chunk"],
         )
         return dict(self.tokenizer(expanded, padding=False, return_tensors="pt"))
+
+
+def _padded(batches: Sequence[torch.Tensor]) -> torch.Tensor:
+    """The rows of all batches, their last axes filled up with zeros to the longest."""
+    longest = max(each.shape[-1] for each in batches)
+    filled = [pad(each, (0, longest - each.shape[-1])) for each in batches]
+    return torch.cat(filled)

@@ -18,7 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from antiphon.errors import InvalidArgument
+from antiphon.errors import DataLoss, InvalidArgument
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
@@ -30,7 +30,10 @@ PART_ROWS = 128
 
 
 class FramePrompt(Protocol):
-    """What has come of a segment's prompt, and of what is to be said behind it."""
+    """What has come of a segment's prompt, and of what is to be said behind it.
+
+    A prompt may grow until its length is known.
+    """
 
     @property
     def prompt_rows(self) -> int | None:
@@ -129,10 +132,21 @@ class FrameSegment(ABC, Generic[Prompt]):
     def next_part_end(self) -> int | None:
         """Where the part from `prefilled` on ends; None when it is not ready or there is none."""
         total, start = self.prompt.prompt_rows, self.prefilled
-        if total is None or start == total - 1:
+        if start + 1 == total:
             return None
-        stop = min(start - start % PART_ROWS + PART_ROWS, total - 1)
+        stop = start - start % PART_ROWS + PART_ROWS
+        if total is not None:
+            stop = min(stop, total - 1)
         return stop if self.prompt.ready_rows >= stop else None
+
+    def change(self, row: int) -> None:
+        """Rows of the prompt have come again from this one on: they are to go in anew.
+
+        Raises `DataLoss` when something was drawn behind them.
+        """
+        if self.launched:
+            raise DataLoss(f"row {row} of the prompt came again after the first draw")
+        self.prefilled = min(self.prefilled, row - row % PART_ROWS)
 
     def bound(self, context_limit: int) -> None:
         """Let the draws end where the context does; the prompt must be known."""
@@ -187,7 +201,7 @@ class FrameEngine(ABC, Generic[Segment]):
         """
         segment = self._segments[key]
         segment.prompt.accept(chunk)
-        rows = segment.prompt.prompt_rows or 0
+        rows = segment.prompt.prompt_rows or segment.prompt.ready_rows
         if rows > self._context_limit:
             raise InvalidArgument(
                 f"the prompt takes {rows} {self.role} positions of at most {self._context_limit}",

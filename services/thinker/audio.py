@@ -9,7 +9,7 @@ reach of a frame, and each goes through alone, with no more of it than that.
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,6 +18,7 @@ import numpy.typing as npt
 from transformers import WhisperFeatureExtractor
 
 from antiphon.errors import InvalidArgument
+from services.thinker.growing_features import GrowingFeatures
 
 Float32 = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.int32]
@@ -30,13 +31,16 @@ class AudioFeatures:
     `features` is float32 [mel bins, all real frames], one recording behind the other: padded to
     F each, a long recording would multiply the size of the short ones beside it. `mask` is
     int32 [A, F] with 1 at real frames, `positions` how many prompt positions each recording
-    takes. Recordings with equal `digests` (negative numbers of 64 bits) are encoded alike.
+    takes. Recordings with equal `digests` (negative numbers of 64 bits) are encoded alike. The
+    first `company` positions are nobody's: what stands there only determines how the rest is
+    encoded.
     """
 
     features: Float32
     mask: Mask
     positions: tuple[int, ...]
     digests: tuple[int, ...]
+    company: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,11 +49,13 @@ class AudioTower:
 
     It makes `positions` of a number of mel frames. Recordings of up to `shared_frames` frames are
     encoded by the longest one beside them, and all are padded to the longest; 0: each is by
-    itself.
+    itself, with silence behind it. Whole windows of `window_frames` are encoded alike alone and in
+    their recording; 0: there are none.
     """
 
     positions: Callable[[int], int]
     shared_frames: int = 0
+    window_frames: int = 0
 
 
 class AudioFrontEnd:
@@ -64,53 +70,103 @@ class AudioFrontEnd:
         self._extractor = extractor
         self._tower = tower
 
-    def positions(self, recordings: Sequence[Float32]) -> tuple[int, ...]:
+    @property
+    def listens(self) -> bool:
+        """Whether a recording can be taken in window by window while it is made."""
+        return self._tower.window_frames > 0 and not self._extractor.dither
+
+    def growing(self) -> GrowingFeatures:
+        """Features, as if `alone`, of a recording that is taken in while it is made."""
+        tower = self._tower
+        silent_end = not tower.shared_frames
+        return GrowingFeatures(self._extractor, tower.window_frames, silent_end=silent_end)
+
+    def positions_of(self, frames: int) -> int:
+        """How many positions the tower makes of so many frames."""
+        return self._tower.positions(frames)
+
+    def how_encoded(self, frames: Iterable[int], *, company: bool) -> bytes:
+        """What the encoding of recordings of so many frames depends on, beside themselves.
+
+        A tower that pads its chunks to the longest one, and sizes its attention windows by that,
+        makes recordings that are all short depend on the longest.
+        """
+        shared = self._tower.shared_frames
+        longest = shared if company else min(max(frames), shared)
+        return longest.to_bytes(8, "little")
+
+    def depends(self, samples: Iterable[int]) -> bool:
+        """Whether recordings of so many samples are encoded by how long others beside them are."""
+        shared = self._tower.shared_frames * self._extractor.hop_length
+        return all(0 < each < shared for each in samples) and shared > 0
+
+    def positions(self, recordings: Sequence[Float32], *, alone: bool = False) -> tuple[int, ...]:
         """Prompt positions that each recording will take, found without extracting.
 
         Raises `InvalidArgument` naming the recording that is too short or too long.
         """
         for index, recording in enumerate(recordings):
-            self._check_length(index, len(recording))
+            self.check_length(index, len(recording))
         hop = self._extractor.hop_length
         frames = [-(-len(each) // hop) for each in recordings]
-        if self._tower.shared_frames:
+        if self._tower.shared_frames and alone:
+            frames = [len(each) // hop for each in recordings]
+        elif self._tower.shared_frames:
             longest = max((len(each) for each in recordings), default=0) // hop
             frames = [min(each, longest) for each in frames]
         return tuple(self._tower.positions(each) for each in frames)
 
-    def extract(self, recordings: Sequence[Float32]) -> AudioFeatures | None:
-        """Features of all recordings (float32 mono at `sample_rate_hz`); None for none."""
+    def extract(
+        self, recordings: Sequence[Float32], *, alone: bool = False, company: bool = False
+    ) -> AudioFeatures | None:
+        """Features of all recordings (float32 mono at `sample_rate_hz`); None for none.
+
+        Each goes through Hugging Face's extractor `alone`, or they go together. In `company` they
+        are encoded as beside a recording that is long enough not to depend on others.
+        """
         if not recordings:
             return None
-        together = self._tower.shared_frames > 0
-        features, mask = self._together(recordings) if together else self._alone(recordings)
-        lengths: list[int] = mask.sum(-1).tolist()
-        real = [each[:, :length] for each, length in zip(features, lengths, strict=True)]
-        return AudioFeatures(
-            np.concatenate(real, axis=1),
-            mask,
-            tuple(map(self._tower.positions, lengths)),
-            self._digests(real, mask),
-        )
+        tower = self._tower
+        if not tower.shared_frames:
+            real = self._before_silence(recordings)
+        elif alone:
+            real = [self._extract([each], padding="longest")[0][0] for each in recordings]
+        else:
+            features, mask = self._extract(recordings, padding="longest")
+            lengths = mask.sum(-1).tolist()
+            real = [each[:, :length] for each, length in zip(features, lengths, strict=True)]
+        how = self.how_encoded([each.shape[1] for each in real], company=company)
+        # What is heard of one alone follows from its samples, and from how it is encoded.
+        by_sample = alone or not tower.shared_frames
+        told = recordings if by_sample else real
+        digests = tuple(digest(how, each) for each in told)
+        return self.together(real, digests, company=company)
 
-    def _together(self, recordings: Sequence[Float32]) -> tuple[Sequence[Float32], Mask]:
-        """Features of each, and the mask, of recordings that are padded to the longest."""
-        features, mask = self._extract(recordings, padding="longest")
-        return list(features), mask
+    def together(
+        self, features: Sequence[Float32], digests: tuple[int, ...] = (), *, company: bool = False
+    ) -> AudioFeatures:
+        """Features of recordings, or of windows of one, as they go to the tower together."""
+        tower = self._tower
+        positions = tuple(tower.positions(each.shape[1]) for each in features)
+        if company and all(each.shape[1] < tower.shared_frames for each in features):
+            silence = np.zeros((len(features[0]), tower.shared_frames), np.float32)
+            features = [silence, *features]
+        frames = [each.shape[1] for each in features]
+        mask = (np.arange(max(frames)) < np.array(frames)[:, None]).astype(np.int32)
+        ahead = sum(map(tower.positions, frames)) - sum(positions)
+        return AudioFeatures(np.concatenate(features, axis=1), mask, positions, digests, ahead)
 
-    def _alone(self, recordings: Sequence[Float32]) -> tuple[Sequence[Float32], Mask]:
-        """Features of each, and the mask, of recordings each of which has silence behind it."""
+    def _before_silence(self, recordings: Sequence[Float32]) -> list[Float32]:
+        """Features of recordings each of which has silence behind it."""
         hop = self._extractor.hop_length
         silence = -(-self._extractor.n_fft // hop)
-        frames = [-(-len(each) // hop) for each in recordings]
         features = []
-        mask = np.zeros((len(recordings), max(frames)), np.int32)
-        for at, (recording, count) in enumerate(zip(recordings, frames, strict=True)):
+        for recording in recordings:
+            count = -(-len(recording) // hop)
             size = (count + silence) * hop
             made, _ = self._extract([recording], padding="max_length", max_length=size)
             features.append(made[0, :, :count])
-            mask[at, :count] = 1
-        return features, mask
+        return features
 
     def _extract(self, recordings: Sequence[Float32], **padding: Any) -> tuple[Float32, Mask]:
         batch: Mapping[str, Any] = self._extractor(
@@ -123,19 +179,7 @@ class AudioFrontEnd:
         )
         return batch["input_features"], batch["attention_mask"]
 
-    def _digests(self, features: Sequence[Float32], mask: Mask) -> tuple[int, ...]:
-        """A number for each recording, of all that its encoding depends on.
-
-        A tower that pads its chunks to the longest one, and sizes its attention windows by that,
-        makes recordings that are all short depend on the longest.
-        """
-        longest = min(int(mask.sum(-1).max()), self._tower.shared_frames)
-        return tuple(
-            digest(longest.to_bytes(8, "little"), each[:, :length])
-            for each, length in zip(features, mask.sum(-1).tolist(), strict=True)
-        )
-
-    def _check_length(self, index: int, samples: int) -> None:
+    def check_length(self, index: int, samples: int) -> None:
         """Raise unless a recording fills the extractor's window and keeps the limit."""
         field = f"audio.{index}"
         shortest = self._extractor.n_fft
@@ -144,6 +188,11 @@ class AudioFrontEnd:
                 f"{field}: too short: {samples} samples, at least {shortest} are needed",
                 field=field,
             )
+        self.check_longest(index, samples)
+
+    def check_longest(self, index: int, samples: int) -> None:
+        """Raise for a recording that is longer than the limit."""
+        field = f"audio.{index}"
         if samples > self.max_audio_s * self.sample_rate_hz:
             raise InvalidArgument(
                 f"{field}: too long: {samples / self.sample_rate_hz:.1f} s, "
@@ -154,6 +203,23 @@ class AudioFrontEnd:
 
 def digest(how: bytes, values: npt.NDArray[np.float32]) -> int:
     """A negative number of 64 bits, as no id is, of values and how they are encoded."""
-    heard = how + np.ascontiguousarray(values).tobytes()
-    made = hashlib.blake2b(heard, digest_size=8).digest()
-    return int.from_bytes(made, "little", signed=True) | -(1 << 63)
+    growing = GrowingDigest()
+    growing.add(values)
+    return growing.number(how)
+
+
+class GrowingDigest:
+    """The digest of values that come in pieces."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b(digest_size=8)
+
+    def add(self, values: npt.NDArray[np.float32]) -> None:
+        """Take the next values."""
+        self._hash.update(np.ascontiguousarray(values).data)
+
+    def number(self, how: bytes) -> int:
+        """A negative number of 64 bits, as no id is, of the values and how they are encoded."""
+        whole = self._hash.copy()
+        whole.update(how)
+        return int.from_bytes(whole.digest(), "little", signed=True) | -(1 << 63)

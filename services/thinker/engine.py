@@ -40,10 +40,11 @@ from services.preparation import Preparations, wait_for_one
 from services.text.logprobs import ReplyLogprobs
 from services.thinker.generation import SlotGeneration
 from services.thinker.intake import PromptIntake
+from services.thinker.listening import HeardPrompt
 from services.thinker.model import ThinkerFeed, ThinkerModel
 from services.thinker.prompt import PreparedPrompt
 from services.thinker.schedule import prefill_shares
-from services.thinker.segment import INPUT
+from services.thinker.segment import INPUT, PROMPT
 from services.thinker.segment import ThinkerSegment as AnySegment
 
 PREFILL_ROWS = 256
@@ -74,7 +75,7 @@ class ThinkerEngine:
         self._prefill_rows = prefill_rows
         self._slots = Slots(model.cache.slots)
         self._segments: dict[SegmentKey, Segment] = {}
-        self._preparations: Preparations[PreparedPrompt] = Preparations()
+        self._preparations: Preparations[PreparedPrompt | HeardPrompt] = Preparations()
         self._wake: Callable[[], None] = _nobody
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
@@ -88,20 +89,31 @@ class ThinkerEngine:
         self._segments[key] = Segment(key, settings, self._intake.every_row)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Store the conversation, which comes in one chunk. Raises `InvalidArgument`."""
+        """Store the conversation, or a piece of it. Raises `InvalidArgument`."""
         segment = self._segments[key]
         self._intake.store(segment, chunk)
-        if segment.can_step:
+        self._prepare(segment)
+
+    def _prepare(self, segment: Segment) -> None:
+        """Start making the prompt, or what can be made of one that grows."""
+        if segment.preparation is not None or segment.ended:
+            return
+        if segment.live_input is not None and not (
+            segment.live_input.finished and not segment.live_input.began
+        ):
+            self._intake.listen(segment, self._preparations, lambda: self._wake())
+        elif segment.input_finished and segment.generation is None:
             self._intake.begin(segment, self._preparations, lambda: self._wake())
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """`input` until the conversation is complete."""
-        return None if self._segments[key].can_step else INPUT
+        """`input` until the conversation is complete, but for what can be done before."""
+        return None if _can_step(self._segments[key]) else INPUT
 
     def prepares(self, key: SegmentKey) -> bool:
-        """Whether the segment's prompt is being made."""
-        preparation = self._segments[key].preparation
-        return preparation is not None and not preparation.done()
+        """Whether the segment's prompt is being made, and nothing else is to be done for it."""
+        segment = self._segments[key]
+        preparation = segment.preparation
+        return preparation is not None and not preparation.done() and not _has_work(segment)
 
     def wake_with(self, wake: Callable[[], None]) -> None:
         """Call `wake` whenever a prompt was made."""
@@ -118,20 +130,28 @@ class ThinkerEngine:
         Waits for a prompt when there is nothing else to do.
         """
         events: list[EngineEvent] = []
-        live = [each for each in self._segments.values() if each.can_step and each.key not in held]
+        live = [
+            each for each in self._segments.values() if _can_step(each) and each.key not in held
+        ]
+        idle = not any(map(_has_work, live))
         begun = [(each, each.generation) for each in live if each.generation is not None]
         self._go_on_sending([each for each in begun if each[1].finish is not None], events)
         work = [(*each, each[1].reply_feed()) for each in begun if each[1].replies]
         work += self._prompt_work([each for each in begun if each[1].remaining], events)
         if work:
             self._forward(work, events)
-        if not begun:
+        if idle:
             wait_for_one([each.preparation for each in live if each.preparation is not None])
         for segment in live:
             if (prompt := segment.preparation) is not None and prompt.done():
                 segment.preparation = None
                 with self._alone(segment, events):
-                    events += self._begin(segment, prompt.result())
+                    made = prompt.result()
+                    if isinstance(made, HeardPrompt):
+                        events += self._hear(segment, made)
+                    else:
+                        events += self._begin(segment, made)
+                    self._prepare(segment)
         return events
 
     def so_far(self, key: SegmentKey) -> Completed:
@@ -156,14 +176,33 @@ class ThinkerEngine:
 
     def _begin(self, segment: Segment, prompt: PreparedPrompt) -> Iterator[EngineEvent]:
         """Let the prompt's ids go."""
-        segment.generation = SlotGeneration(
+        segment.generation = self._generation(segment, prompt)
+        yield from segment.emit_prompt(segment.generation)
+
+    def _generation(self, segment: Segment, prompt: PreparedPrompt) -> SlotGeneration:
+        return SlotGeneration(
             prompt,
             self._intake.start_reply(segment, prompt),
             row_positions=self._intake.row_positions(prompt.heard_ids),
             special=self._intake.prompts.special,
             every_row=self._intake.every_row,
         )
-        yield from segment.emit_prompt(segment.generation)
+
+    def _hear(self, segment: Segment, heard: HeardPrompt) -> Iterator[EngineEvent]:
+        """Go on with a prompt that has grown, and let its new ids go."""
+        if segment.generation is None:
+            segment.generation = self._generation(segment, heard.prompt)
+        generation = segment.generation
+        generation.hear(
+            heard,
+            self._intake.row_positions(heard.prompt.heard_ids),
+            lambda: self._intake.start_reply(segment, heard.prompt),
+        )
+        if segment.wants(PROMPT) and not generation.holds_rows:
+            ids = heard.prompt.heard_ids
+            told, generation.told = generation.told, len(ids)
+            whole = generation.all_rows_sent
+            yield segment.emit_heard(ids, told, more=heard.is_open, whole=whole)
 
     def _prompt_work(
         self, waiting: list[tuple[Segment, SlotGeneration]], events: list[EngineEvent]
@@ -255,7 +294,8 @@ class ThinkerEngine:
         self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
     ) -> None:
         """Let rows of the prompt that are there go to whoever needs them, so many in a step."""
-        if not segment.wants_rows(generation) or generation.all_rows_sent:
+        sends = segment.wants_rows(generation) and not generation.holds_rows
+        if not sends or generation.all_rows_sent:
             return
         positions = generation.rows_due(ROWS_AT_ONCE)
         if len(positions):
@@ -295,11 +335,27 @@ class ThinkerEngine:
         if generation is None or generation.slot is None:
             return
         slot, generation.slot = generation.slot, None
-        if worth_keeping and not generation.remaining:
-            self._slots.keep(slot, generation.kept())
+        kept = generation.kept() if worth_keeping else None
+        if kept is not None:
+            self._slots.keep(slot, kept)
         else:
             self._model.cache.clear(slot)
             self._slots.free(slot)
+
+
+def _has_work(segment: Segment) -> bool:
+    """Whether a step has something to do for the segment beside taking its prompt."""
+    generation = segment.generation
+    if segment.ended or generation is None:
+        return False
+    return generation.remaining > 0 or not generation.is_open
+
+
+def _can_step(segment: Segment) -> bool:
+    """Whether the segment waits for no input, or something can be done before it comes."""
+    return segment.can_step or (
+        not segment.ended and (segment.preparation is not None or _has_work(segment))
+    )
 
 
 def _nobody() -> None:

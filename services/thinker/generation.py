@@ -12,9 +12,10 @@ import torch
 from antiphon.errors import Internal
 from antiphon.segment import FinishReason
 from antiphon.transport.device_edge import on_device
-from services.lm.slots import Claim, Content, Kept
+from services.lm.slots import MIN_REUSED, Claim, Content, Kept
 from services.text.stopping import ReplyText
 from services.thinker.audio import AudioFeatures
+from services.thinker.listening import HeardPrompt
 from services.thinker.model import ThinkerFeed
 from services.thinker.patches import VisualPatches
 from services.thinker.prompt import Ids, MediaIds, PreparedPrompt, is_media
@@ -30,7 +31,8 @@ class SlotGeneration:
 
     `length` counts the positions that the slot holds: those of the prompt, of which
     the first `reused` were there before, then those of the reply but its latest id.
-    `finish` is there when the reply has ended; `reply_rows` if its rows are kept.
+    `finish` is there when the reply has ended; `reply_rows` if its rows are kept. While the
+    prompt `is_open`, more of it comes; `told` of its ids have left.
     """
 
     def __init__(
@@ -56,19 +58,59 @@ class SlotGeneration:
         self.length = 0
         self.reused = 0
         self.finish: FinishReason | None = None
+        self.is_open = False
+        self.told = 0
+        self._special = special
         self._every_row = every_row
         self._rows_sent = 0
+        self._head = 0
         self._seen: torch.Tensor | None = None
         self._media_positions = np.flatnonzero(is_media(prompt.ids, special))
         self._encoded: torch.Tensor | None = None
         self._pieces: deque[tuple[Positions, AudioFeatures | VisualPatches]] = deque()
         if prompt.audio is not None:
-            self._pieces.append((np.flatnonzero(prompt.ids == special.audio), prompt.audio))
+            heard = np.flatnonzero(prompt.ids == special.audio)
+            self._pieces.append((heard[: sum(prompt.audio.positions)], prompt.audio))
         for positions, patches in zip(
             visual_positions(prompt, special), prompt.patches, strict=False
         ):
             self.content[positions] = patches.digest
             self._pieces.append((positions, patches))
+
+    def hear(
+        self, heard: HeardPrompt, row_positions: Positions, reply: Callable[[], ReplyText]
+    ) -> None:
+        """Take more of the prompt, and forget what no longer holds; at its end comes the reply."""
+        special, ids = self._special, heard.prompt.ids
+        self.prompt = heard.prompt
+        self.is_open = heard.is_open
+        self.row_positions = row_positions
+        if heard.kept < self.length:
+            self.length = heard.kept
+            self.reused = min(self.reused, heard.kept)
+            sent = int(np.searchsorted(row_positions, heard.kept))
+            self._rows_sent = min(self._rows_sent, sent)
+        before, self._media_positions = (
+            self._media_positions,
+            np.flatnonzero(is_media(ids, special)),
+        )
+        if self._encoded is not None:
+            rows = self._encoded.new_zeros(len(self._media_positions), self._encoded.shape[1])
+            known = min(len(before), len(self._media_positions))
+            rows[:known] = self._encoded[:known]
+            self._encoded = rows
+        self.content = np.concatenate((self.content[: heard.start], ids[heard.start :]))
+        end = heard.start + heard.prompt.listened
+        self.content[heard.start : end] = heard.digest
+        still = [each for each in self._pieces if each[0][0] < max(heard.kept, heard.start)]
+        again = [
+            (np.arange(begins, begins + window.positions[0]), window)
+            for begins, window in heard.windows
+        ]
+        self._pieces = deque((*still, *again))
+        self._head = heard.start
+        if not heard.is_open:
+            self.reply = reply()
 
     @property
     def remaining(self) -> int:
@@ -78,7 +120,7 @@ class SlotGeneration:
     @property
     def replies(self) -> bool:
         """Whether the next id of the reply is to be computed."""
-        return not self.remaining and self.finish is None
+        return not (self.remaining or self.is_open) and self.finish is None
 
     @property
     def must_encode(self) -> bool:
@@ -114,7 +156,7 @@ class SlotGeneration:
             start,
             prompt.ids[start:end],
             self.row_positions[first:last] - start,
-            end == len(prompt.ids),
+            end == len(prompt.ids) and not self.is_open,
             media,
             None if prompt.turned is None else prompt.turned[start:end],
         )
@@ -132,6 +174,12 @@ class SlotGeneration:
         if not self.remaining:
             self._encoded = None
 
+    @property
+    def holds_rows(self) -> bool:
+        """Whether nothing leaves for the talker yet: one that reads every row of a prompt takes no
+        prompts that grow."""
+        return self.is_open and self._every_row
+
     def rows_due(self, most: int) -> Positions:
         """The next prompt positions, `most` at most, whose rows are there and were not sent."""
         there = int(np.searchsorted(self.row_positions, self.length))
@@ -143,11 +191,17 @@ class SlotGeneration:
 
     @property
     def all_rows_sent(self) -> bool:
-        """Whether the rows of all `row_positions` were."""
-        return self._rows_sent == len(self.row_positions)
+        """Whether the rows of all `row_positions` were, and there are no more."""
+        return self._rows_sent == len(self.row_positions) and not self.is_open
 
-    def kept(self) -> Kept:
-        """What the slot holds now, once the prompt was prefilled."""
+    def kept(self) -> Kept | None:
+        """What the slot holds that may be reused; None while the prompt is prefilled."""
+        if self.is_open:
+            # What is known by now to be said in a later prompt, too.
+            known = min(self.length, self._head)
+            return Kept(self.content[:known], known) if known >= MIN_REUSED else None
+        if self.remaining:
+            return None
         content = np.concatenate([self.content, self.reply.ids]).astype(np.int64)
         return Kept(content[: self.length], len(self.prompt.ids))
 
@@ -174,7 +228,8 @@ def prompt_content(ids: Ids, audio_id: int, audio: AudioFeatures | None) -> Cont
     """The content of a prompt's positions; digests are negative, as no id is."""
     content = ids.astype(np.int64)
     if audio is not None:
-        content[ids == audio_id] = np.repeat(np.asarray(audio.digests), audio.positions)
+        heard = np.flatnonzero(ids == audio_id)[: sum(audio.positions)]
+        content[heard] = np.repeat(np.asarray(audio.digests), audio.positions)
     return content
 
 

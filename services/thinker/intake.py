@@ -15,6 +15,7 @@ from services.text.calls import ReplyCalls
 from services.text.detokenizer import Detokenizer, Vocabulary
 from services.text.logprobs import ReplyLogprobs
 from services.text.stopping import ReplyText
+from services.thinker.listening import HeardPrompt, LiveInput
 from services.thinker.prompt import Ids, PreparedPrompt, PromptFactory
 from services.thinker.segment import INPUT, PROMPT, TEXT, TOKENS, G, Positions, ThinkerSegment
 
@@ -27,7 +28,8 @@ class PromptIntake:
     """Makes prompts and replies for one checkpoint; `stop_id` ends a reply.
 
     `row_positions` are those of a prompt whose hidden row the talker needs, ascending; with
-    `every_row` they are all, and it needs those of the reply, too.
+    `every_row` they are all, and it needs those of the reply, too. Its engine `listens` if it
+    takes prompts that grow.
     """
 
     prompts: PromptFactory
@@ -35,25 +37,50 @@ class PromptIntake:
     stop_id: int
     row_positions: Callable[[Ids], Positions]
     every_row: bool = False
+    listens: bool = True
 
     def store(self, segment: ThinkerSegment[G], chunk: InputChunk) -> None:
-        """Keep the conversation, which comes in one chunk.
+        """Keep the conversation, which comes in one chunk but for a live segment's last recording.
 
         Raises `InvalidArgument`, also for messages that are longer than any that fit.
         """
         if chunk.edge != INPUT:
             raise InvalidArgument(f"the thinker has no input edge {chunk.edge!r}", edge=chunk.edge)
-        if chunk.tensors and segment.tensors:
+        if chunk.tensors and segment.tensors and not segment.settings.live:
             raise InvalidArgument("input: the conversation comes in one chunk", field="messages")
         texts = [chunk.tensors[name] for name in ("messages", "tools") if name in chunk.tensors]
         self.prompts.check_size(sum(each.nbytes for each in texts))
-        segment.tensors = chunk.tensors or segment.tensors
+        if segment.settings.live:
+            self._hear(segment, chunk)
+        else:
+            segment.tensors = chunk.tensors or segment.tensors
         segment.input_finished = chunk.segment_finished
+
+    def _hear(self, segment: ThinkerSegment[G], chunk: InputChunk) -> None:
+        """Keep a piece of a live segment's input; all of it, once it has come and none was used."""
+        if segment.live_input is None:
+            speaks = segment.wants(PROMPT) or segment.wants(TOKENS)
+            segment.live_input = LiveInput(self.prompts, listens=self.listens, speaks=speaks)
+        segment.live_input.take(chunk.tensors, last=chunk.segment_finished)
+        if chunk.segment_finished and not segment.live_input.began:
+            segment.tensors = segment.live_input.whole()
+
+    def listen(
+        self,
+        segment: ThinkerSegment[G],
+        preparations: Preparations[PreparedPrompt | HeardPrompt],
+        done: Callable[[], None],
+    ) -> None:
+        """Start preparing what has come of a live segment's input, if that is enough."""
+        job = segment.live_input.next_job() if segment.live_input is not None else None
+        if job is not None:
+            make, size = job
+            self._start(segment, preparations, make, done, text_bytes=0, media_bytes=size)
 
     def begin(
         self,
         segment: ThinkerSegment[G],
-        preparations: Preparations[PreparedPrompt],
+        preparations: Preparations[PreparedPrompt | HeardPrompt],
         done: Callable[[], None],
     ) -> None:
         """Start making the prompt of a segment whose input is complete.
@@ -68,6 +95,20 @@ class PromptIntake:
         if self.prompts.patches and any(name.startswith(SEEN) for name in tensors):
             # A small file may have very many pixels.
             media_bytes = max(media_bytes, LARGE_MEDIA_BYTES)
+        self._start(
+            segment, preparations, make, done, text_bytes=text_bytes, media_bytes=media_bytes
+        )
+
+    def _start(
+        self,
+        segment: ThinkerSegment[G],
+        preparations: Preparations[PreparedPrompt | HeardPrompt],
+        make: Callable[[], PreparedPrompt | HeardPrompt],
+        done: Callable[[], None],
+        *,
+        text_bytes: int,
+        media_bytes: int,
+    ) -> None:
         segment.preparation = preparations.begin(
             segment.key, make, text_bytes=text_bytes, media_bytes=media_bytes
         )

@@ -123,7 +123,7 @@ class ThinkerModel:
         features = torch.from_numpy(audio.features).to(self.device)
         lengths = torch.from_numpy(audio.mask).sum(-1).to(self.device)
         encoded = self._audio_tower(features, feature_lens=lengths, return_dict=True)
-        rows: Tensor = encoded.last_hidden_state
+        rows: Tensor = encoded.last_hidden_state[audio.company :]
         return rows.to(self._words.weight.dtype)
 
     def forward(self, feeds: Sequence[ThinkerFeed]) -> list[Fed]:

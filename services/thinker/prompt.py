@@ -15,7 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from antiphon.chunk import Tensor
-from antiphon.conversation import Conversation, function_names
+from antiphon.conversation import Conversation, function_names, recordings_alone
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.pipelines.mrope import rotary_positions
 from services.text.calls import CallRules
@@ -70,7 +70,8 @@ class PreparedPrompt:
     For an engine that takes patches these are here, and, where there are any, the positions
     `turned` int64 [P, 3] in rotary attention and the one that follows them. `calls` is there if
     the reply may call functions. The last `begun` ids are a beginning of the reply, not said by
-    anyone: the talker does not get them.
+    anyone: the talker does not get them. `listened` positions of audio, whose features are
+    not among these, were taken in while they were recorded.
     """
 
     ids: Ids
@@ -81,6 +82,7 @@ class PreparedPrompt:
     following: int = 0
     calls: CallRules | None = None
     begun: int = 0
+    listened: int = 0
 
     @property
     def heard_ids(self) -> Ids:
@@ -100,7 +102,7 @@ class PreparedPrompt:
     @property
     def audio_positions(self) -> int:
         """How many of the positions stand for audio."""
-        return sum(self.audio.positions) if self.audio else 0
+        return self.listened + (sum(self.audio.positions) if self.audio else 0)
 
     @property
     def image_positions(self) -> int:
@@ -149,8 +151,13 @@ class PromptFactory:
         if json_bytes > JSON_ESCAPE * self.max_text_bytes + PART_BYTES * self.context_limit:
             raise self._too_long(f"{json_bytes} bytes")
 
-    def prepare(self, conversation: Conversation, *, speaks: bool) -> PreparedPrompt:
+    def prepare(
+        self, conversation: Conversation, *, speaks: bool, open_end: bool = False
+    ) -> PreparedPrompt:
         """The prompt of a conversation; `speaks` if the reply is to be spoken.
+
+        With an `open_end` the last recording is not there yet and takes one position; the others
+        are encoded as beside a long one.
 
         Raises `InvalidArgument` naming `messages`, `audio.N`, `image.N` or `video.N`, and
         `NotImplementedYet` for images, videos and functions where none are taken.
@@ -159,7 +166,8 @@ class PromptFactory:
             raise InvalidArgument("messages: there are none", field="messages")
         if (size := text_bytes(conversation.messages)) > self.max_text_bytes:
             raise self._too_long(f"{size} bytes of text")
-        heard = self._listen(conversation.recordings)
+        alone = recordings_alone(conversation.messages)
+        heard = self._listen(conversation.recordings, alone=alone, more=int(open_end))
         visuals = self._look(conversation)
         short = self.chat.encode(conversation.messages, conversation.tools)
         calls = _call_rules(conversation)
@@ -168,8 +176,8 @@ class PromptFactory:
         self._check(ids, len(ids))
         if speaks:
             self.check_spoken(ids)
-        heard_features = self.audio.extract(conversation.recordings)
-        prompt = PreparedPrompt(ids, heard_features, visuals, calls=calls, begun=len(begun))
+        audio = self.audio.extract(conversation.recordings, alone=alone, company=open_end)
+        prompt = PreparedPrompt(ids, audio, visuals, calls=calls, begun=len(begun))
         return self._cut(prompt, self.patches) if visuals and self.patches else prompt
 
     def _cut(
@@ -185,16 +193,18 @@ class PromptFactory:
         cut = tuple(map(patches, prompt.visuals))
         return replace(prompt, patches=cut, turned=turned, following=following)
 
-    def _listen(self, recordings: Sequence[npt.NDArray[np.float32]]) -> tuple[int, ...]:
-        """The positions that each recording takes."""
-        if len(recordings) > self.max_recordings:
+    def _listen(
+        self, recordings: Sequence[npt.NDArray[np.float32]], *, alone: bool, more: int
+    ) -> tuple[int, ...]:
+        """The positions that each recording takes, and one for each that is not there yet."""
+        if (count := len(recordings) + more) > self.max_recordings:
             raise InvalidArgument(
-                f"messages: {len(recordings)} recordings; this thinker takes at most "
+                f"messages: {count} recordings; this thinker takes at most "
                 f"{self.max_recordings}; send fewer, or, on vLLM, raise audio in "
                 "engine_args.limit_mm_per_prompt, if the checkpoint hears",
                 field="messages",
             )
-        return self.audio.positions(recordings)
+        return self.audio.positions(recordings, alone=alone) + (1,) * more
 
     def _look(self, conversation: Conversation) -> tuple[Visual, ...]:
         """What the conversation shows, in the order of its parts."""
@@ -232,6 +242,10 @@ class PromptFactory:
                 )
             repeats[placeholders] = positions
         return np.repeat(ids, repeats)
+
+    def check_room(self, ids: Ids) -> None:
+        """Raise `PromptTooLong` unless there is room for a reply behind these ids."""
+        self._check(ids, len(ids))
 
     def _check(self, ids: Ids, reach: int) -> None:
         """Raise unless there is room for a reply behind the position that the prompt reaches."""

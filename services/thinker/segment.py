@@ -19,6 +19,7 @@ from antiphon.wire.tool_calls import tool_calls_to_tensors
 from services.isolation import alone
 from services.text.logprobs import ReplyLogprobs
 from services.text.stopping import ReleasedText, ReplyText
+from services.thinker.listening import HeardPrompt, LiveInput
 from services.thinker.prompt import PreparedPrompt
 from services.thinker.reply_rows import ReplyRows
 
@@ -56,8 +57,9 @@ class ThinkerSegment(Generic[G]):
     """One segment's state; `generation` is there once its input was prepared.
 
     With `every_row` the talker reads a row of every position, also of the reply's, and no ids of
-    it. `preparation` is the prompt while it is being made. `spoken` counts the ids, or rows, that
-    left on `tokens`, and `called` the calls; `logprobs` is there if they are asked for.
+    it. `preparation` is the prompt, or more of it, while it is being made; `live_input` is there in
+    a live segment. `spoken` counts the ids, or rows, that left on `tokens`, and `called` the calls;
+    `logprobs` is there if they are asked for.
     """
 
     key: SegmentKey
@@ -66,7 +68,8 @@ class ThinkerSegment(Generic[G]):
     tensors: Tensors = field(default_factory=dict)
     input_finished: bool = False
     ended: bool = False
-    preparation: Future[PreparedPrompt] | None = None
+    preparation: Future[PreparedPrompt | HeardPrompt] | None = None
+    live_input: LiveInput | None = None
     generation: G | None = None
     spoken: int = 0
     called: int = 0
@@ -106,6 +109,16 @@ class ThinkerSegment(Generic[G]):
         if self.wants(PROMPT):
             finish = None if len(generation.row_positions) else FinishReason.STOP
             yield Emitted(self.key, PROMPT, 0, generation.prompt.tensors(), finish)
+
+    def emit_heard(
+        self, ids: npt.NDArray[np.int32], start: int, *, more: bool, whole: bool
+    ) -> EngineEvent:
+        """The prompt's ids from `start` on. If there are no `more` and all rows have left, it is
+        `whole`."""
+        tensors: Tensors = {"ids": ids[start:]}
+        if more:
+            tensors = {**tensors, "more_ids": np.ones(1, np.uint8)}
+        return Emitted(self.key, PROMPT, start, tensors, FinishReason.STOP if whole else None)
 
     def emit_rows(
         self, generation: G, rows: Tensor, positions: Positions, *, last: bool

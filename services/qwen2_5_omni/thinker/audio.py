@@ -14,5 +14,11 @@ def encoder_positions(frames: int) -> int:
     return (convolved - 2) // 2 + 1
 
 
-# Its windows are of one recording each, and end where that does.
-AUDIO_TOWER = AudioTower(encoder_positions)
+def audio_tower(n_window: int) -> AudioTower:
+    """Of an encoder that attends within windows of `2 * n_window` mel frames, of one recording
+    each, which end where that does.
+
+    Of a window that is not halved twice without a rest, the halves reach into the next one.
+    """
+    window = 2 * n_window
+    return AudioTower(encoder_positions, window_frames=0 if window % 4 else window)

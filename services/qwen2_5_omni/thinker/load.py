@@ -20,7 +20,7 @@ from antiphon.runtime.engine import LoadedStage
 from services.engines import VLLM, check_device, choose_engine, context_limit
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing
-from services.qwen2_5_omni.thinker.audio import AUDIO_TOWER
+from services.qwen2_5_omni.thinker.audio import audio_tower
 from services.qwen2_5_omni.thinker.vllm_engine.architectures import MODELS
 from services.text.chat import load_chat_tokenizer
 from services.text.detokenizer import Vocabulary
@@ -85,14 +85,17 @@ def load(
 
 def load_intake(model_dir: Path, config: StageConfig) -> PromptIntake:
     """Chat template, tokeniser and audio front end of the directory."""
-    text = _load_config(model_dir).thinker_config.text_config
+    whole = _load_config(model_dir).thinker_config
+    text = whole.text_config
     extractor = load_extractor(model_dir)
     chat = load_chat_tokenizer(model_dir)
     prompts = PromptFactory(
         chat=chat,
         # Hugging Face's processor cuts off what is longer.
         audio=AudioFrontEnd(
-            extractor, AUDIO_TOWER, max_audio_s=extractor.n_samples / extractor.sampling_rate
+            extractor,
+            audio_tower(whole.audio_config.n_window),
+            max_audio_s=extractor.n_samples / extractor.sampling_rate,
         ),
         special=PlaceholderIds.from_config(read_config(model_dir)),
         context_limit=context_limit(THINKER, config, text.max_position_embeddings),

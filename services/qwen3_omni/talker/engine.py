@@ -27,7 +27,7 @@ import torch
 
 from antiphon.errors import Internal
 from antiphon.pipelines.qwen3_omni import TALKER
-from antiphon.runtime.engine import Emitted, EngineEvent, Failed, SegmentSettings
+from antiphon.runtime.engine import Emitted, EngineEvent, Failed, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from services.lm.frames import FrameEngine, take_parts
 from services.qwen3_omni.talker.flight import Flight
@@ -57,6 +57,13 @@ class TalkerEngine(FrameEngine[TalkerSegment]):
         """Raises `InvalidArgument` for an unknown voice; empty is the first."""
         voice = choose_voice(settings.voice, self._model.voices)
         return TalkerSegment(key, voice, settings.sampling, self._model.new_prompt())
+
+    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
+        """Take a chunk in; see `FrameEngine.accept`."""
+        super().accept(key, chunk)
+        segment = self._segments[key]
+        if (changed := segment.prompt.take_change()) is not None:
+            segment.change(changed)
 
     @torch.inference_mode()
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:

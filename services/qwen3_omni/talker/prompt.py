@@ -9,6 +9,9 @@ tail and then the reply), the text side of those nine is
 and each later step adds one row: A[4], A[5], ... then one tts_eos, then tts_pad.
 Laws: a row exists only when everything in it has arrived, and tts_eos and tts_pad
 only when `tokens` has ended, so that a late token is never spoken as silence.
+
+A prompt may grow while the user speaks: its ids come in pieces, and hidden rows may come again,
+from some row on, until `prompt` has ended. Nothing behind the user rows is ready before.
 Mirrors `Qwen3OmniMoeForConditionalGeneration.generate` and its
 `_get_talker_assistant_parts`. No torch here.
 """
@@ -45,13 +48,19 @@ class TalkerPrompt:
         self._special = special
         self._vocabulary = vocabulary
         self._row_width = row_width
+        self._ids = np.empty(0, np.int32)
+        self._grids: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]] | None = None
+        self._ids_finished = False
+        self._grows = False
         self._user_ids: npt.NDArray[np.int32] | None = None
         self._positions = np.empty((0, 3), np.int64)  # of the user rows, by axis
         self._next_position = 0
         self._heard = np.empty(0, np.intp)  # which user rows are hidden rows, ascending
         self._heard_positions = np.empty(0, np.intp)  # and where they are in the prompt
-        self._rows: list[Tensor] = []
+        self._rows: list[Tensor] = []  # hidden rows from this one on
+        self._rows_first = 0
         self._rows_come = 0
+        self._changed: int | None = None
         self._answer_head: list[int] = []
         self._reply: list[int] = []
         self._prompt_finished = False
@@ -60,7 +69,7 @@ class TalkerPrompt:
     @property
     def prompt_rows(self) -> int | None:
         """Length of the talker's prompt; None until the prompt's ids have come."""
-        return None if self._user_ids is None else len(self._user_ids) + ANSWER_ROWS
+        return self.user_rows + ANSWER_ROWS if self._ids_finished else None
 
     @property
     def user_rows(self) -> int:
@@ -81,11 +90,7 @@ class TalkerPrompt:
     @property
     def silent(self) -> bool:
         """Whether it is certain that there is nothing to say."""
-        return (
-            self._tokens_finished
-            and self._user_ids is not None
-            and self._answer_length <= HEADER_ROWS
-        )
+        return self._tokens_finished and self._ids_finished and self._answer_length <= HEADER_ROWS
 
     @property
     def ready_rows(self) -> int:
@@ -94,6 +99,8 @@ class TalkerPrompt:
             return 0
         if self._rows_come < len(self._heard):
             return int(self._heard[self._rows_come])
+        if self._may_change:
+            return self.user_rows
         known = self._answer_length
         if known < HEADER_ROWS:
             return self.user_rows + known
@@ -102,8 +109,18 @@ class TalkerPrompt:
     @property
     def next_prompt_edge(self) -> str:
         """The edge that the first row which is not ready waits for."""
-        complete = self._user_ids is not None and self._rows_come == len(self._heard)
-        return TOKENS if complete else PROMPT
+        complete = self._ids_finished and self._rows_come == len(self._heard)
+        return TOKENS if complete and not self._may_change else PROMPT
+
+    @property
+    def _may_change(self) -> bool:
+        """Whether more ids may come, or rows again."""
+        return self._grows and not self._prompt_finished
+
+    def take_change(self) -> int | None:
+        """The first row that has come again, told once; None if none has."""
+        changed, self._changed = self._changed, None
+        return changed
 
     def prompt_text(self, start: int, stop: int) -> npt.NDArray[np.int64]:
         """Text ids of ready prompt rows; at hidden rows, the placeholder's id."""
@@ -119,15 +136,21 @@ class TalkerPrompt:
     def hidden_rows(self, start: int, stop: int) -> tuple[npt.NDArray[np.intp], Tensor | None]:
         """Which of the prompt rows are hidden rows, counted from `start`, and those rows.
 
-        The rows are handed over: each range may be asked for once, in order.
+        The rows are handed over: each range may be asked for once, in order, but for those that
+        have come again.
         """
-        first, last = np.searchsorted(self._heard, (start, stop))
+        first, last = map(int, np.searchsorted(self._heard, (start, stop)))
         if first == last:
             return self._heard[:0], None
         come = self._rows[0] if len(self._rows) == 1 else np.concatenate(self._rows)
-        count = last - first
-        self._rows = [come[count:]] if len(come) > count else []
-        return self._heard[first:last] - start, come[:count]
+        taken = come[first - self._rows_first : last - self._rows_first]
+        if self._may_change:
+            # What comes again may begin within a part that is computed as a whole.
+            self._rows = [come]
+        else:
+            left = come[last - self._rows_first :]
+            self._rows, self._rows_first = [left] if len(left) else [], last
+        return self._heard[first:last] - start, taken
 
     def text(self, step: int) -> int | None:
         """The text id of decode step `step` (from 0); None when it has not come."""
@@ -156,22 +179,30 @@ class TalkerPrompt:
             self._take_rows(chunk.tensors)
         if chunk.segment_finished:
             self._prompt_finished = True
-            if self._user_ids is None or self._rows_come < len(self._heard):
+            if not self._ids_finished or self._rows_come < len(self._heard):
                 raise DataLoss(
                     f"prompt: ended after {self._rows_come} of {len(self._heard)} hidden rows",
                     edge=PROMPT,
                 )
 
     def _take_prompt(self, chunk: InputChunk) -> None:
-        ids = self._checked_ids(chunk)
-        if self._user_ids is not None or chunk.position != 0 or not len(ids):
-            raise DataLoss("prompt: all ids come once, in the first chunk", edge=PROMPT)
+        come = self._checked_ids(chunk)
+        if self._ids_finished or chunk.position != len(self._ids) or not len(come):
+            raise DataLoss(
+                "prompt: all ids come once, in the first chunk unless there are `more_ids`",
+                edge=PROMPT,
+            )
         special = self._special
-        start = assistant_start(ids, special)
-        if is_multimodal(ids[start:], special).any():
-            raise InvalidArgument("prompt: media after the last assistant header", edge=PROMPT)
+        ids = self._ids = np.concatenate((self._ids, come)) if self._grows else come
+        self._ids_finished = "more_ids" not in chunk.tensors
+        self._grows = self._grows or not self._ids_finished
+        if self._ids_finished:
+            start = assistant_start(ids, special)
+            if is_multimodal(ids[start:], special).any():
+                raise InvalidArgument("prompt: media after the last assistant header", edge=PROMPT)
+            self._answer_head = ids[start:].tolist()
         users = user_positions(ids, special)
-        grids, steps = _grids(chunk.tensors)
+        self._grids = grids, steps = self._grids or _grids(chunk.tensors)
         self._positions, self._next_position = rotary_positions(
             ids[users], special.seen, grids, steps, edge=PROMPT
         )
@@ -181,7 +212,6 @@ class TalkerPrompt:
             raise NotImplementedYet("prompt: a video takes more time than positions", edge=PROMPT)
         self._heard = np.flatnonzero(is_multimodal(ids[users], special))
         self._heard_positions = users[self._heard]
-        self._answer_head = ids[start:].tolist()
         self._user_ids = ids[users]
 
     def _take_rows(self, tensors: Tensors) -> None:
@@ -196,6 +226,8 @@ class TalkerPrompt:
                 f"prompt: rows are {rows.dtype} {rows.shape}, not floats [n, {self._row_width}]",
                 edge=PROMPT,
             )
+        if self._grows and len(positions) and len(rows):
+            self._forget_rows(int(np.searchsorted(self._heard_positions, positions[0])))
         end = self._rows_come + len(rows)
         if not np.array_equal(positions, self._heard_positions[self._rows_come : end]):
             raise DataLoss(
@@ -205,6 +237,15 @@ class TalkerPrompt:
             # A copy: the chunk's bytes may belong to a transport.
             self._rows.append(np.array(rows))
         self._rows_come = end
+
+    def _forget_rows(self, first: int) -> None:
+        """Hidden rows come again from this one on, if there were any."""
+        if first < self._rows_come:
+            kept = np.concatenate(self._rows)[: first - self._rows_first]
+            self._rows = [kept] if len(kept) else []
+            self._rows_come = first
+            changed = int(self._heard[first])
+            self._changed = changed if self._changed is None else min(changed, self._changed)
 
     def _accept_tokens(self, chunk: InputChunk) -> None:
         if self._tokens_finished:

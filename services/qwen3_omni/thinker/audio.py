@@ -9,12 +9,16 @@ from services.thinker.audio import AudioTower
 POSITIONS_PER_CHUNK = 13
 
 
-def audio_tower(n_window: int) -> AudioTower:
-    """Of an encoder whose chunks have `2 * n_window` mel frames.
+def audio_tower(n_window: int, n_window_infer: int = 0) -> AudioTower:
+    """Of an encoder whose chunks have `2 * n_window` mel frames, and which attends within windows
+    of `n_window_infer`.
 
-    It pads its chunks to the longest one of the call.
+    It pads its chunks to the longest one of the call. A window that is no whole number of chunks
+    is none that can be encoded alone.
     """
-    return AudioTower(partial(encoder_positions, n_window=n_window), 2 * n_window)
+    chunk = 2 * n_window
+    window = n_window_infer if n_window_infer % chunk == 0 else 0
+    return AudioTower(partial(encoder_positions, n_window=n_window), chunk, window)
 
 
 def encoder_positions(frames: int, n_window: int) -> int:

@@ -100,11 +100,12 @@ def load_intake(model_dir: Path, config: StageConfig) -> PromptIntake:
     whole = load_config(Qwen3OmniMoeConfig, model_dir, "thinker_config", "talker_config")
     extractor = load_extractor(model_dir)
     special = SpecialIds.from_config(read_config(model_dir))
+    ears = whole.thinker_config.audio_config
     prompts = PromptFactory(
         chat=load_chat_tokenizer(model_dir),
         audio=AudioFrontEnd(
             extractor,
-            audio_tower(whole.thinker_config.audio_config.n_window),
+            audio_tower(ears.n_window, ears.n_window_infer),
             max_audio_s=MAX_INPUT_AUDIO_S,
         ),
         special=special,

@@ -24,6 +24,7 @@ from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentS
 from antiphon.segment import SegmentKey
 from services.preparation import Preparations
 from services.thinker.intake import PromptIntake
+from services.thinker.listening import HeardPrompt
 from services.thinker.prompt import PreparedPrompt
 from services.thinker.reply_rows import ReplyRows
 from services.thinker.segment import INPUT
@@ -82,7 +83,7 @@ class VllmThinkerEngine:
         self._host = host
         self._mailbox = mailbox
         self._close = close
-        self._preparations: Preparations[PreparedPrompt] = Preparations()
+        self._preparations: Preparations[PreparedPrompt | HeardPrompt] = Preparations()
         self._numbers = itertools.count()
         self._segments: dict[SegmentKey, Segment] = {}
         self._by_number: dict[int, Segment] = {}
@@ -155,7 +156,9 @@ class VllmThinkerEngine:
         if segment is not None and segment.preparation is not None:
             prompt, segment.preparation = segment.preparation, None
             with self._alone(segment, events):
-                self._order(segment, prompt.result(), events)
+                made = prompt.result()
+                assert isinstance(made, PreparedPrompt)
+                self._order(segment, made, events)
 
     def _order(self, segment: Segment, prompt: PreparedPrompt, events: list[EngineEvent]) -> None:
         """Let the prompt's ids go, and hand it to vLLM."""

@@ -54,7 +54,8 @@ def load_vllm(
     sees = whole and Weights(model_dir).has(VISION_TOWER)
     media = media_limits(config.engine_args, hears=whole, sees=sees)
     prompts = with_media(model_dir, intake.prompts, settings, media)
-    intake = dataclasses.replace(intake, prompts=prompts)
+    # vLLM gets a prompt whole.
+    intake = dataclasses.replace(intake, prompts=prompts, listens=False)
     engine = load_engine(role, model_dir, config, intake, checkpoint, media=media, tapped=whole)
     try:
         rate_hz = prompts.audio.sample_rate_hz if media.audio else None

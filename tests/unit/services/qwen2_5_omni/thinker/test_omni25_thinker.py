@@ -32,7 +32,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import ErrorCode
 from antiphon.pipelines.qwen2_5_omni import PROMPT, TOKENS
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.testing.conversations import conversation
+from antiphon.testing.conversations import conversation, live_chunks
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
 from antiphon.testing.margins import LOGPROB_TOLERANCE
 from antiphon.testing.qwen2_5_omni.reference import Omni25Reference
@@ -311,3 +311,46 @@ def test_features_equal_the_processors(omni25_directory: Path, reference: Omni25
     )
     np.testing.assert_allclose(features.features, theirs, rtol=0, atol=1e-6)
     assert answer(reference, asked, max_tokens=4).truth.prompt_ids.size
+
+
+@pytest.mark.parametrize("size", [320, 16000, 1_000_000])
+def test_recording_that_is_heard_while_it_is_made_is_answered_like_the_whole(
+    engine: ThinkerEngine, reference: Omni25Reference, size: int
+) -> None:
+    spoken = recording(7.3, 8) * np.linspace(0.05, 1, round(7.3 * 16000), dtype=np.float32)
+    asked: Conversation = conversation(
+        ("user", recording(2.6, 9)), ("assistant", "Yes"), ("user", spoken)
+    )
+    settings, _ = segment(asked)
+    out = run_segment(engine, replace(settings, live=True), live_chunks(asked, [size]))
+    assert_equal(out, answer(reference, asked))
+
+
+def test_talker_that_reads_every_row_gets_none_of_a_prompt_that_grows(
+    engine: ThinkerEngine,
+) -> None:
+    asked: Conversation = conversation(("user", recording(7.3, 8)))
+    settings, _ = segment(asked)
+    key = SegmentKey("spoken", 0)
+    engine.admit(key, replace(settings, live=True))
+    heard = {key: SegmentOutput()}
+    *pieces, end = live_chunks(asked, [16000])
+    for piece in pieces:
+        engine.accept(key, piece)
+        advance(engine, heard)
+    # Three windows of two seconds were computed, and nothing has left.
+    assert engine.so_far(key).input_positions >= 150
+    assert heard[key].emitted == []
+    engine.accept(key, end)
+    advance(engine, heard)
+    assert heard[key].finish_reason(PROMPT) == FinishReason.STOP
+    assert heard[key].completed is not None
+
+
+def test_recording_beside_an_image_is_taken_when_it_is_whole(
+    engine: ThinkerEngine, reference: Omni25Reference
+) -> None:
+    asked: Conversation = conversation(("user", [png(SMALL), recording(2.6, 9)]))
+    settings, _ = segment(asked)
+    out = run_segment(engine, replace(settings, live=True), live_chunks(asked, [16000]))
+    assert_equal(out, answer(reference, asked, (SMALL,)))

@@ -39,21 +39,24 @@ def test_content_differs_when_the_sound_does(front_end: AudioFrontEnd) -> None:
     assert prompt_content(ids, 9, None).tolist() == ids.tolist()
 
 
+def _alone(front_end: AudioFrontEnd, *seconds: float) -> tuple[int, ...]:
+    """Digests of recordings that are heard each by itself."""
+    audio = front_end.extract([recording(each) for each in seconds], alone=True)
+    assert audio is not None
+    return audio.digests
+
+
 def test_digest_differs_when_a_longer_recording_pads_the_chunks(front_end: AudioFrontEnd) -> None:
-    heard = np.zeros((1, 128, 50), dtype=np.float32)
-    alone = front_end._digests(heard, np.ones((1, 50), dtype=np.int32))
-    mask = np.ones((2, 80), dtype=np.int32)
-    mask[0, 50:] = 0
-    beside = front_end._digests(np.zeros((2, 128, 80), dtype=np.float32), mask)
-    assert alone[0] != beside[0]
+    assert _alone(front_end, 0.5)[0] != _alone(front_end, 0.5, 0.8)[0]
 
 
 def test_digest_is_the_same_when_recordings_fill_whole_chunks(front_end: AudioFrontEnd) -> None:
-    mask = np.ones((1, 100), dtype=np.int32)
-    short = front_end._digests(np.zeros((1, 128, 100), dtype=np.float32), mask)
-    longer = np.ones((2, 300), dtype=np.int32)
-    longer[0, 100:] = 0
-    assert front_end._digests(np.zeros((2, 128, 300), dtype=np.float32), longer)[0] == short[0]
+    assert _alone(front_end, 1.0) == _alone(front_end, 1.0, 3.0)[:1]
+
+
+def test_digest_differs_when_recordings_are_padded_together(front_end: AudioFrontEnd) -> None:
+    # The padding reaches into the last frame of the shorter one.
+    assert _extract(front_end, 1.003).digests != _extract(front_end, 1.003, 3.0).digests[:1]
 
 
 def test_shares_go_to_the_oldest_and_then_to_the_shortest() -> None:

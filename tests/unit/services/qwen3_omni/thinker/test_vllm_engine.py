@@ -25,7 +25,7 @@ from antiphon.errors import (
 )
 from antiphon.runtime.engine import DetachedEngine, Engine, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
-from antiphon.testing.conversations import conversation
+from antiphon.testing.conversations import conversation, live_chunks
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
 from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, TinyShape, build_tiny_checkpoint
 from antiphon.wire.logprobs import logprobs_from_tensors
@@ -378,3 +378,14 @@ def test_stage_takes_what_its_arguments_leave(directory: Path, torch_engine: Eng
         assert_same(said, run_segment(torch_engine, *segment(TEXT[0])))
     finally:
         stage.engine.close()
+
+
+def test_recording_that_comes_in_pieces_is_answered_like_the_whole(
+    engine: DetachedEngine, torch_engine: Engine
+) -> None:
+    spoken = AUDIO[0]
+    settings, whole = segment(spoken)
+    live = dataclasses.replace(settings, live=True)
+    key = SegmentKey("spoken", 0)
+    ours = run_segment(engine, live, live_chunks(spoken, [320, 4000]), key)
+    assert_same(ours, run_segment(torch_engine, settings, whole, key))

@@ -1,0 +1,131 @@
+"""Mel features of one recording while it is made, bit for bit those of the whole.
+
+A frame depends on the `n_fft` samples around it and, through its floor, on the loudest of all
+frames. So a frame can be computed when its samples are there, and its floor rises when something
+louder comes: then windows with a cell below the new floor are other ones. At its two ends Hugging
+Face's extractor mirrors the recording, or has silence behind it.
+"""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+Float32 = npt.NDArray[np.float32]
+
+RANGE = 8.0
+"""Below the loudest, in powers of ten: there the floor is. As in `WhisperFeatureExtractor`."""
+
+
+class GrowingFeatures:
+    """Windows of `window_frames` frames; the last one may have fewer, or none.
+
+    With `silent_end` the recording has silence behind it instead of its mirror image. Not for
+    several threads at a time.
+    """
+
+    def __init__(self, extractor: Any, window_frames: int, *, silent_end: bool) -> None:
+        self._hop: int = extractor.hop_length
+        self._size: int = extractor.n_fft
+        self._half: int = self._size // 2
+        self._window_frames = window_frames
+        self._silent_end = silent_end
+        self._shape = torch.hann_window(self._size)
+        self._filters = torch.from_numpy(extractor.mel_filters).to(torch.float32).T
+        # Log mel without a floor of all windows so far, and the lowest cell of each.
+        self._windows: list[Tensor] = []
+        self._lowest: list[float] = []
+        self._loudest = -math.inf
+        # What the next window's first frame, and all behind it, need. Frame 0 is in its middle.
+        self._kept: Float32 = np.empty(0, np.float32)
+        self._heard = 0
+
+    @property
+    def lengths(self) -> list[int]:
+        """Frames of each window so far."""
+        return [each.shape[1] for each in self._windows]
+
+    @property
+    def count(self) -> int:
+        """How many windows there are."""
+        return len(self._windows)
+
+    def samples_for(self, windows: int) -> int:
+        """How many samples there must be for so many whole windows."""
+        frames = windows * self._window_frames
+        return (frames - 1) * self._hop + self._size - self._half
+
+    def hear(self, samples: Float32) -> int:
+        """Take the next samples; the first window that is new or another one, `count` if none."""
+        self._keep(samples)
+        told, before = len(self._windows), self._loudest
+        while self._heard >= self.samples_for(len(self._windows) + 1):
+            self._add(self._cut(self._window_frames))
+        return self._first_other(told, before)
+
+    def finish(self) -> int:
+        """No more samples come; the first window that is new or another one, `count` if none."""
+        told, done, before = len(self._windows), sum(self.lengths), self._loudest
+        if self._silent_end:
+            # The loudest frame may be one that reaches into the silence.
+            total, beyond = -(-self._heard // self._hop), -(-self._size // self._hop)
+            end = (total + beyond) * self._hop + self._half
+            self._keep(np.zeros(end - self._heard, np.float32))
+        else:
+            total, beyond = self._heard // self._hop, 0
+            self._kept = np.concatenate((self._kept, self._kept[-self._half - 1 : -1][::-1]))
+        left = total - done
+        if left + beyond > 0:
+            made = self._cut(left + beyond)
+            self._loudest = max(self._loudest, float(made.max()))
+            if left:
+                self._add(made[:, :left])
+        return self._first_other(told, before)
+
+    def window(self, index: int) -> Float32:
+        """Features [mel bins, frames] of a window, as far as it is known how loud it becomes."""
+        floored = torch.maximum(self._windows[index], torch.tensor(self._loudest) - RANGE)
+        features: Float32 = ((floored + 4.0) / 4.0).numpy()
+        return features
+
+    def _keep(self, samples: Float32) -> None:
+        begins = self._heard <= self._half
+        self._heard += len(samples)
+        self._kept = np.concatenate((self._kept, samples))
+        if begins and self._heard > self._half:
+            # What mirrors the beginning.
+            self._kept = np.concatenate((self._kept[self._half : 0 : -1], self._kept))
+
+    def _cut(self, frames: int) -> Tensor:
+        """Log mel [mel bins, frames] of the next frames, of which as much as they need is kept."""
+        heard = torch.from_numpy(self._kept[: (frames - 1) * self._hop + self._size])
+        self._kept = self._kept[frames * self._hop :]
+        spectrum = torch.stft(
+            heard, self._size, self._hop, window=self._shape, center=False, return_complex=True
+        )
+        power = (spectrum.abs() ** 2).contiguous()
+        if alone := power.shape[1] == 1:
+            # A product with one column rounds otherwise than the same column among others.
+            power = power.repeat(1, 2)
+        log_mel = torch.clamp(self._filters @ power, min=1e-10).log10()
+        return log_mel[:, :1] if alone else log_mel
+
+    def _add(self, window: Tensor) -> None:
+        self._windows.append(window)
+        self._lowest.append(float(window.min()))
+        self._loudest = max(self._loudest, float(window.max()))
+
+    def _first_other(self, told: int, before: float) -> int:
+        """The first of the windows that were told in which a floor that has risen shows, or the
+        first behind them. `before` was the loudest then."""
+        floor = float(torch.tensor(self._loudest) - RANGE)
+        if self._loudest > before:
+            for index, lowest in enumerate(self._lowest[:told]):
+                if lowest < floor:
+                    return index
+        return told
