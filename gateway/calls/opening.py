@@ -6,7 +6,7 @@ import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 
-from antiphon.chunk import Chunk
+from antiphon.chunk import Chunk, Tensor
 from antiphon.conversation import Conversation, TextPart, to_tensors
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.options import OptionValue
@@ -44,6 +44,7 @@ def segment_open(
     segment: int = 0,
     deadline_s: float,
     last: bool,
+    live: bool = False,
 ) -> session_pb2.SegmentOpen:
     """The one message that all stages get alike, but for `with_options`.
 
@@ -67,6 +68,7 @@ def segment_open(
         segment=segment,
         deadline_s=deadline_s,
         last=last,
+        live=live,
     )
     if order.chunk_policy is not None:
         message.chunk_policy.CopyFrom(policy_to_proto(order.chunk_policy))
@@ -106,18 +108,34 @@ def with_options(
 
 
 def input_chunk(
-    session_id: str, opening: session_pb2.SegmentOpen, conversation: Conversation, lineup: Lineup
+    session_id: str,
+    opening: session_pb2.SegmentOpen,
+    conversation: Conversation,
+    lineup: Lineup,
+    *,
+    sequence: int,
 ) -> chunk_pb2.Chunk:
-    """The conversation as the segment's one input chunk, which ends its input."""
+    """The conversation as the segment's input chunk, which ends its input but for a live one's."""
+    ends = not opening.live
     chunk = Chunk(
         session_id=session_id,
         edge=lineup.input_edge.name,
         segment=opening.segment,
-        sequence=opening.segment,
+        sequence=sequence,
         tensors=to_tensors(conversation),
-        segment_finished=True,
-        finished=opening.last,
-        finish_reason=FinishReason.STOP,
+        segment_finished=ends,
+        finished=ends and opening.last,
+        finish_reason=FinishReason.STOP if ends else None,
+    )
+    return chunk_to_proto(chunk)
+
+
+def sample_chunk(
+    session_id: str, edge: str, segment: int, samples: Tensor, *, sequence: int
+) -> chunk_pb2.Chunk:
+    """More samples of a live segment's open recording."""
+    chunk = Chunk(
+        session_id, edge, segment=segment, sequence=sequence, tensors={"samples": samples}
     )
     return chunk_to_proto(chunk)
 

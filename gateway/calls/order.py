@@ -22,7 +22,8 @@ class Order:
     wants its message spoken as it is. `tools` and `tool_choice` are those of `Conversation`.
     `sampling` is by stage role, `INPUT_STAGE` for the one that
     reads the messages. `delivery` goes for every edge; None leaves the deployment's. `options` are
-    by name; an `instruction` is the value of the one that instructs, whatever its name.
+    by name; with `recordings_alone` what is heard of a recording depends on none of the others;
+    an `instruction` is the value of the one that instructs, whatever its name.
     `timeout_s` is what the client still waits for all of it, `start_within_s` for the first of it.
     `field_names` are the client's names of
     what errors call otherwise: "audio.voice" for "voice", for example.
@@ -40,6 +41,7 @@ class Order:
     options: Mapping[str, OptionInput] = field(default_factory=dict)
     instruction: str | None = None
     choices: int = 1
+    recordings_alone: bool = False
     timeout_s: float = math.inf
     start_within_s: float = math.inf
     field_names: Mapping[str, str] = field(default_factory=dict)

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from msgspec import structs
 
-from antiphon.conversation import Conversation
+from antiphon.conversation import Conversation, with_recordings_alone
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import InvalidArgument
 from antiphon.v1 import stage_pb2
@@ -56,8 +56,11 @@ async def read_order(
     readers = accepted.option_readers(order.options.keys())
     check_options(order.options, readers, config, recordings=len(order.attachments.recordings))
     check_tools(order, reader, config)
+    messages = order.messages
+    if order.recordings_alone or config.recordings_alone:
+        messages = with_recordings_alone(messages)
     conversation = await read_conversation(
-        order.messages, order.attachments, reader, config, fetcher, order.tools
+        messages, order.attachments, reader, config, fetcher, order.tools
     )
     conversation = structs.replace(conversation, tools=order.tools, tool_choice=order.tool_choice)
     samples = sum(map(len, conversation.recordings))

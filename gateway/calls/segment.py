@@ -10,6 +10,7 @@ import time
 from collections.abc import Awaitable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
+from antiphon.chunk import Tensor
 from antiphon.errors import AntiphonError, DeadlineExceeded
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_from_proto
@@ -50,6 +51,8 @@ class CallSegment:
         self._progress = progress
         self._window = windows.get(AUDIO, 0)
         self._idle_timeout_s = idle_timeout_s
+        self._listening = opening.live
+        self._deadline_s = opening.deadline_s
         self._deadline = time.monotonic() + opening.deadline_s
         self._until_deadline = False
         self._idle: asyncio.Timeout | None = None
@@ -90,6 +93,27 @@ class CallSegment:
             async for _ in self:
                 pass
 
+    def hear(self, samples: Tensor) -> None:
+        """Bring more of a live segment's recording: float32 mono at the rate of who reads it.
+
+        Of one that is cancelled, refused or over, nothing happens. Raises `ResourceExhausted` when
+        the stages are too slow for what comes.
+        """
+        if self._listening and not (self.over or self._cancelled):
+            self._session.hear(self.number, samples)
+
+    def finish_input(self) -> None:
+        """The recording of a live segment is complete: it is answered, and its time runs."""
+        if self._listening and not (self.over or self._cancelled):
+            self._end_listening()
+            self._session.finish_input(self.number)
+
+    def _end_listening(self) -> None:
+        """From now on time runs."""
+        self._listening = False
+        self._deadline = time.monotonic() + self._deadline_s
+        self.extend()
+
     def cancel(self) -> None:
         """Stop the segment on all stages: no delta follows, only `SegmentFinished`.
 
@@ -97,6 +121,8 @@ class CallSegment:
         Of one that is over, nothing happens.
         """
         if not (self.over or self._cancelled):
+            if self._listening:
+                self._end_listening()
             self._cancelled = True
             self._progress.cancel()
             self._session.cancel_segment(self.number)
@@ -104,7 +130,9 @@ class CallSegment:
     def extend(self) -> None:
         """A stage works on its part: the idle clock starts again."""
         if self._idle is not None and not self._idle.expired():
-            self._idle.reschedule(asyncio.get_running_loop().time() + self._wait_s())
+            wait_s = self._wait_s()
+            now = asyncio.get_running_loop().time()
+            self._idle.reschedule(None if wait_s is None else now + wait_s)
 
     def _credit_taken(self) -> None:
         """Grant as much audio anew as the client has taken."""
@@ -143,8 +171,13 @@ class CallSegment:
         finally:
             self._idle = None
 
-    def _wait_s(self) -> float:
-        """How long the next sign of life may take: until the stages' time is over, or all time."""
+    def _wait_s(self) -> float | None:
+        """How long the next sign of life may take: until the stages' time is over, or all time.
+
+        None while somebody speaks: the stage that hears has a clock for that.
+        """
+        if self._listening:
+            return None
         left_s = self._deadline - time.monotonic()
         self._until_deadline = left_s <= self._idle_timeout_s
         return min(self._idle_timeout_s, left_s)

@@ -15,6 +15,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from types import TracebackType
 
+from antiphon.chunk import Tensor
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import (
     AntiphonError,
@@ -30,7 +31,13 @@ from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.convert import error_from_proto
 from gateway.calls.events import SegmentStarted
 from gateway.calls.mailbox import EventMailbox
-from gateway.calls.opening import input_chunk, segment_open, session_open, with_options
+from gateway.calls.opening import (
+    input_chunk,
+    sample_chunk,
+    segment_open,
+    session_open,
+    with_options,
+)
 from gateway.calls.order import Order
 from gateway.calls.progress import SegmentProgress
 from gateway.calls.reading import read_order, with_instruction
@@ -44,6 +51,10 @@ from gateway.media.remote import UrlFetcher
 
 log = logging.getLogger("gateway.session")
 
+MAX_WAITING_BYTES = 8 << 20
+"""Of a live segment's samples, two minutes, that wait to be sent to a stage that takes none."""
+PIECE_SAMPLES = 1 << 16
+"""Most samples of a live segment's recording in one message."""
 MAILBOX_MESSAGES = 16
 """Stage messages that wait for a slow client; further ones stay with the stages."""
 ROOT_CAUSE_WAIT_S = 0.5
@@ -78,7 +89,7 @@ class Session:
         self._streams: dict[str, StageStream] = {}
         self._readers: list[asyncio.Task[None]] = []
         self._segment: CallSegment | None = None
-        self._segments = 0
+        self._segments = self._inputs = 0
         self._sequences: dict[str, int] = {}
         self._field_names: Mapping[str, str] = {}
         self._unopened: set[str] = set()
@@ -115,12 +126,19 @@ class Session:
             await asyncio.gather(*self._readers, return_exceptions=True)
 
     async def ask(
-        self, order: Order, *, last: bool, on_freed: Callable[[str], None] | None = None
+        self,
+        order: Order,
+        *,
+        last: bool,
+        live: bool = False,
+        on_freed: Callable[[str], None] | None = None,
     ) -> CallSegment:
         """Open the next segment on all stages; after the `last` one there is no other.
 
-        `on_freed` is told the role of each stage that is done with it. What is left of the
-        order's time begins now, and goes on while attachments are read.
+        A `live` one ends with a user's recording that is still being made (`AudioPart.live`):
+        its samples are brought by `CallSegment.hear`. `on_freed` is told the role of each stage
+        that is done with it. What is left of the order's time begins now, and goes on while
+        attachments are read; of a live one it begins when its input is finished.
 
         Raises what `segment_open` and `read_order` raise, `FailedPrecondition` while a segment is
         open or after the last one, and what ended the session. Cancelling opens nothing.
@@ -138,6 +156,7 @@ class Session:
                 segment=self._segments,
                 deadline_s=min(self._config.request_timeout_s, order.timeout_s),
                 last=last,
+                live=live,
             )
             conversation, options = await read_order(
                 order, reader, self._stages.accepted(), self._config, self._fetcher
@@ -152,11 +171,30 @@ class Session:
         if opening.deadline_s <= 0:
             raise DeadlineExceeded("the request's time was over before its attachments were read")
         self._on_freed = on_freed
-        first = input_chunk(self.session_id, opening, conversation, self._lineup)
+        sequence = self._next_input()
+        first = input_chunk(self.session_id, opening, conversation, self._lineup, sequence=sequence)
         heard_s = sum(map(len, conversation.recordings)) / (reader.input_sample_rate_hz or 1)
         del conversation
         self._field_names = fields
         return self._open(opening, first, options, heard_s)
+
+    def hear(self, segment: int, samples: Tensor) -> None:
+        """Bring samples of a live segment's recording to the stage that reads it.
+
+        Raises `ResourceExhausted` when more waits to be sent than may.
+        """
+        stream = self._streams[self._lineup.input_member.role]
+        edge = self._lineup.input_edge.name
+        for start in range(0, len(samples), PIECE_SAMPLES):
+            piece = samples[start : start + PIECE_SAMPLES]
+            sequence = self._next_input()
+            chunk = sample_chunk(self.session_id, edge, segment, piece, sequence=sequence)
+            stream.hear(chunk, MAX_WAITING_BYTES)
+
+    def finish_input(self, segment: int) -> None:
+        """Tell all stages that a live segment's input is complete."""
+        for stream in self._streams.values():
+            stream.finish_input(segment)
 
     @property
     def parked(self) -> bool:
@@ -197,6 +235,11 @@ class Session:
         self._all_opened.set()
         for stream in self._streams.values():
             stream.cancel()
+
+    def _next_input(self) -> int:
+        """The sequence number of the next input chunk."""
+        sequence, self._inputs = self._inputs, self._inputs + 1
+        return sequence
 
     def _check_parked(self) -> None:
         """Raise unless another segment may be opened."""

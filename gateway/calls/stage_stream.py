@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Iterable
 
 import grpc
 
-from antiphon.errors import AntiphonError, Unavailable
+from antiphon.errors import AntiphonError, ResourceExhausted, Unavailable
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.status import ERROR_METADATA_KEY, error_from_rpc
 from gateway.fleet.stage import Replica
@@ -23,7 +23,9 @@ class StageStream:
     def __init__(self, stage: Replica, opening: session_pb2.SessionOpen) -> None:
         self.role = stage.role
         self.address = stage.address
-        # At most one segment's beginning and its end: the next is opened when that is over.
+        # At most one segment's beginning and its end, and what comes between them of a live one's
+        # input: the next is opened when that is over.
+        self._waiting_bytes = 0
         self._pending: list[session_pb2.SessionRequest] = [session_pb2.SessionRequest(open=opening)]
         self._credits: dict[str, session_pb2.OutputCredit] = {}
         self._progressed: int | None = None
@@ -42,6 +44,24 @@ class StageStream:
         self._credits.clear()
         self._pending.append(session_pb2.SessionRequest(segment_open=opening))
         self._pending += [session_pb2.SessionRequest(chunk=chunk) for chunk in chunks]
+        self._changed.set()
+
+    def hear(self, chunk: chunk_pb2.Chunk, most_bytes: int) -> None:
+        """Send more input of the segment. Raises `ResourceExhausted` when so much waits already."""
+        self._waiting_bytes += chunk.payload.size_bytes
+        if self._waiting_bytes > most_bytes:
+            raise ResourceExhausted(
+                f"the stage {self.role} does not take the input that comes while it is recorded; "
+                f"{most_bytes} bytes of it wait",
+                stage=self.role,
+            )
+        self._pending.append(session_pb2.SessionRequest(chunk=chunk))
+        self._changed.set()
+
+    def finish_input(self, segment: int) -> None:
+        """Say that the input of a live segment is complete."""
+        finish = session_pb2.InputFinished(segment=segment)
+        self._pending.append(session_pb2.SessionRequest(input_finished=finish))
         self._changed.set()
 
     def cancel_segment(self, segment: int) -> None:
@@ -92,7 +112,12 @@ class StageStream:
             await self._changed.wait()
             self._changed.clear()
             while self._pending:
-                yield self._pending.pop(0)
+                request = self._pending.pop(0)
+                if request.HasField("chunk"):
+                    self._waiting_bytes -= min(
+                        self._waiting_bytes, request.chunk.payload.size_bytes
+                    )
+                yield request
             while self._credits:
                 _, credit = self._credits.popitem()
                 yield session_pb2.SessionRequest(credit=credit)

@@ -235,6 +235,7 @@ def _order_of(items: Iterable[ConversationItem], settings: ConversationSettings)
             field="response",
         )
     return Order(
+        recordings_alone=True,
         model=settings.model,
         messages=messages,
         attachments=attachments,
