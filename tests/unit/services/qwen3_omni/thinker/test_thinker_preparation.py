@@ -43,12 +43,14 @@ class Held(ChatTokenizer):
         self.began: queue.Queue[int] = queue.Queue()
         self.go_on = threading.Event()
 
-    def encode(self, messages: Sequence[ConversationMessage]) -> list[int]:
+    def encode(
+        self, messages: Sequence[ConversationMessage], tools: Sequence[str] = ()
+    ) -> list[int]:
         size = sum(len(p.text) for m in messages for p in m.parts if isinstance(p, TextPart))
         self.began.put(size)
         if size >= LARGE_TEXT_BYTES:
             assert self.go_on.wait(TIMEOUT_S)
-        return super().encode(messages)
+        return super().encode(messages, tools)
 
 
 def with_chat(stage: LoadedStage, chat: ChatTokenizer) -> ThinkerEngine:
