@@ -24,6 +24,7 @@ from gateway.config import delivery_of
 from gateway.conversations.conversations import Conversations
 from gateway.doors.access_log import AccessLog
 from gateway.doors.chat.request import CHAT, read_chat
+from gateway.doors.converse.door import ConverseDoor
 from gateway.doors.http.app import http_app
 from gateway.doors.http.connection import Doorkeeper
 from gateway.doors.http.door import Door, FormDoor, HttpDoor
@@ -84,7 +85,8 @@ class Gateway:
         self.calls = Calls(self.stages, config, delivery_of(deployment), self.metrics)
         self._conversations = Conversations(self.calls, config)
         access_log = AccessLog(self.metrics)
-        self._servicer = SpeechServicer(self.calls, access_log, config)
+        converse = ConverseDoor(self._conversations, config, access_log)
+        self._servicer = SpeechServicer(self.calls, access_log, config, converse.serve)
         self._grpc = grpc.aio.server(options=_server_options(config))
         self._health = health.aio.HealthServicer()
         host_and_port(config.grpc_listen, field="gateway.grpc_listen")
@@ -225,8 +227,12 @@ def _server_options(config: GatewayConfig) -> list[tuple[str, int]]:
     options = dict(CLIENT_SERVER_OPTIONS)
     options["grpc.max_receive_message_length"] = config.max_body_bytes
     # The status of a call waits behind what its client does not take, for as long as that
-    # stays connected. So a connection takes calls for a request's time, and has as much again
-    # for those that run on it; clients that do nothing wrong connect anew without noticing.
+    # stays connected. So a connection takes calls for a request's time, and has a request's or a
+    # conversation's time for those that run on it; clients that do nothing wrong connect anew
+    # without noticing.
+    longest_s = max(config.request_timeout_s, config.max_conversation_s)
     age_ms = min(math.ceil(config.request_timeout_s * 1000), _MOST_MS)
-    options["grpc.max_connection_age_ms"] = options["grpc.max_connection_age_grace_ms"] = age_ms
+    grace_ms = min(math.ceil(longest_s * 1000), _MOST_MS)
+    options["grpc.max_connection_age_ms"] = age_ms
+    options["grpc.max_connection_age_grace_ms"] = grace_ms
     return list(options.items())

@@ -7,8 +7,11 @@ from types import TracebackType
 from typing import Self, Unpack
 
 from antiphon.client import answering, checks
+from antiphon.client.aio_conversation import AsyncConversationCall
 from antiphon.client.asyncio_channel import AsyncioChannel
 from antiphon.client.connection import Tls, target
+from antiphon.client.conversation_commands import ConversationOptions, open_request
+from antiphon.client.conversing import DEFAULT_CONVERSATION_S, talk
 from antiphon.client.events import Event, ServerInfo
 from antiphon.client.reply import Reply
 from antiphon.client.request import (
@@ -123,6 +126,20 @@ class AsyncClient:
         request = generate_request(messages, **options)
         answer = answering.answer(self._channel, request, seconds, idle_s, self._retry)
         return AsyncGeneration(answer)
+
+    def converse(
+        self,
+        *,
+        model: str = "",
+        timeout_s: float = DEFAULT_CONVERSATION_S,
+        idle_timeout_s: float | None = None,
+        **options: Unpack[ConversationOptions],
+    ) -> AsyncConversationCall:
+        """A conversation: enter its context to open it. See `Client.converse`."""
+        self._channel.check_open()
+        seconds, idle_s = checks.timeout(timeout_s), checks.idle_timeout(idle_timeout_s)
+        opening = open_request(model, options)
+        return AsyncConversationCall(talk(self._channel, opening, seconds, idle_s, self._retry))
 
     async def close(self) -> None:
         """Cancel what runs and close the connection."""

@@ -37,18 +37,18 @@ class AsyncioReadCall(Generic[Response]):
 
     def __init__(self, call: _Readable[Response], idle_s: float | None) -> None:
         self._call = call
-        self._idle_s = idle_s
+        self.idle_s = idle_s
 
     async def read(self) -> Response | None:
         """The next answer, None at the end. Raises the typed error of a call that fails."""
+        idle_s = self.idle_s
+        if idle_s is None:
+            return await self._read()
         try:
-            if self._idle_s is None:
-                return await self._read()
-            async with asyncio.timeout(self._idle_s):
+            async with asyncio.timeout(idle_s):
                 return await self._read()
         except TimeoutError:
-            assert self._idle_s is not None
-            raise silent(self._idle_s) from None
+            raise silent(idle_s) from None
 
     def cancel(self) -> None:
         """End the call; reading it further raises `Cancelled`."""

@@ -36,7 +36,9 @@ class Method(Generic[Request, Response]):
 
 
 class ReadCall(Protocol[ResponseOut]):
-    """A running call whose answers are read."""
+    """A running call whose answers are read. `idle_s` bounds each wait of its reader."""
+
+    idle_s: float | None
 
     async def read(self) -> ResponseOut | None:
         """The next answer, None at the end. Raises the typed error of a call that fails."""

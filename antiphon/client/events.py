@@ -11,7 +11,7 @@ from antiphon.client.tools import FunctionCall, call_from_proto
 from antiphon.errors import DataLoss
 from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
-from antiphon.v1 import session_pb2, speech_pb2, stage_pb2
+from antiphon.v1 import session_pb2, speech_pb2, stage_pb2, usage_pb2
 from antiphon.wire.convert import finish_reason_from_proto
 
 OptionType = Literal["text", "number", "audio", ""]
@@ -235,19 +235,23 @@ def finished_from_proto(proto: speech_pb2.GenerateFinished) -> Finished:
     reason = finish_reason_from_proto(proto.finish_reason)
     if reason is None:
         raise DataLoss(f"the server ended for an unknown reason ({proto.finish_reason})")
-    usage = proto.usage
     return Finished(
         finish_reason=reason,
-        usage=Usage(
-            prompt_tokens=usage.prompt_tokens,
-            prompt_audio_tokens=usage.prompt_audio_tokens,
-            prompt_image_tokens=usage.prompt_image_tokens,
-            prompt_cached_tokens=usage.prompt_cached_tokens,
-            completion_tokens=usage.completion_tokens,
-            completion_audio_frames=usage.completion_audio_frames,
-            completion_image_tokens=usage.completion_image_tokens,
-        ),
+        usage=usage_from_proto(proto.usage),
         reports={role: _report_from_proto(report) for role, report in proto.reports.items()},
+    )
+
+
+def usage_from_proto(usage: usage_pb2.Usage) -> Usage:
+    """The value of what an answer cost."""
+    return Usage(
+        prompt_tokens=usage.prompt_tokens,
+        prompt_audio_tokens=usage.prompt_audio_tokens,
+        prompt_image_tokens=usage.prompt_image_tokens,
+        prompt_cached_tokens=usage.prompt_cached_tokens,
+        completion_tokens=usage.completion_tokens,
+        completion_audio_frames=usage.completion_audio_frames,
+        completion_image_tokens=usage.completion_image_tokens,
     )
 
 

@@ -18,9 +18,13 @@ NEVER = math.inf
 
 
 class Watched(Protocol):
-    """A call that is watched. `due_at`: when its reader's wait is over; `NEVER` without one."""
+    """A call that is watched while it has an `idle_s`.
+
+    `due_at` is when its reader's wait is over, `NEVER` without one.
+    """
 
     due_at: float
+    idle_s: float | None
 
     @property
     def over(self) -> bool:
@@ -70,7 +74,7 @@ class IdleWatch:
                     self._changed.wait(look_at - now)
                     continue
                 heapq.heappop(self._entries)
-                if call.over:
+                if call.over or call.idle_s is None:
                     continue
                 if call.due_at <= now:
                     call.give_up()

@@ -10,6 +10,8 @@ from antiphon.client import answering, checks
 from antiphon.client.blocking_channel import BlockingChannel
 from antiphon.client.calls import now
 from antiphon.client.connection import Tls, target
+from antiphon.client.conversation_commands import ConversationOptions, open_request
+from antiphon.client.conversing import DEFAULT_CONVERSATION_S, talk
 from antiphon.client.events import Event, ServerInfo
 from antiphon.client.reply import Reply
 from antiphon.client.request import (
@@ -19,6 +21,7 @@ from antiphon.client.request import (
     generate_request,
 )
 from antiphon.client.retrying import Retry
+from antiphon.client.sync_conversation import ConversationCall
 
 
 class Generation(Iterator[Event]):
@@ -141,6 +144,25 @@ class Client:
         seconds, idle_s = checks.timeout(timeout_s), checks.idle_timeout(idle_timeout_s)
         request = generate_request(messages, **options)
         return Generation(answering.answer(self._channel, request, seconds, idle_s, self._retry))
+
+    def converse(
+        self,
+        *,
+        model: str = "",
+        timeout_s: float = DEFAULT_CONVERSATION_S,
+        idle_timeout_s: float | None = None,
+        **options: Unpack[ConversationOptions],
+    ) -> ConversationCall:
+        """A conversation of several turns: enter its context to open it.
+
+        `timeout_s` is for the whole conversation, an hour unless it is given; the server bounds
+        it too. `idle_timeout_s` is for the wait for each event: None waits for as long as the
+        user is silent. Settings: see `ConversationOptions`.
+        """
+        self._channel.check_open()
+        seconds, idle_s = checks.timeout(timeout_s), checks.idle_timeout(idle_timeout_s)
+        opening = open_request(model, options)
+        return ConversationCall(talk(self._channel, opening, seconds, idle_s, self._retry))
 
     def close(self) -> None:
         """Cancel what runs and close the connection."""

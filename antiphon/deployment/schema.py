@@ -130,9 +130,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     max_waiting: Annotated[int, msgspec.Meta(ge=0, le=65_536)] = 256
     max_waiting_bytes: Bytes = 256 << 20
     queue_timeout_s: Seconds = 60.0
-    # Realtime connections; each keeps a conversation, which takes a call and slots while it is
-    # answered.
+    # Conversations, over WebSocket and gRPC together; each takes a call and slots while it is
+    # answered. How long one over gRPC may last.
     max_conversations: Positive = 256
+    max_conversation_s: Seconds = 3600.0
     # What all of them may hold together: the recordings and texts of their items, and audio that is
     # none yet; one may hold `max_body_bytes`. An item that a client retrieves comes without its
     # recordings where it is above `max_retrieved_bytes`.

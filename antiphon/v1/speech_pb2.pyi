@@ -6,6 +6,7 @@ What the gateway offers over gRPC: the door of the client SDK."""
 import antiphon.v1.chunk_pb2
 import antiphon.v1.session_pb2
 import antiphon.v1.stage_pb2
+import antiphon.v1.usage_pb2
 import builtins
 import collections.abc
 import google.protobuf.descriptor
@@ -645,7 +646,7 @@ class GenerateFinished(google.protobuf.message.Message):
     REPORTS_FIELD_NUMBER: builtins.int
     finish_reason: antiphon.v1.chunk_pb2.FinishReason.ValueType
     @property
-    def usage(self) -> global___Usage: ...
+    def usage(self) -> antiphon.v1.usage_pb2.Usage: ...
     @property
     def reports(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, antiphon.v1.session_pb2.SegmentReport]:
         """One report per stage that took part, by role."""
@@ -654,104 +655,10 @@ class GenerateFinished(google.protobuf.message.Message):
         self,
         *,
         finish_reason: antiphon.v1.chunk_pb2.FinishReason.ValueType = ...,
-        usage: global___Usage | None = ...,
+        usage: antiphon.v1.usage_pb2.Usage | None = ...,
         reports: collections.abc.Mapping[builtins.str, antiphon.v1.session_pb2.SegmentReport] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["usage", b"usage"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["finish_reason", b"finish_reason", "reports", b"reports", "usage", b"usage"]) -> None: ...
 
 global___GenerateFinished = GenerateFinished
-
-@typing.final
-class Usage(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    PROMPT_TOKENS_FIELD_NUMBER: builtins.int
-    PROMPT_AUDIO_TOKENS_FIELD_NUMBER: builtins.int
-    PROMPT_CACHED_TOKENS_FIELD_NUMBER: builtins.int
-    COMPLETION_TOKENS_FIELD_NUMBER: builtins.int
-    COMPLETION_AUDIO_FRAMES_FIELD_NUMBER: builtins.int
-    PROMPT_IMAGE_TOKENS_FIELD_NUMBER: builtins.int
-    COMPLETION_IMAGE_TOKENS_FIELD_NUMBER: builtins.int
-    prompt_tokens: builtins.int
-    prompt_audio_tokens: builtins.int
-    prompt_cached_tokens: builtins.int
-    completion_tokens: builtins.int
-    """Sampled text tokens, the stop id included."""
-    completion_audio_frames: builtins.int
-    """Codec frames."""
-    prompt_image_tokens: builtins.int
-    """Of the prompt tokens, those of images and videos."""
-    completion_image_tokens: builtins.int
-    """Positions of the images made."""
-    def __init__(
-        self,
-        *,
-        prompt_tokens: builtins.int = ...,
-        prompt_audio_tokens: builtins.int = ...,
-        prompt_cached_tokens: builtins.int = ...,
-        completion_tokens: builtins.int = ...,
-        completion_audio_frames: builtins.int = ...,
-        prompt_image_tokens: builtins.int = ...,
-        completion_image_tokens: builtins.int = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["completion_audio_frames", b"completion_audio_frames", "completion_image_tokens", b"completion_image_tokens", "completion_tokens", b"completion_tokens", "prompt_audio_tokens", b"prompt_audio_tokens", "prompt_cached_tokens", b"prompt_cached_tokens", "prompt_image_tokens", b"prompt_image_tokens", "prompt_tokens", b"prompt_tokens"]) -> None: ...
-
-global___Usage = Usage
-
-@typing.final
-class ConverseRequest(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    OPEN_FIELD_NUMBER: builtins.int
-    PCM16_FIELD_NUMBER: builtins.int
-    INPUT_FINISHED_FIELD_NUMBER: builtins.int
-    CANCEL_SEGMENT_FIELD_NUMBER: builtins.int
-    pcm16: builtins.bytes
-    """16-bit signed little-endian mono samples at the model's input rate."""
-    @property
-    def open(self) -> global___GenerateRequest:
-        """The first message: voice, sampling and what came before."""
-
-    @property
-    def input_finished(self) -> antiphon.v1.session_pb2.InputFinished:
-        """The turn's input is complete; answer."""
-
-    @property
-    def cancel_segment(self) -> antiphon.v1.session_pb2.CancelSegment:
-        """Stop the answer to this turn."""
-
-    def __init__(
-        self,
-        *,
-        open: global___GenerateRequest | None = ...,
-        pcm16: builtins.bytes = ...,
-        input_finished: antiphon.v1.session_pb2.InputFinished | None = ...,
-        cancel_segment: antiphon.v1.session_pb2.CancelSegment | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["cancel_segment", b"cancel_segment", "input_finished", b"input_finished", "message", b"message", "open", b"open", "pcm16", b"pcm16"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cancel_segment", b"cancel_segment", "input_finished", b"input_finished", "message", b"message", "open", b"open", "pcm16", b"pcm16"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["open", "pcm16", "input_finished", "cancel_segment"] | None: ...
-
-global___ConverseRequest = ConverseRequest
-
-@typing.final
-class ConverseResponse(google.protobuf.message.Message):
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    SEGMENT_FIELD_NUMBER: builtins.int
-    EVENT_FIELD_NUMBER: builtins.int
-    segment: builtins.int
-    """The turn that the event belongs to."""
-    @property
-    def event(self) -> global___GenerateResponse: ...
-    def __init__(
-        self,
-        *,
-        segment: builtins.int = ...,
-        event: global___GenerateResponse | None = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["event", b"event"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["event", b"event", "segment", b"segment"]) -> None: ...
-
-global___ConverseResponse = ConverseResponse

@@ -3,6 +3,7 @@
 import grpc
 import warnings
 
+from antiphon.v1 import converse_pb2 as antiphon_dot_v1_dot_converse__pb2
 from antiphon.v1 import speech_pb2 as antiphon_dot_v1_dot_speech__pb2
 
 GRPC_GENERATED_VERSION = '1.71.2'
@@ -47,8 +48,8 @@ class SpeechServiceStub(object):
                 _registered_method=True)
         self.Converse = channel.stream_stream(
                 '/antiphon.v1.SpeechService/Converse',
-                request_serializer=antiphon_dot_v1_dot_speech__pb2.ConverseRequest.SerializeToString,
-                response_deserializer=antiphon_dot_v1_dot_speech__pb2.ConverseResponse.FromString,
+                request_serializer=antiphon_dot_v1_dot_converse__pb2.ConverseRequest.SerializeToString,
+                response_deserializer=antiphon_dot_v1_dot_converse__pb2.ConverseResponse.FromString,
                 _registered_method=True)
 
 
@@ -71,7 +72,8 @@ class SpeechServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Converse(self, request_iterator, context):
-        """Live audio in, turn by turn answers out.
+        """A conversation, live: audio in, answers out that may be interrupted. An error before its first
+        event is the call's status; later ones are events, and the conversation goes on.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')
@@ -92,8 +94,8 @@ def add_SpeechServiceServicer_to_server(servicer, server):
             ),
             'Converse': grpc.stream_stream_rpc_method_handler(
                     servicer.Converse,
-                    request_deserializer=antiphon_dot_v1_dot_speech__pb2.ConverseRequest.FromString,
-                    response_serializer=antiphon_dot_v1_dot_speech__pb2.ConverseResponse.SerializeToString,
+                    request_deserializer=antiphon_dot_v1_dot_converse__pb2.ConverseRequest.FromString,
+                    response_serializer=antiphon_dot_v1_dot_converse__pb2.ConverseResponse.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -176,8 +178,8 @@ class SpeechService(object):
             request_iterator,
             target,
             '/antiphon.v1.SpeechService/Converse',
-            antiphon_dot_v1_dot_speech__pb2.ConverseRequest.SerializeToString,
-            antiphon_dot_v1_dot_speech__pb2.ConverseResponse.FromString,
+            antiphon_dot_v1_dot_converse__pb2.ConverseRequest.SerializeToString,
+            antiphon_dot_v1_dot_converse__pb2.ConverseResponse.FromString,
             options,
             channel_credentials,
             insecure,

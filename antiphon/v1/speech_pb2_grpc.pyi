@@ -4,6 +4,7 @@ isort:skip_file
 What the gateway offers over gRPC: the door of the client SDK."""
 
 import abc
+import antiphon.v1.converse_pb2
 import antiphon.v1.speech_pb2
 import collections.abc
 import grpc
@@ -34,10 +35,12 @@ class SpeechServiceStub:
     """Answers a conversation once; cancelling the call frees all stages."""
 
     Converse: grpc.StreamStreamMultiCallable[
-        antiphon.v1.speech_pb2.ConverseRequest,
-        antiphon.v1.speech_pb2.ConverseResponse,
+        antiphon.v1.converse_pb2.ConverseRequest,
+        antiphon.v1.converse_pb2.ConverseResponse,
     ]
-    """Live audio in, turn by turn answers out."""
+    """A conversation, live: audio in, answers out that may be interrupted. An error before its first
+    event is the call's status; later ones are events, and the conversation goes on.
+    """
 
 class SpeechServiceAsyncStub:
     """Text and speech from a conversation."""
@@ -55,10 +58,12 @@ class SpeechServiceAsyncStub:
     """Answers a conversation once; cancelling the call frees all stages."""
 
     Converse: grpc.aio.StreamStreamMultiCallable[
-        antiphon.v1.speech_pb2.ConverseRequest,
-        antiphon.v1.speech_pb2.ConverseResponse,
+        antiphon.v1.converse_pb2.ConverseRequest,
+        antiphon.v1.converse_pb2.ConverseResponse,
     ]
-    """Live audio in, turn by turn answers out."""
+    """A conversation, live: audio in, answers out that may be interrupted. An error before its first
+    event is the call's status; later ones are events, and the conversation goes on.
+    """
 
 class SpeechServiceServicer(metaclass=abc.ABCMeta):
     """Text and speech from a conversation."""
@@ -82,9 +87,11 @@ class SpeechServiceServicer(metaclass=abc.ABCMeta):
     @abc.abstractmethod
     def Converse(
         self,
-        request_iterator: _MaybeAsyncIterator[antiphon.v1.speech_pb2.ConverseRequest],
+        request_iterator: _MaybeAsyncIterator[antiphon.v1.converse_pb2.ConverseRequest],
         context: _ServicerContext,
-    ) -> typing.Union[collections.abc.Iterator[antiphon.v1.speech_pb2.ConverseResponse], collections.abc.AsyncIterator[antiphon.v1.speech_pb2.ConverseResponse]]:
-        """Live audio in, turn by turn answers out."""
+    ) -> typing.Union[collections.abc.Iterator[antiphon.v1.converse_pb2.ConverseResponse], collections.abc.AsyncIterator[antiphon.v1.converse_pb2.ConverseResponse]]:
+        """A conversation, live: audio in, answers out that may be interrupted. An error before its first
+        event is the call's status; later ones are events, and the conversation goes on.
+        """
 
 def add_SpeechServiceServicer_to_server(servicer: SpeechServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

@@ -15,7 +15,6 @@ from typing import Protocol
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Cancelled, InvalidArgument, ResourceExhausted
-from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from gateway.calls.calls import Calls
 from gateway.calls.events import Event, SegmentFinished
 from gateway.calls.order import Order
@@ -241,5 +240,5 @@ def _order_of(items: Iterable[ConversationItem], settings: ConversationSettings)
         attachments=attachments,
         outputs=settings.outputs,
         voice=settings.voice,
-        sampling={INPUT_STAGE: SamplingRequest(max_tokens=settings.max_output_tokens)},
+        sampling=settings.order_sampling,
     )

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import enum
-from dataclasses import dataclass, replace
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
 
+from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from gateway.media.live_audio import PCM16, LiveFormat
 from gateway.outputs import AUDIO, TEXT
 from gateway.voice_activity.endpointing import EndpointRule
@@ -65,7 +67,8 @@ class ConversationSettings:
     `output_rate_hz` is the model's. What is `spoken` has its text, too, as a transcript. Without
     `turns` the client ends them. The formats are those in which the client sends and gets audio;
     the door translates. A model that `hears` writes down what the user says if there is a wish for
-    a `transcript`.
+    a `transcript`. `sampling` is by stage, as in an order; `max_output_tokens` goes before what it
+    says of the stage that reads the messages.
     """
 
     model: str
@@ -80,11 +83,20 @@ class ConversationSettings:
     output_format: LiveFormat = PCM16
     hears: bool = True
     transcript: TranscriptWish | None = None
+    sampling: Mapping[str, SamplingRequest] = field(default_factory=dict)
 
     @property
     def outputs(self) -> frozenset[str]:
         """The outputs to ask the stages for."""
         return frozenset({TEXT, AUDIO}) if self.spoken else frozenset({TEXT})
+
+    @property
+    def order_sampling(self) -> dict[str, SamplingRequest]:
+        """The sampling to ask the stages for."""
+        reading = self.sampling.get(INPUT_STAGE, SamplingRequest())
+        if self.max_output_tokens is not None:
+            reading = replace(reading, max_tokens=self.max_output_tokens)
+        return {**self.sampling, INPUT_STAGE: reading}
 
     def with_voice(self, name: str) -> ConversationSettings:
         """With that voice. Where there is none of that name the one that holds stays: clients ask

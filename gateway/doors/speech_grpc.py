@@ -4,14 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import math
+from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import AntiphonError, InvalidArgument, NotImplementedYet
-from antiphon.v1 import speech_pb2
+from antiphon.errors import AntiphonError, InvalidArgument
+from antiphon.v1 import converse_pb2, speech_pb2
 from antiphon.version import VERSION
 from antiphon.wire.convert import error_to_proto
 from antiphon.wire.fields import check_fields
@@ -25,11 +26,13 @@ from gateway.doors.speech_messages import read_generate, write_event
 from gateway.fleet.served import served_model
 from gateway.fleet.stages import Stages
 
-FEATURES = ("generate",)
+FEATURES = ("generate", "converse")
 SERVICE = speech_pb2.DESCRIPTOR.services_by_name["SpeechService"].full_name
 REQUEST_ID_KEY = "x-request-id"
 
 Context = grpc.aio.ServicerContext[Any, Any]
+Converse = Callable[[Context], Awaitable[None]]
+"""Serves one call of `Converse`."""
 
 
 class SpeechServicer:
@@ -39,13 +42,16 @@ class SpeechServicer:
     last event.
     """
 
-    def __init__(self, calls: Calls, access_log: AccessLog, config: GatewayConfig) -> None:
+    def __init__(
+        self, calls: Calls, access_log: AccessLog, config: GatewayConfig, converse: Converse
+    ) -> None:
+        self._converse = converse
         self._calls = calls
         self._access_log = access_log
         self._config = config
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Serve the methods there. A request of `Generate` comes as bytes: see `_parse`."""
+        """Serve the methods there. Requests come as bytes: see `_parse`."""
         handlers = {
             "GetServerInfo": grpc.unary_unary_rpc_method_handler(
                 self.GetServerInfo,
@@ -56,7 +62,10 @@ class SpeechServicer:
                 self.Generate,
                 response_serializer=speech_pb2.GenerateResponse.SerializeToString,
             ),
-            "Converse": grpc.stream_stream_rpc_method_handler(self.Converse),
+            "Converse": grpc.stream_stream_rpc_method_handler(
+                self.Converse,
+                response_serializer=converse_pb2.ConverseResponse.SerializeToString,
+            ),
         }
         handler = grpc.method_handlers_generic_handler(SERVICE, handlers)
         server.add_generic_rpc_handlers((handler,))
@@ -82,8 +91,8 @@ class SpeechServicer:
                 entry.status = grpc.StatusCode.OK.name
 
     async def Converse(self, request_iterator: object, context: Context) -> None:
-        """Not there yet."""
-        await abort(context, NotImplementedYet("Converse is not implemented yet"))
+        """A conversation. Its messages come as bytes, too; they are read from the context."""
+        await self._converse(context)
 
     async def _answer(self, data: bytes, context: Context, entry: Entry) -> None:
         left_s = context.time_remaining()

@@ -32,6 +32,7 @@ from gateway.calls.events import (
 )
 from gateway.calls.order import Order
 from gateway.calls.tools import choose_tools, read_arguments, read_function_texts
+from gateway.doors.usage_messages import write_usage
 from gateway.media.attachments import Attachments
 from gateway.media.audio_in import Recording
 from gateway.media.audio_out import to_pcm16
@@ -177,18 +178,9 @@ def _write_audio(event: AudioProduced, include_ids: bool) -> speech_pb2.AudioDel
 
 
 def _write_finished(event: SegmentFinished) -> speech_pb2.GenerateFinished:
-    usage = speech_pb2.Usage(
-        prompt_tokens=event.usage.prompt_tokens,
-        prompt_audio_tokens=event.usage.prompt_audio_tokens,
-        prompt_image_tokens=event.usage.prompt_image_tokens,
-        prompt_cached_tokens=event.usage.prompt_cached_tokens,
-        completion_tokens=event.usage.completion_tokens,
-        completion_audio_frames=event.usage.completion_audio_frames,
-        completion_image_tokens=event.usage.completion_image_tokens,
-    )
     return speech_pb2.GenerateFinished(
         finish_reason=finish_reason_to_proto(event.finish_reason),
-        usage=usage,
+        usage=write_usage(event.usage),
         reports=event.reports,
     )
 

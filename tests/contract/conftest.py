@@ -8,6 +8,8 @@ import pytest_asyncio
 from gateway_door import Door, open_door
 from reading_model import Reader, open_reader
 
+import antiphon
+
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
 async def shared_door() -> AsyncIterator[Door]:
@@ -27,3 +29,10 @@ def door(shared_door: Door, caplog: pytest.LogCaptureFixture) -> Door:
 async def reader() -> AsyncIterator[Reader]:
     async with open_reader() as opened:
         yield opened
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def client(door: Door) -> AsyncIterator[antiphon.AsyncClient]:
+    """The SDK's client of the shared gateway."""
+    async with antiphon.AsyncClient(door.gateway.grpc_address) as connected:
+        yield connected

@@ -34,13 +34,12 @@ from antiphon.errors import (
     Internal,
     InvalidArgument,
     NotFound,
-    NotImplementedYet,
     ResourceExhausted,
     Unavailable,
 )
 from antiphon.logprobs import TokenLogprob
 from antiphon.segment import FinishReason
-from antiphon.v1 import chunk_pb2, session_pb2, speech_pb2
+from antiphon.v1 import chunk_pb2, session_pb2, speech_pb2, usage_pb2
 from antiphon.wire.logprobs import logprobs_to_tensors
 from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import speech_stub
@@ -83,7 +82,7 @@ async def test_server_info_tells_what_is_served(door: Door, channel: grpc.aio.Ch
     assert (model.sample_rate_hz, model.context_limit) == (SAMPLE_RATE_HZ, 4096)
     assert list(model.input_kinds) == ["text", "audio"]
     assert list(model.output_kinds) == ["text", "audio"]
-    assert list(info.features) == ["generate"]
+    assert list(info.features) == ["generate", "converse"]
     assert info.version
 
 
@@ -102,7 +101,7 @@ async def test_generate_speaks_when_modalities_are_absent(channel: grpc.aio.Chan
     assert [len(a.codes) // 32 for a in audio] == list(FRAMES)
     assert [a.first_sample for a in audio] == [0, 1365, 1365 + 3840]
     assert finished.finished.finish_reason == chunk_pb2.FINISH_REASON_STOP
-    assert finished.finished.usage == speech_pb2.Usage(
+    assert finished.finished.usage == usage_pb2.Usage(
         prompt_tokens=20,
         prompt_audio_tokens=7,
         prompt_cached_tokens=4,
@@ -287,15 +286,6 @@ async def test_generate_carries_a_request_id(channel: grpc.aio.Channel) -> None:
     metadata = dict(await call.initial_metadata())
     assert str(metadata["x-request-id"]).startswith("req_")
     assert [event async for event in call]
-
-
-async def test_converse_is_not_implemented(channel: grpc.aio.Channel) -> None:
-    async def nothing() -> AsyncIterator[speech_pb2.ConverseRequest]:
-        yield speech_pb2.ConverseRequest()
-
-    with pytest.raises(grpc.aio.AioRpcError) as caught:
-        await speech_stub(channel).Converse(nothing()).read()
-    assert isinstance(error_from_rpc(caught.value), NotImplementedYet)
 
 
 async def test_generate_is_unavailable_when_a_stage_is_down() -> None:

@@ -9,7 +9,7 @@ from threading import Event as Flag
 import grpc
 
 from antiphon.errors import AntiphonError, ErrorCode
-from antiphon.v1 import chunk_pb2, session_pb2, speech_pb2, speech_pb2_grpc
+from antiphon.v1 import chunk_pb2, session_pb2, speech_pb2, speech_pb2_grpc, usage_pb2
 from antiphon.wire.convert import error_to_proto
 from antiphon.wire.status import ERROR_METADATA_KEY
 
@@ -90,7 +90,7 @@ def finished() -> speech_pb2.GenerateResponse:
     return speech_pb2.GenerateResponse(
         finished=speech_pb2.GenerateFinished(
             finish_reason=chunk_pb2.FINISH_REASON_LENGTH,
-            usage=speech_pb2.Usage(prompt_tokens=3, completion_tokens=2),
+            usage=usage_pb2.Usage(prompt_tokens=3, completion_tokens=2),
             reports={"talker": session_pb2.SegmentReport(busy_s=0.5, last_output_s=0.75)},
         )
     )

@@ -1,0 +1,239 @@
+"""What a client says in a conversation, as messages. Raises `InvalidArgument` for what cannot be
+sent."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from typing import TypedDict
+
+from antiphon.client.checks import listed, named, number_between, of_type, unicode_text, wrong_type
+from antiphon.client.conversation_events import (
+    Item,
+    ItemPart,
+    RecordedPart,
+    SpokenPart,
+    TranscriptOptions,
+    VoiceTurns,
+)
+from antiphon.errors import InvalidArgument
+from antiphon.sampling import SamplingRequest
+from antiphon.v1 import converse_pb2
+from antiphon.wire.convert import sampling_to_proto
+
+Request = converse_pb2.ConverseRequest
+PIECE_BYTES = 256 << 10
+"""Audio goes in pieces of at most so much, about 5 s at 24 kHz."""
+MOST_RATE_HZ = 48_000
+MOST_TURN_S = 120.0
+
+
+class ConversationOptions(TypedDict, total=False):
+    """Settings of a conversation, or of one response; what is left out stays as it is.
+
+    `instructions` are what the model is told about itself. `spoken` says whether answers are
+    spoken, their text beside; at first they are if the model speaks. `voice` is one of the
+    server's; the one that holds stays for any other. `sampling` is by stage, as in `generate`;
+    under `""` it is that of the stage that reads the messages. `turns` says how the user's turns
+    end: by voice, or (None, at first) when the caller commits their audio. `transcripts` asks for
+    what the user says in writing, as far as the model hears; None, at first, for none.
+    """
+
+    instructions: str
+    spoken: bool
+    voice: str
+    sampling: Mapping[str, SamplingRequest]
+    turns: VoiceTurns | None
+    transcripts: TranscriptOptions | None
+
+
+def open_request(model: str, options: ConversationOptions) -> Request:
+    """The first message."""
+    opening = converse_pb2.OpenConversation(
+        model=unicode_text("model", model), settings=settings_to_proto(options)
+    )
+    return Request(open=opening)
+
+
+def change_settings(options: ConversationOptions, reference: str) -> Request:
+    """Other settings."""
+    changed = converse_pb2.ChangeSettings(settings=settings_to_proto(options))
+    return Request(reference=_reference(reference), change_settings=changed)
+
+
+def audio_requests(pcm16: bytes, rate_hz: int, reference: str) -> list[Request]:
+    """More audio, in pieces."""
+    of_type("pcm16", pcm16, bytes)
+    number_between("rate_hz", rate_hz, 0, MOST_RATE_HZ)
+    named_as = _reference(reference)
+    return [
+        Request(
+            reference=named_as,
+            append_audio=converse_pb2.AppendAudio(
+                pcm16=pcm16[start : start + PIECE_BYTES], rate_hz=rate_hz
+            ),
+        )
+        for start in range(0, len(pcm16), PIECE_BYTES)
+    ]
+
+
+def commit_audio(reference: str) -> Request:
+    """The audio so far is a message."""
+    return Request(reference=_reference(reference), commit_audio=converse_pb2.CommitAudio())
+
+
+def clear_audio(reference: str) -> Request:
+    """The audio so far is dropped."""
+    return Request(reference=_reference(reference), clear_audio=converse_pb2.ClearAudio())
+
+
+def create_item(item: str | Item, after: str | None, reference: str) -> Request:
+    """A message; a `str` is the user's."""
+    created = converse_pb2.CreateItem(
+        item=item_to_proto("item", item),
+        after=None if after is None else unicode_text("after", after),
+    )
+    return Request(reference=_reference(reference), create_item=created)
+
+
+def delete_item(item_id: str, reference: str) -> Request:
+    """Takes an item out."""
+    deleted = converse_pb2.DeleteItem(item_id=unicode_text("item_id", item_id))
+    return Request(reference=_reference(reference), delete_item=deleted)
+
+
+def retrieve_item(item_id: str, reference: str) -> Request:
+    """Asks for an item."""
+    asked = converse_pb2.RetrieveItem(item_id=unicode_text("item_id", item_id))
+    return Request(reference=_reference(reference), retrieve_item=asked)
+
+
+def truncate_item(item_id: str, heard_s: float, reference: str) -> Request:
+    """What was heard of an item."""
+    cut = converse_pb2.TruncateItem(
+        item_id=unicode_text("item_id", item_id),
+        heard_s=number_between("heard_s", heard_s, 0, 86_400),
+    )
+    return Request(reference=_reference(reference), truncate_item=cut)
+
+
+def create_response(
+    given: Sequence[str | Item],
+    metadata: Mapping[str, str] | None,
+    options: ConversationOptions,
+    reference: str,
+    *,
+    out_of_band: bool,
+) -> Request:
+    """Asks for an answer; a `str` among what is given is an item's id."""
+    if isinstance(given, str | bytes):
+        raise wrong_type("given", "a sequence of items and ids", given)
+    asked = converse_pb2.CreateResponse(
+        settings=settings_to_proto(options),
+        out_of_band=of_type("out_of_band", out_of_band, bool),
+        input=[_input(f"given[{place}]", each) for place, each in enumerate(given)],
+        metadata={
+            name: unicode_text(f"metadata.{name}", value)
+            for name, value in named("metadata", metadata).items()
+        },
+    )
+    return Request(reference=_reference(reference), create_response=asked)
+
+
+def cancel_response(response_id: str, reference: str) -> Request:
+    """Ends an answer."""
+    cancelled = converse_pb2.CancelResponse(response_id=unicode_text("response_id", response_id))
+    return Request(reference=_reference(reference), cancel_response=cancelled)
+
+
+def settings_to_proto(options: ConversationOptions) -> converse_pb2.ConversationSettings:
+    """The message of those settings that are given."""
+    known = ConversationOptions.__annotations__
+    if unknown := [name for name in options if name not in known]:
+        raise InvalidArgument(
+            f"{unknown[0]}: there is no such setting; there are {', '.join(known)}",
+            field=unknown[0],
+        )
+    settings = converse_pb2.ConversationSettings(
+        sampling={
+            stage: sampling_to_proto(of_type(f"sampling.{stage}", each, SamplingRequest))
+            for stage, each in named("sampling", options.get("sampling")).items()
+        }
+    )
+    if "instructions" in options:
+        settings.instructions = unicode_text("instructions", options["instructions"])
+    if "spoken" in options:
+        settings.spoken = of_type("spoken", options["spoken"], bool)
+    if "voice" in options:
+        settings.voice = unicode_text("voice", options["voice"])
+    if "transcripts" in options:
+        _set_transcripts(settings, options["transcripts"])
+    if "turns" in options:
+        _set_turns(settings, options["turns"])
+    return settings
+
+
+def _set_transcripts(settings: converse_pb2.ConversationSettings, wish: object) -> None:
+    if wish is None:
+        settings.no_transcripts.SetInParent()
+        return
+    given = of_type("transcripts", wish, TranscriptOptions)
+    settings.transcripts.SetInParent()
+    settings.transcripts.language = unicode_text("transcripts.language", given.language)
+    settings.transcripts.prompt = unicode_text("transcripts.prompt", given.prompt)
+
+
+def _set_turns(settings: converse_pb2.ConversationSettings, turns: object) -> None:
+    if turns is None:
+        settings.manual_turns.SetInParent()
+        return
+    asked = settings.voice_turns
+    asked.SetInParent()
+    for name, value in asdict(of_type("turns", turns, VoiceTurns)).items():
+        field = f"turns.{name}"
+        if name.endswith("_response"):
+            setattr(asked, name, of_type(field, value, bool))
+        elif value is not None:
+            setattr(asked, name, number_between(field, value, 0, MOST_TURN_S))
+
+
+def item_to_proto(field: str, item: str | Item) -> converse_pb2.ConversationItem:
+    """The message of an item; a `str` is the user's."""
+    if isinstance(item, str):
+        item = Item("user", (item,))
+    of_type(field, item, Item)
+    if isinstance(item.parts, str | bytes):
+        raise wrong_type(f"{field}.parts", "a tuple of parts", item.parts)
+    return converse_pb2.ConversationItem(
+        id=unicode_text(f"{field}.id", item.id),
+        role=unicode_text(f"{field}.role", item.role),
+        contents=[
+            _content(f"{field}.parts[{place}]", part)
+            for place, part in enumerate(listed(f"{field}.parts", item.parts, object))
+        ],
+    )
+
+
+def _content(field: str, part: ItemPart | object) -> converse_pb2.ItemContent:
+    match part:
+        case str():
+            return converse_pb2.ItemContent(text=unicode_text(field, part))
+        case RecordedPart(pcm16, rate_hz):
+            of_type(f"{field}.pcm16", pcm16, bytes)
+            number_between(f"{field}.rate_hz", rate_hz, 0, MOST_RATE_HZ)
+            recorded = converse_pb2.RecordedAudio(pcm16=pcm16, rate_hz=rate_hz)
+            return converse_pb2.ItemContent(recorded=recorded)
+        case SpokenPart(transcript):
+            spoken = converse_pb2.SpokenAudio(transcript=unicode_text(field, transcript))
+            return converse_pb2.ItemContent(spoken=spoken)
+    raise wrong_type(field, "text, a RecordedPart or a SpokenPart", part)
+
+
+def _input(field: str, given: str | Item) -> converse_pb2.ResponseInput:
+    if isinstance(given, str):
+        return converse_pb2.ResponseInput(item_id=unicode_text(field, given))
+    return converse_pb2.ResponseInput(item=item_to_proto(field, given))
+
+
+def _reference(reference: str) -> str:
+    return unicode_text("reference", reference)

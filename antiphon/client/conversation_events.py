@@ -1,0 +1,335 @@
+"""What a client is told in a conversation, as values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+from antiphon.client.brief import brief
+from antiphon.client.events import Usage
+from antiphon.errors import AntiphonError
+from antiphon.sampling import SamplingRequest
+
+ReplyStatus = Literal["in_progress", "completed", "incomplete", "cancelled", "failed"]
+
+EndedBy = Literal["max_output_tokens", "client_cancelled", "turn_detected", ""]
+
+
+@dataclass(frozen=True, slots=True)
+class VoiceTurns:
+    """The user's turns begin and end by voice.
+
+    Sound is speech from a probability of `threshold` on; `silence_s` (0.032 to 60) without it end
+    a turn, which has `prefix_padding_s` (at most 10) of what was heard before. A turn is answered
+    if it `creates_response`, and speech ends the answer that is being made if it
+    `interrupts_response`. `idle_timeout_s` (0.1 to 120) after an answer has been played without
+    anybody speaking the model is asked again.
+    """
+
+    threshold: float = 0.5
+    prefix_padding_s: float = 0.3
+    silence_s: float = 0.5
+    creates_response: bool = True
+    interrupts_response: bool = True
+    idle_timeout_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptOptions:
+    """What the user says is written down: its language (ISO 639-1), and what is known of it."""
+
+    language: str = ""
+    prompt: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class RecordedPart:
+    """What a user said: 16-bit little-endian mono samples, `rate_hz` (8000 to 48000) a second.
+
+    In events `pcm16` is empty, but for `ItemFetched`, `audio_s` says how long it is, seconds, and
+    `transcript` what it says, once that is known.
+    """
+
+    pcm16: bytes
+    rate_hz: int = 24_000
+    audio_s: float = 0.0
+    transcript: str | None = None
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+
+@dataclass(frozen=True, slots=True)
+class SpokenPart:
+    """What the assistant said, as text, and how many seconds of audio there were of it."""
+
+    transcript: str
+    audio_s: float = 0.0
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+
+ItemPart = str | RecordedPart | SpokenPart
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One message of a conversation. A `str` among its parts is text.
+
+    `complete` is told alone: false of an answer that was interrupted, or is being made.
+    """
+
+    role: str
+    parts: tuple[ItemPart, ...]
+    id: str = ""
+    complete: bool = True
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+    @property
+    def text(self) -> str:
+        """What is written or said in it."""
+        return "".join(
+            part.transcript if isinstance(part, SpokenPart) else part
+            for part in self.parts
+            if not isinstance(part, RecordedPart)
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class HeldSettings:
+    """The settings that hold; see `ConversationOptions`."""
+
+    instructions: str
+    spoken: bool
+    voice: str
+    sampling: Mapping[str, SamplingRequest]
+    turns: VoiceTurns | None
+    transcripts: TranscriptOptions | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationReply:
+    """A response as it stands. `items`, and `usage` or `error`, are there when it is over.
+
+    `reason` says why it ended before it was complete.
+    """
+
+    id: str
+    status: ReplyStatus
+    out_of_band: bool = False
+    metadata: Mapping[str, str] | None = None
+    items: tuple[Item, ...] = ()
+    usage: Usage | None = None
+    error: AntiphonError | None = None
+    reason: EndedBy = ""
+
+    @property
+    def text(self) -> str:
+        """What it says."""
+        return "".join(item.text for item in self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationOpened:
+    """What is served and what holds. `sample_rate_hz` is that of answers, 0 without audio."""
+
+    model: str
+    sample_rate_hz: int
+    voices: tuple[str, ...]
+    settings: HeldSettings
+
+
+@dataclass(frozen=True, slots=True)
+class SettingsUpdated:
+    """What holds now."""
+
+    settings: HeldSettings
+
+
+@dataclass(frozen=True, slots=True)
+class CommandFailed:
+    """A command was not carried out; the conversation goes on. `reference` is the caller's own."""
+
+    error: AntiphonError
+    reference: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AudioAccepted:
+    """The audio so far is an item now, which `ItemCreated` tells next."""
+
+    item_id: str
+    previous_item_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class AudioDropped:
+    """The buffer of audio is empty."""
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechBegan:
+    """The user speaks. The item that this becomes has audio from `start_s` of all audio sent."""
+
+    item_id: str
+    start_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SpeechEnded:
+    """The user's turn is over, at `end_s` of all audio sent; `AudioAccepted` follows."""
+
+    item_id: str
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class SilencePassed:
+    """Nobody has spoken for `idle_timeout_s`; what was heard becomes the item."""
+
+    item_id: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class ItemCreated:
+    """A message is in the conversation. Those of responses have events of their own."""
+
+    item: Item
+    previous_item_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ItemFetched:
+    """The item that was asked for, with its recordings."""
+
+    item: Item
+
+
+@dataclass(frozen=True, slots=True)
+class ItemRemoved:
+    """The item is in the conversation no more."""
+
+    item_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ItemCut:
+    """The item has no more than was heard."""
+
+    item_id: str
+    heard_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptDelta:
+    """More of what the user said in a recording, `index` of the item's parts."""
+
+    item_id: str
+    text: str
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptDone:
+    """All that the user said in a recording."""
+
+    item_id: str
+    text: str
+    usage: Usage
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TranscriptLost:
+    """What the user said in a recording will not be told."""
+
+    item_id: str
+    error: AntiphonError
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseStarted:
+    """A response is being made."""
+
+    response: ConversationReply
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseItemStarted:
+    """A message of a response is there, and empty."""
+
+    response_id: str
+    item_id: str
+    index: int = 0
+    previous_item_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseTextDelta:
+    """More text, whole characters only; of a spoken message it may be ahead of the audio."""
+
+    response_id: str
+    item_id: str
+    text: str
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseAudioDelta:
+    """More audio: 16-bit little-endian mono samples at the conversation's `sample_rate_hz`."""
+
+    response_id: str
+    item_id: str
+    pcm16: bytes
+    index: int = 0
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseItemDone:
+    """Nothing more of a message follows."""
+
+    response_id: str
+    item: Item
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ResponseDone:
+    """A response is over, as its `status` says; nothing more of it follows."""
+
+    response: ConversationReply
+
+
+TalkEvent = (
+    ConversationOpened
+    | SettingsUpdated
+    | CommandFailed
+    | AudioAccepted
+    | AudioDropped
+    | SpeechBegan
+    | SpeechEnded
+    | SilencePassed
+    | ItemCreated
+    | ItemFetched
+    | ItemRemoved
+    | ItemCut
+    | TranscriptDelta
+    | TranscriptDone
+    | TranscriptLost
+    | ResponseStarted
+    | ResponseItemStarted
+    | ResponseTextDelta
+    | ResponseAudioDelta
+    | ResponseItemDone
+    | ResponseDone
+)

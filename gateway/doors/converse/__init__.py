@@ -1,0 +1,1 @@
+"""`SpeechService.Converse`: conversations over gRPC."""

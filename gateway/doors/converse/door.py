@@ -1,0 +1,192 @@
+"""`Converse`: who may come in, how commands come and events leave, and how a call ends.
+
+Every wait has a bound. The first message has `body_timeout_s`, each event `send_timeout_s` to be
+taken, and the whole conversation `max_conversation_s`. gRPC's pings notice a client that has
+gone, and its flow control holds one back that sends faster than commands are carried out. A
+client that closes its side is told how what it has asked for ends.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import grpc
+from google.protobuf.message import DecodeError
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import (
+    AntiphonError,
+    Cancelled,
+    DeadlineExceeded,
+    Internal,
+    InvalidArgument,
+)
+from antiphon.v1 import converse_pb2
+from antiphon.wire.fields import check_fields
+from antiphon.wire.status import abort
+from gateway.conversations.conversations import Conversations
+from gateway.conversations.events import ConversationEvent, ResponseCreated, ResponseEnded
+from gateway.conversations.settings import ConversationSettings
+from gateway.doors.access_log import AccessLog
+from gateway.doors.converse.items import checked_name
+from gateway.doors.converse.reading import read_command
+from gateway.doors.converse.settings import with_settings
+from gateway.doors.converse.writing import write_event
+from gateway.doors.ending import request
+from gateway.doors.sending import ClientStalled, send_in_time
+
+log = logging.getLogger("gateway.converse")
+
+LARGE_BYTES = 256 << 10
+"""A message of more is read on a thread."""
+
+Context = grpc.aio.ServicerContext[Any, Any]
+
+
+class ConverseDoor:
+    """Serves conversations."""
+
+    def __init__(
+        self, conversations: Conversations, config: GatewayConfig, access_log: AccessLog
+    ) -> None:
+        self._conversations = conversations
+        self._config = config
+        self._access_log = access_log
+
+    async def serve(self, context: Context) -> None:
+        """One call. Its error, if it has one, is the call's status."""
+        try:
+            first = await self._first(context)
+            with self._conversations.admit(first.open.model) as admitted:
+                # A client that wants turns to be detected says so.
+                manual = replace(admitted, turns=None)
+                settings = with_settings(manual, first.open.settings)
+                del first
+                await _Served(
+                    self._conversations, self._config, self._access_log, context, settings
+                ).run()
+        except Cancelled:
+            return
+        except AntiphonError as error:
+            await abort(context, error)
+
+    async def _first(self, context: Context) -> converse_pb2.ConverseRequest:
+        """The first message. Raises `InvalidArgument` and `DeadlineExceeded`."""
+        most_s = self._config.body_timeout_s
+        try:
+            async with asyncio.timeout(most_s):
+                data = await context.read()
+        except TimeoutError:
+            raise DeadlineExceeded(f"no message has come within {most_s:g} s") from None
+        first = None if data is grpc.aio.EOF else await _parse(data, self._config.max_body_values)
+        if first is None or first.WhichOneof("command") != "open":
+            raise InvalidArgument("open: must be the first message", field="open")
+        return first
+
+
+class _Served:
+    """One call that was let in."""
+
+    def __init__(
+        self,
+        conversations: Conversations,
+        config: GatewayConfig,
+        access_log: AccessLog,
+        context: Context,
+        settings: ConversationSettings,
+    ) -> None:
+        self._context = context
+        self._config = config
+        self._limit = asyncio.timeout(config.max_conversation_s)
+        self._stalled: ClientStalled | None = None
+        # Responses that were told as created and not as ended.
+        self._responses = 0
+        self._quiet = asyncio.Event()
+        self._quiet.set()
+        logged = partial(request, access_log, "grpc", "response")
+        transcribed = partial(request, access_log, "grpc", "transcript")
+        self._live = conversations.begin(settings, self._send, logged, transcribed)
+
+    async def run(self) -> None:
+        """Serve until the client has no more to say and has been told everything.
+
+        Raises `Cancelled` when it has gone, `ClientStalled` when it takes nothing, and
+        `DeadlineExceeded` when it has stayed for too long.
+        """
+        try:
+            async with self._limit, self._live:
+                while (data := await self._context.read()) is not grpc.aio.EOF:
+                    await self._take(data)
+                    del data
+                await self._quiet.wait()
+        except TimeoutError:
+            if self._stalled is not None:
+                raise self._stalled from None
+            raise DeadlineExceeded(
+                f"the conversation has lasted {self._config.max_conversation_s:g} s, which is "
+                "the most (gateway.max_conversation_s); open another"
+            ) from None
+
+    async def _take(self, data: bytes) -> None:
+        """Carry out one command; what is wrong with it is told, and the conversation goes on."""
+        reference = None
+        try:
+            asked = await _parse(data, self._config.max_body_values)
+            del data
+            reference = checked_name(asked.reference, "reference") or None
+            holds = self._live.settings
+            large = asked.ByteSize() > LARGE_BYTES
+            command = (
+                await asyncio.to_thread(read_command, asked, holds)
+                if large
+                else read_command(asked, holds)
+            )
+            del asked
+            await self._live.do(command)
+        except (Cancelled, ClientStalled):
+            raise
+        except AntiphonError as error:
+            await self._live.refuse(error, reference)
+        except Exception:
+            log.exception("a command of a conversation broke")
+            mistake = Internal("the gateway made a mistake; its log has more")
+            await self._live.refuse(mistake, reference)
+
+    async def _send(self, events: Sequence[ConversationEvent]) -> None:
+        for event in events:
+            if isinstance(event, ResponseCreated):
+                self._responses += 1
+                self._quiet.clear()
+            message = write_event(event, self._config.max_retrieved_bytes)
+            try:
+                await send_in_time(self._context.write(message), self._config.send_timeout_s)
+            except ClientStalled as stalled:
+                self._stalled = self._stalled or stalled
+                self._limit.reschedule(asyncio.get_running_loop().time())
+                raise Cancelled("the client takes nothing") from None
+            except grpc.aio.BaseError:
+                # gRPC's, of a call that is over.
+                raise Cancelled("the client has left") from None
+            if isinstance(event, ResponseEnded):
+                self._responses -= 1
+                if not self._responses:
+                    self._quiet.set()
+
+
+async def _parse(data: bytes, most_values: int) -> converse_pb2.ConverseRequest:
+    """The message. Raises `InvalidArgument` for one of too many fields, or none at all."""
+    kind = converse_pb2.ConverseRequest
+    count = partial(check_fields, data, kind.DESCRIPTOR, most_values)
+    if len(data) > LARGE_BYTES:
+        await asyncio.to_thread(count)
+    else:
+        count()
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise InvalidArgument("the bytes are no ConverseRequest") from error

@@ -1,0 +1,110 @@
+"""Items of a conversation as `converse.proto` has them, both ways. Pure."""
+
+from __future__ import annotations
+
+from antiphon.errors import InvalidArgument
+from antiphon.v1 import converse_pb2
+from gateway.conversations.items import (
+    Content,
+    ConversationItem,
+    RecordedContent,
+    Role,
+    SpokenContent,
+    WrittenContent,
+)
+from gateway.media.audio_out import SAMPLE_BYTES
+
+MOST_NAME_BYTES = 128
+"""Of an item's id, and of the client's name of a command."""
+MOST_CONTENTS = 256
+"""Parts of one item."""
+USUAL_RATE_HZ = 24_000
+LEAST_RATE_HZ, MOST_RATE_HZ = 8_000, 48_000
+
+_ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
+
+
+def read_item(item: converse_pb2.ConversationItem, field: str) -> ConversationItem:
+    """An item that a client writes; its id may be empty. Raises `InvalidArgument`."""
+    role = _ROLES.get(item.role)
+    if role is None:
+        raise InvalidArgument(
+            f"{field}.role: must be {', '.join(_ROLES)}, is {item.role!r}", field=f"{field}.role"
+        )
+    if not 1 <= len(item.contents) <= MOST_CONTENTS:
+        raise InvalidArgument(
+            f"{field}.contents: must have 1 to {MOST_CONTENTS} parts, has {len(item.contents)}",
+            field=f"{field}.contents",
+        )
+    contents = tuple(
+        _read_content(each, role, f"{field}.contents[{index}]")
+        for index, each in enumerate(item.contents)
+    )
+    return ConversationItem(checked_name(item.id, f"{field}.id"), role, contents)
+
+
+def checked_name(name: str, field: str) -> str:
+    """The name. Raises `InvalidArgument` for one that is too long."""
+    if len(name.encode()) > MOST_NAME_BYTES:
+        raise InvalidArgument(
+            f"{field}: must have at most {MOST_NAME_BYTES} bytes of UTF-8", field=field
+        )
+    return name
+
+
+def read_samples(pcm16: bytes, rate_hz: int, field: str) -> RecordedContent:
+    """Samples and their rate. Raises `InvalidArgument` for what cannot be."""
+    rate_hz = rate_hz or USUAL_RATE_HZ
+    if not LEAST_RATE_HZ <= rate_hz <= MOST_RATE_HZ:
+        raise InvalidArgument(
+            f"{field}.rate_hz: must be from {LEAST_RATE_HZ} to {MOST_RATE_HZ}, is {rate_hz}",
+            field=f"{field}.rate_hz",
+        )
+    if len(pcm16) % SAMPLE_BYTES:
+        raise InvalidArgument(
+            f"{field}.pcm16: has {len(pcm16)} bytes, and 16-bit samples have two each",
+            field=f"{field}.pcm16",
+        )
+    return RecordedContent(pcm16, rate_hz)
+
+
+def _read_content(content: converse_pb2.ItemContent, role: Role, field: str) -> Content:
+    kind = content.WhichOneof("content")
+    match kind, role:
+        case "text", _:
+            return WrittenContent(content.text)
+        case "recorded", "user":
+            recorded = content.recorded
+            return read_samples(recorded.pcm16, recorded.rate_hz, f"{field}.recorded")
+        case "spoken", "assistant":
+            return SpokenContent(content.spoken.transcript)
+        case None, _:
+            raise InvalidArgument(f"{field}: is empty", field=field)
+    raise InvalidArgument(f"{field}: {kind} does not go into an item of {role}", field=field)
+
+
+def write_item(item: ConversationItem, *, samples: bool = False) -> converse_pb2.ConversationItem:
+    """The message of an item; with the samples of its recordings only if they are asked for."""
+    return converse_pb2.ConversationItem(
+        id=item.id,
+        role=item.role,
+        contents=[_write_content(each, samples=samples) for each in item.contents],
+        complete=item.complete,
+    )
+
+
+def _write_content(content: Content, *, samples: bool) -> converse_pb2.ItemContent:
+    match content:
+        case WrittenContent(text):
+            return converse_pb2.ItemContent(text=text)
+        case SpokenContent(transcript, seconds):
+            spoken = converse_pb2.SpokenAudio(transcript=transcript, audio_s=seconds)
+            return converse_pb2.ItemContent(spoken=spoken)
+        case RecordedContent(pcm16, rate_hz, transcript):
+            recorded = converse_pb2.RecordedAudio(
+                pcm16=pcm16 if samples else b"",
+                rate_hz=rate_hz,
+                audio_s=content.seconds,
+                transcript=transcript,
+            )
+            return converse_pb2.ItemContent(recorded=recorded)

@@ -1,0 +1,59 @@
+"""What tests of `Converse` ask of a conversation."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from fake_stages import CODE2WAV, THINKER, USUAL, Session
+from gateway_door import Door
+
+import antiphon
+from antiphon.conversation import TextPart, from_tensors
+from antiphon.segment import FinishReason
+
+E = TypeVar("E")
+
+
+async def until(call: antiphon.AsyncConversationCall, kind: type[E]) -> E:
+    """The next event of that kind; others before it are passed over, refusals are not."""
+    async for event in call:
+        if isinstance(event, kind):
+            return event
+        assert not isinstance(event, antiphon.CommandFailed), event
+    raise AssertionError("the conversation has ended")
+
+
+async def said(call: antiphon.AsyncConversationCall, text: str) -> str:
+    """Add a message of the user; its id."""
+    await call.add(text)
+    return (await until(call, antiphon.ItemCreated)).item.id
+
+
+def asked(door: Door) -> list[tuple[str, list[str]]]:
+    """The roles and texts of the conversation that the thinker got last."""
+    chunk = door.fakes[THINKER].sessions[-1].input
+    assert chunk is not None
+    return [
+        (m.role, [part.text if isinstance(part, TextPart) else "audio" for part in m.parts])
+        for m in from_tensors(chunk.tensors).messages
+    ]
+
+
+async def begin(session: Session) -> None:
+    """Say a little, be cancelled, and answer the next as usual."""
+    await session.opened()
+    if session.role == THINKER:
+        await session.text("Once upon")
+    if session.role == CODE2WAV:
+        await session.audio(10, 0)
+    assert await session.cancelled_segment() == 0
+    await session.report(FinishReason.CANCELLED, input_positions=9, output_positions=3)
+    await session.next_segment()
+    await USUAL[session.role](session)
+
+
+async def until_failed(call: antiphon.AsyncConversationCall) -> antiphon.CommandFailed:
+    async for event in call:
+        if isinstance(event, antiphon.CommandFailed):
+            return event
+    raise AssertionError("the conversation has ended")
