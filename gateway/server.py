@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import math
 import socket
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from types import TracebackType
 from typing import cast
 
@@ -34,7 +33,9 @@ from gateway.doors.speech_grpc import SERVICE, SpeechServicer
 from gateway.doors.transcribe.request import TRANSCRIBE, read_transcription
 from gateway.doors.transcribe.schema import TranscriptionForm
 from gateway.fleet.stages import Stages
+from gateway.http_server import LAST_WORDS_S, HttpServer
 from gateway.metrics import Metrics
+from gateway.tls import server_tls
 
 HTTP_DOORS: tuple[Door, ...] = (
     HttpDoor("/v1/chat/completions", read_chat, CHAT),
@@ -43,29 +44,12 @@ HTTP_DOORS: tuple[Door, ...] = (
 )
 """A door is a row here and whatever its `read` needs."""
 
-LAST_WORDS_S = 1.0
-"""How long an answer that is over may take to leave, when the gateway stops."""
-
 # The kernel alone would take megabytes for a client that reads nothing: a minute of
 # audio that counts as taken. So much of it may lie unsent.
 UNSENT_BYTES = 64 << 10
 
 # gRPC's arguments are 32-bit numbers.
 _MOST_MS = (1 << 31) - 1
-
-
-class HttpServer(uvicorn.Server):
-    """uvicorn's server, with the signals left to the process."""
-
-    @contextlib.contextmanager
-    def capture_signals(self) -> Iterator[None]:
-        """Take no signals."""
-        yield
-
-    def cut_connections(self) -> None:
-        """End all connections, whatever waits on them."""
-        for connection in list(self.server_state.connections):
-            connection.transport.abort()
 
 
 class Gateway:
@@ -104,6 +88,7 @@ class Gateway:
             for door in doors
         }
         messages = {door.path: door.messages for door in doors if door.messages is not None}
+        self._tls = None if config.tls is None else server_tls(config.tls)
         self._http = HttpServer(
             uvicorn.Config(
                 http_app(
@@ -124,7 +109,9 @@ class Gateway:
                 timeout_keep_alive=math.ceil(config.head_timeout_s),
                 access_log=False,
                 server_header=False,
-            )
+            ),
+            None if self._tls is None else self._tls.http,
+            config.head_timeout_s,
         )
         self._tasks: list[asyncio.Task[None]] = []
         self.http_address = self.grpc_address = ""
@@ -188,7 +175,11 @@ class Gateway:
         reflection.enable_server_reflection(names, self._grpc)
         host, _ = host_and_port(self._grpc_listen, field="gateway.grpc_listen")
         try:
-            port = self._grpc.add_insecure_port(self._grpc_listen)
+            port = (
+                self._grpc.add_insecure_port(self._grpc_listen)
+                if self._tls is None
+                else self._grpc.add_secure_port(self._grpc_listen, self._tls.grpc)
+            )
         except RuntimeError as error:
             raise Unavailable(
                 f"gateway.grpc_listen: cannot listen on {self._grpc_listen}"

@@ -114,11 +114,24 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     resume_window_s: Seconds = 5.0
 
 
+class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """How the gateway proves itself to clients. Files are PEM, and are read at its start."""
+
+    # The certificate, followed by those between it and its authority's, and its key.
+    certificate_file: str
+    key_file: str
+    # Certificates of authorities: clients must show a certificate that one of them has signed, at
+    # both doors, so probes of /health as well. Empty: clients show none.
+    client_ca_file: str = ""
+
+
 class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The gateway's two doors and its bounds."""
 
     http_listen: str = "127.0.0.1:8000"
     grpc_listen: str = "127.0.0.1:0"
+    # Encryption at both doors; without it they are for networks that nobody else reads.
+    tls: TlsConfig | None = None
     # Pages of these origins may ask at the HTTP door from a browser, such as
     # https://app.example, or of any ("*"); none of other origins.
     cors_origins: tuple[Origin, ...] = ()

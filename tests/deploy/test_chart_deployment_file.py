@@ -117,3 +117,24 @@ def test_settings_arrive_unchanged_when_they_are_large_or_fractional() -> None:
     assert deployment.gateway.request_timeout_s == GatewayConfig().request_timeout_s
     assert deployment.delivery == {"codes": "whole"}
     assert deployment.model_name == "true"
+
+
+def test_gateway_has_its_certificate_from_the_secret() -> None:
+    rendered = render({"gateway": {"tlsSecret": "speech-tls"}})
+    tls = rendered.deployment_file().gateway.tls
+    assert tls is not None
+    pod = rendered.pods()["demo-antiphon-gateway"]
+    (container,) = pod["containers"]
+    (mount,) = [each for each in container["volumeMounts"] if each["name"] == "tls"]
+    files = {PurePosixPath(tls.certificate_file), PurePosixPath(tls.key_file)}
+    assert files == {PurePosixPath(mount["mountPath"]) / name for name in ("tls.crt", "tls.key")}
+    assert {"name": "tls", "secret": {"secretName": "speech-tls"}} in pod["volumes"]
+    assert container["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
+    ports = rendered.of_kind("Service")["demo-antiphon-gateway"]["spec"]["ports"]
+    assert [each["appProtocol"] for each in ports] == ["https", "https"]
+    assert '"https://demo-antiphon-gateway:8000"' in str(rendered.pods()["demo-antiphon-smoke"])
+    assert "--insecure https://127.0.0.1:8000" in rendered.notes
+    plain = render()
+    assert plain.deployment_file().gateway.tls is None
+    gateway = plain.pods()["demo-antiphon-gateway"]
+    assert gateway["containers"][0]["readinessProbe"]["httpGet"]["scheme"] == "HTTP"

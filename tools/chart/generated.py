@@ -24,8 +24,11 @@ from tools.launcher.plan import CHECKOUT, EMBEDDED_MODEL
 CHART = CHECKOUT / "helm" / "antiphon"
 SCHEMA = CHART / "values.schema.json"
 HEAD = "# Made from antiphon/pipelines by `make chart`: each pipeline's stages, and fixed dtypes.\n"
-# What the chart decides itself: where a process listens and is found.
-DECIDED_BY_CHART = {"addresses", "listen", "metrics_listen", "http_listen", "grpc_listen"}
+# What the chart decides itself: where a process listens and is found, and where files lie.
+DECIDED_BY_CHART = {
+    *("addresses", "listen", "metrics_listen", "http_listen", "grpc_listen"),
+    "tls",
+}
 
 
 def pipelines_file() -> str:

@@ -209,7 +209,7 @@ class Launcher:
             await process.ready
         return Running(
             model=Path(self._deployment.model),
-            http_url=http_url(doors.http),
+            http_url=http_url(doors.http, secure=self._deployment.gateway.tls is not None),
             grpc_address=doors.grpc,
             processes=MappingProxyType(self._processes),
             startup_s=asyncio.get_running_loop().time() - started_at,

@@ -241,9 +241,9 @@ class ServiceProcess(asyncio.SubprocessProtocol):
             os.killpg(self._pid, number)
 
 
-def http_url(address: str) -> str:
+def http_url(address: str, *, secure: bool = False) -> str:
     """The address, which may be one already, as a URL."""
-    return address if "://" in address else f"http://{address}"
+    return address if "://" in address else f"http{'s' if secure else ''}://{address}"
 
 
 class _AnnouncePipe(asyncio.Protocol):

@@ -4,6 +4,10 @@
 {{- define "antiphon.httpPort" -}}8000{{- end -}}
 {{- define "antiphon.grpcPort" -}}50050{{- end -}}
 
+{{/* Where the gateway finds its certificate, and how its HTTP door is spoken to. */}}
+{{- define "antiphon.tlsPath" -}}/etc/antiphon-tls{{- end -}}
+{{- define "antiphon.httpScheme" -}}http{{ if .Values.gateway.tlsSecret }}s{{ end }}{{- end -}}
+
 {{/* deployment.yaml, as every process reads it. */}}
 {{- define "antiphon.deployment" -}}
 {{- $root := . -}}
@@ -27,6 +31,10 @@
 {{- $gateway := deepCopy .Values.gateway.config -}}
 {{- $_ := set $gateway "http_listen" (printf "0.0.0.0:%s" (include "antiphon.httpPort" $root)) -}}
 {{- $_ := set $gateway "grpc_listen" (printf "0.0.0.0:%s" (include "antiphon.grpcPort" $root)) -}}
+{{- with .Values.gateway.tlsSecret -}}
+{{- $files := include "antiphon.tlsPath" $root -}}
+{{- $_ := set $gateway "tls" (dict "certificate_file" (printf "%s/tls.crt" $files) "key_file" (printf "%s/tls.key" $files)) -}}
+{{- end -}}
 {{- dict
   "model" (include "antiphon.modelPath" $root)
   "model_name" .Values.model.name

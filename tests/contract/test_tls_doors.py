@@ -1,0 +1,128 @@
+"""Both doors with TLS: who gets in, over which protocol, and what a start without files says."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import ssl
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+import pytest_asyncio
+import websockets
+from fake_stages import FRAMES, TEXTS
+from gateway_door import MESSAGES, MODEL, SPOKEN, Door, open_door
+
+import antiphon
+from antiphon.deployment.schema import TlsConfig
+from antiphon.errors import InvalidArgument, Unavailable
+from antiphon.testing.certificates import Certificates, make_certificates
+from gateway.tls import server_tls
+
+pytestmark = pytest.mark.asyncio(loop_scope="module")
+
+ONCE = antiphon.Retry(attempts=1)
+
+
+@pytest.fixture(scope="module")
+def made(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return make_certificates(tmp_path_factory.mktemp("certificates"))
+
+
+def settings(made: Certificates, *, client_ca: bool = False) -> TlsConfig:
+    authority = str(made.authority) if client_ca else ""
+    return TlsConfig(
+        certificate_file=str(made.server), key_file=str(made.server_key), client_ca_file=authority
+    )
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def secure(made: Certificates) -> AsyncIterator[Door]:
+    async with open_door(tls=settings(made), head_timeout_s=1.0) as door:
+        yield door
+
+
+async def test_gateway_with_tls_serves_all_its_doors(secure: Door, made: Certificates) -> None:
+    trusting = ssl.create_default_context(cafile=made.authority)
+    address = secure.gateway.http_address
+    async with httpx.AsyncClient(verify=trusting, timeout=30) as http:
+        client = openai.AsyncOpenAI(
+            base_url=f"https://{address}/v1", api_key="none", http_client=http, max_retries=0
+        )
+        stream = await client.chat.completions.create(
+            model=MODEL, messages=MESSAGES, stream=True, **SPOKEN
+        )
+        texts = [each async for each in stream]
+        assert len(texts) > len(TEXTS)
+    url = f"wss://{address}/v1/realtime?model={MODEL}"
+    async with websockets.connect(url, ssl=trusting) as realtime:
+        assert json.loads(await realtime.recv())["type"] == "session.created"
+    tls = antiphon.Tls(made.authority)
+    async with antiphon.AsyncClient(secure.gateway.grpc_address, tls=tls, api_key="k") as client:
+        reply = await client.generate("Hi").collect()
+        assert len(reply.pcm16) // 2 == sum(FRAMES) * 1920 - 555
+        async with client.converse() as call:
+            assert call.opened.model == MODEL
+
+
+async def test_gateway_with_tls_answers_nobody_in_the_clear(secure: Door) -> None:
+    with pytest.raises(httpx.HTTPError):
+        await secure.http.get("/health")
+    async with antiphon.AsyncClient(secure.gateway.grpc_address, retry=ONCE) as client:
+        with pytest.raises(Unavailable):
+            await client.server_info()
+
+
+async def test_handshake_that_does_not_come_is_cut_off(secure: Door) -> None:
+    host, port = secure.gateway.http_address.split(":")
+    reader, writer = await asyncio.open_connection(host, int(port))
+    assert await reader.read() == b""
+    writer.close()
+    await writer.wait_closed()
+
+
+async def test_gateway_that_asks_clients_for_a_certificate(made: Certificates) -> None:
+    async with open_door(tls=settings(made, client_ca=True)) as door:
+        own = antiphon.Tls(made.authority, made.client, made.client_key)
+        for tls, welcome in ((antiphon.Tls(made.authority), False), (own, True)):
+            async with antiphon.AsyncClient(
+                door.gateway.grpc_address, tls=tls, retry=ONCE
+            ) as client:
+                if welcome:
+                    assert (await client.server_info()).models
+                else:
+                    with pytest.raises(Unavailable):
+                        await client.server_info()
+        trusting = ssl.create_default_context(cafile=made.authority)
+        url = f"https://{door.gateway.http_address}/health"
+        async with httpx.AsyncClient(verify=trusting) as http:
+            with pytest.raises(httpx.HTTPError):
+                await http.get(url)
+        trusting.load_cert_chain(made.client, made.client_key)
+        async with httpx.AsyncClient(verify=trusting) as http:
+            assert (await http.get(url)).status_code == 200
+
+
+@pytest.mark.parametrize(
+    ("changed", "field"),
+    [
+        ({"certificate_file": "/nowhere/tls.crt"}, "certificate_file"),
+        ({"key_file": "/nowhere/tls.key"}, "key_file"),
+        ({"key_file": "client_key"}, "key_file"),
+        ({"client_ca_file": "client_key"}, "client_ca_file"),
+    ],
+)
+async def test_gateway_does_not_start_with_files_that_do_not_fit(
+    made: Certificates, changed: dict[str, str], field: str
+) -> None:
+    names = {"certificate_file": "server", "key_file": "server_key"} | changed
+    files = {
+        name: value if Path(value).is_absolute() else str(getattr(made, value))
+        for name, value in names.items()
+    }
+    with pytest.raises(InvalidArgument) as refused:
+        server_tls(TlsConfig(**files))
+    assert refused.value.field == f"gateway.tls.{field}"
