@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from antiphon.pipelines.graph import CLIENT, VARIES, Edge, TensorSpec
 
-# A message costs a tenth of a millisecond at each end, whatever it carries: a stage that makes
-# tokens faster than this lets them share one. Less than a spoken frame takes, and the first
-# token never waits.
-TOKEN_PACE_S = 0.010
+# A message costs a tenth of a millisecond at each end, whatever it carries, and text passes the
+# gateway: a stage that makes tokens faster than this lets them share one. More often than a
+# screen need change, less than a spoken frame takes, and the first token never waits.
+TOKEN_PACE_S = 0.018
 
 
 def conversation_edge(consumer: str) -> Edge:
