@@ -31,7 +31,7 @@ PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0 protobuf==5.29.6 buf-bi
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up load test test-vllm test-browser check chart format proto proto-check clean distclean \
+.PHONY: help setup demo up load test test-vllm test-browser test-clients check chart format proto proto-check clean distclean \
 	bench-engines bench-transport bench-prompts bench-vllm
 
 help: ## list the targets
@@ -81,6 +81,24 @@ test-vllm: $(VLLM_INSTALLED) ## run the tests of stages on vLLM (CPU); ARGS go t
 test-browser: setup ## try the page in a browser: Debian's chromium, or CHROMIUM=PROGRAM; ARGS go to pytest
 	$(BIN)/python -m pip install --quiet --group browser
 	$(BIN)/python -m pytest --browser tests/browser $(ARGS)
+
+CLIENTS_VENVS := .venv-clients
+# The folders of tests/clients, each with what its client needs.
+CLIENTS ?= $(patsubst tests/clients/%/,%,$(dir $(wildcard tests/clients/*/talk.*)))
+
+test-clients: setup $(CLIENTS:%=$(CLIENTS_VENVS)/%/.installed) ## talk with published voice clients: [CLIENTS="openai_agents ..."]; large installs
+	CLIENT_ENVIRONMENTS=$(abspath $(CLIENTS_VENVS)) $(BIN)/python -m pytest --clients "$(CLIENTS)" tests/clients $(ARGS)
+
+$(CLIENTS_VENVS)/%/.installed: tests/clients/%/requirements.txt
+	$(PYTHON) -m venv $(@D)
+	$(@D)/bin/python -m pip install --quiet -r $<
+	touch $@
+
+$(CLIENTS_VENVS)/%/.installed: tests/clients/%/package.json
+	mkdir -p $(@D)
+	cp $< $(@D)
+	npm install --silent --no-audit --no-fund --prefix $(@D)
+	touch $@
 
 $(VLLM_INSTALLED): pyproject.toml $(VLLM_FILES)
 	test -x $(VLLM_BIN)/python || $(PYTHON) -m venv $(VLLM_VENV)

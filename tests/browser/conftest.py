@@ -3,14 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import shutil
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -18,36 +13,10 @@ import pytest
 if TYPE_CHECKING:
     from playwright.sync_api import Page
 
-ROOT = Path(__file__).parents[2]
-START_S = 240
-
 
 def pytest_ignore_collect(config: pytest.Config) -> bool | None:
     """Leave these tests out of a run that does not ask for them."""
     return None if config.getoption("--browser") else True
-
-
-@pytest.fixture(scope="session")
-def served() -> Iterator[str]:
-    """The URL of a gateway before the embedded model."""
-    command = [sys.executable, "-m", "tools.launcher", "up", "--port", "0", "--grpc-port", "0"]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
-    ) as process:
-        try:
-            assert process.stdout is not None
-            said = ""
-            while "  gRPC  " not in said:
-                line = process.stdout.readline()
-                assert line, said
-                said += line
-            (url,) = re.findall(r"HTTP  (\S+)", said)
-            yield url
-            process.send_signal(signal.SIGINT)
-            said = process.stdout.read()
-            assert process.wait(START_S) == 0, said
-        finally:
-            process.kill()
 
 
 @contextmanager

@@ -1,15 +1,18 @@
-"""A call with OpenAI's agents library, as its quick start has it. Its argument is the WebSocket's URL."""
+"""A call with OpenAI's agents library, as its quick start has it: URL, WAV of what is said."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import wave
+from collections.abc import Iterator
 
 from agents.realtime import RealtimeAgent, RealtimeRunner, RealtimeSession
 from agents.realtime.events import RealtimeAudio, RealtimeError
 
 QUESTION, ANSWER = "What is antiphon?", "Antiphon serves speech models as small services."
 WAIT_S = 120
+RATE_HZ = 24_000
 
 
 async def until_over(session: RealtimeSession, *, interrupt: bool = False) -> int:
@@ -33,25 +36,40 @@ def texts(session: RealtimeSession, role: str) -> list[str]:
     """What the history has of somebody's."""
     items = [item for item in session._history if getattr(item, "role", "") == role]
     parts = [part for item in items for part in item.content]
-    return [getattr(part, "text", None) or getattr(part, "transcript", None) or "" for part in parts]
+    return [
+        getattr(part, "text", None) or getattr(part, "transcript", None) or "" for part in parts
+    ]
 
 
-async def talk(url: str) -> None:
-    """Two turns, and between them one that is interrupted."""
+def pieces(path: str) -> Iterator[bytes]:
+    """A recording in pieces of 20 ms, and the pause that ends the turn."""
+    with wave.open(path) as file:
+        assert (file.getframerate(), file.getsampwidth()) == (RATE_HZ, 2)
+        while piece := file.readframes(RATE_HZ // 50):
+            yield piece
+    for _ in range(200):
+        yield bytes(2 * RATE_HZ // 50)
+
+
+async def talk(url: str, recording: str) -> None:
+    """Two typed turns, between them one that is interrupted, and then a spoken one."""
     agent = RealtimeAgent(name="demo", instructions="")
     runner = RealtimeRunner(agent, config={"tracing_disabled": True})
     session = await runner.run(model_config={"url": url, "api_key": "none"})
     async with session, asyncio.timeout(WAIT_S):
         await session.send_message(QUESTION)
-        assert await until_over(session) > 24_000 * 2
+        assert await until_over(session) > 2 * RATE_HZ
         assert ANSWER in texts(session, "assistant")
         await session.send_message(QUESTION)
         await until_over(session, interrupt=True)
         await session.send_message(QUESTION)
-        assert await until_over(session) > 24_000 * 2
+        assert await until_over(session) > 2 * RATE_HZ
         assert texts(session, "assistant").count(ANSWER) >= 2
         assert texts(session, "user").count(QUESTION) == 3
+        for piece in pieces(recording):
+            await session.send_audio(piece)
+        assert await until_over(session) > 2 * RATE_HZ
 
 
 if __name__ == "__main__":
-    asyncio.run(talk(sys.argv[1]))
+    asyncio.run(talk(*sys.argv[1:]))

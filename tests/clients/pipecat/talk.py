@@ -1,17 +1,19 @@
-"""A call with Pipecat's pipeline and its service for realtime models. Its argument is the URL."""
+"""A call with Pipecat's pipeline and its service for realtime models: URL, WAV of what is said."""
 
 from __future__ import annotations
 
 import asyncio
 import sys
+import wave
+from collections.abc import Iterator
 
 from pipecat.frames.frames import (
     EndFrame,
     ErrorFrame,
     Frame,
+    InputAudioRawFrame,
     LLMContextFrame,
     LLMFullResponseEndFrame,
-    LLMMessagesAppendFrame,
     TTSAudioRawFrame,
     TTSTextFrame,
 )
@@ -25,6 +27,7 @@ from pipecat.workers.runner import WorkerRunner
 
 QUESTION, ANSWER = "What is antiphon?", "Antiphon serves speech models as small services."
 WAIT_S = 120
+RATE_HZ = 24_000
 
 
 class Listener(FrameProcessor):
@@ -35,10 +38,16 @@ class Listener(FrameProcessor):
         self.answers: asyncio.Queue[tuple[str, int] | ErrorFrame] = asyncio.Queue()
         self._text, self._audio = "", 0
 
+    async def answer(self) -> tuple[str, int]:
+        """The text of the next answer, and the bytes of its audio."""
+        answer = await self.answers.get()
+        assert not isinstance(answer, ErrorFrame), answer
+        return answer
+
     async def process_frame(self, frame: Frame, direction: FrameDirection) -> None:
         await super().process_frame(frame, direction)
         if isinstance(frame, TTSAudioRawFrame):
-            assert (frame.sample_rate, frame.num_channels) == (24_000, 1)
+            assert (frame.sample_rate, frame.num_channels) == (RATE_HZ, 1)
             self._audio += len(frame.audio)
         elif isinstance(frame, TTSTextFrame):
             self._text += frame.text
@@ -48,8 +57,18 @@ class Listener(FrameProcessor):
         await self.push_frame(frame, direction)
 
 
-async def talk(url: str) -> None:
-    """A question that is there when the pipeline starts, and another one."""
+def pieces(path: str) -> Iterator[bytes]:
+    """A recording in pieces of 20 ms, and the pause that ends the turn."""
+    with wave.open(path) as file:
+        assert (file.getframerate(), file.getsampwidth()) == (RATE_HZ, 2)
+        while piece := file.readframes(RATE_HZ // 50):
+            yield piece
+    for _ in range(100):
+        yield bytes(2 * RATE_HZ // 50)
+
+
+async def talk(url: str, recording: str) -> None:
+    """A question that is there when the pipeline starts, then one that is spoken."""
     base_url, _, model = url.partition("?model=")
     settings = OpenAIRealtimeLLMService.Settings(model=model)
     llm = OpenAIRealtimeLLMService(api_key="none", base_url=base_url, settings=settings)
@@ -68,18 +87,17 @@ async def talk(url: str) -> None:
     running = asyncio.create_task(runner.run())
     async with asyncio.timeout(WAIT_S):
         await worker.queue_frame(LLMContextFrame(context))
-        for again in (True, False):
-            answer = await listener.answers.get()
-            assert not isinstance(answer, ErrorFrame), answer
-            text, audio = answer
-            assert ANSWER in text, text
-            assert audio > 24_000 * 2
-            if again:
-                said = [{"role": "user", "content": QUESTION}]
-                await worker.queue_frame(LLMMessagesAppendFrame(said, run_llm=True))
+        text, audio = await listener.answer()
+        assert ANSWER in text, text
+        assert audio > 2 * RATE_HZ
+        for piece in pieces(recording):
+            await worker.queue_frame(InputAudioRawFrame(piece, RATE_HZ, 1))
+        text, audio = await listener.answer()
+        assert text
+        assert audio > 2 * RATE_HZ
         await worker.queue_frame(EndFrame())
         await running
 
 
 if __name__ == "__main__":
-    asyncio.run(talk(sys.argv[1]))
+    asyncio.run(talk(*sys.argv[1:]))
