@@ -84,7 +84,7 @@ test-browser: setup ## try the page in a browser: Debian's chromium, or CHROMIUM
 
 CLIENTS_VENVS := .venv-clients
 # The folders of tests/clients, each with what its client needs.
-CLIENTS ?= $(patsubst tests/clients/%/,%,$(dir $(wildcard tests/clients/*/talk.*)))
+CLIENTS ?= $(patsubst tests/clients/%/,%,$(dir $(wildcard tests/clients/*/talk_to_*)))
 
 test-clients: setup $(CLIENTS:%=$(CLIENTS_VENVS)/%/.installed) ## talk with published voice clients: [CLIENTS="openai_agents ..."]; large installs
 	CLIENT_ENVIRONMENTS=$(abspath $(CLIENTS_VENVS)) $(BIN)/python -m pytest --clients "$(CLIENTS)" tests/clients $(ARGS)

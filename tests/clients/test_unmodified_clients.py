@@ -48,13 +48,13 @@ def recording(served: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_a_published_client_talks(client: str, served: str, recording: Path) -> None:
     environment = Path(os.environ["CLIENT_ENVIRONMENTS"]) / client
-    script = HERE / client / "talk.mjs"
+    script = HERE / client / f"talk_to_{client}.mjs"
     if script.exists():
         # Node looks for packages beside the program.
         shutil.copy(script, environment)
         command = ["node", str(environment / script.name)]
     else:
-        command = [str(environment / "bin" / "python"), str(HERE / client / "talk.py")]
+        command = [str(environment / "bin" / "python"), str(HERE / client / f"talk_to_{client}.py")]
     url = f"{served.replace('http', 'ws')}/v1/realtime?model={Path(EMBEDDED_MODEL).name}"
     # Of its own folder and of nothing that is installed for the gateway.
     own = {k: v for k, v in os.environ.items() if k not in ("PYTHONPATH", "VIRTUAL_ENV")}
