@@ -4,13 +4,14 @@ Messages travel as JSON in the tensor `messages`; beside them recordings as floa
 mono tensors `audio.0`, `audio.1`, ... at the rate that the stage asks for in
 `Describe`, and images and videos as the bytes of their files, uint8 tensors `image.0`,
 ..., `video.0`, .... A part refers to what it shows or plays by index. The functions that may
-be called travel as JSON in the tensor `tools`, which is there if there are any.
+be called travel as JSON in the tensor `tools`, which is there if there are any, and so do variables
+of the chat template, in `template`.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import msgspec
@@ -18,6 +19,8 @@ import numpy as np
 
 from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import InvalidArgument
+from antiphon.template import FIELD as TEMPLATE_FIELD
+from antiphon.template import TemplateValue, check_template_variables
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -101,6 +104,7 @@ class Conversation(msgspec.Struct, frozen=True):
     Recordings are float32 mono vectors; images and videos are whole files, uint8 vectors.
     `tools` are the functions that the reply may call, each as the JSON text of OpenAI's
     `{"type": "function", "function": {"name": ..., "description": ..., "parameters": ...}}`.
+    `template` are variables of the chat template.
     """
 
     messages: tuple[ConversationMessage, ...]
@@ -109,6 +113,7 @@ class Conversation(msgspec.Struct, frozen=True):
     videos: tuple[Tensor, ...] = ()
     tools: tuple[str, ...] = ()
     tool_choice: ToolChoice = ToolChoice()
+    template: Mapping[str, TemplateValue] = {}
 
 
 class _ToolsTensor(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -126,6 +131,9 @@ class _Tool(msgspec.Struct, frozen=True):
 
 
 TOOLS = "tools"
+TEMPLATE = "template"
+MAX_TEMPLATE_BYTES = 128 << 10
+"""Of variables in JSON; each character may take six, and one beyond the first plane twelve."""
 
 # Tensor names before the index: the part that refers to one, and its dtype.
 _MEDIA: dict[str, tuple[type[AudioPart | ImagePart | VideoPart], type[np.generic]]] = {
@@ -136,6 +144,7 @@ _MEDIA: dict[str, tuple[type[AudioPart | ImagePart | VideoPart], type[np.generic
 
 _decoder = msgspec.json.Decoder(tuple[ConversationMessage, ...])
 _tools_decoder = msgspec.json.Decoder(_ToolsTensor)
+_template_decoder = msgspec.json.Decoder(dict[str, TemplateValue])
 _tool_decoder = msgspec.json.Decoder(_Tool)
 
 
@@ -173,6 +182,9 @@ def to_tensors(conversation: Conversation) -> dict[str, Tensor]:
     if conversation.tools:
         tools = _ToolsTensor(conversation.tools, conversation.tool_choice)
         tensors[TOOLS] = np.frombuffer(msgspec.json.encode(tools), dtype=np.uint8)
+    if conversation.template:
+        variables = msgspec.json.encode(conversation.template)
+        tensors[TEMPLATE] = np.frombuffer(variables, dtype=np.uint8)
     return tensors
 
 
@@ -213,14 +225,38 @@ def from_tensors(tensors: Tensors, *, live: bool = False) -> Conversation:
     media = {name: _items(tensors, name) for name in _MEDIA}
     taken = {"messages", *(f"{name}.{at}" for name in media for at in range(len(media[name])))}
     tools = _tools(tensors)
-    if strange := sorted(tensors.keys() - taken - {TOOLS}):
+    if strange := sorted(tensors.keys() - taken - {TOOLS, TEMPLATE}):
         raise InvalidArgument(f"input: there is no place for {strange[0]}", field="messages")
     for name, items in media.items():
         _check(messages, name, items, live=live and name == "audio")
     _check_calls(messages)
     return Conversation(
-        messages, media["audio"], media["image"], media["video"], tools.tools, tools.choice
+        messages,
+        media["audio"],
+        media["image"],
+        media["video"],
+        tools.tools,
+        tools.choice,
+        _template(tensors),
     )
+
+
+def _template(tensors: Tensors) -> dict[str, TemplateValue]:
+    """Variables of the chat template."""
+    if TEMPLATE not in tensors:
+        return {}
+    data = tensors[TEMPLATE]
+    if data.nbytes > MAX_TEMPLATE_BYTES:
+        raise InvalidArgument(
+            f"{TEMPLATE_FIELD}: has {data.nbytes} bytes; the most is {MAX_TEMPLATE_BYTES}",
+            field=TEMPLATE_FIELD,
+        )
+    try:
+        variables = _template_decoder.decode(data.tobytes())
+    except (msgspec.DecodeError, UnicodeDecodeError) as error:
+        raise InvalidArgument(f"{TEMPLATE_FIELD}: {error}", field=TEMPLATE_FIELD) from error
+    check_template_variables(variables)
+    return variables
 
 
 def _tools(tensors: Tensors) -> _ToolsTensor:

@@ -14,8 +14,8 @@ def conversation_edge(consumer: str) -> Edge:
     """`input`, what the client says: see antiphon/conversation.py.
 
     One chunk carries `messages` (JSON) and, as `audio.0`, `audio.1`, ..., the recordings;
-    `tools` (JSON) if there are any. In a live segment the last of the recordings is still being
-    made, and `samples` of it follow.
+    `tools` and `template` (JSON) if there are any. In a live segment the last of the recordings is
+    still being made, and `samples` of it follow.
     """
     return Edge(
         "input",
@@ -26,6 +26,7 @@ def conversation_edge(consumer: str) -> Edge:
             TensorSpec("messages", "uint8", (VARIES,), optional=True),
             TensorSpec("tools", "uint8", (VARIES,), optional=True),
             TensorSpec("samples", "float32", (VARIES,), optional=True),
+            TensorSpec("template", "uint8", (VARIES,), optional=True),
         ),
         counted_by="messages",
     )

@@ -12,6 +12,7 @@ from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.options import OptionValue
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import Delivery, FinishReason
+from antiphon.template import FIELD
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.convert import delivery_to_proto, policy_to_proto, sampling_to_proto
@@ -86,6 +87,10 @@ def check_reading(order: Order, lineup: Lineup) -> None:
         )
     if not reads_aloud:
         return
+    if order.template:
+        raise NotImplementedYet(
+            f"{FIELD}: this model reads aloud and has no chat template; leave it out", field=FIELD
+        )
     parts = [part for message in order.messages for part in message.parts]
     said = [message.role for message in order.messages] == ["user"]
     if not said or not all(isinstance(part, TextPart) for part in parts):

@@ -9,6 +9,7 @@ from dataclasses import dataclass, field
 from antiphon.conversation import ConversationMessage, TextPart, ToolChoice
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
+from antiphon.template import TemplateValue
 from gateway.media.attachments import Attachments
 from gateway.media.audio_in import Recording
 from gateway.media.options_in import OptionInput
@@ -19,7 +20,8 @@ class Order:
     """One segment, or `choices` of them: what was said, what is wanted, and how to make it.
 
     An empty `model` is the only one; empty `outputs` are all that it makes. One that `reads_aloud`
-    wants its message spoken as it is. `tools` and `tool_choice` are those of `Conversation`.
+    wants its message spoken as it is. `tools`, `tool_choice` and `template` are
+    those of `Conversation`.
     `sampling` is by stage role, `INPUT_STAGE` for the one that
     reads the messages. `delivery` goes for every edge; None leaves the deployment's. `options` are
     by name; with `recordings_alone` what is heard of a recording depends on none of the others;
@@ -47,6 +49,7 @@ class Order:
     field_names: Mapping[str, str] = field(default_factory=dict)
     tools: tuple[str, ...] = ()
     tool_choice: ToolChoice = field(default_factory=ToolChoice)
+    template: Mapping[str, TemplateValue] = field(default_factory=dict)
 
     @property
     def size_bytes(self) -> int:

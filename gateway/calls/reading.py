@@ -62,7 +62,9 @@ async def read_order(
     conversation = await read_conversation(
         messages, order.attachments, reader, config, fetcher, order.tools
     )
-    conversation = structs.replace(conversation, tools=order.tools, tool_choice=order.tool_choice)
+    conversation = structs.replace(
+        conversation, tools=order.tools, tool_choice=order.tool_choice, template=order.template
+    )
     samples = sum(map(len, conversation.recordings))
     taken_s = samples / reader.input_sample_rate_hz if samples else 0.0
     return conversation, await read_options(order.options, readers, config, taken_s=taken_s)

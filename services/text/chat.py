@@ -19,8 +19,9 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 from jinja2 import TemplateError
@@ -29,6 +30,7 @@ from transformers import PreTrainedTokenizerBase
 from antiphon.conversation import AudioPart, ConversationMessage, ImagePart, Part, TextPart
 from antiphon.errors import FailedPrecondition, InvalidArgument, NotImplementedYet
 from antiphon.pipelines.files import REMEDY, read_json
+from antiphon.template import FIELD, TemplateValue
 from services.text.literal import SETTINGS_FILE, LiteralTokenizer, load_tokenizer, untruncated
 from services.text.tool_format import find_tool_format
 
@@ -36,6 +38,11 @@ TEMPLATE_FILE = "chat_template.json"
 
 _MARK = "\ufdd0"
 """A noncharacter of Unicode: not for interchange, so no text needs it."""
+
+
+NOTHING: Mapping[str, TemplateValue] = MappingProxyType({})
+_OF_VALUES = (TypeError, ValueError, ArithmeticError, LookupError, AttributeError)
+"""What a template raises that is given a value of a kind that it does not expect."""
 
 
 class ChatTokenizer:
@@ -62,20 +69,26 @@ class ChatTokenizer:
         return self._tool_format is not None
 
     def encode(
-        self, messages: Sequence[ConversationMessage], tools: Sequence[str] = ()
+        self,
+        messages: Sequence[ConversationMessage],
+        tools: Sequence[str] = (),
+        variables: Mapping[str, TemplateValue] = NOTHING,
     ) -> list[int]:
         """Prompt ids up to and including the assistant header that the reply follows.
 
-        `tools` are those of `Conversation`. Raises `InvalidArgument` for messages that the
-        template refuses, `NotImplementedYet` for functions and calls if it has no place for them.
+        `tools` are those of `Conversation`, `variables` its `template`. Raises `InvalidArgument`
+        for messages and variables that the template refuses, `NotImplementedYet` for functions and
+        calls if it has no place for them.
         """
         if self._tool_format is None:
             check_no_tools(messages, tools)
         try:
             described: list[Any] = [json.loads(each) for each in tools]
-            texts = "".join([*map(_text, messages), *_strings(described), *_called(messages)])
+            given = dict(variables)
+            strings = (*_strings(described), *_strings(given))
+            texts = "".join([*map(_text, messages), *strings, *_called(messages)])
             marked = self._any_control.search(texts) is not None
-            rendered = self._render(messages, described, marked=marked)
+            rendered = self._render(messages, described, given, marked=marked)
         except RecursionError as error:
             raise InvalidArgument("tools: are nested too deeply", field="tools") from error
         if not marked:
@@ -90,26 +103,44 @@ class ChatTokenizer:
         return self._encode_pieces(text)
 
     def _render(
-        self, messages: Sequence[ConversationMessage], tools: list[Any], *, marked: bool
+        self,
+        messages: Sequence[ConversationMessage],
+        tools: list[Any],
+        variables: dict[str, Any],
+        *,
+        marked: bool,
     ) -> str:
         """The chat template's text for the messages."""
         try:
             return self._apply(
                 [self._message(message, marked) for message in messages],
                 self._marked(tools) if marked else tools,
+                self._marked(variables) if marked else variables,
             )
+        except _OF_VALUES as error:
+            if not variables:
+                raise
+            raise InvalidArgument(
+                f"{FIELD}: the chat template cannot do with them: {error}", field=FIELD
+            ) from error
         except TemplateError as error:
             raise InvalidArgument(
                 f"messages: the chat template refuses them: {error}", field="messages"
             ) from error
 
-    def _apply(self, conversation: list[dict[str, Any]], tools: list[Any]) -> str:
+    def _apply(
+        self,
+        conversation: list[dict[str, Any]],
+        tools: list[Any],
+        variables: Mapping[str, Any] = NOTHING,
+    ) -> str:
         rendered: Any = self.tokenizer.apply_chat_template(
             conversation,
             tools=tools or None,
             chat_template=self._template,
             add_generation_prompt=True,
             tokenize=False,
+            **variables,
         )
         return str(rendered)
 

@@ -169,7 +169,7 @@ class PromptFactory:
         alone = recordings_alone(conversation.messages)
         heard = self._listen(conversation.recordings, alone=alone, more=int(open_end))
         visuals = self._look(conversation)
-        short = self.chat.encode(conversation.messages, conversation.tools)
+        short = self.chat.encode(conversation.messages, conversation.tools, conversation.template)
         calls = _call_rules(conversation)
         begun = self.chat.encode_begun(calls.begun) if calls and calls.begun else []
         ids = self._expand(np.asarray([*short, *begun], dtype=np.int32), heard, visuals)

@@ -151,13 +151,20 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"messages": [{"role": "user", "content": "Hi", "name": "n" * 513}]}, "messages[0].name"),
     ({"messages": MESSAGES * 4097}, "messages[4096]"),
     (user(*[{"type": "text", "text": "a"}] * 4097), "messages[0]"),
+    ({"chat_template_kwargs": {"think": {"deep": True}}}, "chat_template_kwargs[...]"),
+    ({"chat_template_kwargs": {"think": "a" * 1025}}, "chat_template_kwargs.think"),
+    ({"chat_template_kwargs": {"think": 1 << 40}}, "chat_template_kwargs.think"),
+    ({"chat_template_kwargs": {f"v{n}": n for n in range(17)}}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"chat_template": "{{ 1 }}"}}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"add_generation_prompt": False}}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": {"a b": 1}}, "chat_template_kwargs"),
+    ({"chat_template_kwargs": [1]}, "chat_template_kwargs"),
 ]  # fmt: skip
 
 NOT_YET: list[tuple[dict[str, Any], str]] = [
     ({"functions": [{"name": "f"}]}, "functions"),
     ({"function_call": {"name": "f"}}, "function_call"),
     ({"response_format": {"type": "json_object"}}, "response_format"),
-    ({"chat_template_kwargs": {"enable_thinking": False}}, "chat_template_kwargs"),
     ({"logit_bias": {"5": 1}}, "logit_bias"),
     ({"presence_penalty": 0.5}, "presence_penalty"),
     ({"frequency_penalty": 0.5}, "frequency_penalty"),

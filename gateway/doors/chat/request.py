@@ -12,6 +12,7 @@ from antiphon.conversation import ToolChoice
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from antiphon.segment import Delivery
+from antiphon.template import TemplateValue, check_template_variables
 from gateway.calls.order import Order
 from gateway.calls.tools import choose_tools, read_functions
 from gateway.doors.chat.answer import ChatAnswer
@@ -42,7 +43,6 @@ ACCEPTED: Mapping[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
     "presence_penalty": (0,),
     "logit_bias": ({},),
-    "chat_template_kwargs": ({},),
     "functions": ([],),
     "function_call": ("none", "auto"),
     "prediction": (),
@@ -58,9 +58,6 @@ CHAT = DoorMessages(
     ChatRequest,
     {JSON: Completion, EVENTS: None},
 )
-_REMEDIES = {
-    "chat_template_kwargs": "the checkpoint's chat template is used as it is; leave it out",
-}
 ANY_OBJECT = '{"type": "object"}'
 _FORMATS = {"pcm16": "pcm", **{name: name for name in FORMATS if name != "pcm"}}
 """OpenAI's names of formats here."""
@@ -82,6 +79,7 @@ def read_chat(body: bytes, visit: Visit) -> tuple[Order, ChatAnswer]:
         messages=messages,
         tools=tools,
         tool_choice=tool_choice,
+        template=_template(chat),
         attachments=attachments,
         outputs=outputs,
         voice=_voice(chat, visit.voices),
@@ -110,8 +108,13 @@ def _refuse_unsupported(chat: ChatRequest) -> None:
     for name, harmless in ACCEPTED.items():
         value = getattr(chat, name)
         if value is not None and not any(_same(value, each) for each in harmless):
-            remedy = f"; {_REMEDIES[name]}" if name in _REMEDIES else ""
-            raise NotImplementedYet(f"{name}: is not supported{remedy}", field=name)
+            raise NotImplementedYet(f"{name}: is not supported", field=name)
+
+
+def _template(chat: ChatRequest) -> Mapping[str, TemplateValue]:
+    given = chat.chat_template_kwargs or {}
+    check_template_variables(given)
+    return given
 
 
 def _tools(chat: ChatRequest) -> tuple[tuple[str, ...], ToolChoice]:

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from msgspec import UNSET, Meta, UnsetType
 
+from antiphon.template import TemplateValue
 from gateway.doors.http.chunk_policy import ChunkPolicyOptions
 from gateway.doors.http.voice import VoiceId
 
@@ -223,9 +224,10 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     logprobs: bool | None = None
     top_logprobs: int | None = None
     response_format: ResponseForm | None = None
-    # Additions; the first two are vLLM's.
+    # Additions; the first three are vLLM's.
     top_k: int | None = None
     repetition_penalty: float | None = None
+    chat_template_kwargs: dict[str, TemplateValue] | None = None
     options: dict[str, msgspec.Raw] = {}
     delivery: Literal["stream", "whole"] | None = None
     chunk_policy: ChunkPolicyOptions | None = None
@@ -236,7 +238,6 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     frequency_penalty: Any = None
     presence_penalty: Any = None
     logit_bias: Any = None
-    chat_template_kwargs: Any = None
     functions: Any = None
     function_call: Any = None
     prediction: Any = None

@@ -1,4 +1,4 @@
-"""`response_format`: what reaches the stage that writes the text, and what is refused."""
+"""`response_format` and `chat_template_kwargs`: what reaches the stage, and what is refused."""
 
 from __future__ import annotations
 
@@ -12,6 +12,7 @@ from fake_stages import THINKER, Session
 from gateway_door import MESSAGES, MODEL, Door, open_door
 from pydantic import BaseModel
 
+from antiphon.conversation import from_tensors
 from antiphon.errors import InvalidArgument
 from antiphon.segment import FinishReason
 
@@ -123,3 +124,26 @@ async def test_response_format_is_refused_where_no_engine_keeps_to_it(
     assert "engine: vllm" in error["message"]
     assert not door.fakes[THINKER].sessions
     assert (await door.chat(response_format={"type": "text"})).status_code == 200
+
+
+async def test_template_variables_reach_the_stage_that_has_the_template(door: Door) -> None:
+    given = {"enable_thinking": False, "tone": "low", "depth": 2, "share": 0.5, "end": None}
+    answer = await door.openai.chat.completions.create(
+        model=MODEL, messages=MESSAGES, extra_body={"chat_template_kwargs": given}
+    )
+    assert answer.choices[0].message.content
+    chunk = door.fakes[THINKER].sessions[-1].input
+    assert chunk is not None
+    assert from_tensors(chunk.tensors).template == given
+    assert (await door.chat(chat_template_kwargs={})).status_code == 200
+
+
+async def test_template_variables_are_refused_where_text_is_read_aloud(door: Door) -> None:
+    told = door.gateway.stages[THINKER].require()
+    told.reads_aloud = True
+    try:
+        response = await door.chat(chat_template_kwargs={"tone": "low"})
+    finally:
+        told.reads_aloud = False
+    assert response.status_code == 400
+    assert response.json()["error"]["param"] == "chat_template_kwargs"
