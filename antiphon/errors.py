@@ -23,6 +23,7 @@ class ErrorCode(enum.Enum):
     CANCELLED = "cancelled"
     INTERNAL = "internal"
     DATA_LOSS = "data_loss"
+    UNAUTHENTICATED = "unauthenticated"
 
 
 MAX_MESSAGE_CHARS = 8192
@@ -143,6 +144,12 @@ class DataLoss(AntiphonError):
     code = ErrorCode.DATA_LOSS
 
 
+class Unauthenticated(AntiphonError):
+    """No API key, or none that holds."""
+
+    code = ErrorCode.UNAUTHENTICATED
+
+
 def unexpected(error: Exception) -> Internal:
     """What an exception of no type of ours is told as."""
     return Internal(f"{type(error).__name__}: {error}")
@@ -161,5 +168,6 @@ ERROR_BY_CODE: dict[ErrorCode, type[AntiphonError]] = {
         Cancelled,
         Internal,
         DataLoss,
+        Unauthenticated,
     )
 }

@@ -1,4 +1,4 @@
-"""`python -m gateway --config deployment.yaml`."""
+"""`python -m gateway --config deployment.yaml`, and `python -m gateway keys new NAME`."""
 
 from __future__ import annotations
 
@@ -14,14 +14,17 @@ import uvloop
 
 from antiphon.errors import AntiphonError
 from gateway.config import GatewayOptions, read_options
+from gateway.keys.command import keys_command
 from gateway.server import Gateway
 
 log = logging.getLogger("gateway")
 
 
 def main() -> int:
-    """Serve until SIGTERM or SIGINT. Returns the exit status."""
+    """Serve until SIGTERM or SIGINT, or make a key. Returns the exit status."""
     try:
+        if sys.argv[1:2] == ["keys"]:
+            return keys_command(sys.argv[2:])
         options = read_options()
         logging.basicConfig(
             level=options.log_level.upper(),

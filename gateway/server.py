@@ -34,6 +34,7 @@ from gateway.doors.transcribe.request import TRANSCRIBE, read_transcription
 from gateway.doors.transcribe.schema import TranscriptionForm
 from gateway.fleet.stages import Stages
 from gateway.http_server import LAST_WORDS_S, HttpServer
+from gateway.keys.keyring import Keyring
 from gateway.metrics import Metrics
 from gateway.tls import server_tls
 
@@ -69,8 +70,9 @@ class Gateway:
         self.calls = Calls(self.stages, config, delivery_of(deployment), self.metrics)
         self._conversations = Conversations(self.calls, config)
         access_log = AccessLog(self.metrics)
+        keyring = Keyring(config, self.metrics.not_admitted)
         converse = ConverseDoor(self._conversations, config, access_log)
-        self._servicer = SpeechServicer(self.calls, access_log, config, converse.serve)
+        self._servicer = SpeechServicer(self.calls, access_log, config, keyring, converse.serve)
         self._grpc = grpc.aio.server(options=_server_options(config))
         self._health = health.aio.HealthServicer()
         host_and_port(config.grpc_listen, field="gateway.grpc_listen")
@@ -99,6 +101,7 @@ class Gateway:
                     access_log,
                     config,
                     messages,
+                    keyring,
                 ),
                 http=cast(type[asyncio.Protocol], doorkeeper),
                 ws=cast(type[asyncio.Protocol], doorkeeper.websocket),

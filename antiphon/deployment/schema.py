@@ -143,6 +143,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     max_waiting: Annotated[int, msgspec.Meta(ge=0, le=65_536)] = 256
     max_waiting_bytes: Bytes = 256 << 20
     queue_timeout_s: Seconds = 60.0
+    # File with the API keys that may ask, and what each may take (`python -m gateway keys new NAME`
+    # makes one); empty: everybody may. It is read again when it has changed, which is looked at
+    # with a request, at most so often.
+    keys_file: str = ""
+    keys_reload_s: Seconds = 1.0
     # Conversations, over WebSocket and gRPC together; each takes a call and slots while it is
     # answered. How long one over gRPC may last.
     max_conversations: Positive = 256

@@ -69,6 +69,8 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     """A fault of the stage."""
     ERROR_CODE_DATA_LOSS: _ErrorCode.ValueType  # 10
     """Chunks were lost, reordered or malformed."""
+    ERROR_CODE_UNAUTHENTICATED: _ErrorCode.ValueType  # 11
+    """No API key, or none that holds."""
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """The kinds of failure, one for each thing a caller can do about it."""
@@ -94,6 +96,8 @@ ERROR_CODE_INTERNAL: ErrorCode.ValueType  # 9
 """A fault of the stage."""
 ERROR_CODE_DATA_LOSS: ErrorCode.ValueType  # 10
 """Chunks were lost, reordered or malformed."""
+ERROR_CODE_UNAUTHENTICATED: ErrorCode.ValueType  # 11
+"""No API key, or none that holds."""
 global___ErrorCode = ErrorCode
 
 @typing.final

@@ -35,6 +35,7 @@ _STATUS = {
     ErrorCode.CANCELLED: grpc.StatusCode.CANCELLED,
     ErrorCode.INTERNAL: grpc.StatusCode.INTERNAL,
     ErrorCode.DATA_LOSS: grpc.StatusCode.DATA_LOSS,
+    ErrorCode.UNAUTHENTICATED: grpc.StatusCode.UNAUTHENTICATED,
 }
 # What gRPC itself says of a message or of metadata above a limit, at either end. It says so with
 # RESOURCE_EXHAUSTED, but the same request would be too large again.

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterable
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from typing import Protocol
 
@@ -42,6 +42,9 @@ class LogEntry(Protocol):
 
     def note(self, event: Event) -> None:
         """Take note of what was made."""
+
+    def admitted(self) -> AbstractContextManager[None]:
+        """A context in which it counts for whoever asks. Raises `ResourceExhausted`."""
 
 
 RefuseResponse = Callable[[LogEntry, AntiphonError], Awaitable[None]]
@@ -177,8 +180,9 @@ class Responses:
                     orders.append(await self._order(asked, running.settings))
                     await self._telling.tell(running.created())
                 answer = self._session.turn if running.in_conversation else self._calls.answer
-                async with answer(orders.pop(), running.waits_at) as segment:
-                    await self._follow(segment, running, entry)
+                with entry.admitted():
+                    async with answer(orders.pop(), running.waits_at) as segment:
+                        await self._follow(segment, running, entry)
         except Cancelled:
             # Nobody is there any more to be told how the response ended.
             return

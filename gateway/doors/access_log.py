@@ -6,7 +6,7 @@ import logging
 import time
 import uuid
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import msgspec
 
@@ -20,6 +20,7 @@ from gateway.calls.events import (
     SegmentUsage,
     TextProduced,
 )
+from gateway.keys.key_use import KeyUse
 from gateway.metrics import Metrics
 
 log = logging.getLogger("gateway.requests")
@@ -31,7 +32,10 @@ class Entry:
     `request_id` may be the client's and come again; `answer_id` is never the same.
     """
 
-    def __init__(self, api: str, name: str, request_id: str, clock: Callable[[], float]) -> None:
+    def __init__(
+        self, api: str, name: str, request_id: str, key: KeyUse, clock: Callable[[], float]
+    ) -> None:
+        self.key = key
         self.api = api
         self.name = name
         self.request_id = request_id
@@ -64,9 +68,15 @@ class Entry:
             case AudioProduced():
                 if len(event.samples):
                     self.first_audio_s = self.first_audio_s or self.elapsed_s
-                    self.audio_s += len(event.samples) / self._sample_rate_hz
+                    seconds = len(event.samples) / self._sample_rate_hz
+                    self.audio_s += seconds
+                    self.key.add_audio(seconds)
             case SegmentFinished():
                 self.usage = self.usage.with_choice(event.usage) if self.usage else event.usage
+
+    def admitted(self) -> AbstractContextManager[None]:
+        """A context in which it counts as a request of its key. Raises `KeyLimitReached`."""
+        return self.key.request()
 
     def fail(self, error: AntiphonError) -> None:
         """The request ends with an error, which goes no further; the first one counts."""
@@ -93,9 +103,9 @@ class AccessLog:
         self._clock = clock
 
     @contextmanager
-    def entry(self, api: str, name: str, request_id: str) -> Iterator[Entry]:
+    def entry(self, api: str, name: str, request_id: str, key: KeyUse) -> Iterator[Entry]:
         """An entry that is written down at the end of the context."""
-        entry = Entry(api, name, request_id, self._clock)
+        entry = Entry(api, name, request_id, key, self._clock)
         try:
             yield entry
         finally:
@@ -130,6 +140,8 @@ def _line(entry: Entry) -> dict[str, object]:
         "ttfa_s": round(entry.first_audio_s, 4),
         "audio_s": round(entry.audio_s, 3),
     }
+    if entry.key.name:
+        line["key"] = entry.key.name
     if entry.usage is not None:
         line["prompt_tokens"] = entry.usage.prompt_tokens
         line["completion_tokens"] = entry.usage.completion_tokens

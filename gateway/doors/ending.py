@@ -18,6 +18,7 @@ from gateway.calls.choices import OfChoice
 from gateway.calls.events import Event
 from gateway.doors.access_log import AccessLog, Entry
 from gateway.doors.sending import ClientStalled
+from gateway.keys.key_use import KeyUse
 
 log = logging.getLogger("gateway.doors")
 
@@ -27,13 +28,19 @@ Refuse = Callable[[Entry, AntiphonError], Awaitable[None]]
 
 @asynccontextmanager
 async def request(
-    access_log: AccessLog, api: str, name: str, refuse: Refuse, given_id: str = ""
+    access_log: AccessLog,
+    api: str,
+    name: str,
+    refuse: Refuse,
+    given_id: str = "",
+    key: KeyUse | None = None,
 ) -> AsyncIterator[Entry]:
     """One request; an error that leaves the context goes to `refuse`, and no further.
 
-    The id is the client's own, if it gave one.
+    The id is the client's own, if it gave one; the key may be found within the context.
     """
-    with access_log.entry(api, name, given_id or f"req_{uuid.uuid4().hex}") as entry:
+    request_id = given_id or f"req_{uuid.uuid4().hex}"
+    with access_log.entry(api, name, request_id, key or KeyUse()) as entry:
         try:
             yield entry
         except AntiphonError as error:

@@ -11,7 +11,7 @@ import grpc
 from google.protobuf.message import DecodeError
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import AntiphonError, InvalidArgument
+from antiphon.errors import AntiphonError, InvalidArgument, Unauthenticated
 from antiphon.v1 import converse_pb2, speech_pb2
 from antiphon.version import VERSION
 from antiphon.wire.convert import error_to_proto
@@ -25,16 +25,19 @@ from gateway.doors.sending import send_in_time
 from gateway.doors.speech_messages import read_generate, write_event
 from gateway.fleet.served import served_model
 from gateway.fleet.stages import Stages
+from gateway.keys.key_use import KeyLimitReached, KeyUse
+from gateway.keys.keyring import Keyring
 
 FEATURES = ("generate", "converse")
 SERVICE = speech_pb2.DESCRIPTOR.services_by_name["SpeechService"].full_name
 REQUEST_ID_KEY = "x-request-id"
+AUTHORIZATION_KEY = "authorization"
 CHECKED_HERE_BYTES = 2 << 10
 """As few bytes are read sooner than another thread has begun to."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Converse = Callable[[Context], Awaitable[None]]
-"""Serves one call of `Converse`."""
+Converse = Callable[[Context, KeyUse], Awaitable[None]]
+"""Serves one call of `Converse`, for the key."""
 
 
 class SpeechServicer:
@@ -45,10 +48,16 @@ class SpeechServicer:
     """
 
     def __init__(
-        self, calls: Calls, access_log: AccessLog, config: GatewayConfig, converse: Converse
+        self,
+        calls: Calls,
+        access_log: AccessLog,
+        config: GatewayConfig,
+        keyring: Keyring,
+        converse: Converse,
     ) -> None:
         self._converse = converse
         self._calls = calls
+        self._keyring = keyring
         self._access_log = access_log
         self._config = config
 
@@ -76,6 +85,10 @@ class SpeechServicer:
         self, _: speech_pb2.GetServerInfoRequest, context: Context
     ) -> speech_pb2.GetServerInfoResponse:
         """What is served now; no model while no stage has told of one."""
+        try:
+            await self._key_of(context)
+        except Unauthenticated as error:
+            await abort(context, error)
         return server_info(self._calls.stages)
 
     async def Generate(self, data: bytes, context: Context) -> None:
@@ -88,13 +101,26 @@ class SpeechServicer:
         async with request(self._access_log, "grpc", "Generate", refuse) as entry:
             await context.send_initial_metadata(((REQUEST_ID_KEY, entry.request_id),))
             entry.status = grpc.StatusCode.CANCELLED.name
-            await self._answer(data, context, entry)
+            entry.key = await self._key_of(context)
+            with entry.admitted():
+                await self._answer(data, context, entry)
             if entry.error is None:
                 entry.status = grpc.StatusCode.OK.name
 
     async def Converse(self, request_iterator: object, context: Context) -> None:
         """A conversation. Its messages come as bytes, too; they are read from the context."""
-        await self._converse(context)
+        try:
+            key = await self._key_of(context)
+            with key.conversation():
+                await self._converse(context, key)
+        except (Unauthenticated, KeyLimitReached) as error:
+            await abort(context, error)
+
+    async def _key_of(self, context: Context) -> KeyUse:
+        """The key in the call's metadata. Raises `Unauthenticated`."""
+        metadata = dict(context.invocation_metadata() or ())
+        given = metadata.get(AUTHORIZATION_KEY)
+        return await self._keyring.key_of(given if isinstance(given, str) else None)
 
     async def _answer(self, data: bytes, context: Context, entry: Entry) -> None:
         left_s = context.time_remaining()

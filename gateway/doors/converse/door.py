@@ -39,6 +39,7 @@ from gateway.doors.converse.settings import with_settings
 from gateway.doors.converse.writing import write_event
 from gateway.doors.ending import request
 from gateway.doors.sending import ClientStalled, send_in_time
+from gateway.keys.key_use import KeyUse
 
 log = logging.getLogger("gateway.converse")
 
@@ -58,8 +59,8 @@ class ConverseDoor:
         self._config = config
         self._access_log = access_log
 
-    async def serve(self, context: Context) -> None:
-        """One call. Its error, if it has one, is the call's status."""
+    async def serve(self, context: Context, key: KeyUse) -> None:
+        """One call, for the key. Its error, if it has one, is the call's status."""
         try:
             first = await self._first(context)
             with self._conversations.admit(first.open.model) as admitted:
@@ -68,7 +69,7 @@ class ConverseDoor:
                 settings = with_settings(manual, first.open.settings)
                 del first
                 await _Served(
-                    self._conversations, self._config, self._access_log, context, settings
+                    self._conversations, self._config, self._access_log, context, key, settings
                 ).run()
         except Cancelled:
             return
@@ -98,6 +99,7 @@ class _Served:
         config: GatewayConfig,
         access_log: AccessLog,
         context: Context,
+        key: KeyUse,
         settings: ConversationSettings,
     ) -> None:
         self._context = context
@@ -108,8 +110,8 @@ class _Served:
         self._responses = 0
         self._quiet = asyncio.Event()
         self._quiet.set()
-        logged = partial(request, access_log, "grpc", "response")
-        transcribed = partial(request, access_log, "grpc", "transcript")
+        logged = partial(request, access_log, "grpc", "response", key=key)
+        transcribed = partial(request, access_log, "grpc", "transcript", key=key)
         self._live = conversations.begin(settings, self._send, logged, transcribed)
 
     async def run(self) -> None:

@@ -25,6 +25,7 @@ from gateway.calls.calls import Calls
 from gateway.conversations.conversations import Conversations
 from gateway.doors.access_log import AccessLog, Entry
 from gateway.doors.ending import request
+from gateway.doors.http.authorization import authorization_of
 from gateway.doors.http.endpoint import Endpoint
 from gateway.doors.http.errors import error_response
 from gateway.doors.http.listings import ModelList, VersionCard, model_card, voice_list
@@ -35,10 +36,13 @@ from gateway.doors.http.reference_page import reference_page
 from gateway.doors.realtime.door import RealtimeDoor
 from gateway.doors.sending import BoundedSending
 from gateway.fleet.health import health_report
+from gateway.keys.keyring import Keyring
 from gateway.metrics import CONTENT_TYPE, Metrics, Refused, expose_links
 
 QUIET_PATHS = frozenset({"/health", "/metrics"})
 """Asked every few seconds by machines; neither logged nor counted."""
+KEYED_PATHS = "/v1/"
+"""What needs a key, where keys are needed; pages and documents are for everybody."""
 
 
 _CLIENT_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
@@ -47,9 +51,10 @@ _CLIENT_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 class EveryRequest:
     """Gives each request an id and an entry in the access log, and turns errors into responses."""
 
-    def __init__(self, app: ASGIApp, access_log: AccessLog) -> None:
+    def __init__(self, app: ASGIApp, access_log: AccessLog, keyring: Keyring) -> None:
         self._app = app
         self._access_log = access_log
+        self._keyring = keyring
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one request on."""
@@ -71,6 +76,8 @@ class EveryRequest:
 
         name = f"{scope['method']} {scope['path']}"
         async with request(self._access_log, "http", name, refuse, _given_id(scope)) as entry:
+            if scope["path"].startswith(KEYED_PATHS):
+                entry.key = await self._keyring.key_of(authorization_of(scope))
             scope.setdefault("state", {})["entry"] = entry
             await self._app(scope, receive, send_marked)
 
@@ -83,6 +90,7 @@ def http_app(
     access_log: AccessLog,
     config: GatewayConfig,
     messages: Mapping[str, DoorMessages],
+    keyring: Keyring,
 ) -> ASGIApp:
     """The whole application; `endpoints` are the doors, by path, `messages` what they read and
     write."""
@@ -133,7 +141,8 @@ def http_app(
         links = expose_links(await stages.describe_now())
         return Response(metrics.expose() + links, headers={"content-type": CONTENT_TYPE})
 
-    realtime = RealtimeDoor(conversations, config, access_log, metrics)
+    realtime = RealtimeDoor(conversations, config, access_log, metrics, keyring)
+    every_request = Middleware(EveryRequest, access_log=access_log, keyring=keyring)
     app = Starlette(
         routes=[
             *page_routes(),
@@ -149,7 +158,7 @@ def http_app(
             Route("/health", health),
             Route("/metrics", show_metrics),
         ],
-        middleware=[*_cors(config), Middleware(EveryRequest, access_log=access_log)],
+        middleware=[*_cors(config), every_request],
         exception_handlers={HTTPException: _routing_error},
     )
     stalled = partial(metrics.refuse, Refused.SEND_TIME)

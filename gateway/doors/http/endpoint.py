@@ -79,7 +79,7 @@ class Endpoint:
         self._calls.check_open()
         entry: Entry = scope["state"]["entry"]
         transport: asyncio.Transport = scope["state"]["transport"]
-        with ExitStack() as upload:
+        with entry.admitted(), ExitStack() as upload:
             body = await self._receive(scope, receive, upload)
             order, answer = body.read(self._visit(entry))
             # The stages get the attachments; nobody here keeps them.

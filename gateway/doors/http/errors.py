@@ -13,7 +13,9 @@ from antiphon.errors import (
     ErrorCode,
     InvalidArgument,
     ResourceExhausted,
+    Unauthenticated,
 )
+from gateway.keys.key_use import KeyLimitReached
 
 _STATUS = {
     ErrorCode.INVALID_ARGUMENT: 400,
@@ -26,6 +28,7 @@ _STATUS = {
     ErrorCode.CANCELLED: 499,
     ErrorCode.INTERNAL: 500,
     ErrorCode.DATA_LOSS: 500,
+    ErrorCode.UNAUTHENTICATED: 401,
 }
 DEFAULT_RETRY_AFTER_S = 1.0
 
@@ -43,7 +46,7 @@ class BodyTooSlow(DeadlineExceeded):
 
 
 class ErrorBody(msgspec.Struct, frozen=True):
-    """OpenAI's error. `code` is our error code."""
+    """OpenAI's error; see `api_code`."""
 
     message: str
     type: str
@@ -64,13 +67,20 @@ def status_of(error: AntiphonError) -> int:
     return 408 if isinstance(error, BodyTooSlow) else _STATUS[error.code]
 
 
+def api_code(error: AntiphonError) -> str:
+    """What kind of error it is: OpenAI's word for a wrong key, the limit of a key, our code."""
+    if isinstance(error, KeyLimitReached):
+        return f"key_{error.limit}"
+    return "invalid_api_key" if isinstance(error, Unauthenticated) else error.code.value
+
+
 def error_json(error: AntiphonError) -> bytes:
     """The body `{"error": {...}}`, also for an error in the middle of a stream."""
     status = status_of(error)
     kind = "invalid_request_error" if status < 429 else "server_error"
     if isinstance(error, ResourceExhausted):
         kind = "rate_limit_error"
-    body = ErrorBody(error.message, kind, error.field or None, error.code.value)
+    body = ErrorBody(error.message, kind, error.field or None, api_code(error))
     return msgspec.json.encode(ErrorAnswer(body))
 
 

@@ -21,6 +21,7 @@ from gateway.doors.http.json_body import check_values, count_values
 from gateway.doors.realtime.client_commands import read_command
 from gateway.doors.realtime.client_events import ClientEvent, event_id_of, read_event
 from gateway.doors.realtime.server_events import Json, ServerEvents
+from gateway.keys.key_use import KeyUse
 
 log = logging.getLogger("gateway.realtime")
 
@@ -40,6 +41,7 @@ class RealtimeCall:
         config: GatewayConfig,
         access_log: AccessLog,
         watch: ConversationMetrics,
+        key: KeyUse,
         settings: ConversationSettings,
         send: SendJson,
     ) -> None:
@@ -50,7 +52,8 @@ class RealtimeCall:
         self._numbers = itertools.count()
         self._call_id = uuid.uuid4().hex[:12]
         logged, logged_transcript = (
-            partial(request, access_log, "realtime", name) for name in ("response", "transcript")
+            partial(request, access_log, "realtime", name, key=key)
+            for name in ("response", "transcript")
         )
         self._conversation = conversations.begin(settings, self._send, logged, logged_transcript)
 

@@ -18,10 +18,13 @@ from gateway.conversations.conversations import Conversations
 from gateway.conversations.settings import ConversationSettings
 from gateway.doors.access_log import AccessLog
 from gateway.doors.conversation_metrics import ConversationMetrics
+from gateway.doors.http.authorization import authorization_of, protocol_of
 from gateway.doors.http.errors import error_response
 from gateway.doors.realtime.call import RealtimeCall
 from gateway.doors.realtime.server_events import Json
 from gateway.doors.sending import ClientStalled
+from gateway.keys.key_use import KeyUse
+from gateway.keys.keyring import Keyring
 from gateway.metrics import Metrics
 
 
@@ -34,8 +37,10 @@ class RealtimeDoor:
         config: GatewayConfig,
         access_log: AccessLog,
         metrics: Metrics,
+        keyring: Keyring,
     ) -> None:
         self._conversations = conversations
+        self._keyring = keyring
         self._config = config
         self._access_log = access_log
         self._metrics = metrics
@@ -45,6 +50,8 @@ class RealtimeDoor:
         with ExitStack() as admitted:
             try:
                 self._check_origin(websocket)
+                key = await self._keyring.key_of(authorization_of(websocket.scope))
+                admitted.enter_context(key.conversation())
                 model = websocket.query_params.get("model", "")
                 settings = admitted.enter_context(self._conversations.admit(model))
             except AntiphonError as error:
@@ -52,8 +59,8 @@ class RealtimeDoor:
                 await websocket.send_denial_response(error_response(error, status))
                 return
             try:
-                await websocket.accept()
-                await self._serve(websocket, settings)
+                await websocket.accept(protocol_of(websocket.scope))
+                await self._serve(websocket, settings, key)
             except (WebSocketDisconnect, Cancelled):
                 # The client has gone, or its connection was cut; both are nobody's fault here.
                 return
@@ -72,7 +79,9 @@ class RealtimeDoor:
                 "that may"
             )
 
-    async def _serve(self, websocket: WebSocket, settings: ConversationSettings) -> None:
+    async def _serve(
+        self, websocket: WebSocket, settings: ConversationSettings, key: KeyUse
+    ) -> None:
         async def send(event: Json) -> None:
             if websocket.client_state is not WebSocketState.CONNECTED:
                 raise Cancelled("the client has left")
@@ -89,6 +98,6 @@ class RealtimeDoor:
 
         watch = ConversationMetrics(self._metrics, "realtime")
         call = RealtimeCall(
-            self._conversations, self._config, self._access_log, watch, settings, send
+            self._conversations, self._config, self._access_log, watch, key, settings, send
         )
         await call.run(incoming())

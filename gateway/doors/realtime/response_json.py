@@ -7,6 +7,7 @@ from typing import Any
 from antiphon.errors import AntiphonError
 from gateway.calls.events import SegmentUsage
 from gateway.conversations.events import Response
+from gateway.doors.http.errors import api_code
 from gateway.doors.realtime.item_json import item_json
 from gateway.doors.realtime.settings import format_json, max_tokens_json, modalities_json
 
@@ -43,7 +44,7 @@ def _details(response: Response) -> dict[str, Any] | None:
 def _error(error: AntiphonError) -> dict[str, Any]:
     return {
         "type": "server_error" if error.retryable else "invalid_request_error",
-        "code": error.code.value,
+        "code": api_code(error),
         "message": error.message,
     }
 

@@ -1,0 +1,25 @@
+"""Where an HTTP request or a WebSocket's handshake has its API key."""
+
+from __future__ import annotations
+
+from starlette.types import Scope
+
+REALTIME_PROTOCOL = "realtime"
+KEY_PROTOCOL = "openai-insecure-api-key."
+"""A browser sets no headers for a WebSocket; as OpenAI has it, the key then follows this, as one of
+the protocols that the page offers."""
+
+
+def authorization_of(scope: Scope) -> str | None:
+    """The header `authorization`, or one made of the protocols; None where there is neither."""
+    headers: dict[bytes, bytes] = dict(scope["headers"])
+    if (header := headers.get(b"authorization")) is not None:
+        return header.decode("latin-1")
+    offered = scope.get("subprotocols") or ()
+    keys = [each.removeprefix(KEY_PROTOCOL) for each in offered if each.startswith(KEY_PROTOCOL)]
+    return f"Bearer {keys[0]}" if keys else None
+
+
+def protocol_of(scope: Scope) -> str | None:
+    """The protocol to agree on: browsers insist on one of those that they offered."""
+    return REALTIME_PROTOCOL if REALTIME_PROTOCOL in (scope.get("subprotocols") or ()) else None

@@ -1,0 +1,1 @@
+"""Who may ask: keys from a file, and what each of them may take."""

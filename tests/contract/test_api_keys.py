@@ -1,0 +1,205 @@
+"""API keys at every door: who may ask, what a key may take, and what logs say of it."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import openai
+import pytest
+import websockets
+from converse_client import said
+from fake_stages import THINKER
+from gateway_door import MESSAGES, MODEL, SPOKEN, Door, open_door
+from realtime_client import realtime
+from slotted_stages import Gate
+
+import antiphon
+from antiphon.client.retrying import Retry
+from antiphon.errors import ResourceExhausted, Unauthenticated
+from gateway.keys.key_file import digest_of, new_key
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+OPEN_PATHS = ("/health", "/metrics", "/version", "/openapi.json", "/docs", "/")
+
+
+def entry(name: str, key: str, **limits: int) -> dict[str, object]:
+    return {"name": name, "sha256": digest_of(key), **limits}
+
+
+def write(path: Path, *entries: dict[str, object]) -> None:
+    path.write_bytes(msgspec.yaml.encode({"keys": entries}))
+
+
+@asynccontextmanager
+async def keyed_door(path: Path, *entries: dict[str, object]) -> AsyncIterator[Door]:
+    write(path, *entries)
+    async with open_door(keys_file=str(path), keys_reload_s=0.001) as door:
+        yield door
+
+
+def with_key(door: Door, key: str) -> None:
+    """Have the clients of the door send the key."""
+    door.http.headers["authorization"] = f"Bearer {key}"
+    door.openai.api_key = key
+
+
+async def test_every_door_wants_a_key(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level("INFO", logger="gateway.requests")
+    key = new_key()
+    async with keyed_door(tmp_path / "keys", entry("app", key)) as door:
+        for path in OPEN_PATHS:
+            assert (await door.http.get(path)).status_code == 200
+        for path in ("/v1/models", "/v1/audio/voices", "/v1/nothing"):
+            assert (await door.http.get(path)).status_code == 401
+        refused = await door.chat()
+        assert refused.status_code == 401
+        assert refused.headers["x-should-retry"] == "false"
+        assert refused.json()["error"]["code"] == "invalid_api_key"
+        assert refused.json()["error"]["type"] == "invalid_request_error"
+        with pytest.raises(openai.AuthenticationError):
+            await door.openai.models.list()
+        async with antiphon.AsyncClient(door.gateway.grpc_address) as client:
+            with pytest.raises(Unauthenticated):
+                await client.generate("Hi").collect()
+            with pytest.raises(Unauthenticated):
+                await client.server_info()
+            with pytest.raises(Unauthenticated):
+                async with client.converse():
+                    pass
+        with pytest.raises((websockets.InvalidStatus, openai.APIError), match="401"):
+            async with realtime(door):
+                pass
+        assert not door.fakes[THINKER].sessions
+
+        with_key(door, key)
+        assert (await door.chat()).status_code == 200
+        assert [each.id async for each in door.openai.models.list()] == [MODEL]
+        async with antiphon.AsyncClient(
+            door.gateway.grpc_address, api_key=key, key_in_clear=True
+        ) as client:
+            assert (await client.generate("Hi").collect()).text
+            await client.server_info()
+            async with client.converse() as spoken:
+                await said(spoken, "Hi")
+                await spoken.respond()
+                spoken.finish()
+                assert [event async for event in spoken]
+        async with realtime(door) as call:
+            await call.say("Hi")
+            await call.send("response.create")
+            assert (await call.until("response.done"))["response"]["status"] == "completed"
+        await door.gateway.calls.wait_idle()
+        sample = 'antiphon_gateway_not_admitted_total{reason="no_key"}'
+        assert await door.metric(sample) > 0
+    assert key not in caplog.text
+    records = [each for each in caplog.records if each.name == "gateway.requests"]
+    lines = [json.loads(each.getMessage()) for each in records]
+    named = {(each["api"], each.get("key")) for each in lines if each["status"] in ("200", "OK")}
+    assert named >= {("http", "app"), ("grpc", "app"), ("realtime", "app")}
+
+
+async def test_a_browser_sends_the_key_of_a_websocket_as_a_protocol(tmp_path: Path) -> None:
+    key = new_key()
+    async with keyed_door(tmp_path / "keys", entry("app", key)) as door:
+        url = f"ws://{door.gateway.http_address}/v1/realtime?model={MODEL}"
+        offered: list[Any] = ["realtime", f"openai-insecure-api-key.{key}"]
+        async with websockets.connect(url, subprotocols=offered) as socket:
+            assert socket.subprotocol == "realtime"
+            assert json.loads(await socket.recv())["type"] == "session.created"
+        offered[1] = "openai-insecure-api-key.wrong"
+        with pytest.raises(websockets.InvalidStatus) as caught:
+            async with websockets.connect(url, subprotocols=offered):
+                pass
+        assert caught.value.response.status_code == 401
+
+
+async def test_limits_of_a_key_are_a_429_that_names_them_and_no_others_suffer(
+    tmp_path: Path,
+) -> None:
+    narrow, wide = new_key(), new_key()
+    limits = {"concurrency": 1, "requests_per_minute": 3, "audio_seconds_per_minute": 1}
+    path = tmp_path / "keys"
+    async with keyed_door(path, entry("narrow", narrow, **limits), entry("wide", wide)) as door:
+        with_key(door, narrow)
+        gate = door.fakes[THINKER].script = Gate(THINKER)
+        running = asyncio.create_task(door.chat())
+        await gate.begun.get()
+
+        async def refused(limit: str, **fields: Any) -> None:
+            answer = await door.chat(**fields)
+            error = answer.json()["error"]
+            assert (answer.status_code, error["code"]) == (429, f"key_{limit}")
+            assert error["type"] == "rate_limit_error"
+            assert 1 <= int(answer.headers["retry-after"]) <= 60
+            assert limit in error["message"]
+            reason = f'antiphon_gateway_not_admitted_total{{reason="key_{limit}"}}'
+            assert await door.metric(reason) >= 1
+
+        await refused("concurrency")
+        async with antiphon.AsyncClient(
+            door.gateway.grpc_address, api_key=narrow, key_in_clear=True, retry=Retry(attempts=1)
+        ) as client:
+            with pytest.raises(ResourceExhausted, match="concurrency of the key narrow"):
+                await client.generate("Hi").collect()
+        gate.let_through(10)
+        assert (await running).status_code == 200
+        # Of 0.46 s each, so a third one would be the first beyond a second.
+        assert (await door.chat(**SPOKEN)).status_code == 200
+        assert (await door.chat(**SPOKEN)).status_code == 200
+        await refused("requests_per_minute")
+        write(path, entry("narrow", narrow, audio_seconds_per_minute=1), entry("wide", wide))
+        assert (await door.chat(**SPOKEN)).status_code == 200
+        await refused("audio_seconds_per_minute")
+        with_key(door, wide)
+        assert (await door.chat(**SPOKEN)).status_code == 200
+        write(path, entry("wide", wide))
+        with_key(door, narrow)
+        assert (await door.chat()).status_code == 401
+
+
+async def test_conversations_and_responses_of_a_key_are_bounded(tmp_path: Path) -> None:
+    key = new_key()
+    limits = {"conversations": 1, "requests_per_minute": 1}
+    async with keyed_door(tmp_path / "keys", entry("app", key, **limits)) as door:
+        with_key(door, key)
+        async with realtime(door) as call:
+            with pytest.raises((websockets.InvalidStatus, openai.APIError), match="429"):
+                async with realtime(door):
+                    pass
+            await call.say("Hi")
+            await call.send("response.create")
+            assert (await call.until("response.done"))["response"]["status"] == "completed"
+            await call.send("response.create")
+            done = (await call.until("response.done"))["response"]
+            assert done["status"] == "failed"
+            assert done["status_details"]["error"]["code"] == "key_requests_per_minute"
+
+
+async def test_pages_of_other_origins_learn_when_to_ask_again_and_need_no_key_to_ask_whether(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "keys"
+    write(path, entry("app", new_key()))
+    origin = "https://app.example"
+    async with open_door(keys_file=os.fspath(path), cors_origins=(origin,)) as door:
+        asked = {
+            "origin": origin,
+            "access-control-request-method": "POST",
+            "access-control-request-headers": "authorization,content-type",
+        }
+        preflight = await door.http.options("/v1/chat/completions", headers=asked)
+        assert preflight.status_code == 200
+        body = {"model": MODEL, "messages": MESSAGES}
+        refused = await door.http.post(
+            "/v1/chat/completions", json=body, headers={"origin": origin}
+        )
+        assert refused.status_code == 401
+        assert refused.headers["access-control-allow-origin"] == origin

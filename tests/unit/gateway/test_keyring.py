@@ -1,0 +1,177 @@
+from __future__ import annotations
+
+import logging
+import os
+import re
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import InvalidArgument, Unauthenticated
+from gateway.keys.command import keys_command
+from gateway.keys.key_file import digest_of, new_key, read_key_file
+from gateway.keys.key_use import KeyLimitReached
+from gateway.keys.keyring import Keyring
+
+pytestmark = pytest.mark.asyncio
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def entry(name: str, key: str, **limits: int) -> dict[str, object]:
+    return {"name": name, "sha256": digest_of(key), **limits}
+
+
+def write(path: Path, *entries: dict[str, object]) -> None:
+    path.write_bytes(msgspec.yaml.encode({"keys": entries}))
+
+
+def read(path: Path) -> str:
+    return path.read_text()
+
+
+def put(path: Path, content: str) -> None:
+    path.write_text(content)
+
+
+def link(path: Path, target: Path) -> None:
+    path.unlink(missing_ok=True)
+    path.symlink_to(target)
+
+
+def config(path: Path) -> GatewayConfig:
+    return GatewayConfig(keys_file=str(path))
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "keys.yaml"
+
+
+async def test_keys_are_told_apart_by_name(path: Path) -> None:
+    keys = [new_key() for _ in range(3)]
+    write(path, *(entry(f"app{number}", key) for number, key in enumerate(keys)))
+    assert not any(key in read(path) for key in keys)
+    keyring = Keyring(config(path))
+    for number, key in enumerate(keys):
+        assert (await keyring.key_of(f"Bearer {key}")).name == f"app{number}"
+        assert (await keyring.key_of(f"bearer  {key} ")).name == f"app{number}"
+
+
+async def test_who_has_no_key_is_refused_without_a_word_of_it(path: Path) -> None:
+    key = new_key()
+    write(path, entry("app", key))
+    hit: list[str] = []
+    keyring = Keyring(config(path), hit.append)
+    for given in (None, "", "Bearer", f"Basic {key}", key):
+        with pytest.raises(Unauthenticated, match="no API key was given"):
+            await keyring.key_of(given)
+    for wrong in ("", "x", f"{key}x", key[:-1], "é" * 9999):
+        given = f"Bearer {wrong}"
+        with pytest.raises(Unauthenticated, match="not one of this gateway's") as caught:
+            await keyring.key_of(given)
+        assert key[:-1] not in caught.value.message
+    assert hit == ["no_key"] * 5 + ["invalid_key"] * 5
+
+
+async def test_everybody_may_ask_without_a_file() -> None:
+    keyring = Keyring(GatewayConfig())
+    assert (await keyring.key_of(None)).name == ""
+    assert await keyring.key_of(None) is await keyring.key_of("Bearer whatever")
+
+
+async def test_a_changed_file_is_read_again_and_what_was_taken_stays_taken(path: Path) -> None:
+    clock, old, new = Clock(), new_key(), new_key()
+    write(path, entry("app", old, concurrency=1), entry("gone", new_key()))
+    keyring = Keyring(config(path), clock=clock)
+    use = await keyring.key_of(f"Bearer {old}")
+    with use.request():
+        write(path, entry("app", new, concurrency=1, conversations=1))
+        clock.now_s += 0.5
+        assert await keyring.key_of(f"Bearer {old}") is use, "it was looked at not long ago"
+        clock.now_s += 0.6
+        assert await keyring.key_of(f"Bearer {new}") is use
+        with pytest.raises(Unauthenticated):
+            await keyring.key_of(f"Bearer {old}")
+        with pytest.raises(KeyLimitReached):
+            use.request().__enter__()
+        assert use.limits.conversations == 1
+
+
+async def test_a_secret_that_is_mounted_anew_is_seen(path: Path, tmp_path: Path) -> None:
+    """As Kubernetes does it: the file is a link to another folder."""
+    clock, old, new = Clock(), new_key(), new_key()
+    for folder, key in (("one", old), ("two", new)):
+        (tmp_path / folder).mkdir()
+        write(tmp_path / folder / "keys.yaml", entry("app", key))
+        os.utime(tmp_path / folder / "keys.yaml", ns=(1, 1))
+    link(path, tmp_path / "one" / "keys.yaml")
+    keyring = Keyring(config(path), clock=clock)
+    assert (await keyring.key_of(f"Bearer {old}")).name == "app"
+    link(path, tmp_path / "two" / "keys.yaml")
+    clock.now_s += 1.1
+    assert (await keyring.key_of(f"Bearer {new}")).name == "app"
+
+
+@pytest.mark.parametrize("fault", ["keys: [", "gone"])
+async def test_a_file_that_breaks_leaves_what_held(
+    path: Path, fault: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    clock, key = Clock(), new_key()
+    write(path, entry("app", key))
+    keyring = Keyring(config(path), clock=clock)
+    if fault == "gone":
+        os.remove(path)
+    else:
+        put(path, fault)
+    caplog.set_level(logging.ERROR, logger="gateway.keys")
+    for _ in range(3):
+        clock.now_s += 1.1
+        assert (await keyring.key_of(f"Bearer {key}")).name == "app"
+    assert len(caplog.records) == 1, "told once"
+    assert "gateway.keys_file" in caplog.text
+
+
+ZERO, ONE = (f'sha256: "{digit * 64}"' for digit in "01")
+WRONG = {
+    "keys: 3": "Expected `array`",
+    "kees: []": "keys",
+    "keys: [{name: a}]": "sha256",
+    "keys: [{name: 'a b', sha256: x}]": "name",
+    f"keys: [{{name: a, {ZERO}, rate: 3}}]": "rate",
+    f"keys: [{{name: a, {ZERO}, concurrency: 0}}]": "concurrency",
+    f"keys: [{{name: a, {ZERO}}}, {{name: a, {ONE}}}]": "the name 'a'",
+    f"keys: [{{name: a, {ZERO}}}, {{name: b, {ZERO}}}]": "the sha256",
+}
+
+
+@pytest.mark.parametrize("content", WRONG)
+async def test_a_wrong_file_is_an_error_at_the_start(path: Path, content: str) -> None:
+    put(path, content)
+    with pytest.raises(InvalidArgument, match=re.escape(WRONG[content])) as caught:
+        Keyring(config(path))
+    assert caught.value.field == "gateway.keys_file"
+
+
+async def test_the_command_makes_a_key_and_its_entry(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert (
+        keys_command(["new", "app", "--concurrency", "4", "--audio-seconds-per-minute", "60"]) == 0
+    )
+    told = capsys.readouterr().out
+    key, line = told.splitlines()[1], told.splitlines()[-1]
+    put(path, f"keys:\n{line}\n")
+    (made,) = read_key_file(path)
+    assert (made.name, made.concurrency, made.requests_per_minute) == ("app", 4, None)
+    assert (await Keyring(config(path)).key_of(f"Bearer {key}")).name == "app"
+    with pytest.raises(InvalidArgument, match="name"):
+        keys_command(["new", "two words"])
