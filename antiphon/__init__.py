@@ -77,6 +77,7 @@ if TYPE_CHECKING:
         NotFound,
         NotImplementedYet,
         ResourceExhausted,
+        Unauthenticated,
         Unavailable,
     )
     from antiphon.logprobs import TokenLogprob
@@ -155,6 +156,7 @@ _MODULES = {
     "TranscriptDone": "antiphon.client.conversation_events",
     "TranscriptLost": "antiphon.client.conversation_events",
     "TranscriptOptions": "antiphon.client.conversation_events",
+    "Unauthenticated": "antiphon.errors",
     "Unavailable": "antiphon.errors",
     "Usage": "antiphon.client.events",
     "Video": "antiphon.client.request",
@@ -233,6 +235,7 @@ __all__ = (
     "TranscriptDone",
     "TranscriptLost",
     "TranscriptOptions",
+    "Unauthenticated",
     "Unavailable",
     "Usage",
     "Video",

@@ -270,6 +270,24 @@ def test_upgrade_replaces_the_pods_that_read_what_changed(
     assert _replaced(values) == replaced
 
 
+def test_keys_of_a_secret_are_a_file_of_the_gateway_alone() -> None:
+    rendered = render({"gateway": {"keys": {"secret": "speech-keys", "file": "k.yaml"}}})
+    assert rendered.deployment_file().gateway.keys_file == "/etc/antiphon-keys/k.yaml"
+    for name, pod in rendered.pods().items():
+        secrets = [each for each in pod["volumes"] if "secret" in each]
+        (container,) = pod["containers"]
+        mounts = {each["name"]: each for each in container["volumeMounts"]}
+        if not name.endswith("gateway"):
+            assert not secrets
+            continue
+        assert secrets == [{"name": "keys", "secret": {"secretName": "speech-keys"}}]
+        assert mounts["keys"]["mountPath"] == "/etc/antiphon-keys"
+        assert "subPath" not in mounts["keys"], "it would never change"
+    stock = render()
+    assert stock.deployment_file().gateway.keys_file == ""
+    assert "speech-keys" not in str(stock)
+
+
 def test_each_stage_takes_its_own_claim_when_it_has_one() -> None:
     pods = render(
         {

@@ -35,6 +35,9 @@
 {{- $files := include "antiphon.tlsPath" $root -}}
 {{- $_ := set $gateway "tls" (dict "certificate_file" (printf "%s/tls.crt" $files) "key_file" (printf "%s/tls.key" $files)) -}}
 {{- end -}}
+{{- if .Values.gateway.keys.secret -}}
+{{- $_ := set $gateway "keys_file" (printf "/etc/antiphon-keys/%s" .Values.gateway.keys.file) -}}
+{{- end -}}
 {{- dict
   "model" (include "antiphon.modelPath" $root)
   "model_name" .Values.model.name
