@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from antiphon.client.aio import AsyncClient, AsyncGeneration
     from antiphon.client.aio_conversation import AsyncConversationCall
+    from antiphon.client.aio_stage import AsyncStageClient, AsyncStageSession
     from antiphon.client.connection import Tls
     from antiphon.client.conversation_commands import ConversationOptions
     from antiphon.client.conversation_events import (
@@ -62,8 +63,10 @@ if TYPE_CHECKING:
     from antiphon.client.reply import Reply
     from antiphon.client.request import GenerateOptions, Image, Message, Video
     from antiphon.client.retrying import Retry
+    from antiphon.client.stage import ServingStatus
     from antiphon.client.sync import Client, Generation
     from antiphon.client.sync_conversation import ConversationCall
+    from antiphon.client.sync_stage import StageClient, StageSession
     from antiphon.client.tools import Function, FunctionCall
     from antiphon.errors import (
         AntiphonError,
@@ -90,6 +93,8 @@ _MODULES = {
     "AsyncClient": "antiphon.client.aio",
     "AsyncConversationCall": "antiphon.client.aio_conversation",
     "AsyncGeneration": "antiphon.client.aio",
+    "AsyncStageClient": "antiphon.client.aio_stage",
+    "AsyncStageSession": "antiphon.client.aio_stage",
     "AudioAccepted": "antiphon.client.conversation_events",
     "AudioDelta": "antiphon.client.events",
     "AudioDropped": "antiphon.client.conversation_events",
@@ -142,12 +147,15 @@ _MODULES = {
     "Retry": "antiphon.client.retrying",
     "SamplingRequest": "antiphon.sampling",
     "ServerInfo": "antiphon.client.events",
+    "ServingStatus": "antiphon.client.stage",
     "SettingsUpdated": "antiphon.client.conversation_events",
     "SilencePassed": "antiphon.client.conversation_events",
     "SpeechBegan": "antiphon.client.conversation_events",
     "SpeechEnded": "antiphon.client.conversation_events",
     "SpokenPart": "antiphon.client.conversation_events",
+    "StageClient": "antiphon.client.sync_stage",
     "StageReport": "antiphon.client.events",
+    "StageSession": "antiphon.client.sync_stage",
     "TalkEvent": "antiphon.client.conversation_events",
     "TextDelta": "antiphon.client.events",
     "Tls": "antiphon.client.connection",
@@ -169,6 +177,8 @@ __all__ = (
     "AsyncClient",
     "AsyncConversationCall",
     "AsyncGeneration",
+    "AsyncStageClient",
+    "AsyncStageSession",
     "AudioAccepted",
     "AudioDelta",
     "AudioDropped",
@@ -221,12 +231,15 @@ __all__ = (
     "Retry",
     "SamplingRequest",
     "ServerInfo",
+    "ServingStatus",
     "SettingsUpdated",
     "SilencePassed",
     "SpeechBegan",
     "SpeechEnded",
     "SpokenPart",
+    "StageClient",
     "StageReport",
+    "StageSession",
     "TalkEvent",
     "TextDelta",
     "Tls",

@@ -8,21 +8,16 @@ from __future__ import annotations
 
 import asyncio
 import uuid
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-import grpc
-
-from antiphon.errors import DeadlineExceeded
+from antiphon.client.aio_stage import AsyncStageClient, AsyncStageSession
+from antiphon.errors import AntiphonError, DeadlineExceeded
 from antiphon.pipelines.graph import CLIENT, Pipeline
 from antiphon.pipelines.registry import pipeline_named
-from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import chunk_pb2, session_pb2
-from antiphon.wire.convert import error_from_proto
-from antiphon.wire.status import error_from_rpc
-from antiphon.wire.stubs import stage_stub
 from tools.load.content import Content
-from tools.load.stage_driver import Request, describe_stage, opening
+from tools.load.stage_driver import ONCE, describe_stage
 from tools.load.upstream import Feed, Pace, Timed, made_up
 
 
@@ -79,29 +74,33 @@ class _CapturedSession:
                 group.create_task(self._on_stage(role))
 
     async def _on_stage(self, role: str) -> None:
-        async with grpc.aio.insecure_channel(self.stages[role], options=CHANNEL_OPTIONS) as channel:
-            call = stage_stub(channel).RunSession(self._requests(role))
+        async with (
+            AsyncStageClient(self.stages[role], retry=ONCE) as stage,
+            stage.session(self._routes(role), session_id=self._id) as session,
+        ):
+            feeding = asyncio.create_task(self._send(session, role))
             try:
-                async for response in call:
+                async for response in session:
                     self._take(response)
-            except grpc.aio.AioRpcError as failure:
-                raise error_from_rpc(failure, stage=role) from failure
+            except AntiphonError as error:
+                error.stage = error.stage or role
+                raise
             finally:
-                call.cancel()
                 self._all_reported.set()  # nobody waits for a session that has failed
+                feeding.cancel()
+                await asyncio.gather(feeding, return_exceptions=True)
 
-    async def _requests(self, role: str) -> AsyncIterator[session_pb2.SessionRequest]:
-        """The opening, the client's input, and the end once every stage has reported."""
-        segment = self.content.segment_open(self.pipeline, role, self.number)
-        for message in opening(self._id, self._routes(role), segment):
-            yield message
+    async def _send(self, session: AsyncStageSession, role: str) -> None:
+        """The segment, the client's input, and the end once every stage has reported."""
+        await session.open_segment(self.content.segment_open(self.pipeline, role, self.number))
         for timed in self.fed.get(role, ()):
             chunk = chunk_pb2.Chunk()
             chunk.CopyFrom(timed.chunk)
             chunk.session_id = self._id
             self._note(chunk)
-            yield Request(chunk=chunk)
+            await session.send_chunk(chunk)
         await self._all_reported.wait()
+        session.finish()
 
     def _routes(self, role: str) -> dict[str, list[str]]:
         """The stages that consume each output edge of a stage."""
@@ -118,8 +117,6 @@ class _CapturedSession:
                 self._reports += 1
                 if self._reports == len(self.stages):
                     self._all_reported.set()
-            case "error":
-                raise error_from_proto(response.error)
 
     def _note(self, chunk: chunk_pb2.Chunk) -> None:
         """Keep what a stage consumes."""

@@ -1,0 +1,158 @@
+"""One stage, asked directly: for load tests, and to see what it does. Whichever client asks."""
+
+from __future__ import annotations
+
+import enum
+import uuid
+from collections.abc import Callable, Mapping, Sequence
+
+from antiphon.client.calls import Channel, Method, TwoWayCall
+from antiphon.client.checks import named, of_type, unicode_text, wrong_type
+from antiphon.client.connection import CHANNEL_OPTIONS, Options
+from antiphon.client.retrying import Retry, ask
+from antiphon.errors import FailedPrecondition
+from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
+from antiphon.wire.convert import error_from_proto
+
+SERVICE = "/antiphon.v1.StageService"
+DESCRIBE = Method(
+    f"{SERVICE}/Describe", stage_pb2.DescribeRequest, stage_pb2.DescribeResponse.FromString
+)
+RUN_SESSION = Method(
+    f"{SERVICE}/RunSession", session_pb2.SessionRequest, session_pb2.SessionResponse.FromString
+)
+STAGE_OPTIONS: Options = (
+    *CHANNEL_OPTIONS,
+    # Hidden rows of a long prompt come in one message; sessions bound what a stage holds.
+    ("grpc.max_receive_message_length", -1),
+    ("grpc.max_send_message_length", -1),
+    # A connection for each client, as stages have.
+    ("grpc.use_local_subchannel_pool", 1),
+)
+
+Request = session_pb2.SessionRequest
+Call = TwoWayCall[session_pb2.SessionRequest, session_pb2.SessionResponse]
+
+
+class ServingStatus(enum.Enum):
+    """What a stage says of itself: whether it takes sessions."""
+
+    UNKNOWN = "unknown"
+    SERVING = "serving"
+    NOT_SERVING = "not_serving"
+
+
+# Of `grpc.health.v1.HealthCheckResponse`, which has one field, of one byte: its package need not
+# be there for a client.
+_HEALTH = {
+    b"\x08\x01": ServingStatus.SERVING,
+    b"\x08\x02": ServingStatus.NOT_SERVING,
+}
+HEALTH = Method(
+    "/grpc.health.v1.Health/Check",
+    # Without fields, as a question about the whole process is.
+    stage_pb2.DescribeRequest,
+    lambda data: _HEALTH.get(data, ServingStatus.UNKNOWN),
+)
+
+
+async def describe(channel: Channel, timeout_s: float, retry: Retry) -> stage_pb2.DescribeResponse:
+    """What the stage is."""
+    return await ask(channel, DESCRIBE, stage_pb2.DescribeRequest(), timeout_s, retry)
+
+
+async def health(channel: Channel, timeout_s: float, retry: Retry) -> ServingStatus:
+    """Whether it takes sessions."""
+    return await ask(channel, HEALTH, stage_pb2.DescribeRequest(), timeout_s, retry)
+
+
+class StageTalk:
+    """One session on one stage. Its life is its call's: a cancelled one frees everything."""
+
+    def __init__(
+        self,
+        start: Callable[[], Call],
+        edges: Mapping[str, Sequence[str]],
+        session_id: str,
+    ) -> None:
+        self.session_id = unicode_text("session_id", session_id) or f"sdk-{uuid.uuid4().hex}"
+        routes = [_route(name, addresses) for name, addresses in named("edges", edges).items()]
+        self._opening = session_pb2.SessionOpen(session_id=self.session_id, routes=routes)
+        self._start = start
+        self._call: Call | None = None
+        self._segment = 0
+
+    async def open(self) -> None:
+        """Register the session."""
+        self._call = self._start()
+        await self._call.write(Request(open=self._opening))
+
+    async def open_segment(self, segment: session_pb2.SegmentOpen) -> None:
+        """Open a turn."""
+        self._segment = of_type("segment", segment, session_pb2.SegmentOpen).segment
+        await self.send(Request(segment_open=segment))
+
+    async def send_chunk(self, chunk: chunk_pb2.Chunk) -> None:
+        """Send input; the session's id is put in."""
+        sent = chunk_pb2.Chunk()
+        sent.CopyFrom(of_type("chunk", chunk, chunk_pb2.Chunk))
+        sent.session_id = self.session_id
+        await self.send(Request(chunk=sent))
+
+    async def finish_input(self) -> None:
+        """No more input follows for the turn that was opened last."""
+        finished = session_pb2.InputFinished(segment=self._segment)
+        await self.send(Request(input_finished=finished))
+
+    async def cancel_segment(self) -> None:
+        """End the turn that was opened last; a report follows."""
+        cancelled = session_pb2.CancelSegment(segment=self._segment)
+        await self.send(Request(cancel_segment=cancelled))
+
+    async def send(self, request: session_pb2.SessionRequest) -> None:
+        """Send any message."""
+        await self._open_call().write(of_type("request", request, Request))
+
+    async def next_response(self) -> session_pb2.SessionResponse | None:
+        """The next message; None at the end. Raises what the session failed with."""
+        call = self._open_call()
+        response = await call.read()
+        if response is not None and response.HasField("error"):
+            call.cancel()
+            raise error_from_proto(response.error)
+        return response
+
+    def finish(self) -> None:
+        """Nothing more will be sent; the stage ends the session when its turn is complete."""
+        self._open_call().finish()
+
+    def cancel(self) -> None:
+        """End the session."""
+        if self._call is not None:
+            self._call.cancel()
+
+    def _open_call(self) -> Call:
+        if self._call is None:
+            raise FailedPrecondition("the session is not open: enter its context first")
+        return self._call
+
+
+def stage_talk(
+    channel: Channel,
+    edges: Mapping[str, Sequence[str]],
+    session_id: str,
+    timeout_s: float,
+    idle_s: float | None,
+) -> StageTalk:
+    """A session, which begins when it is opened."""
+    return StageTalk(lambda: channel.exchange(RUN_SESSION, timeout_s, idle_s), edges, session_id)
+
+
+def _route(edge: str, addresses: object) -> session_pb2.Route:
+    if isinstance(addresses, str | bytes) or not isinstance(addresses, Sequence):
+        raise wrong_type(f"edges.{edge}", "a sequence of addresses", addresses)
+    targets = [session_pb2.Destination(reply=session_pb2.ReplyTarget())]
+    for address in addresses:
+        target = session_pb2.StageTarget(address=unicode_text(f"edges.{edge}", address))
+        targets.append(session_pb2.Destination(stage=target))
+    return session_pb2.Route(edge=edge, destinations=targets)
