@@ -11,6 +11,7 @@ from gateway_door import Door, open_door
 from realtime_client import Realtime, Told, realtime
 from spoken_audio import NAMES, RATE_HZ, Heard, sentence, silence, spoken
 
+from antiphon.conversation import from_tensors
 from antiphon.segment import FinishReason
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -28,9 +29,8 @@ async def hear(client: Realtime, heard: Heard, seconds: float = 0.1) -> None:
 
 async def settle(client: Realtime) -> None:
     """Wait until everything that was sent has been dealt with."""
-    await client.send("response.cancel")
-    error = await client.until("error")
-    assert error["error"]["code"] == "response_cancel_not_active"
+    await client.send("conversation.item.delete", item_id="none")
+    assert (await client.until("error"))["error"]["code"] == "not_found"
 
 
 def of_kind(client: Realtime, kind: str) -> list[Told]:
@@ -99,23 +99,46 @@ async def test_speech_stops_the_answer_and_is_answered(door: Door, word: Heard) 
         assert (await client.until("response.done"))["response"]["status"] == "completed"
 
 
-async def test_interrupted_answer_is_whole_before_the_next_one_is_asked_for(
+async def test_answer_waits_until_the_stages_have_let_the_interrupted_one_go(
     door: Door, word: Heard
 ) -> None:
-    """The model must see of its own answer what was said of it, and not an empty message."""
+    """And has then in its conversation what was said of that one."""
+    let_go = asyncio.Event()
+
+    async def hold(session: Session) -> None:
+        await session.opened()
+        if session.role == THINKER:
+            await session.text("Once upon")
+        if session.role == CODE2WAV:
+            await session.audio(10, 0)
+        assert await session.cancelled_segment() == 0
+        await let_go.wait()
+        await session.report(FinishReason.CANCELLED)
+        await session.next_segment()
+        await USUAL[session.role](session)
+
     for role in ROLES:
-        door.fakes[role].script = begin
+        door.fakes[role].script = hold
     async with realtime(door) as client:
         await client.say("Tell me a story")
         await client.send("response.create")
-        await client.until("response.output_audio.delta")
+        await client.until("response.output_audio_transcript.delta")
         await hear(client, word)
-        for _ in range(2):
-            await client.until("response.done")
+        await client.until("input_audio_buffer.committed")
+        await client.until("conversation.item.done")
+        await settle(client)
+        # What a client asks for meanwhile waits, too, but not any number of times.
+        await client.send("response.create")
+        assert "active_response" in (await client.until("error"))["error"]["code"]
+        let_go.set()
+        start = len(client.events)
+        await client.until("response.done")
+        assert "response.created" not in {event["type"] for event in client.events[start:]}
+        assert (await client.until("response.done"))["response"]["status"] == "completed"
     chunk = door.fakes[THINKER].sessions[-1].input
     assert chunk is not None
-    said = bytes(chunk.tensors["messages"]).decode()
-    assert said.index("Once upon") < said.rindex("audio")
+    roles = [message.role for message in from_tensors(chunk.tensors).messages]
+    assert roles == ["user", "assistant", "user"]
 
 
 async def test_speech_does_not_stop_the_answer_where_it_must_not(door: Door, word: Heard) -> None:

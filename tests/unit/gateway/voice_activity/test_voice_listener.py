@@ -1,0 +1,73 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from antiphon.errors import Unavailable
+from gateway.voice_activity.ear import Ear
+from gateway.voice_activity.endpointing import EndpointRule, SpeechEdge
+from gateway.voice_activity.listener import MOST_FRAMES, VoiceListener
+
+RULE = EndpointRule(silence_s=0.2)
+
+
+@pytest.fixture
+def listener() -> Iterator[VoiceListener]:
+    listener = VoiceListener()
+    yield listener
+    listener.close()
+
+
+def recording() -> bytes:
+    """A sentence in noise, 16 kHz."""
+    with np.load(Path(__file__).with_name("onnxruntime.npz")) as file:
+        return bytes(file["samples"].tobytes())
+
+
+async def in_pieces(listener: VoiceListener, size: int) -> list[SpeechEdge]:
+    ear, pcm16 = Ear(16_000, RULE), recording()
+    edges = []
+    for start in range(0, len(pcm16), size):
+        edges += await listener.listen(ear, pcm16[start : start + size])
+    return edges
+
+
+async def test_many_conversations_hear_what_one_hears(listener: VoiceListener) -> None:
+    alone = await in_pieces(listener, 1 << 20)
+    assert [edge.begins for edge in alone] == [True, False]
+    sizes = [320, 1000, 1024, 1026, 6400] * (MOST_FRAMES // 4)
+    assert len(sizes) > MOST_FRAMES
+    together = await asyncio.gather(*(in_pieces(listener, size) for size in sizes))
+    assert all(edges == alone for edges in together)
+
+
+async def test_fault_in_one_conversations_audio_is_not_the_others(listener: VoiceListener) -> None:
+    half_a_sample = listener.listen(Ear(16_000, RULE), b"x")
+    broken, whole = await asyncio.gather(
+        half_a_sample, in_pieces(listener, 6400), return_exceptions=True
+    )
+    assert isinstance(broken, ValueError)
+    assert len(whole) == 2
+
+
+async def test_closing_tells_those_who_wait_and_those_who_come(listener: VoiceListener) -> None:
+    waiting = asyncio.create_task(listener.listen(Ear(16_000, RULE), recording() * 50))
+    await listener.listen(Ear(16_000, RULE), b"")
+    listener.close()
+    with pytest.raises(Unavailable):
+        await waiting
+    with pytest.raises(Unavailable):
+        await listener.listen(Ear(16_000, RULE), b"")
+
+
+async def test_one_who_left_is_heard_no_further(listener: VoiceListener) -> None:
+    leaving = asyncio.create_task(listener.listen(Ear(16_000, RULE), recording() * 500))
+    await listener.listen(Ear(16_000, RULE), b"")
+    leaving.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await leaving
+    assert len(await in_pieces(listener, 6400)) == 2
