@@ -31,7 +31,7 @@ PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0 protobuf==5.29.6 buf-bi
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up load test test-vllm test-browser test-clients check chart format proto proto-check clean distclean \
+.PHONY: help setup demo up load test test-vllm test-browser test-clients check chart reference format proto proto-check clean distclean \
 	bench-engines bench-transport bench-prompts bench-vllm
 
 help: ## list the targets
@@ -136,6 +136,13 @@ bench-prompts: setup ## measure a long prompt's rows between two stages, and oth
 
 chart: setup ## write what the chart has from the pipelines' declarations and the deployment schema
 	$(BIN)/python -m tools.chart
+
+reference: setup $(PROTO_INSTALLED) ## make reference pages of the SDK and of the protos in OUT/reference (out/reference)
+	mkdir -p "$(OUT)/reference"
+	$(PROTO_VENV)/bin/python -m grpc_tools.protoc -Iproto --include_source_info \
+		--descriptor_set_out="$(OUT)/reference/protos.bin" proto/antiphon/v1/*.proto
+	$(BIN)/python -m tools.reference "$(OUT)/reference/protos.bin" "$(OUT)/reference"
+	rm "$(OUT)/reference/protos.bin"
 
 format: setup ## format the code and fix what lint can fix
 	$(BIN)/ruff check --fix-only --quiet .

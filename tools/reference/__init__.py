@@ -1,0 +1,1 @@
+"""Reference pages: of the SDK, and of the protos with their comments."""
