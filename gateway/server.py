@@ -71,7 +71,7 @@ class Gateway:
         self._conversations = Conversations(self.calls, config)
         access_log = AccessLog(self.metrics)
         keyring = Keyring(config, self.metrics.not_admitted)
-        converse = ConverseDoor(self._conversations, config, access_log)
+        converse = ConverseDoor(self._conversations, config, access_log, self.metrics)
         self._servicer = SpeechServicer(self.calls, access_log, config, keyring, converse.serve)
         self._grpc = grpc.aio.server(options=_server_options(config))
         self._health = health.aio.HealthServicer()

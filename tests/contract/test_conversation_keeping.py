@@ -9,9 +9,12 @@ from collections.abc import AsyncIterator
 import numpy as np
 import pytest
 import pytest_asyncio
+from converse_client import until, until_failed
 from fake_stages import USUAL, twice
 from gateway_door import Door, open_door
 from realtime_client import Realtime, realtime
+
+import antiphon
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -120,3 +123,27 @@ async def test_conversations_are_counted(door: Door) -> None:
         await client.send("conversation.item.create", item={"type": "message", "role": "bell"})
         await client.until("error")
         assert (np.array(await counted()) - before).tolist() == [1, 2, 1, 1]
+
+
+async def test_conversations_over_grpc_are_counted(
+    door: Door, client: antiphon.AsyncClient
+) -> None:
+    names = (
+        'turns_total{api="grpc"}',
+        'responses_total{api="grpc",status="completed"}',
+        'conversation_refusals_total{api="grpc",code="not_found"}',
+        'turn_ttfa_seconds_count{api="grpc"}',
+    )
+
+    async def counted() -> list[float]:
+        return [await door.metric(f"antiphon_gateway_{name}") for name in names]
+
+    before = np.array(await counted())
+    async with client.converse() as call:
+        await call.send_audio(bytes(SECOND_BYTES))
+        await call.commit_audio()
+        await call.respond()
+        await until(call, antiphon.ResponseDone)
+        await call.delete("nothing", reference="wrong")
+        assert (await until_failed(call)).reference == "wrong"
+        assert (np.array(await counted()) - before).tolist() == [1, 1, 1, 1]

@@ -33,6 +33,7 @@ from gateway.conversations.conversations import Conversations
 from gateway.conversations.events import ConversationEvent, ResponseCreated, ResponseEnded
 from gateway.conversations.settings import ConversationSettings
 from gateway.doors.access_log import AccessLog
+from gateway.doors.conversation_metrics import ConversationMetrics
 from gateway.doors.converse.items import checked_name
 from gateway.doors.converse.reading import read_command
 from gateway.doors.converse.settings import with_settings
@@ -40,6 +41,7 @@ from gateway.doors.converse.writing import write_event
 from gateway.doors.ending import request
 from gateway.doors.sending import ClientStalled, send_in_time
 from gateway.keys.key_use import KeyUse
+from gateway.metrics import Metrics
 
 log = logging.getLogger("gateway.converse")
 
@@ -53,11 +55,16 @@ class ConverseDoor:
     """Serves conversations."""
 
     def __init__(
-        self, conversations: Conversations, config: GatewayConfig, access_log: AccessLog
+        self,
+        conversations: Conversations,
+        config: GatewayConfig,
+        access_log: AccessLog,
+        metrics: Metrics,
     ) -> None:
         self._conversations = conversations
         self._config = config
         self._access_log = access_log
+        self._metrics = metrics
 
     async def serve(self, context: Context, key: KeyUse) -> None:
         """One call, for the key. Its error, if it has one, is the call's status."""
@@ -69,7 +76,13 @@ class ConverseDoor:
                 settings = with_settings(manual, first.open.settings)
                 del first
                 await _Served(
-                    self._conversations, self._config, self._access_log, context, key, settings
+                    self._conversations,
+                    self._config,
+                    self._access_log,
+                    ConversationMetrics(self._metrics, "grpc"),
+                    context,
+                    key,
+                    settings,
                 ).run()
         except Cancelled:
             return
@@ -98,12 +111,14 @@ class _Served:
         conversations: Conversations,
         config: GatewayConfig,
         access_log: AccessLog,
+        watch: ConversationMetrics,
         context: Context,
         key: KeyUse,
         settings: ConversationSettings,
     ) -> None:
         self._context = context
         self._config = config
+        self._watch = watch
         self._limit = asyncio.timeout(config.max_conversation_s)
         self._stalled: ClientStalled | None = None
         # Responses that were told as created and not as ended.
@@ -161,6 +176,7 @@ class _Served:
 
     async def _send(self, events: Sequence[ConversationEvent]) -> None:
         for event in events:
+            self._watch.note(event)
             if isinstance(event, ResponseCreated):
                 self._responses += 1
                 self._quiet.clear()
