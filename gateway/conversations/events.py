@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 from antiphon.chunk import Tensor
+from antiphon.conversation import ToolCall
 from antiphon.errors import AntiphonError
 from gateway.calls.events import SegmentUsage
 from gateway.conversations.items import ConversationItem
@@ -178,6 +179,16 @@ class ResponseAudio:
 
 
 @dataclass(frozen=True, slots=True)
+class ResponseCall:
+    """The whole call of an item that is one."""
+
+    response_id: str
+    index: int
+    item_id: str
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
 class ResponseItemEnded:
     """Nothing more of the item follows; it may be incomplete."""
 
@@ -226,6 +237,7 @@ ResponseEvent = (
     | ResponseItemBegun
     | ResponseText
     | ResponseAudio
+    | ResponseCall
     | ResponseItemEnded
     | ResponseEnded
 )

@@ -7,13 +7,15 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from antiphon.conversation import ConversationMessage, Part, TextPart
+from msgspec import structs
+
+from antiphon.conversation import ConversationMessage, Part, TextPart, ToolCall
 from antiphon.errors import InvalidArgument, NotFound, ResourceExhausted
 from gateway.media.attachments import Attachments
 from gateway.media.audio_in import Recording
 from gateway.media.audio_out import SAMPLE_BYTES, wav_file
 
-Role = Literal["system", "user", "assistant"]
+Role = Literal["system", "user", "assistant", "tool"]
 
 FIRST = "root"
 """The name of the place before all items."""
@@ -76,7 +78,22 @@ def new_id(kind: str) -> str:
     return f"{kind}_{uuid.uuid4().hex}"
 
 
-Content = WrittenContent | RecordedContent | SpokenContent
+@dataclass(frozen=True, slots=True)
+class CallContent:
+    """A function that the model calls; the one content of its item."""
+
+    call: ToolCall
+
+
+@dataclass(frozen=True, slots=True)
+class CallOutput:
+    """What came of a call; the one content of its item."""
+
+    call_id: str
+    output: str
+
+
+Content = WrittenContent | RecordedContent | SpokenContent | CallContent | CallOutput
 
 
 @dataclass(frozen=True, slots=True)
@@ -100,6 +117,10 @@ class ConversationItem:
                     size += len(pcm16) + len((text or "").encode(errors="surrogatepass"))
                 case SpokenContent(transcript):
                     size += len(transcript.encode(errors="surrogatepass"))
+                case CallContent(call):
+                    size += len(call.id) + len(call.name) + len(call.arguments.encode())
+                case CallOutput(call_id, output):
+                    size += len(call_id) + len(output.encode(errors="surrogatepass"))
         return size
 
 
@@ -197,11 +218,28 @@ class ItemList:
 def messages_of(
     items: Iterable[ConversationItem], instructions: str = ""
 ) -> tuple[tuple[ConversationMessage, ...], Attachments]:
-    """The items as messages for the model, instructions first, and their recordings."""
+    """The items as messages for the model, instructions first, and their recordings.
+
+    A call belongs to the message of the assistant that it follows.
+    """
     attachments = Attachments()
-    first = (TextPart(instructions),) if instructions else ()
-    parts = [("system", first), *((each.role, tuple(_parts(each, attachments))) for each in items)]
-    return tuple(ConversationMessage(role, each) for role, each in parts if each), attachments
+    messages: list[ConversationMessage] = []
+    if instructions:
+        messages.append(ConversationMessage("system", (TextPart(instructions),)))
+    for item in items:
+        match item.contents:
+            case (CallContent(call),):
+                if not messages or messages[-1].role != "assistant":
+                    messages.append(ConversationMessage("assistant", ()))
+                calls = (*messages[-1].tool_calls, call)
+                messages[-1] = structs.replace(messages[-1], tool_calls=calls)
+            case (CallOutput(call_id, output),):
+                parts = (TextPart(output),) if output else ()
+                messages.append(ConversationMessage("tool", parts, (), call_id))
+            case _:
+                if said := tuple(_parts(item, attachments)):
+                    messages.append(ConversationMessage(item.role, said))
+    return tuple(messages), attachments
 
 
 def _parts(item: ConversationItem, attachments: Attachments) -> Iterator[Part]:

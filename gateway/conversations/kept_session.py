@@ -16,7 +16,8 @@ class ConversationSession:
     """Asks for one segment after the other. `close` it at the end.
 
     The stages keep the session parked between turns: it takes no slot then. A session that has
-    failed, or whose stages are not those of the outputs now wanted, is left for a new one.
+    failed, or whose stages are not those of the outputs now wanted, is left for a new one; so is
+    one in which no function can be called, when some may be.
     """
 
     def __init__(self, calls: Calls) -> None:
@@ -24,6 +25,7 @@ class ConversationSession:
         self._left = AsyncExitStack()
         self._session: Session | None = None
         self._outputs: frozenset[str] = frozenset()
+        self._calling = False
 
     @asynccontextmanager
     async def turn(
@@ -52,14 +54,16 @@ class ConversationSession:
 
     async def _ask(self, order: Order, on_freed: Callable[[str], None]) -> CallSegment:
         if self._session is not None and not (
-            self._session.parked and self._outputs == order.outputs
+            self._session.parked
+            and self._outputs == order.outputs
+            and (self._calling or not order.tools)
         ):
             await self.close()
         if self._session is None:
             self._session = await self._left.enter_async_context(
-                self._calls.session(order.outputs, order.model)
+                self._calls.session(order.outputs, order.model, calling=bool(order.tools))
             )
-            self._outputs = order.outputs
+            self._outputs, self._calling = order.outputs, bool(order.tools)
         asking = self._session.ask(order, last=False, on_freed=on_freed)
         del order
         return await asking

@@ -16,7 +16,7 @@ from typing import Protocol
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Cancelled, InvalidArgument, ResourceExhausted
 from gateway.calls.calls import Calls
-from gateway.calls.events import Event, SegmentFinished
+from gateway.calls.events import Event, SegmentFinished, ToolCallsProduced
 from gateway.calls.order import Order
 from gateway.calls.place import GivenUp
 from gateway.calls.segment import CallSegment
@@ -194,8 +194,8 @@ class Responses:
     ) -> None:
         """Tell what a segment makes until it is over."""
         running.answered_by(segment)
-        before = self._items.insert(running.item) if running.in_conversation else None
-        await self._telling.tell(running.begun(before))
+        if not running.may_call:
+            await self._telling.tell(self._begin(running))
         async for event in segment:
             entry.note(event)
             if isinstance(event, SegmentFinished):
@@ -209,8 +209,28 @@ class Responses:
     async def _tell_deltas(self, running: RunningResponse, event: Event) -> None:
         """Tell what has been made unless the response was cancelled meanwhile."""
         await self._telling.tell_if(
-            lambda: running.cancelled is None, lambda: running.deltas(event)
+            lambda: running.cancelled is None, lambda: self._deltas(running, event)
         )
+
+    def _deltas(self, running: RunningResponse, event: Event) -> list[ConversationEvent]:
+        """What an event of the segment amounts to."""
+        told: list[ConversationEvent] = []
+        if running.begins_with(event):
+            told.append(self._begin(running))
+        told += running.deltas(event)
+        if isinstance(event, ToolCallsProduced):
+            for call in event.calls:
+                item = running.add_call(call)
+                told += running.called(item, call, self._insert(running, item))
+        return told
+
+    def _begin(self, running: RunningResponse) -> ConversationEvent:
+        """Let the message of a response begin."""
+        return running.begun(self._insert(running, running.item))
+
+    def _insert(self, running: RunningResponse, item: ConversationItem) -> str | None:
+        """Put an item of a response into the conversation; the id of the one before it."""
+        return self._items.insert(item) if running.in_conversation else None
 
     def _keep(self, running: RunningResponse) -> None:
         """Let the conversation have what has been said."""
@@ -237,8 +257,11 @@ def _order_of(items: Iterable[ConversationItem], settings: ConversationSettings)
             "response: the conversation is empty; create an item or commit audio first",
             field="response",
         )
+    tools, tool_choice = settings.offered
     return Order(
         recordings_alone=True,
+        tools=tools,
+        tool_choice=tool_choice,
         model=settings.model,
         messages=messages,
         attachments=attachments,

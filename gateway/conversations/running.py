@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Mapping, Sequence
 
+from antiphon.conversation import ToolCall
 from antiphon.errors import AntiphonError
 from antiphon.segment import FinishReason
 from gateway.calls.events import (
@@ -22,6 +23,7 @@ from gateway.conversations.events import (
     EndReason,
     Response,
     ResponseAudio,
+    ResponseCall,
     ResponseCreated,
     ResponseEnded,
     ResponseItemBegun,
@@ -30,10 +32,12 @@ from gateway.conversations.events import (
     ResponseText,
 )
 from gateway.conversations.items import (
+    CallContent,
     ConversationItem,
     SpokenContent,
     WrittenContent,
     item_as_heard,
+    new_id,
 )
 from gateway.conversations.settings import ConversationSettings
 
@@ -65,7 +69,9 @@ class RunningResponse:
         self._sample_rate_hz = 0
         self._samples = 0
         self._first_audio: float | None = None
-        self._created = self._begun = False
+        self._created = False
+        self._index: int | None = None
+        self._calls: list[ConversationItem] = []
         self._complete = False
 
     # -- what happens to it ------------------------------------------------------------
@@ -122,9 +128,9 @@ class RunningResponse:
         return ResponseCreated(self._response())
 
     def begun(self, previous_item_id: str | None) -> ResponseItemBegun:
-        """Its item is there."""
-        self._begun = True
-        return ResponseItemBegun(self._response(), 0, self.item, previous_item_id)
+        """Its message is there."""
+        self._index = len(self._calls)
+        return ResponseItemBegun(self._response(), self._index, self.item, previous_item_id)
 
     def deltas(self, event: Event) -> Sequence[ConversationEvent]:
         """What an event of the segment amounts to; its end is the method `finished`."""
@@ -133,13 +139,46 @@ class RunningResponse:
                 self._sample_rate_hz = event.sample_rate_hz
             case TextProduced(text) if text:
                 self._text.append(text)
-                return [ResponseText(self.id, 0, self.item_id, text, self.settings.spoken)]
+                spoken = self.settings.spoken
+                return [ResponseText(self.id, self._index or 0, self.item_id, text, spoken)]
             case AudioProduced(samples) if len(samples):
                 if self._first_audio is None:
                     self._first_audio = asyncio.get_running_loop().time()
                 self._samples += len(samples)
-                return [ResponseAudio(self.id, 0, self.item_id, samples)]
+                return [ResponseAudio(self.id, self._index or 0, self.item_id, samples)]
         return []
+
+    @property
+    def may_call(self) -> bool:
+        """Whether it may call functions: then it has a message only if it says something."""
+        return bool(self.settings.offered[0])
+
+    def begins_with(self, event: Event) -> bool:
+        """Whether the event is the first of the message."""
+        match event:
+            case TextProduced(text) if text:
+                return self._index is None
+            case AudioProduced(samples) if len(samples):
+                return self._index is None
+        return False
+
+    def add_call(self, call: ToolCall) -> ConversationItem:
+        """The item of a call."""
+        item = ConversationItem(new_id("item"), "assistant", (CallContent(call),))
+        self._calls.append(item)
+        return item
+
+    def called(
+        self, item: ConversationItem, call: ToolCall, previous_item_id: str | None
+    ) -> Sequence[ConversationEvent]:
+        """All that is told of the latest call, which is whole."""
+        index = len(self._calls) - (self._index is None)
+        response = self._response()
+        return [
+            ResponseItemBegun(response, index, item, previous_item_id),
+            ResponseCall(self.id, index, item.id, call),
+            ResponseItemEnded(response, index, item),
+        ]
 
     def finished(self, end: SegmentFinished) -> list[ConversationEvent]:
         """The end, or what a cancellation leaves."""
@@ -160,9 +199,18 @@ class RunningResponse:
         return self._ended(self._response(ResponseStatus.CANCELLED, reason=self.cancelled))
 
     def _ended(self, response: Response) -> list[ConversationEvent]:
-        first = [] if self._created else [self.created()]
-        items = [ResponseItemEnded(response, at, item) for at, item in enumerate(response.items)]
-        return [*first, *items, ResponseEnded(response)]
+        first: list[ConversationEvent] = [] if self._created else [self.created()]
+        if self._index is not None:
+            first.append(ResponseItemEnded(response, self._index, self.item))
+        return [*first, ResponseEnded(response)]
+
+    @property
+    def _items(self) -> tuple[ConversationItem, ...]:
+        """The message and the calls, in their order."""
+        items = list(self._calls)
+        if self._index is not None:
+            items.insert(self._index, self.item)
+        return tuple(items)
 
     def _response(
         self,
@@ -181,6 +229,6 @@ class RunningResponse:
             status,
             reason,
             error,
-            (self.item,) if over and self._begun else (),
+            self._items if over else (),
             usage,
         )

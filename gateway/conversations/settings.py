@@ -6,7 +6,9 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from antiphon.conversation import ToolChoice
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
+from gateway.calls.tools import choose_tools
 from gateway.media.live_audio import PCM16, LiveFormat
 from gateway.outputs import AUDIO, TEXT
 from gateway.voice_activity.endpointing import EndpointRule
@@ -52,6 +54,9 @@ class TurnDetection:
         return EndpointRule(self.threshold, self.silence_s)
 
 
+FUNCTION = "function:"
+
+
 @dataclass(frozen=True, slots=True)
 class TranscriptWish:
     """That what the user says is written down, in which language, and what else is known of it."""
@@ -68,7 +73,8 @@ class ConversationSettings:
     `turns` the client ends them. The formats are those in which the client sends and gets audio;
     the door translates. A model that `hears` writes down what the user says if there is a wish for
     a `transcript`. `sampling` is by stage, as in an order; `max_output_tokens` goes before what it
-    says of the stage that reads the messages.
+    says of the stage that reads the messages. `tools` are those of `Conversation`; `tool_choice` is
+    "none", "auto", "required", or `FUNCTION` and the name of one.
     """
 
     model: str
@@ -84,6 +90,9 @@ class ConversationSettings:
     hears: bool = True
     transcript: TranscriptWish | None = None
     sampling: Mapping[str, SamplingRequest] = field(default_factory=dict)
+    tools: tuple[str, ...] = ()
+    tool_choice: str = "auto"
+    parallel_calls: bool = True
 
     @property
     def outputs(self) -> frozenset[str]:
@@ -97,6 +106,15 @@ class ConversationSettings:
         if self.max_output_tokens is not None:
             reading = replace(reading, max_tokens=self.max_output_tokens)
         return {**self.sampling, INPUT_STAGE: reading}
+
+    @property
+    def offered(self) -> tuple[tuple[str, ...], ToolChoice]:
+        """The functions that a response may call, and how. Raises `InvalidArgument`."""
+        choice, parallel = self.tool_choice, self.parallel_calls
+        if choice.startswith(FUNCTION):
+            name = choice.removeprefix(FUNCTION)
+            return choose_tools(self.tools, "function", name, parallel=parallel)
+        return choose_tools(self.tools, choice, "", parallel=parallel)
 
     def with_voice(self, name: str) -> ConversationSettings:
         """With that voice. Where there is none of that name the one that holds stays: clients ask

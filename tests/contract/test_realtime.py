@@ -264,7 +264,7 @@ async def test_response_out_of_band_leaves_no_trace(door: Door) -> None:
             "session.output_modalities",
         ),
         (
-            {"type": "conversation.item.create", "item": {"type": "function_call"}},
+            {"type": "conversation.item.create", "item": {"type": "mcp_call"}},
             "not_implemented",
             "item.type",
         ),

@@ -81,7 +81,7 @@ class Transcript:
             words += f" {self._named(response['id'])} {response['status']}"
             words += f" {(response['status_details'] or {}).get('reason') or ''}".rstrip()
         if item is not None:
-            words += f" {item['role']} {item['status']}"
+            words += f" {item.get('role', item['type'])} {item['status']}"
         if kind == "error":
             words += f" {event['error']['code']}"
         self.lines.append(f"< {kind}{words}")

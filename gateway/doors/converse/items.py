@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from antiphon.errors import InvalidArgument
+from antiphon.errors import Internal, InvalidArgument
 from antiphon.v1 import converse_pb2
 from gateway.conversations.items import (
+    CallContent,
+    CallOutput,
     Content,
     ConversationItem,
     RecordedContent,
@@ -108,3 +110,5 @@ def _write_content(content: Content, *, samples: bool) -> converse_pb2.ItemConte
                 transcript=transcript,
             )
             return converse_pb2.ItemContent(recorded=recorded)
+        case CallContent() | CallOutput():
+            raise Internal("functions are not offered at this door")

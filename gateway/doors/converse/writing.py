@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import assert_never
 
+from antiphon.errors import Internal
 from antiphon.v1 import converse_pb2
 from antiphon.wire.convert import error_to_proto
 from gateway.conversations import events as told
@@ -95,6 +96,8 @@ def write_event(
             audio = message.response_audio
             audio.response_id, audio.index, audio.item_id = response_id, index, item_id
             audio.pcm16 = to_pcm16(samples)
+        case told.ResponseCall():
+            raise Internal("functions are not offered at this door")
         case told.ResponseItemEnded(response, index, item):
             ended = message.response_item_ended
             ended.response_id, ended.index = response.id, index

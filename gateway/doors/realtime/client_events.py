@@ -64,6 +64,13 @@ class AudioSettings(msgspec.Struct, frozen=True):
     output: OutputSettings | None = None
 
 
+class ToolNamed(msgspec.Struct, frozen=True):
+    """The function that must be called."""
+
+    type: str
+    name: str = ""
+
+
 class SessionSettings(msgspec.Struct, frozen=True):
     """`session` of `session.update`: what is absent stays as it was."""
 
@@ -72,6 +79,9 @@ class SessionSettings(msgspec.Struct, frozen=True):
     output_modalities: tuple[str, ...] | None = None
     max_output_tokens: int | str | None = None
     audio: AudioSettings | None = None
+    tools: tuple[dict[str, Any], ...] | None = None
+    tool_choice: str | ToolNamed | None = None
+    parallel_tool_calls: bool | None = None
 
 
 class ContentPart(msgspec.Struct, frozen=True):
@@ -90,6 +100,10 @@ class ItemGiven(msgspec.Struct, frozen=True):
     id: str | None = None
     role: str | None = None
     content: tuple[ContentPart, ...] = ()
+    call_id: str | None = None
+    name: str | None = None
+    arguments: str | None = None
+    output: str | None = None
 
 
 class ResponseSettings(msgspec.Struct, frozen=True):
@@ -101,6 +115,9 @@ class ResponseSettings(msgspec.Struct, frozen=True):
     output_modalities: tuple[str, ...] | None = None
     max_output_tokens: int | str | None = None
     audio: AudioSettings | None = None
+    tools: tuple[dict[str, Any], ...] | None = None
+    tool_choice: str | ToolNamed | None = None
+    parallel_tool_calls: bool | None = None
     metadata: dict[str, str] | None = None
 
 

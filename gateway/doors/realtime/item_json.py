@@ -7,8 +7,12 @@ from typing import Any
 
 import pybase64
 
-from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.conversation import FUNCTION_NAME, ToolCall
+from antiphon.errors import Internal, InvalidArgument, NotImplementedYet
+from gateway.calls.tools import read_arguments
 from gateway.conversations.items import (
+    CallContent,
+    CallOutput,
     Content,
     ConversationItem,
     RecordedContent,
@@ -33,18 +37,19 @@ def read_item(given: ItemGiven, sent: LiveFormat) -> ConversationItem:
 
     Raises `InvalidArgument` and `NotImplementedYet` with the field.
     """
+    if given.type in ("function_call", "function_call_output"):
+        return _read_call(given)
     if given.type != "message":
         raise NotImplementedYet(
-            f"item.type: {given.type!r} is not supported yet; give a 'message'", field="item.type"
+            f"item.type: {given.type!r} is not supported yet; give a 'message', a "
+            "'function_call' or a 'function_call_output'",
+            field="item.type",
         )
     if given.role not in _ROLES:
         raise InvalidArgument(
             f"item.role: {given.role!r} is none; there are {', '.join(_ROLES)}", field="item.role"
         )
-    if given.id is not None and not 1 <= len(given.id) <= MOST_ID_CHARS:
-        raise InvalidArgument(
-            f"item.id: must have 1 to {MOST_ID_CHARS} characters", field="item.id"
-        )
+    _check_id(given)
     if len(given.content) > MOST_CONTENTS:
         raise InvalidArgument(
             f"item.content: has {len(given.content)} parts; the most is {MOST_CONTENTS}",
@@ -58,6 +63,32 @@ def read_item(given: ItemGiven, sent: LiveFormat) -> ConversationItem:
     if not contents:
         raise InvalidArgument("item.content: is empty", field="item.content")
     return ConversationItem(given.id or "", role, contents)
+
+
+def _check_id(given: ItemGiven) -> None:
+    if given.id is not None and not 1 <= len(given.id) <= MOST_ID_CHARS:
+        raise InvalidArgument(
+            f"item.id: must have 1 to {MOST_ID_CHARS} characters", field="item.id"
+        )
+
+
+def _read_call(given: ItemGiven) -> ConversationItem:
+    """A call that an earlier answer made, or what came of one."""
+    _check_id(given)
+    if given.call_id is None or not 1 <= len(given.call_id) <= MOST_ID_CHARS:
+        raise InvalidArgument(
+            f"item.call_id: must have 1 to {MOST_ID_CHARS} characters", field="item.call_id"
+        )
+    if given.type == "function_call_output":
+        output = CallOutput(given.call_id, given.output or "")
+        return ConversationItem(given.id or "", "tool", (output,))
+    if FUNCTION_NAME.fullmatch(given.name or "") is None:
+        raise InvalidArgument(
+            "item.name: must be 1 to 64 letters, digits, _ or -", field="item.name"
+        )
+    arguments = read_arguments(given.arguments or "", "item.arguments")
+    call = ToolCall(given.call_id, given.name or "", arguments)
+    return ConversationItem(given.id or "", "assistant", (CallContent(call),))
 
 
 def _content(part: ContentPart, role: Role, sent: LiveFormat, field: str) -> Content:
@@ -96,11 +127,19 @@ def item_json(
     item: ConversationItem, *, status: str = "", audio: LiveFormat | None = None
 ) -> dict[str, Any]:
     """An item as events tell it; its recordings only if their format is given, in `audio`."""
-    return {
+    head = {
         "id": item.id,
         "object": "realtime.item",
-        "type": "message",
         "status": status or ("completed" if item.complete else "incomplete"),
+    }
+    match item.contents:
+        case (CallContent(call),):
+            named = {"call_id": call.id, "name": call.name, "arguments": call.arguments}
+            return head | {"type": "function_call"} | named
+        case (CallOutput(call_id, output),):
+            return head | {"type": "function_call_output", "call_id": call_id, "output": output}
+    return head | {
+        "type": "message",
         "role": item.role,
         "content": [_content_json(each, item.role, audio=audio) for each in item.contents],
     }
@@ -120,6 +159,8 @@ def _content_json(content: Content, role: Role, *, audio: LiveFormat | None) -> 
             return {"type": "output_text" if role == "assistant" else "input_text", "text": text}
         case SpokenContent(transcript):
             return {"type": "output_audio", "transcript": transcript}
+        case CallContent() | CallOutput():
+            raise Internal("a call is an item, and no part of one")
         case RecordedContent(pcm16, rate_hz, transcript):
             told: dict[str, Any] = {"type": "input_audio", "transcript": transcript}
             if audio is None:

@@ -8,6 +8,7 @@ from typing import Any, assert_never
 
 from gateway.conversations import events as told
 from gateway.conversations.events import ConversationEvent
+from gateway.conversations.items import CallContent, SpokenContent
 from gateway.conversations.settings import ConversationSettings
 from gateway.doors.realtime.errors import error_json
 from gateway.doors.realtime.item_json import item_json, part_json
@@ -87,6 +88,7 @@ class ServerEvents:
                 | told.ResponseItemBegun()
                 | told.ResponseText()
                 | told.ResponseAudio()
+                | told.ResponseCall()
                 | told.ResponseItemEnded()
                 | told.ResponseEnded()
             ):
@@ -99,7 +101,7 @@ class ServerEvents:
             case told.ResponseCreated(response):
                 return [{"type": "response.created", "response": self._response(response)}]
             case told.ResponseItemBegun(response, item=item):
-                if response.settings.spoken:
+                if isinstance(item.contents[0], SpokenContent):
                     holds = response.settings
                     made = LiveEncoder(holds.output_format, holds.output_rate_hz)
                     self._encoders[item.id] = made
@@ -109,6 +111,8 @@ class ServerEvents:
                 return [{"type": f"response.{kind}.delta", **_at_part(event), "delta": text}]
             case told.ResponseAudio(samples=samples):
                 return _audio(_at_part(event), self._encoders[event.item_id].add(samples))
+            case told.ResponseCall():
+                return _called(event)
             case told.ResponseItemEnded(response, index, item):
                 encoder = self._encoders.pop(item.id, None)
                 if encoder is None or response.status not in _WHOLE:
@@ -140,12 +144,16 @@ def _audio(at_part: Json, data: bytes) -> list[Json]:
 
 def _begun(event: told.ResponseItemBegun) -> list[Json]:
     """The item is there, and its one part."""
-    empty = item_json(event.item, status="in_progress") | {"content": []}
+    calls = isinstance(event.item.contents[0], CallContent)
+    nothing: Json = {"arguments": ""} if calls else {"content": []}
+    empty = item_json(event.item, status="in_progress") | nothing
     at_output = {"response_id": event.response.id, "output_index": event.index}
     events: list[Json] = [{"type": "response.output_item.added", **at_output, "item": empty}]
     if event.response.in_conversation:
         before = {"previous_item_id": event.previous_item_id}
         events.append({"type": "conversation.item.added", **before, "item": empty})
+    if calls:
+        return events
     at_part = {**at_output, "item_id": event.item.id, "content_index": 0}
     part = part_json(event.item)
     return [*events, {"type": "response.content_part.added", **at_part, "part": part}]
@@ -153,9 +161,21 @@ def _begun(event: told.ResponseItemBegun) -> list[Json]:
 
 def _ended(event: told.ResponseItemEnded) -> list[Json]:
     """The ends of the part and of the item."""
-    item, part = event.item, part_json(event.item)
+    item = event.item
     at_output = {"response_id": event.response.id, "output_index": event.index}
-    at_part = {**at_output, "item_id": item.id, "content_index": 0}
+    events = [] if isinstance(item.contents[0], CallContent) else _part_ended(event)
+    whole = item_json(item)
+    events.append({"type": "response.output_item.done", **at_output, "item": whole})
+    if event.response.in_conversation:
+        events.append({"type": "conversation.item.done", "item": whole})
+    return events
+
+
+def _part_ended(event: told.ResponseItemEnded) -> list[Json]:
+    """The ends of the part of a message."""
+    part = part_json(event.item)
+    at_output = {"response_id": event.response.id, "output_index": event.index}
+    at_part = {**at_output, "item_id": event.item.id, "content_index": 0}
     events: list[Json] = []
     if part["type"] == "audio":
         done = "response.output_audio_transcript.done"
@@ -164,11 +184,26 @@ def _ended(event: told.ResponseItemEnded) -> list[Json]:
     else:
         events.append({"type": "response.output_text.done", **at_part, "text": part["text"]})
     events.append({"type": "response.content_part.done", **at_part, "part": part})
-    whole = item_json(item)
-    events.append({"type": "response.output_item.done", **at_output, "item": whole})
-    if event.response.in_conversation:
-        events.append({"type": "conversation.item.done", "item": whole})
     return events
+
+
+def _called(event: told.ResponseCall) -> list[Json]:
+    """The arguments of a call, which come whole."""
+    call, at = (
+        event.call,
+        {
+            "response_id": event.response_id,
+            "output_index": event.index,
+            "item_id": event.item_id,
+            "call_id": event.call.id,
+        },
+    )
+    kind = "response.function_call_arguments"
+    done = {"name": call.name, "arguments": call.arguments}
+    return [
+        {"type": f"{kind}.delta", **at, "delta": call.arguments},
+        {"type": f"{kind}.done", **at, **done},
+    ]
 
 
 def _at_part(event: told.ResponseText | told.ResponseAudio) -> Json:

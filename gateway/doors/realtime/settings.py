@@ -19,6 +19,7 @@ from gateway.doors.realtime.client_events import (
     SessionSettings,
     TranscriptionSettings,
 )
+from gateway.doors.realtime.tool_settings import tools_json, with_tools
 from gateway.doors.realtime.turn_settings import read_turns, turns_json
 from gateway.media.live_audio import LIVE_FORMATS, LiveFormat
 
@@ -35,6 +36,7 @@ def updated(holds: ConversationSettings, asked: SessionSettings) -> Conversation
         changed = _with_audio(changed, asked.audio, "session")
         if asked.audio.input is not None and asked.audio.input.turn_detection is not UNSET:
             changed = replace(changed, turns=read_turns(asked.audio.input.turn_detection))
+    changed = with_tools(changed, asked, "session")
     if asked.instructions is not UNSET:
         changed = replace(changed, instructions=asked.instructions or "")
     return changed
@@ -45,6 +47,7 @@ def for_response(holds: ConversationSettings, asked: ResponseSettings) -> Conver
     changed = _with(holds, asked.output_modalities, asked.max_output_tokens, "response")
     if asked.audio is not None:
         changed = _with_audio(changed, asked.audio, "response")
+    changed = with_tools(changed, asked, "response")
     if asked.instructions is not None:
         changed = replace(changed, instructions=asked.instructions)
     return changed
@@ -72,8 +75,7 @@ def session_json(holds: ConversationSettings, session_id: str) -> dict[str, Any]
                 "speed": 1.0,
             },
         },
-        "tools": [],
-        "tool_choice": "auto",
+        **tools_json(holds),
         "max_output_tokens": max_tokens_json(holds),
         "tracing": None,
     }
