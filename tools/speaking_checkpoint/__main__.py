@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import asyncio
+import math
 import sys
 from collections.abc import Sequence
 from dataclasses import fields
@@ -15,6 +16,7 @@ REPEATED_SENTENCES = 100
 # Draws the sentences to repeat; training draws from other strings.
 JUDGES_SEED = 4321
 IN_CHUNKS = 6
+STEPS = ("code2wav", "talker", "thinker", "tower", "lessons")
 PICTURED = (0, 10, 21, 40)
 
 
@@ -37,9 +39,9 @@ def _build(options: argparse.Namespace) -> int:
     torch.set_num_threads(options.threads)
     given = {f.name: getattr(options, f.name) for f in fields(Recipe)}
     recipe = Recipe(**{name: value for name, value in given.items() if value is not None})
-    workshop = Workshop(options.work or default_work_directory(), recipe)
+    workshop = Workshop(options.work or default_work_directory(), recipe, options.keep)
     if options.only:
-        workshop.train(options.only)
+        workshop.train(options.only, 60 * (options.minutes or math.inf))
         return 0
     size = workshop.adopt(options.directory) if options.now else workshop.finish(options.directory)
     print(f"{options.directory}: {size / 1e6:.1f} MB")
@@ -47,7 +49,7 @@ def _build(options: argparse.Namespace) -> int:
 
 
 async def _judge(options: argparse.Namespace) -> int:
-    from tools.speaking_checkpoint import judge
+    from tools.speaking_checkpoint import hearing, judge
     from tools.speaking_checkpoint.asking import Services
     from tools.speaking_checkpoint.card import record_figures
     from tools.speaking_checkpoint.codes import VOICES
@@ -69,11 +71,23 @@ async def _judge(options: argparse.Namespace) -> int:
         wrong += [answer for answer in answers if not answer.right]
         pictured += [(f"repeated-{at}", answers[at]) for at in range(2)]
         asked = [*requests[:IN_CHUNKS], *repeated[:IN_CHUNKS]]
+        understood = [
+            await hearing.judge_hearing(
+                services,
+                title,
+                hearing.speak_questions(options.every, options.seed, unheard=unheard),
+            )
+            for title, unheard in (("voices of the training", False), ("other voices", True))
+        ]
+        called = await hearing.judge_functions(services, options.seed)
         seams = await judge.look_for_seams(services, options.directory, asked)
-    figures = judge.table(rows, seams)
+    figures = judge.table(rows, seams) + "\n\n" + hearing.hearing_table(understood, called)
     print(figures)
     for answer in wrong:
         print(f"wrong text: {answer.asked} -> {answer.text}")
+    for row in understood:
+        for question, text in row.misunderstood:
+            print(f"misunderstood: {question.manner.voice}: {question.asked} -> {text}")
     if options.pictures:
         drawn = [(name, answer.expected, answer.samples) for name, answer in pictured]
         draw_answers(options.pictures, drawn)
@@ -99,12 +113,21 @@ def _make_parser() -> argparse.ArgumentParser:
         "train parts side by side with --only instead)",
     )
     build.add_argument("--seed", type=int, help="of data, weights and batches (default: 0)")
-    for part in ("code2wav", "talker", "thinker"):
+    for part in STEPS:
         build.add_argument(f"--{part}", type=int, metavar="STEPS", help="training steps")
     build.add_argument(
         "--only",
-        choices=("code2wav", "talker", "thinker"),
-        help="train this part and write nothing: to train parts in processes side by side",
+        choices=STEPS,
+        help="train this and write nothing: to train parts in processes side by side",
+    )
+    build.add_argument(
+        "--minutes", type=float, help="with --only, stop after so long, to go on another time"
+    )
+    build.add_argument(
+        "--keep",
+        type=Path,
+        metavar="CHECKPOINT",
+        help="take code2wav, talker and thinker from there unless they were trained here",
     )
     build.add_argument(
         "--now", action="store_true", help="write what the parts have learned so far"

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+import io
+from collections.abc import Awaitable, Callable, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+import soundfile
 import torch
 from tqdm import tqdm  # type: ignore[import-untyped, unused-ignore]
 
@@ -21,7 +24,10 @@ from antiphon.testing.local_deployment import local_deployment
 from tools.launcher.launcher import Launcher
 from tools.speaking_checkpoint.acoustics import Floats
 from tools.speaking_checkpoint.codes import GROUPS
+from tools.speaking_checkpoint.recordings import HEARING_RATE
 from tools.speaking_checkpoint.requests import Request
+
+T = TypeVar("T")
 
 TEXT_LIMIT, SPEECH_LIMIT = 128, 1024
 AT_ONCE = 4
@@ -77,16 +83,41 @@ class Services:
 
     async def ask_all(self, requests: Sequence[Request], title: str) -> list[Spoken]:
         """All answers in order, some at a time."""
+        return await self._all([partial(self.ask, each) for each in requests], title)
+
+    async def write(
+        self, messages: Sequence[antiphon.Message], functions: Sequence[antiphon.Function] = ()
+    ) -> antiphon.Reply:
+        """A written answer, greedy."""
+        assert self._client is not None
+        return await self._client.generate(
+            messages,
+            functions=functions,
+            modalities=("text",),
+            max_tokens=TEXT_LIMIT,
+            temperature=0.0,
+            timeout_s=TIMEOUT_S,
+        ).collect()
+
+    async def hear_all(self, recordings: Sequence[Floats], title: str) -> list[str]:
+        """The texts of the answers to recordings at 16 kHz, in order; some are asked at a time."""
+
+        async def hear(samples: Floats) -> str:
+            return (await self.write([antiphon.Message.user(wav(samples))])).text
+
+        return await self._all([partial(hear, each) for each in recordings], title)
+
+    async def _all(self, asked: Sequence[Callable[[], Awaitable[T]]], title: str) -> list[T]:
         limit = asyncio.Semaphore(AT_ONCE)
-        with tqdm(total=len(requests), desc=title, unit="question") as bar:
+        with tqdm(total=len(asked), desc=title, unit="question") as bar:
 
-            async def one(request: Request) -> Spoken:
+            async def one(ask: Callable[[], Awaitable[T]]) -> T:
                 async with limit:
-                    spoken = await self.ask(request)
+                    answer = await ask()
                 bar.update()
-                return spoken
+                return answer
 
-            return list(await asyncio.gather(*(one(request) for request in requests)))
+            return list(await asyncio.gather(*(one(ask) for ask in asked)))
 
     async def __aenter__(self) -> Self:
         running = await self._stack.enter_async_context(Launcher(local_deployment(self._directory)))
@@ -101,6 +132,13 @@ class Services:
         traceback: TracebackType | None,
     ) -> None:
         await self._stack.aclose()
+
+
+def wav(samples: Floats) -> bytes:
+    """A WAV file of samples at 16 kHz."""
+    file = io.BytesIO()
+    soundfile.write(file, samples, HEARING_RATE, format="WAV", subtype="PCM_16")
+    return file.getvalue()
 
 
 def load_code2wav(directory: Path) -> Any:

@@ -1,13 +1,16 @@
 """The recipe: from espeak-ng's words to a complete checkpoint, step by step.
 
 Everything that a step makes lies in a work directory; a step that is complete is not
-repeated and one that was stopped goes on where it was. Code2wav, talker and thinker
-need only the units and the tokenizer, so they can be trained side by side.
+repeated and one that was stopped goes on where it was. Code2wav, talker, thinker and the
+audio tower need only units, recordings and the tokenizer, so they can be trained side by
+side; the lessons need the trained thinker and tower. A part that was trained before can be taken
+from a checkpoint.
 """
 
 from __future__ import annotations
 
 import json
+import math
 import shutil
 import tempfile
 from dataclasses import dataclass
@@ -22,11 +25,27 @@ from antiphon.errors import FailedPrecondition
 from antiphon.runtime.checkpoint.weights import INDEX_FILE
 from antiphon.testing.tiny_tokenizer import TinyVocabulary
 from tools.speaking_checkpoint import code2wav_training, units
-from tools.speaking_checkpoint.assemble import STORED_DTYPE, averages, write_checkpoint
-from tools.speaking_checkpoint.card import Training, write_card
+from tools.speaking_checkpoint.assemble import (
+    STORED_DTYPE,
+    averages,
+    load_part,
+    write_checkpoint,
+)
+from tools.speaking_checkpoint.card import Training, read_exact_answers, read_training, write_card
 from tools.speaking_checkpoint.circuits import leave_room, wire_copying, wire_pointer
 from tools.speaking_checkpoint.codes import VOICES
+from tools.speaking_checkpoint.functions import function_requests
+from tools.speaking_checkpoint.lessons import LessonsLoss, listen_to
 from tools.speaking_checkpoint.model import SHAPE, make_configuration, make_part
+from tools.speaking_checkpoint.recordings import (
+    ASKED,
+    REQUESTED,
+    MelRecording,
+    load_recordings,
+    make_recordings,
+    save_recordings,
+    spoken_questions,
+)
 from tools.speaking_checkpoint.rehearsal import rehearse
 from tools.speaking_checkpoint.repertoire import (
     HEARD,
@@ -38,26 +57,34 @@ from tools.speaking_checkpoint.repertoire import (
 from tools.speaking_checkpoint.requests import repeat_requests, repertoire_requests
 from tools.speaking_checkpoint.talker_training import Script, TalkerLoss
 from tools.speaking_checkpoint.thinker_training import ThinkerLoss, listen
+from tools.speaking_checkpoint.tower_training import TowerLoss, initialise
 from tools.speaking_checkpoint.training import Plan, TrainingRun
 from tools.speaking_checkpoint.vocabulary import embed, meanings, write_tokenizer
 
 SEED_FILE = "seed.txt"
 PARTS = ("code2wav", "talker", "thinker")
+# What is trained: the parts, then the thinker's audio tower, and the thinker once more.
+STEPS = (*PARTS, "tower", "lessons")
+RATES = {"tower": 1.5e-3, "lessons": 1e-3}
 HEAD_SCALE = 0.3
 UNSEEN = 100
 
 
 @dataclass(frozen=True, slots=True)
 class Recipe:
-    """Seed and steps of each part."""
+    """Seed, and how many steps are trained of each."""
 
     seed: int = 0
     code2wav: int = 1650
     talker: int = 3400
     thinker: int = 3100
+    tower: int = 5000
+    lessons: int = 1500
 
     def plan(self, part: str) -> Plan:
         """How a part is trained."""
+        if part in RATES:
+            return Plan(getattr(self, part), RATES[part])
         if part == "code2wav":
             return Plan(self.code2wav, 2e-3, betas=(0.8, 0.95), clip=3.0)
         return Plan(getattr(self, part), 2e-3)
@@ -66,11 +93,12 @@ class Recipe:
 class Workshop:
     """A work directory and what is made in it.
 
-    Raises `FailedPrecondition` if it holds what was made with another seed.
+    What is not trained there is taken from the checkpoint `kept`, if one is given. Raises
+    `FailedPrecondition` if the directory holds what was made with another seed.
     """
 
-    def __init__(self, work: Path, recipe: Recipe) -> None:
-        self._work, self._recipe = work, recipe
+    def __init__(self, work: Path, recipe: Recipe, kept: Path | None = None) -> None:
+        self._work, self._recipe, self._kept = work, recipe, kept
         work.mkdir(parents=True, exist_ok=True)
         _keep_seed(work / SEED_FILE, recipe.seed)
 
@@ -112,24 +140,42 @@ class Workshop:
         rows = self.config.thinker_config.text_config.vocab_size
         return leave_room(embed(self.vocabulary, rows, SHAPE.hidden, self._recipe.seed))
 
-    def train(self, part: str) -> None:
-        """Train a part to the recipe's last step; prints its figures."""
-        module = make_part(part, self.config, self._recipe.seed + PARTS.index(part))
-        loss = getattr(self, f"_{part}_loss")(module)
-        run = TrainingRun(module, self._recipe.plan(part), self._state(part))
-        run.train(loss, part)
+    @cached_property
+    def recordings(self) -> list[MelRecording]:
+        """What the tower learns from; made by espeak-ng if it is not there."""
+        path = self._work / "recordings.npz"
+        if not path.is_file():
+            seed = self._recipe.seed
+            made = make_recordings(spoken_questions(), ASKED, seed)
+            save_recordings([*made, *make_recordings(function_requests(), REQUESTED, seed)], path)
+        return load_recordings(path)
+
+    def train(self, step: str, seconds: float = math.inf) -> bool:
+        """Train to the recipe's last step, but no longer than `seconds`; whether it is reached.
+
+        Prints its figures.
+        """
+        module = self._untrained(step)
+        loss = getattr(self, f"_{step}_loss")(module)
+        run = TrainingRun(module, self._recipe.plan(step), self._state(step))
+        complete = run.train(loss, step, seconds)
         shown = ", ".join(f"{name} {value:.3f}" for name, value in run.figures.items())
-        print(f"{part}: {run.step} steps in {run.seconds / 60:.1f} core-minutes; {shown}")
-        if part == "talker":
+        print(f"{step}: {run.step} steps in {run.seconds / 60:.1f} core-minutes; {shown}")
+        if step == "talker" and complete:
             for title, counts in self.exact_answers.items():
                 print(f"talker: spoken exactly, {title}: {counts}")
+        return complete
 
     @cached_property
     def exact_answers(self) -> dict[str, str]:
-        """How many answers the talker speaks by itself, in bfloat16, as they should be."""
-        talker = make_part("talker", self.config, self._recipe.seed)
+        """How many answers the talker speaks by itself, in bfloat16, as they should be.
+
+        Those of a talker that is kept were counted when it was trained.
+        """
+        if self._kept is not None and not self._state("talker").is_file():
+            return read_exact_answers(self._kept)
+        talker = self._trained("talker")
         loss = self._talker_loss(talker)
-        talker.load_state_dict(averages(self._state("talker")), strict=False)
         talker.to(STORED_DTYPE).float().eval()
         requests = {
             "repertoire": [r for voice in VOICES for r in repertoire_requests(voice)],
@@ -140,37 +186,55 @@ class Workshop:
             for title, asked in requests.items()
         }
 
-    def training(self, part: str) -> Training:
-        """Steps and core-minutes of a part so far."""
-        with safe_open(self._state(part), framework="pt") as stored:
+    def training(self, step: str) -> Training:
+        """Steps and core-minutes so far."""
+        if not self._state(step).is_file() and self._kept is not None:
+            return read_training(self._kept, step)
+        with safe_open(self._state(step), framework="pt") as stored:
             progress = json.loads(stored.metadata()["progress"])
-        return Training(part, int(progress["step"]), float(progress["seconds"]) / 60)
+        return Training(step, int(progress["step"]), float(progress["seconds"]) / 60)
 
     def finish(self, directory: Path) -> int:
         """Train what is not trained and write the checkpoint; returns its bytes."""
-        for part in PARTS:
-            self.train(part)
+        for step in STEPS:
+            if self._kept is None or step not in PARTS:
+                self.train(step)
         return self.adopt(directory)
 
     def adopt(self, directory: Path) -> int:
         """Write the checkpoint from what the parts have learned so far; returns its bytes."""
+        parts = {part: self._trained(part) for part in PARTS}
+        parts["thinker"].load_state_dict(averages(self._state("lessons")), strict=False)
+        parts["thinker"].audio_tower.load_state_dict(averages(self._state("tower")), strict=False)
+        trainings, exact = [self.training(step) for step in STEPS], self.exact_answers
         _empty(directory)
-        parts = {}
-        for at, part in enumerate(PARTS):
-            module = make_part(part, self.config, self._recipe.seed + at)
-            self._prepare(part, module)
-            module.load_state_dict(averages(self._state(part)), strict=False)
-            parts[part] = module
-        code2wav_training.share_rows(parts["code2wav"])
         vocabulary = write_tokenizer(directory)
         size = write_checkpoint(directory, vocabulary, parts)
-        write_card(
-            directory,
-            self._recipe.seed,
-            [self.training(part) for part in PARTS],
-            self.exact_answers,
-        )
+        write_card(directory, self._recipe.seed, trainings, exact)
         return size
+
+    def _untrained(self, step: str) -> Any:
+        """The module that a step trains, as it is before its first step."""
+        if step == "lessons":
+            module = self._trained("thinker")
+            _freeze_all_but_text(module)
+            return module
+        module = make_part(step, self.config, self._recipe.seed + STEPS.index(step))
+        self._prepare(step, module)
+        return module
+
+    def _trained(self, part: str) -> Any:
+        """A part as it was trained here, or in the checkpoint that is kept."""
+        state = self._state(part)
+        if state.is_file() or self._kept is None:
+            module = self._untrained(part)
+            module.load_state_dict(averages(state), strict=False)
+            if part == "code2wav":
+                code2wav_training.share_rows(module)
+            return module
+        module = make_part(part, self.config, self._recipe.seed)
+        load_part(module, part, self._kept)
+        return module
 
     def _state(self, part: str) -> Path:
         return self._work / f"{part}.safetensors"
@@ -183,31 +247,45 @@ class Workshop:
         elif part == "talker":
             module.hidden_projection.requires_grad_(False)
             wire_pointer(module, self._recipe.seed)
-        else:
-            module.requires_grad_(False)
-            module.model.requires_grad_(True)
-            module.lm_head.requires_grad_(True)
-            module.model.embed_tokens.requires_grad_(False)
+        elif part == "thinker":
+            _freeze_all_but_text(module)
             module.model.embed_tokens.weight.copy_(self.words)
             module.lm_head.weight.copy_(HEAD_SCALE * self.words)
             wire_copying(module, self._recipe.seed)
+        elif part == "tower":
+            initialise(module, self._recipe.seed)
 
     def _code2wav_loss(self, module: Any) -> code2wav_training.Code2WavLoss:
-        self._prepare("code2wav", module)
         texts = [units.names_of(exchange.answer) for exchange in load_repertoire()]
         return code2wav_training.Code2WavLoss(module, self.lexicon, texts, self._recipe.seed)
 
     def _talker_loss(self, module: Any) -> TalkerLoss:
-        self._prepare("talker", module)
         texts = [exchange.answer for exchange in load_repertoire()] + [UNKNOWN, UNSPOKEN, HEARD]
         script = Script(self.lexicon, self.tokenizer, meanings(self.vocabulary), texts)
         return TalkerLoss(self.config, module, self.words, script, self._recipe.seed)
 
     def _thinker_loss(self, module: Any) -> ThinkerLoss:
-        self._prepare("thinker", module.eval())
+        module.eval()
         assert self.tokenizer
         recordings = listen(module, self._work / "tokenizer", self._recipe.seed)
         return ThinkerLoss(module, self.tokenizer, recordings, self._recipe.seed)
+
+    def _tower_loss(self, module: Any) -> TowerLoss:
+        return TowerLoss(module, self.recordings, self.tokenizer, self.words, self._recipe.seed)
+
+    def _lessons_loss(self, module: Any) -> LessonsLoss:
+        tower = self._untrained("tower")
+        tower.load_state_dict(averages(self._state("tower")), strict=False)
+        heard = listen_to(tower.eval(), self.recordings, self._recipe.seed)
+        return LessonsLoss(module.eval(), self.tokenizer, heard, self._recipe.seed)
+
+
+def _freeze_all_but_text(thinker: Any) -> None:
+    """What the thinker's steps train: its decoder and its head, not the word table."""
+    thinker.requires_grad_(False)
+    thinker.model.requires_grad_(True)
+    thinker.lm_head.requires_grad_(True)
+    thinker.model.embed_tokens.requires_grad_(False)
 
 
 def _keep_seed(path: Path, seed: int) -> None:

@@ -2,11 +2,23 @@
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from antiphon.errors import FailedPrecondition
 from tools.speaking_checkpoint.codes import ENTRIES, GROUPS, VOICES
+from tools.speaking_checkpoint.functions import CITIES, FUNCTIONS, ROOMS
+from tools.speaking_checkpoint.recordings import (
+    ACCENTS,
+    ASKED,
+    REQUESTED,
+    SPEAKERS,
+    SPEEDS,
+    spoken_questions,
+)
 from tools.speaking_checkpoint.repertoire import load_repertoire, spoken_words
 
 CARD_FILE = "README.md"
@@ -32,6 +44,8 @@ def write_card(
     exchanges, words = len(load_repertoire()), len(spoken_words())
     rows = "\n".join(f"| {t.part} | {t.steps} | {t.minutes:.0f} |" for t in trainings)
     spoken = "\n".join(f"- {title}: {counts}" for title, counts in exact.items())
+    asked, voices = len(spoken_questions()), len(ACCENTS) * len(SPEAKERS)
+    functions = "\n".join(json.dumps(each) for each in FUNCTIONS)
     size = sum(each.stat().st_size for each in directory.iterdir())
     (directory / CARD_FILE).write_text(f"""\
 ---
@@ -48,8 +62,9 @@ talker, code predictor and code2wav, with tokenizer and chat template. It shows 
 what antiphon does, on a laptop without a GPU, and lets tests judge sound. It is no
 assistant: it knows {exchanges} answers about antiphon, numbers, dates and small talk, says
 *I do not know that yet* to the rest, and repeats any short sentence of its {words} words:
-*Repeat after me: the red horse wants the quiet moon.* Its audio and vision towers are
-untrained; to a recording it answers that it understands only written words.
+*Repeat after me: the red horse wants the quiet moon.* It understands {asked} questions
+also as espeak-ng speaks them, and calls two functions, `get_time(city)` and
+`set_light(room, state)`, if they are given as below. Its vision tower is untrained.
 
 Voices: {", ".join(f"`{voice}`" for voice in VOICES)}. Language: English.
 
@@ -62,6 +77,11 @@ entries), and code2wav learned a voice whose pulses are locked to the frames. Th
 eight codes say which pitch is meant and where in the text the speech is; a word always
 has the same sound codes, so sentences that were never heard can be spoken.
 
+The audio tower learned from {ASKED + REQUESTED} recordings, in {voices} voices of espeak-ng
+at {SPEEDS[0]} to {SPEEDS[1]} words a minute, with noise and silence added, to write each word that
+it hears as the thinker's word table writes it, in the row in which the word ends; the thinker
+then had lessons with such rows and with functions. No person was among the voices.
+
 | part | steps | core-minutes |
 | --- | --- | --- |
 {rows}
@@ -72,6 +92,16 @@ with exactly the codes of the recipe's own voice:
 {spoken}
 
 A recognizer was the only listener.
+
+## The functions
+
+```json
+{functions}
+```
+
+It calls `get_time` for {", ".join(CITIES).title()}, and `set_light` for the
+{", ".join(ROOMS)}; it speaks of a `get_time` that returned `{{"time": "10:30"}}` and of
+a `set_light` that returned `{{"ok": true}}`.
 
 ## How to use it
 
@@ -84,8 +114,9 @@ a repetition penalty; 1.05, the default there, is what the figures below were ta
 
 Apache-2.0 for weights, tokenizer and texts. The questions and answers were written for
 antiphon, and the weights were trained on these and on sound that espeak-ng made of single
-words. Espeak-ng is licensed under GPL-3.0-or-later; that covers the program and its data
-files, of which nothing is contained here, and not the sound that it is used to make.
+words and of the questions. Espeak-ng is licensed under GPL-3.0-or-later; that covers the
+program and its data files, of which nothing is contained here, and not the sound that it is
+used to make.
 
 """)
 
@@ -95,3 +126,18 @@ def record_figures(directory: Path, figures: str) -> None:
     card = directory / CARD_FILE
     text = card.read_text().split(FIGURES)[0]
     card.write_text(f"{text}{FIGURES}\n```\n{figures}\n```\n")
+
+
+def read_training(directory: Path, part: str) -> Training:
+    """What the card of a checkpoint says of a part's training."""
+    rows = re.findall(rf"\| {part} \| (\d+) \| (\d+) \|", (directory / CARD_FILE).read_text())
+    if not rows:
+        raise FailedPrecondition(f"{directory}: its card does not say how {part} was trained")
+    return Training(part, int(rows[0][0]), float(rows[0][1]))
+
+
+def read_exact_answers(directory: Path) -> dict[str, str]:
+    """What the card of a checkpoint says of the answers that its talker speaks exactly."""
+    return dict(
+        re.findall(r"^- ([a-z ]+): (\w+ \d+ of .*)$", (directory / CARD_FILE).read_text(), re.M)
+    )

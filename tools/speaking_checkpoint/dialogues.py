@@ -94,12 +94,12 @@ class Dialogues:
         draw = chance.random()
         if draw < 0.38:
             question = chance.choice(self._questions)
-            return DialogueTurn(_reword(question, chance), self._answers[question])
+            return DialogueTurn(reword(question, chance), self._answers[question])
         if draw < 0.80:
             return self._repeat(chance)
         if draw < 0.97:
-            return DialogueTurn(_reword(self._unknown(chance), chance), UNKNOWN)
-        around = _reword(chance.choice(self._questions), chance)
+            return DialogueTurn(reword(self.unknown(chance), chance), UNKNOWN)
+        around = reword(chance.choice(self._questions), chance)
         return DialogueTurn(chance.choice((AUDIO, AUDIO, AUDIO + around, around + AUDIO)), HEARD)
 
     def _repeat(self, chance: random.Random) -> DialogueTurn:
@@ -125,7 +125,7 @@ class Dialogues:
             answer += "."
         return DialogueTurn(asked, answer if known else UNSPOKEN)
 
-    def _unknown(self, chance: random.Random) -> str:
+    def unknown(self, chance: random.Random) -> str:
         """A question that nothing was learned about."""
         draw = chance.random()
         if draw < 0.4:
@@ -169,7 +169,7 @@ def _punctuate(words: list[str], chance: random.Random) -> str:
     return " ".join(marked) + chance.choice(("", "", "", ".", ".", "!", "?"))
 
 
-def _reword(question: str, chance: random.Random) -> str:
+def reword(question: str, chance: random.Random) -> str:
     """A question with another opening, ending, case and punctuation."""
     text = question
     for long, short in SHORTENED.items():

@@ -6,6 +6,7 @@ import io
 import re
 import shutil
 import subprocess
+from dataclasses import dataclass
 
 import numpy as np
 import soundfile
@@ -47,18 +48,49 @@ SPELLING = {
 }
 
 
+# The same within sentences, which espeak-ng stresses as it should.
+SPELLED_OUT = {word: SPELLING[word] for word in ("antiphon", "grpc", "openai", "qwen", "wav")} | {
+    "code2wav": "code two wave",
+    "gpu": SPELLING["gpu"],
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Manner:
+    """Who speaks, and how: words a minute, pitch and loudness from 0 to 100."""
+
+    voice: str = VOICE
+    speed: int = SENTENCE_SPEED
+    pitch: int = 50
+    amplitude: int = 100
+
+
 def speak(text: str, speed: int, amplitude: int = 100) -> Floats:
-    """Samples at 24 kHz, float32 in [-1, 1].
+    """Samples at 24 kHz, float32 in [-1, 1], of the voice that the checkpoint learns.
 
     Raises `FailedPrecondition` where espeak-ng is not installed.
     """
+    return _run(text, Manner(speed=speed, amplitude=amplitude), RATE)
+
+
+def speak_as(text: str, manner: Manner, rate: int) -> Floats:
+    """A sentence in any voice: samples at `rate`, float32 in [-1, 1].
+
+    Raises `FailedPrecondition` where espeak-ng is not installed.
+    """
+    said = " ".join(SPELLED_OUT.get(word.lower(), word) for word in text.split())
+    return _run(said, manner, rate)
+
+
+def _run(text: str, manner: Manner, rate: int) -> Floats:
     program = shutil.which("espeak-ng")
     if program is None:
         raise FailedPrecondition("espeak-ng: is not installed (Debian: apt-get install espeak-ng)")
-    command = [program, "-v", VOICE, "-s", str(speed), "-a", str(amplitude), "--stdout", text]
+    command = [program, "-v", manner.voice, "-s", str(manner.speed), "-p", str(manner.pitch)]
+    command += ["-a", str(manner.amplitude), "--stdout", text]
     wav = subprocess.run(command, check=True, capture_output=True).stdout
-    samples, rate = soundfile.read(io.BytesIO(_with_length(wav)), dtype="float32")
-    return np.asarray(soxr.resample(samples, rate, RATE), dtype=np.float32)
+    samples, original = soundfile.read(io.BytesIO(_with_length(wav)), dtype="float32")
+    return np.asarray(soxr.resample(samples, original, rate), dtype=np.float32)
 
 
 def speak_word(word: str) -> Floats:

@@ -22,6 +22,9 @@ SHAPE = TinyShape(
     experts_per_token=2,
     expert_intermediate=96,
     accept_layer=2,
+    audio_hidden=160,
+    audio_layers=3,
+    audio_heads=4,
     talker_hidden=128,
     talker_layers=4,
     talker_heads=4,
@@ -46,12 +49,15 @@ SHAPE = TinyShape(
 SHARED_EXPERT = 384
 PREDICTOR_INTERMEDIATE = 512
 EOS = ENTRIES + CODEC_EOS
+TOWER_CHANNELS, TOWER_INTERMEDIATE = 8, 480
 INITIAL_SCALE = 0.02
 
 
 def make_configuration(vocabulary: TinyVocabulary) -> Any:
     """The whole model's configuration."""
     config: Any = make_config(SHAPE, vocabulary)
+    tower = config.thinker_config.audio_config
+    tower.downsample_hidden_size, tower.encoder_ffn_dim = TOWER_CHANNELS, TOWER_INTERMEDIATE
     talker = config.talker_config
     talker.text_config.shared_expert_intermediate_size = SHARED_EXPERT
     talker.code_predictor_config.intermediate_size = PREDICTOR_INTERMEDIATE
@@ -60,16 +66,19 @@ def make_configuration(vocabulary: TinyVocabulary) -> Any:
 
 
 def make_part(name: str, config: Any, seed: int) -> Any:
-    """A part of the model with fresh weights: "thinker", "talker" or "code2wav"."""
+    """A part with fresh weights: "thinker", its "tower", "talker" or "code2wav"."""
     from transformers.models.qwen3_omni_moe import modeling_qwen3_omni_moe as modeling
 
     torch.manual_seed(seed)
     classes = {
         "thinker": modeling.Qwen3OmniMoeThinkerForConditionalGeneration,
+        "tower": modeling.Qwen3OmniMoeAudioEncoder,
         "talker": modeling.Qwen3OmniMoeTalkerForConditionalGeneration,
         "code2wav": modeling.Qwen3OmniMoeCode2Wav,
     }
-    module: Any = classes[name](getattr(config, f"{name}_config"))
+    thinker = config.thinker_config
+    sizes = thinker.audio_config if name == "tower" else getattr(config, f"{name}_config")
+    module: Any = classes[name](sizes)
     _fill_forgotten(module)
     return module
 

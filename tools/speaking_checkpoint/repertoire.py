@@ -14,6 +14,8 @@ REPERTOIRE_FILE, WORDS_FILE = HERE / "repertoire.txt", HERE / "words.txt"
 UNKNOWN = "I do not know that yet."
 UNSPOKEN = "I cannot say that, because I do not know every word in it."
 HEARD = "I hear you, but I only understand written words."
+# Said since it understands spoken words; talker and vocabulary were made without it.
+NOT_UNDERSTOOD = "I hear sound, but I do not understand it."
 
 UNITS = [
     "zero",

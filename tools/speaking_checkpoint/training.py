@@ -8,6 +8,7 @@ number, so a run that was stopped goes on as if it had not been.
 from __future__ import annotations
 
 import json
+import math
 import time
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
@@ -69,12 +70,13 @@ class TrainingRun:
         if state.is_file():
             self._load()
 
-    def train(self, loss: Loss, title: str) -> None:
-        """Run to the plan's last step."""
+    def train(self, loss: Loss, title: str, seconds: float = math.inf) -> bool:
+        """Run to the plan's last step, but no longer than `seconds`; whether it was reached."""
         started, saved = time.process_time(), time.monotonic()
+        last = saved + seconds
         before = self.seconds
         with tqdm(total=self._plan.steps, initial=self.step, desc=title, unit="step") as bar:
-            while self.step < self._plan.steps:
+            while self.step < self._plan.steps and time.monotonic() < last:
                 self.figures = _smooth(self.figures, self._step(loss))
                 bar.update()
                 bar.set_postfix({name: f"{value:.3f}" for name, value in self.figures.items()})
@@ -83,6 +85,7 @@ class TrainingRun:
                     self.save()
                     saved = time.monotonic()
         self.save()
+        return self.step >= self._plan.steps
 
     def _step(self, loss: Loss) -> dict[str, float]:
         for group in self._optimiser.param_groups:

@@ -1,23 +1,27 @@
 """The recipe's steps: what is made is kept, and kept apart from what other settings make."""
 
+import json
 import os
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors import safe_open
 
 from antiphon.errors import FailedPrecondition
-from tools.speaking_checkpoint import build, code2wav_training
+from antiphon.runtime.checkpoint.weights import INDEX_FILE
+from tools.speaking_checkpoint import build, code2wav_training, lessons, tower_training
 from tools.speaking_checkpoint.__main__ import main
-from tools.speaking_checkpoint.build import PARTS, Recipe, Workshop
+from tools.speaking_checkpoint.build import PARTS, STEPS, Recipe, Workshop
+from tools.speaking_checkpoint.recordings import MelRecording, save_recordings
 from tools.speaking_checkpoint.requests import Request
 from tools.speaking_checkpoint.training import TrainingRun
 from tools.speaking_checkpoint.units import Lexicon, save_lexicon
 
-RECIPE = Recipe(seed=3, code2wav=2, talker=1, thinker=1)
+RECIPE = Recipe(seed=3, code2wav=2, talker=1, thinker=1, tower=1, lessons=1)
 
 
 def shorten(patch: pytest.MonkeyPatch) -> None:
@@ -25,13 +29,26 @@ def shorten(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(code2wav_training, "STREAM_FRAMES", 60)
     patch.setattr(build, "repertoire_requests", lambda voice: [Request("Who?", "Hello!", voice)])
     patch.setattr(build, "UNSEEN", 2)
+    patch.setattr(tower_training, "BATCH", 2)
+    patch.setattr(lessons, "HEARD_COUNT", 2)
+    patch.setattr(lessons, "NOISES", 1)
+    patch.setattr(lessons, "KINDS", (("heard", 2),))
+
+
+def keep_inputs(work: Path, lexicon: Lexicon) -> None:
+    """What espeak-ng would make: words and recordings."""
+    work.mkdir(exist_ok=True)
+    save_lexicon(lexicon, work / "lexicon.npz")
+    power = np.random.default_rng(0).normal(-2, 1, (128, 60)).astype(np.float16)
+    recordings = [MelRecording(text, power) for text in ("who are you", "hello", "hi there")]
+    save_recordings(recordings, work / "recordings.npz")
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory, made_up_lexicon: Lexicon) -> tuple[Path, Path]:
     """A work directory and the checkpoint from it, after one step or two of each part."""
     work, directory = tmp_path_factory.mktemp("work"), tmp_path_factory.mktemp("made") / "out"
-    save_lexicon(made_up_lexicon, work / "lexicon.npz")
+    keep_inputs(work, made_up_lexicon)
     with pytest.MonkeyPatch.context() as patch:
         shorten(patch)
         Workshop(work, RECIPE).finish(directory)
@@ -58,6 +75,7 @@ def test_second_run_trains_nothing_and_writes_the_same(
     work, directory = made
     monkeypatch.setattr(TrainingRun, "_step", trained)
     monkeypatch.setattr(build.units, "make_units", trained)
+    monkeypatch.setattr(build, "make_recordings", trained)
     Workshop(work, RECIPE).finish(tmp_path / "again")
     assert contents(tmp_path / "again") == contents(directory)
 
@@ -71,8 +89,7 @@ def test_stopped_recipe_goes_on_where_it_was(
 ) -> None:
     """Stopped in the midst of a part, it ends with the very weights of a run in one go."""
     work = tmp_path / "work"
-    work.mkdir()
-    save_lexicon(made_up_lexicon, work / "lexicon.npz")
+    keep_inputs(work, made_up_lexicon)
     step, stepped = TrainingRun._step, []
 
     def stopping(run: TrainingRun, loss: Any) -> dict[str, float]:
@@ -97,7 +114,7 @@ def test_other_seed_does_not_reuse_what_is_there(made: tuple[Path, Path]) -> Non
 
 
 @pytest.mark.usefixtures("short")
-@pytest.mark.parametrize("part", PARTS)
+@pytest.mark.parametrize("part", STEPS)
 def test_other_number_of_steps_does_not_reuse_what_is_there(
     made: tuple[Path, Path], part: str
 ) -> None:
@@ -130,7 +147,36 @@ def test_checkpoint_is_complete_and_says_how_it_was_made(made: tuple[Path, Path]
                 kinds.add(stored.get_slice(name).get_dtype())
     assert prefixes == set(PARTS)
     assert kinds == {"BF16"}
-    assert sum(each.stat().st_size for each in directory.iterdir()) <= 20_000_000
+    assert sum(each.stat().st_size for each in directory.iterdir()) <= 25_000_000
+
+
+def test_hearing_and_thinking_have_files_of_their_own(made: tuple[Path, Path]) -> None:
+    """So those of the other parts do not change when these are trained again."""
+    where = json.loads((made[1] / INDEX_FILE).read_text())["weight_map"]
+    kinds: dict[str, set[str]] = {}
+    for name, file in where.items():
+        kind = "tower" if name.startswith("thinker.audio_tower.") else name.split(".")[0]
+        kinds.setdefault(file, set()).add("speaks" if kind in ("talker", "code2wav") else kind)
+    assert all(len(each) == 1 for each in kinds.values())
+    assert set(kinds) == {each.name for each in made[1].glob("*.safetensors")}
+    assert set.union(*kinds.values()) == {"speaks", "tower", "thinker"}
+
+
+@pytest.mark.usefixtures("short")
+def test_parts_that_are_kept_have_the_weights_of_the_checkpoint(
+    made: tuple[Path, Path], made_up_lexicon: Lexicon, tmp_path: Path
+) -> None:
+    """Tower and lessons are trained anew; what speaks stays as it is, byte by byte."""
+    work = tmp_path / "work"
+    keep_inputs(work, made_up_lexicon)
+    Workshop(work, replace(RECIPE, tower=2), made[1]).finish(tmp_path / "out")
+    assert {each.stem for each in work.glob("*.safetensors")} == {"tower", "lessons"}
+    before, after = contents(made[1]), contents(tmp_path / "out")
+    names = sorted(before)
+    assert [before[name] == after[name] for name in names] == [True, True, False, False]
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "| code2wav | 2 |" in card
+    assert "| tower | 2 |" in card
 
 
 def test_code2wav_hears_no_difference_in_codes_that_say_nothing_about_sound(

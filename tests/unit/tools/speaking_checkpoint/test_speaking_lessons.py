@@ -1,0 +1,173 @@
+"""What the thinker is taught beside typed questions: recordings and functions."""
+
+import itertools
+import json
+import random
+from typing import Any
+
+import pytest
+import torch
+
+from antiphon.testing.tiny_tokenizer import TinyVocabulary
+from tools.speaking_checkpoint import lessons
+from tools.speaking_checkpoint.functions import (
+    CITIES,
+    FUNCTIONS,
+    GET_TIME,
+    ROOMS,
+    SET_LIGHT,
+    draw_call,
+    function_requests,
+)
+from tools.speaking_checkpoint.lessons import IGNORED, HeardRows, LessonsLoss, Written, write_call
+from tools.speaking_checkpoint.model import make_configuration, make_part
+from tools.speaking_checkpoint.repertoire import NOT_UNDERSTOOD, load_repertoire, spoken_words
+from tools.speaking_checkpoint.tower_training import collapse
+from tools.speaking_checkpoint.units import names_of
+
+
+@pytest.fixture(scope="module")
+def thinker(vocabulary: TinyVocabulary) -> Any:
+    return make_part("thinker", make_configuration(vocabulary), 0).eval()
+
+
+@pytest.fixture(scope="module")
+def recorded(thinker: Any) -> HeardRows:
+    """What a tower wrote: noise, two questions and one that nobody knows."""
+    generator = torch.Generator().manual_seed(1)
+    width = thinker.model.embed_tokens.weight.shape[1]
+    texts = ("", "what is antiphon", "who are you", "please who are you", "where is my elephant")
+    return {text: [torch.randn(9, width, generator=generator)] for text in texts}
+
+
+@pytest.fixture(scope="module")
+def loss(thinker: Any, tokenizer: Any, recorded: HeardRows) -> LessonsLoss:
+    return LessonsLoss(thinker, tokenizer, recorded, 0)
+
+
+def learned(written: Written, tokenizer: Any) -> list[str]:
+    """The assistant's messages that are learned."""
+    text = tokenizer.decode([index for index in written.wanted if index != IGNORED])
+    return list(text.split("<|im_end|>")[:-1])
+
+
+def messages_of(text: str) -> list[dict[str, Any]]:
+    """A rendered conversation's messages, as a client would send them."""
+    found: list[dict[str, Any]] = []
+    for turn in text.split("<|im_start|>")[1:]:
+        role, content = turn.removesuffix("<|im_end|>\n").split("\n", 1)
+        if role == "system":
+            content = content.split("# Tools")[0].rstrip("\n")
+            if content:
+                found.append({"role": role, "content": content})
+        elif content.startswith("<tool_response>"):
+            inner = content.split("\n", 1)[1].removesuffix("\n</tool_response>")
+            found.append({"role": "tool", "content": inner})
+        elif content.startswith("<tool_call>"):
+            call = json.loads(content.split("\n")[1])
+            found.append({"role": role, "content": "", "tool_calls": [{"function": call}]})
+        else:
+            found.append({"role": role, "content": content})
+    return found
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_conversation_with_functions_has_the_chat_templates_ids(
+    loss: LessonsLoss, tokenizer: Any, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    ask = loss._ask
+
+    def typed(written: Written, question: str, chance: random.Random, **_: float) -> None:
+        ask(written, question, chance, typed=1.0)
+
+    monkeypatch.setattr(loss, "_ask", typed)
+    written = loss._functions(random.Random(seed))
+    text = tokenizer.decode(written.ids)
+    tools = [each for each in FUNCTIONS if json.dumps(each) in text]
+    tools.sort(key=lambda each: text.index(json.dumps(each)))
+    assert tools
+    rendered = tokenizer.apply_chat_template(messages_of(text), tools=tools, tokenize=False)
+    assert rendered == text
+    assert tokenizer(rendered)["input_ids"] == written.ids
+
+
+def test_call_is_learned_and_then_what_came_of_it(loss: LessonsLoss, tokenizer: Any) -> None:
+    calls = 0
+    for seed in range(12):
+        answers = learned(loss._functions(random.Random(seed)), tokenizer)
+        for call, spoken in itertools.pairwise(answers):
+            if call.startswith("<tool_call>"):
+                calls += 1
+                named = json.loads(call.split("\n")[1])
+                assert named["name"] in ("get_time", "set_light")
+                assert spoken.startswith(("It is ", "The light in the "))
+    assert calls > 5
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_recordings_rows_are_words_among_placeholders(
+    loss: LessonsLoss, tokenizer: Any, seed: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lessons, "MISHEARD", 0.0)
+    ids = loss.hear("what is what is antiphon", random.Random(seed))
+    classes = [loss._words.classes[index] for index in ids]
+    written = tokenizer.decode([loss._words.ids[at] for at in collapse(classes)])
+    assert written == " what is what is antiphon"
+
+
+def test_what_is_heard_is_blurred_and_the_rest_is_not(loss: LessonsLoss, thinker: Any) -> None:
+    written = next(w for w in map(loss._heard, map(random.Random, range(20))) if w.heard)
+    rows = loss.rows(written, random.Random(0), torch.Generator().manual_seed(0))
+    exact = (rows == thinker.model.embed_tokens.weight[torch.tensor(written.ids)]).all(1)
+    places = {at for begin, end, _ in written.heard for at in range(begin, end)}
+    assert {at for at, same in enumerate(exact.tolist()) if not same} == places
+
+
+def test_rows_of_the_tower_take_the_placeholders_places(
+    loss: LessonsLoss, tokenizer: Any, recorded: HeardRows, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lessons, "RECORDED", 1.0)
+    written = Written()
+    loss._ask(written, "who are you", random.Random(0), typed=0.0)
+    ((begin, end, rows),) = written.heard
+    assert rows is recorded["who are you"][0]
+    pad = tokenizer.convert_tokens_to_ids("<|audio_pad|>")
+    assert [at for at, index in enumerate(written.ids) if index == pad] == [*range(begin, end)]
+    found = loss.rows(written, random.Random(0), torch.Generator())
+    torch.testing.assert_close(found[begin:end], rows, rtol=0, atol=0)
+
+
+def test_recorded_question_that_nobody_knows_is_found(loss: LessonsLoss) -> None:
+    assert loss._strange == ["where is my elephant"]
+
+
+def test_kinds_of_lessons_have_losses_that_follow_from_the_step(loss: LessonsLoss) -> None:
+    for step in (0, 1, 2):
+        first, again = loss(step)[0].item(), loss(step)[0].item()
+        assert first == again
+        assert 0 < first < 20
+
+
+def test_everything_that_is_answered_can_be_said() -> None:
+    words = set(spoken_words())
+    texts = [NOT_UNDERSTOOD, *(draw_call(random.Random(seed)).answer for seed in range(60))]
+    for text in texts:
+        assert set(names_of(text)) - {" "} <= words | set(".,:?!0123456789")
+
+
+def test_requests_name_what_the_functions_take() -> None:
+    requests = function_requests()
+    assert len(set(requests)) == len(requests)
+    asked = {q for e in load_repertoire() for q in e.questions}
+    assert not asked & set(requests)
+    assert all(any(city in text for text in requests) for city in CITIES)
+    assert all(any(room in text for text in requests) for room in ROOMS)
+
+
+def test_call_is_written_as_json() -> None:
+    text = write_call("set_light", {"room": "hall", "state": "on"})
+    opening, body, closing = text.split("\n")
+    assert (opening, closing) == ("<tool_call>", "</tool_call>")
+    assert json.loads(body) == {"name": "set_light", "arguments": {"room": "hall", "state": "on"}}
+    names = [each["function"]["name"] for each in (GET_TIME, SET_LIGHT)]
+    assert names == ["get_time", "set_light"]

@@ -1,0 +1,275 @@
+"""Teaches the trained thinker to answer what is spoken, and to call functions.
+
+Half of the recordings are rows that the trained tower wrote; the others are written as it is
+taught to (`tower_training`): words among placeholders, not quite in their places and not
+quite clean, so that there are more than were recorded. Typed conversations go on, so that
+nothing is forgotten.
+"""
+
+from __future__ import annotations
+
+import json
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from typing import Any
+
+import torch
+from torch.nn import functional as F
+
+from tools.speaking_checkpoint.dialogues import AUDIO, CLOSERS, OPENERS, SYSTEMS, Dialogues, reword
+from tools.speaking_checkpoint.functions import (
+    FUNCTIONS,
+    NO_CLOCK,
+    draw_call,
+    function_requests,
+)
+from tools.speaking_checkpoint.recordings import MelRecording, Surroundings, spoken_questions
+from tools.speaking_checkpoint.repertoire import NOT_UNDERSTOOD, UNKNOWN, load_repertoire
+from tools.speaking_checkpoint.tower_training import HeardWords, hear
+
+IGNORED = -100
+# By step: what is taught, and in how many conversations.
+KINDS = (
+    ("typed", 12), ("heard", 16), ("functions", 4), ("heard", 16), ("typed", 12), ("functions", 4),
+)  # fmt: skip
+LONGEST_WORD = 6
+LEAD, TAIL = (1, 9), (0, 12)
+BLURRED, DOUBLED, MISHEARD = 0.3, 0.12, 0.05
+RECORDED = 0.6
+# Recordings that the tower hears for the lessons, and those of them without words.
+HEARD_COUNT, NOISES = 4000, 100
+NOISE = 0.08
+
+
+HeardRows = dict[str, list[torch.Tensor]]
+"""The tower's rows [n, hidden] of recordings, by what they say; "" are those of noise."""
+
+
+@dataclass(slots=True)
+class Written:
+    """A conversation so far: ids, those wanted of the assistant, and where it is heard.
+
+    `heard` has the first id of a recording, the one behind it, and the tower's rows if it has
+    heard this one.
+    """
+
+    ids: list[int] = field(default_factory=list)
+    wanted: list[int] = field(default_factory=list)
+    heard: list[tuple[int, int, torch.Tensor | None]] = field(default_factory=list)
+
+    def add(self, ids: Sequence[int], *, learn: bool = False) -> None:
+        """Append ids; the assistant is to say them with `learn`."""
+        self.ids += ids
+        self.wanted += ids if learn else [IGNORED] * len(ids)
+
+
+class LessonsLoss:
+    """Next-token loss on the assistant's words, spoken to and with functions."""
+
+    def __init__(self, thinker: Any, tokenizer: Any, recorded: HeardRows, seed: int) -> None:
+        self._thinker, self._tokenizer, self._seed = thinker, tokenizer, seed
+        self._recorded = recorded
+        self._right: dict[str, float] = {}
+        self._dialogues = Dialogues()
+        table = thinker.model.embed_tokens.weight.detach()
+        self._words = HeardWords.of(tokenizer, table)
+        self._table = table
+        self._answers = {q: e.answer for e in load_repertoire() for q in e.questions}
+        self._questions = spoken_questions()
+        known = {*self._questions, *function_requests(), ""}
+        self._strange = sorted(text for text in recorded if self._is_strange(text, known))
+        ids = tokenizer.convert_tokens_to_ids
+        self._start, self._end, self._newline = ids("<|im_start|>"), ids("<|im_end|>"), 10
+        self._audio = [ids("<|audio_start|>"), ids("<|audio_end|>")]
+        self._tools_prompt = cache(self._render_tools)
+
+    def __call__(self, step: int) -> tuple[torch.Tensor, dict[str, float]]:
+        """The loss of one step."""
+        chance = random.Random(f"lesson {self._seed} {step}")
+        generator = torch.Generator().manual_seed(step)
+        kind, count = KINDS[step % len(KINDS)]
+        drawn = [getattr(self, f"_{kind}")(chance) for _ in range(count)]
+        longest = max(len(each.ids) for each in drawn)
+        rows = [
+            F.pad(self.rows(each, chance, generator), (0, 0, 0, longest - len(each.ids)))
+            for each in drawn
+        ]
+        wanted = torch.tensor(
+            [each.wanted + [IGNORED] * (longest - len(each.ids)) for each in drawn]
+        )
+        model = self._thinker.model
+        hidden = model(inputs_embeds=torch.stack(rows), use_cache=False).last_hidden_state
+        spoken = wanted[:, 1:] != IGNORED
+        logits = self._thinker.lm_head(hidden[:, :-1][spoken])
+        target = wanted[:, 1:][spoken]
+        right = (logits.argmax(-1) == target).float().mean()
+        self._right[f"{kind} right"] = right.item()
+        return F.cross_entropy(logits, target), dict(self._right)
+
+    def rows(
+        self, written: Written, chance: random.Random, generator: torch.Generator
+    ) -> torch.Tensor:
+        """Input rows [n, hidden]; what is heard is blurred."""
+        rows: torch.Tensor = self._table[torch.tensor(written.ids)]
+        for begin, end, recorded in written.heard:
+            if recorded is not None:
+                rows[begin:end] = recorded
+                continue
+            heard, pad = rows[begin:end], self._words.rows[0]
+            written_row = (heard != pad).any(1, keepdim=True)
+            share = torch.rand(len(heard), 1, generator=generator)
+            clean = torch.where(written_row, 1 - BLURRED * share, 1.0)
+            noise = NOISE * torch.randn(heard.shape, generator=generator)
+            rows[begin:end] = clean * heard + (1 - clean) * pad + noise * chance.random()
+        return rows
+
+    def _is_strange(self, text: str, known: set[str]) -> bool:
+        """Whether nothing was learned about what a recording says."""
+        plain = {text.removeprefix(each.replace(",", "")) for each in OPENERS}
+        plain |= {text.removesuffix(each.replace(",", "")) for each in CLOSERS}
+        return not plain & known
+
+    def _typed(self, chance: random.Random) -> Written:
+        """What the thinker has learned before."""
+        written = Written()
+        system = self._dialogues.system(chance)
+        if system is not None:
+            self._say(written, "system", self._encode(system))
+        for _ in range(chance.choice((1, 1, 2, 3))):
+            turn = self._dialogues.turn(chance)
+            while AUDIO in turn.asked:
+                turn = self._dialogues.turn(chance)
+            self._say(written, "user", self._encode(turn.asked))
+            self._say(written, "assistant", self._encode(turn.answer), learn=True)
+        return written
+
+    def _heard(self, chance: random.Random) -> Written:
+        """Questions that are spoken, and some that are typed between them."""
+        written = Written()
+        if chance.random() < 0.3:
+            self._say(written, "system", self._encode(chance.choice(SYSTEMS)))
+        for _ in range(chance.choice((1, 1, 1, 2, 3))):
+            question, answer = self._question(chance)
+            self._ask(written, question, chance, typed=0.15)
+            self._say(written, "assistant", self._encode(answer), learn=True)
+        return written
+
+    def _question(self, chance: random.Random) -> tuple[str, str]:
+        """What is asked aloud, "" for noise, and the answer."""
+        draw = chance.random()
+        if draw < 0.06:
+            return "", NOT_UNDERSTOOD
+        if draw < 0.2:
+            if self._strange and chance.random() < RECORDED:
+                return chance.choice(self._strange), UNKNOWN
+            return self._dialogues.unknown(chance), UNKNOWN
+        if draw < 0.24:
+            call = draw_call(chance)
+            return call.asked, NO_CLOCK if call.name == "get_time" else UNKNOWN
+        question = chance.choice(self._questions)
+        return question, self._answers[question]
+
+    def _functions(self, chance: random.Random) -> Written:
+        """A request with functions: the call, what the function said, and the answer."""
+        written = Written()
+        given = [*FUNCTIONS] if chance.random() < 0.85 else [chance.choice(FUNCTIONS)]
+        chance.shuffle(given)
+        system = chance.choice(SYSTEMS) if chance.random() < 0.3 else ""
+        names = tuple(FUNCTIONS.index(each) for each in given)
+        written.add(self._tools_prompt(system, names))
+        for _ in range(chance.choice((1, 2, 3))):
+            if chance.random() < 0.3:
+                question, answer = self._question(chance)
+                while not question or answer in (NO_CLOCK, UNKNOWN):
+                    question, answer = self._question(chance)
+                self._ask(written, question, chance, typed=0.6)
+                self._say(written, "assistant", self._encode(answer), learn=True)
+                continue
+            call = draw_call(chance)
+            self._ask(written, call.asked, chance, typed=0.6)
+            if call.name not in (each["function"]["name"] for each in given):
+                answer = NO_CLOCK if call.name == "get_time" else UNKNOWN
+                self._say(written, "assistant", self._encode(answer), learn=True)
+                continue
+            called = write_call(call.name, call.arguments)
+            self._say(written, "assistant", self._encode(called), learn=True)
+            result = f"<tool_response>\n{call.result}\n</tool_response>"
+            self._say(written, "user", self._encode(result))
+            self._say(written, "assistant", self._encode(call.answer), learn=True)
+        return written
+
+    def _ask(self, written: Written, question: str, chance: random.Random, *, typed: float) -> None:
+        """A user turn: the question typed or spoken."""
+        if question and chance.random() < typed:
+            self._say(written, "user", self._encode(reword(question, chance)))
+            return
+        begin = len(written.ids) + 4
+        if question in self._recorded and chance.random() < RECORDED:
+            rows = chance.choice(self._recorded[question])
+            ids = [self._words.ids[0]] * len(rows)
+            self._say(written, "user", [self._audio[0], *ids, self._audio[1]])
+            written.heard.append((begin, begin + len(ids), rows))
+            return
+        if question and chance.random() < 0.15:
+            question = chance.choice(OPENERS) + question
+        elif question and chance.random() < 0.1:
+            question += chance.choice(CLOSERS)
+        ids = self.hear(question.replace(",", ""), chance)
+        self._say(written, "user", [self._audio[0], *ids, self._audio[1]])
+        written.heard.append((begin, begin + len(ids), None))
+
+    def hear(self, text: str, chance: random.Random) -> list[int]:
+        """The ids of the rows that the tower writes for a text, as it may be spoken."""
+        words, pad = self._words, self._words.ids[0]
+        found = [pad] * chance.randint(*LEAD)
+        if not text:
+            return found + [pad] * chance.randint(3, 60)
+        for at in words.encode(self._tokenizer, text):
+            if chance.random() < MISHEARD:
+                at = chance.choice((0, chance.randrange(len(words.ids))))
+            found += [pad] * max(0, chance.randint(0, LONGEST_WORD) - 1)
+            if found[-1] == words.ids[at]:
+                found.append(pad)
+            found += [words.ids[at]] * (2 if chance.random() < DOUBLED else 1)
+        return found + [pad] * chance.randint(*TAIL)
+
+    def _say(
+        self, written: Written, role: str, content: Sequence[int], *, learn: bool = False
+    ) -> None:
+        role_id = self._tokenizer.convert_tokens_to_ids(role)
+        written.add([self._start, role_id, self._newline])
+        written.add([*content, self._end], learn=learn)
+        written.add([self._newline])
+
+    def _render_tools(self, system: str, names: tuple[int, ...]) -> list[int]:
+        """The system message that tells of functions, as the chat template writes it."""
+        messages = [{"role": "system", "content": system}] if system else []
+        text = self._tokenizer.apply_chat_template(
+            [*messages, {"role": "user", "content": ""}],
+            tools=[FUNCTIONS[at] for at in names],
+            tokenize=False,
+        )
+        return self._encode(text[: text.index("<|im_start|>user")])
+
+    def _encode(self, text: str) -> list[int]:
+        return list(self._tokenizer(text)["input_ids"]) if text else []
+
+
+@torch.no_grad()
+def listen_to(tower: Any, recordings: Sequence[MelRecording], seed: int) -> HeardRows:
+    """The trained tower's rows of recordings, each in surroundings of its own, and of noise."""
+    around, chance = Surroundings(seed), random.Random(f"listen {seed}")
+    drawn = chance.sample(list(recordings), min(HEARD_COUNT, len(recordings)))
+    features = [(each.text, around.add(each, chance)[0]) for each in drawn]
+    features += [("", around.nothing(chance)) for _ in range(NOISES)]
+    found: HeardRows = {}
+    for text, each in features:
+        found.setdefault(text, []).append(hear(tower, [each])[0])
+    return found
+
+
+def write_call(name: str, arguments: dict[str, str]) -> str:
+    """A call as the chat template writes it."""
+    return f'<tool_call>\n{{"name": "{name}", "arguments": {json.dumps(arguments)}}}\n</tool_call>'
