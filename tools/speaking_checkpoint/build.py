@@ -78,8 +78,8 @@ class Recipe:
     code2wav: int = 1650
     talker: int = 3400
     thinker: int = 3100
-    tower: int = 5000
-    lessons: int = 1500
+    tower: int = 9000
+    lessons: int = 4000
 
     def plan(self, part: str) -> Plan:
         """How a part is trained."""

@@ -40,6 +40,7 @@ BLURRED, DOUBLED, MISHEARD = 0.3, 0.12, 0.05
 RECORDED = 0.6
 # Recordings that the tower hears for the lessons, and those of them without words.
 HEARD_COUNT, NOISES = 4000, 100
+TOGETHER = 20
 NOISE = 0.08
 
 
@@ -265,8 +266,11 @@ def listen_to(tower: Any, recordings: Sequence[MelRecording], seed: int) -> Hear
     features = [(each.text, around.add(each, chance)[0]) for each in drawn]
     features += [("", around.nothing(chance)) for _ in range(NOISES)]
     found: HeardRows = {}
-    for text, each in features:
-        found.setdefault(text, []).append(hear(tower, [each])[0])
+    for at in range(0, len(features), TOGETHER):
+        some = features[at : at + TOGETHER]
+        rows = hear(tower, [each for _, each in some])
+        for (text, _), each in zip(some, rows, strict=True):
+            found.setdefault(text, []).append(each)
     return found
 
 

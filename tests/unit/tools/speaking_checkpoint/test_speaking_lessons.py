@@ -5,6 +5,7 @@ import json
 import random
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -19,10 +20,18 @@ from tools.speaking_checkpoint.functions import (
     draw_call,
     function_requests,
 )
-from tools.speaking_checkpoint.lessons import IGNORED, HeardRows, LessonsLoss, Written, write_call
+from tools.speaking_checkpoint.lessons import (
+    IGNORED,
+    HeardRows,
+    LessonsLoss,
+    Written,
+    listen_to,
+    write_call,
+)
 from tools.speaking_checkpoint.model import make_configuration, make_part
+from tools.speaking_checkpoint.recordings import LEAD, TAIL, MelRecording
 from tools.speaking_checkpoint.repertoire import NOT_UNDERSTOOD, load_repertoire, spoken_words
-from tools.speaking_checkpoint.tower_training import collapse
+from tools.speaking_checkpoint.tower_training import collapse, rows_of
 from tools.speaking_checkpoint.units import names_of
 
 
@@ -171,3 +180,23 @@ def test_call_is_written_as_json() -> None:
     assert json.loads(body) == {"name": "set_light", "arguments": {"room": "hall", "state": "on"}}
     names = [each["function"]["name"] for each in (GET_TIME, SET_LIGHT)]
     assert names == ["get_time", "set_light"]
+
+
+def test_tower_is_listened_to_for_every_text_and_for_noise(
+    vocabulary: TinyVocabulary, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lessons, "NOISES", 2)
+    monkeypatch.setattr(lessons, "TOGETHER", 3)
+    tower = make_part("tower", make_configuration(vocabulary), 0).eval()
+    power = np.random.default_rng(0).normal(-2, 1, (128, 90)).astype(np.float16)
+    texts = ["who are you", "hello", "who are you", "hi"]
+    heard = listen_to(tower, [MelRecording(text, power) for text in texts], 0)
+    assert {text: len(rows) for text, rows in heard.items()} == {
+        "who are you": 2,
+        "hello": 1,
+        "hi": 1,
+        "": 2,
+    }
+    shortest = rows_of(90 + LEAD[0] + TAIL[0])
+    assert all(len(rows) >= shortest for rows in heard["who are you"])
+    assert not any(rows.requires_grad for each in heard.values() for rows in each)
