@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import re
 import signal
 import subprocess
@@ -10,8 +11,10 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from openai import OpenAI
 
 from services.lm.reproducible import ask_for_equal_digits
+from tools.launcher.plan import EMBEDDED_MODEL
 
 ROOT = Path(__file__).parents[1]
 STOP_S = 240
@@ -63,3 +66,20 @@ def served() -> Iterator[str]:
             assert process.wait(STOP_S) == 0, said
         finally:
             process.kill()
+
+
+@pytest.fixture(scope="session")
+def recording(served: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Speech: an answer of the model itself."""
+    with OpenAI(base_url=f"{served}/v1", api_key="none") as api:
+        answer = api.chat.completions.create(
+            model=Path(EMBEDDED_MODEL).name,
+            modalities=["text", "audio"],
+            audio={"voice": "cantor", "format": "wav"},
+            messages=[{"role": "user", "content": "What is antiphon?"}],
+        )
+    audio = answer.choices[0].message.audio
+    assert audio is not None
+    path = tmp_path_factory.mktemp("said") / "said.wav"
+    path.write_bytes(base64.b64decode(audio.data))
+    return path

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import enum
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from antiphon.chunk import Tensor
 from antiphon.conversation import ToolCall
 from antiphon.errors import AntiphonError
+from antiphon.v1 import session_pb2
 from gateway.calls.events import SegmentUsage
 from gateway.conversations.items import ConversationItem
 from gateway.conversations.settings import ConversationSettings
@@ -34,7 +35,10 @@ class EndReason(enum.Enum):
 
 @dataclass(frozen=True, slots=True)
 class Response:
-    """A response as it stands. `items` are what it has said; an `error` is there if it failed."""
+    """A response as it stands. `items` are what it has said; an `error` is there if it failed.
+
+    `reports` are what each stage says of it, by role, when it is over.
+    """
 
     id: str
     settings: ConversationSettings
@@ -45,6 +49,7 @@ class Response:
     error: AntiphonError | None = None
     items: tuple[ConversationItem, ...] = ()
     usage: SegmentUsage | None = None
+    reports: Mapping[str, session_pb2.SegmentReport] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)

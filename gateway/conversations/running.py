@@ -13,7 +13,6 @@ from gateway.calls.events import (
     Event,
     SegmentFinished,
     SegmentStarted,
-    SegmentUsage,
     TextProduced,
 )
 from gateway.calls.place import Place
@@ -188,7 +187,7 @@ class RunningResponse:
             FinishReason.LENGTH: (ResponseStatus.INCOMPLETE, EndReason.MAX_OUTPUT_TOKENS),
             FinishReason.CANCELLED: (ResponseStatus.CANCELLED, self.cancelled),
         }[end.finish_reason]
-        return self._ended(self._response(status, reason=reason, usage=end.usage))
+        return self._ended(self._response(status, reason=reason, end=end))
 
     def failed(self, error: AntiphonError) -> list[ConversationEvent]:
         """A stage has failed: the response ends, the conversation does not."""
@@ -218,7 +217,7 @@ class RunningResponse:
         *,
         reason: EndReason | None = None,
         error: AntiphonError | None = None,
-        usage: SegmentUsage | None = None,
+        end: SegmentFinished | None = None,
     ) -> Response:
         over = status is not ResponseStatus.IN_PROGRESS
         return Response(
@@ -230,5 +229,6 @@ class RunningResponse:
             reason,
             error,
             self._items if over else (),
-            usage,
+            end.usage if end is not None else None,
+            end.reports if end is not None else {},
         )

@@ -1,6 +1,9 @@
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
+from in_browser import browser_page
 from playwright.sync_api import Page, expect
 
 pytestmark = pytest.mark.processes
@@ -20,6 +23,8 @@ def test_what_is_typed_is_answered_and_spoken(page: Page) -> None:
     expect(turns).to_have_count(2)
     expect(turns.nth(0)).to_contain_text(QUESTION)
     expect(turns.nth(1)).to_contain_text(ANSWER)
+    timeline = turns.nth(1).get_by_role("table")
+    expect(timeline.get_by_role("rowheader")).to_have_text(["thinker", "talker", "code2wav"])
     # It can be interrupted for as long as the loudspeaker has something of it.
     interrupt = page.get_by_role("button", name="Interrupt")
     expect(interrupt).to_be_enabled()
@@ -38,6 +43,21 @@ def test_an_interrupted_answer_falls_silent_and_the_next_is_given(page: Page) ->
     expect(answers).to_have_count(2)
     expect(answers.nth(1)).not_to_have_text("antiphon")
     expect(page.get_by_role("status")).to_have_text("Ready.")
+
+
+def test_what_is_said_is_heard_to_its_end_and_interrupts(served: str, recording: Path) -> None:
+    heard = f"--use-file-for-fake-audio-capture={recording}%noloop"
+    with browser_page(served, heard) as page:
+        ask(page, QUESTION)
+        expect(page.get_by_role("button", name="Interrupt")).to_be_enabled()
+        page.get_by_role("button", name="Talk").click()
+        turns = page.get_by_role("list", name="Conversation").get_by_role("listitem")
+        expect(turns.nth(2)).to_contain_text("You")
+        expect(turns).to_have_count(4)
+        expect(turns.nth(3).get_by_role("table")).to_be_visible()
+        expect(page.get_by_role("status")).to_have_text("Ready.")
+        page.get_by_role("button", name="Talk").click()
+        expect(page.get_by_role("button", name="Talk")).to_have_attribute("aria-pressed", "false")
 
 
 def test_answers_come_as_text_where_that_is_chosen(page: Page) -> None:

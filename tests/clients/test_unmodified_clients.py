@@ -6,14 +6,12 @@ given a URL and a recording, and fails if the call does not go as it should.
 
 from __future__ import annotations
 
-import base64
 import os
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
-from openai import OpenAI
 
 from tools.launcher.plan import EMBEDDED_MODEL
 
@@ -27,23 +25,6 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A case for each client that is asked for."""
     if "client" in metafunc.fixturenames:
         metafunc.parametrize("client", metafunc.config.getoption("--clients").split())
-
-
-@pytest.fixture(scope="module")
-def recording(served: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Speech: an answer of the model itself."""
-    with OpenAI(base_url=f"{served}/v1", api_key="none") as api:
-        answer = api.chat.completions.create(
-            model=Path(EMBEDDED_MODEL).name,
-            modalities=["text", "audio"],
-            audio={"voice": "cantor", "format": "wav"},
-            messages=[{"role": "user", "content": "What is antiphon?"}],
-        )
-    audio = answer.choices[0].message.audio
-    assert audio is not None
-    path = tmp_path_factory.mktemp("said") / "said.wav"
-    path.write_bytes(base64.b64decode(audio.data))
-    return path
 
 
 def test_a_published_client_talks(client: str, served: str, recording: Path) -> None:

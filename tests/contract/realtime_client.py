@@ -53,9 +53,14 @@ class Realtime:
 
     async def next(self) -> Told:
         """The next event, which must be one of OpenAI's."""
-        event: Told = json.loads(await self.connection.recv_bytes())
+        event = await self.next_of_any_kind()
         TYPES[event["type"]].model_validate(event, strict=True)
         self.events.append(event)
+        return event
+
+    async def next_of_any_kind(self) -> Told:
+        """The next event, perhaps one of antiphon's own; it is not noted."""
+        event: Told = json.loads(await self.connection.recv_bytes())
         return event
 
     async def until(self, kind: str) -> Told:

@@ -71,6 +71,12 @@ class ToolNamed(msgspec.Struct, frozen=True):
     name: str = ""
 
 
+class OwnSettings(msgspec.Struct, frozen=True):
+    """What antiphon offers besides; see the event `antiphon.response.timeline`."""
+
+    timeline: bool | None = None
+
+
 class SessionSettings(msgspec.Struct, frozen=True):
     """`session` of `session.update`: what is absent stays as it was."""
 
@@ -82,6 +88,7 @@ class SessionSettings(msgspec.Struct, frozen=True):
     tools: tuple[dict[str, Any], ...] | None = None
     tool_choice: str | ToolNamed | None = None
     parallel_tool_calls: bool | None = None
+    antiphon: OwnSettings | None = None
 
 
 class ContentPart(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from gateway.doors.realtime.errors import error_json
 from gateway.doors.realtime.item_json import item_json, part_json
 from gateway.doors.realtime.response_json import response_json
 from gateway.doors.realtime.settings import session_json
+from gateway.doors.realtime.timeline_json import timeline_json
 from gateway.doors.realtime.transcript_json import transcript_json
 from gateway.media.audio_out import to_base64
 from gateway.media.live_audio import PCM16, LiveEncoder
@@ -125,7 +126,8 @@ class ServerEvents:
                 }
                 return [*_audio(at_part, encoder.finish()), *_ended(event)]
             case told.ResponseEnded(response):
-                return [{"type": "response.done", "response": self._response(response)}]
+                done = {"type": "response.done", "response": self._response(response)}
+                return [done, *timeline_json(response)]
             case _:
                 assert_never(event)
 

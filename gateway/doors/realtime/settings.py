@@ -39,6 +39,8 @@ def updated(holds: ConversationSettings, asked: SessionSettings) -> Conversation
     changed = with_tools(changed, asked, "session")
     if asked.instructions is not UNSET:
         changed = replace(changed, instructions=asked.instructions or "")
+    if asked.antiphon is not None and asked.antiphon.timeline is not None:
+        changed = replace(changed, timeline=asked.antiphon.timeline)
     return changed
 
 
