@@ -32,7 +32,7 @@ export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
 .PHONY: help setup demo up load test test-vllm test-browser test-clients check chart reference format proto proto-check clean distclean \
-	bench-engines bench-transport bench-prompts bench-vllm
+	bench-engines bench-realtime bench-transport bench-prompts bench-vllm
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -127,6 +127,9 @@ bench-engines: setup ## measure the engines, or one of benchmarks/engines: [ENGI
 
 bench-vllm: $(VLLM_INSTALLED) ## measure a stage on torch and on vLLM side by side, and what the tap costs
 	$(VLLM_BIN)/python -m benchmarks.engines.vllm $(ARGS)
+
+bench-realtime: setup ## measure the gateway's CPU for realtime audio beside a bare echo of it
+	$(BIN)/python -m benchmarks.realtime $(ARGS)
 
 bench-transport: setup ## measure the ways from process to process; OMNI=DIR: vllm-omni 0.30's wheel, unpacked
 	$(BIN)/python -m benchmarks.transport $(if $(OMNI),--omni "$(OMNI)") $(ARGS)

@@ -85,7 +85,8 @@ class VoiceNetwork:
 
     def _encoded(self, sound: Tensor) -> Tensor:
         """[frames, samples] to [frames, units]."""
-        padded = np.pad(sound, ((0, 0), (0, _PADDING)), mode="reflect")
+        mirrored = sound[:, -2 : -2 - _PADDING : -1]
+        padded = np.concatenate([sound, mirrored], axis=1)
         starts = range(0, padded.shape[1] - _WINDOW + 1, _HOP)
         windows = np.stack([padded[:, at : at + _WINDOW] for at in starts], axis=1)
         spectrum = windows @ self._basis
@@ -111,7 +112,9 @@ def voice_network() -> VoiceNetwork:
 
 def _convolved(values: Tensor, weight: Tensor, bias: Tensor, stride: int) -> Tensor:
     """[frames, steps, channels] with three taps, padded by a step at both ends; no negatives."""
-    padded = np.pad(values, ((0, 0), (1, 1), (0, 0)))
+    # np.pad takes longer than the product.
+    padded = np.zeros((values.shape[0], values.shape[1] + 2, values.shape[2]), np.float32)
+    padded[:, 1:-1] = values
     steps = (values.shape[1] - 1) // stride + 1
     last = (steps - 1) * stride + 1
     taps = [padded[:, tap : tap + last : stride] for tap in range(3)]

@@ -1,0 +1,1 @@
+"""What a realtime conversation costs the gateway."""
