@@ -69,7 +69,8 @@ test: setup ## run the tests; ARGS go to pytest
 
 # The main suite with the stages that can on vLLM, without what other stages alone decide, and what
 # needs vLLM or what comes with it.
-VLLM_TESTS = $(addprefix tests/equality/test_,fidelity.py logprobs.py prompt_rows.py vision.py) \
+VLLM_TESTS = $(addprefix tests/equality/test_,fidelity.py logprobs.py prompt_rows.py spoken_calls.py \
+		vision.py) \
 	$(wildcard tests/equality/test_*vllm*.py tests/equality/*/test_*vllm*.py \
 		tests/integration/test_*vllm*.py \
 		tests/unit/services/*/test_*vllm*.py tests/unit/services/*/*/test_*vllm*.py \

@@ -101,7 +101,9 @@ async def test_what_is_said_before_a_call_is_spoken_as_the_reference_speaks_it(
     np.testing.assert_allclose(samples, spoken.waveform, rtol=0, atol=AUDIO_TOLERANCE)
 
 
-async def test_chat_has_the_call_whole_and_streamed_and_goes_on(running_calls: Running) -> None:
+async def test_chat_has_the_call_whole_and_streamed_and_goes_on(
+    running_calls: Running, thinker_engine: str
+) -> None:
     look: Any = {"type": "function", "function": {"name": "look"}}
     asked: list[Any] = [{"role": "user", "content": "What is there?"}]
     async with openai.AsyncOpenAI(
@@ -128,7 +130,8 @@ async def test_chat_has_the_call_whole_and_streamed_and_goes_on(running_calls: R
         reused = after.usage.prompt_tokens_details.cached_tokens
         assert reused is not None
         said = whole.usage.prompt_tokens + whole.usage.completion_tokens
-        assert reused >= said - 16
+        # vLLM reuses whole blocks.
+        assert reused >= said - (128 if thinker_engine == "vllm" else 16)
         other: Any = {"type": "function", "function": {"name": "other"}}
         with pytest.raises(openai.InternalServerError, match="no function 'look'"):
             await api.chat.completions.create(model=model, messages=asked, tools=[other])
