@@ -8,8 +8,9 @@ from typing import Self, Unpack
 
 from antiphon.client import conversation_commands as commands
 from antiphon.client.conversation_commands import ConversationOptions
-from antiphon.client.conversation_events import ConversationOpened, Item, TalkEvent
+from antiphon.client.conversation_events import CallResultPart, ConversationOpened, Item, TalkEvent
 from antiphon.client.conversing import Talk
+from antiphon.client.tools import FunctionCall
 
 
 class AsyncConversationCall(AsyncIterator[TalkEvent]):
@@ -63,6 +64,11 @@ class AsyncConversationCall(AsyncIterator[TalkEvent]):
         """Insert a message; a `str` is the user's. `after`: an item's id, or "root" for the first
         place; None is the last. `ItemCreated` tells its id."""
         await self._talk.send([commands.create_item(item, after, reference)])
+
+    async def answer_call(self, call: FunctionCall, output: str, *, reference: str = "") -> None:
+        """Say what came of a call of a function: `ItemCreated`."""
+        item = Item("tool", (CallResultPart(call.id, output),))
+        await self._talk.send([commands.create_item(item, None, reference)])
 
     async def delete(self, item_id: str, *, reference: str = "") -> None:
         """Take an item out: `ItemRemoved`."""

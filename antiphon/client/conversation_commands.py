@@ -9,12 +9,21 @@ from typing import TypedDict
 
 from antiphon.client.checks import listed, named, number_between, of_type, unicode_text, wrong_type
 from antiphon.client.conversation_events import (
+    CallResultPart,
     Item,
     ItemPart,
     RecordedPart,
     SpokenPart,
     TranscriptOptions,
     VoiceTurns,
+)
+from antiphon.client.tools import (
+    Function,
+    FunctionCall,
+    FunctionChoice,
+    call_to_proto,
+    choice_to_proto,
+    functions_to_proto,
 )
 from antiphon.errors import InvalidArgument
 from antiphon.sampling import SamplingRequest
@@ -37,6 +46,8 @@ class ConversationOptions(TypedDict, total=False):
     under `""` it is that of the stage that reads the messages. `turns` says how the user's turns
     end: by voice, or (None, at first) when the caller commits their audio. `transcripts` asks for
     what the user says in writing, as far as the model hears; None, at first, for none.
+    `functions` may be called as `function_choice` and `parallel_calls` say, see `generate`; the
+    three are set together.
     """
 
     instructions: str
@@ -45,6 +56,9 @@ class ConversationOptions(TypedDict, total=False):
     sampling: Mapping[str, SamplingRequest]
     turns: VoiceTurns | None
     transcripts: TranscriptOptions | None
+    functions: Sequence[Function]
+    function_choice: FunctionChoice
+    parallel_calls: bool
 
 
 def open_request(model: str, options: ConversationOptions) -> Request:
@@ -166,6 +180,11 @@ def settings_to_proto(options: ConversationOptions) -> converse_pb2.Conversation
         settings.spoken = of_type("spoken", options["spoken"], bool)
     if "voice" in options:
         settings.voice = unicode_text("voice", options["voice"])
+    if {"functions", "function_choice", "parallel_calls"} & options.keys():
+        settings.functions.functions.extend(functions_to_proto(options.get("functions", ())))
+        choice = options.get("function_choice", "auto")
+        parallel = options.get("parallel_calls", True)
+        settings.functions.choice.CopyFrom(choice_to_proto(choice, parallel=parallel))
     if "transcripts" in options:
         _set_transcripts(settings, options["transcripts"])
     if "turns" in options:
@@ -226,7 +245,16 @@ def _content(field: str, part: ItemPart | object) -> converse_pb2.ItemContent:
         case SpokenPart(transcript):
             spoken = converse_pb2.SpokenAudio(transcript=unicode_text(field, transcript))
             return converse_pb2.ItemContent(spoken=spoken)
-    raise wrong_type(field, "text, a RecordedPart or a SpokenPart", part)
+        case FunctionCall():
+            return converse_pb2.ItemContent(call=call_to_proto(field, part))
+        case CallResultPart(call_id, output):
+            result = converse_pb2.CallResult(
+                call_id=unicode_text(f"{field}.call_id", call_id),
+                output=unicode_text(f"{field}.output", output),
+            )
+            return converse_pb2.ItemContent(result=result)
+    wanted = "text, a RecordedPart, a SpokenPart, a FunctionCall or a CallResultPart"
+    raise wrong_type(field, wanted, part)
 
 
 def _input(field: str, given: str | Item) -> converse_pb2.ResponseInput:

@@ -8,6 +8,7 @@ from typing import Literal
 
 from antiphon.client.brief import brief
 from antiphon.client.events import Usage
+from antiphon.client.tools import FunctionCall
 from antiphon.errors import AntiphonError
 from antiphon.sampling import SamplingRequest
 
@@ -71,12 +72,24 @@ class SpokenPart:
         return brief(self)
 
 
-ItemPart = str | RecordedPart | SpokenPart
+@dataclass(frozen=True, slots=True)
+class CallResultPart:
+    """What came of a call of a function: the only part of its item, whose role is "tool"."""
+
+    call_id: str
+    output: str
+
+    def __repr__(self) -> str:
+        return brief(self)
+
+
+ItemPart = str | RecordedPart | SpokenPart | FunctionCall | CallResultPart
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One message of a conversation. A `str` among its parts is text.
+    """One message of a conversation. A `str` among its parts is text. A function's call, and what
+    came of it, are items of their own.
 
     `complete` is told alone: false of an answer that was interrupted, or is being made.
     """
@@ -95,7 +108,7 @@ class Item:
         return "".join(
             part.transcript if isinstance(part, SpokenPart) else part
             for part in self.parts
-            if not isinstance(part, RecordedPart)
+            if isinstance(part, str | SpokenPart)
         )
 
 
@@ -295,6 +308,16 @@ class ResponseAudioDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ResponseFunctionCall:
+    """A call of a function. Say what came of it with `answer_call`, then ask for a response."""
+
+    response_id: str
+    item_id: str
+    call: FunctionCall
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ResponseItemDone:
     """Nothing more of a message follows."""
 
@@ -330,6 +353,7 @@ TalkEvent = (
     | ResponseItemStarted
     | ResponseTextDelta
     | ResponseAudioDelta
+    | ResponseFunctionCall
     | ResponseItemDone
     | ResponseDone
 )

@@ -8,6 +8,7 @@ from typing import Any
 from antiphon.client.conversation_events import (
     AudioAccepted,
     AudioDropped,
+    CallResultPart,
     CommandFailed,
     ConversationOpened,
     ConversationReply,
@@ -23,6 +24,7 @@ from antiphon.client.conversation_events import (
     ReplyStatus,
     ResponseAudioDelta,
     ResponseDone,
+    ResponseFunctionCall,
     ResponseItemDone,
     ResponseItemStarted,
     ResponseStarted,
@@ -40,6 +42,7 @@ from antiphon.client.conversation_events import (
     VoiceTurns,
 )
 from antiphon.client.events import usage_from_proto
+from antiphon.client.tools import call_from_proto
 from antiphon.errors import DataLoss
 from antiphon.v1 import converse_pb2
 from antiphon.wire.convert import error_from_proto, sampling_from_proto
@@ -79,6 +82,10 @@ def _part(proto: converse_pb2.ItemContent) -> ItemPart:
             recorded = proto.recorded
             transcript = recorded.transcript if recorded.HasField("transcript") else None
             return RecordedPart(recorded.pcm16, recorded.rate_hz, recorded.audio_s, transcript)
+        case "call":
+            return call_from_proto(proto.call)
+        case "result":
+            return CallResultPart(proto.result.call_id, proto.result.output)
         case "spoken":
             return SpokenPart(proto.spoken.transcript, proto.spoken.audio_s)
         case _:
@@ -141,6 +148,9 @@ _READERS: Mapping[str, Callable[[Any], TalkEvent]] = {
     ),
     "response_text": lambda p: ResponseTextDelta(p.response_id, p.item_id, p.text, p.index),
     "response_audio": lambda p: ResponseAudioDelta(p.response_id, p.item_id, p.pcm16, p.index),
+    "response_call": lambda p: ResponseFunctionCall(
+        p.response_id, p.item_id, call_from_proto(p.call), p.index
+    ),
     "response_item_ended": lambda p: ResponseItemDone(
         p.response_id, item_from_proto(p.item), p.index
     ),

@@ -10,7 +10,7 @@ from typing import Any, Literal
 from antiphon.client.brief import brief
 from antiphon.client.checks import listed, of_type, unicode_text, wrong_type
 from antiphon.errors import DataLoss, InvalidArgument
-from antiphon.v1 import speech_pb2
+from antiphon.v1 import functions_pb2
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,26 +81,26 @@ def functions_to_proto(functions: Sequence[Function]) -> list[str]:
     ]
 
 
-def choice_to_proto(choice: FunctionChoice, *, parallel: bool) -> speech_pb2.FunctionChoice:
+def choice_to_proto(choice: FunctionChoice, *, parallel: bool) -> functions_pb2.FunctionChoice:
     """How functions are to be called."""
     alone = not of_type("parallel_calls", parallel, bool)
     if isinstance(choice, Function):
         name = unicode_text("function_choice", choice.name)
-        return speech_pb2.FunctionChoice(mode="required", name=name, one_call=alone)
+        return functions_pb2.FunctionChoice(mode="required", name=name, one_call=alone)
     if choice not in ("auto", "none", "required"):
         raise wrong_type("function_choice", "'auto', 'none', 'required' or a Function", choice)
-    return speech_pb2.FunctionChoice(mode=choice, one_call=alone)
+    return functions_pb2.FunctionChoice(mode=choice, one_call=alone)
 
 
-def call_to_proto(field: str, call: FunctionCall) -> speech_pb2.FunctionCall:
+def call_to_proto(field: str, call: FunctionCall) -> functions_pb2.FunctionCall:
     """A call that an earlier answer made."""
-    return speech_pb2.FunctionCall(
+    return functions_pb2.FunctionCall(
         id=unicode_text(f"{field}.id", call.id),
         name=unicode_text(f"{field}.name", call.name),
         arguments=unicode_text(f"{field}.arguments", call.arguments),
     )
 
 
-def call_from_proto(proto: speech_pb2.FunctionCall) -> FunctionCall:
+def call_from_proto(proto: functions_pb2.FunctionCall) -> FunctionCall:
     """The value of a call."""
     return FunctionCall(proto.id, proto.name, proto.arguments)

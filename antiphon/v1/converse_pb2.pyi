@@ -3,6 +3,7 @@
 isort:skip_file
 A conversation over one stream: turns spoken or written, answers that may be interrupted."""
 
+import antiphon.v1.functions_pb2
 import antiphon.v1.session_pb2
 import antiphon.v1.usage_pb2
 import builtins
@@ -213,6 +214,7 @@ class ConversationSettings(google.protobuf.message.Message):
     VOICE_TURNS_FIELD_NUMBER: builtins.int
     NO_TRANSCRIPTS_FIELD_NUMBER: builtins.int
     TRANSCRIPTS_FIELD_NUMBER: builtins.int
+    FUNCTIONS_FIELD_NUMBER: builtins.int
     instructions: builtins.str
     """What the model is told about itself, before all items."""
     spoken: builtins.bool
@@ -231,6 +233,10 @@ class ConversationSettings(google.protobuf.message.Message):
     def no_transcripts(self) -> global___NoTranscripts: ...
     @property
     def transcripts(self) -> global___Transcripts: ...
+    @property
+    def functions(self) -> global___OfferedFunctions:
+        """At first: none."""
+
     def __init__(
         self,
         *,
@@ -242,9 +248,10 @@ class ConversationSettings(google.protobuf.message.Message):
         voice_turns: global___VoiceTurns | None = ...,
         no_transcripts: global___NoTranscripts | None = ...,
         transcripts: global___Transcripts | None = ...,
+        functions: global___OfferedFunctions | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_instructions", b"_instructions", "_spoken", b"_spoken", "_voice", b"_voice", "instructions", b"instructions", "manual_turns", b"manual_turns", "no_transcripts", b"no_transcripts", "spoken", b"spoken", "transcription", b"transcription", "transcripts", b"transcripts", "turns", b"turns", "voice", b"voice", "voice_turns", b"voice_turns"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_instructions", b"_instructions", "_spoken", b"_spoken", "_voice", b"_voice", "instructions", b"instructions", "manual_turns", b"manual_turns", "no_transcripts", b"no_transcripts", "sampling", b"sampling", "spoken", b"spoken", "transcription", b"transcription", "transcripts", b"transcripts", "turns", b"turns", "voice", b"voice", "voice_turns", b"voice_turns"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_instructions", b"_instructions", "_spoken", b"_spoken", "_voice", b"_voice", "functions", b"functions", "instructions", b"instructions", "manual_turns", b"manual_turns", "no_transcripts", b"no_transcripts", "spoken", b"spoken", "transcription", b"transcription", "transcripts", b"transcripts", "turns", b"turns", "voice", b"voice", "voice_turns", b"voice_turns"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_instructions", b"_instructions", "_spoken", b"_spoken", "_voice", b"_voice", "functions", b"functions", "instructions", b"instructions", "manual_turns", b"manual_turns", "no_transcripts", b"no_transcripts", "sampling", b"sampling", "spoken", b"spoken", "transcription", b"transcription", "transcripts", b"transcripts", "turns", b"turns", "voice", b"voice", "voice_turns", b"voice_turns"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_instructions", b"_instructions"]) -> typing.Literal["instructions"] | None: ...
     @typing.overload
@@ -257,6 +264,33 @@ class ConversationSettings(google.protobuf.message.Message):
     def WhichOneof(self, oneof_group: typing.Literal["turns", b"turns"]) -> typing.Literal["manual_turns", "voice_turns"] | None: ...
 
 global___ConversationSettings = ConversationSettings
+
+@typing.final
+class OfferedFunctions(google.protobuf.message.Message):
+    """Functions that answers may call."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    FUNCTIONS_FIELD_NUMBER: builtins.int
+    CHOICE_FIELD_NUMBER: builtins.int
+    @property
+    def functions(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Where `ModelInfo.input_kinds` has "tools": each a JSON object with `name`, `description` and
+        `parameters`, which is a JSON schema.
+        """
+
+    @property
+    def choice(self) -> antiphon.v1.functions_pb2.FunctionChoice: ...
+    def __init__(
+        self,
+        *,
+        functions: collections.abc.Iterable[builtins.str] | None = ...,
+        choice: antiphon.v1.functions_pb2.FunctionChoice | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["choice", b"choice"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["choice", b"choice", "functions", b"functions"]) -> None: ...
+
+global___OfferedFunctions = OfferedFunctions
 
 @typing.final
 class NoTranscripts(google.protobuf.message.Message):
@@ -597,7 +631,7 @@ class ConversationItem(google.protobuf.message.Message):
     id: builtins.str
     """Unique in the conversation, at most 128 bytes of UTF-8. Empty in a command: the server gives one."""
     role: builtins.str
-    """"system", "user" or "assistant"."""
+    """"system", "user", "assistant" or "tool"."""
     complete: builtins.bool
     """Told, and not read: false of an answer that was interrupted, or is still being made."""
     @property
@@ -625,6 +659,8 @@ class ItemContent(google.protobuf.message.Message):
     TEXT_FIELD_NUMBER: builtins.int
     RECORDED_FIELD_NUMBER: builtins.int
     SPOKEN_FIELD_NUMBER: builtins.int
+    CALL_FIELD_NUMBER: builtins.int
+    RESULT_FIELD_NUMBER: builtins.int
     text: builtins.str
     """Written by anybody."""
     @property
@@ -635,18 +671,49 @@ class ItemContent(google.protobuf.message.Message):
     def spoken(self) -> global___SpokenAudio:
         """The assistant's."""
 
+    @property
+    def call(self) -> antiphon.v1.functions_pb2.FunctionCall:
+        """The assistant's, and the only content of its item."""
+
+    @property
+    def result(self) -> global___CallResult:
+        """What came of a call: the only content of its item, whose role is "tool"."""
+
     def __init__(
         self,
         *,
         text: builtins.str = ...,
         recorded: global___RecordedAudio | None = ...,
         spoken: global___SpokenAudio | None = ...,
+        call: antiphon.v1.functions_pb2.FunctionCall | None = ...,
+        result: global___CallResult | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["content", b"content", "recorded", b"recorded", "spoken", b"spoken", "text", b"text"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["content", b"content", "recorded", b"recorded", "spoken", b"spoken", "text", b"text"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["text", "recorded", "spoken"] | None: ...
+    def HasField(self, field_name: typing.Literal["call", b"call", "content", b"content", "recorded", b"recorded", "result", b"result", "spoken", b"spoken", "text", b"text"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["call", b"call", "content", b"content", "recorded", b"recorded", "result", b"result", "spoken", b"spoken", "text", b"text"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["content", b"content"]) -> typing.Literal["text", "recorded", "spoken", "call", "result"] | None: ...
 
 global___ItemContent = ItemContent
+
+@typing.final
+class CallResult(google.protobuf.message.Message):
+    """What came of a call of a function."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    CALL_ID_FIELD_NUMBER: builtins.int
+    OUTPUT_FIELD_NUMBER: builtins.int
+    call_id: builtins.str
+    """The id of the call."""
+    output: builtins.str
+    def __init__(
+        self,
+        *,
+        call_id: builtins.str = ...,
+        output: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "output", b"output"]) -> None: ...
+
+global___CallResult = CallResult
 
 @typing.final
 class RecordedAudio(google.protobuf.message.Message):
@@ -794,6 +861,7 @@ class ConverseResponse(google.protobuf.message.Message):
     TRANSCRIPT_TEXT_FIELD_NUMBER: builtins.int
     TRANSCRIPT_ENDED_FIELD_NUMBER: builtins.int
     TRANSCRIPT_FAILED_FIELD_NUMBER: builtins.int
+    RESPONSE_CALL_FIELD_NUMBER: builtins.int
     @property
     def begun(self) -> global___ConversationBegun: ...
     @property
@@ -836,6 +904,8 @@ class ConverseResponse(google.protobuf.message.Message):
     def transcript_ended(self) -> global___TranscriptEnded: ...
     @property
     def transcript_failed(self) -> global___TranscriptFailed: ...
+    @property
+    def response_call(self) -> global___ResponseCall: ...
     def __init__(
         self,
         *,
@@ -860,10 +930,11 @@ class ConverseResponse(google.protobuf.message.Message):
         transcript_text: global___TranscriptText | None = ...,
         transcript_ended: global___TranscriptEnded | None = ...,
         transcript_failed: global___TranscriptFailed | None = ...,
+        response_call: global___ResponseCall | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["audio_cleared", b"audio_cleared", "audio_committed", b"audio_committed", "begun", b"begun", "event", b"event", "item_added", b"item_added", "item_deleted", b"item_deleted", "item_retrieved", b"item_retrieved", "item_truncated", b"item_truncated", "refused", b"refused", "response_audio", b"response_audio", "response_created", b"response_created", "response_ended", b"response_ended", "response_item_begun", b"response_item_begun", "response_item_ended", b"response_item_ended", "response_text", b"response_text", "settings_changed", b"settings_changed", "silence_timed_out", b"silence_timed_out", "speech_started", b"speech_started", "speech_stopped", b"speech_stopped", "transcript_ended", b"transcript_ended", "transcript_failed", b"transcript_failed", "transcript_text", b"transcript_text"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["audio_cleared", b"audio_cleared", "audio_committed", b"audio_committed", "begun", b"begun", "event", b"event", "item_added", b"item_added", "item_deleted", b"item_deleted", "item_retrieved", b"item_retrieved", "item_truncated", b"item_truncated", "refused", b"refused", "response_audio", b"response_audio", "response_created", b"response_created", "response_ended", b"response_ended", "response_item_begun", b"response_item_begun", "response_item_ended", b"response_item_ended", "response_text", b"response_text", "settings_changed", b"settings_changed", "silence_timed_out", b"silence_timed_out", "speech_started", b"speech_started", "speech_stopped", b"speech_stopped", "transcript_ended", b"transcript_ended", "transcript_failed", b"transcript_failed", "transcript_text", b"transcript_text"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["begun", "settings_changed", "refused", "audio_committed", "audio_cleared", "item_added", "item_retrieved", "item_deleted", "item_truncated", "response_created", "response_item_begun", "response_text", "response_audio", "response_item_ended", "response_ended", "speech_started", "speech_stopped", "silence_timed_out", "transcript_text", "transcript_ended", "transcript_failed"] | None: ...
+    def HasField(self, field_name: typing.Literal["audio_cleared", b"audio_cleared", "audio_committed", b"audio_committed", "begun", b"begun", "event", b"event", "item_added", b"item_added", "item_deleted", b"item_deleted", "item_retrieved", b"item_retrieved", "item_truncated", b"item_truncated", "refused", b"refused", "response_audio", b"response_audio", "response_call", b"response_call", "response_created", b"response_created", "response_ended", b"response_ended", "response_item_begun", b"response_item_begun", "response_item_ended", b"response_item_ended", "response_text", b"response_text", "settings_changed", b"settings_changed", "silence_timed_out", b"silence_timed_out", "speech_started", b"speech_started", "speech_stopped", b"speech_stopped", "transcript_ended", b"transcript_ended", "transcript_failed", b"transcript_failed", "transcript_text", b"transcript_text"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["audio_cleared", b"audio_cleared", "audio_committed", b"audio_committed", "begun", b"begun", "event", b"event", "item_added", b"item_added", "item_deleted", b"item_deleted", "item_retrieved", b"item_retrieved", "item_truncated", b"item_truncated", "refused", b"refused", "response_audio", b"response_audio", "response_call", b"response_call", "response_created", b"response_created", "response_ended", b"response_ended", "response_item_begun", b"response_item_begun", "response_item_ended", b"response_item_ended", "response_text", b"response_text", "settings_changed", b"settings_changed", "silence_timed_out", b"silence_timed_out", "speech_started", b"speech_started", "speech_stopped", b"speech_stopped", "transcript_ended", b"transcript_ended", "transcript_failed", b"transcript_failed", "transcript_text", b"transcript_text"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["begun", "settings_changed", "refused", "audio_committed", "audio_cleared", "item_added", "item_retrieved", "item_deleted", "item_truncated", "response_created", "response_item_begun", "response_text", "response_audio", "response_item_ended", "response_ended", "speech_started", "speech_stopped", "silence_timed_out", "transcript_text", "transcript_ended", "transcript_failed", "response_call"] | None: ...
 
 global___ConverseResponse = ConverseResponse
 
@@ -1225,6 +1296,37 @@ class ResponseAudio(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["index", b"index", "item_id", b"item_id", "pcm16", b"pcm16", "response_id", b"response_id"]) -> None: ...
 
 global___ResponseAudio = ResponseAudio
+
+@typing.final
+class ResponseCall(google.protobuf.message.Message):
+    """The whole call of an item that is one. The client makes it, creates an item of what came of it,
+    and asks for another response.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RESPONSE_ID_FIELD_NUMBER: builtins.int
+    INDEX_FIELD_NUMBER: builtins.int
+    ITEM_ID_FIELD_NUMBER: builtins.int
+    CALL_FIELD_NUMBER: builtins.int
+    response_id: builtins.str
+    index: builtins.int
+    """Place of the item in the response, counted from 0."""
+    item_id: builtins.str
+    @property
+    def call(self) -> antiphon.v1.functions_pb2.FunctionCall: ...
+    def __init__(
+        self,
+        *,
+        response_id: builtins.str = ...,
+        index: builtins.int = ...,
+        item_id: builtins.str = ...,
+        call: antiphon.v1.functions_pb2.FunctionCall | None = ...,
+    ) -> None: ...
+    def HasField(self, field_name: typing.Literal["call", b"call"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["call", b"call", "index", b"index", "item_id", b"item_id", "response_id", b"response_id"]) -> None: ...
+
+global___ResponseCall = ResponseCall
 
 @typing.final
 class ResponseItemEnded(google.protobuf.message.Message):

@@ -4,6 +4,7 @@ isort:skip_file
 What the gateway offers over gRPC: the door of the client SDK."""
 
 import antiphon.v1.chunk_pb2
+import antiphon.v1.functions_pb2
 import antiphon.v1.session_pb2
 import antiphon.v1.stage_pb2
 import antiphon.v1.usage_pb2
@@ -120,7 +121,7 @@ class Message(google.protobuf.message.Message):
         """May be empty if an assistant calls functions, and with the role "tool"."""
 
     @property
-    def calls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FunctionCall]:
+    def calls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[antiphon.v1.functions_pb2.FunctionCall]:
         """What the assistant called."""
 
     def __init__(
@@ -128,63 +129,12 @@ class Message(google.protobuf.message.Message):
         *,
         role: builtins.str = ...,
         parts: collections.abc.Iterable[global___Part] | None = ...,
-        calls: collections.abc.Iterable[global___FunctionCall] | None = ...,
+        calls: collections.abc.Iterable[antiphon.v1.functions_pb2.FunctionCall] | None = ...,
         call_id: builtins.str = ...,
     ) -> None: ...
     def ClearField(self, field_name: typing.Literal["call_id", b"call_id", "calls", b"calls", "parts", b"parts", "role", b"role"]) -> None: ...
 
 global___Message = Message
-
-@typing.final
-class FunctionCall(google.protobuf.message.Message):
-    """A call of a function."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    ID_FIELD_NUMBER: builtins.int
-    NAME_FIELD_NUMBER: builtins.int
-    ARGUMENTS_FIELD_NUMBER: builtins.int
-    id: builtins.str
-    """What the call is known by; unique."""
-    name: builtins.str
-    arguments: builtins.str
-    """A JSON object."""
-    def __init__(
-        self,
-        *,
-        id: builtins.str = ...,
-        name: builtins.str = ...,
-        arguments: builtins.str = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["arguments", b"arguments", "id", b"id", "name", b"name"]) -> None: ...
-
-global___FunctionCall = FunctionCall
-
-@typing.final
-class FunctionChoice(google.protobuf.message.Message):
-    """Whether functions are called, and how many."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    MODE_FIELD_NUMBER: builtins.int
-    NAME_FIELD_NUMBER: builtins.int
-    ONE_CALL_FIELD_NUMBER: builtins.int
-    mode: builtins.str
-    """"auto" (as when empty), "none" or "required"."""
-    name: builtins.str
-    """With "required": the function that must be called; empty: any."""
-    one_call: builtins.bool
-    """The answer ends behind its first call."""
-    def __init__(
-        self,
-        *,
-        mode: builtins.str = ...,
-        name: builtins.str = ...,
-        one_call: builtins.bool = ...,
-    ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["mode", b"mode", "name", b"name", "one_call", b"one_call"]) -> None: ...
-
-global___FunctionChoice = FunctionChoice
 
 @typing.final
 class Part(google.protobuf.message.Message):
@@ -351,7 +301,7 @@ class GenerateRequest(google.protobuf.message.Message):
         """
 
     @property
-    def function_choice(self) -> global___FunctionChoice: ...
+    def function_choice(self) -> antiphon.v1.functions_pb2.FunctionChoice: ...
     def __init__(
         self,
         *,
@@ -365,7 +315,7 @@ class GenerateRequest(google.protobuf.message.Message):
         include_ids: builtins.bool = ...,
         options: collections.abc.Mapping[builtins.str, global___OptionInput] | None = ...,
         functions: collections.abc.Iterable[builtins.str] | None = ...,
-        function_choice: global___FunctionChoice | None = ...,
+        function_choice: antiphon.v1.functions_pb2.FunctionChoice | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "function_choice", b"function_choice"]) -> builtins.bool: ...
     def ClearField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "delivery", b"delivery", "function_choice", b"function_choice", "functions", b"functions", "include_ids", b"include_ids", "messages", b"messages", "modalities", b"modalities", "model", b"model", "options", b"options", "sampling", b"sampling", "voice", b"voice"]) -> None: ...
@@ -608,12 +558,12 @@ class FunctionCallDelta(google.protobuf.message.Message):
     first: builtins.int
     """Index of the first one within the answer."""
     @property
-    def calls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FunctionCall]: ...
+    def calls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[antiphon.v1.functions_pb2.FunctionCall]: ...
     def __init__(
         self,
         *,
         first: builtins.int = ...,
-        calls: collections.abc.Iterable[global___FunctionCall] | None = ...,
+        calls: collections.abc.Iterable[antiphon.v1.functions_pb2.FunctionCall] | None = ...,
     ) -> None: ...
     def ClearField(self, field_name: typing.Literal["calls", b"calls", "first", b"first"]) -> None: ...
 

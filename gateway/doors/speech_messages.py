@@ -14,7 +14,7 @@ from antiphon.conversation import (
 )
 from antiphon.errors import InvalidArgument
 from antiphon.logprobs import TokenLogprob
-from antiphon.v1 import speech_pb2
+from antiphon.v1 import functions_pb2, speech_pb2
 from antiphon.wire.convert import (
     delivery_from_proto,
     finish_reason_to_proto,
@@ -151,7 +151,7 @@ def write_event(event: Event, *, include_ids: bool) -> speech_pb2.GenerateRespon
             return speech_pb2.GenerateResponse(image=speech_pb2.ImageDelta(images=images))
         case ToolCallsProduced():
             calls = [
-                speech_pb2.FunctionCall(id=each.id, name=each.name, arguments=each.arguments)
+                functions_pb2.FunctionCall(id=each.id, name=each.name, arguments=each.arguments)
                 for each in event.calls
             ]
             delta = speech_pb2.FunctionCallDelta(first=event.index, calls=calls)

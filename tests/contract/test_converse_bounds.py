@@ -28,7 +28,7 @@ REFUSED: dict[str, tuple[dict[str, Any], str]] = {
     "open": ({"open": {}}, "open"),
     "nothing": ({}, "command"),
     "name": ({"reference": "é" * 65, "commit_audio": {}}, "reference"),
-    "role": ({"create_item": {"item": {"role": "tool"}}}, "create_item.item.role"),
+    "role": ({"create_item": {"item": {"role": "robot"}}}, "create_item.item.role"),
     "contents": ({"create_item": {"item": {"role": "user"}}}, "create_item.item.contents"),
     "samples": ({"append_audio": {"pcm16": b"123"}}, "append_audio.pcm16"),
     "rate": ({"append_audio": {"pcm16": b"12", "rate_hz": 4_000}}, "append_audio.rate_hz"),

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from antiphon.errors import Internal, InvalidArgument
-from antiphon.v1 import converse_pb2
+from antiphon.conversation import FUNCTION_NAME, ToolCall
+from antiphon.errors import InvalidArgument
+from antiphon.v1 import converse_pb2, functions_pb2
+from gateway.calls.tools import read_arguments
 from gateway.conversations.items import (
     CallContent,
     CallOutput,
@@ -23,7 +25,12 @@ MOST_CONTENTS = 256
 USUAL_RATE_HZ = 24_000
 LEAST_RATE_HZ, MOST_RATE_HZ = 8_000, 48_000
 
-_ROLES: dict[str, Role] = {"system": "system", "user": "user", "assistant": "assistant"}
+_ROLES: dict[str, Role] = {
+    "system": "system",
+    "user": "user",
+    "assistant": "assistant",
+    "tool": "tool",
+}
 
 
 def read_item(item: converse_pb2.ConversationItem, field: str) -> ConversationItem:
@@ -42,6 +49,11 @@ def read_item(item: converse_pb2.ConversationItem, field: str) -> ConversationIt
         _read_content(each, role, f"{field}.contents[{index}]")
         for index, each in enumerate(item.contents)
     )
+    if len(contents) > 1 and any(isinstance(each, CallContent | CallOutput) for each in contents):
+        raise InvalidArgument(
+            f"{field}.contents: a call, or what came of it, is an item of its own",
+            field=f"{field}.contents",
+        )
     return ConversationItem(checked_name(item.id, f"{field}.id"), role, contents)
 
 
@@ -73,16 +85,41 @@ def read_samples(pcm16: bytes, rate_hz: int, field: str) -> RecordedContent:
 def _read_content(content: converse_pb2.ItemContent, role: Role, field: str) -> Content:
     kind = content.WhichOneof("content")
     match kind, role:
-        case "text", _:
+        case "text", ("system" | "user" | "assistant"):
             return WrittenContent(content.text)
         case "recorded", "user":
             recorded = content.recorded
             return read_samples(recorded.pcm16, recorded.rate_hz, f"{field}.recorded")
         case "spoken", "assistant":
             return SpokenContent(content.spoken.transcript)
+        case "call", "assistant":
+            return CallContent(_read_call(content.call, f"{field}.call"))
+        case "result", "tool":
+            result = content.result
+            return CallOutput(_call_id(result.call_id, f"{field}.result.call_id"), result.output)
         case None, _:
             raise InvalidArgument(f"{field}: is empty", field=field)
     raise InvalidArgument(f"{field}: {kind} does not go into an item of {role}", field=field)
+
+
+def _read_call(call: functions_pb2.FunctionCall, field: str) -> ToolCall:
+    if FUNCTION_NAME.fullmatch(call.name) is None:
+        raise InvalidArgument(
+            f"{field}.name: must be 1 to 64 letters, digits, _ or -", field=f"{field}.name"
+        )
+    arguments = read_arguments(call.arguments, f"{field}.arguments")
+    return ToolCall(_call_id(call.id, f"{field}.id"), call.name, arguments)
+
+
+def _call_id(call_id: str, field: str) -> str:
+    if not call_id:
+        raise InvalidArgument(f"{field}: is empty", field=field)
+    return checked_name(call_id, field)
+
+
+def write_call(call: ToolCall) -> functions_pb2.FunctionCall:
+    """The message of a call."""
+    return functions_pb2.FunctionCall(id=call.id, name=call.name, arguments=call.arguments)
 
 
 def write_item(item: ConversationItem, *, samples: bool = False) -> converse_pb2.ConversationItem:
@@ -110,5 +147,8 @@ def _write_content(content: Content, *, samples: bool) -> converse_pb2.ItemConte
                 transcript=transcript,
             )
             return converse_pb2.ItemContent(recorded=recorded)
-        case CallContent() | CallOutput():
-            raise Internal("functions are not offered at this door")
+        case CallContent(call):
+            return converse_pb2.ItemContent(call=write_call(call))
+        case CallOutput(call_id, output):
+            result = converse_pb2.CallResult(call_id=call_id, output=output)
+            return converse_pb2.ItemContent(result=result)

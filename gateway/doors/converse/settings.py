@@ -4,10 +4,18 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
+
 from antiphon.errors import InvalidArgument
-from antiphon.v1 import converse_pb2
+from antiphon.v1 import converse_pb2, functions_pb2
 from antiphon.wire.convert import sampling_from_proto, sampling_to_proto
-from gateway.conversations.settings import ConversationSettings, TranscriptWish, TurnDetection
+from gateway.calls.tools import read_function_texts
+from gateway.conversations.settings import (
+    FUNCTION,
+    ConversationSettings,
+    TranscriptWish,
+    TurnDetection,
+)
 
 MOST_STAGES = 16
 _RANGES = {
@@ -36,6 +44,8 @@ def with_settings(
         changed = replace(changed, spoken=asked.spoken)
     if asked.HasField("voice"):
         changed = changed.with_voice(asked.voice)
+    if asked.HasField("functions"):
+        changed = _with_functions(changed, asked.functions)
     match asked.WhichOneof("transcription"):
         case "no_transcripts":
             changed = replace(changed, transcript=None)
@@ -48,6 +58,38 @@ def with_settings(
         case "voice_turns":
             changed = replace(changed, turns=_read_turns(asked.voice_turns))
     return changed
+
+
+def _with_functions(
+    holds: ConversationSettings, asked: converse_pb2.OfferedFunctions
+) -> ConversationSettings:
+    field, choice = "settings.functions", asked.choice
+    tools = read_function_texts(asked.functions, f"{field}.functions[{{}}]")
+    named = choice.mode == "required" and choice.name
+    changed = replace(
+        holds,
+        tools=tools,
+        tool_choice=f"{FUNCTION}{choice.name}" if named else choice.mode or "auto",
+        parallel_calls=not choice.one_call,
+    )
+    try:
+        _ = changed.offered
+    except InvalidArgument as error:
+        raise InvalidArgument(f"{field}.choice: {error.message}", field=f"{field}.choice") from None
+    return changed
+
+
+def _write_functions(holds: ConversationSettings) -> converse_pb2.OfferedFunctions:
+    named = holds.tool_choice.startswith(FUNCTION)
+    choice = functions_pb2.FunctionChoice(
+        mode="required" if named else holds.tool_choice,
+        name=holds.tool_choice.removeprefix(FUNCTION) if named else "",
+        one_call=not holds.parallel_calls,
+    )
+    texts = [
+        msgspec.json.encode(msgspec.json.decode(each)["function"]).decode() for each in holds.tools
+    ]
+    return converse_pb2.OfferedFunctions(functions=texts, choice=choice)
 
 
 def _read_turns(asked: converse_pb2.VoiceTurns) -> TurnDetection:
@@ -78,6 +120,7 @@ def write_settings(holds: ConversationSettings) -> converse_pb2.ConversationSett
     """The message of all settings."""
     turns, wish = holds.turns, holds.transcript
     return converse_pb2.ConversationSettings(
+        functions=_write_functions(holds) if holds.tools else None,
         manual_turns=converse_pb2.ManualTurns() if turns is None else None,
         no_transcripts=converse_pb2.NoTranscripts() if wish is None else None,
         transcripts=None

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import assert_never
 
-from antiphon.errors import Internal
 from antiphon.v1 import converse_pb2
 from antiphon.wire.convert import error_to_proto
 from gateway.conversations import events as told
 from gateway.conversations.events import ConversationEvent, EndReason, ResponseStatus
-from gateway.doors.converse.items import write_item
+from gateway.doors.converse.items import write_call, write_item
 from gateway.doors.converse.settings import write_settings
 from gateway.doors.usage_messages import write_usage
 from gateway.media.audio_out import to_pcm16
@@ -96,8 +95,10 @@ def write_event(
             audio = message.response_audio
             audio.response_id, audio.index, audio.item_id = response_id, index, item_id
             audio.pcm16 = to_pcm16(samples)
-        case told.ResponseCall():
-            raise Internal("functions are not offered at this door")
+        case told.ResponseCall(response_id, index, item_id, call):
+            made = message.response_call
+            made.response_id, made.index, made.item_id = response_id, index, item_id
+            made.call.CopyFrom(write_call(call))
         case told.ResponseItemEnded(response, index, item):
             ended = message.response_item_ended
             ended.response_id, ended.index = response.id, index

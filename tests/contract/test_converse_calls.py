@@ -1,0 +1,84 @@
+"""Functions in a conversation over gRPC, through the SDK."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+import pytest_asyncio
+from calling_stages import CALLS, TOOLS, say_and_call, with_tools
+from converse_client import said, until, until_failed
+from fake_stages import ROLES, THINKER, USUAL, FakeStages, twice
+from gateway_door import Door, deployment_of
+
+import antiphon
+from antiphon.conversation import from_tensors
+from antiphon.errors import InvalidArgument
+from gateway.server import Gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+OFFERED = [
+    antiphon.Function(
+        tool["function"]["name"],
+        tool["function"].get("description", ""),
+        tool["function"].get("parameters"),
+    )
+    for tool in TOOLS
+]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def caller() -> AsyncIterator[Door]:
+    """A gateway whose thinker says something and calls two functions, in each turn."""
+    async with FakeStages() as fakes:
+        with_tools(fakes)
+        for role in ROLES:
+            fakes[role].script = twice(say_and_call if role == THINKER else USUAL[role])
+        async with Gateway(deployment_of(fakes)) as gateway:
+            await gateway.wait_ready()
+            door = Door(fakes, gateway)
+            yield door
+            await door.close()
+
+
+async def test_conversation_calls_functions_and_is_told_what_came_of_them(caller: Door) -> None:
+    async with (
+        antiphon.AsyncClient(caller.gateway.grpc_address) as client,
+        client.converse(functions=OFFERED, function_choice="required", spoken=False) as call,
+    ):
+        await said(call, "Look")
+        await call.respond()
+        made = [await until(call, antiphon.ResponseFunctionCall) for _ in CALLS]
+        assert [(each.call.name, each.call.arguments) for each in made] == [
+            (each.name, each.arguments) for each in CALLS
+        ]
+        done = (await until(call, antiphon.ResponseDone)).response
+        assert done.status == "completed"
+        assert [item.parts for item in done.items[1:]] == [(each.call,) for each in made]
+        for each in made:
+            await call.answer_call(each.call, "blue")
+            created = (await until(call, antiphon.ItemCreated)).item
+            assert (created.role, created.parts) == (
+                "tool",
+                (antiphon.CallResultPart(each.call.id, "blue"),),
+            )
+        await call.update(functions=())
+        await until(call, antiphon.SettingsUpdated)
+        await call.respond()
+        await until(call, antiphon.ResponseDone)
+        chunk = caller.fakes[THINKER].sessions[-1].input
+        assert chunk is not None
+        heard = from_tensors(chunk.tensors)
+        assert [message.role for message in heard.messages] == [
+            *("user", "assistant"),
+            *["tool"] * len(CALLS),
+        ]
+        assert len(heard.messages[1].tool_calls) == len(CALLS)
+        bad = antiphon.Item("user", (made[0].call,))
+        await call.add(bad, reference="bad")
+        failed = await until_failed(call)
+        assert isinstance(failed.error, InvalidArgument)
+        assert (failed.reference, failed.error.field) == ("bad", "create_item.item.contents[0]")
+        await call.update(functions=OFFERED, function_choice=antiphon.Function("other"))
+        assert (await until_failed(call)).error.field == "settings.functions.choice"
