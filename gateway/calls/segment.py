@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from antiphon.chunk import Tensor
@@ -102,11 +102,19 @@ class CallSegment:
         if self._listening and not (self.over or self._cancelled):
             self._session.hear(self.number, samples)
 
-    def finish_input(self) -> None:
-        """The recording of a live segment is complete: it is answered, and its time runs."""
+    @property
+    def heard_rate_hz(self) -> int:
+        """Samples a second of what `hear` takes."""
+        return self._session.heard_rate_hz
+
+    def finish_input(self, on_freed: Callable[[str], None] | None = None) -> None:
+        """The recording of a live segment is complete: it is answered, and its time runs.
+
+        For `on_freed` see `Session.ask`.
+        """
         if self._listening and not (self.over or self._cancelled):
             self._end_listening()
-            self._session.finish_input(self.number)
+            self._session.finish_input(self.number, on_freed)
 
     def _end_listening(self) -> None:
         """From now on time runs."""

@@ -191,16 +191,27 @@ class Session:
             chunk = sample_chunk(self.session_id, edge, segment, piece, sequence=sequence)
             stream.hear(chunk, MAX_WAITING_BYTES)
 
-    def finish_input(self, segment: int) -> None:
-        """Tell all stages that a live segment's input is complete."""
+    @property
+    def heard_rate_hz(self) -> int:
+        """Samples a second of recordings, as the stage that reads them takes them; 0: none."""
+        return self._lineup.input_member.description.input_sample_rate_hz
+
+    @property
+    def lost(self) -> bool:
+        """Whether it has failed, or a stage has left it."""
+        failed = self._mailbox.failure is not None or self._echo is not None
+        return failed or bool(self._left)
+
+    def finish_input(self, segment: int, on_freed: Callable[[str], None] | None) -> None:
+        """Tell all stages that a live segment's input is complete; for `on_freed` see `ask`."""
+        self._on_freed = on_freed or self._on_freed
         for stream in self._streams.values():
             stream.finish_input(segment)
 
     @property
     def parked(self) -> bool:
         """Whether another segment may be asked for."""
-        failed = self._mailbox.failure is not None or self._echo is not None
-        whole = not failed and not self._left and not self._done
+        whole = not self.lost and not self._done
         return whole and (self._segment is None or self._segment.over)
 
     async def wait_answered(self) -> bool:

@@ -121,6 +121,8 @@ class LiveConversation:
             case commands.AppendAudio(pcm16, rate_hz):
                 for heard in await self._hearing.append(pcm16, rate_hz):
                     await self._heed(heard)
+                so_far = self._hearing.so_far
+                await self._responses.hear(so_far, self._hearing.of_turn, self._settings)
             case commands.CommitAudio():
                 await self._commit(*self._hearing.commit())
             case commands.ClearAudio():

@@ -22,6 +22,15 @@ what the resampler holds."""
 
 
 @dataclass(frozen=True, slots=True)
+class TurnSoFar:
+    """The turn that is being spoken: its number, and how many samples are certainly its own."""
+
+    number: int
+    samples: int
+    rate_hz: int
+
+
+@dataclass(frozen=True, slots=True)
 class TurnHeard:
     """Speech is over, and this is what was said."""
 
@@ -41,6 +50,25 @@ class Hearing:
         self._ear: Ear | None = None
         self._ear_start = 0
         self._speech_id = ""
+        self._number = 0
+
+    @property
+    def so_far(self) -> TurnSoFar | None:
+        """The turn that is being spoken, or that the client will end; None: there is none.
+
+        Where turns are detected, its end may be found a little before what was heard last.
+        """
+        buffer = self._buffer
+        samples = buffer.end - buffer.start
+        if self._turns is not None:
+            samples -= round(UNDECIDED_S * buffer.rate_hz)
+        if samples <= 0 or not (self._turns is None or self._speech_id):
+            return None
+        return TurnSoFar(self._number, samples, buffer.rate_hz)
+
+    def of_turn(self, start: int, stop: int) -> bytes:
+        """Samples of the turn that is being spoken, counted from its beginning."""
+        return self._buffer.cut(start, stop)
 
     @property
     def speaking(self) -> bool:
@@ -80,11 +108,13 @@ class Hearing:
         Raises `NoAudio`.
         """
         recording = self._buffer.take()
+        self._number += 1
         return self._forget_speech() or new_id("item"), recording
 
     def clear(self) -> None:
         """Drop what is there; who speaks is heard as if he began now."""
         self._buffer.clear()
+        self._number += 1
         self._forget_speech()
 
     def time_out(self) -> tuple[SilenceTimedOut, RecordedContent] | None:
@@ -117,6 +147,7 @@ class Hearing:
         padding = round(self._turns.prefix_padding_s * self._buffer.rate_hz)
         self._buffer.drop_before(self._at(edge) - padding)
         self._speech_id = new_id("item")
+        self._number += 1
         return SpeechStarted(self._speech_id, self._buffer.seconds(self._buffer.start))
 
     def _ended(self, position: int) -> TurnHeard:
@@ -136,6 +167,7 @@ class Hearing:
     def _stop_listening(self) -> None:
         """Hear what follows as if nothing had been heard."""
         self._ear, self._speech_id = None, ""
+        self._number += 1
         self._trim()
 
     def _trim(self) -> None:

@@ -64,6 +64,10 @@ class InputAudioBuffer:
             del self._pcm16[: (position - self.start) * SAMPLE_BYTES]
             self.start = position
 
+    def cut(self, start: int, stop: int) -> bytes:
+        """Samples `start` to `stop` of those that are here."""
+        return bytes(self._pcm16[start * SAMPLE_BYTES : stop * SAMPLE_BYTES])
+
     def take(self, end: int | None = None) -> RecordedContent:
         """What is there up to a position (None: all), and no longer. Raises `NoAudio`."""
         end = self.end if end is None else min(end, self.end)

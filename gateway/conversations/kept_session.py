@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import AsyncExitStack, asynccontextmanager
 
@@ -10,6 +11,7 @@ from gateway.calls.order import Order
 from gateway.calls.place import Place
 from gateway.calls.segment import CallSegment
 from gateway.calls.session import Session
+from gateway.conversations.live_turn import LiveTurn
 
 
 class ConversationSession:
@@ -17,7 +19,8 @@ class ConversationSession:
 
     The stages keep the session parked between turns: it takes no slot then. A session that has
     failed, or whose stages are not those of the outputs now wanted, is left for a new one; so is
-    one in which no function can be called, when some may be.
+    one in which no function can be called, when some may be. A turn may be heard while it is
+    spoken: then its segment is open before it is asked for.
     """
 
     def __init__(self, calls: Calls) -> None:
@@ -26,6 +29,35 @@ class ConversationSession:
         self._session: Session | None = None
         self._outputs: frozenset[str] = frozenset()
         self._calling = False
+        self._turn: LiveTurn | None = None
+        self._leaving: asyncio.Task[None] | None = None
+
+    def hears(self, number: int) -> int | None:
+        """How many samples of a turn the stages were brought while it is spoken; None: it is not
+        heard so, and `begin_turn` may be called when nothing else is under way.
+
+        A turn before it that nobody has asked to be answered is given up.
+        """
+        if self._turn is not None and self._turn.number != number:
+            turn, self._turn = self._turn, None
+            self._leaving = asyncio.create_task(turn.give_up())
+        if self._turn is not None:
+            return self._turn.heard
+        return None
+
+    @property
+    def is_free(self) -> bool:
+        """Whether no turn that was given up is still being let go."""
+        return self._leaving is None or self._leaving.done()
+
+    def begin_turn(self, number: int, rate_hz: int, order: Order) -> None:
+        """Let the stages hear a turn behind what the order has, while it is spoken."""
+        self._turn = LiveTurn(number, rate_hz, order, self._open_live)
+
+    async def hear(self, pcm16: bytes) -> None:
+        """More of the turn that is spoken."""
+        if self._turn is not None:
+            await self._turn.hear(pcm16)
 
     @asynccontextmanager
     async def turn(
@@ -49,21 +81,44 @@ class ConversationSession:
 
     async def close(self) -> None:
         """Leave the session; the stages are free then."""
+        turn, self._turn = self._turn, None
+        if turn is not None:
+            await turn.give_up()
+        if self._leaving is not None:
+            await asyncio.wait([self._leaving])
+        await self._leave()
+
+    async def _leave(self) -> None:
         self._session = None
         await self._left.aclose()
 
     async def _ask(self, order: Order, on_freed: Callable[[str], None]) -> CallSegment:
+        turn, self._turn = self._turn, None
+        if self._leaving is not None:
+            await asyncio.wait([self._leaving])
+        if turn is not None:
+            heard = await turn.answer(order, on_freed)
+            if heard is not None and self._session is not None and not self._session.lost:
+                return heard
+        return await self._opened(order, on_freed=on_freed)
+
+    async def _open_live(self, order: Order) -> CallSegment:
+        return await self._opened(order, live=True)
+
+    async def _opened(
+        self, order: Order, *, live: bool = False, on_freed: Callable[[str], None] | None = None
+    ) -> CallSegment:
         if self._session is not None and not (
             self._session.parked
             and self._outputs == order.outputs
             and (self._calling or not order.tools)
         ):
-            await self.close()
+            await self._leave()
         if self._session is None:
             self._session = await self._left.enter_async_context(
                 self._calls.session(order.outputs, order.model, calling=bool(order.tools))
             )
             self._outputs, self._calling = order.outputs, bool(order.tools)
-        asking = self._session.ask(order, last=False, on_freed=on_freed)
+        asking = self._session.ask(order, last=False, live=live, on_freed=on_freed)
         del order
         return await asking

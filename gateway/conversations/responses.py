@@ -23,6 +23,7 @@ from gateway.calls.segment import CallSegment
 from gateway.conversations.commands import CreateResponse
 from gateway.conversations.errors import NoResponse, ResponseUnderWay
 from gateway.conversations.events import ConversationEvent, EndReason
+from gateway.conversations.hearing import TurnSoFar
 from gateway.conversations.items import ConversationItem, ItemList, messages_of, new_id
 from gateway.conversations.kept_session import ConversationSession
 from gateway.conversations.running import RunningResponse
@@ -112,6 +113,28 @@ class Responses:
         self._running[running.id] = running
         await self._telling.tell(running.created())
         running.task = asyncio.create_task(self._make(running, [order], asked))
+
+    async def hear(
+        self,
+        so_far: TurnSoFar | None,
+        cut: Callable[[int, int], bytes],
+        settings: ConversationSettings,
+    ) -> None:
+        """Let the stages hear a long turn while it is spoken, behind what is in the conversation.
+
+        `cut` brings samples of the turn. Nothing of it can be seen but that the answer is sooner.
+        """
+        if so_far is None or any(each.in_conversation for each in self._running.values()):
+            return
+        heard = self._session.hears(so_far.number)
+        if heard is None:
+            least = self._config.listen_after_s * so_far.rate_hz
+            if so_far.samples < least or not self._session.is_free:
+                return
+            order = await asyncio.to_thread(_order_of, tuple(self._items), settings, more=True)
+            self._session.begin_turn(so_far.number, so_far.rate_hz, order)
+            heard = 0
+        await self._session.hear(cut(heard, so_far.samples))
 
     def interrupt(self) -> None:
         """The user speaks: stop the answer to the conversation, if one is being made."""
@@ -249,10 +272,13 @@ class Responses:
             self._answered(running.playing_s)
 
 
-def _order_of(items: Iterable[ConversationItem], settings: ConversationSettings) -> Order:
-    """What the stages are asked for. Raises `InvalidArgument` when nothing was said."""
+def _order_of(
+    items: Iterable[ConversationItem], settings: ConversationSettings, *, more: bool = False
+) -> Order:
+    """What the stages are asked for. Raises `InvalidArgument` when nothing was said, and no `more`
+    is to come."""
     messages, attachments = messages_of(items, settings.instructions)
-    if not messages:
+    if not (messages or more):
         raise InvalidArgument(
             "response: the conversation is empty; create an item or commit audio first",
             field="response",

@@ -30,6 +30,7 @@ from gateway.fleet.stages import Stages
 from gateway.media.attachments import Attachments
 from gateway.media.audio_in import Recording
 from gateway.media.audio_out import wav_file
+from gateway.metrics import Metrics
 from tools.launcher.launcher import Running
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -54,7 +55,7 @@ async def calls(running: Running) -> AsyncIterator[Calls]:
     deployment = Deployment(model=str(running.model), stages=stages)
     async with Stages(deployment) as fleet:
         await fleet.wait_ready()
-        yield Calls(fleet, GatewayConfig(), {})
+        yield Calls(fleet, GatewayConfig(), {}, Metrics(in_flight=lambda: 0.0))
 
 
 def spoken(seconds: float, seed: int) -> Pcm16:

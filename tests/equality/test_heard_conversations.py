@@ -1,0 +1,187 @@
+"""Turns of a conversation that the stages hear while they are spoken, through the real services."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, replace
+
+import numpy as np
+import pytest
+import pytest_asyncio
+import soxr
+from truth import Truth
+
+from antiphon.conversation import AudioPart, Conversation, ConversationMessage, Part, TextPart
+from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
+from antiphon.errors import AntiphonError
+from antiphon.pipelines.qwen3_omni import CODE2WAV, TALKER, THINKER
+from antiphon.testing.margins import MIN_MARGIN
+from antiphon.testing.qwen3_omni.reference import Case
+from gateway.calls.calls import Calls
+from gateway.calls.events import Event
+from gateway.conversations.commands import AppendAudio, ChangeSettings, CommitAudio, CreateResponse
+from gateway.conversations.conversation import LiveConversation
+from gateway.conversations.conversations import Conversations
+from gateway.conversations.events import ConversationEvent, ResponseEnded
+from gateway.conversations.items import SpokenContent
+from gateway.conversations.live_turn import LiveTurn
+from gateway.conversations.responses import LogEntry, RefuseResponse
+from gateway.conversations.settings import ConversationSettings
+from gateway.fleet.stages import Stages
+from gateway.metrics import Metrics
+from tools.launcher.launcher import Running
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+RATE_HZ, HEARD_HZ = 24_000, 16_000
+TOKENS = 12
+
+
+@dataclass
+class Entry:
+    status: str = ""
+
+    def note(self, event: Event) -> None:
+        pass
+
+
+@asynccontextmanager
+async def logged(refuse: RefuseResponse) -> AsyncIterator[LogEntry]:
+    entry = Entry()
+    try:
+        yield entry
+    except AntiphonError as error:
+        await refuse(entry, error)
+
+
+class Client:
+    """A conversation, and the answers in it."""
+
+    def __init__(self, conversations: Conversations, settings: ConversationSettings) -> None:
+        self.settings = settings
+        self.answers: asyncio.Queue[ResponseEnded] = asyncio.Queue(16)
+        self.live: LiveConversation = conversations.begin(settings, self._send, logged, logged)
+
+    async def _send(self, events: Sequence[ConversationEvent]) -> None:
+        for event in events:
+            if isinstance(event, ResponseEnded):
+                self.answers.put_nowait(event)
+
+    async def speak(self, pcm16: bytes) -> LiveTurn:
+        """Say it in pieces of 100 ms; what the stages hear of it by then."""
+        for start in range(0, len(pcm16), 4800):
+            await self.live.do(AppendAudio(pcm16[start : start + 4800], RATE_HZ))
+        turn = self.live._responses._session._turn
+        assert turn is not None
+        await asyncio.wait([turn._opened])
+        return turn
+
+    async def answer(self) -> str:
+        await self.live.do(CommitAudio())
+        await self.live.do(CreateResponse())
+        response = (await self.answers.get()).response
+        assert response.error is None
+        (item,) = response.items
+        (content,) = item.contents
+        assert isinstance(content, SpokenContent)
+        assert content.seconds > 0
+        return content.transcript
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def conversations(running: Running) -> AsyncIterator[Conversations]:
+    """A gateway's conversations, in this process, with the services that run."""
+    stages = {
+        role: StageConfig(addresses=(running.processes[role].address,))
+        for role in (THINKER, TALKER, CODE2WAV)
+    }
+    config = GatewayConfig()
+    async with Stages(Deployment(model=str(running.model), stages=stages)) as fleet:
+        await fleet.wait_ready()
+        made = Conversations(Calls(fleet, config, {}, Metrics(in_flight=lambda: 0.0)), config)
+        yield made
+        made.close()
+
+
+def spoken(seconds: float, seed: int) -> bytes:
+    at = np.arange(round(seconds * RATE_HZ))
+    noise = np.random.default_rng(seed).standard_normal(len(at)) * 100
+    voice = 6000 * np.sin(at * (0.04 + 0.01 * seed)) * np.sin(at / 9000)
+    return (noise + voice).astype("<i2").tobytes()
+
+
+def answered(truth: Truth, *said: bytes | str, system: str = "") -> str:
+    """The reference's answer to turns, audio of the user and text of the assistant, in which no
+    choice was close; else an empty one."""
+    messages = [ConversationMessage("system", (TextPart(system),))] if system else []
+    recordings = []
+    for each in said:
+        part: Part
+        if isinstance(each, str):
+            role, part = "assistant", TextPart(each)
+        else:
+            role, part = "user", AudioPart(len(recordings), alone=True)
+            whole = np.frombuffer(each, "<i2").astype(np.float32) / 32768
+            recordings.append(soxr.resample(whole, RATE_HZ, HEARD_HZ))
+        messages.append(ConversationMessage(role, (part,)))  # type: ignore[arg-type]
+    case = Case(Conversation(tuple(messages), tuple(recordings)), thinker_max_tokens=TOKENS)
+    output = truth.reference.run(replace(case, audio=False))
+    close = output.min_margin < MIN_MARGIN
+    decoded: str = truth.reference.tokenizer.decode(output.text_ids, skip_special_tokens=True)
+    return "" if close else decoded
+
+
+def safe(truth: Truth) -> tuple[list[bytes], list[str]]:
+    """Two turns, the answers to them, and that to the second after an instruction."""
+    for seed in range(12):
+        said = [spoken(9.0, seed), spoken(5.0, seed + 20)]
+        first = answered(truth, said[0])
+        second = first and answered(truth, said[0], first, said[1])
+        third = second and answered(truth, said[1], system="Hear")
+        if third:
+            return said, [first, second, third]
+    raise AssertionError("no seed has safe margins")
+
+
+async def test_turns_are_heard_while_they_are_spoken_and_answered_like_the_whole(
+    conversations: Conversations, truth: Truth
+) -> None:
+    said, expected = await asyncio.to_thread(safe, truth)
+    with conversations.admit("") as settings:
+        client = Client(conversations, replace(settings, turns=None, max_output_tokens=TOKENS))
+        async with client.live:
+            for turn, answer in zip(said, expected[:2], strict=True):
+                heard = await client.speak(turn)
+                assert heard._segment is not None
+                assert await client.answer() == answer
+                # The segment that was open before anyone asked for an answer is the one.
+                assert heard._segment.over
+
+
+async def test_turn_is_answered_in_the_plain_way_when_something_else_is_asked_in_the_end(
+    conversations: Conversations, truth: Truth
+) -> None:
+    said, (*_, expected) = await asyncio.to_thread(safe, truth)
+    with conversations.admit("") as settings:
+        own = replace(settings, turns=None, max_output_tokens=TOKENS)
+        client = Client(conversations, own)
+        async with client.live:
+            heard = await client.speak(said[1])
+            await client.live.do(ChangeSettings(replace(own, instructions="Hear")))
+            assert await client.answer() == expected
+            assert heard._segment is not None
+            assert heard._segment.over
+            assert client.live._responses._session._turn is None
+
+
+async def test_conversation_that_is_left_while_its_user_speaks_frees_the_stages(
+    conversations: Conversations,
+) -> None:
+    with conversations.admit("") as settings:
+        client = Client(conversations, replace(settings, turns=None))
+        async with client.live:
+            heard = await client.speak(spoken(5.0, 3))
+    assert heard._segment is not None
+    assert heard._segment.over
