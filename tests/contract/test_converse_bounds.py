@@ -159,7 +159,7 @@ async def test_conversation_whose_client_takes_nothing_frees_the_stages() -> Non
 
     options = [("grpc.http2.lookahead_bytes", 1 << 16), ("grpc.http2.bdp_probe", 0)]
     async with (
-        open_door(send_timeout_s=0.5) as door,
+        open_door(send_timeout_s=0.5, max_conversations=1) as door,
         grpc.aio.insecure_channel(door.gateway.grpc_address, options) as channel,
     ):
         door.fakes[THINKER].script = endless
@@ -176,6 +176,13 @@ async def test_conversation_whose_client_takes_nothing_frees_the_stages() -> Non
         # Nothing is read: the gateway gives it up, and the stage's session ends.
         await door.fakes.wait_begun(THINKER)
         await door.fakes[THINKER].sessions[-1].ended.wait()
+        # Its place is free for another, although it is still connected.
+        patient = antiphon.Retry(attempts=100, pause_s=0.05, longest_pause_s=0.05)
+        async with (
+            antiphon.AsyncClient(door.gateway.grpc_address, retry=patient) as other,
+            other.converse() as free,
+        ):
+            await said(free, "Hi")
         call.cancel()
 
 
