@@ -203,6 +203,7 @@ class Workshop:
 
     def adopt(self, directory: Path) -> int:
         """Write the checkpoint from what the parts have learned so far; returns its bytes."""
+        _check_replaceable(directory)
         parts = {part: self._trained(part) for part in PARTS}
         parts["thinker"].load_state_dict(averages(self._state("lessons")), strict=False)
         parts["thinker"].audio_tower.load_state_dict(averages(self._state("tower")), strict=False)
@@ -299,11 +300,15 @@ def _keep_seed(path: Path, seed: int) -> None:
         )
 
 
+def _check_replaceable(directory: Path) -> None:
+    """Raise `FailedPrecondition` where something lies that is no checkpoint."""
+    if directory.is_dir() and any(directory.iterdir()) and not (directory / INDEX_FILE).is_file():
+        raise FailedPrecondition(f"{directory}: holds something that is no checkpoint")
+
+
 def _empty(directory: Path) -> None:
-    """Make way for a checkpoint; raises `FailedPrecondition` where something else lies."""
-    if directory.is_dir() and any(directory.iterdir()):
-        if not (directory / INDEX_FILE).is_file():
-            raise FailedPrecondition(f"{directory}: holds something that is no checkpoint")
+    """Make way for a checkpoint."""
+    if directory.is_dir():
         shutil.rmtree(directory)
     directory.mkdir(parents=True, exist_ok=True)
 
