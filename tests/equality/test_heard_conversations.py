@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AbstractContextManager, asynccontextmanager, nullcontext
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -45,6 +45,9 @@ class Entry:
 
     def note(self, event: Event) -> None:
         pass
+
+    def admitted(self) -> AbstractContextManager[None]:
+        return nullcontext()
 
 
 @asynccontextmanager
