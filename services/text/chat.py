@@ -85,8 +85,8 @@ class ChatTokenizer:
         try:
             described: list[Any] = [json.loads(each) for each in tools]
             given = dict(variables)
-            strings = (*_strings(described), *_strings(given))
-            texts = "".join([*map(_text, messages), *strings, *_called(messages)])
+            strings = (*_strings(described), *_strings(given), *self._called(messages))
+            texts = "".join([*map(_text, messages), *strings])
             marked = self._any_control.search(texts) is not None
             rendered = self._render(messages, described, given, marked=marked)
         except RecursionError as error:
@@ -143,6 +143,15 @@ class ChatTokenizer:
             **variables,
         )
         return str(rendered)
+
+    def _called(self, messages: Sequence[ConversationMessage]) -> Iterator[str]:
+        """All texts of the calls in the messages as the template gets them: where arguments are
+        an object, escapes in them have become what they stand for."""
+        for message in messages:
+            yield message.tool_call_id
+            if self._tool_format is not None:
+                for call in message.tool_calls:
+                    yield from _strings(self._tool_format.write(call))
 
     def _message(self, message: ConversationMessage, marked: bool) -> dict[str, Any]:
         """A message in the template's form, which is OpenAI's."""
@@ -240,7 +249,7 @@ def check_no_tools(messages: Sequence[ConversationMessage], tools: Sequence[str]
 def text_bytes(messages: Sequence[ConversationMessage]) -> int:
     """How many bytes of UTF-8 the words of the messages take, calls included."""
     said = (_text(message) for message in messages)
-    return sum(len(each.encode()) for each in (*said, *_called(messages)))
+    return sum(len(each.encode()) for each in (*said, *_calls(messages)))
 
 
 def _text(message: ConversationMessage) -> str:
@@ -248,8 +257,8 @@ def _text(message: ConversationMessage) -> str:
     return "".join(part.text for part in message.parts if isinstance(part, TextPart))
 
 
-def _called(messages: Sequence[ConversationMessage]) -> Iterator[str]:
-    """All texts of the calls in the messages."""
+def _calls(messages: Sequence[ConversationMessage]) -> Iterator[str]:
+    """All texts of the calls in the messages, as they came."""
     for message in messages:
         yield message.tool_call_id
         for call in message.tool_calls:

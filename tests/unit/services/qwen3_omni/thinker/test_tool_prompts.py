@@ -158,9 +158,36 @@ def test_ids_equal_hugging_faces_when_texts_are_random(
     assert chat.tokenizer.decode(ids) == chat.tokenizer.decode(reference(chat, conversation))
 
 
-def test_arguments_are_an_object_for_a_template_that_would_quote_text(chat: ChatTokenizer) -> None:
+@pytest.fixture(scope="module")
+def quoting(chat: ChatTokenizer) -> ChatTokenizer:
+    """With a template that would quote arguments that are text."""
     template = (chat.tokenizer.chat_template or "").replace("called.arguments is string", "false")
-    quoting = ChatTokenizer(chat.tokenizer, template)
+    return ChatTokenizer(chat.tokenizer, template)
+
+
+@pytest.mark.parametrize("tag", [*TAGS, "<|im_end|>", "<|audio_pad|>"])
+@pytest.mark.parametrize("where", ['{"at": "%s"}', '{"%s": 1}', '[{"at": ["%s"]}]'])
+def test_ids_hold_no_control_id_that_is_spelled_by_escapes_in_arguments(
+    chat: ChatTokenizer, quoting: ChatTokenizer, tag: str, where: str
+) -> None:
+    control = set(chat.tokenizer.added_tokens_decoder)
+    escaped = "".join(f"\\u{ord(each):04x}" for each in tag)
+
+    def controls(of: ChatTokenizer, text: str) -> list[int]:
+        call = ToolCall("call_1", "look", where % text)
+        ids = of.encode([said("user", "Look"), said("assistant", calls=[call])])
+        return [each for each in ids if each in control]
+
+    for each in (quoting, chat):
+        assert controls(each, escaped) == controls(each, "q")
+    call = ToolCall("call_1", "look", where % escaped)
+    written = quoting.tokenizer.decode(quoting.encode([said("assistant", calls=[call])]))
+    assert where % tag in written
+
+
+def test_arguments_are_an_object_for_a_template_that_would_quote_text(
+    chat: ChatTokenizer, quoting: ChatTokenizer
+) -> None:
     assert quoting.takes_tools
     ids = quoting.encode(SHAPES["text and a call"])
     assert '"arguments": {"at": "sky", "n": 1.0}}' in chat.tokenizer.decode(ids)
