@@ -135,7 +135,9 @@ class Hearing:
             self._stop_listening()
         if not self._speech_id or self._buffer.has_room(pcm16, rate_hz):
             return []
-        return [self._ended(self._buffer.end)]
+        ended = self._ended(self._buffer.end)
+        self._forget_speech()
+        return [ended]
 
     def _at(self, edge: SpeechEdge) -> int:
         """The position of an edge."""
@@ -151,9 +153,9 @@ class Hearing:
         return SpeechStarted(self._speech_id, self._buffer.seconds(self._buffer.start))
 
     def _ended(self, position: int) -> TurnHeard:
-        item_id = self._speech_id
+        # What the ear hears now may be the next turn already.
+        item_id, self._speech_id = self._speech_id, ""
         recording = self._buffer.take(position)
-        self._forget_speech()
         end_s = self._buffer.seconds(self._buffer.start)
         return TurnHeard(SpeechStopped(item_id, end_s), recording)
 

@@ -82,8 +82,10 @@ class VoiceListener:
             if self._closed:
                 raise _closed()
             if self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="voice-activity")
-                self._thread.start()
+                thread = threading.Thread(target=self._run, name="voice-activity")
+                # One that cannot start is tried again with the next audio.
+                thread.start()
+                self._thread = thread
             self._waiting.append(piece)
             self._changed.notify()
         return await piece.heard
@@ -106,7 +108,7 @@ class VoiceListener:
                 self._waiting.clear()
             batch = [pieces.popleft() for _ in range(min(MOST_FRAMES, len(pieces)))]
             pieces += self._hear(batch)
-        for piece in pieces:
+        for piece in (*pieces, *self._waiting):
             piece.finish(_closed())
 
     def _hear(self, batch: list[_Piece]) -> list[_Piece]:

@@ -58,6 +58,23 @@ async def test_espeak_in_noise_is_heard_sentence_by_sentence(door: Door, piece_s
             assert abs(len(audio) * 1000 / (2 * RATE_HZ) - expected_ms) <= 1
 
 
+async def test_turn_that_begins_in_the_audio_in_which_another_ends_has_its_end(door: Door) -> None:
+    heard = spoken([sentence("slow", 0.8)] * 2, before_s=0.5, after_s=0.8, snr_db=30)
+    # Up to where the second is spoken.
+    cut = round((heard.speech[1][0] + 0.3) * RATE_HZ)
+    async with realtime(door) as client:
+        await client.detect_turns(QUIET)
+        await hear(client, Heard(heard.samples[:cut]), 60.0)
+        await hear(client, Heard(heard.samples[cut:]))
+        await hear(client, Heard(silence(1.0)))
+        await settle(client)
+        edges = [e for e in client.events if "speech_st" in e["type"]]
+        kinds = [e["type"].removeprefix("input_audio_buffer.speech_") for e in edges]
+        assert kinds == ["started", "stopped"] * 2
+        ids = [e["item_id"] for e in edges]
+        assert ids[0] == ids[1] != ids[2] == ids[3]
+
+
 @pytest.fixture
 def word() -> Heard:
     """As much as the fake thinker hears."""

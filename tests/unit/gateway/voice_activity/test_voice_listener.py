@@ -1,12 +1,15 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 import pytest
 
+from antiphon.chunk import Tensor
 from antiphon.errors import Unavailable
 from gateway.voice_activity.ear import Ear
 from gateway.voice_activity.endpointing import EndpointRule, SpeechEdge
@@ -71,3 +74,42 @@ async def test_one_who_left_is_heard_no_further(listener: VoiceListener) -> None
     with pytest.raises(asyncio.CancelledError):
         await leaving
     assert len(await in_pieces(listener, 6400)) == 2
+
+
+async def test_closing_tells_those_who_come_while_others_are_heard(listener: VoiceListener) -> None:
+    entered, come = threading.Event(), threading.Event()
+
+    class Closing(Ear):
+        """Has the listener closed while it is heard itself."""
+
+        def frames(self, pcm16: bytes) -> Tensor:
+            entered.set()
+            assert come.wait(60)
+            with contextlib.suppress(RuntimeError):
+                # That the thread cannot wait for itself.
+                listener.close()
+            return super().frames(pcm16)
+
+    heard = asyncio.create_task(listener.listen(Closing(16_000, RULE), recording()))
+    await asyncio.to_thread(entered.wait, 60)
+    late = asyncio.create_task(listener.listen(Ear(16_000, RULE), recording()))
+    await asyncio.sleep(0)
+    come.set()
+    async with asyncio.timeout(60):
+        for task in (heard, late):
+            with pytest.raises(Unavailable):
+                await task
+
+
+async def test_thread_that_cannot_start_is_started_with_the_next_audio(
+    listener: VoiceListener, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def none_left(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as full:
+        full.setattr(threading.Thread, "start", none_left)
+        with pytest.raises(RuntimeError):
+            await listener.listen(Ear(16_000, RULE), recording())
+    async with asyncio.timeout(60):
+        assert len(await in_pieces(listener, 6400)) == 2
