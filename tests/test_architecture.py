@@ -275,6 +275,13 @@ def test_files_of_tests_have_names_of_their_own() -> None:
     assert not {name: paths for name, paths in places.items() if len(paths) > 1}
 
 
+def test_no_test_imports_from_a_conftest() -> None:
+    """There are several of that name; which one it is depends on what pytest loaded last."""
+    paths = (ROOT / "tests").rglob("*.py")
+    importing = re.compile(r"^\s*(from|import) conftest\b", re.MULTILINE)
+    assert not [str(each.relative_to(ROOT)) for each in paths if importing.search(each.read_text())]
+
+
 def test_files_are_short() -> None:
     long = {
         str(path.relative_to(ROOT)): count

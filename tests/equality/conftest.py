@@ -7,27 +7,22 @@ thinker on its other engine.
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
+from shapes import CHECKPOINTS
 from truth import Truth
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.testing.qwen3_omni.reference import Reference
-from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, SMALL, build_tiny_checkpoint
+from antiphon.testing.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
 from tools.launcher.launcher import Launcher, Running
 
-# Shape and seed. vLLM's attention on CPUs has no heads of 16.
-CHECKPOINTS = {
-    "torch": {"small": (SMALL, 0), "other": (OTHER, 0)},
-    "vllm": {"small": (dataclasses.replace(SMALL, head_dim=32), 5), "other": (OTHER, 0)},
-}
 ENGINE_ARGS: dict[str, dict[str, Any]] = {
     "torch": {},
     "vllm": {"kv_cache_memory_bytes": 128 << 20},

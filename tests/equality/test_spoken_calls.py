@@ -16,7 +16,7 @@ import openai
 import pytest
 import pytest_asyncio
 from asking import AUDIO_TOLERANCE
-from conftest import CHECKPOINTS
+from shapes import CHECKPOINTS
 
 import antiphon
 from antiphon.conversation import Conversation
