@@ -6,6 +6,7 @@ Commands are carried out one by one. A response runs beside them (`responses.py`
 from __future__ import annotations
 
 import asyncio
+from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
 from typing import assert_never
@@ -84,10 +85,12 @@ class LiveConversation:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        await self._idle.close()
-        await self._responses.close()
-        await self._transcripts.close()
-        self._kept.resize(0)
+        # Each is closed whatever becomes of the others: the call may be cancelled meanwhile.
+        async with AsyncExitStack() as closing:
+            closing.callback(self._kept.resize, 0)
+            closing.push_async_callback(self._transcripts.close)
+            closing.push_async_callback(self._responses.close)
+            await self._idle.close()
 
     @property
     def settings(self) -> ConversationSettings:

@@ -82,11 +82,13 @@ class ConversationSession:
     async def close(self) -> None:
         """Leave the session; the stages are free then."""
         turn, self._turn = self._turn, None
-        if turn is not None:
-            await turn.give_up()
-        if self._leaving is not None:
-            await asyncio.wait([self._leaving])
-        await self._leave()
+        try:
+            if turn is not None:
+                await turn.give_up()
+            if self._leaving is not None:
+                await asyncio.wait([self._leaving])
+        finally:
+            await self._leave()
 
     async def _leave(self) -> None:
         self._session = None

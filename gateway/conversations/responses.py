@@ -83,8 +83,10 @@ class Responses:
         tasks = [each.task for each in self._running.values() if each.task is not None]
         for task in tasks:
             task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
-        await self._session.close()
+        try:
+            await asyncio.gather(*tasks, return_exceptions=True)
+        finally:
+            await self._session.close()
 
     async def create(self, asked: CreateResponse, settings: ConversationSettings) -> None:
         """Begin a response, made by those settings; it runs beside what is asked next.

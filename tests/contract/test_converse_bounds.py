@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 import grpc
 import pytest
 from converse_client import said, until
-from fake_stages import THINKER, Session
+from fake_stages import THINKER, Session, stall
 from gateway_door import Door, open_door
 
 import antiphon
@@ -184,6 +185,54 @@ async def test_conversation_whose_client_takes_nothing_frees_the_stages() -> Non
         ):
             await said(free, "Hi")
         call.cancel()
+
+
+async def test_conversation_whose_client_takes_no_replies_gives_back_what_it_keeps() -> None:
+    """The client stalls the commands themselves, not a response beside them."""
+    size = 400_000
+    options = [("grpc.http2.lookahead_bytes", 1 << 16), ("grpc.http2.bdp_probe", 0)]
+    async with (
+        open_door(send_timeout_s=0.5, max_conversations=1, max_conversation_bytes=3 * size) as door,
+        grpc.aio.insecure_channel(door.gateway.grpc_address, options) as channel,
+    ):
+        door.fakes[THINKER].script = stall
+        call = speech_stub(channel).Converse()
+        await call.write(converse_pb2.ConverseRequest(open=converse_pb2.OpenConversation()))
+        item = converse_pb2.ConversationItem(
+            id="long", role="user", contents=[converse_pb2.ItemContent(text="x" * size)]
+        )
+        created = converse_pb2.CreateItem(item=item)
+        await call.write(converse_pb2.ConverseRequest(create_item=created))
+        for _ in ("begun", "added"):
+            await call.read()
+        await call.write(converse_pb2.ConverseRequest(create_response={}))
+        await door.fakes.wait_begun(THINKER)
+        assert await door.metric("antiphon_gateway_conversation_bytes") > size
+        wanted = converse_pb2.ConverseRequest(retrieve_item={"item_id": "long"})
+
+        async def ask() -> None:
+            while True:
+                await call.write(wanted)
+
+        asking = asyncio.create_task(ask())
+        patient = antiphon.Retry(attempts=100, pause_s=0.05, longest_pause_s=0.05)
+        async with (
+            antiphon.AsyncClient(door.gateway.grpc_address, retry=patient) as other,
+            other.converse() as free,
+        ):
+            assert await door.metric("antiphon_gateway_conversation_bytes") == 0
+            await said(free, "Hi")
+
+        # It is told why, once it listens.
+        async def listen() -> None:
+            while await call.read() is not grpc.aio.EOF:
+                pass
+
+        with pytest.raises(grpc.aio.AioRpcError) as ended:
+            await listen()
+        assert isinstance(error_from_rpc(ended.value), DeadlineExceeded)
+        await door.fakes[THINKER].sessions[0].ended.wait()
+        await asyncio.gather(asking, return_exceptions=True)
 
 
 async def test_conversation_is_entered_before_it_is_used(client: antiphon.AsyncClient) -> None:

@@ -121,6 +121,7 @@ class _Served:
         self._watch = watch
         self._limit = asyncio.timeout(config.max_conversation_s)
         self._stalled: ClientStalled | None = None
+        self._task: asyncio.Task[None] | None = None
         # Responses that were told as created and not as ended.
         self._responses = 0
         self._quiet = asyncio.Event()
@@ -135,15 +136,18 @@ class _Served:
         Raises `Cancelled` when it has gone, `ClientStalled` when it takes nothing, and
         `DeadlineExceeded` when it has stayed for too long.
         """
+        self._task = asyncio.current_task()
         try:
             async with self._limit, self._live:
                 while (data := await self._context.read()) is not grpc.aio.EOF:
                     await self._take(data)
                     del data
                 await self._quiet.wait()
-        except TimeoutError:
+        except (Cancelled, TimeoutError) as end:
             if self._stalled is not None:
                 raise self._stalled from None
+            if isinstance(end, Cancelled):
+                raise
             raise DeadlineExceeded(
                 f"the conversation has lasted {self._config.max_conversation_s:g} s, which is "
                 "the most (gateway.max_conversation_s); open another"
@@ -185,7 +189,8 @@ class _Served:
                 await send_in_time(self._context.write(message), self._config.send_timeout_s)
             except ClientStalled as stalled:
                 self._stalled = self._stalled or stalled
-                self._limit.reschedule(asyncio.get_running_loop().time())
+                if asyncio.current_task() is not self._task:
+                    self._limit.reschedule(asyncio.get_running_loop().time())
                 raise Cancelled("the client takes nothing") from None
             except grpc.aio.BaseError:
                 # gRPC's, of a call that is over.
