@@ -154,8 +154,10 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     max_conversation_s: Seconds = 3600.0
     # A turn that is spoken for longer than this is heard by the stages while it is spoken, which
     # takes a slot of those that can do something with it; what is left to do at its end does then
-    # not grow with it.
+    # not grow with it. No queue and no key counts such slots, so a turn gives them up when nothing
+    # more comes of it, and nobody has asked to have it answered, for `listen_idle_s`.
     listen_after_s: Seconds = 4.0
+    listen_idle_s: Seconds = 5.0
     # What all of them may hold together: the recordings and texts of their items, and audio that is
     # none yet; one may hold `max_body_bytes`. An item that a client retrieves comes without its
     # recordings where it is above `max_retrieved_bytes`.

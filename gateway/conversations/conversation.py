@@ -130,6 +130,7 @@ class LiveConversation:
                 await self._commit(*self._hearing.commit())
             case commands.ClearAudio():
                 self._hearing.clear()
+                self._responses.forget_turn()
                 await self._telling.tell(AudioCleared())
             case commands.CreateItem(item, after):
                 await self._create_item(item, after)

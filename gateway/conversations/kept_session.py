@@ -20,17 +20,21 @@ class ConversationSession:
     The stages keep the session parked between turns: it takes no slot then. A session that has
     failed, or whose stages are not those of the outputs now wanted, is left for a new one; so is
     one in which no function can be called, when some may be. A turn may be heard while it is
-    spoken: then its segment is open before it is asked for.
+    spoken: then its segment is open before it is asked for. Admission knows nothing of the slots
+    that it keeps so, which is why it gives them up when an answer must wait for slots, and when
+    for `listen_idle_s` nothing more has come of it and no answer was asked for.
     """
 
-    def __init__(self, calls: Calls) -> None:
+    def __init__(self, calls: Calls, *, listen_idle_s: float) -> None:
         self._calls = calls
+        self._listen_idle_s = listen_idle_s
         self._left = AsyncExitStack()
         self._session: Session | None = None
         self._outputs: frozenset[str] = frozenset()
         self._calling = False
         self._turn: LiveTurn | None = None
         self._leaving: asyncio.Task[None] | None = None
+        self._idle: asyncio.TimerHandle | None = None
 
     def hears(self, number: int) -> int | None:
         """How many samples of a turn the stages were brought while it is spoken; None: it is not
@@ -39,8 +43,7 @@ class ConversationSession:
         A turn before it that nobody has asked to be answered is given up.
         """
         if self._turn is not None and self._turn.number != number:
-            turn, self._turn = self._turn, None
-            self._leaving = asyncio.create_task(turn.give_up())
+            self.forget_turn()
         if self._turn is not None:
             return self._turn.heard
         return None
@@ -56,19 +59,41 @@ class ConversationSession:
 
     async def hear(self, pcm16: bytes) -> None:
         """More of the turn that is spoken."""
-        if self._turn is not None:
-            await self._turn.hear(pcm16)
+        turn = self._turn
+        if turn is None:
+            return
+        await turn.hear(pcm16)
+        if turn is self._turn:
+            self._stop_idle()
+            loop = asyncio.get_running_loop()
+            self._idle = loop.call_later(self._listen_idle_s, self.forget_turn)
+
+    def forget_turn(self) -> None:
+        """Give up what the stages have heard of a turn, if there is any: who answers it takes the
+        plain way."""
+        turn = self._take_turn()
+        if turn is not None:
+            self._leaving = asyncio.create_task(turn.give_up())
 
     @asynccontextmanager
     async def turn(
         self, order: Order, on_wait: Callable[[Place], None]
     ) -> AsyncIterator[CallSegment]:
         """The segment that answers, with all its slots; `on_wait` is called when these are not
-        there at once. Raises what `Calls.turn`, `Calls.session` and `Session.ask` raise.
+        there at once. A turn that the stages hear is given up then: who is before it in the queue
+        may wait for the very slots that it keeps.
+
+        Raises what `Calls.turn`, `Calls.session` and `Session.ask` raise.
 
         The one before it is over, or is given up with its session.
         """
-        answering = self._calls.turn(order, self._ask, on_wait)
+
+        def wait(place: Place) -> None:
+            self.forget_turn()
+            on_wait(place)
+
+        self._stop_idle()
+        answering = self._calls.turn(order, self._ask, wait)
         # Recordings may be large, and the answer may be long: the stages alone keep them.
         del order
         async with answering as segment:
@@ -76,12 +101,12 @@ class ConversationSession:
 
     async def settle(self) -> None:
         """Leave the session if its segment is not over: nobody will read that any more."""
-        if self._session is not None and not self._session.parked:
+        if self._turn is not None or (self._session is not None and not self._session.parked):
             await self.close()
 
     async def close(self) -> None:
         """Leave the session; the stages are free then."""
-        turn, self._turn = self._turn, None
+        turn = self._take_turn()
         try:
             if turn is not None:
                 await turn.give_up()
@@ -90,12 +115,23 @@ class ConversationSession:
         finally:
             await self._leave()
 
+    def _take_turn(self) -> LiveTurn | None:
+        """The turn that is heard, which is somebody else's from now on."""
+        self._stop_idle()
+        turn, self._turn = self._turn, None
+        return turn
+
+    def _stop_idle(self) -> None:
+        if self._idle is not None:
+            self._idle.cancel()
+            self._idle = None
+
     async def _leave(self) -> None:
         self._session = None
         await self._left.aclose()
 
     async def _ask(self, order: Order, on_freed: Callable[[str], None]) -> CallSegment:
-        turn, self._turn = self._turn, None
+        turn = self._take_turn()
         if self._leaving is not None:
             await asyncio.wait([self._leaving])
         if turn is not None:

@@ -75,7 +75,7 @@ class Responses:
         self._telling = telling
         self._logged = logged
         self._answered = answered
-        self._session = ConversationSession(calls)
+        self._session = ConversationSession(calls, listen_idle_s=config.listen_idle_s)
         self._running: dict[str, RunningResponse] = {}
 
     async def close(self) -> None:
@@ -137,6 +137,12 @@ class Responses:
             self._session.begin_turn(so_far.number, so_far.rate_hz, order)
             heard = 0
         await self._session.hear(cut(heard, so_far.samples))
+
+    def forget_turn(self) -> None:
+        """What was heard is dropped; an answer that is asked for already may be about a turn before
+        that."""
+        if not any(each.in_conversation for each in self._running.values()):
+            self._session.forget_turn()
 
     def interrupt(self) -> None:
         """The user speaks: stop the answer to the conversation, if one is being made."""

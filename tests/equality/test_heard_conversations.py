@@ -100,7 +100,8 @@ async def conversations(running: Running) -> AsyncIterator[Conversations]:
         role: StageConfig(addresses=(running.processes[role].address,))
         for role in (THINKER, TALKER, CODE2WAV)
     }
-    config = GatewayConfig()
+    # However slow the machine, what was heard is not given up before an answer is asked for.
+    config = GatewayConfig(listen_idle_s=600.0)
     async with Stages(Deployment(model=str(running.model), stages=stages)) as fleet:
         await fleet.wait_ready()
         made = Conversations(Calls(fleet, config, {}, Metrics(in_flight=lambda: 0.0)), config)
