@@ -32,6 +32,7 @@ from gateway.conversations.events import (
 from gateway.conversations.hearing import Hearing, TurnHeard
 from gateway.conversations.idle_timer import IdleTimer
 from gateway.conversations.items import (
+    RECORDED_BYTES,
     ConversationItem,
     ItemList,
     RecordedContent,
@@ -74,6 +75,7 @@ class LiveConversation:
         )
         self._kept = KeptShare(kept)
         self._doing = asyncio.Lock()
+        self._silence_asks = True
 
     async def __aenter__(self) -> LiveConversation:
         await self._telling.tell(ConversationBegun(self._settings))
@@ -114,6 +116,16 @@ class LiveConversation:
         """Tell that something was not done, as a door does of what it cannot read."""
         await self._telling.tell(CommandRefused(error, reference))
 
+    async def settled(self) -> None:
+        """Return when all that was asked for has been told; nothing more is asked."""
+        self._silence_asks = False
+        self._idle.stop()
+        async with self._doing:
+            # What silence asks at this moment, too.
+            pass
+        await self._responses.settled()
+        await self._transcripts.settled()
+
     async def _do(self, command: Command) -> None:
         match command:
             case commands.ChangeSettings(settings):
@@ -127,6 +139,9 @@ class LiveConversation:
                 so_far = self._hearing.so_far
                 await self._responses.hear(so_far, self._hearing.of_turn, self._settings)
             case commands.CommitAudio():
+                if size_bytes := self._hearing.size_bytes:
+                    # What finds no room stays in the buffer.
+                    self._items.check_room(1, RECORDED_BYTES + size_bytes)
                 await self._commit(*self._hearing.commit())
             case commands.ClearAudio():
                 self._hearing.clear()
@@ -209,7 +224,9 @@ class LiveConversation:
     def _answered(self, playing_s: float) -> None:
         """An answer has ended, and is still heard for so long."""
         turns = self._settings.turns
-        if turns is not None and turns.idle_timeout_s is not None and not self._hearing.speaking:
+        if turns is None or turns.idle_timeout_s is None or self._hearing.speaking:
+            return
+        if self._silence_asks:
             self._idle.start(playing_s + turns.idle_timeout_s)
 
     async def _answer_silence(self) -> None:

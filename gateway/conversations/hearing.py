@@ -130,7 +130,7 @@ class Hearing:
         self, turns: TurnDetection, pcm16: bytes, rate_hz: int
     ) -> list[SpeechStarted | TurnHeard]:
         """End a turn that has become as long as a recording may be, and audio of another rate."""
-        if self._ear is not None and self._ear.rate_hz != rate_hz:
+        if self._buffer.rate_hz not in (0, rate_hz):
             self._buffer.clear()
             self._stop_listening()
         if not self._speech_id or self._buffer.has_room(pcm16, rate_hz):

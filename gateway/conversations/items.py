@@ -133,6 +133,10 @@ def item_as_heard(item: ConversationItem, end_s: float) -> ConversationItem:
     return replace(item, contents=contents)
 
 
+RECORDED_BYTES = ConversationItem(new_id("item"), "user", (RecordedContent(b"", 1),)).size_bytes
+"""What a committed recording counts for beside its samples."""
+
+
 class ItemList:
     """The items in their order, at most `max_items` of them with `max_bytes` together."""
 
@@ -180,7 +184,7 @@ class ItemList:
                 f"previous_item_id: the conversation has no item {after!r}",
                 field="previous_item_id",
             )
-        self._check_room(1, item.size_bytes)
+        self.check_room(1, item.size_bytes)
         before = list(self._items)
         at = len(before) if after is None else 0 if after == FIRST else before.index(after) + 1
         if at == len(before):
@@ -203,7 +207,8 @@ class ItemList:
         self._bytes -= self.get(item_id).size_bytes
         del self._items[item_id]
 
-    def _check_room(self, items: int, size_bytes: int) -> None:
+    def check_room(self, items: int, size_bytes: int) -> None:
+        """Raise `ResourceExhausted` when there is no room for so many more."""
         if len(self._items) + items > self._max_items:
             raise ResourceExhausted(
                 f"the conversation has {len(self._items)} items, which is the most; delete some"

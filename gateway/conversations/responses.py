@@ -8,10 +8,10 @@ delta follows a cancel.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
-from typing import Protocol
+from typing import Any, Protocol
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Cancelled, InvalidArgument, ResourceExhausted
@@ -77,16 +77,22 @@ class Responses:
         self._answered = answered
         self._session = ConversationSession(calls, listen_idle_s=config.listen_idle_s)
         self._running: dict[str, RunningResponse] = {}
+        # Also of those that tell their last events.
+        self._tasks: set[asyncio.Task[None]] = set()
 
     async def close(self) -> None:
         """Give up what runs, and free the stages."""
-        tasks = [each.task for each in self._running.values() if each.task is not None]
-        for task in tasks:
+        for task in self._tasks:
             task.cancel()
         try:
-            await asyncio.gather(*tasks, return_exceptions=True)
+            await asyncio.gather(*self._tasks, return_exceptions=True)
         finally:
             await self._session.close()
+
+    async def settled(self) -> None:
+        """Return when all that were asked for have been told to their end."""
+        while self._tasks:
+            await asyncio.wait(self._tasks)
 
     async def create(self, asked: CreateResponse, settings: ConversationSettings) -> None:
         """Begin a response, made by those settings; it runs beside what is asked next.
@@ -109,12 +115,12 @@ class Responses:
         )
         if asked.in_conversation and ending:
             self._running[running.id] = running
-            running.task = asyncio.create_task(self._make(running, [], asked, ending))
+            self._start(running, self._make(running, [], asked, ending))
             return
         order = await self._order(asked, settings)
         self._running[running.id] = running
         await self._telling.tell(running.created())
-        running.task = asyncio.create_task(self._make(running, [order], asked))
+        self._start(running, self._make(running, [order], asked))
 
     async def hear(
         self,
@@ -126,7 +132,7 @@ class Responses:
 
         `cut` brings samples of the turn. Nothing of it can be seen but that the answer is sooner.
         """
-        if so_far is None or any(each.in_conversation for each in self._running.values()):
+        if so_far is None or self._answering:
             return
         heard = self._session.hears(so_far.number)
         if heard is None:
@@ -167,6 +173,11 @@ class Responses:
                 return True
         return False
 
+    def _start(self, running: RunningResponse, making: Coroutine[Any, Any, None]) -> None:
+        running.task = asyncio.create_task(making)
+        self._tasks.add(running.task)
+        running.task.add_done_callback(self._tasks.discard)
+
     async def _order(self, asked: CreateResponse, settings: ConversationSettings) -> Order:
         items = tuple(self._items) if asked.given is None else self._given(asked.given)
         return await asyncio.to_thread(_order_of, items, settings)
@@ -196,7 +207,6 @@ class Responses:
             entry.status = error.code.name
             if running.in_conversation:
                 await self._session.settle()
-            self._keep(running)
             given_up = isinstance(error, GivenUp)
             await self._end(running, running.given_up() if given_up else running.failed(error))
 
@@ -232,7 +242,6 @@ class Responses:
             if isinstance(event, SegmentFinished):
                 ends = running.finished(event)
                 entry.status = "OK"
-                self._keep(running)
                 await self._end(running, ends)
             else:
                 await self._tell_deltas(running, event)
@@ -263,21 +272,27 @@ class Responses:
         """Put an item of a response into the conversation; the id of the one before it."""
         return self._items.insert(item) if running.in_conversation else None
 
-    def _keep(self, running: RunningResponse) -> None:
-        """Let the conversation have what has been said."""
-        if running.in_conversation:
-            self._items.replace(running.item_to_keep)
-
     async def _end(self, running: RunningResponse, ends: list[ConversationEvent]) -> None:
-        """Tell the last events of a response, which is then no longer being made."""
+        """Tell the last events of a response, which is then no longer being made.
+
+        The conversation has what was said from the moment on in which that can no longer be cut.
+        """
 
         def last() -> list[ConversationEvent]:
             self._running.pop(running.id, None)
+            if running.in_conversation:
+                self._items.replace(running.item_to_keep)
             return ends
 
         await self._telling.tell_if(lambda: True, last)
-        if running.in_conversation:
+        # Another may have been waiting for this one.
+        if running.in_conversation and not self._answering:
             self._answered(running.playing_s)
+
+    @property
+    def _answering(self) -> bool:
+        """Whether the conversation is being answered."""
+        return any(each.in_conversation for each in self._running.values())
 
 
 def _order_of(

@@ -30,9 +30,10 @@ MOST_WAITING = 16
 
 @dataclass(frozen=True, slots=True)
 class _Waiting:
+    """A recording by its place: what waits keeps no item that was deleted meanwhile."""
+
     item_id: str
     index: int
-    recording: RecordedContent
     wish: TranscriptWish
 
 
@@ -62,6 +63,11 @@ class Transcripts:
             self._work.cancel()
             await asyncio.gather(self._work, return_exceptions=True)
 
+    async def settled(self) -> None:
+        """Return when all that were asked for have been told."""
+        while self._work is not None and not self._work.done():
+            await asyncio.wait([self._work])
+
     async def begin(self, item: ConversationItem, wish: TranscriptWish) -> None:
         """Have the recordings of an item written down when it is their turn."""
         for index, content in enumerate(item.contents):
@@ -71,7 +77,7 @@ class Transcripts:
                 error = ResourceExhausted(f"{MOST_WAITING} recordings wait to be written down")
                 await self._telling.tell(TranscriptFailed(item.id, index, error))
                 continue
-            self._waiting.append(_Waiting(item.id, index, content, wish))
+            self._waiting.append(_Waiting(item.id, index, wish))
         if self._waiting and (self._work is None or self._work.done()):
             self._work = asyncio.create_task(self._write_all())
 
@@ -107,8 +113,8 @@ class Transcripts:
                             await self._telling.tell(end)
 
     async def _order(self, wanted: _Waiting) -> Order:
-        pcm16, rate_hz = wanted.recording.pcm16, wanted.recording.rate_hz
-        wav = await asyncio.to_thread(wav_file, pcm16, rate_hz)
+        recording = self._recording(wanted)
+        wav = await asyncio.to_thread(wav_file, recording.pcm16, recording.rate_hz)
         return transcription_order(
             Recording(f"items.{wanted.item_id}", wav),
             self._instruction,
@@ -116,14 +122,20 @@ class Transcripts:
             prompt=wanted.wish.prompt,
         )
 
+    def _recording(self, wanted: _Waiting) -> RecordedContent:
+        """Raises `NotFound` when it was deleted."""
+        for content in self._items.get(wanted.item_id).contents[wanted.index :][:1]:
+            if isinstance(content, RecordedContent):
+                return content
+        raise NotFound(f"the item {wanted.item_id!r} is another one now, without a recording there")
+
     def _keep(self, wanted: _Waiting, said: str) -> None:
         """Let the item have its text, if it is still there."""
         try:
-            item = self._items.get(wanted.item_id)
+            recording = self._recording(wanted)
         except NotFound:
             return
+        item = self._items.get(wanted.item_id)
         contents = list(item.contents)
-        content = contents[wanted.index]
-        if isinstance(content, RecordedContent):
-            contents[wanted.index] = replace(content, transcript=said)
-            self._items.replace(replace(item, contents=tuple(contents)))
+        contents[wanted.index] = replace(recording, transcript=said)
+        self._items.replace(replace(item, contents=tuple(contents)))

@@ -147,3 +147,22 @@ async def test_conversations_over_grpc_are_counted(
         await call.delete("nothing", reference="wrong")
         assert (await until_failed(call)).reference == "wrong"
         assert (np.array(await counted()) - before).tolist() == [1, 1, 1, 1]
+
+
+async def test_audio_that_finds_no_room_stays_in_the_buffer() -> None:
+    async with open_door(max_parts=1) as full, realtime(full) as client:
+        await client.end_turns_itself()
+        await client.say("Hi")
+        said = client.events[-1]["item"]["id"]
+        await client.send("input_audio_buffer.commit")
+        empty = (await client.until("error"))["error"]["code"]
+        assert empty == "input_audio_buffer_commit_empty"
+        await append(client)
+        await client.send("input_audio_buffer.commit")
+        assert (await client.until("error"))["error"]["code"] == "resource_exhausted"
+        await client.send("conversation.item.delete", item_id=said)
+        await client.until("conversation.item.deleted")
+        item_id = await commit(client)
+        await client.send("conversation.item.retrieve", item_id=item_id)
+        item = (await client.until("conversation.item.retrieved"))["item"]
+        assert len(base64.b64decode(item["content"][0]["audio"])) == SECOND_BYTES

@@ -284,3 +284,27 @@ async def test_speech_is_a_turn_that_stops_the_answer_and_is_answered(
         assert asked(door)[-1] == ("user", ["audio"])
         await call.update(turns=None)
         assert (await until(call, antiphon.SettingsUpdated)).settings.turns is None
+
+
+async def test_client_that_has_finished_is_told_all_that_it_asked_for(
+    door: Door, client: antiphon.AsyncClient
+) -> None:
+    """An answer that waits for a cancelled one, and what was said."""
+    for role in ROLES:
+        door.fakes[role].script = begin
+    async with client.converse() as call:
+        await said(call, "Tell me a story")
+        await call.respond()
+        await until(call, antiphon.ResponseAudioDelta)
+        await call.cancel()
+        await call.respond()
+        call.finish()
+        done = [e.response.status async for e in call if isinstance(e, antiphon.ResponseDone)]
+    assert done == ["cancelled", "completed"]
+    door.fakes.reset()
+    async with client.converse(transcripts=antiphon.TranscriptOptions()) as call:
+        await call.send_audio(SECOND)
+        await call.commit_audio()
+        call.finish()
+        told = [event async for event in call if isinstance(event, antiphon.TranscriptDone)]
+    assert [each.text for each in told] == [SAID]

@@ -205,3 +205,18 @@ async def test_transcript_of_an_item_that_is_gone_is_told_nevertheless(door: Doo
         await client.until("conversation.item.deleted")
         writer.let.set()
         assert (await client.until(f"{PREFIX}.completed"))["item_id"] == item_id
+
+
+async def test_recording_that_is_deleted_before_its_turn_is_not_written_down(door: Door) -> None:
+    door.fakes[THINKER].script = writer = Writer()
+    async with realtime(door) as client:
+        await change(client, WISH)
+        first = await speak(client)
+        await writer.begun.wait()
+        second = await speak(client)
+        await client.send("conversation.item.delete", item_id=second)
+        await client.until("conversation.item.deleted")
+        writer.let.set()
+        assert (await client.until(f"{PREFIX}.completed"))["item_id"] == first
+        failed = await client.until(f"{PREFIX}.failed")
+        assert (failed["item_id"], failed["error"]["code"]) == (second, "not_found")

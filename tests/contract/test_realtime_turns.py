@@ -366,3 +366,52 @@ async def test_what_clients_send_first_is_accepted(door: Door, session: Told) ->
             await client.send("response.create", response=tone)
             done = await client.until("response.done")
             assert done["response"]["status"] == "completed"
+
+
+async def test_change_of_format_and_of_turn_detection_drops_audio_of_the_other_rate(
+    door: Door,
+) -> None:
+    async with realtime(door) as client:
+        await client.detect_turns(QUIET)
+        await hear(client, Heard(silence(0.2)))
+        audio = {"input": {"format": {"type": "audio/pcmu"}, "turn_detection": VAD}}
+        await client.send("session.update", session={"type": "realtime", "audio": audio})
+        await client.until("session.updated")
+        await client.send(
+            "input_audio_buffer.append", audio=base64.b64encode(b"\xff" * 800).decode()
+        )
+        await client.send("input_audio_buffer.commit")
+        await client.until("input_audio_buffer.committed")
+
+
+async def test_silence_is_not_counted_while_an_answer_that_waited_is_made(door: Door) -> None:
+    """Which a cancelled one has left the stages to."""
+    idle_s = 0.2
+
+    async def slow(session: Session) -> None:
+        if session.role != THINKER:
+            await USUAL[session.role](session)
+            return
+        await session.opened()
+        await session.text("Once upon")
+        assert await session.cancelled_segment() == 0
+        await session.report(FinishReason.CANCELLED)
+        await session.next_segment()
+        # Longer than silence may last.
+        await asyncio.sleep(3 * idle_s)
+        await USUAL[session.role](session)
+
+    door.fakes[THINKER].script = slow
+    async with realtime(door) as client:
+        await client.detect_turns({**VAD, "idle_timeout_ms": round(idle_s * 1000)})
+        await hear(client, Heard(silence(1.0)))
+        await client.say("Tell me a story")
+        text = {"output_modalities": ["text"]}
+        await client.send("response.create", response=text)
+        await client.until("response.output_text.delta")
+        await client.send("response.cancel")
+        await client.send("response.create", response=text)
+        for status in ("cancelled", "completed"):
+            assert (await client.until("response.done"))["response"]["status"] == status
+        kinds = [event["type"] for event in client.events]
+        assert "input_audio_buffer.timeout_triggered" not in kinds

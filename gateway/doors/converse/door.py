@@ -30,7 +30,7 @@ from antiphon.v1 import converse_pb2
 from antiphon.wire.fields import check_fields
 from antiphon.wire.status import abort
 from gateway.conversations.conversations import Conversations
-from gateway.conversations.events import ConversationEvent, ResponseCreated, ResponseEnded
+from gateway.conversations.events import ConversationEvent
 from gateway.conversations.settings import ConversationSettings
 from gateway.doors.access_log import AccessLog
 from gateway.doors.conversation_metrics import ConversationMetrics
@@ -122,10 +122,6 @@ class _Served:
         self._limit = asyncio.timeout(config.max_conversation_s)
         self._stalled: ClientStalled | None = None
         self._task: asyncio.Task[None] | None = None
-        # Responses that were told as created and not as ended.
-        self._responses = 0
-        self._quiet = asyncio.Event()
-        self._quiet.set()
         logged = partial(request, access_log, "grpc", "response", key=key)
         transcribed = partial(request, access_log, "grpc", "transcript", key=key)
         self._live = conversations.begin(settings, self._send, logged, transcribed)
@@ -142,7 +138,7 @@ class _Served:
                 while (data := await self._context.read()) is not grpc.aio.EOF:
                     await self._take(data)
                     del data
-                await self._quiet.wait()
+                await self._live.settled()
         except (Cancelled, TimeoutError) as end:
             if self._stalled is not None:
                 raise self._stalled from None
@@ -181,9 +177,6 @@ class _Served:
     async def _send(self, events: Sequence[ConversationEvent]) -> None:
         for event in events:
             self._watch.note(event)
-            if isinstance(event, ResponseCreated):
-                self._responses += 1
-                self._quiet.clear()
             message = write_event(event, self._config.max_retrieved_bytes)
             try:
                 await send_in_time(self._context.write(message), self._config.send_timeout_s)
@@ -195,10 +188,6 @@ class _Served:
             except grpc.aio.BaseError:
                 # gRPC's, of a call that is over.
                 raise Cancelled("the client has left") from None
-            if isinstance(event, ResponseEnded):
-                self._responses -= 1
-                if not self._responses:
-                    self._quiet.set()
 
 
 async def _parse(data: bytes, most_values: int) -> converse_pb2.ConverseRequest:
