@@ -11,6 +11,7 @@ from gateway_door import MODEL, Door
 from openai.resources.realtime.realtime import AsyncRealtimeConnection
 from openai.types.realtime import RealtimeServerEvent
 from pydantic import BaseModel
+from spoken_audio import Heard
 
 Told = dict[str, Any]
 
@@ -77,3 +78,8 @@ async def realtime(door: Door, model: str = MODEL, **headers: str) -> AsyncItera
         created = await client.next()
         assert created["type"] == "session.created"
         yield client
+
+
+async def hear(client: Realtime, heard: Heard, seconds: float = 0.1) -> None:
+    for piece in heard.pieces(seconds):
+        await client.send("input_audio_buffer.append", audio=piece)

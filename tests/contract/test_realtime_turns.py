@@ -8,7 +8,7 @@ import base64
 import pytest
 from fake_stages import CODE2WAV, ROLES, THINKER, USUAL, Session, twice
 from gateway_door import Door, open_door
-from realtime_client import Realtime, Told, realtime
+from realtime_client import Realtime, Told, hear, realtime
 from spoken_audio import NAMES, RATE_HZ, Heard, sentence, silence, spoken
 
 from antiphon.conversation import from_tensors
@@ -20,11 +20,6 @@ VAD = {"type": "server_vad"}
 QUIET = {**VAD, "create_response": False, "interrupt_response": False}
 PADDING_MS, SILENCE_MS = 300, 500
 TOLERANCE_MS = 150
-
-
-async def hear(client: Realtime, heard: Heard, seconds: float = 0.1) -> None:
-    for piece in heard.pieces(seconds):
-        await client.send("input_audio_buffer.append", audio=piece)
 
 
 async def settle(client: Realtime) -> None:
@@ -223,20 +218,6 @@ async def test_clear_and_commit_end_a_turn_that_is_being_heard(door: Door, word:
         await client.until("input_audio_buffer.speech_stopped")
 
 
-async def test_silence_after_an_answer_asks_the_model_again(door: Door) -> None:
-    async with realtime(door) as client:
-        await client.detect_turns({**VAD, "idle_timeout_ms": 200})
-        await hear(client, Heard(silence(1.0)))
-        await client.say("Hi")
-        await client.send("response.create", response={"output_modalities": ["text"]})
-        await client.until("response.done")
-        late = await client.until("input_audio_buffer.timeout_triggered")
-        committed = await client.until("input_audio_buffer.committed")
-        assert committed["item_id"] == late["item_id"]
-        assert 0 < late["audio_end_ms"] - late["audio_start_ms"] <= 1000
-        await client.until("response.done")
-
-
 async def test_turn_that_finds_no_room_is_told_and_the_call_goes_on(word: Heard) -> None:
     async with open_door(max_parts=1) as door, realtime(door) as client:
         await client.say("One")
@@ -382,36 +363,3 @@ async def test_change_of_format_and_of_turn_detection_drops_audio_of_the_other_r
         )
         await client.send("input_audio_buffer.commit")
         await client.until("input_audio_buffer.committed")
-
-
-async def test_silence_is_not_counted_while_an_answer_that_waited_is_made(door: Door) -> None:
-    """Which a cancelled one has left the stages to."""
-    idle_s = 0.2
-
-    async def slow(session: Session) -> None:
-        if session.role != THINKER:
-            await USUAL[session.role](session)
-            return
-        await session.opened()
-        await session.text("Once upon")
-        assert await session.cancelled_segment() == 0
-        await session.report(FinishReason.CANCELLED)
-        await session.next_segment()
-        # Longer than silence may last.
-        await asyncio.sleep(3 * idle_s)
-        await USUAL[session.role](session)
-
-    door.fakes[THINKER].script = slow
-    async with realtime(door) as client:
-        await client.detect_turns({**VAD, "idle_timeout_ms": round(idle_s * 1000)})
-        await hear(client, Heard(silence(1.0)))
-        await client.say("Tell me a story")
-        text = {"output_modalities": ["text"]}
-        await client.send("response.create", response=text)
-        await client.until("response.output_text.delta")
-        await client.send("response.cancel")
-        await client.send("response.create", response=text)
-        for status in ("cancelled", "completed"):
-            assert (await client.until("response.done"))["response"]["status"] == status
-        kinds = [event["type"] for event in client.events]
-        assert "input_audio_buffer.timeout_triggered" not in kinds

@@ -1,0 +1,111 @@
+"""A conversation itself, whose client takes events when the test lets it."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from dataclasses import replace
+
+import pytest
+from fake_stages import CODE2WAV, THINKER, Session, think
+from gateway_door import MODEL, Door
+
+from antiphon.segment import FinishReason
+from gateway.calls.events import Event, SegmentFinished
+from gateway.conversations import commands
+from gateway.conversations.events import (
+    ConversationEvent,
+    ItemRetrieved,
+    ResponseAudio,
+    ResponseEnded,
+    ResponseText,
+)
+from gateway.conversations.items import ConversationItem, SpokenContent, WrittenContent
+from gateway.conversations.responses import RefuseResponse
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+class Line:
+    """What is logged of a response; `made` is set when the stages have finished it."""
+
+    def __init__(self) -> None:
+        self.status = ""
+        self.made = asyncio.Event()
+
+    def note(self, event: Event) -> None:
+        if isinstance(event, SegmentFinished):
+            self.made.set()
+
+    @contextmanager
+    def admitted(self) -> Iterator[None]:
+        yield
+
+
+async def test_truncation_that_meets_the_end_of_an_answer_is_kept(door: Door) -> None:
+    """It comes when the answer is whole and its last events wait for their turn."""
+    over, stuck, taken = asyncio.Event(), asyncio.Event(), asyncio.Event()
+    lines: list[Line] = []
+    told: asyncio.Queue[ConversationEvent] = asyncio.Queue()
+
+    async def say(session: Session) -> None:
+        if len(door.fakes[THINKER].sessions) > 1:
+            await think(session)
+            return
+        await session.opened()
+        await session.text("Once upon", FinishReason.STOP)
+        await session.report()
+
+    async def speak(session: Session) -> None:
+        await session.opened()
+        await session.audio(10, 0, FinishReason.STOP)
+        await over.wait()
+        await session.report()
+
+    async def send(events: Sequence[ConversationEvent]) -> None:
+        for event in events:
+            told.put_nowait(event)
+            if isinstance(event, ResponseText) and not event.spoken:
+                stuck.set()
+                await taken.wait()
+
+    async def until(*kinds: type[ConversationEvent]) -> ConversationEvent:
+        wanted = set(kinds)
+        while True:
+            event = await told.get()
+            wanted.discard(type(event))
+            if not wanted:
+                return event
+
+    @asynccontextmanager
+    async def logged(refuse: RefuseResponse) -> AsyncIterator[Line]:
+        lines.append(Line())
+        yield lines[-1]
+
+    door.fakes[THINKER].script, door.fakes[CODE2WAV].script = say, speak
+    conversations = door.gateway._conversations
+    question = ConversationItem("", "user", (WrittenContent("Tell me a story"),))
+    with conversations.admit(MODEL) as settings:
+        async with conversations.begin(settings, send, logged, logged) as live:
+            await live.do(commands.CreateItem(question))
+            await live.do(commands.CreateResponse())
+            delta = await until(ResponseText, ResponseAudio)
+            assert isinstance(delta, ResponseText | ResponseAudio)
+            written = commands.CreateResponse(
+                replace(settings, spoken=False), in_conversation=False, given=(question,)
+            )
+            await live.do(written)
+            await stuck.wait()
+            over.set()
+            await lines[0].made.wait()
+            cut = asyncio.create_task(live.do(commands.TruncateItem(delta.item_id, 0, 0.4)))
+            # It is carried out, and waits to tell so.
+            await asyncio.sleep(0)
+            taken.set()
+            await cut
+            await until(ResponseEnded)
+            await live.do(commands.RetrieveItem(delta.item_id))
+            retrieved = await until(ItemRetrieved)
+            assert isinstance(retrieved, ItemRetrieved)
+            assert retrieved.item.contents == (SpokenContent("Once", 0.4),)
