@@ -47,6 +47,10 @@ class LogEntry(Protocol):
     def admitted(self) -> AbstractContextManager[None]:
         """A context in which it counts for whoever asks. Raises `ResourceExhausted`."""
 
+    def counted(self) -> None:
+        """It counts as one of those in a minute, but not of those at a time. Raises
+        `ResourceExhausted`."""
+
 
 RefuseResponse = Callable[[LogEntry, AntiphonError], Awaitable[None]]
 Logged = Callable[[RefuseResponse], AbstractAsyncContextManager[LogEntry]]

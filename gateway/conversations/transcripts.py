@@ -1,7 +1,9 @@
 """What the user says, written down by the model: beside the answers, in sessions of their own.
 
 One at a time, in the order of the recordings, so that they take at most one call and one slot of
-a conversation and an answer never waits for one.
+a conversation and an answer never waits for one. Of an API key each is one of the requests in a
+minute. It is none of those at a time: with `concurrency: 1` either it or the answer that is made
+beside it would be refused, and the limit on conversations bounds how many there are.
 """
 
 from __future__ import annotations
@@ -96,6 +98,7 @@ class Transcripts:
 
         async with self._logged(refuse) as entry:
             entry.status = "CANCELLED"
+            entry.counted()
             text: list[str] = []
             async with self._calls.answer(await self._order(wanted)) as segment:
                 async for event in segment:

@@ -78,6 +78,11 @@ class Entry:
         """A context in which it counts as a request of its key. Raises `KeyLimitReached`."""
         return self.key.request()
 
+    def counted(self) -> None:
+        """It counts among its key's requests in a minute, not among those at a time. Raises
+        `KeyLimitReached`."""
+        self.key.count()
+
     def fail(self, error: AntiphonError) -> None:
         """The request ends with an error, which goes no further; the first one counts."""
         _forget_frames(error)

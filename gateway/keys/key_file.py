@@ -28,7 +28,8 @@ Most = Annotated[int, msgspec.Meta(ge=1)]
 class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """What a key may take; what is left out is not limited."""
 
-    # Requests at a time, those that wait for a slot among them.
+    # Requests at a time, those that wait for a slot among them; transcripts of what is said in
+    # conversations are not, but count in the minute.
     concurrency: Most | None = None
     requests_per_minute: Most | None = None
     # Seconds of audio made in a minute. What goes beyond is not cut, but nothing more begins.

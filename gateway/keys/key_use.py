@@ -52,13 +52,18 @@ class KeyUse:
     @contextmanager
     def request(self) -> Iterator[None]:
         """One request, for as long as the context lasts. Raises `KeyLimitReached`."""
+        self._check_held("concurrency", self.limits.concurrency, self._running, "requests")
+        self.count()
+        with self._held(self._running):
+            yield
+
+    def count(self) -> None:
+        """One request of those in a minute that takes none of `concurrency`: it runs beside another
+        one, which must not be refused for it. Raises `KeyLimitReached`."""
         limits, now = self.limits, self._clock()
-        self._check_held("concurrency", limits.concurrency, self._running, "requests")
         self._check_minute("requests_per_minute", limits.requests_per_minute, self._requests)
         self._check_minute("audio_seconds_per_minute", limits.audio_seconds_per_minute, self._audio)
         self._requests.add(1, now)
-        with self._held(self._running):
-            yield
 
     @contextmanager
     def conversation(self) -> Iterator[None]:

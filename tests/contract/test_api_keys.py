@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import base64
 import json
 import os
 from collections.abc import AsyncIterator
@@ -15,7 +16,7 @@ import openai
 import pytest
 import websockets
 from converse_client import said
-from fake_stages import THINKER
+from fake_stages import THINKER, Session, think
 from gateway_door import MESSAGES, MODEL, SPOKEN, Door, open_door
 from realtime_client import realtime
 from slotted_stages import Gate
@@ -181,6 +182,45 @@ async def test_conversations_and_responses_of_a_key_are_bounded(tmp_path: Path) 
             done = (await call.until("response.done"))["response"]
             assert done["status"] == "failed"
             assert done["status_details"]["error"]["code"] == "key_requests_per_minute"
+
+
+def wants_transcript(session: Session) -> bool:
+    assert session.input is not None
+    return b"Transcribe the audio" in bytes(session.input.tensors["messages"])
+
+
+async def test_transcripts_of_a_key_count_in_its_minute_and_refuse_no_answer_beside_them(
+    tmp_path: Path,
+) -> None:
+    key = new_key()
+    limits = {"concurrency": 1, "requests_per_minute": 2}
+    audio = {"input": {"transcription": {"model": "whisper-1"}, "turn_detection": None}}
+    wish = {"type": "realtime", "output_modalities": ["text"], "audio": audio}
+    second = base64.b64encode(bytes(48_000)).decode()
+    transcript = "conversation.item.input_audio_transcription"
+    ends = (f"{transcript}.completed", f"{transcript}.failed")
+    async with keyed_door(tmp_path / "keys", entry("app", key, **limits)) as door:
+        with_key(door, key)
+        gate = Gate(THINKER)
+
+        async def answer_when_let(session: Session) -> None:
+            await (think(session) if wants_transcript(session) else gate(session))
+
+        door.fakes[THINKER].script = answer_when_let
+        async with realtime(door) as call:
+            await call.send("session.update", session=wish)
+            await call.say("Hi")
+            await call.send("response.create")
+            await gate.begun.get()
+            for end in ends:
+                await call.send("input_audio_buffer.append", audio=second)
+                await call.send("input_audio_buffer.commit")
+                while (told := await call.next())["type"] not in ends:
+                    pass
+                assert told["type"] == end
+            assert told["error"]["code"] == "key_requests_per_minute"
+            gate.let_through()
+            assert (await call.until("response.done"))["response"]["status"] == "completed"
 
 
 async def test_pages_of_other_origins_learn_when_to_ask_again_and_need_no_key_to_ask_whether(

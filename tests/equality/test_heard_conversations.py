@@ -49,6 +49,9 @@ class Entry:
     def admitted(self) -> AbstractContextManager[None]:
         return nullcontext()
 
+    def counted(self) -> None:
+        pass
+
 
 @asynccontextmanager
 async def logged(refuse: RefuseResponse) -> AsyncIterator[LogEntry]:

@@ -6,6 +6,7 @@ from typing import Any
 
 from antiphon.errors import AntiphonError, FailedPrecondition, InvalidArgument
 from gateway.conversations.errors import NoAudio, NoResponse, ResponseUnderWay
+from gateway.doors.http.errors import api_code
 
 _API_CODES: dict[type[AntiphonError], str] = {
     NoAudio: "input_audio_buffer_commit_empty",
@@ -24,7 +25,7 @@ def error_details(error: AntiphonError) -> dict[str, Any]:
     clients = isinstance(error, InvalidArgument | FailedPrecondition)
     return {
         "type": "invalid_request_error" if clients else "server_error",
-        "code": _API_CODES.get(type(error), error.code.value),
+        "code": _API_CODES.get(type(error)) or api_code(error),
         "message": error.message,
         "param": error.field or None,
     }
