@@ -90,8 +90,13 @@ class Place:
         self._carry_out(self._queue.opened(self._number, self._loop.time()))
 
     def refused(self, error: ResourceExhausted) -> None:
-        """A stage had no slot: back into the queue, for `granted` to be awaited once more."""
-        self.refusal = error
+        """A stage had no slot: back into the queue, for `granted` to be awaited once more.
+
+        The error goes without the frames that it has passed through: they hold the request with
+        all that was sent, and this place, a circle that would outlive the wait.
+        """
+        error.__cause__ = error.__context__ = None
+        self.refusal = error.with_traceback(None)
         self._freed.clear()
         self._decided = self._loop.create_future()
         self._carry_out(self._queue.refused(self._number, error.stage, self._loop.time()))

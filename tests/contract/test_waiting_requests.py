@@ -127,6 +127,38 @@ async def test_who_leaves_the_queue_leaves_nothing(waiting: WaitingRequests) -> 
         assert len(door.fakes[THINKER].sessions) == 2
 
 
+@pytest.fixture
+def no_collection() -> Iterator[None]:
+    """Reference counts alone free what is freed."""
+    gc.collect()
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.enable()
+
+
+@pytest.mark.parametrize("turn", [False, True], ids=["request", "turn"])
+async def test_who_is_refused_by_a_stage_until_his_time_is_over_leaves_nothing(
+    no_collection: None, turn: bool
+) -> None:
+    async with open_slotted(1, told=False, queue_timeout_s=0.5) as (door, stages):
+        stages[THINKER].others = 1_000_000
+        async with realtime(door) as client:
+            if turn:
+                await client.say("x" * 300_000)
+                await client.send("response.create")
+                done = (await client.until("response.done"))["response"]
+                assert "queue_timeout_s" in done["status_details"]["error"]["message"]
+            else:
+                refused = await ask(door, "x" * 300_000, **TEXT)
+                assert "queue_timeout_s" in refused.json()["error"]["message"]
+        assert stages[THINKER].refused > 0
+        await door.gateway.calls.wait_idle()
+        kept = [each for each in gc.get_objects() if isinstance(each, Order)]
+        assert all(each.size_bytes < 1000 for each in kept)
+
+
 async def test_those_who_wait_are_refused_when_the_gateway_is_told_to_stop(
     waiting: WaitingRequests,
 ) -> None:
