@@ -98,8 +98,9 @@ class Calls:
         plain. They have all their slots; `on_wait` is called when these are not there at once,
         and may give up.
 
-        Raises `ResourceExhausted` when they do not come in time, `GivenUp`, `Unavailable` at
-        shutdown, and what `session` and `Session.ask` raise.
+        Raises `ResourceExhausted` when they do not come in time, `InvalidArgument` when there never
+        are so many, `GivenUp`, `Unavailable` at shutdown, and what `session` and `Session.ask`
+        raise.
         """
         async with AsyncExitStack() as held:
             orders = [order_of_choice(order, number) for number in range(order.choices)]

@@ -14,7 +14,13 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import AntiphonError, Cancelled, ResourceExhausted, Unavailable
+from antiphon.errors import (
+    AntiphonError,
+    Cancelled,
+    InvalidArgument,
+    ResourceExhausted,
+    Unavailable,
+)
 from gateway.calls.admission import AdmissionQueue, Decision, Denied, Reason, Wish
 from gateway.metrics import Metrics
 
@@ -76,9 +82,9 @@ class Place:
         self._carry_out(self._queue.ask(self._number, self.wish, self.slots, now))
 
     async def granted(self) -> None:
-        """Return when it may begin. Raises `ResourceExhausted` when it may not, `Unavailable` at
-        shutdown, `GivenUp` after `give_up`. Cancelling changes nothing: the place is left at the
-        end of its context."""
+        """Return when it may begin. Raises `ResourceExhausted` when it may not, `InvalidArgument`
+        when it never may, `Unavailable` at shutdown, `GivenUp` after `give_up`. Cancelling changes
+        nothing: the place is left at the end of its context."""
         await self._decided
 
     def give_up(self) -> None:
@@ -219,6 +225,12 @@ def _error_of(denied: Denied, place: Place, config: GatewayConfig) -> AntiphonEr
     """What a client is told that is not admitted."""
     if denied.reason is Reason.SHUTDOWN:
         return shutting_down()
+    if denied.reason is Reason.TOO_MANY:
+        return InvalidArgument(
+            f"n: {place.wish.count} choices take more calls (gateway.max_calls) or slots of a "
+            "stage than there are; ask for fewer",
+            field="n",
+        )
     retry_after_s, refusal = denied.retry_after_s, place.refusal
     if refusal is not None:
         retry_after_s = max(retry_after_s, refusal.retry_after_s)
@@ -230,8 +242,6 @@ def _error_of(denied: Denied, place: Place, config: GatewayConfig) -> AntiphonEr
         f"{config.max_waiting} requests wait for one already (gateway.max_waiting)",
         Reason.QUEUE_BYTES: "requests that wait for a slot hold all of gateway.max_waiting_bytes "
         f"({config.max_waiting_bytes} bytes)",
-        Reason.TOO_MANY: f"its {place.wish.count} choices take more calls (gateway.max_calls) or "
-        "slots than there are; ask for fewer",
         Reason.LATE: f"it could not be answered in time: about {denied.retry_after_s:.0f} s of "
         "work are before it",
         Reason.TIME: f"no slot became free for it within {place.waited_s:.1f} s; at most "

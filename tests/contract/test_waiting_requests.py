@@ -258,7 +258,10 @@ async def test_choices_get_their_slots_together(waiting: WaitingRequests) -> Non
         assert {each.status_code for each in answers} == {200}
         assert {len(each.json()["choices"]) for each in answers} == {2}
         assert [stages[role].refused for role in ROLES] == [0, 0, 0]
-        assert (await door.chat(n=4)).status_code == 429
+        never = await door.chat(n=4)
+        assert (never.status_code, never.json()["error"]["param"]) == (400, "n")
+        assert never.headers["x-should-retry"] == "false"
+        assert "retry-after" not in never.headers
 
 
 async def test_choices_of_which_one_is_refused_all_begin_anew() -> None:
