@@ -49,16 +49,29 @@ class BlockingReadCall(Generic[Response]):
     def __init__(self, call: _ActiveCall[Response], idle_s: float | None, watch: IdleWatch) -> None:
         self._call = call
         self._cancelled = self._silent = False
-        self.idle_s = idle_s
+        self._idle_s: float | None = None
         self.due_at = NEVER
-        self._clock = watch.clock
+        self._watch = watch
+        self.idle_s = idle_s
+
+    @property
+    def idle_s(self) -> float | None:
+        """How long the reader waits for an answer; set it while nobody reads."""
+        return self._idle_s
+
+    @idle_s.setter
+    def idle_s(self, idle_s: float | None) -> None:
+        if idle_s == self._idle_s:
+            return
+        self._idle_s = idle_s
         if idle_s is not None:
-            watch.add(self, idle_s)
+            # What it was watched with before may look too late.
+            self._watch.add(self, idle_s)
 
     async def read(self) -> Response | None:
         """The next answer, None at the end. Raises the typed error of a call that fails."""
         if self.idle_s is not None:
-            self.due_at = self._clock() + self.idle_s
+            self.due_at = self._watch.clock() + self.idle_s
         try:
             return next(self._call, None)
         except grpc.RpcError as failure:

@@ -18,7 +18,7 @@ NEVER = math.inf
 
 
 class Watched(Protocol):
-    """A call that is watched while it has an `idle_s`.
+    """A call that is watched while it has the `idle_s` that it was added with.
 
     `due_at` is when its reader's wait is over, `NEVER` without one.
     """
@@ -48,7 +48,7 @@ class IdleWatch:
         self._running = self._closed = False
 
     def add(self, call: Watched, idle_s: float) -> None:
-        """Watch a call until it is over."""
+        """Watch a call until it is over, or has another `idle_s`, with which it is added anew."""
         with self._changed:
             self._push(call, idle_s, self.clock() + idle_s)
             if not self._running:
@@ -74,7 +74,7 @@ class IdleWatch:
                     self._changed.wait(look_at - now)
                     continue
                 heapq.heappop(self._entries)
-                if call.over or call.idle_s is None:
+                if call.over or call.idle_s != idle_s:
                     continue
                 if call.due_at <= now:
                     call.give_up()

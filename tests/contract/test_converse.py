@@ -4,18 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import base64
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import numpy as np
 import pytest
 from converse_client import asked, begin, said, until, until_failed
-from fake_stages import CODE2WAV, FRAMES, ROLES, TALKER, TEXTS, THINKER, USUAL, Session, twice
+from fake_stages import (
+    CODE2WAV,
+    FRAMES,
+    ROLES,
+    TALKER,
+    TEXTS,
+    THINKER,
+    USUAL,
+    Session,
+    stall,
+    twice,
+)
 from gateway_door import Door
 from spoken_audio import RATE_HZ, sentence, spoken
 
 import antiphon
 from antiphon.conversation import from_tensors
 from antiphon.errors import (
+    Cancelled,
+    DeadlineExceeded,
     FailedPrecondition,
     Unavailable,
 )
@@ -308,3 +322,24 @@ async def test_client_that_has_finished_is_told_all_that_it_asked_for(
         call.finish()
         told = [event async for event in call if isinstance(event, antiphon.TranscriptDone)]
     assert [each.text for each in told] == [SAID]
+
+
+async def test_blocking_conversation_ends_a_wait_that_is_longer_than_its_reader_has_patience(
+    door: Door,
+) -> None:
+    """However long its opening might have taken: a longer wait that began before is not over."""
+    door.fakes[THINKER].script = stall
+
+    def talk() -> None:
+        with antiphon.Client(door.gateway.grpc_address) as client:
+            longer = client.generate("Hi", idle_timeout_s=10.0)
+            with ThreadPoolExecutor(1) as others:
+                other = others.submit(list, longer)
+                with client.converse(idle_timeout_s=0.2) as call:
+                    with pytest.raises(DeadlineExceeded, match=r"0\.2 s"):
+                        next(call)
+                    assert not other.done()
+                longer.cancel()
+                assert isinstance(other.exception(), Cancelled)
+
+    await asyncio.to_thread(talk)
