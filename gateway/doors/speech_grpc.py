@@ -21,7 +21,7 @@ from antiphon.wire.status import abort
 from gateway.calls.calls import Calls
 from gateway.doors.access_log import AccessLog, Entry
 from gateway.doors.ending import request, tell
-from gateway.doors.sending import send_in_time
+from gateway.doors.sending import ClientStalled, send_in_time
 from gateway.doors.speech_messages import read_generate, write_event
 from gateway.fleet.served import served_model
 from gateway.fleet.stages import Stages
@@ -96,6 +96,9 @@ class SpeechServicer:
 
         async def refuse(entry: Entry, error: AntiphonError) -> None:
             entry.status = error.code.name
+            if isinstance(error, ClientStalled):
+                # A status would wait behind what the client does not take.
+                raise asyncio.CancelledError
             await abort(context, error)
 
         async with request(self._access_log, "grpc", "Generate", refuse) as entry:
