@@ -137,4 +137,4 @@ def test_gateway_has_its_certificate_from_the_secret() -> None:
     plain = render()
     assert plain.deployment_file().gateway.tls is None
     gateway = plain.pods()["demo-antiphon-gateway"]
-    assert gateway["containers"][0]["readinessProbe"]["httpGet"]["scheme"] == "HTTP"
+    assert "scheme" not in gateway["containers"][0]["readinessProbe"]["httpGet"]
