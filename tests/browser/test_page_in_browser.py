@@ -19,15 +19,15 @@ def ask(page: Page, text: str) -> None:
 
 def test_what_is_typed_is_answered_and_spoken(page: Page) -> None:
     ask(page, QUESTION)
+    # It can be interrupted while it is made, and while the loudspeaker has something of it.
+    interrupt = page.get_by_role("button", name="Interrupt")
+    expect(interrupt).to_be_enabled()
     turns = page.get_by_role("list", name="Conversation").get_by_role("listitem")
     expect(turns).to_have_count(2)
     expect(turns.nth(0)).to_contain_text(QUESTION)
     expect(turns.nth(1)).to_contain_text(ANSWER)
     timeline = turns.nth(1).get_by_role("table")
     expect(timeline.get_by_role("rowheader")).to_have_text(["thinker", "talker", "code2wav"])
-    # It can be interrupted for as long as the loudspeaker has something of it.
-    interrupt = page.get_by_role("button", name="Interrupt")
-    expect(interrupt).to_be_enabled()
     expect(interrupt).to_be_disabled()
     expect(page.get_by_role("status")).to_have_text("Ready.")
 
