@@ -7,6 +7,7 @@ import pytest
 
 from antiphon.deployment.schema import GatewayConfig
 from gateway.doors.http.body import FREE_BYTES, read_body
+from gateway.doors.http.json_body import WholeBody
 from gateway.doors.http.room import SILENT_S, NoRoom, Room, RoomShare
 
 
@@ -102,7 +103,8 @@ async def test_a_body_that_has_come_whole_does_not_give_way(room: Room, clock: C
     with ExitStack() as stack:
         done, new = Client(room, stack), Client(room, stack)
         unbounded = asyncio.timeout(None)
-        await read_body({"headers": []}, receive, GatewayConfig(), done.holding, unbounded)
+        body = WholeBody(GatewayConfig().max_body_values)
+        await read_body({"headers": []}, receive, GatewayConfig(), done.holding, unbounded, body)
         clock.now_s += SILENT_S + 0.1
         with pytest.raises(NoRoom):
             new.holding.moved(5)
