@@ -22,7 +22,7 @@ def row(index: int, count: int = 1) -> Tensor:
 
 
 def spoken(count: int, finish: FinishReason | None = None) -> ReleasedText:
-    return ReleasedText("", (7,) * count, finish)
+    return ReleasedText("", (7,) * count, finish, speech_finish=finish)
 
 
 @given(
