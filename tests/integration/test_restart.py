@@ -77,6 +77,7 @@ async def test_killed_services_come_back_and_speech_with_them(tiny: Path) -> Non
 
         os.kill(running.processes["gateway"].pid, signal.SIGKILL)
         await told.wait(Loaded, "gateway")
-        assert (await http.get("/health")).json()["outputs"] == {"text": True, "audio": True}
+        outputs = (await http.get("/health")).json()["outputs"]
+        assert outputs == {"text": True, "audio": True, "tool_calls": True}
         again = await speak(client)
         assert (again.text, len(again.pcm16)) == (before.text, len(before.pcm16))
