@@ -7,7 +7,7 @@ import gc
 import queue
 import threading
 import weakref
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -26,7 +26,7 @@ from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, await_ready, run_segment
 from services.preparation import LARGE_MEDIA_BYTES, LARGE_TEXT_BYTES
 from services.qwen3_omni.thinker.load import load_intake
-from services.text.chat import ChatTokenizer
+from services.text.chat import NOTHING, ChatTokenizer, TemplateValue
 from services.thinker.engine import ThinkerEngine
 from services.thinker.intake import PromptIntake
 
@@ -44,13 +44,16 @@ class Held(ChatTokenizer):
         self.go_on = threading.Event()
 
     def encode(
-        self, messages: Sequence[ConversationMessage], tools: Sequence[str] = ()
+        self,
+        messages: Sequence[ConversationMessage],
+        tools: Sequence[str] = (),
+        variables: Mapping[str, TemplateValue] = NOTHING,
     ) -> list[int]:
         size = sum(len(p.text) for m in messages for p in m.parts if isinstance(p, TextPart))
         self.began.put(size)
         if size >= LARGE_TEXT_BYTES:
             assert self.go_on.wait(TIMEOUT_S)
-        return super().encode(messages, tools)
+        return super().encode(messages, tools, variables)
 
 
 def with_chat(stage: LoadedStage, chat: ChatTokenizer) -> ThinkerEngine:
