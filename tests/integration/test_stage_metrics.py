@@ -27,7 +27,11 @@ from antiphon.version import VERSION
 from tools.launcher.launcher import Launcher, Running
 
 ROLES = ("thinker", "talker", "code2wav")
-OUTPUTS = {"thinker": ("prompt", "tokens", "text"), "talker": ("codes",), "code2wav": ("audio",)}
+OUTPUTS = {
+    "thinker": ("prompt", "tokens", "text", "tool_calls"),
+    "talker": ("codes",),
+    "code2wav": ("audio",),
+}
 processes = pytest.mark.processes
 # The talker of the checkpoint never draws its end, and a client that does not read takes
 # 30 s ahead of these 320 s: the call is in its midst whenever the test says it is.
