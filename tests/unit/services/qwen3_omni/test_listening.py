@@ -227,8 +227,10 @@ def test_streamed_equals_whole_and_the_reference(
     assert_equal(heard, truth.answer(seconds, loud_end))
     windows = int((seconds * RATE_HZ - 40) // (8 * RATE_HZ))
     assert heard.before[0] >= 104 * windows
-    # What is said louder than all before has windows computed anew.
-    assert heard.again == (loud_end and windows > 0)
+    # What is louder than all before has windows computed anew. The long recordings have that: the
+    # tones of the quiet one, too, are loudest in its second window (by 0.0013 of a log10, which
+    # moves the floor of two cells of the first).
+    assert heard.again == (windows > 0)
 
 
 def test_both_stages_have_all_but_the_last_window_of_a_long_recording(
