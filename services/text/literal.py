@@ -35,16 +35,17 @@ _TAG = re.compile(r"</?[^<>\s]+>")
 class LiteralTokenizer:
     """Tokenises text as characters; `control` are the ids of control tokens.
 
-    Any number of threads may encode. No id stands for more bytes than `bytes_per_id`.
+    Without `tags` only special tokens are control: for a model that reads text aloud, tags control
+    nothing. Any number of threads may encode. No id stands for more bytes than `bytes_per_id`.
     """
 
-    def __init__(self, tokenizer: PreTrainedTokenizerBase) -> None:
+    def __init__(self, tokenizer: PreTrainedTokenizerBase, *, tags: bool = True) -> None:
         self._literal = untruncated(tokenizer)
         self._literal.encode_special_tokens = True
         found = {
             id_: token
             for id_, token in tokenizer.added_tokens_decoder.items()
-            if token.special or _TAG.fullmatch(token.content)
+            if token.special or (tags and _TAG.fullmatch(token.content))
         }
         self.control: Mapping[str, int] = {each.content: id_ for id_, each in found.items()}
         # Only what this tokeniser takes for special ones is switched off.

@@ -57,7 +57,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     module = load_talker_module(model_dir, dtype, config.device)
     with reading(model_dir / CONFIG_FILE):
         limit = context_limit(TALKER, config, int(module.config["max_position_embeddings"]))
-    tokenizer = LiteralTokenizer(load_tokenizer(model_dir))
+    tokenizer = LiteralTokenizer(load_tokenizer(model_dir), tags=False)
     encoder = ReferenceEncoder(model_dir, dtype, config.device) if kind.clones else None
     front_end = SpeechFrontEnd(tokenizer, ids, encoder, context_limit=limit)
     code_entries = _code_entries(model_dir)

@@ -63,7 +63,7 @@ def tokenizer(directory: Path) -> Any:
 @pytest.fixture(scope="module")
 def front_end(directory: Path) -> SpeechFrontEnd:
     ids = SpeechIds.from_config(read_config(directory))
-    tokenizer = LiteralTokenizer(load_tokenizer(directory))
+    tokenizer = LiteralTokenizer(load_tokenizer(directory), tags=False)
     return SpeechFrontEnd(tokenizer, ids, None, context_limit=512)
 
 
