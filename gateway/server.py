@@ -27,7 +27,7 @@ from gateway.doors.converse.door import ConverseDoor
 from gateway.doors.http.app import http_app
 from gateway.doors.http.connection import Doorkeeper
 from gateway.doors.http.door import Door, FormDoor, HttpDoor
-from gateway.doors.http.endpoint import Endpoint, SharedByDoors
+from gateway.doors.http.endpoint import HttpEndpoint, SharedByDoors
 from gateway.doors.read_aloud.request import SPEECH, read_speech
 from gateway.doors.speech_grpc import SERVICE, SpeechServicer
 from gateway.doors.transcribe.request import TRANSCRIBE, read_transcription
@@ -86,7 +86,7 @@ class Gateway:
         self.metrics.watch("connections", "HTTP connections", lambda: doorkeeper.connections)
         self._shared = SharedByDoors(config, self.metrics)
         endpoints = {
-            door.path: Endpoint(door, self.calls, self._shared, config, self.metrics)
+            door.path: HttpEndpoint(door, self.calls, self._shared, config, self.metrics)
             for door in doors
         }
         messages = {door.path: door.messages for door in doors if door.messages is not None}

@@ -26,7 +26,7 @@ from gateway.conversations.conversations import Conversations
 from gateway.doors.access_log import AccessLog, Entry
 from gateway.doors.ending import request
 from gateway.doors.http.authorization import authorization_of
-from gateway.doors.http.endpoint import Endpoint
+from gateway.doors.http.endpoint import HttpEndpoint
 from gateway.doors.http.errors import error_response
 from gateway.doors.http.listings import ModelList, VersionCard, model_card, voice_list
 from gateway.doors.http.openapi import DoorMessages, OpenApi
@@ -85,7 +85,7 @@ class EveryRequest:
 def http_app(
     calls: Calls,
     conversations: Conversations,
-    endpoints: Mapping[str, Endpoint],
+    endpoints: Mapping[str, HttpEndpoint],
     metrics: Metrics,
     access_log: AccessLog,
     config: GatewayConfig,

@@ -57,7 +57,7 @@ class SharedByDoors:
         self.encoders.close()
 
 
-class Endpoint:
+class HttpEndpoint:
     """One door as an ASGI application. Errors before the response are raised."""
 
     def __init__(

@@ -1,0 +1,1 @@
+"""Which replicas of each stage there are, and where."""
