@@ -143,6 +143,10 @@ class LinkConsumer(stage_pb2_grpc.StageServiceServicer):
         """There is no stage behind."""
         await abort(context, NotImplementedYet("a link's end only"))
 
+    async def WatchLoad(self, request: object, context: AnyContext) -> NoReturn:  # type: ignore[override]
+        """There is no stage behind."""
+        await abort(context, NotImplementedYet("a link's end only"))
+
     def _failed(self, link: IncomingLink, message: chunk_pb2.Chunk, error: AntiphonError) -> None:
         self.received.faults.append(error)
         self.received.changed.set()

@@ -44,6 +44,58 @@ OPTION_KIND_AUDIO: OptionKind.ValueType  # 3
 global___OptionKind = OptionKind
 
 @typing.final
+class WatchLoadRequest(google.protobuf.message.Message):
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    def __init__(
+        self,
+    ) -> None: ...
+
+global___WatchLoadRequest = WatchLoadRequest
+
+@typing.final
+class StageLoad(google.protobuf.message.Message):
+    """What decides whether a session should be opened here."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    BOOT_ID_FIELD_NUMBER: builtins.int
+    DRAINING_FIELD_NUMBER: builtins.int
+    SLOTS_FIELD_NUMBER: builtins.int
+    OPEN_SESSIONS_FIELD_NUMBER: builtins.int
+    OPEN_SEGMENTS_FIELD_NUMBER: builtins.int
+    HELD_SEGMENTS_FIELD_NUMBER: builtins.int
+    REFUSED_FIELD_NUMBER: builtins.int
+    boot_id: builtins.str
+    """Of this boot of the process, as `Describe` tells it."""
+    draining: builtins.bool
+    """Whether it finishes what it has and takes no new sessions."""
+    slots: builtins.int
+    """Segments that can be open at a time."""
+    open_sessions: builtins.int
+    """Sessions that have not ended, their open segments, and those of them whose output waits
+    for credit.
+    """
+    open_segments: builtins.int
+    held_segments: builtins.int
+    refused: builtins.int
+    """Sessions and segments that were refused for want of a slot since the process started."""
+    def __init__(
+        self,
+        *,
+        boot_id: builtins.str = ...,
+        draining: builtins.bool = ...,
+        slots: builtins.int = ...,
+        open_sessions: builtins.int = ...,
+        open_segments: builtins.int = ...,
+        held_segments: builtins.int = ...,
+        refused: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "draining", b"draining", "held_segments", b"held_segments", "open_segments", b"open_segments", "open_sessions", b"open_sessions", "refused", b"refused", "slots", b"slots"]) -> None: ...
+
+global___StageLoad = StageLoad
+
+@typing.final
 class DescribeRequest(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 

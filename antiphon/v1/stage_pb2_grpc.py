@@ -51,6 +51,11 @@ class StageServiceStub(object):
                 request_serializer=antiphon_dot_v1_dot_stage__pb2.LinkRequest.SerializeToString,
                 response_deserializer=antiphon_dot_v1_dot_stage__pb2.LinkResponse.FromString,
                 _registered_method=True)
+        self.WatchLoad = channel.unary_stream(
+                '/antiphon.v1.StageService/WatchLoad',
+                request_serializer=antiphon_dot_v1_dot_stage__pb2.WatchLoadRequest.SerializeToString,
+                response_deserializer=antiphon_dot_v1_dot_stage__pb2.StageLoad.FromString,
+                _registered_method=True)
 
 
 class StageServiceServicer(object):
@@ -79,6 +84,14 @@ class StageServiceServicer(object):
         context.set_details('Method not implemented!')
         raise NotImplementedError('Method not implemented!')
 
+    def WatchLoad(self, request, context):
+        """How loaded this process is: once at the start, then on every change, at most every 100 ms,
+        and at least every second. The stream ends when the stage stops.
+        """
+        context.set_code(grpc.StatusCode.UNIMPLEMENTED)
+        context.set_details('Method not implemented!')
+        raise NotImplementedError('Method not implemented!')
+
 
 def add_StageServiceServicer_to_server(servicer, server):
     rpc_method_handlers = {
@@ -96,6 +109,11 @@ def add_StageServiceServicer_to_server(servicer, server):
                     servicer.Link,
                     request_deserializer=antiphon_dot_v1_dot_stage__pb2.LinkRequest.FromString,
                     response_serializer=antiphon_dot_v1_dot_stage__pb2.LinkResponse.SerializeToString,
+            ),
+            'WatchLoad': grpc.unary_stream_rpc_method_handler(
+                    servicer.WatchLoad,
+                    request_deserializer=antiphon_dot_v1_dot_stage__pb2.WatchLoadRequest.FromString,
+                    response_serializer=antiphon_dot_v1_dot_stage__pb2.StageLoad.SerializeToString,
             ),
     }
     generic_handler = grpc.method_handlers_generic_handler(
@@ -180,6 +198,33 @@ class StageService(object):
             '/antiphon.v1.StageService/Link',
             antiphon_dot_v1_dot_stage__pb2.LinkRequest.SerializeToString,
             antiphon_dot_v1_dot_stage__pb2.LinkResponse.FromString,
+            options,
+            channel_credentials,
+            insecure,
+            call_credentials,
+            compression,
+            wait_for_ready,
+            timeout,
+            metadata,
+            _registered_method=True)
+
+    @staticmethod
+    def WatchLoad(request,
+            target,
+            options=(),
+            channel_credentials=None,
+            call_credentials=None,
+            insecure=False,
+            compression=None,
+            wait_for_ready=None,
+            timeout=None,
+            metadata=None):
+        return grpc.experimental.unary_stream(
+            request,
+            target,
+            '/antiphon.v1.StageService/WatchLoad',
+            antiphon_dot_v1_dot_stage__pb2.WatchLoadRequest.SerializeToString,
+            antiphon_dot_v1_dot_stage__pb2.StageLoad.FromString,
             options,
             channel_credentials,
             insecure,

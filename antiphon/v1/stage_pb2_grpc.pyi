@@ -42,6 +42,14 @@ class StageServiceStub:
     ]
     """Chunks from an upstream stage process, for many sessions."""
 
+    WatchLoad: grpc.UnaryStreamMultiCallable[
+        antiphon.v1.stage_pb2.WatchLoadRequest,
+        antiphon.v1.stage_pb2.StageLoad,
+    ]
+    """How loaded this process is: once at the start, then on every change, at most every 100 ms,
+    and at least every second. The stream ends when the stage stops.
+    """
+
 class StageServiceAsyncStub:
     """One stage of a pipeline."""
 
@@ -64,6 +72,14 @@ class StageServiceAsyncStub:
         antiphon.v1.stage_pb2.LinkResponse,
     ]
     """Chunks from an upstream stage process, for many sessions."""
+
+    WatchLoad: grpc.aio.UnaryStreamMultiCallable[
+        antiphon.v1.stage_pb2.WatchLoadRequest,
+        antiphon.v1.stage_pb2.StageLoad,
+    ]
+    """How loaded this process is: once at the start, then on every change, at most every 100 ms,
+    and at least every second. The stream ends when the stage stops.
+    """
 
 class StageServiceServicer(metaclass=abc.ABCMeta):
     """One stage of a pipeline."""
@@ -93,5 +109,15 @@ class StageServiceServicer(metaclass=abc.ABCMeta):
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[antiphon.v1.stage_pb2.LinkResponse], collections.abc.AsyncIterator[antiphon.v1.stage_pb2.LinkResponse]]:
         """Chunks from an upstream stage process, for many sessions."""
+
+    @abc.abstractmethod
+    def WatchLoad(
+        self,
+        request: antiphon.v1.stage_pb2.WatchLoadRequest,
+        context: _ServicerContext,
+    ) -> typing.Union[collections.abc.Iterator[antiphon.v1.stage_pb2.StageLoad], collections.abc.AsyncIterator[antiphon.v1.stage_pb2.StageLoad]]:
+        """How loaded this process is: once at the start, then on every change, at most every 100 ms,
+        and at least every second. The stream ends when the stage stops.
+        """
 
 def add_StageServiceServicer_to_server(servicer: StageServiceServicer, server: typing.Union[grpc.Server, grpc.aio.Server]) -> None: ...

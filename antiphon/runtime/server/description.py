@@ -10,6 +10,7 @@ from pathlib import Path
 
 from antiphon.pipelines.graph import Edge, Pipeline
 from antiphon.runtime.engine import StageFacts
+from antiphon.runtime.server.load_watch import LoadCounts
 from antiphon.sampling import MAX_STOP_BYTES, MAX_STOPS
 from antiphon.transport.settings import LinkState
 from antiphon.v1 import stage_pb2
@@ -103,6 +104,19 @@ def describe(
         held_segments=held_segments,
         output_positions=output_positions,
         links=[_link(link) for link in links],
+    )
+
+
+def load_to_proto(load: LoadCounts, identity: StageIdentity) -> stage_pb2.StageLoad:
+    """What `WatchLoad` tells."""
+    return stage_pb2.StageLoad(
+        boot_id=identity.boot_id,
+        draining=load.draining,
+        slots=identity.slots,
+        open_sessions=load.open_sessions,
+        open_segments=load.open_segments,
+        held_segments=load.held_segments,
+        refused=load.refused,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterable, AsyncIterator
+from contextlib import aclosing
 
 import grpc
 from google.protobuf.message import DecodeError
@@ -19,7 +20,7 @@ from antiphon.errors import (
     Unavailable,
     unexpected,
 )
-from antiphon.runtime.server.description import StageIdentity, describe
+from antiphon.runtime.server.description import StageIdentity, describe, load_to_proto
 from antiphon.runtime.server.link_port import LinkPort
 from antiphon.runtime.server.patience import Patience
 from antiphon.runtime.server.stage import Reply, Stage
@@ -150,6 +151,18 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         if self._link_port is None:
             await abort(context, _LOADING)
         await self._link_port.serve(requests, context)
+
+    async def WatchLoad(  # type: ignore[override]
+        self,
+        request: stage_pb2.WatchLoadRequest,
+        context: grpc.aio.ServicerContext[stage_pb2.WatchLoadRequest, stage_pb2.StageLoad],
+    ) -> None:
+        """How loaded this stage is, until it stops."""
+        if self._stage is None or self._identity is None:
+            await abort(context, _LOADING)
+        async with aclosing(self._stage.load_watch.follow()) as loads:
+            async for load in loads:
+                await context.write(load_to_proto(load, self._identity))
 
 
 async def _read(

@@ -16,6 +16,7 @@ from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, ResourceExhausted, Unavailable, unexpected
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.server.held_ends import HeldEnds
+from antiphon.runtime.server.load_watch import LoadCounts, LoadWatch
 from antiphon.runtime.server.outbox import Outbox
 from antiphon.runtime.session.facts import (
     Credited,
@@ -138,6 +139,7 @@ class Stage:
         self._idle.set()
         self._accepting = True
         self._closed = False
+        self.load_watch = LoadWatch(self._load)
 
     @property
     def table(self) -> SessionTable:
@@ -160,6 +162,7 @@ class Stage:
     async def drain(self, timeout_s: float) -> bool:
         """Refuse new sessions and wait until the running ones end; False on timeout."""
         self._accepting = False
+        self.load_watch.touch()
         try:
             async with asyncio.timeout(timeout_s):
                 await self._idle.wait()
@@ -170,6 +173,7 @@ class Stage:
     async def close(self) -> None:
         """End every session with an error, close the links, stop the engine."""
         self._closed = True
+        self.load_watch.close()
         ended = Unavailable("the stage stops before this has finished", retry_after_s=RETRY_AFTER_S)
         self.handle(EngineLost(ended))
         if self._timer is not None:
@@ -300,6 +304,7 @@ class Stage:
                     consequences += self._decide(SessionFaulted(session_id, shortage))
             instructions = consequences
         self._set_timer()
+        self.load_watch.touch()
 
     def _submit(
         self, commands: Sequence[EngineCommand]
@@ -376,6 +381,15 @@ class Stage:
     def _tick(self) -> None:
         self._timer = None
         self.handle(TimePassed())
+
+    def _load(self) -> LoadCounts:
+        return LoadCounts(
+            draining=not self._accepting,
+            open_sessions=self._table.session_count,
+            open_segments=self._table.open_segments,
+            held_segments=self._table.held_segments,
+            refused=self._table.tally.refused,
+        )
 
 
 def _report(session_id: str, error: Exception) -> None:

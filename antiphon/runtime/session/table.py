@@ -102,6 +102,7 @@ class SessionTable:
             raise FailedPrecondition(f"session {session_id} was opened before")
         most = self._plan.limits.max_sessions
         if len(self._sessions.by_id) >= most:
+            self._tally.sessions_refused += 1
             raise ResourceExhausted(
                 f"{self._plan.role}: {most} sessions are registered, no more may be (max_sessions)",
                 retry_after_s=1.0,

@@ -41,12 +41,14 @@ class Tally:
     """Counts of one stage.
 
     `segments` are by outcome and error code (empty where there is none), `positions` that the
-    engine has made and `chunks` that were cut of them by edge.
+    engine has made and `chunks` that were cut of them by edge. `sessions_refused` found as many
+    registered as may be.
     """
 
     segments: Counter[tuple[Outcome, str]] = field(default_factory=Counter)
     positions: Counter[str] = field(default_factory=Counter)
     chunks: Counter[str] = field(default_factory=Counter)
+    sessions_refused: int = 0
     step_seconds: Histogram = field(default_factory=lambda: Histogram(STEP_SECONDS))
     step_segments: Histogram = field(default_factory=lambda: Histogram(STEP_SEGMENTS))
 
@@ -55,6 +57,12 @@ class Tally:
         if error is not None and error.code is ErrorCode.CANCELLED:
             outcome, error = Outcome.CANCELLED, None
         self.segments[outcome, "" if error is None else error.code.value] += 1
+
+    @property
+    def refused(self) -> int:
+        """Sessions and segments that were refused because this stage is full."""
+        full = (Outcome.REFUSED, ErrorCode.RESOURCE_EXHAUSTED.value)
+        return self.segments[full] + self.sessions_refused
 
     def stepped(self, seconds: float, segments: int) -> None:
         """The engine has made a round, with a step if `segments` took part in one."""
