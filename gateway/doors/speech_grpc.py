@@ -21,11 +21,11 @@ from antiphon.wire.status import abort
 from gateway.calls.calls import Calls
 from gateway.doors.access_log import AccessLog, Entry
 from gateway.doors.ending import request, tell
-from gateway.doors.sending import ClientStalled, send_in_time
+from gateway.doors.sending import send_in_time
 from gateway.doors.speech_messages import read_generate, write_event
 from gateway.fleet.served import served_model
 from gateway.fleet.stages import Stages
-from gateway.keys.key_use import KeyLimitReached, KeyUse
+from gateway.keys.key_use import KeyUse
 from gateway.keys.keyring import Keyring
 
 FEATURES = ("generate", "converse")
@@ -37,7 +37,7 @@ CHECKED_HERE_BYTES = 2 << 10
 
 Context = grpc.aio.ServicerContext[Any, Any]
 Converse = Callable[[Context, KeyUse], Awaitable[None]]
-"""Serves one call of `Converse`, for the key."""
+"""Serves one call of `Converse`, for the key. Raises what is to be the call's status."""
 
 
 class SpeechServicer:
@@ -93,13 +93,12 @@ class SpeechServicer:
 
     async def Generate(self, data: bytes, context: Context) -> None:
         """Answer once. Cancelling frees every stage."""
+        refused: AntiphonError | None = None
 
         async def refuse(entry: Entry, error: AntiphonError) -> None:
+            nonlocal refused
             entry.status = error.code.name
-            if isinstance(error, ClientStalled):
-                # A status would wait behind what the client does not take.
-                raise asyncio.CancelledError
-            await abort(context, error)
+            refused = error
 
         async with request(self._access_log, "grpc", "Generate", refuse) as entry:
             await context.send_initial_metadata(((REQUEST_ID_KEY, entry.request_id),))
@@ -109,6 +108,9 @@ class SpeechServicer:
                 await self._answer(data, context, entry)
             if entry.error is None:
                 entry.status = grpc.StatusCode.OK.name
+        # The request is over: a status may wait behind what the client does not take.
+        if refused is not None:
+            await abort(context, refused)
 
     async def Converse(self, request_iterator: object, context: Context) -> None:
         """A conversation. Its messages come as bytes, too; they are read from the context."""
@@ -116,7 +118,8 @@ class SpeechServicer:
             key = await self._key_of(context)
             with key.conversation():
                 await self._converse(context, key)
-        except (Unauthenticated, KeyLimitReached) as error:
+        except AntiphonError as error:
+            # By now the key has its conversation back, however long the client takes to listen.
             await abort(context, error)
 
     async def _key_of(self, context: Context) -> KeyUse:

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from typing import TypeVar
+from typing import Any, TypeVar
 
+import grpc
 from fake_stages import CODE2WAV, THINKER, USUAL, Session
 from gateway_door import Door
 
@@ -57,3 +58,9 @@ async def until_failed(call: antiphon.AsyncConversationCall) -> antiphon.Command
         if isinstance(event, antiphon.CommandFailed):
             return event
     raise AssertionError("the conversation has ended")
+
+
+async def read_to_end(call: Any) -> None:
+    """Read a gRPC call's messages until its status, which is raised if it is an error."""
+    while await call.read() is not grpc.aio.EOF:
+        pass

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import grpc
+import msgspec
 import pytest
-from converse_client import said, until
+from converse_client import read_to_end, said, until
 from fake_stages import THINKER, Session, stall
 from gateway_door import Door, open_door
 
@@ -21,6 +23,7 @@ from antiphon.errors import (
 from antiphon.v1 import converse_pb2
 from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import speech_stub
+from gateway.keys.key_file import digest_of, new_key
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -186,16 +189,26 @@ async def test_conversation_whose_client_takes_nothing_frees_the_stages() -> Non
         call.cancel()
 
 
-async def test_conversation_whose_client_takes_no_replies_gives_back_what_it_keeps() -> None:
+async def test_conversation_whose_client_takes_no_replies_gives_back_what_it_keeps(
+    tmp_path: Path,
+) -> None:
     """The client stalls the commands themselves, not a response beside them."""
     size = 900_000
+    key, keys_file = new_key(), tmp_path / "keys"
+    entry = {"name": "app", "sha256": digest_of(key), "conversations": 1}
+    keys_file.write_bytes(msgspec.yaml.encode({"keys": [entry]}))
     options = [("grpc.http2.lookahead_bytes", 1 << 16), ("grpc.http2.bdp_probe", 0)]
     async with (
-        open_door(send_timeout_s=0.5, max_conversations=1, max_conversation_bytes=3 * size) as door,
+        open_door(
+            send_timeout_s=0.5,
+            max_conversations=1,
+            max_conversation_bytes=3 * size,
+            keys_file=str(keys_file),
+        ) as door,
         grpc.aio.insecure_channel(door.gateway.grpc_address, options) as channel,
     ):
         door.fakes[THINKER].script = stall
-        call = speech_stub(channel).Converse()
+        call = speech_stub(channel).Converse(metadata=[("authorization", f"Bearer {key}")])
         await call.write(converse_pb2.ConverseRequest(open=converse_pb2.OpenConversation()))
         item = converse_pb2.ConversationItem(
             id="long", role="user", contents=[converse_pb2.ItemContent(text="x" * size)]
@@ -211,19 +224,15 @@ async def test_conversation_whose_client_takes_no_replies_gives_back_what_it_kee
         await call.write(converse_pb2.ConverseRequest(retrieve_item={"item_id": "long"}))
         patient = antiphon.Retry(attempts=100, pause_s=0.05, longest_pause_s=0.05)
         async with (
-            antiphon.AsyncClient(door.gateway.grpc_address, retry=patient) as other,
+            antiphon.AsyncClient(door.gateway.grpc_address, retry=patient, api_key=key) as other,
             other.converse() as free,
         ):
             assert await door.metric("antiphon_gateway_conversation_bytes") == 0
             await said(free, "Hi")
 
         # It is told why, once it listens.
-        async def listen() -> None:
-            while await call.read() is not grpc.aio.EOF:
-                pass
-
         with pytest.raises(grpc.aio.AioRpcError) as ended:
-            await listen()
+            await read_to_end(call)
         assert isinstance(error_from_rpc(ended.value), DeadlineExceeded)
         await door.fakes[THINKER].sessions[0].ended.wait()
 

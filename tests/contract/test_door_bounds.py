@@ -12,12 +12,15 @@ from typing import Any
 import grpc
 import pytest
 import pytest_asyncio
+from converse_client import read_to_end
 from fake_stages import THINKER, Session
 from gateway_door import Door, open_door
 from raw_http import PATH, RawClient, chat_body, post, raw_client
 
+from antiphon.errors import DeadlineExceeded
 from antiphon.segment import FinishReason
 from antiphon.v1 import speech_pb2
+from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import speech_stub
 from gateway.doors.sending import PIECE_BYTES
 from gateway.metrics import Refused
@@ -195,7 +198,10 @@ async def test_a_grpc_client_that_takes_nothing_is_cut_off(ended: Ended) -> None
         call: Any = speech_stub(channel).Generate(request)
         assert (await call.read()).HasField("started")
         assert (await ended.next())["error"] == "deadline_exceeded"
-        call.cancel()
+        # It is told why, once it listens.
+        with pytest.raises(grpc.aio.AioRpcError) as told:
+            await read_to_end(call)
+        assert isinstance(error_from_rpc(told.value), DeadlineExceeded)
 
 
 async def test_answers_are_refused_when_unread_ones_take_all_room() -> None:

@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -28,7 +29,6 @@ from antiphon.errors import (
 )
 from antiphon.v1 import converse_pb2
 from antiphon.wire.fields import check_fields
-from antiphon.wire.status import abort
 from gateway.conversations.conversations import Conversations
 from gateway.conversations.events import ConversationEvent
 from gateway.conversations.settings import ConversationSettings
@@ -67,27 +67,28 @@ class ConverseDoor:
         self._metrics = metrics
 
     async def serve(self, context: Context, key: KeyUse) -> None:
-        """One call, for the key. Its error, if it has one, is the call's status."""
-        try:
-            first = await self._first(context)
-            with self._conversations.admit(first.open.model) as admitted:
-                # A client that wants turns to be detected says so.
-                manual = replace(admitted, turns=None)
-                settings = with_settings(manual, first.open.settings)
-                del first
-                await _Served(
-                    self._conversations,
-                    self._config,
-                    self._access_log,
-                    ConversationMetrics(self._metrics, "grpc"),
-                    context,
-                    key,
-                    settings,
-                ).run()
-        except Cancelled:
-            return
-        except AntiphonError as error:
-            await abort(context, error)
+        """One call, for the key. Raises the error that is to be the call's status.
+
+        It does not tell the client itself: a status may wait behind what the client does not
+        take, and what the conversation held has to be free by then.
+        """
+        first = await self._first(context)
+        with self._conversations.admit(first.open.model) as admitted:
+            # A client that wants turns to be detected says so.
+            manual = replace(admitted, turns=None)
+            settings = with_settings(manual, first.open.settings)
+            del first
+            served = _Served(
+                self._conversations,
+                self._config,
+                self._access_log,
+                ConversationMetrics(self._metrics, "grpc"),
+                context,
+                key,
+                settings,
+            )
+            with suppress(Cancelled):
+                await served.run()
 
     async def _first(self, context: Context) -> converse_pb2.ConverseRequest:
         """The first message. Raises `InvalidArgument` and `DeadlineExceeded`."""
