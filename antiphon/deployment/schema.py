@@ -39,6 +39,10 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     listen: str = "127.0.0.1:0"
     # host:port at which HTTP GET /metrics answers; empty: nowhere.
     metrics_listen: str = ""
+    # host:port at which gRPC's health service answers an orchestrator's probes, unencrypted, by
+    # service name: `ready`, whether the stage takes sessions, and `alive`, whether waiting may
+    # help. It answers from the start of the process to its end; empty: nowhere.
+    health_listen: str = ""
     # `auto` takes the fastest that this process can run; see each stage.
     engine: str = "auto"
     # Arguments of the engine, by its own names: for `vllm` those of its AsyncEngineArgs.

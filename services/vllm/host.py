@@ -134,7 +134,7 @@ class VllmHost:
         except BaseException as error:
             if self._started.done():
                 _log.exception("the thread that keeps vLLM running has ended")
-                self._become(f"its keeper failed: {error}")
+                self._end_for_good(f"its keeper failed: {error}")
             else:
                 self._started.set_exception(error)
 
@@ -210,6 +210,12 @@ class VllmHost:
         with self._state:
             self._fault = fault
             self._changed(None if fault is None else self._down(fault))
+
+    def _end_for_good(self, fault: str) -> None:
+        """Nobody starts vLLM again but whoever starts this process anew."""
+        with self._state:
+            self._fault = fault
+            self._changed(Internal(f"{self._role}: vLLM is down: {fault}"))
 
     def _down(self, reason: str) -> Unavailable:
         message = f"{self._role}: vLLM is down: {reason}"

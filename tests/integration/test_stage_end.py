@@ -38,6 +38,12 @@ class Served:
 
     process: ServiceProcess
     channel: grpc.aio.Channel
+    probes: health_pb2_grpc.HealthStub
+
+    async def says(self, name: str) -> bool:
+        """What its health port answers to a probe."""
+        request = health_pb2.HealthCheckRequest(service=name)
+        return (await self.probes.Check(request)).status == Status.SERVING
 
     async def stop(self) -> None:
         """Tell it to stop, and wait until it says that it serves no more."""
@@ -61,7 +67,7 @@ class Served:
 @asynccontextmanager
 async def served(directory: Path, *, drain_s: float = NEVER_S) -> AsyncIterator[Served]:
     config = directory / "stage.yaml"
-    stages = {"code2wav": StageConfig(drain_s=drain_s)}
+    stages = {"code2wav": StageConfig(drain_s=drain_s, health_listen="127.0.0.1:0")}
     deployment = Deployment(model=str(directory), pipeline=PIPELINE.name, stages=stages)
     config.write_bytes(dump_deployment(deployment))
     argv = ("tests.integration.fake_stage", "code2wav", "--config", str(config))
@@ -71,8 +77,12 @@ async def served(directory: Path, *, drain_s: float = NEVER_S) -> AsyncIterator[
     try:
         async with asyncio.timeout(GENEROUS_S):
             await process.ready
-            async with grpc.aio.insecure_channel(process.address, CHANNEL_OPTIONS) as channel:
-                yield Served(process, channel)
+            health = (await process.listening).health
+            async with (
+                grpc.aio.insecure_channel(process.address, CHANNEL_OPTIONS) as channel,
+                grpc.aio.insecure_channel(health) as probes,
+            ):
+                yield Served(process, channel, health_pb2_grpc.HealthStub(probes))
     finally:
         process.kill()
         await process.report_exit()
@@ -80,8 +90,10 @@ async def served(directory: Path, *, drain_s: float = NEVER_S) -> AsyncIterator[
 
 async def test_a_stage_told_to_stop_refuses_the_new_and_finishes_what_runs(tmp_path: Path) -> None:
     async with served(tmp_path) as stage:
+        assert (await stage.says("ready"), await stage.says("alive")) == (True, True)
         session = await stage.begin("running")
         await stage.stop()
+        assert (await stage.says("ready"), await stage.says("alive")) == (False, True)
         late = Session(stage, "late")  # type: ignore[arg-type]
         await late.send(*opening("late")[:1])
         refused = await late.error()

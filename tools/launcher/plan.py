@@ -55,6 +55,7 @@ def listen_addresses(deployment: Deployment, pipeline: Pipeline) -> dict[str, st
         if not stage.addresses:
             wanted[f"stages.{role}.listen"] = stage.listen
             wanted[f"stages.{role}.metrics_listen"] = stage.metrics_listen
+            wanted[f"stages.{role}.health_listen"] = stage.health_listen
     return {field: address for field, address in wanted.items() if address}
 
 

@@ -46,12 +46,13 @@ os.execv(sys.argv[2], sys.argv[2:])
 class Announcement(msgspec.Struct, frozen=True):
     """A line on the announce pipe. Stages have an `address`, the gateway two doors.
 
-    `metrics` is the address of a stage's metrics door, if it has one.
+    `metrics` and `health` are the addresses of a stage's other ports, if it has them.
     """
 
     event: str
     address: str = ""
     metrics: str = ""
+    health: str = ""
     http: str = ""
     grpc: str = ""
 
@@ -146,6 +147,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         given = {
             "--listen": told.address,
             "--metrics-listen": told.metrics,
+            "--health-listen": told.health,
             "--http-listen": told.http,
             "--grpc-listen": told.grpc,
         }

@@ -38,6 +38,7 @@ from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.process import run
 from antiphon.runtime.server.description import StageIdentity
 from antiphon.runtime.server.health import SERVICE_NAME, Health
+from antiphon.runtime.server.health_door import check_health_listen, health_door
 from antiphon.runtime.server.link_port import LinkPort
 from antiphon.runtime.server.metrics import StageMetrics
 from antiphon.runtime.server.metrics_door import check_listen, metrics_door
@@ -102,6 +103,7 @@ def _parser(prog: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--model", type=Path, help="checkpoint directory; overrides the file's")
     parser.add_argument("--listen", help="address to listen on, host:port; port 0 picks one")
     parser.add_argument("--metrics-listen", help="address of the metrics door, host:port")
+    parser.add_argument("--health-listen", help="address of the port for probes, host:port")
     parser.add_argument(
         "--announce-fd", type=int, help="file descriptor to write `listening` and `ready` lines to"
     )
@@ -124,11 +126,11 @@ def _options(arguments: argparse.Namespace) -> StageOptions:
     if unknown:
         raise InvalidArgument(f"delivery: pipeline {pipeline.name} has no edge {unknown}")
     config = deployment.stage(role)
-    given = {
-        name: value for name in ("listen", "metrics_listen") if (value := getattr(arguments, name))
-    }
+    names = ("listen", "metrics_listen", "health_listen")
+    given = {name: value for name in names if (value := getattr(arguments, name))}
     config = msgspec.structs.replace(config, **given)
     check_listen(config.metrics_listen)
+    check_health_listen(config.health_listen)
     check_possible(LinkSettings.of(config))
     return StageOptions(role, deployment, config, model, pipeline, arguments.announce_fd)
 
@@ -137,11 +139,20 @@ async def _serve(options: StageOptions, load: Load) -> int:
     """Bind, announce, load, serve until a signal, drain, stop."""
     started = time.perf_counter()
     healthiness = Health()
+    await healthiness.tell(serving=False)
     metrics = StageMetrics(options.role, options.config.device, lambda: healthiness.serving)
-    async with metrics_door(options.config.metrics_listen, metrics) as metrics_address:
+    async with (
+        metrics_door(options.config.metrics_listen, metrics) as metrics_address,
+        health_door(options.config.health_listen, healthiness) as health_address,
+    ):
         servicer = StageServicer()
         server, address = await _start_server(options.config.listen, servicer, healthiness)
-        listening = {"event": "listening", "address": address, "metrics": metrics_address}
+        listening = {
+            "event": "listening",
+            "address": address,
+            "metrics": metrics_address,
+            "health": health_address,
+        }
         _announce(options.announce_fd, listening)
         if metrics_address:
             log.info("%s has its metrics on http://%s/metrics", options.role, metrics_address)
@@ -209,7 +220,6 @@ async def _start_server(
     health_pb2_grpc.add_HealthServicer_to_server(healthiness.servicer, server)
     names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
-    await healthiness.tell(serving=False)
     try:
         port = server.add_insecure_port(listen)
     except RuntimeError as error:

@@ -5,15 +5,18 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+import grpc
 import pytest
-from grpc_health.v1 import health_pb2
+from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from antiphon.errors import AntiphonError, Unavailable
-from antiphon.runtime.server.health import SERVICE_NAME, Health
+from antiphon.errors import AntiphonError, Internal, InvalidArgument, Unavailable
+from antiphon.runtime.server.health import ALIVE, READY, SERVICE_NAME, Health
+from antiphon.runtime.server.health_door import health_door
 from antiphon.runtime.server.metrics import StageMetrics
 
 Changed = Callable[[AntiphonError | None], None]
 Status = health_pb2.HealthCheckResponse
+GENEROUS_S = 60.0
 
 
 class Detached:
@@ -35,6 +38,18 @@ async def told(health: Health) -> set[int]:
     """What gRPC is told, by all names."""
     requests = [health_pb2.HealthCheckRequest(service=name) for name in ("", SERVICE_NAME)]
     return {(await health.servicer.Check(each, None)).status for each in requests}
+
+
+async def probed(channel: grpc.aio.Channel) -> tuple[bool, bool]:
+    """What an orchestrator hears: whether it is ready, and whether it is alive."""
+    stub = health_pb2_grpc.HealthStub(channel)
+    unnamed, ready, alive = [
+        (await stub.Check(health_pb2.HealthCheckRequest(service=name), timeout=GENEROUS_S)).status
+        == Status.SERVING
+        for name in ("", READY, ALIVE)
+    ]
+    assert unnamed == ready
+    return ready, alive
 
 
 async def shown(metrics: StageMetrics) -> list[tuple[str, float]]:
@@ -69,6 +84,43 @@ async def test_health_follows_the_engine_until_the_stage_stops() -> None:
     await change(engine, None)
     assert await told(health) == {Status.NOT_SERVING}
     assert not health.serving
+
+
+async def test_probes_hear_whether_it_is_ready_and_whether_waiting_may_help() -> None:
+    health, engine = Health(), Detached()
+    await health.tell(serving=False)
+    async with (
+        health_door("127.0.0.1:0", health) as address,
+        grpc.aio.insecure_channel(address) as channel,
+    ):
+        assert await probed(channel) == (False, True), "it loads"
+        await health.tell(serving=True)
+        health.follow(engine)  # type: ignore[arg-type]
+        assert await probed(channel) == (True, True)
+        await change(engine, Unavailable("its process died; it is restarted"))
+        assert await probed(channel) == (False, True), "vLLM is started again"
+        await change(engine, None)
+        assert await probed(channel) == (True, True)
+        await change(engine, Internal("its keeper failed"))
+        assert await probed(channel) == (False, False), "nobody starts it again"
+        await change(engine, None)
+        await health.close()
+        assert await probed(channel) == (False, True), "it stops, and drains"
+
+
+@pytest.mark.parametrize("listen", ["8080", "127.0.0.1:http"])
+async def test_a_health_port_that_is_no_address_is_refused(listen: str) -> None:
+    with pytest.raises(InvalidArgument, match="health_listen"):
+        async with health_door(listen, Health()):
+            pass
+
+
+async def test_a_health_port_that_is_taken_is_named() -> None:
+    async with health_door("127.0.0.1:0", Health()) as address:
+        with pytest.raises(Unavailable, match="health_listen") as caught:
+            async with health_door(address, Health()):
+                pass
+    assert caught.value.field == "health_listen"
 
 
 async def test_collecting_fails_when_the_loop_does_not_answer(

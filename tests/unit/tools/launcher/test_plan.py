@@ -93,7 +93,8 @@ def test_roles_are_refused_with_the_one_that_was_meant() -> None:
 
 
 def test_addresses_to_listen_on_leave_out_stages_that_run_elsewhere() -> None:
-    talker, code2wav = StageConfig(addresses=("h:1",)), StageConfig(metrics_listen="0.0.0.0:9464")
+    talker = StageConfig(addresses=("h:1",))
+    code2wav = StageConfig(metrics_listen="0.0.0.0:9464", health_listen="0.0.0.0:9465")
     stages = {"talker": talker, "code2wav": code2wav}
     assert listen_addresses(Deployment(stages=stages), PIPELINE) == {
         "gateway.http_listen": "127.0.0.1:8000",
@@ -101,6 +102,7 @@ def test_addresses_to_listen_on_leave_out_stages_that_run_elsewhere() -> None:
         "stages.thinker.listen": "127.0.0.1:0",
         "stages.code2wav.listen": "127.0.0.1:0",
         "stages.code2wav.metrics_listen": "0.0.0.0:9464",
+        "stages.code2wav.health_listen": "0.0.0.0:9465",
     }
 
 
