@@ -23,6 +23,7 @@ from gateway.config import delivery_of
 from gateway.conversations.conversations import Conversations
 from gateway.doors.access_log import AccessLog
 from gateway.doors.chat.request import CHAT, read_chat
+from gateway.doors.conversation_door import ConversationDoor
 from gateway.doors.converse.door import ConverseDoor
 from gateway.doors.http.app import http_app
 from gateway.doors.http.connection import Doorkeeper
@@ -71,7 +72,9 @@ class Gateway:
         self._conversations = Conversations(self.calls, config)
         access_log = AccessLog(self.metrics)
         keyring = Keyring(config, self.metrics.not_admitted)
-        converse = ConverseDoor(self._conversations, config, access_log, self.metrics)
+        converse = ConverseDoor(
+            ConversationDoor("grpc", self._conversations, config, access_log, self.metrics)
+        )
         self._servicer = SpeechServicer(self.calls, access_log, config, keyring, converse.serve)
         self._grpc = grpc.aio.server(options=_server_options(config))
         self._health = health.aio.HealthServicer()

@@ -2,25 +2,23 @@
 
 from __future__ import annotations
 
-import asyncio
 import math
 from collections.abc import Awaitable, Callable
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import AntiphonError, InvalidArgument, Unauthenticated
+from antiphon.errors import AntiphonError, Unauthenticated
 from antiphon.v1 import converse_pb2, speech_pb2
 from antiphon.version import VERSION
 from antiphon.wire.convert import error_to_proto
-from antiphon.wire.fields import check_fields
 from antiphon.wire.options import option_to_proto
 from antiphon.wire.status import abort
 from gateway.calls.calls import Calls
 from gateway.doors.access_log import AccessLog, Entry
 from gateway.doors.ending import request, tell
+from gateway.doors.grpc_message import read_message
 from gateway.doors.sending import send_in_time
 from gateway.doors.speech_messages import read_generate, write_event
 from gateway.fleet.served import served_model
@@ -62,7 +60,7 @@ class SpeechServicer:
         self._config = config
 
     def add_to(self, server: grpc.aio.Server) -> None:
-        """Serve the methods there. Requests come as bytes: see `_parse`."""
+        """Serve the methods there. Requests come as bytes: see `read_message`."""
         handlers = {
             "GetServerInfo": grpc.unary_unary_rpc_method_handler(
                 self.GetServerInfo,
@@ -130,7 +128,9 @@ class SpeechServicer:
 
     async def _answer(self, data: bytes, context: Context, entry: Entry) -> None:
         left_s = context.time_remaining()
-        asked = await self._parse(data)
+        asked = await read_message(
+            speech_pb2.GenerateRequest, data, self._config.max_body_values, CHECKED_HERE_BYTES
+        )
         include_ids = asked.include_ids
         order = read_generate(
             asked, math.inf if left_s is None else left_s, max_parts=self._config.max_parts
@@ -150,19 +150,6 @@ class SpeechServicer:
             await tell(
                 segment, entry, lambda e: write(write_event(e, include_ids=include_ids)), write_last
             )
-
-    async def _parse(self, data: bytes) -> speech_pb2.GenerateRequest:
-        """The request. Raises `InvalidArgument` for one of too many fields, or none at all."""
-        kind = speech_pb2.GenerateRequest
-        most = self._config.max_body_values
-        if len(data) <= CHECKED_HERE_BYTES:
-            check_fields(data, kind.DESCRIPTOR, most)
-        else:
-            await asyncio.to_thread(check_fields, data, kind.DESCRIPTOR, most)
-        try:
-            return kind.FromString(data)
-        except DecodeError as error:
-            raise InvalidArgument("the bytes are no GenerateRequest") from error
 
 
 def server_info(stages: Stages) -> speech_pb2.GetServerInfoResponse:

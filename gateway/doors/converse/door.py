@@ -13,11 +13,9 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from typing import Any
 
 import grpc
-from google.protobuf.message import DecodeError
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import (
@@ -28,20 +26,16 @@ from antiphon.errors import (
     InvalidArgument,
 )
 from antiphon.v1 import converse_pb2
-from antiphon.wire.fields import check_fields
-from gateway.conversations.conversations import Conversations
 from gateway.conversations.events import ConversationEvent
 from gateway.conversations.settings import ConversationSettings
-from gateway.doors.access_log import AccessLog
-from gateway.doors.conversation_metrics import ConversationMetrics
+from gateway.doors.conversation_door import ConversationDoor
 from gateway.doors.converse.items import checked_name
 from gateway.doors.converse.reading import read_command
 from gateway.doors.converse.settings import with_settings
 from gateway.doors.converse.writing import write_event
-from gateway.doors.ending import request
+from gateway.doors.grpc_message import read_message
 from gateway.doors.sending import ClientStalled, send_in_time
 from gateway.keys.key_use import KeyUse
-from gateway.metrics import Metrics
 
 log = logging.getLogger("gateway.converse")
 
@@ -54,17 +48,8 @@ Context = grpc.aio.ServicerContext[Any, Any]
 class ConverseDoor:
     """Serves conversations."""
 
-    def __init__(
-        self,
-        conversations: Conversations,
-        config: GatewayConfig,
-        access_log: AccessLog,
-        metrics: Metrics,
-    ) -> None:
-        self._conversations = conversations
-        self._config = config
-        self._access_log = access_log
-        self._metrics = metrics
+    def __init__(self, door: ConversationDoor) -> None:
+        self._door = door
 
     async def serve(self, context: Context, key: KeyUse) -> None:
         """One call, for the key. Raises the error that is to be the call's status.
@@ -73,32 +58,23 @@ class ConverseDoor:
         take, and what the conversation held has to be free by then.
         """
         first = await self._first(context)
-        with self._conversations.admit(first.open.model) as admitted:
+        with self._door.conversations.admit(first.open.model) as admitted:
             # A client that wants turns to be detected says so.
             manual = replace(admitted, turns=None)
             settings = with_settings(manual, first.open.settings)
             del first
-            served = _Served(
-                self._conversations,
-                self._config,
-                self._access_log,
-                ConversationMetrics(self._metrics, "grpc"),
-                context,
-                key,
-                settings,
-            )
             with suppress(Cancelled):
-                await served.run()
+                await _Served(self._door, context, key, settings).run()
 
     async def _first(self, context: Context) -> converse_pb2.ConverseRequest:
         """The first message. Raises `InvalidArgument` and `DeadlineExceeded`."""
-        most_s = self._config.body_timeout_s
+        most_s = self._door.config.body_timeout_s
         try:
             async with asyncio.timeout(most_s):
                 data = await context.read()
         except TimeoutError:
             raise DeadlineExceeded(f"no message has come within {most_s:g} s") from None
-        first = None if data is grpc.aio.EOF else await _parse(data, self._config.max_body_values)
+        first = None if data is grpc.aio.EOF else await _read(data, self._door.config)
         if first is None or first.WhichOneof("command") != "open":
             raise InvalidArgument("open: must be the first message", field="open")
         return first
@@ -109,23 +85,18 @@ class _Served:
 
     def __init__(
         self,
-        conversations: Conversations,
-        config: GatewayConfig,
-        access_log: AccessLog,
-        watch: ConversationMetrics,
+        door: ConversationDoor,
         context: Context,
         key: KeyUse,
         settings: ConversationSettings,
     ) -> None:
         self._context = context
-        self._config = config
-        self._watch = watch
-        self._limit = asyncio.timeout(config.max_conversation_s)
+        self._config = door.config
+        self._watch = door.watch()
+        self._limit = asyncio.timeout(door.config.max_conversation_s)
         self._stalled: ClientStalled | None = None
         self._task: asyncio.Task[None] | None = None
-        logged = partial(request, access_log, "grpc", "response", key=key)
-        transcribed = partial(request, access_log, "grpc", "transcript", key=key)
-        self._live = conversations.begin(settings, self._send, logged, transcribed)
+        self._live = door.begin(settings, self._send, key)
 
     async def run(self) -> None:
         """Serve until the client has no more to say and has been told everything.
@@ -154,7 +125,7 @@ class _Served:
         """Carry out one command; what is wrong with it is told, and the conversation goes on."""
         reference = None
         try:
-            asked = await _parse(data, self._config.max_body_values)
+            asked = await _read(data, self._config)
             del data
             reference = checked_name(asked.reference, "reference") or None
             holds = self._live.settings
@@ -191,15 +162,7 @@ class _Served:
                 raise Cancelled("the client has left") from None
 
 
-async def _parse(data: bytes, most_values: int) -> converse_pb2.ConverseRequest:
-    """The message. Raises `InvalidArgument` for one of too many fields, or none at all."""
-    kind = converse_pb2.ConverseRequest
-    count = partial(check_fields, data, kind.DESCRIPTOR, most_values)
-    if len(data) > LARGE_BYTES:
-        await asyncio.to_thread(count)
-    else:
-        count()
-    try:
-        return kind.FromString(data)
-    except DecodeError as error:
-        raise InvalidArgument("the bytes are no ConverseRequest") from error
+async def _read(data: bytes, config: GatewayConfig) -> converse_pb2.ConverseRequest:
+    return await read_message(
+        converse_pb2.ConverseRequest, data, config.max_body_values, LARGE_BYTES
+    )

@@ -24,6 +24,7 @@ from antiphon.version import VERSION
 from gateway.calls.calls import Calls
 from gateway.conversations.conversations import Conversations
 from gateway.doors.access_log import AccessLog, Entry
+from gateway.doors.conversation_door import ConversationDoor
 from gateway.doors.ending import request
 from gateway.doors.http.authorization import authorization_of
 from gateway.doors.http.endpoint import HttpEndpoint
@@ -141,7 +142,9 @@ def http_app(
         links = expose_links(await stages.describe_now())
         return Response(metrics.expose() + links, headers={"content-type": CONTENT_TYPE})
 
-    realtime = RealtimeDoor(conversations, config, access_log, metrics, keyring)
+    realtime = RealtimeDoor(
+        ConversationDoor("realtime", conversations, config, access_log, metrics), keyring
+    )
     every_request = Middleware(EveryRequest, access_log=access_log, keyring=keyring)
     app = Starlette(
         routes=[

@@ -7,16 +7,11 @@ import itertools
 import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from functools import partial
 
-from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Cancelled, Internal
-from gateway.conversations.conversations import Conversations
 from gateway.conversations.events import ConversationEvent
 from gateway.conversations.settings import ConversationSettings
-from gateway.doors.access_log import AccessLog
-from gateway.doors.conversation_metrics import ConversationMetrics
-from gateway.doors.ending import request
+from gateway.doors.conversation_door import ConversationDoor
 from gateway.doors.http.json_body import check_values, count_values
 from gateway.doors.realtime.client_commands import read_command
 from gateway.doors.realtime.client_events import ClientEvent, event_id_of, read_event
@@ -37,25 +32,18 @@ class RealtimeCall:
 
     def __init__(
         self,
-        conversations: Conversations,
-        config: GatewayConfig,
-        access_log: AccessLog,
-        watch: ConversationMetrics,
+        door: ConversationDoor,
         key: KeyUse,
         settings: ConversationSettings,
         send: SendJson,
     ) -> None:
-        self._most_values = config.max_body_values
+        self._most_values = door.config.max_body_values
         self._send_json = send
-        self._watch = watch
-        self._events = ServerEvents(config.max_retrieved_bytes)
+        self._watch = door.watch()
+        self._events = ServerEvents(door.config.max_retrieved_bytes)
         self._numbers = itertools.count()
         self._call_id = uuid.uuid4().hex[:12]
-        logged, logged_transcript = (
-            partial(request, access_log, "realtime", name, key=key)
-            for name in ("response", "transcript")
-        )
-        self._conversation = conversations.begin(settings, self._send, logged, logged_transcript)
+        self._conversation = door.begin(settings, self._send, key)
 
     async def run(self, incoming: AsyncIterator[str]) -> None:
         """Serve until the client leaves; what still runs is given up then."""

@@ -8,16 +8,13 @@ from contextlib import ExitStack
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 
-from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import (
     AntiphonError,
     Cancelled,
     InvalidArgument,
 )
-from gateway.conversations.conversations import Conversations
 from gateway.conversations.settings import ConversationSettings
-from gateway.doors.access_log import AccessLog
-from gateway.doors.conversation_metrics import ConversationMetrics
+from gateway.doors.conversation_door import ConversationDoor
 from gateway.doors.http.authorization import authorization_of, protocol_of
 from gateway.doors.http.errors import error_response
 from gateway.doors.realtime.call import RealtimeCall
@@ -25,25 +22,14 @@ from gateway.doors.realtime.server_events import Json
 from gateway.doors.sending import ClientStalled
 from gateway.keys.key_use import KeyUse
 from gateway.keys.keyring import Keyring
-from gateway.metrics import Metrics
 
 
 class RealtimeDoor:
     """Serves connections, each with a conversation."""
 
-    def __init__(
-        self,
-        conversations: Conversations,
-        config: GatewayConfig,
-        access_log: AccessLog,
-        metrics: Metrics,
-        keyring: Keyring,
-    ) -> None:
-        self._conversations = conversations
+    def __init__(self, door: ConversationDoor, keyring: Keyring) -> None:
+        self._door = door
         self._keyring = keyring
-        self._config = config
-        self._access_log = access_log
-        self._metrics = metrics
 
     async def serve(self, websocket: WebSocket) -> None:
         """One connection, from the handshake to its end."""
@@ -53,7 +39,7 @@ class RealtimeDoor:
                 key = await self._keyring.key_of(authorization_of(websocket.scope))
                 admitted.enter_context(key.conversation())
                 model = websocket.query_params.get("model", "")
-                settings = admitted.enter_context(self._conversations.admit(model))
+                settings = admitted.enter_context(self._door.conversations.admit(model))
             except AntiphonError as error:
                 status = 403 if isinstance(error, InvalidArgument) else 0
                 await websocket.send_denial_response(error_response(error, status))
@@ -71,7 +57,7 @@ class RealtimeDoor:
         No browser asks on behalf of a WebSocket whether its page may open it.
         """
         origin, host = websocket.headers.get("origin"), websocket.headers.get("host", "")
-        allowed = self._config.cors_origins
+        allowed = self._door.config.cors_origins
         own = origin in (f"http://{host}", f"https://{host}")
         if origin is not None and not own and origin not in allowed and "*" not in allowed:
             raise InvalidArgument(
@@ -96,8 +82,4 @@ class RealtimeDoor:
                 data = message.get("text")
                 yield message["bytes"].decode(errors="replace") if data is None else data
 
-        watch = ConversationMetrics(self._metrics, "realtime")
-        call = RealtimeCall(
-            self._conversations, self._config, self._access_log, watch, key, settings, send
-        )
-        await call.run(incoming())
+        await RealtimeCall(self._door, key, settings, send).run(incoming())

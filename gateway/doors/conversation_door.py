@@ -1,0 +1,42 @@
+"""What a door of conversations has, whatever its protocol."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import partial
+
+from antiphon.deployment.schema import GatewayConfig
+from gateway.conversations.conversation import LiveConversation
+from gateway.conversations.conversations import Conversations
+from gateway.conversations.settings import ConversationSettings
+from gateway.conversations.telling import SendEvents
+from gateway.doors.access_log import AccessLog
+from gateway.doors.conversation_metrics import ConversationMetrics
+from gateway.doors.ending import request
+from gateway.keys.key_use import KeyUse
+from gateway.metrics import Metrics
+
+
+@dataclass(frozen=True, slots=True)
+class ConversationDoor:
+    """`api` is its name in metrics and in the access log."""
+
+    api: str
+    conversations: Conversations
+    config: GatewayConfig
+    access_log: AccessLog
+    metrics: Metrics
+
+    def watch(self) -> ConversationMetrics:
+        """Counts what one conversation tells."""
+        return ConversationMetrics(self.metrics, self.api)
+
+    def begin(
+        self, settings: ConversationSettings, send: SendEvents, key: KeyUse
+    ) -> LiveConversation:
+        """A conversation that was admitted, for the key; to be entered."""
+        logged, logged_transcript = (
+            partial(request, self.access_log, self.api, name, key=key)
+            for name in ("response", "transcript")
+        )
+        return self.conversations.begin(settings, send, logged, logged_transcript)

@@ -1,0 +1,30 @@
+"""A gRPC message of a stranger: its fields are counted before anything is made of its bytes."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import TypeVar, cast
+
+from google.protobuf.descriptor import Descriptor
+from google.protobuf.message import DecodeError, Message
+
+from antiphon.errors import InvalidArgument
+from antiphon.wire.fields import check_fields
+
+M = TypeVar("M", bound=Message)
+
+
+async def read_message(kind: type[M], data: bytes, most_fields: int, counted_here_bytes: int) -> M:
+    """The message; the fields of more bytes than that are counted on a thread.
+
+    Raises `InvalidArgument` for one of too many fields, and for bytes that are none.
+    """
+    described = cast(Descriptor, kind.DESCRIPTOR)
+    if len(data) <= counted_here_bytes:
+        check_fields(data, described, most_fields)
+    else:
+        await asyncio.to_thread(check_fields, data, described, most_fields)
+    try:
+        return kind.FromString(data)
+    except DecodeError as error:
+        raise InvalidArgument(f"the bytes are no {described.name}") from error
