@@ -2,22 +2,12 @@
 
 from __future__ import annotations
 
-import base64
-import re
-import signal
-import subprocess
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from openai import OpenAI
 
 from services.lm.reproducible import ask_for_equal_digits
-from tools.launcher.plan import EMBEDDED_MODEL
-
-ROOT = Path(__file__).parents[1]
-STOP_S = 240
 
 # As a talker does that is a process of its own.
 ask_for_equal_digits()
@@ -48,38 +38,18 @@ def pytest_configure(config: pytest.Config) -> None:
 @pytest.fixture(scope="session")
 def served() -> Iterator[str]:
     """The URL of a gateway before the embedded model."""
-    command = [sys.executable, "-m", "tools.launcher", "up", "--port", "0", "--grpc-port", "0"]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
-    ) as process:
-        try:
-            assert process.stdout is not None
-            said = ""
-            while "  gRPC  " not in said:
-                line = process.stdout.readline()
-                assert line, said
-                said += line
-            (url,) = re.findall(r"HTTP  (\S+)", said)
-            yield url
-            process.send_signal(signal.SIGINT)
-            said = process.stdout.read()
-            assert process.wait(STOP_S) == 0, said
-        finally:
-            process.kill()
+    # Most runs start no services, and OpenAI's client takes its time to import.
+    from embedded_model import embedded_model
+
+    with embedded_model() as model:
+        yield model.url
 
 
 @pytest.fixture(scope="session")
 def recording(served: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Speech: an answer of the model itself."""
-    with OpenAI(base_url=f"{served}/v1", api_key="none") as api:
-        answer = api.chat.completions.create(
-            model=Path(EMBEDDED_MODEL).name,
-            modalities=["text", "audio"],
-            audio={"voice": "cantor", "format": "wav"},
-            messages=[{"role": "user", "content": "What is antiphon?"}],
-        )
-    audio = answer.choices[0].message.audio
-    assert audio is not None
+    from embedded_model import spoken_answer
+
     path = tmp_path_factory.mktemp("said") / "said.wav"
-    path.write_bytes(base64.b64decode(audio.data))
+    path.write_bytes(spoken_answer(served, "What is antiphon?")[1])
     return path

@@ -2,22 +2,20 @@
 
 from __future__ import annotations
 
-import base64
 import os
 import pty
 import re
-import signal
 import subprocess
 import sys
 import wave
 from pathlib import Path
 
 import pytest
+from embedded_model import NAME, embedded_model, spoken_answer
 from matplotlib.image import imread
 from openai import OpenAI
 
 from tools.demo.script import SCRIPT
-from tools.launcher.plan import EMBEDDED_MODEL
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 240
@@ -69,40 +67,12 @@ def test_demo_talks_answers_what_is_typed_and_leaves_nothing_running(tmp_path: P
 
 
 def test_up_serves_the_embedded_model_when_none_is_named(tmp_path: Path) -> None:
-    command = [sys.executable, "-m", "tools.launcher", "up", "--port", "0", "--grpc-port", "0"]
-    with subprocess.Popen(
-        command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
-    ) as process:
-        try:
-            assert process.stdout is not None
-            said = ""
-            while "  gRPC  " not in said:
-                line = process.stdout.readline()
-                assert line, said
-                said += line
-            (url,) = re.findall(r"HTTP  (\S+)", said)
-            _check_speech(url, tmp_path / "answer.wav")
-            process.send_signal(signal.SIGINT)
-            said += process.stdout.read()
-            assert process.wait(TIMEOUT_S) == 0, said
-        finally:
-            process.kill()
-    assert not left_running(said)
-
-
-def _check_speech(url: str, path: Path) -> None:
-    """Ask with OpenAI's client what is served, and for speech."""
-    with OpenAI(base_url=f"{url}/v1", api_key="none") as api:
-        model = api.models.list().data[0].id
-        assert model == Path(EMBEDDED_MODEL).name
-        answer = api.chat.completions.create(
-            model=model,
-            modalities=["text", "audio"],
-            audio={"voice": "cantor", "format": "wav"},
-            messages=[{"role": "user", "content": "What is antiphon?"}],
-        )
-    audio = answer.choices[0].message.audio
-    assert audio is not None
-    assert "Antiphon serves speech models" in audio.transcript
-    path.write_bytes(base64.b64decode(audio.data))
-    assert seconds_of(path) > 1
+    with embedded_model() as model:
+        with OpenAI(base_url=f"{model.url}/v1", api_key="none") as api:
+            assert api.models.list().data[0].id == NAME
+        transcript, speech = spoken_answer(model.url, "What is antiphon?")
+        assert "Antiphon serves speech models" in transcript
+        path = tmp_path / "answer.wav"
+        path.write_bytes(speech)
+        assert seconds_of(path) > 1
+    assert not left_running(model.said)
