@@ -241,6 +241,18 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # late answer takes it out for new requests, two in a row end those that run on it.
     probe_interval_s: Seconds = 0.5
     probe_timeout_s: Seconds = 1.5
+    # host:port (gRPC, in the clear) at which KEDA asks how many slots of each stage are wanted, and
+    # other gateways what is wanted here; empty: nowhere. How many calls it takes at a time.
+    scaler_listen: str = ""
+    scaler_max_calls: Positive = 1024
+    # The same of all gateways, where no discovery finds them; this one may be among them. What one
+    # wants that says nothing for so long is not counted.
+    scaler_peers: tuple[str, ...] = ()
+    scaler_silence_s: Seconds = 3.0
+    # The share of its slots that a replica should have in use, and for how long requests that were
+    # refused for want of a slot count as wanting some.
+    scaler_target: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.7
+    scaler_refused_s: Seconds = 30.0
     # Told to stop, the gateway refuses new requests at once and lets running ones finish for
     # so long; what is left then ends with an error. Whoever stops the process waits longer.
     drain_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0

@@ -133,6 +133,18 @@ class AdmissionQueue:
         """Slots of a role that are taken from here."""
         return self._supplies[role].held if role in self._supplies else 0
 
+    def hold_s(self, role: str) -> float | None:
+        """For how long a slot of a role was held on average; None while nothing is known."""
+        return self._supplies[role].mean_s if role in self._supplies else None
+
+    def wanted(self) -> Counter[str]:
+        """Slots of each role that those who wait want."""
+        wanted: Counter[str] = Counter()
+        for ticket in self._waiting:
+            for role in ticket.wish.roles:
+                wanted[role] += ticket.wish.count
+        return wanted
+
     # -- facts -------------------------------------------------------------------------
 
     def ask(self, number: int, wish: Wish, slots: Mapping[str, int], now: float) -> list[Decision]:

@@ -50,14 +50,14 @@ class Calls:
         self._delivery = delivery
         self._fetcher = UrlFetcher(config)
         self._live: set[Session] = set()
-        self._admission = Admission(config, metrics)
+        self.admission = Admission(config, metrics)
         self._closing = False
         self._hurried = asyncio.Event()
 
     @property
     def in_flight(self) -> int:
         """Calls that are admitted and not over."""
-        return self._admission.in_flight
+        return self.admission.in_flight
 
     @property
     def closing(self) -> bool:
@@ -131,7 +131,7 @@ class Calls:
                 except ResourceExhausted as error:
                     place.refused(error)
             orders.clear()
-            self._admission.opened(place)
+            self.admission.opened(place)
             yield segment
 
     async def _begin(
@@ -152,7 +152,7 @@ class Calls:
                     refusal = error
                 else:
                     orders.clear()
-                    self._admission.opened(place)
+                    self.admission.opened(place)
                     await held.enter_async_context(sessions.pop_all())
                     return segments
             place.refused(refusal)
@@ -180,7 +180,7 @@ class Calls:
             finish_within_s=min(order.timeout_s, self._config.request_timeout_s),
         )
         slots = {member.role: member.description.slots for member in lineup.members}
-        return self._admission.place(wish, slots)
+        return self.admission.place(wish, slots)
 
     def _line_up(
         self,
@@ -225,12 +225,12 @@ class Calls:
 
     async def wait_idle(self) -> None:
         """Return when no request is in flight, and none waits to be."""
-        await self._admission.idle.wait()
+        await self.admission.idle.wait()
 
     def refuse(self) -> None:
         """Admit nothing more from now on, not even who waits for it."""
         self._closing = True
-        self._admission.close()
+        self.admission.close()
 
     def hurry(self) -> None:
         """End what runs now, without the rest of the time that it was given."""
@@ -243,10 +243,10 @@ class Calls:
     async def close(self, drain_s: float) -> None:
         """Admit nothing more; after `drain_s`, or when hurried, end the rest with `Unavailable`."""
         self.refuse()
-        await _wait_first((self._admission.idle, self._hurried), drain_s)
+        await _wait_first((self.admission.idle, self._hurried), drain_s)
         for session in self._live:
             session.end_with(shutting_down())
-        await _wait_first((self._admission.idle,), CLOSE_WAIT_S)
+        await _wait_first((self.admission.idle,), CLOSE_WAIT_S)
         self._fetcher.close()
 
 

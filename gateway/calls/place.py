@@ -22,6 +22,8 @@ from antiphon.errors import (
     Unavailable,
 )
 from gateway.calls.admission import AdmissionQueue, Decision, Denied, Reason, Wish
+from gateway.calls.refused_slots import RefusedSlots
+from gateway.changes import ChangeSignal
 from gateway.metrics import Metrics
 
 log = logging.getLogger("gateway.admission")
@@ -29,6 +31,8 @@ log = logging.getLogger("gateway.admission")
 SHUTDOWN_RETRY_S = 1.0
 SHORTEST_S = 0.001
 """Of what is left to a deadline: the stages end what is late, and say so."""
+NOT_FOR_WANT_OF_SLOTS = frozenset({Reason.TOO_MANY, Reason.SHUTDOWN})
+"""Reasons that more slots would not change."""
 
 
 class GivenUp(Cancelled):
@@ -140,6 +144,9 @@ class Admission:
             max_waiting_bytes=config.max_waiting_bytes,
             longest_wait_s=config.queue_timeout_s,
         )
+        # What those who are refused would take, and a change of that or of who waits.
+        self.refused = RefusedSlots(config.scaler_refused_s, self._queue.hold_s)
+        self.changes = ChangeSignal()
         self._numbers = itertools.count()
         self._places: dict[int, Place] = {}
         self._timer: asyncio.TimerHandle | None = None
@@ -154,6 +161,11 @@ class Admission:
     def in_flight(self) -> int:
         """Calls that are admitted and not over."""
         return self._queue.calls
+
+    @property
+    def wanted(self) -> Counter[str]:
+        """Slots of each role that those who wait want."""
+        return self._queue.wanted()
 
     @property
     def idle(self) -> asyncio.Event:
@@ -190,13 +202,22 @@ class Admission:
             place = self._places[decision.number]
             if isinstance(decision, Denied):
                 self._metrics.not_admitted(decision.reason)
+                self._count_refused(decision.reason, place.wish)
                 place.decide(_error_of(decision, place, self._config))
             else:
                 place.decide(None)
         if self._waiting != (waiting := self._queue.waiting):
             self._waiting = waiting
             log.debug("requests that wait for a slot: %d", waiting)
+            self.changes.tell()
         self._set_timer()
+
+    def _count_refused(self, reason: Reason, wish: Wish) -> None:
+        """Count the slots that a refused request would have taken."""
+        if reason not in NOT_FOR_WANT_OF_SLOTS:
+            now = asyncio.get_running_loop().time()
+            self.refused.add(wish.roles, wish.count, now)
+            self.changes.tell()
 
     def _set_timer(self) -> None:
         """Wake when time alone changes something."""

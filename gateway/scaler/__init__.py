@@ -1,0 +1,1 @@
+"""How many slots of each stage are wanted over all gateways, told to KEDA."""

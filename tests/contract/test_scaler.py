@@ -1,0 +1,248 @@
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, ExitStack, aclosing
+
+import grpc
+import pytest
+from keda_client import KedaClient
+
+from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
+from antiphon.errors import ResourceExhausted
+from antiphon.transport.channel import SERVER_OPTIONS
+from antiphon.v1 import demand_pb2, demand_pb2_grpc
+from gateway.calls.admission import Wish
+from gateway.calls.place import Admission
+from gateway.changes import ChangeSignal
+from gateway.fleet.discovery.endpoint import Endpoint
+from gateway.metrics import Metrics
+from gateway.scaler.demand import Capacity
+from gateway.scaler.scaler import Scaler
+
+SLOTS = {"thinker": 8, "talker": 4}
+SPOKEN = Wish(frozenset(SLOTS))
+WRITTEN = Wish(frozenset({"thinker"}))
+
+
+class Told:
+    """A discovery that says what the test says."""
+
+    def __init__(self) -> None:
+        self._sets: asyncio.Queue[frozenset[Endpoint]] = asyncio.Queue()
+        self.last_sync: float | None = None
+
+    def tell(self, *addresses: str) -> None:
+        places = (Endpoint(role="gateway", uid=each, address=each) for each in addresses)
+        self._sets.put_nowait(frozenset(places))
+
+    async def watch(self) -> AsyncIterator[frozenset[Endpoint]]:
+        while True:
+            yield await self._sets.get()
+
+
+class Site:
+    """A gateway with its queue and its scaler; `capacity` is what the stages report."""
+
+    def __init__(self, listen: str = "127.0.0.1:0", **settings: float) -> None:
+        config = GatewayConfig(
+            scaler_listen=listen, max_calls=1, max_waiting=3, reconnect_s=0.1, **settings
+        )
+        stages = {role: StageConfig(slots=slots) for role, slots in SLOTS.items()}
+        self.admission = Admission(config, Metrics(in_flight=lambda: 0))
+        self.found = Told()
+        self.capacity: dict[str, Capacity] = {}
+        self.changes = ChangeSignal()
+        self.scaler = Scaler(
+            Deployment(stages=stages, gateway=config),
+            self.admission,
+            self.found,
+            lambda: self.capacity,
+            self.changes,
+        )
+        self._places = ExitStack()
+
+    async def __aenter__(self) -> Site:
+        await self.scaler.__aenter__()
+        return self
+
+    async def __aexit__(self, *unused: object) -> None:
+        self._places.close()
+        await self.scaler.__aexit__(None, None, None)
+
+    @property
+    def address(self) -> str:
+        return self.scaler.address
+
+    def asks(self, wish: Wish) -> None:
+        """A request asks for a place, and keeps it; the first one has the only call."""
+        self._places.enter_context(self.admission.place(wish, SLOTS))
+
+    def leave(self) -> None:
+        self._places.close()
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        while True:
+            changed = self.changes.next
+            if holds():
+                return
+            await changed.wait()
+
+    async def until_demand(self, role: str, slots: float) -> None:
+        await self.until(lambda: self.scaler.demand(role) == slots)
+
+
+def meet(*sites: Site) -> None:
+    """Each finds all of them, itself as well."""
+    for site in sites:
+        site.found.tell(*(each.address for each in sites))
+
+
+async def test_two_gateways_tell_keda_the_same_sum() -> None:
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(Site())
+        other = await stack.enter_async_context(Site())
+        meet(one, other)
+        for site in (one, other):
+            site.capacity = {"thinker": Capacity((8, 8), 5), "talker": Capacity((4,), 3)}
+            site.asks(WRITTEN)
+        for wish in (SPOKEN, WRITTEN):
+            one.asks(wish)
+        for _ in range(3):
+            other.asks(SPOKEN)
+        with pytest.raises(ResourceExhausted), other.admission.place(SPOKEN, SLOTS) as refused:
+            await refused.granted()
+        # In use 3, waiting 1 and 3, refused 1: nobody knows for how long a slot is held.
+        for site in (one, other):
+            await site.until_demand("talker", 8)
+            await site.until_demand("thinker", 11)
+        for site in (one, other):
+            keda = await stack.enter_async_context(KedaClient(site.address, stage="talker"))
+            value, spec = await keda.value(), await keda.spec()
+            assert (value.metricValue, value.metricValueFloat) == (8, 8.0)
+            assert value.metricName == spec.metricName == "antiphon-talker-slots"
+            assert (spec.targetSize, spec.targetSizeFloat) == (3, 2.8)
+            assert await keda.is_active()
+
+
+async def test_activity_is_pushed_when_it_changes_wherever_the_demand_is() -> None:
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(Site())
+        other = await stack.enter_async_context(Site())
+        meet(one, other)
+        keda = await stack.enter_async_context(KedaClient(one.address, stage="talker"))
+        activity = await stack.enter_async_context(aclosing(keda.activity()))
+        assert await anext(activity) is False
+        other.asks(WRITTEN)
+        other.asks(SPOKEN)
+        assert await anext(activity) is True
+        other.leave()
+        assert await anext(activity) is False
+        one.capacity = {"talker": Capacity((4,), 1)}
+        one.changes.tell()
+        assert await anext(activity) is True
+
+
+async def test_a_gateway_that_is_found_twice_is_counted_once() -> None:
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(Site())
+        other = await stack.enter_async_context(Site())
+        for _ in range(3):
+            one.asks(SPOKEN)
+            other.asks(SPOKEN)
+        port = other.address.rpartition(":")[2]
+        one.found.tell(one.address, other.address, f"localhost:{port}")
+        await one.until(lambda: len(one.scaler.peers.told_by) == 2)
+        await one.until_demand("talker", 4)
+
+
+async def test_what_a_gateway_wanted_is_forgotten_when_it_leaves_and_known_when_it_is_back() -> (
+    None
+):
+    async with AsyncExitStack() as stack:
+        one = await stack.enter_async_context(Site())
+        async with Site() as other:
+            meet(one, other)
+            other.asks(SPOKEN)
+            other.asks(SPOKEN)
+            await one.until_demand("talker", 1)
+            address = other.address
+        await one.until_demand("talker", 0)
+        async with Site(address) as again:
+            again.asks(SPOKEN)
+            again.asks(SPOKEN)
+            again.asks(SPOKEN)
+            await one.until_demand("talker", 2)
+            one.found.tell(one.address)
+            await one.until_demand("talker", 0)
+
+
+class Silent(demand_pb2_grpc.DemandServiceServicer):
+    """Says once what it wants, and nothing more."""
+
+    def __init__(self) -> None:
+        self.asked = asyncio.Semaphore(0)
+
+    async def WatchDemand(self, request: object, context: object) -> AsyncIterator[object]:
+        roles = {"talker": demand_pb2.RoleDemand(waiting=7)}
+        yield demand_pb2.GatewayDemand(boot_id="silent", roles=roles)
+        self.asked.release()
+        await asyncio.Event().wait()
+
+
+async def test_a_gateway_that_says_nothing_more_is_not_counted_and_asked_again() -> None:
+    server, silent = grpc.aio.server(options=SERVER_OPTIONS), Silent()
+    demand_pb2_grpc.add_DemandServiceServicer_to_server(silent, server)
+    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
+    await server.start()
+    async with Site(scaler_silence_s=0.2) as one:
+        one.found.tell(address)
+        await one.until_demand("talker", 7)
+        await one.until_demand("talker", 0)
+        await silent.asked.acquire()
+        await silent.asked.acquire()
+    await server.stop(None)
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    async with Site() as opened:
+        yield opened
+
+
+@pytest.mark.parametrize(
+    ("metadata", "code", "named"),
+    [
+        ({}, grpc.StatusCode.INVALID_ARGUMENT, "metadata.stage"),
+        ({"stage": "singer"}, grpc.StatusCode.NOT_FOUND, "thinker, talker"),
+        ({"stage": "talker", "target": "2"}, grpc.StatusCode.INVALID_ARGUMENT, "metadata.target"),
+        ({"stage": "talker", "target": "x"}, grpc.StatusCode.INVALID_ARGUMENT, "metadata.target"),
+    ],
+)
+async def test_a_trigger_that_is_wrong_is_told_what_is_wrong(
+    site: Site, metadata: dict[str, str], code: grpc.StatusCode, named: str
+) -> None:
+    async with KedaClient(site.address, **metadata) as keda:
+        with pytest.raises(grpc.aio.AioRpcError) as told:
+            await keda.spec()
+        assert told.value.code() is code
+        assert named in str(told.value.details())
+        if "target" not in metadata:
+            with pytest.raises(grpc.aio.AioRpcError) as ended:
+                await anext(keda.activity())
+            assert ended.value.code() is code
+
+
+async def test_a_metric_that_there_is_not_is_refused(site: Site) -> None:
+    async with KedaClient(site.address, stage="talker") as keda:
+        with pytest.raises(grpc.aio.AioRpcError) as told:
+            await keda.value("antiphon-thinker-slots")
+        assert told.value.code() is grpc.StatusCode.NOT_FOUND
+        assert (await keda.value("")).metricValue == 0
+
+
+async def test_a_trigger_may_have_a_target_of_its_own(site: Site) -> None:
+    async with KedaClient(site.address, stage="talker", target="0.5") as keda:
+        assert (await keda.spec()).targetSizeFloat == 2.0
+        site.capacity = {"talker": Capacity((8, 12), 0)}
+        assert (await keda.spec()).targetSizeFloat == 5.0
