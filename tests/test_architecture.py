@@ -97,7 +97,7 @@ def test_contracts_report_planted_imports(copy_of_packages: Path) -> None:
         "gateway/planted.py": "import torch",
         "gateway/calls/planted.py": "import gateway.doors",
         "gateway/doors/read_aloud/planted.py": "import gateway.doors.chat.schema",
-        "gateway/fleet/planted.py": "import gateway.calls",
+        "gateway/fleet/planted.py": "import gateway.calls\nimport kubernetes",
         "antiphon/client/planted.py": "import numpy",
         "antiphon/wire/planted.py": "import antiphon.pipelines",
         "antiphon/runtime/session/states.py": "import asyncio",

@@ -129,11 +129,36 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     client_ca_file: str = ""
 
 
+class DiscoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+    """From where the gateway knows which replicas of each stage there are."""
+
+    # `static`: the stages' `addresses`. `kubernetes`: the pods behind a service for each role, by
+    # its EndpointSlices.
+    kind: Literal["static", "kubernetes"] = "static"
+    # Of the services; empty: that of the gateway's own pod. Their names by role, and the port at
+    # which the stages' pods listen.
+    namespace: str = ""
+    services: dict[
+        str, Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
+    ] = {}
+    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 50051
+    # A kubeconfig file, for a gateway outside the cluster; empty: the pod's service account.
+    kubeconfig: str = ""
+    # Slices are listed anew so often, which repairs what the watch between two lists has missed.
+    relist_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 20.0
+    # How long the API may take to answer, the bytes of a list, and the longest pause until it is
+    # asked again when it has failed. Meanwhile what is known holds.
+    answer_timeout_s: Seconds = 5.0
+    max_list_bytes: Bytes = 64 << 20
+    max_pause_s: Seconds = 5.0
+
+
 class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The gateway's two doors and its bounds."""
 
     http_listen: str = "127.0.0.1:8000"
     grpc_listen: str = "127.0.0.1:0"
+    discovery: DiscoveryConfig = DiscoveryConfig()
     # Encryption at both doors; without it they are for networks that nobody else reads.
     tls: TlsConfig | None = None
     # Pages of these origins may ask at the HTTP door from a browser, such as
@@ -297,7 +322,10 @@ def deployment_of(content: object, *, strict: bool = True) -> Deployment:
     """
     if isinstance(content, dict):
         _check_keys(content, Deployment, "")
-        _check_keys(content.get("gateway"), GatewayConfig, "gateway.")
+        gateway = content.get("gateway")
+        _check_keys(gateway, GatewayConfig, "gateway.")
+        if isinstance(gateway, dict):
+            _check_keys(gateway.get("discovery"), DiscoveryConfig, "gateway.discovery.")
         stages = content.get("stages")
         for role, stage in stages.items() if isinstance(stages, dict) else ():
             _check_keys(stage, StageConfig, f"stages.{role}.")

@@ -28,6 +28,7 @@ HEAD = "# Made from antiphon/pipelines by `make chart`: each pipeline's stages, 
 DECIDED_BY_CHART = {
     *("addresses", "listen", "metrics_listen", "health_listen", "http_listen", "grpc_listen"),
     "tls",
+    "discovery",
 }
 
 

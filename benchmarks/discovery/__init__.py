@@ -1,0 +1,1 @@
+"""What an event of EndpointSlices costs the gateway."""

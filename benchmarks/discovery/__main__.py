@@ -1,0 +1,75 @@
+"""`python -m benchmarks.discovery`: CPU time from a watch's line to the set of all endpoints."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+
+import msgspec
+
+from gateway.fleet.discovery.reflector import Reflector
+from gateway.fleet.discovery.slices import EndpointSlice, WatchEvent
+
+SERVICE = "a-talker"
+
+
+def main() -> None:
+    """Print the median and the longest time of one event, for slices of two sizes."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.discovery")
+    parser.add_argument("--endpoints", type=int, default=1000)
+    parser.add_argument("--events", type=int, default=200)
+    given = parser.parse_args()
+    for in_slice in (100, given.endpoints):
+        times = _times(given.endpoints, in_slice, given.events)
+        print(
+            f"{given.endpoints} endpoints, {in_slice} a slice: "
+            f"median {statistics.median(times):.2f} ms, longest {max(times):.2f} ms"
+        )
+
+
+def _times(endpoints: int, in_slice: int, events: int) -> list[float]:
+    reflector = Reflector({"talker": SERVICE}, 50051)
+    lines = [_line(begin, in_slice, ready=True) for begin in range(0, endpoints, in_slice)]
+    for line in lines:
+        _apply(reflector, line)
+    told = reflector.endpoints()
+    times = []
+    for number in range(events):
+        line = _line(0, in_slice, ready=bool(number % 2))
+        began = time.thread_time()
+        _apply(reflector, line)
+        new = reflector.endpoints()
+        changed = new != told
+        times.append((time.thread_time() - began) * 1000)
+        assert changed
+        told = new
+    return times
+
+
+def _apply(reflector: Reflector, line: bytes) -> None:
+    event = msgspec.json.decode(line, type=WatchEvent)
+    reflector.put(msgspec.json.decode(event.object, type=EndpointSlice))
+
+
+def _line(begin: int, count: int, *, ready: bool) -> bytes:
+    """The event of one slice, of which the first endpoint changes."""
+    endpoints = [
+        {
+            "addresses": [f"10.{number >> 16}.{number >> 8 & 255}.{number & 255}"],
+            "conditions": {"ready": ready or number != begin, "serving": True},
+            "targetRef": {"kind": "Pod", "namespace": "speech", "uid": f"uid-{number}"},
+            "nodeName": f"node-{number % 50}",
+            "zone": f"zone-{number % 3}",
+        }
+        for number in range(begin, begin + count)
+    ]
+    labels = {"kubernetes.io/service-name": SERVICE}
+    meta = {"name": f"slice-{begin}", "labels": labels, "resourceVersion": "7"}
+    each = {"metadata": meta, "addressType": "IPv4", "endpoints": endpoints}
+    return json.dumps({"type": "MODIFIED", "object": each}).encode()
+
+
+if __name__ == "__main__":
+    main()
