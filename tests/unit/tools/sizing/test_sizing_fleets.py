@@ -1,0 +1,96 @@
+"""Laws that simulated fleets keep, whatever the load."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.unit.tools.sizing.fleets import answering_fleet, load
+from tools.sizing.measured import MeasuredPipeline
+from tools.sizing.plan import simulated
+from tools.sizing.simulation.outcome import ANSWERED, FleetOutcome
+
+GRANULARITIES = ("steps", "calls")
+
+
+def run(
+    measured: MeasuredPipeline, kind: str, rate: float, replicas: int = 1, **settings: Any
+) -> FleetOutcome:
+    counts = dict.fromkeys(measured.stages, replicas)
+    return simulated(measured, load(rate, **settings), counts, kind)
+
+
+@pytest.mark.parametrize("kind", GRANULARITIES)
+def test_every_call_ends_once_when_many_are_refused(kind: str) -> None:
+    measured = answering_fleet(max_waiting=8, queue_timeout_s=0.5)
+    outcome = run(measured, kind, 25.0, seconds=8)
+    assert len(outcome.calls) == len(list(load(25.0, 8).arrivals()))
+    assert sum(outcome.outcomes.values()) == len(outcome.calls)
+    assert {call.offered.number for call in outcome.calls} == set(range(len(outcome.calls)))
+    assert set(outcome.outcomes) > {ANSWERED}
+    assert "" not in outcome.outcomes
+    for call in outcome.calls:
+        assert (call.first_audio_at is not None) == (call.outcome == ANSWERED)
+        assert call.ended_at is not None
+        assert call.ended_at >= (call.first_audio_at or call.offered.at_s)
+    assert all(0 < use.most_slots <= 1 for use in outcome.roles.values())
+
+
+@pytest.mark.parametrize("kind", GRANULARITIES)
+def test_run_is_repeated_exactly_when_the_seed_is_the_same(kind: str) -> None:
+    measured = answering_fleet()
+    times = [
+        [
+            (call.first_audio_at, call.ended_at)
+            for call in run(measured, kind, 4.0, seed=seed, seconds=6).calls
+        ]
+        for seed in (3, 3, 4)
+    ]
+    assert times[0] == times[1]
+    assert times[0] != times[2]
+
+
+@pytest.mark.parametrize("kind", GRANULARITIES)
+@pytest.mark.parametrize("seed", [0, 1])
+def test_first_audio_is_no_later_when_there_are_more_replicas(kind: str, seed: int) -> None:
+    measured = answering_fleet()
+    values = []
+    for replicas in (1, 2, 4):
+        value = run(measured, kind, 20.0, replicas, seed=seed, seconds=8).first_audio(95)
+        assert value is not None
+        values.append(value)
+    assert values[1] <= values[0] * 1.02
+    assert values[2] <= values[1] * 1.02
+    assert values[2] < values[0] / 2
+
+
+def test_both_granularities_agree_when_a_fleet_is_small() -> None:
+    measured = answering_fleet()
+    by_steps, by_calls = (run(measured, kind, 8.0, 2, seconds=40) for kind in GRANULARITIES)
+    for percent in (50, 90, 95):
+        steps, calls = by_steps.first_audio(percent), by_calls.first_audio(percent)
+        assert steps is not None
+        assert calls == pytest.approx(steps, rel=0.15)
+    for role in measured.stages:
+        assert by_calls.roles[role].slots == pytest.approx(by_steps.roles[role].slots, rel=0.15)
+
+
+def test_work_waits_for_cores_when_all_stages_share_them() -> None:
+    measured = answering_fleet()
+    values = []
+    for cores in (None, 4.0, 1.0):
+        shared = type(measured)(stages=measured.stages, gateway=measured.gateway, cores=cores)
+        values.append(run(shared, "steps", 2.0, seconds=10).first_audio(95))
+    assert values[0] is not None
+    assert values[1] == pytest.approx(values[0])
+    assert values[2] is not None
+    assert values[2] > 1.3 * values[0]
+
+
+def test_load_is_even_when_gateways_pick_of_two() -> None:
+    measured = answering_fleet()
+    counts = dict.fromkeys(measured.stages, 8)
+    outcome = simulated(measured, load(60.0, 10), counts, "calls", gateways=4)
+    assert outcome.outcomes == {ANSWERED: len(outcome.calls)}
+    assert outcome.picks_refused == 0

@@ -1,0 +1,144 @@
+"""Simulated queues whose answers are known exactly."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.unit.tools.sizing.fleets import calls_at, load, reading_fleet
+from tools.sizing.curve import Curve
+from tools.sizing.measured import measured_of
+from tools.sizing.simulation.clock import SimulatedClock
+from tools.sizing.simulation.outcome import ANSWERED, SimulatedCall
+from tools.sizing.simulation.processor import WEIGHT_PER_NICE, SerialThread, SharedCores
+from tools.sizing.simulation.shared_rate import SharedRateReplica
+from tools.sizing.simulation.steps import FleetSimulation
+
+ONE_EACH = {"speaker": 1, "decoder": 1}
+# A prompt's step, a frame's, and one that finds the end.
+SERVICE_S = 3.0
+
+
+def test_first_audio_is_the_sum_of_all_steps_when_one_call_comes() -> None:
+    outcome = FleetSimulation(reading_fleet(), ONE_EACH).run(calls_at(10.0))
+    (call,) = outcome.calls
+    assert call.first_audio_s == pytest.approx(1.0 + 1.0 + 0.5)
+    assert call.ended_at == pytest.approx(10 + SERVICE_S)
+    assert call.outcome == ANSWERED
+
+
+def test_frames_come_in_chunks_when_a_reply_has_many() -> None:
+    fleet = reading_fleet()
+    fleet = type(fleet)(
+        stages=fleet.stages, gateway=fleet.gateway, network_s=0, chunk_frames=(1, 3)
+    )
+    (call,) = FleetSimulation(fleet, ONE_EACH).run(calls_at(0.0, frames=5)).calls
+    # Frames at 2 to 6; the last chunk has only one, and leaves with the end at 7.
+    assert call.first_audio_s == pytest.approx(2.5)
+    assert call.ended_at == pytest.approx(7.5)
+
+
+def test_every_wait_is_that_of_lindleys_recursion_when_service_takes_always_as_long() -> None:
+    fleet = reading_fleet(queue_timeout_s=1e6, max_waiting=10_000)
+    offered = load(0.25, seconds=1500, seed=5).arrivals()
+    moments = list(offered)
+    outcome = FleetSimulation(fleet, ONE_EACH).run(calls_at(*moments))
+    wait_s, before, waits = 0.0, moments[0], []
+    for moment in moments:
+        wait_s = max(0.0, wait_s + SERVICE_S - (moment - before)) if waits else 0.0
+        before = moment
+        waits.append(wait_s)
+    assert [call.waited_s for call in outcome.calls] == pytest.approx(waits)
+    assert max(waits) > 5 * SERVICE_S
+
+
+def test_utilisation_is_offered_work_when_nobody_is_refused() -> None:
+    moments = [10.0 * number for number in range(20)]
+    outcome = FleetSimulation(reading_fleet(), ONE_EACH).run(calls_at(*moments))
+    assert outcome.roles["speaker"].busy * outcome.ended_at == pytest.approx(20 * SERVICE_S)
+    assert outcome.roles["speaker"].slots * outcome.ended_at == pytest.approx(20 * SERVICE_S)
+
+
+def test_engine_steps_all_sessions_together_when_it_has_slots_for_them() -> None:
+    speaker = {"makes": "frames", "slots": 4, "step_s": {1: 1.0, 2: 1.5}}
+    fleet = measured_of(
+        {
+            "network_s": 0, "chunk_frames": [1], "gateway": {"call_s": 0, "message_s": 0},
+            "stages": {"speaker": speaker,
+                       "decoder": {"makes": "audio", "slots": 4, "step_s": {1: 0.25}}},
+        }
+    )  # fmt: skip
+    outcome = FleetSimulation(fleet, ONE_EACH).run(calls_at(0.0, 0.5))
+    # The second joins at 1: a step of both takes 1.5, and so does the next.
+    first, second = outcome.calls
+    assert first.first_audio_s == pytest.approx(2.5 + 0.25)
+    assert second.first_audio_s == pytest.approx(4.0 - 0.5 + 0.25)
+
+
+def test_jobs_share_cores_when_there_are_more_of_them() -> None:
+    clock = SimulatedClock()
+    cores = SharedCores(clock, 2)
+    ends: list[float] = []
+    for seconds in (1.0, 1.0, 2.0):
+        cores.work(seconds, lambda: ends.append(clock.now))
+    clock.run()
+    # Two thirds of a core each until 1.5; then the last has one of its own.
+    assert ends == pytest.approx([1.5, 1.5, 2.5])
+
+
+def test_nicer_job_gets_less_when_a_core_is_shared() -> None:
+    clock = SimulatedClock()
+    cores = SharedCores(clock, 1)
+    ends: dict[str, float] = {}
+    cores.work(1.0, lambda: ends.setdefault("first", clock.now))
+    cores.work(1.0, lambda: ends.setdefault("nice", clock.now), nice=3)
+    clock.run()
+    assert ends["first"] == pytest.approx(1 + WEIGHT_PER_NICE**-3)
+    assert ends["nice"] == pytest.approx(2.0)
+
+
+def test_thread_works_in_order_when_jobs_come_together() -> None:
+    clock = SimulatedClock()
+    thread = SerialThread(SharedCores(clock))
+    ends: list[float] = []
+    for seconds in (2.0, 1.0):
+        thread.work(seconds, lambda: ends.append(clock.now))
+    clock.run()
+    assert ends == [2.0, 3.0]
+    assert thread.busy_s == 3.0
+
+
+def test_sessions_slow_each_other_down_when_they_share_a_rate() -> None:
+    clock = SimulatedClock()
+    ends: dict[int, float] = {}
+    replica = SharedRateReplica(
+        clock,
+        Curve.of({1: 1.0, 2: 2.0}, "step_s"),
+        lambda number: (ends.setdefault(number, clock.now), replica.close())[1],
+    )
+    replica.take()
+    replica.begin(0, 4)
+    clock.at(2.0, lambda: (replica.take(), replica.begin(1, 4))[1])
+    clock.run()
+    # Two positions alone, two together in 4 s; then the second one has two left, alone.
+    assert ends == pytest.approx({0: 6.0, 1: 8.0})
+
+
+def test_prompt_stops_everybody_when_rates_are_shared() -> None:
+    clock = SimulatedClock()
+    ends: list[float] = []
+    replica = SharedRateReplica(
+        clock, Curve.of({1: 1.0}, "step_s"), lambda _: ends.append(clock.now)
+    )
+    replica.take()
+    replica.begin(0, 4)
+    clock.at(1.0, lambda: (replica.prompt(2.5), None)[1])
+    clock.run()
+    assert ends == pytest.approx([6.5])
+
+
+def test_call_ends_once_when_it_is_told_twice() -> None:
+    (offered,) = calls_at(0.0)
+    call = SimulatedCall(offered)
+    call.end(1.0, ANSWERED)
+    with pytest.raises(AssertionError, match="after its end"):
+        call.end(2.0, "late")

@@ -1,0 +1,46 @@
+"""A quantity that was measured at a few places: straight lines between them. Pure."""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from antiphon.errors import InvalidArgument
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """`xs` ascend. Below the first it is that one's value; beyond the last it goes on as the
+    last two do, never downwards."""
+
+    xs: tuple[float, ...]
+    ys: tuple[float, ...]
+
+    @classmethod
+    def of(cls, points: Mapping[float, float], field: str) -> Curve:
+        """A curve through points. Raises `InvalidArgument` that names the field."""
+        if not points:
+            raise InvalidArgument(
+                f"{field}: has no points; give at least one, such as {{1: 0.01}}", field=field
+            )
+        for x, y in points.items():
+            if x < 0 or not 0 <= y < float("inf"):
+                raise InvalidArgument(
+                    f"{field}: {x:g}: {y:g} is no measured time; both must be 0 or more",
+                    field=field,
+                )
+        xs = tuple(sorted(points))
+        return cls(xs, tuple(points[x] for x in xs))
+
+    def __call__(self, x: float) -> float:
+        """The value at x."""
+        xs, ys = self.xs, self.ys
+        if len(xs) == 1 or x <= xs[0]:
+            return ys[0]
+        right = min(bisect_right(xs, x), len(xs) - 1)
+        left = right - 1
+        slope = (ys[right] - ys[left]) / (xs[right] - xs[left])
+        if x > xs[-1]:
+            return ys[-1] + max(slope, 0.0) * (x - xs[-1])
+        return ys[left] + slope * (x - xs[left])
