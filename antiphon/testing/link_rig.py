@@ -26,7 +26,7 @@ from antiphon.transport.link.incoming.link import IncomingLink
 from antiphon.transport.link.incoming.links import IncomingEvents, IncomingLinks
 from antiphon.transport.link.outgoing.link import LinkEvents, OutgoingLink
 from antiphon.transport.payload.registry import Attach, MakeSenders, attach_best, make_senders
-from antiphon.transport.settings import LinkIdentity, LinkSettings
+from antiphon.transport.settings import LinkIdentity, LinkSettings, Peer
 from antiphon.v1 import chunk_pb2, stage_pb2_grpc
 from antiphon.wire.frames import LinkMessage, add_stage_service
 from antiphon.wire.status import abort
@@ -291,10 +291,13 @@ def producer(
     senders: MakeSenders = make_senders,
     *,
     identity: LinkIdentity = PRODUCER,
+    boot_id: str = "",
 ) -> tuple[OutgoingLink, Told]:
-    """A link to an address and what it tells."""
+    """A link to an address, perhaps meant for a certain process, and what it tells."""
     told = Told()
-    link = OutgoingLink(address, identity, settings, told.events(), make_senders=senders)
+    link = OutgoingLink(
+        Peer(address, boot_id), identity, settings, told.events(), make_senders=senders
+    )
     return link, told
 
 

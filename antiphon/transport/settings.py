@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from dataclasses import dataclass, field
+from typing import NamedTuple
 
 from antiphon.deployment.schema import (
     LINK_BYTES,
@@ -56,6 +57,16 @@ class LinkIdentity:
     boot_id: str
     role: str
     address: str = ""
+
+
+class Peer(NamedTuple):
+    """A downstream process: where it listens, and which boot is meant, if it is known.
+
+    Addresses are given out again, to processes that know nothing of their predecessors.
+    """
+
+    address: str
+    boot_id: str = ""
 
 
 @dataclass(slots=True)

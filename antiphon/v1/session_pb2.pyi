@@ -287,14 +287,20 @@ class StageTarget(google.protobuf.message.Message):
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     ADDRESS_FIELD_NUMBER: builtins.int
+    BOOT_ID_FIELD_NUMBER: builtins.int
     address: builtins.str
     """gRPC target, for example "10.0.0.7:50051"."""
+    boot_id: builtins.str
+    """Of the process that is meant, as Describe tells it: addresses are given out again. Empty:
+    whoever listens there.
+    """
     def __init__(
         self,
         *,
         address: builtins.str = ...,
+        boot_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "boot_id", b"boot_id"]) -> None: ...
 
 global___StageTarget = StageTarget
 

@@ -554,6 +554,7 @@ class LinkHello(google.protobuf.message.Message):
     OFFERS_FIELD_NUMBER: builtins.int
     ADDRESS_FIELD_NUMBER: builtins.int
     RESPONSES_FIELD_NUMBER: builtins.int
+    CONSUMER_BOOT_ID_FIELD_NUMBER: builtins.int
     link_id: builtins.str
     """Names the link; the same when the producer connects again."""
     host_id: builtins.str
@@ -566,6 +567,10 @@ class LinkHello(google.protobuf.message.Message):
     """
     responses: builtins.int
     """Refusals and credits of this link that have come: the others are sent again."""
+    consumer_boot_id: builtins.str
+    """Boot of the consuming process that is meant: another one refuses the link. Empty: whoever
+    listens there.
+    """
     @property
     def offers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TransportOffer]:
         """Best first; the consumer answers with the one it could prove."""
@@ -580,8 +585,9 @@ class LinkHello(google.protobuf.message.Message):
         offers: collections.abc.Iterable[global___TransportOffer] | None = ...,
         address: builtins.str = ...,
         responses: builtins.int = ...,
+        consumer_boot_id: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "boot_id", b"boot_id", "host_id", b"host_id", "link_id", b"link_id", "offers", b"offers", "responses", b"responses", "role", b"role"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "boot_id", b"boot_id", "consumer_boot_id", b"consumer_boot_id", "host_id", b"host_id", "link_id", b"link_id", "offers", b"offers", "responses", b"responses", "role", b"role"]) -> None: ...
 
 global___LinkHello = LinkHello
 

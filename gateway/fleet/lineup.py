@@ -218,4 +218,5 @@ def _frame_rate_hz(member: Member) -> float:
 
 
 def _to_stage(member: Member) -> session_pb2.Destination:
-    return session_pb2.Destination(stage=session_pb2.StageTarget(address=member.address))
+    target = session_pb2.StageTarget(address=member.address, boot_id=member.description.boot_id)
+    return session_pb2.Destination(stage=target)

@@ -83,6 +83,24 @@ async def test_link_is_lost_at_once_when_the_consumer_has_restarted() -> None:
         assert not after.received.count
 
 
+async def test_link_that_is_meant_for_another_boot_is_refused_at_once_by_type() -> None:
+    consumer = LinkConsumer(settings("auto"), attach_best, boot_id="now")
+    async with serving(consumer) as address:
+        late, told = producer(address, settings("auto", window_s=1000.0), boot_id="before")
+        right, _ = producer(address, settings("auto"), boot_id="now")
+        late.send_nowait(marked_chunk("late", 0, 100_000))
+        right.send_nowait(marked_chunk("right", 0, 100_000))
+        await told.changed.wait_until(lambda: told.lost)
+        assert isinstance(told.lost[0], Unavailable)
+        assert (told.lost[0].stage, list(told.unacknowledged)) == ("consumer", ["late"])
+        assert not told.suspended
+        await consumer.received.wait_count(1)
+        consumer.received.check_complete("right", 1)
+        assert len(consumer.opened) == 1
+        await right.close()
+        await late.close()
+
+
 async def test_link_is_lost_at_once_when_the_producer_has_restarted() -> None:
     consumer = LinkConsumer(settings("auto"), attach_best, boot_id="stays")
     async with serving(consumer) as address:

@@ -270,7 +270,9 @@ def _session_request(request: session_pb2.SessionOpen, identity: StageIdentity) 
         session_id=request.session_id,
         attempt=request.attempt,
         routes={
-            route.edge: tuple(Destination(each.stage.address) for each in route.destinations)
+            route.edge: tuple(
+                Destination(each.stage.address, each.stage.boot_id) for each in route.destinations
+            )
             for route in request.routes
         },
         stall_timeout_s=request.limits.stall_timeout_s,

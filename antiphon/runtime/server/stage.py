@@ -55,7 +55,7 @@ from antiphon.runtime.stepping.thread import MAILBOX_BYTES, EngineThread
 from antiphon.runtime.stepping.watchdog import Watchdog
 from antiphon.transport.link.outgoing.link import LinkEvents
 from antiphon.transport.link.outgoing.links import OutgoingLinks
-from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
+from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState, Peer
 
 Reply = Chunk | Told
 """What a session's own stream is told; `End` is the last."""
@@ -108,10 +108,10 @@ class Stage:
         events = LinkEvents(
             refused=lambda session_id, error: self.handle(SessionFaulted(session_id, error)),
             lost=self._destination_lost,
-            credited=lambda address, key, edge, positions: self.handle(
-                Credited(key, edge, Destination(address), positions)
+            credited=lambda peer, key, edge, positions: self.handle(
+                Credited(key, edge, Destination(*peer), positions)
             ),
-            suspended=lambda address: self.handle(DestinationSuspended(address)),
+            suspended=lambda peer: self.handle(DestinationSuspended(*peer)),
             settled=self._settled,
         )
         self._held_ends = HeldEnds(self._let_go, plan.limits.stall_timeout_s)
@@ -229,9 +229,10 @@ class Stage:
         self._loop.call_soon_threadsafe(self._take_step, stepped)
 
     def _destination_lost(
-        self, address: str, error: AntiphonError, unacknowledged: Collection[str]
+        self, peer: Peer, error: AntiphonError, unacknowledged: Collection[str]
     ) -> None:
-        self.handle(DestinationLost(address, error, frozenset(unacknowledged)))
+        lost = DestinationLost(peer.address, error, frozenset(unacknowledged), peer.boot_id)
+        self.handle(lost)
         for session_id in unacknowledged:
             self._held_ends.let_go(session_id, error)
 
@@ -320,10 +321,10 @@ class Stage:
         """Carry an instruction out; the error if that cannot be done."""
         try:
             match instruction:
-                case Send(Destination(""), chunk):
+                case Send(Destination("", ""), chunk):
                     self._reply(chunk.session_id, chunk, chunk.size_bytes)
                 case Send(destination, chunk):
-                    self._links.send_nowait(destination.address, chunk)
+                    self._links.send_nowait(Peer(destination.address, destination.boot_id), chunk)
                 case Opened(session_id) | Suspended(session_id):
                     self._reply(session_id, instruction)
                 case SegmentOpened(key) | SegmentRefused(key) | Report(key):

@@ -136,6 +136,7 @@ class DestinationSuspended:
     """The link to a downstream process broke and may heal."""
 
     address: str
+    boot_id: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -145,6 +146,7 @@ class DestinationLost:
     address: str
     error: AntiphonError
     unacknowledged: frozenset[str] = frozenset()
+    boot_id: str = ""
 
 
 # -- from the engine and the clock -------------------------------------------------------

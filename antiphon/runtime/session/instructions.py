@@ -14,9 +14,13 @@ from antiphon.segment import FinishReason, SegmentKey
 
 
 class Destination(Struct, frozen=True):
-    """Where an output edge goes: a stage's address, or "" for the session's own stream."""
+    """Where an output edge goes: a stage's address, or "" for the session's own stream.
+
+    `boot_id` is that of the process that is meant, if it is known.
+    """
 
     address: str = ""
+    boot_id: str = ""
 
 
 REPLY = Destination()

@@ -95,11 +95,11 @@ class StagePlan:
                 f"routes: {self.role} has no output {', '.join(unknown)}", field="routes"
             )
         for name, destinations in request.routes.items():
-            lengths = [len(each.address) for each in destinations]
+            lengths = [max(len(each.address), len(each.boot_id)) for each in destinations]
             if len(lengths) > MAX_DESTINATIONS or max(lengths, default=0) > MAX_ADDRESS:
                 raise InvalidArgument(
-                    f"routes.{name}: at most {MAX_DESTINATIONS} destinations, with addresses of "
-                    f"at most {MAX_ADDRESS} characters",
+                    f"routes.{name}: at most {MAX_DESTINATIONS} destinations, with addresses and "
+                    f"boot ids of at most {MAX_ADDRESS} characters",
                     field=f"routes.{name}",
                 )
         for name, window in request.windows.items():

@@ -310,11 +310,11 @@ class LiveSession:
         self.segment.note_standing(standing, now)
         return [*self._grant_inputs(), *(self.progress(now) if worked_on else ())]
 
-    def edge_to(self, address: str) -> str | None:
+    def edge_to(self, target: Destination) -> str | None:
         """An output that has not left and goes to this stage; None when there is none."""
         if self.segment is None:
             return None
-        target, undrained = Destination(address), self.segment.undrained_outputs()
+        undrained = self.segment.undrained_outputs()
         return next((edge for edge in undrained if target in self._routes[edge]), None)
 
     def _leave(self, now: float) -> list[Instruction]:

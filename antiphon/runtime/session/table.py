@@ -37,7 +37,7 @@ from antiphon.runtime.engine import Completed, Emitted, EngineEvent, Failed
 from antiphon.runtime.session import facts
 from antiphon.runtime.session.facts import Fact
 from antiphon.runtime.session.inbox import Holding
-from antiphon.runtime.session.instructions import Instruction, Opened, Suspended
+from antiphon.runtime.session.instructions import Destination, Instruction, Opened, Suspended
 from antiphon.runtime.session.live_sessions import LiveSessions, TellFault
 from antiphon.runtime.session.outlet import CLOCK_S
 from antiphon.runtime.session.plan import StagePlan
@@ -215,7 +215,8 @@ class SessionTable:
         return self._suspended(fact.address, lambda session: session.awaits_link(fact.link_id))
 
     def _suspend_target(self, fact: facts.DestinationSuspended, now: float) -> list[Instruction]:
-        return self._suspended(fact.address, lambda session: session.edge_to(fact.address))
+        target = Destination(fact.address, fact.boot_id)
+        return self._suspended(fact.address, lambda session: session.edge_to(target))
 
     def _suspended(
         self, address: str, edge_of: Callable[[LiveSession], str | None]
@@ -227,9 +228,10 @@ class SessionTable:
     def _lose_target(self, fact: facts.DestinationLost, now: float) -> list[Instruction]:
         """Sessions that send to it, or whose chunks it has not acknowledged, fail."""
         done: list[Instruction] = []
+        target = Destination(fact.address, fact.boot_id)
         for session in self._sessions:
             lost = session.session_id in fact.unacknowledged
-            if lost or session.edge_to(fact.address) is not None:
+            if lost or session.edge_to(target) is not None:
                 done += self._sessions.end(session, Event.FAULT, fact.error)
         return done
 

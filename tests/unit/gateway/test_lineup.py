@@ -31,7 +31,12 @@ def edges(graph: tuple[tuple[str, str, str], ...]) -> tuple[stage_pb2.PipelineEd
 def lineup(graph: tuple[tuple[str, str, str], ...], *outputs: str) -> Lineup:
     roles = roles_for(edges(graph), outputs)
     members = tuple(
-        Member(role, f"{role}:1", stage_pb2.DescribeResponse(voices=["a", "b"])) for role in roles
+        Member(
+            role,
+            f"{role}:1",
+            stage_pb2.DescribeResponse(voices=["a", "b"], boot_id=f"boot-of-{role}"),
+        )
+        for role in roles
     )
     return Lineup(members, edges(graph), frozenset(outputs))
 
@@ -67,6 +72,7 @@ def test_routes_go_to_the_client_and_to_stages_of_the_call() -> None:
     assert text.edge == "text"
     assert [to.WhichOneof("target") for to in text.destinations] == ["reply", "stage"]
     assert mel.destinations[0].stage.address == "vocoder:1"
+    assert mel.destinations[0].stage.boot_id == "boot-of-vocoder"
     (only,) = lineup(OTHER, "text").routes("speaker")
     assert (only.edge, len(only.destinations)) == ("text", 1)
 

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 import grpc
 
 from antiphon.chunk import Chunk
-from antiphon.errors import AntiphonError, InvalidArgument, ResourceExhausted
+from antiphon.errors import AntiphonError, InvalidArgument, ResourceExhausted, Unavailable
 from antiphon.transport.link.incoming.connection import IncomingConnection, LinkContext
 from antiphon.transport.link.incoming.link import IncomingLink
 from antiphon.transport.payload.registry import Attach, attach_best
@@ -30,6 +30,9 @@ MAX_LINKS = 1024
 
 MAX_NAME_BYTES = 256
 """Of each name in a hello: they are kept as long as the link, and told in `Describe`."""
+
+REPLACED_RETRY_S = 1.0
+"""When a session with the process that has come into another's place may be tried."""
 
 log = logging.getLogger(__name__)
 
@@ -74,7 +77,8 @@ class IncomingLinks:
         if not isinstance(first, stage_pb2.LinkRequest) or not first.HasField("hello"):
             await abort(context, InvalidArgument("link: the first message must be `hello`"))
         hello = first.hello
-        if (fault := _fault(hello)) is not None:
+        fault = _fault(hello) or self._mistaken(hello)
+        if fault is not None:
             await abort(context, fault)
         try:
             link, resumed = self._link(hello)
@@ -110,6 +114,18 @@ class IncomingLinks:
     def states(self) -> list[LinkState]:
         """The links that are not lost."""
         return [link.state for link in self._links.values()]
+
+    def _mistaken(self, hello: stage_pb2.LinkHello) -> Unavailable | None:
+        """The refusal of a link that is meant for another process, which was here before."""
+        if hello.consumer_boot_id in ("", self._identity.boot_id):
+            return None
+        return Unavailable(
+            f"hello.consumer_boot_id: the link is meant for boot {hello.consumer_boot_id}, which "
+            f"has ended; at its address is {self._identity.boot_id} now: open a new session",
+            field="hello.consumer_boot_id",
+            stage=self._identity.role,
+            retry_after_s=REPLACED_RETRY_S,
+        )
 
     def _link(self, hello: stage_pb2.LinkHello) -> tuple[IncomingLink, bool]:
         """The link that a hello is about, and whether it was known.
@@ -163,7 +179,7 @@ def _fault(hello: stage_pb2.LinkHello) -> InvalidArgument | None:
     """What is wrong with a hello."""
     if not hello.link_id:
         return InvalidArgument("hello.link_id: must not be empty", field="hello.link_id")
-    for name in ("link_id", "host_id", "boot_id", "role", "address"):
+    for name in ("link_id", "host_id", "boot_id", "role", "address", "consumer_boot_id"):
         if len(getattr(hello, name).encode()) > MAX_NAME_BYTES:
             field = f"hello.{name}"
             return InvalidArgument(f"{field}: at most {MAX_NAME_BYTES} bytes", field=field)

@@ -26,7 +26,7 @@ from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.transport.link.outgoing.connection import OutgoingConnection
 from antiphon.transport.link.outgoing.send_log import Outgoing, SendLog
 from antiphon.transport.payload.registry import MakeSenders, make_senders
-from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
+from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState, Peer
 from antiphon.v1 import stage_pb2
 from antiphon.wire.blob import Encoding
 from antiphon.wire.chunks import address_to_proto
@@ -48,36 +48,37 @@ log = logging.getLogger(__name__)
 class LinkEvents:
     """What a link tells its owner, on the event loop.
 
-    `credited` gets the link's address and, of a segment's edge, how many positions
-    may be sent in all. `suspended` and `lost` get the link's address, `lost` also the
+    `credited` gets the link's peer and, of a segment's edge, how many positions
+    may be sent in all. `suspended` and `lost` get the link's peer, `lost` also the
     sessions of which the consumer has not acknowledged everything; `settled` gets a
     session of which it now has.
     """
 
     refused: Callable[[str, AntiphonError], None]
-    lost: Callable[[str, AntiphonError, Collection[str]], None]
+    lost: Callable[[Peer, AntiphonError, Collection[str]], None]
     settled: Callable[[str], None]
-    credited: Callable[[str, SegmentKey, str, int], None]
-    suspended: Callable[[str], None]
+    credited: Callable[[Peer, SegmentKey, str, int], None]
+    suspended: Callable[[Peer], None]
 
 
 class OutgoingLink:
-    """A link to `address`. `send_nowait` until it is lost; `close` at the end.
+    """A link to `peer`. `send_nowait` until it is lost; `close` at the end.
 
     Raises nothing after construction: failures are told through `LinkEvents`.
     """
 
     def __init__(
         self,
-        address: str,
+        peer: Peer,
         identity: LinkIdentity,
         settings: LinkSettings,
         events: LinkEvents,
         *,
         make_senders: MakeSenders = make_senders,
     ) -> None:
-        self.state = LinkState(outgoing=True, peer_address=address)
-        self._address = address
+        self.state = LinkState(outgoing=True, peer_address=peer.address)
+        self._peer = peer
+        self._address = peer.address
         self._link_id = uuid.uuid4().hex
         self._identity = identity
         self._settings = settings
@@ -90,7 +91,7 @@ class OutgoingLink:
         self._give_up_at: float | None = None
         self._connection: OutgoingConnection | None = None
         self._accepted = self._closing = False
-        self._task = asyncio.create_task(self._run(), name=f"link to {address}")
+        self._task = asyncio.create_task(self._run(), name=f"link to {peer.address}")
 
     @property
     def sessions(self) -> Collection[str]:
@@ -189,7 +190,7 @@ class OutgoingLink:
                     self._responses += 1
                     credit = response.credit
                     key = SegmentKey(credit.session_id, credit.segment)
-                    self._events.credited(self._address, key, credit.edge, credit.positions)
+                    self._events.credited(self._peer, key, credit.edge, credit.positions)
         raise asyncio.InvalidStateError("the peer closed the link")
 
     def _settle(self, acknowledged: Iterable[Outgoing]) -> None:
@@ -210,7 +211,7 @@ class OutgoingLink:
             self._give_up_at = now + self._settings.resume_window_s
             if self._settings.resume_window_s:
                 log.warning("the link to %s broke: %s", self._address, _said(cause))
-                self._events.suspended(self._address)
+                self._events.suspended(self._peer)
         if now < self._give_up_at:
             return True
         self._lose(Unavailable(_said(cause)))
@@ -219,10 +220,12 @@ class OutgoingLink:
     def _lose(self, cause: AntiphonError) -> None:
         role = self._identity.role
         cause = type(cause)(
-            f"{role}: the link to {self._address} was lost: {cause.message}", stage=cause.stage
+            f"{role}: the link to {self._address} was lost: {cause.message}",
+            stage=cause.stage,
+            retry_after_s=cause.retry_after_s,
         )
         log.warning("%s", cause.message)
-        self._events.lost(self._address, cause, tuple(self._log.sessions))
+        self._events.lost(self._peer, cause, tuple(self._log.sessions))
 
     def _handshake_s(self) -> float:
         """How long one attempt may take: a stuck one must leave time for the next."""
@@ -242,6 +245,7 @@ class OutgoingLink:
             role=self._identity.role,
             address=self._identity.address,
             responses=self._responses,
+            consumer_boot_id=self._peer.boot_id,
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import replace
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError
 from antiphon.transport.link.outgoing.link import LinkEvents, OutgoingLink
-from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
+from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState, Peer
 
 
 class OutgoingLinks:
@@ -24,14 +24,14 @@ class OutgoingLinks:
         self._settings = settings
         self._owner = events
         self._events = replace(events, lost=self._lost)
-        self._links: dict[str, OutgoingLink] = {}
+        self._links: dict[Peer, OutgoingLink] = {}
 
-    def send_nowait(self, address: str, chunk: Chunk) -> None:
-        """Queue a chunk on the link to `address`. Raises `ResourceExhausted`."""
-        link = self._links.get(address)
+    def send_nowait(self, peer: Peer, chunk: Chunk) -> None:
+        """Queue a chunk on the link to a process. Raises `ResourceExhausted`."""
+        link = self._links.get(peer)
         if link is None:
-            link = OutgoingLink(address, self._identity, self._settings, self._events)
-            self._links[address] = link
+            link = OutgoingLink(peer, self._identity, self._settings, self._events)
+            self._links[peer] = link
         link.send_nowait(chunk)
 
     def has_unacknowledged(self, session_id: str) -> bool:
@@ -48,6 +48,6 @@ class OutgoingLinks:
         for link in links:
             await link.close()
 
-    def _lost(self, address: str, error: AntiphonError, sessions: Collection[str]) -> None:
-        self._links.pop(address, None)
-        self._owner.lost(address, error, sessions)
+    def _lost(self, peer: Peer, error: AntiphonError, sessions: Collection[str]) -> None:
+        self._links.pop(peer, None)
+        self._owner.lost(peer, error, sessions)
