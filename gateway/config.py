@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import argparse
+import os
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 import msgspec
 
+from antiphon.deployment.environment import expanded
 from antiphon.deployment.schema import Deployment, load_deployment
 from antiphon.segment import Delivery
 
@@ -29,12 +31,13 @@ def read_options(arguments: Sequence[str] | None = None) -> GatewayOptions:
     parsed = _parser().parse_args(arguments)
     deployment = load_deployment(parsed.config)
     gateway = deployment.gateway
-    given = {
-        name: getattr(parsed, name)
+    listens = {
+        name: expanded(
+            getattr(parsed, name) or getattr(gateway, name), os.environ, field=f"gateway.{name}"
+        )
         for name in ("http_listen", "grpc_listen")
-        if getattr(parsed, name)
     }
-    gateway = msgspec.structs.replace(gateway, **given)
+    gateway = msgspec.structs.replace(gateway, **listens)
     deployment = msgspec.structs.replace(deployment, gateway=gateway)
     return GatewayOptions(deployment, parsed.announce_fd, parsed.log_level)
 

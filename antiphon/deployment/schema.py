@@ -36,7 +36,12 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
     # gRPC targets at which the gateway finds the replicas; the launcher fills them in.
     addresses: tuple[str, ...] = ()
+    # `${NAME}` in any address of a process, such as `${POD_IP}:50051`, is that variable of its
+    # environment.
     listen: str = "127.0.0.1:0"
+    # host:port by which other processes reach this one, where it listens on every address of its
+    # host (0.0.0.0); it tells them on its links. Empty: where it listens.
+    advertise: str = ""
     # host:port at which HTTP GET /metrics answers; empty: nowhere.
     metrics_listen: str = ""
     # host:port at which gRPC's health service answers an orchestrator's probes, unencrypted, by
@@ -80,6 +85,12 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # its sessions end, until the engine comes back. Unset: 5 s, or 30 s on a CPU, where one
     # step takes in a whole recording. Steps that wait for vLLM's processes are not watched.
     step_timeout_s: Seconds | None = None
+    # An engine that does not come back from such a step for so long is not waited for: the stage
+    # says on its health port that it is not alive, to be started again.
+    hung_timeout_s: Seconds = 60.0
+    # An engine of which two steps in a row have raised takes no sessions for so long, unless it
+    # makes a good step; then it is tried again. After a third one the process ends.
+    failing_pause_s: Seconds = 5.0
     # How payloads travel on this stage's links: the best that both ends can prove,
     # or one of them; then it is an error when that one cannot be had.
     transport: TransportName = "auto"

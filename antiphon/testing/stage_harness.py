@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 import grpc
 from grpc_health.v1 import health, health_pb2_grpc
 
-from antiphon.errors import AntiphonError
 from antiphon.pipelines.graph import Pipeline
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.server.description import StageIdentity
+from antiphon.runtime.server.engine_faults import EngineFaults, Told
 from antiphon.runtime.server.link_port import LinkPort
 from antiphon.runtime.server.servicer import StageServicer
 from antiphon.runtime.server.stage import STEP_TIMEOUT_S, Record, Stage
@@ -45,7 +45,9 @@ async def running_stage(
     outbox_bytes: int = 1 << 20,
     links: LinkSettings = LINKS,
     step_timeout_s: float = STEP_TIMEOUT_S,
-    told: Callable[[AntiphonError | None], None] = lambda fault: None,
+    told: Told = lambda fault, passes: None,
+    failing_pause_s: float = 5.0,
+    hung_timeout_s: float = 60.0,
     record: Record | None = None,
 ) -> AsyncIterator[RunningStage]:
     """Serve `loaded` as `role` until the block ends."""
@@ -68,7 +70,7 @@ async def running_stage(
         links=links,
         outbox_bytes=outbox_bytes,
         step_timeout_s=step_timeout_s,
-        told=told,
+        faults=EngineFaults(told, pause_s=failing_pause_s, hung_s=hung_timeout_s),
         record=record,
     )
     await server.start()

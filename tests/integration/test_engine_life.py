@@ -29,11 +29,18 @@ async def watched(
 ) -> AsyncIterator[tuple[RunningStage, Faults]]:
     """A stage of this engine, and what it tells of it."""
     faults: Faults = asyncio.Queue()
+
+    def told(fault: AntiphonError | None, passes: bool) -> None:
+        faults.put_nowait(fault)
+
     loaded = LoadedStage(engine, FACTS, is_fatal=lambda error: "poison" in str(error))
     async with (
         asyncio.timeout(GENEROUS_S),
         running_stage(
-            loaded, "code2wav", step_timeout_s=step_timeout_s, told=faults.put_nowait
+            loaded,
+            "code2wav",
+            step_timeout_s=step_timeout_s,
+            told=told,
         ) as running,
     ):
         yield running, faults
@@ -114,3 +121,20 @@ async def test_an_engine_at_its_end_tells_every_session_and_takes_no_more(
         assert await faults.get() is not None
         assert (await refusal(running, "late")).code == ErrorCode.ERROR_CODE_UNAVAILABLE
         assert running.stage.table.session_count == 0
+
+
+async def test_steps_that_raise_in_a_row_keep_sessions_out(engine: FakeEngine) -> None:
+    async with watched(engine, step_timeout_s=GENEROUS_S) as (running, faults):
+        for name in ("first", "second"):
+            bad = await begun(running, name, EXPLOSION)
+            assert (await bad.error()).code == ErrorCode.ERROR_CODE_INTERNAL
+        fault = await faults.get()
+        assert fault is not None
+        assert "2 steps in a row" in fault.message
+        refused = await refusal(running, "third")
+        assert (refused.code, refused.message) == (
+            ErrorCode.ERROR_CODE_UNAVAILABLE,
+            fault.message,
+        )
+        assert refused.retry_after_s
+        assert not running.stage.failed.is_set()

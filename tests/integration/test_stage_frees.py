@@ -8,6 +8,7 @@ import weakref
 from dataclasses import replace
 from typing import Any
 
+import grpc
 import pytest
 import uvloop
 from stage_session import Request, Session, codes_chunk, opening
@@ -28,8 +29,11 @@ from antiphon.segment import SegmentKey
 from antiphon.testing.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon.testing.qwen3_omni.fake_stages import running_stage
 from antiphon.testing.stage_harness import LIMITS, RunningStage
-from antiphon.v1 import session_pb2
+from antiphon.v1 import session_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_to_proto
+from antiphon.wire.stubs import stage_stub
+
+GENEROUS_S = 60.0
 
 
 class Timers:
@@ -91,6 +95,34 @@ async def test_drain_waits_for_what_runs_and_gives_up_in_time(served: RunningSta
     assert not await served.stage.drain(0.01)
     session.call.cancel()
     assert await served.stage.drain(10)
+
+
+@pytest.mark.parametrize("live", [False, True])
+async def test_a_draining_stage_begins_no_further_segment_and_keeps_the_session(
+    served: RunningStage, live: bool
+) -> None:
+    """A conversation: its turn is finished, the next one has to go elsewhere."""
+    session = Session(served, "talk")
+    await session.send(*opening("talk"))
+    await session.opened()
+    draining = asyncio.create_task(served.stage.drain(GENEROUS_S))
+    loads = aiter(stage_stub(served.channel).WatchLoad(stage_pb2.WatchLoadRequest()))
+    assert await anext(load.draining async for load in loads if load.draining)
+    piece = codes_chunk("talk", 0, [1], end=True)
+    await session.send(Request(chunk=chunk_to_proto(piece)))
+    assert (await session.audio()).segment_finished
+    await session.read("report")
+    following = session_pb2.SegmentOpen(segment=1, outputs=["audio"], live=live)
+    await session.send(Request(segment_open=following))
+    refused = (await session.read("segment_refused")).segment_refused
+    assert refused.segment == 1
+    assert refused.error.code == session_pb2.ErrorCode.ERROR_CODE_UNAVAILABLE
+    assert (refused.error.stage, refused.error.retry_after_s > 0) == ("code2wav", True)
+    assert "the stage stops" in refused.error.message
+    assert not draining.done()
+    await session.call.done_writing()
+    assert await session.call.read() is grpc.aio.EOF, "it ends without an error"
+    assert await draining
 
 
 def test_deadlines_that_have_passed_are_kept_on_the_loop_of_a_stage_process() -> None:

@@ -25,6 +25,8 @@ import msgspec
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
+from antiphon.deployment.address import host_and_port
+from antiphon.deployment.environment import expanded
 from antiphon.deployment.schema import (
     Deployment,
     StageConfig,
@@ -37,6 +39,7 @@ from antiphon.pipelines.registry import pipeline_named, pipeline_of
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.process import run
 from antiphon.runtime.server.description import StageIdentity
+from antiphon.runtime.server.engine_faults import EngineFaults
 from antiphon.runtime.server.health import SERVICE_NAME, Health
 from antiphon.runtime.server.health_door import check_health_listen, health_door
 from antiphon.runtime.server.link_port import LinkPort
@@ -129,6 +132,14 @@ def _options(arguments: argparse.Namespace) -> StageOptions:
     names = ("listen", "metrics_listen", "health_listen")
     given = {name: value for name in names if (value := getattr(arguments, name))}
     config = msgspec.structs.replace(config, **given)
+    addresses = {
+        name: expanded(value, os.environ, field=f"stages.{role}.{name}")
+        for name in (*names, "advertise")
+        if (value := getattr(config, name))
+    }
+    config = msgspec.structs.replace(config, **addresses)
+    if config.advertise:
+        host_and_port(config.advertise, field=f"stages.{role}.advertise")
     check_listen(config.metrics_listen)
     check_health_listen(config.health_listen)
     check_possible(LinkSettings.of(config))
@@ -267,7 +278,8 @@ def _start_stage(
     limits = StageLimits.of(config, options.deployment.gateway)
     delivery = {edge: Delivery(value) for edge, value in options.deployment.delivery.items()}
     plan = StagePlan.of(pipeline, options.role, facts.default_sampling, limits, delivery)
-    link_identity = LinkIdentity(identity.host_id, identity.boot_id, options.role, address)
+    reached_at = config.advertise or address
+    link_identity = LinkIdentity(identity.host_id, identity.boot_id, options.role, reached_at)
     stage = Stage(
         loaded,
         plan,
@@ -277,7 +289,11 @@ def _start_stage(
         engine_nice=config.engine_nice or 0,
         mailbox_bytes=config.mailbox_bytes,
         step_timeout_s=_step_timeout_s(config),
-        told=lambda fault: healthiness.note("engine", fault),
+        faults=EngineFaults(
+            lambda fault, passes: healthiness.note("engine", fault, passes=passes),
+            pause_s=config.failing_pause_s,
+            hung_s=config.hung_timeout_s,
+        ),
     )
     stage.start()
     link_port = LinkPort(stage, link_identity, links)

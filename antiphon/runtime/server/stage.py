@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Sequence
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, ResourceExhausted, Unavailable, unexpected
 from antiphon.runtime.engine import LoadedStage
+from antiphon.runtime.server.engine_faults import EngineFaults
 from antiphon.runtime.server.held_ends import HeldEnds
 from antiphon.runtime.server.load_watch import LoadCounts, LoadWatch
 from antiphon.runtime.server.outbox import Outbox
@@ -22,6 +23,7 @@ from antiphon.runtime.session.facts import (
     Credited,
     DestinationLost,
     DestinationSuspended,
+    DrainBegun,
     EngineLost,
     EngineStepped,
     Fact,
@@ -78,10 +80,9 @@ GRANT_BYTES = 64
 class Stage:
     """Runs one engine for many sessions. Construct it on the event loop.
 
-    `told` gets the fault of an engine that is in one step for longer than `step_timeout_s`,
-    and None when it has come back. `failed` is set when the engine cannot go on at all:
-    this process has to end then. With `record` everything that the table decides can be
-    replayed.
+    `faults` are told how the engine fares, and say when that keeps sessions out. `failed` is set
+    when the engine cannot go on at all: this process has to end then. With `record` everything
+    that the table decides can be replayed.
     """
 
     def __init__(
@@ -95,7 +96,7 @@ class Stage:
         engine_nice: int = 0,
         mailbox_bytes: int = MAILBOX_BYTES,
         step_timeout_s: float = STEP_TIMEOUT_S,
-        told: Callable[[AntiphonError | None], None] = lambda fault: None,
+        faults: EngineFaults,
         record: Record | None = None,
     ) -> None:
         self._record = record
@@ -117,8 +118,7 @@ class Stage:
         self._held_ends = HeldEnds(self._let_go, plan.limits.stall_timeout_s)
         self._links = OutgoingLinks(identity, links, events)
         counted_by = {edge.name: edge.counted_by for edge in plan.outputs.values()}
-        self._told = told
-        self._fault: AntiphonError | None = None
+        self._faults = faults
         self.failed = asyncio.Event()
         self._watchdog = Watchdog(
             step_timeout_s, self._engine_changed, lambda: self._engine.has_work
@@ -160,8 +160,13 @@ class Stage:
         self._engine.start()
 
     async def drain(self, timeout_s: float) -> bool:
-        """Refuse new sessions and wait until the running ones end; False on timeout."""
+        """Refuse new sessions, and further segments of those that there are; wait until they end.
+
+        Whoever keeps a session between two segments learns so that it has to move. False on
+        timeout.
+        """
         self._accepting = False
+        self.handle(DrainBegun())
         self.load_watch.touch()
         try:
             async with asyncio.timeout(timeout_s):
@@ -181,6 +186,7 @@ class Stage:
         await self._links.close()
         self._held_ends.close()
         self._watchdog.close()
+        self._faults.close()
         self._engine.stop()
         await asyncio.to_thread(self._engine.join, 10.0)
 
@@ -199,8 +205,8 @@ class Stage:
             raise Unavailable(
                 "the stage stops and takes no new sessions", retry_after_s=RETRY_AFTER_S
             )
-        if self._fault is not None:
-            raise Unavailable(self._fault.message, retry_after_s=self._fault.retry_after_s)
+        if (fault := self._faults.fault) is not None:
+            raise Unavailable(fault.message, retry_after_s=fault.retry_after_s)
         outbox: Outbox[Reply] = Outbox(self._outbox_bytes)
         opened = self._decide(SessionRequested(request))
         self._replies[request.session_id] = outbox
@@ -242,23 +248,20 @@ class Stage:
 
     def _take_step(self, stepped: EngineStepped) -> None:
         try:
-            if stepped.fatal:
-                self._fault = stepped.error
+            self._faults.stepped(stepped)
             self.handle(stepped)
         finally:
             self._engine.batch_taken()
             if stepped.fatal:
                 self._watchdog.close()
                 self.failed.set()
-                self._told(stepped.error)
 
     def _engine_changed(self, fault: AntiphonError | None) -> None:
         """The engine is late, or back. What it has meanwhile is lost; it releases it then."""
-        self._fault = fault
+        self._faults.late(fault)
         if fault is not None:
             log.error("%s", fault.message)
             self.handle(EngineLost(fault))
-        self._told(fault)
 
     def _decide(self, fact: Fact) -> list[Instruction]:
         """What the table says to a fact. Raises what refuses a session."""

@@ -195,6 +195,11 @@ class EngineLost:
 
 
 @dataclass(frozen=True, slots=True)
+class DrainBegun:
+    """The stage stops: what runs is finished, and no segment after a session's first begins."""
+
+
+@dataclass(frozen=True, slots=True)
 class TimePassed:
     """A deadline that the table named has come."""
 
@@ -217,5 +222,6 @@ Fact = (
     | DestinationLost
     | EngineStepped
     | EngineLost
+    | DrainBegun
     | TimePassed
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
-from antiphon.errors import AntiphonError, ResourceExhausted, unexpected
+from antiphon.errors import AntiphonError, ResourceExhausted, Unavailable, unexpected
 from antiphon.runtime.session.deadlines import Deadlines
 from antiphon.runtime.session.inbox import Holding
 from antiphon.runtime.session.instructions import End, Instruction
@@ -21,7 +21,8 @@ TellFault = Callable[[str, Exception], None]
 
 
 class LiveSessions:
-    """`by_id` has them, for reading; `holding` remembers those that have ended."""
+    """`by_id` has them, for reading; `holding` remembers those that have ended. While the stage is
+    `draining` no further segment of a session begins."""
 
     def __init__(self, plan: StagePlan, holding: Holding, report: TellFault | None) -> None:
         self._plan = plan
@@ -30,6 +31,7 @@ class LiveSessions:
         self._by_id: dict[str, LiveSession] = {}
         self.by_id: Mapping[str, LiveSession] = self._by_id
         self.deadlines = Deadlines()
+        self.draining = False
 
     def __iter__(self) -> Iterator[LiveSession]:
         return iter(tuple(self._by_id.values()))
@@ -54,6 +56,16 @@ class LiveSessions:
     def segments(self) -> Iterator[Segment]:
         """The open segments."""
         return (each.segment for each in self._by_id.values() if each.segment is not None)
+
+    def leaving(self) -> Unavailable | None:
+        """What refuses a further segment of a session; None unless the stage stops."""
+        if not self.draining:
+            return None
+        return Unavailable(
+            f"{self._plan.role}: the stage stops and begins no more segments; open a new session",
+            stage=self._plan.role,
+            retry_after_s=1.0,
+        )
 
     def no_slot(self) -> ResourceExhausted | None:
         """What refuses a segment; None while a slot is free."""

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from dataclasses import replace
 
 from antiphon.chunk import Chunk
-from antiphon.errors import AntiphonError, Internal, InvalidArgument, ResourceExhausted
+from antiphon.errors import AntiphonError, Internal, InvalidArgument
 from antiphon.pipelines.graph import CLIENT, Edge
 from antiphon.runtime.engine import Completed, Emitted, InputChunk, SegmentSettings
 from antiphon.runtime.session.clocks import SessionClocks
@@ -41,14 +41,16 @@ from antiphon.segment import FinishReason, SegmentKey
 
 
 class LiveSession:
-    """A session that has not ended. `no_slot` says why a segment gets no slot; None: it does."""
+    """A session that has not ended. `no_slot` says why a segment gets no slot, `leaving` why one
+    after the first may not begin at all; None: it does."""
 
     def __init__(
         self,
         request: SessionRequest,
         plan: StagePlan,
         tally: Tally,
-        no_slot: Callable[[], ResourceExhausted | None],
+        no_slot: Callable[[], AntiphonError | None],
+        leaving: Callable[[], AntiphonError | None],
         now: float,
     ) -> None:
         plan.check(request)
@@ -62,7 +64,7 @@ class LiveSession:
         edges = plan.inputs.keys() | plan.outputs.keys()
         self._windows = {name: each for name, each in request.windows.items() if name in edges}
         self._attempt = request.attempt
-        self._no_slot = no_slot
+        self._no_slot, self._leaving = no_slot, leaving
         self._clocks = SessionClocks(plan, request.stall_timeout_s, now)
         self._inbox = Inbox(request.attempt)
         self._order = SegmentOrder(plan.limits.hold_bytes)
@@ -85,8 +87,10 @@ class LiveSession:
         """
         self._order.check(request.segment)
         waits = request.live and not self._order.has_early(request.segment)
-        if not waits and (full := self._no_slot()) is not None:
-            return self._refuse(request, full, now)
+        refusal = self._leaving() if request.segment else None
+        refusal = refusal or (None if waits else self._no_slot())
+        if refusal is not None:
+            return self._refuse(request, refusal, now)
         self._plan.check_options(request.options)
         self.become(Event.SEGMENT_OPENED)
         early, self._order.ended = self._order.use(), request.last
@@ -115,7 +119,7 @@ class LiveSession:
         return [Admit(segment.key, segment.settings), *segment.limits()]
 
     def _refuse(
-        self, request: SegmentRequest, error: ResourceExhausted, now: float
+        self, request: SegmentRequest, error: AntiphonError, now: float
     ) -> list[Instruction]:
         """Use up a segment's number without opening it.
 

@@ -74,6 +74,7 @@ class SessionTable:
             facts.DestinationLost: self._lose_target,
             facts.EngineStepped: self._take_step,
             facts.EngineLost: self._lose_engine,
+            facts.DrainBegun: self._begin_drain,
             facts.TimePassed: self._pass_time,
         }
 
@@ -107,7 +108,8 @@ class SessionTable:
                 f"{self._plan.role}: {most} sessions are registered, no more may be (max_sessions)",
                 retry_after_s=1.0,
             )
-        session = LiveSession(fact.request, self._plan, self._tally, self._sessions.no_slot, now)
+        rooms = self._sessions.no_slot, self._sessions.leaving
+        session = LiveSession(fact.request, self._plan, self._tally, *rooms, now)
         self._sessions.add(session)
         done: list[Instruction] = [Opened(session_id)]
         for arrival in self._holding.take(session_id):
@@ -283,6 +285,10 @@ class SessionTable:
         ]
 
     # -- time --------------------------------------------------------------------------------
+
+    def _begin_drain(self, fact: facts.DrainBegun, now: float) -> list[Instruction]:
+        self._sessions.draining = True
+        return []
 
     def _pass_time(self, fact: facts.TimePassed, now: float) -> list[Instruction]:
         """Send what has waited for its pace; fail what is late: deadlines, stalls, chunks

@@ -1,0 +1,37 @@
+"""Addresses with names of the environment in them: a pod learns its own address by a variable."""
+
+from __future__ import annotations
+
+import ipaddress
+import re
+from collections.abc import Mapping
+
+from antiphon.errors import InvalidArgument
+
+_NAME = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)\}")
+
+
+def expanded(address: str, environment: Mapping[str, str], *, field: str) -> str:
+    """The address with each `${NAME}` replaced by that variable; IPv6 gets its brackets.
+
+    Raises `InvalidArgument` for a variable that is not set, or empty.
+    """
+
+    def value(found: re.Match[str]) -> str:
+        name = found.group(1)
+        if not (given := environment.get(name, "")):
+            raise InvalidArgument(
+                f"{field}: {address!r} needs the environment variable {name}, which is not set",
+                field=field,
+            )
+        bare = address[: found.start()][-1:] != "["
+        return f"[{given}]" if bare and _is_ipv6(given) else given
+
+    return _NAME.sub(value, address)
+
+
+def _is_ipv6(text: str) -> bool:
+    try:
+        return ipaddress.ip_address(text).version == 6
+    except ValueError:
+        return False
