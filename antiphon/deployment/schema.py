@@ -22,6 +22,7 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400)]
 Ahead = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Bytes = Annotated[int, msgspec.Meta(ge=1)]
 Instruction = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
+TraceEndpoint = Annotated[str, msgspec.Meta(pattern=r"^(https?://[^/\s]+)?$")]
 DeliveryName = Literal["stream", "whole"]
 TransportName = Literal["auto", "shared_memory", "nccl", "grpc"]
 
@@ -125,6 +126,9 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # Told to stop, a stage refuses new sessions at once and lets running ones finish for so
     # long; what is left then ends with an error. Whoever stops the process waits longer.
     drain_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    # Where its part of the requests goes that the gateway traces (OTLP over gRPC, such as
+    # http://collector:4317); empty: nowhere.
+    trace_endpoint: TraceEndpoint = ""
     # How long the sessions of a broken link wait for it to heal.
     resume_window_s: Seconds = 5.0
 
@@ -277,6 +281,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # late answer takes it out for new requests, two in a row end those that run on it.
     probe_interval_s: Seconds = 0.5
     probe_timeout_s: Seconds = 1.5
+    # Where traces of requests go (OTLP over gRPC, such as http://collector:4317), with what the
+    # stages do if they name one, too; empty: nowhere, and nothing is traced. Of requests whose
+    # client says nothing of it, this share is traced.
+    trace_endpoint: TraceEndpoint = ""
+    trace_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
     # host:port (gRPC, in the clear) at which KEDA asks how many slots of each stage are wanted, and
     # other gateways what is wanted here; empty: nowhere. How many calls it takes at a time.
     scaler_listen: str = ""

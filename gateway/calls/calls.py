@@ -14,6 +14,7 @@ from types import MappingProxyType
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, NotFound, ResourceExhausted
 from antiphon.segment import Delivery
+from antiphon.tracing.span import current_span
 from gateway.calls.admission import Urgency, Wish
 from gateway.calls.choices import Choices, order_of_choice
 from gateway.calls.order import Order
@@ -123,7 +124,8 @@ class Calls:
             while True:
                 if place.waits:
                     on_wait(place)
-                await place.granted()
+                with current_span.get().child("admission"):
+                    await place.granted()
                 segment = await ask(_with_time(orders[0], place), place.freed)
                 try:
                     await segment.wait_opened()
@@ -142,7 +144,8 @@ class Calls:
         while True:
             if place.waits:
                 on_wait(place)
-            await place.granted()
+            with current_span.get().child("admission"):
+                await place.granted()
             async with AsyncExitStack() as sessions:
                 segments = [await self._asked(order, place, sessions) for order in orders]
                 try:

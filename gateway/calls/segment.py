@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from antiphon.chunk import Tensor
 from antiphon.errors import AntiphonError, DeadlineExceeded
+from antiphon.tracing.span import TraceSpan
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_from_proto
 from antiphon.wire.convert import error_from_proto
@@ -43,7 +44,9 @@ class CallSegment:
         windows: Mapping[str, int],
         *,
         idle_timeout_s: float,
+        span: TraceSpan,
     ) -> None:
+        self.span = span
         self.number = opening.segment
         self.over = False
         self._last = opening.last
@@ -89,9 +92,10 @@ class CallSegment:
 
         Raises `ResourceExhausted` when one had none, once the others have freed theirs.
         """
-        if not await self._in_time(self._session.wait_answered()):
-            async for _ in self:
-                pass
+        with self.span.child("open"):
+            if not await self._in_time(self._session.wait_answered()):
+                async for _ in self:
+                    pass
 
     def hear(self, samples: Tensor) -> None:
         """Bring more of a live segment's recording: float32 mono at the rate of who reads it.
@@ -157,6 +161,7 @@ class CallSegment:
             if event is not None:
                 return event
         self._session.segment_over(last=self._last)
+        self.span.end(self._refusal)
         if self._refusal is not None:
             self.over = True
             raise self._refusal

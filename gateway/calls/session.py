@@ -27,6 +27,7 @@ from antiphon.errors import (
     Unavailable,
 )
 from antiphon.segment import Delivery
+from antiphon.tracing.span import current_span
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.convert import error_from_proto
 from gateway.calls.events import SegmentStarted
@@ -119,6 +120,8 @@ class Session:
                 await asyncio.wait(self._readers, timeout=CLOSE_WAIT_S)
         finally:
             # A client that leaves meanwhile ends the wait; the stages are let go all the same.
+            if self._segment is not None:
+                self._segment.span.end(error or self._mailbox.failure)
             for stream in self._streams.values():
                 stream.cancel()
             for reader in self._readers:
@@ -272,6 +275,8 @@ class Session:
         heard_s: float,
     ) -> CallSegment:
         """Open a segment, the first with the session itself, on all stages at once."""
+        span = current_span.get().child("segment")
+        opening.traceparent = span.traceparent
         segment = CallSegment(
             self,
             opening,
@@ -285,6 +290,7 @@ class Session:
             SegmentStarted(self.session_id, self._model, self._lineup.sample_rate_hz, heard_s),
             self._windows,
             idle_timeout_s=self._config.idle_timeout_s,
+            span=span,
         )
         self._segment, self._segments, self._done = segment, self._segments + 1, opening.last
         self._unopened = set(self._lineup.roles)
