@@ -69,6 +69,11 @@ class FakeApi:
         return f"http://127.0.0.1:{self._port}"
 
     @property
+    def told(self) -> list[tuple[int, str, Json]]:
+        """Versions, kinds and objects of all events since the start or the last 410."""
+        return list(self._events)
+
+    @property
     def lists(self) -> int:
         """How many lists have been asked for."""
         return sum(not asked.watches for asked in self.asked)

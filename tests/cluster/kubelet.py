@@ -1,0 +1,239 @@
+"""A cluster of one machine: Deployments as they are rendered, their pods as processes.
+
+Each pod has an address of its own in 127.0.0.0/8. Services are slices in the `FakeApi`, which
+change with their pods as the endpoint controller would change them: first the slice, then the
+process. What a pod has mounted lies in a folder, and paths and addresses in its configuration are
+changed to match; so is where the gateway finds the API.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+import os
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.cluster.fake_api import FakeApi, endpoint
+from tests.cluster.pod_process import Json, PodProcess, Program
+
+_addresses = itertools.count(2)
+
+
+@dataclass
+class _Deployment:
+    """A rendered Deployment and the pods that it has now."""
+
+    object: Json
+    pods: list[PodProcess] = field(default_factory=list)
+
+    @property
+    def template(self) -> Json:
+        template: Json = self.object["spec"]["template"]
+        return template
+
+    @property
+    def name(self) -> str:
+        return str(self.object["metadata"]["name"])
+
+
+class Cluster:
+    """Runs rendered objects. Use as an async context manager; leaving ends all pods.
+
+    `replaced` are texts in configurations and commands and what stands for them here, such as
+    the path of the model. `story` has what happened to which pod, in order.
+    """
+
+    def __init__(
+        self,
+        objects: Iterable[Json],
+        api: FakeApi,
+        folder: Path,
+        *,
+        replaced: Mapping[str, str],
+        environment: Mapping[str, str],
+        pace: float = 0.02,
+    ) -> None:
+        objects = list(objects)
+        self._api = api
+        self._folder = folder
+        self._replaced = dict(replaced)
+        self._environment = dict(environment)
+        self._pace = pace
+        self._services = [each for each in objects if each["kind"] == "Service"]
+        self._configs = {
+            each["metadata"]["name"]: each["data"]
+            for each in objects
+            if each["kind"] == "ConfigMap"
+        }
+        self._deployments = {
+            each["metadata"]["name"]: _Deployment(each)
+            for each in objects
+            if each["kind"] == "Deployment"
+        }
+        self._running: dict[PodProcess, asyncio.Task[None]] = {}
+        self._numbers = itertools.count(1)
+        self._change = asyncio.Event()
+        self._published: dict[str, list[Json]] = {}
+        self.story: list[tuple[str, str]] = []
+        kubeconfig = self._folder / "kubeconfig"
+        kubeconfig.write_text(yaml.safe_dump(_kubeconfig(api.url)))
+
+    async def __aenter__(self) -> Cluster:
+        for service in self._services:
+            self._publish(service)
+        for deployment in self._deployments.values():
+            for _ in range(deployment.object["spec"].get("replicas", 1)):
+                self._start(deployment)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        for task in self._running.values():
+            task.cancel()
+        await asyncio.gather(*self._running.values(), return_exceptions=True)
+
+    def pods(self, name: str) -> list[PodProcess]:
+        """The pods of a Deployment, the oldest first."""
+        return list(self._deployments[name].pods)
+
+    async def wait(self, condition: Callable[[], bool]) -> None:
+        """Return once it holds; it is looked at whenever something happens to a pod."""
+        while not condition():
+            await self._change.wait()
+
+    async def wait_ready(self, name: str, replicas: int) -> None:
+        """Return when the Deployment has so many pods, all of them ready."""
+        await self.wait(lambda: [pod.ready for pod in self.pods(name)] == [True] * replicas)
+
+    async def scale(self, name: str, replicas: int) -> None:
+        """Start pods until they are ready, or delete the youngest until they are gone."""
+        deployment = self._deployments[name]
+        while len(deployment.pods) < replicas:
+            self._start(deployment)
+        for pod in deployment.pods[replicas:]:
+            pod.stop()
+        await self.wait_ready(name, replicas)
+
+    async def restart(self, name: str) -> None:
+        """Replace every pod by its Deployment's strategy, as `kubectl rollout restart` does."""
+        deployment = self._deployments[name]
+        surge = deployment.object["spec"]["strategy"]["rollingUpdate"]["maxSurge"]
+        replicas = len(deployment.pods)
+        for old in list(deployment.pods):
+            if surge:
+                self._start(deployment)
+                await self.wait_ready(name, replicas + 1)
+            old.stop()
+            await self.wait(lambda old=old: old not in deployment.pods)  # type: ignore[misc]
+            if not surge:
+                self._start(deployment)
+                await self.wait_ready(name, replicas)
+
+    def kill(self, pod: PodProcess) -> None:
+        """Take the machine away from a pod: no SIGTERM, and the slice is told afterwards."""
+        self._running[pod].cancel()
+
+    def said(self, pod: PodProcess) -> str:
+        """What a pod's process has written."""
+        return (self._folder / pod.name / "said").read_text()
+
+    def _start(self, deployment: _Deployment) -> None:
+        name = f"{deployment.name}-{next(self._numbers)}"
+        number = next(_addresses)
+        address = f"127.77.{number >> 8}.{number & 255}"
+        folder = self._folder / name
+        folder.mkdir()
+        program = self._program(deployment, folder, address)
+        spec = deployment.template["spec"]
+        pod = PodProcess(name, address, spec, program, pace=self._pace, tell=self._tell)
+        deployment.pods.append(pod)
+        self._tell(pod, "created")
+        self._running[pod] = asyncio.create_task(self._run(deployment, pod))
+
+    async def _run(self, deployment: _Deployment, pod: PodProcess) -> None:
+        try:
+            await pod.run()
+        finally:
+            deployment.pods.remove(pod)
+            del self._running[pod]
+            self._tell(pod, "removed")
+
+    def _program(self, deployment: _Deployment, folder: Path, address: str) -> Program:
+        """What the container would run, on this machine."""
+        spec = deployment.template["spec"]
+        (container,) = spec["containers"]
+        replaced = {"0.0.0.0:": f"{address}:"} | self._replaced
+        volumes = {each["name"]: each for each in spec["volumes"]}
+        for mount in container["volumeMounts"]:
+            if config := volumes[mount["name"]].get("configMap"):
+                mounted = folder / mount["name"]
+                mounted.mkdir()
+                replaced[mount["mountPath"]] = str(mounted)
+                for file, text in self._configs[config["name"]].items():
+                    (mounted / file).write_text(self._config(_with(text, replaced)))
+        values = {"status.podIP": address, "metadata.name": folder.name}
+        environment = {
+            each["name"]: each.get("value")
+            or values.get(each.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath"), "")
+            for each in container.get("env", ())
+        }
+        command = [_with(word, replaced) for word in container["command"]]
+        if command[0] == "python":
+            command[0] = sys.executable
+        return Program(command, os.environ | environment | self._environment, said=folder / "said")
+
+    def _config(self, text: str) -> str:
+        """The service account of a pod is a kubeconfig file here."""
+        content: Any = yaml.safe_load(text)
+        discovery = content.get("gateway", {}).get("discovery", {})
+        if discovery.get("kind") == "kubernetes":
+            discovery["kubeconfig"] = str(self._folder / "kubeconfig")
+        return yaml.safe_dump(content)
+
+    def _tell(self, pod: PodProcess, what: str) -> None:
+        self.story.append((pod.name, what))
+        for service in self._services:
+            self._publish(service)
+        self._change.set()
+        self._change = asyncio.Event()
+
+    def _selected(self, service: Json) -> list[_Deployment]:
+        wanted = service["spec"]["selector"].items()
+        return [
+            each
+            for each in self._deployments.values()
+            if wanted <= each.template["metadata"]["labels"].items()
+        ]
+
+    def _publish(self, service: Json) -> None:
+        name = service["metadata"]["name"]
+        endpoints = [
+            endpoint(pod.address, pod.uid, ready=pod.ready, terminating=pod.terminating)
+            for deployment in self._selected(service)
+            for pod in deployment.pods
+        ]
+        if self._published.get(name) != endpoints:
+            self._published[name] = endpoints
+            self._api.put(f"{name}-1", name, endpoints)
+
+
+def _with(text: str, replaced: Mapping[str, str]) -> str:
+    for old, new in replaced.items():
+        text = text.replace(old, new)
+    return text
+
+
+def _kubeconfig(url: str) -> Json:
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [{"name": "here", "cluster": {"server": url}}],
+        "users": [{"name": "here", "user": {"token": "of-a-pod"}}],
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "here"}}],
+    }
