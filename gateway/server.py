@@ -17,7 +17,6 @@ from grpc_reflection.v1alpha import reflection
 from antiphon.deployment.address import host_and_port
 from antiphon.deployment.schema import Deployment, GatewayConfig
 from antiphon.errors import Unavailable
-from antiphon.tracing.tracing import open_tracing
 from antiphon.transport.channel import CLIENT_SERVER_OPTIONS
 from gateway.calls.calls import Calls
 from gateway.config import delivery_of
@@ -34,7 +33,7 @@ from gateway.doors.read_aloud.request import SPEECH, read_speech
 from gateway.doors.speech_grpc import SERVICE, SpeechServicer
 from gateway.doors.transcribe.request import TRANSCRIBE, read_transcription
 from gateway.doors.transcribe.schema import TranscriptionForm
-from gateway.fleet.stages import Stages
+from gateway.fleet.fleet import Fleet
 from gateway.http_server import LAST_WORDS_S, HttpServer
 from gateway.keys.keyring import Keyring
 from gateway.metrics import Metrics
@@ -67,17 +66,11 @@ class Gateway:
         config = deployment.gateway
         self._drain_s = config.drain_s
         self._grpc_listen = config.grpc_listen
-        self.stages = Stages(deployment)
+        self.fleet = Fleet(deployment)
         self.metrics = Metrics(in_flight=lambda: self.calls.in_flight)
-        self.calls = Calls(self.stages, config, delivery_of(deployment), self.metrics)
+        self.calls = Calls(self.fleet, config, delivery_of(deployment), self.metrics)
         self._conversations = Conversations(self.calls, config)
-        self._tracing = open_tracing(
-            config.trace_endpoint,
-            "antiphon-gateway",
-            field="gateway.trace_endpoint",
-            ratio=config.trace_ratio,
-        )
-        access_log = AccessLog(self.metrics, self._tracing)
+        access_log = AccessLog(self.metrics)
         keyring = Keyring(config, self.metrics.not_admitted)
         converse = ConverseDoor(
             ConversationDoor("grpc", self._conversations, config, access_log, self.metrics)
@@ -137,7 +130,7 @@ class Gateway:
         except BaseException:
             listener.close()
             raise
-        await self.stages.__aenter__()
+        await self.fleet.__aenter__()
         self._tasks = [
             asyncio.create_task(self._http.serve(sockets=[listener])),
             asyncio.create_task(self._tell_health()),
@@ -171,8 +164,7 @@ class Gateway:
         await serving
         self._shared.close()
         self._conversations.close()
-        await self.stages.__aexit__(kind, error, trace)
-        await asyncio.to_thread(self._tracing.close)
+        await self.fleet.__aexit__(kind, error, trace)
 
     def hurry(self) -> None:
         """End what runs now, when leaving the context waits for it."""
@@ -180,7 +172,7 @@ class Gateway:
 
     async def wait_ready(self) -> None:
         """Return when all stages are described, serving and fit together."""
-        await self.stages.wait_ready()
+        await self.fleet.wait_ready()
 
     async def _start_grpc(self) -> None:
         self._servicer.add_to(self._grpc)
@@ -204,7 +196,7 @@ class Gateway:
 
     async def _tell_health(self) -> None:
         """Keep the health service true to the stages, for ever."""
-        async for ready in self.stages.readiness():
+        async for ready in self.fleet.readiness():
             await self._set_health(serving=ready)
 
     async def _set_health(self, *, serving: bool) -> None:

@@ -22,7 +22,6 @@ Seconds = Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400)]
 Ahead = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
 Bytes = Annotated[int, msgspec.Meta(ge=1)]
 Instruction = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
-TraceEndpoint = Annotated[str, msgspec.Meta(pattern=r"^(https?://[^/\s]+)?$")]
 DeliveryName = Literal["stream", "whole"]
 TransportName = Literal["auto", "shared_memory", "nccl", "grpc"]
 
@@ -35,7 +34,7 @@ MAX_IMAGE_BYTES = 32 << 20
 class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """One stage: where it listens, what it runs on, what it allows."""
 
-    # gRPC targets at which the gateway finds the replicas; the launcher fills them in.
+    # gRPC targets of the stage's replicas, one for each; the launcher fills them in.
     addresses: tuple[str, ...] = ()
     # `${NAME}` in any address of a process, such as `${POD_IP}:50051`, is that variable of its
     # environment.
@@ -43,6 +42,8 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # host:port by which other processes reach this one, where it listens on every address of its
     # host (0.0.0.0); it tells them on its links. Empty: where it listens.
     advertise: str = ""
+    # How many replicas `up` starts, where no addresses are given.
+    replicas: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
     # host:port at which HTTP GET /metrics answers; empty: nowhere.
     metrics_listen: str = ""
     # host:port at which gRPC's health service answers an orchestrator's probes, unencrypted, by
@@ -126,9 +127,6 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # Told to stop, a stage refuses new sessions at once and lets running ones finish for so
     # long; what is left then ends with an error. Whoever stops the process waits longer.
     drain_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
-    # Where its part of the requests goes that the gateway traces (OTLP over gRPC, such as
-    # http://collector:4317); empty: nowhere.
-    trace_endpoint: TraceEndpoint = ""
     # How long the sessions of a broken link wait for it to heal.
     resume_window_s: Seconds = 5.0
 
@@ -281,11 +279,12 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # late answer takes it out for new requests, two in a row end those that run on it.
     probe_interval_s: Seconds = 0.5
     probe_timeout_s: Seconds = 1.5
-    # Where traces of requests go (OTLP over gRPC, such as http://collector:4317), with what the
-    # stages do if they name one, too; empty: nowhere, and nothing is traced. Of requests whose
-    # client says nothing of it, this share is traced.
-    trace_endpoint: TraceEndpoint = ""
-    trace_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
+    # A replica on which so many sessions have failed in a row gets no more for a while, which is
+    # twice as long each time: then one, and more if that is answered. Half of the replicas of a
+    # stage are never left out.
+    eject_failures: Positive = 3
+    eject_s: Seconds = 2.0
+    max_eject_s: Seconds = 60.0
     # host:port (gRPC, in the clear) at which KEDA asks how many slots of each stage are wanted, and
     # other gateways what is wanted here; empty: nowhere. How many calls it takes at a time.
     scaler_listen: str = ""

@@ -164,6 +164,13 @@ class AdmissionQueue:
             done += [self._denied(ticket, reason, now), *self._schedule(now)]
         return done
 
+    def resize(self, slots: Mapping[str, int], now: float) -> list[Decision]:
+        """The replicas of stages have other slots in all than before; 0: one does not tell."""
+        for role, count in slots.items():
+            if role in self._supplies:
+                self._supplies[role].slots = count or math.inf
+        return self._schedule(now)
+
     def opened(self, number: int, now: float) -> list[Decision]:
         """All stages have given a granted request its slots."""
         ticket = self._granted[number]

@@ -6,30 +6,45 @@ The only owner of all live sessions: how many there may be, and their end at shu
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Mapping
-from contextlib import AbstractContextManager, AsyncExitStack, asynccontextmanager
+from collections.abc import (
+    AsyncIterator,
+    Awaitable,
+    Callable,
+    Collection,
+    Iterable,
+    Iterator,
+    Mapping,
+)
+from contextlib import (
+    AbstractContextManager,
+    AsyncExitStack,
+    asynccontextmanager,
+    contextmanager,
+)
 from dataclasses import replace
 from types import MappingProxyType
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import AntiphonError, NotFound, ResourceExhausted
+from antiphon.errors import AntiphonError, NotFound, ResourceExhausted, Unavailable
 from antiphon.segment import Delivery
-from antiphon.tracing.span import current_span
 from gateway.calls.admission import Urgency, Wish
 from gateway.calls.choices import Choices, order_of_choice
+from gateway.calls.detours import Detours
 from gateway.calls.order import Order
 from gateway.calls.place import Admission, Place, shutting_down
 from gateway.calls.segment import CallSegment
 from gateway.calls.session import CLOSE_WAIT_S, Session
-from gateway.fleet.lineup import Lineup
-from gateway.fleet.stages import Stages
+from gateway.fleet.assignment import Assignment
+from gateway.fleet.fleet import NONE_AVOIDED, Fleet
+from gateway.fleet.replica import Replica
 from gateway.media.attachments import name_field
 from gateway.media.remote import UrlFetcher
 from gateway.metrics import Metrics
 from gateway.outputs import AUDIO
 
-AskTurn = Callable[[Order, Callable[[str], None]], Awaitable[CallSegment]]
-"""Asks for a segment, and tells the role of each stage that is done with it."""
+AskTurn = Callable[[Order, Callable[[str], None], Collection[Replica]], Awaitable[CallSegment]]
+"""Asks for a segment, and tells the role of each stage that is done with it. It is not to run on
+any of these replicas."""
 
 
 def _wait(_: Place) -> None:
@@ -41,17 +56,18 @@ class Calls:
 
     def __init__(
         self,
-        stages: Stages,
+        fleet: Fleet,
         config: GatewayConfig,
         delivery: Mapping[str, Delivery],
         metrics: Metrics,
     ) -> None:
-        self.stages = stages
+        self.fleet = fleet
         self._config = config
         self._delivery = delivery
         self._fetcher = UrlFetcher(config)
         self._live: set[Session] = set()
         self.admission = Admission(config, metrics)
+        fleet.on_resize(self.admission.resize)
         self._closing = False
         self._hurried = asyncio.Event()
 
@@ -72,7 +88,7 @@ class Calls:
 
     def check_model(self, name: str) -> None:
         """Raise `NotFound` unless the name is empty or the served model's."""
-        served = self.stages.model_name()
+        served = self.fleet.model_name()
         if name not in ("", served):
             raise NotFound(f"no model {name!r}; there is: {served}", field="model")
 
@@ -120,18 +136,22 @@ class Calls:
         own, telling who is done with it. It has all its slots. Raises what `choices` raises."""
         orders = [order]
         del order
+        detours = Detours(self.fleet)
         with self._place(orders, Urgency.TURN) as place:
             while True:
                 if place.waits:
                     on_wait(place)
-                with current_span.get().child("admission"):
-                    await place.granted()
-                segment = await ask(_with_time(orders[0], place), place.freed)
+                await place.granted()
+                order = _with_time(orders[0], place)
+                asking = ask(order, place.attempt(), detours.avoided)
+                del order
+                segment = await asking
                 try:
                     await segment.wait_opened()
                     break
-                except ResourceExhausted as error:
-                    place.refused(error)
+                except (ResourceExhausted, Unavailable) as error:
+                    if not _goes_on(error, segment, place, detours):
+                        raise
             orders.clear()
             self.admission.opened(place)
             yield segment
@@ -141,37 +161,56 @@ class Calls:
     ) -> list[CallSegment]:
         """The segments that answer orders, which are taken out; `held` keeps what they have."""
         place = held.enter_context(self._place(orders))
+        detours = Detours(self.fleet)
         while True:
             if place.waits:
                 on_wait(place)
-            with current_span.get().child("admission"):
-                await place.granted()
-            async with AsyncExitStack() as sessions:
-                segments = [await self._asked(order, place, sessions) for order in orders]
-                try:
+            await place.granted()
+            segment: CallSegment | None = None
+            try:
+                async with AsyncExitStack() as sessions:
+                    segments = await self._asked(orders, place, sessions, detours.avoided)
                     for segment in segments:
                         await segment.wait_opened()
-                except ResourceExhausted as error:
-                    refusal = error
-                else:
-                    orders.clear()
                     self.admission.opened(place)
+                    for segment in segments:
+                        # Where another replica could take over, until there is something of the
+                        # answer.
+                        if detours.there_are(segment.assignment):
+                            await segment.wait_begun()
+                    orders.clear()
                     await held.enter_async_context(sessions.pop_all())
                     return segments
-            place.refused(refusal)
+            except (ResourceExhausted, Unavailable) as error:
+                if segment is None or not _goes_on(error, segment, place, detours):
+                    raise
 
-    async def _asked(self, order: Order, place: Place, sessions: AsyncExitStack) -> CallSegment:
-        session = await sessions.enter_async_context(
-            self.session(order.outputs, order.model, order.field_names, calling=bool(order.tools))
-        )
-        return await session.ask(_with_time(order, place), last=True, on_freed=place.freed)
+    async def _asked(
+        self,
+        orders: Iterable[Order],
+        place: Place,
+        sessions: AsyncExitStack,
+        avoided: Collection[Replica],
+    ) -> list[CallSegment]:
+        segments, on_freed = [], place.attempt()
+        for order in orders:
+            calling = bool(order.tools)
+            session = await sessions.enter_async_context(
+                self.session(
+                    order.outputs, order.model, order.field_names, calling=calling, avoided=avoided
+                )
+            )
+            asking = session.ask(_with_time(order, place), last=True, on_freed=on_freed)
+            segments.append(await asking)
+        return segments
 
     def _place(
         self, orders: list[Order], urgency: Urgency | None = None
     ) -> AbstractContextManager[Place]:
         """A place for one order, or several that differ in nothing that counts here."""
         order = orders[0]
-        lineup = self._line_up(order.outputs, order.model, order.field_names)
+        with self._naming(order.model, order.field_names):
+            lineup = self.fleet.line_up(order.outputs)
         if urgency is None:
             urgency = Urgency.AUDIO if AUDIO in lineup.outputs else Urgency.TEXT
         wish = Wish(
@@ -182,21 +221,15 @@ class Calls:
             start_within_s=order.start_within_s,
             finish_within_s=min(order.timeout_s, self._config.request_timeout_s),
         )
-        slots = {member.role: member.description.slots for member in lineup.members}
-        return self.admission.place(wish, slots)
+        return self.admission.place(wish, self.fleet.slots)
 
-    def _line_up(
-        self,
-        outputs: frozenset[str],
-        model: str,
-        field_names: Mapping[str, str],
-        *,
-        calling: bool = False,
-    ) -> Lineup:
+    @contextmanager
+    def _naming(self, model: str, field_names: Mapping[str, str]) -> Iterator[None]:
+        """Around a line-up for that model: errors have the client's names of fields."""
         self.check_open()
         self.check_model(model)
         try:
-            return self.stages.line_up(outputs, tool_calls=calling)
+            yield
         except AntiphonError as error:
             name_field(error, field_names)
             raise
@@ -209,22 +242,31 @@ class Calls:
         field_names: Mapping[str, str] = MappingProxyType({}),
         *,
         calling: bool = False,
+        avoided: Collection[Replica] = NONE_AVOIDED,
+        preferred: Assignment | None = None,
     ) -> AsyncIterator[Session]:
         """A session on the stages that make the outputs (all, if empty), open within the context.
-        Functions may be called in one that is `calling`.
+        Functions may be called in one that is `calling`. For `avoided` and `preferred` see
+        `Fleet.assign`.
 
         It has no place yet: see `turn`. Raises `NotFound` for another model, `Unavailable` at
         shutdown and when a stage is down, `NotImplementedYet` for an output that the model does
         not make, by its name among the client's.
         """
-        lineup = self._line_up(outputs, model, field_names, calling=calling)
-        session = Session(lineup, self.stages, self._config, self._delivery, self._fetcher)
-        self._live.add(session)
-        try:
-            async with session:
-                yield session
-        finally:
-            self._live.discard(session)
+        with self._naming(model, field_names):
+            lineup, assignment = self.fleet.assign(
+                outputs, tool_calls=calling, avoided=avoided, preferred=preferred
+            )
+        with assignment:
+            session = Session(
+                lineup, assignment, self.fleet, self._config, self._delivery, self._fetcher
+            )
+            self._live.add(session)
+            try:
+                async with session:
+                    yield session
+            finally:
+                self._live.discard(session)
 
     async def wait_idle(self) -> None:
         """Return when no request is in flight, and none waits to be."""
@@ -251,6 +293,22 @@ class Calls:
             session.end_with(shutting_down())
         await _wait_first((self.admission.idle,), CLOSE_WAIT_S)
         self._fetcher.close()
+
+
+def _goes_on(
+    error: ResourceExhausted | Unavailable, segment: CallSegment, place: Place, detours: Detours
+) -> bool:
+    """Whether a request that a stage has refused is asked again: of other replicas at once, or when
+    it has waited for a slot."""
+    if place.is_open and isinstance(error, ResourceExhausted):
+        return False
+    if detours.may_be_taken(error, segment.assignment):
+        return True
+    if isinstance(error, ResourceExhausted):
+        place.refused(error)
+        detours.forget()
+        return True
+    return False
 
 
 def _with_time(order: Order, place: Place) -> Order:

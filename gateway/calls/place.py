@@ -12,6 +12,7 @@ import logging
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import (
@@ -62,6 +63,8 @@ class Place:
         self._carry_out = carry_out
         self._loop = asyncio.get_running_loop()
         self._asked_at = self._loop.time()
+        self._attempt = 0
+        self._opened = False
         self._freed: Counter[str] = Counter()
         self._decided: asyncio.Future[None] = self._loop.create_future()
 
@@ -74,6 +77,11 @@ class Place:
     def waits(self) -> bool:
         """Whether it may not begin yet."""
         return not self._decided.done()
+
+    @property
+    def is_open(self) -> bool:
+        """Whether its stages have given their slots."""
+        return self._opened
 
     @property
     def left_s(self) -> float:
@@ -95,9 +103,20 @@ class Place:
         """Wait no more; of a request that may begin nothing happens."""
         self.decide(GivenUp("the client did not want it any more"))
 
+    def attempt(self) -> Callable[[str], None]:
+        """It is asked of stages, perhaps once more: whom to tell which stage is done with one of
+        its segments. That counts from when all have given their slots."""
+        self._attempt += 1
+        self._freed.clear()
+        return partial(self._done, self._attempt)
+
     def opened(self) -> None:
         """All its stages have given their slots."""
-        self._carry_out(self._queue.opened(self._number, self._loop.time()))
+        if not self._opened:
+            self._opened = True
+            self._carry_out(self._queue.opened(self._number, self._loop.time()))
+        for role in tuple(self._freed):
+            self._tell_freed(role)
 
     def refused(self, error: ResourceExhausted) -> None:
         """A stage had no slot: back into the queue, for `granted` to be awaited once more.
@@ -107,14 +126,19 @@ class Place:
         """
         error.__cause__ = error.__context__ = None
         self.refusal = error.with_traceback(None)
-        self._freed.clear()
+        self._attempt += 1
+        self._opened = False
         self._decided = self._loop.create_future()
         self._carry_out(self._queue.refused(self._number, error.stage, self._loop.time()))
 
-    def freed(self, role: str) -> None:
+    def _done(self, attempt: int, role: str) -> None:
         """A stage is done with one of its segments."""
-        self._freed[role] += 1
-        if self._freed[role] == self.wish.count:
+        if attempt == self._attempt:
+            self._freed[role] += 1
+            self._tell_freed(role)
+
+    def _tell_freed(self, role: str) -> None:
+        if self._opened and self._freed[role] == self.wish.count:
             self._carry_out(self._queue.freed(self._number, role, self._loop.time()))
 
     def leave(self) -> None:
@@ -188,9 +212,14 @@ class Admission:
             if not self._places:
                 self._idle.set()
 
+    def resize(self, slots: Mapping[str, int]) -> None:
+        """There are other slots than before."""
+        self._carry_out(self._queue.resize(slots, asyncio.get_running_loop().time()))
+
     def opened(self, place: Place) -> None:
         """The place's stages have given their slots."""
-        self._metrics.waited(place.wish.urgency.name.lower(), place.waited_s)
+        if not place.is_open:
+            self._metrics.waited(place.wish.urgency.name.lower(), place.waited_s)
         place.opened()
 
     def close(self) -> None:

@@ -12,12 +12,12 @@ from typing import TYPE_CHECKING, TypeVar
 
 from antiphon.chunk import Tensor
 from antiphon.errors import AntiphonError, DeadlineExceeded
-from antiphon.tracing.span import TraceSpan
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_from_proto
 from antiphon.wire.convert import error_from_proto
 from gateway.calls.events import AudioProduced, Event, SegmentFinished, SegmentStarted
 from gateway.calls.progress import SegmentProgress
+from gateway.fleet.assignment import Assignment
 from gateway.outputs import AUDIO
 
 if TYPE_CHECKING:
@@ -44,9 +44,7 @@ class CallSegment:
         windows: Mapping[str, int],
         *,
         idle_timeout_s: float,
-        span: TraceSpan,
     ) -> None:
-        self.span = span
         self.number = opening.segment
         self.over = False
         self._last = opening.last
@@ -92,10 +90,20 @@ class CallSegment:
 
         Raises `ResourceExhausted` when one had none, once the others have freed theirs.
         """
-        with self.span.child("open"):
-            if not await self._in_time(self._session.wait_answered()):
-                async for _ in self:
-                    pass
+        if not await self._in_time(self._session.wait_answered()):
+            async for _ in self:
+                pass
+
+    async def wait_begun(self) -> None:
+        """Return when its first event is there, which is still to be taken. Raises what taking it
+        raises."""
+        if self._started is not None and self._waiting is None:
+            self._waiting = await self._next_event()
+
+    @property
+    def assignment(self) -> Assignment:
+        """The replicas that it runs on."""
+        return self._session.assignment
 
     def hear(self, samples: Tensor) -> None:
         """Bring more of a live segment's recording: float32 mono at the rate of who reads it.
@@ -161,7 +169,6 @@ class CallSegment:
             if event is not None:
                 return event
         self._session.segment_over(last=self._last)
-        self.span.end(self._refusal)
         if self._refusal is not None:
             self.over = True
             raise self._refusal

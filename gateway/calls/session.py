@@ -27,7 +27,6 @@ from antiphon.errors import (
     Unavailable,
 )
 from antiphon.segment import Delivery
-from antiphon.tracing.span import current_span
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.convert import error_from_proto
 from gateway.calls.events import SegmentStarted
@@ -44,8 +43,9 @@ from gateway.calls.progress import SegmentProgress
 from gateway.calls.reading import read_order, with_instruction
 from gateway.calls.segment import CallSegment, StageMessage
 from gateway.calls.stage_stream import StageStream
+from gateway.fleet.assignment import Assignment
+from gateway.fleet.fleet import Fleet
 from gateway.fleet.lineup import Lineup
-from gateway.fleet.stages import Stages
 from gateway.media.attachments import name_field
 from gateway.media.options_in import OptionsByRole
 from gateway.media.remote import UrlFetcher
@@ -62,6 +62,8 @@ ROOT_CAUSE_WAIT_S = 0.5
 CLOSE_WAIT_S = 1.0
 
 _ECHO_CODES = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.DATA_LOSS, ErrorCode.CANCELLED})
+# Errors that say of a replica that it should not get the next session.
+_FAILURES = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.DATA_LOSS, ErrorCode.INTERNAL})
 
 
 class Session:
@@ -73,18 +75,20 @@ class Session:
     def __init__(
         self,
         lineup: Lineup,
-        stages: Stages,
+        assignment: Assignment,
+        fleet: Fleet,
         config: GatewayConfig,
         deployed_delivery: Mapping[str, Delivery],
         fetcher: UrlFetcher,
     ) -> None:
         self.session_id = str(uuid.uuid4())
         self._lineup = lineup
-        self._stages = stages
+        self.assignment = assignment
+        self._fleet = fleet
         self._config = config
         self._deployed_delivery = deployed_delivery
         self._fetcher = fetcher
-        self._model = stages.model_name()
+        self._model = fleet.model_name()
         self._windows = lineup.windows(config)
         self._mailbox: EventMailbox[StageMessage] = EventMailbox(MAILBOX_MESSAGES)
         self._streams: dict[str, StageStream] = {}
@@ -120,8 +124,6 @@ class Session:
                 await asyncio.wait(self._readers, timeout=CLOSE_WAIT_S)
         finally:
             # A client that leaves meanwhile ends the wait; the stages are let go all the same.
-            if self._segment is not None:
-                self._segment.span.end(error or self._mailbox.failure)
             for stream in self._streams.values():
                 stream.cancel()
             for reader in self._readers:
@@ -150,7 +152,7 @@ class Session:
         reader = self._lineup.input_member.description
         fields = {**order.field_names, **order.attachments.field_by_input()}
         try:
-            order = with_instruction(order, self._stages.accepted())
+            order = with_instruction(order, self._fleet.accepted())
             fields |= order.field_names
             opening = segment_open(
                 order,
@@ -162,7 +164,7 @@ class Session:
                 live=live,
             )
             conversation, options = await read_order(
-                order, reader, self._stages.accepted(), self._config, self._fetcher
+                order, reader, self._fleet.accepted(), self._config, self._fetcher
             )
         except AntiphonError as error:
             name_field(error, fields)
@@ -245,6 +247,8 @@ class Session:
 
     def end_with(self, error: AntiphonError) -> None:
         """End the session now with an error; the first one counts."""
+        if self._mailbox.failure is None and error.code in _FAILURES:
+            self.assignment.failed(error.stage)
         self._mailbox.fail(error)
         self._all_opened.set()
         for stream in self._streams.values():
@@ -275,8 +279,6 @@ class Session:
         heard_s: float,
     ) -> CallSegment:
         """Open a segment, the first with the session itself, on all stages at once."""
-        span = current_span.get().child("segment")
-        opening.traceparent = span.traceparent
         segment = CallSegment(
             self,
             opening,
@@ -290,7 +292,6 @@ class Session:
             SegmentStarted(self.session_id, self._model, self._lineup.sample_rate_hz, heard_s),
             self._windows,
             idle_timeout_s=self._config.idle_timeout_s,
-            span=span,
         )
         self._segment, self._segments, self._done = segment, self._segments + 1, opening.last
         self._unopened = set(self._lineup.roles)
@@ -306,7 +307,7 @@ class Session:
             beginning = session_open(self.session_id, member, self._lineup, self._windows)
             beginning.first_segment.CopyFrom(own)
             beginning.first_input.extend(chunks)
-            stream = StageStream(self._stages[member.role], beginning)
+            stream = StageStream(self.assignment[member.role], beginning)
             self._streams[member.role] = stream
             self._readers.append(asyncio.create_task(self._read(stream)))
         return segment
@@ -347,11 +348,19 @@ class Session:
             case message:
                 if message == "segment_refused":
                     self._slot_refused = True
+                    self._streams[role].give_slot_back()
                     self._answered(role)
-                elif message == "report" and self._on_freed is not None:
-                    self._on_freed(role)
+                elif message == "report":
+                    self._reported(role)
                 await self._all_opened.wait()
                 await self._mailbox.put((role, response))
+
+    def _reported(self, role: str) -> None:
+        """A stage has done its part of the segment."""
+        self._streams[role].give_slot_back()
+        self.assignment.succeeded(role)
+        if self._on_freed is not None:
+            self._on_freed(role)
 
     def _answered(self, role: str) -> None:
         """A stage has opened the segment, or has refused to."""
@@ -370,7 +379,9 @@ class Session:
     def _fail_by_word(self, role: str, error: AntiphonError) -> None:
         """A stage says that its part failed. Only the client can cancel: else it is a loss."""
         name_field(error, self._field_names)
-        may_echo = error.code in _ECHO_CODES
+        # Who has not opened yet refuses to: that is no echo of what happened to another.
+        refuses = role in self._unopened and error.stage in ("", role)
+        may_echo = error.code in _ECHO_CODES and not refuses
         if isinstance(error, Cancelled):
             error = Unavailable(f"the stage {role} gave up: {error.message}", edge=error.edge)
         error.stage = error.stage or role

@@ -10,7 +10,7 @@ import grpc
 from antiphon.errors import AntiphonError, ResourceExhausted, Unavailable
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.status import ERROR_METADATA_KEY, error_from_rpc
-from gateway.fleet.stage import Replica
+from gateway.fleet.replica import Replica
 
 Rpc = grpc.aio.StreamStreamCall[session_pb2.SessionRequest, session_pb2.SessionResponse]
 
@@ -18,7 +18,10 @@ _LOST = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
 
 
 class StageStream:
-    """A session on one stage, open from construction; ends with `half_close` or `cancel`."""
+    """A session on one replica, open from construction; ends with `half_close` or `cancel`.
+
+    It counts as a segment there from when that is opened until it is reported or refused.
+    """
 
     def __init__(self, stage: Replica, opening: session_pb2.SessionOpen) -> None:
         self.role = stage.role
@@ -33,6 +36,8 @@ class StageStream:
         self._changed = asyncio.Event()
         self._changed.set()
         self._stage = stage
+        self._has_slot = False
+        self._take_slot()
         self._loss: Unavailable | None = None
         self._rpc: Rpc = stage.stub.RunSession(self._requests())
         stage.hold(self._stage_lost)
@@ -42,6 +47,7 @@ class StageStream:
     ) -> None:
         """Open another segment, once all stages are done with the one before it."""
         self._credits.clear()
+        self._take_slot()
         self._pending.append(session_pb2.SessionRequest(segment_open=opening))
         self._pending += [session_pb2.SessionRequest(chunk=chunk) for chunk in chunks]
         self._changed.set()
@@ -89,8 +95,20 @@ class StageStream:
     def cancel(self) -> None:
         """End the stream at once; the stage frees everything. May be repeated."""
         self._stage.let_go(self._stage_lost)
+        self.give_slot_back()
         self._rpc.cancel()
         self.half_close()  # an RPC that is over already leaves its request iterator waiting
+
+    def give_slot_back(self) -> None:
+        """The replica has done its part of the segment, or refused it. May be repeated."""
+        if self._has_slot:
+            self._has_slot = False
+            self._stage.segment_ended()
+
+    def _take_slot(self) -> None:
+        if not self._has_slot:
+            self._has_slot = True
+            self._stage.segment_began()
 
     async def responses(self) -> AsyncIterator[session_pb2.SessionResponse]:
         """What the stage sends, until it ends the stream or `cancel` was called.

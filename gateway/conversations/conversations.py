@@ -73,7 +73,7 @@ class Conversations:
         self._listener.close()
 
     def _first_settings(self) -> ConversationSettings:
-        served = served_model(self._calls.stages)
+        served = served_model(self._calls.fleet)
         return ConversationSettings(
             model=served.name,
             voices=served.voices,

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from gateway.calls.calls import Calls
@@ -12,6 +12,9 @@ from gateway.calls.place import Place
 from gateway.calls.segment import CallSegment
 from gateway.calls.session import Session
 from gateway.conversations.live_turn import LiveTurn
+from gateway.fleet.assignment import Assignment
+from gateway.fleet.fleet import NONE_AVOIDED
+from gateway.fleet.replica import Replica
 
 
 class ConversationSession:
@@ -19,10 +22,11 @@ class ConversationSession:
 
     The stages keep the session parked between turns: it takes no slot then. A session that has
     failed, or whose stages are not those of the outputs now wanted, is left for a new one; so is
-    one in which no function can be called, when some may be. A turn may be heard while it is
-    spoken: then its segment is open before it is asked for. Admission knows nothing of the slots
-    that it keeps so, which is why it gives them up when an answer must wait for slots, and when
-    for `listen_idle_s` nothing more has come of it and no answer was asked for.
+    one in which no function can be called, when some may be, and one on a replica that is to get
+    nothing new. The new one takes the same replicas where these have room. A turn may be heard
+    while it is spoken: then its segment is open before it is asked for. Admission knows nothing of
+    the slots that it keeps so, which is why it gives them up when an answer must wait for slots,
+    and when for `listen_idle_s` nothing more has come of it and no answer was asked for.
     """
 
     def __init__(self, calls: Calls, *, listen_idle_s: float) -> None:
@@ -32,6 +36,7 @@ class ConversationSession:
         self._session: Session | None = None
         self._outputs: frozenset[str] = frozenset()
         self._calling = False
+        self._replicas: Assignment | None = None
         self._turn: LiveTurn | None = None
         self._leaving: asyncio.Task[None] | None = None
         self._idle: asyncio.TimerHandle | None = None
@@ -130,7 +135,9 @@ class ConversationSession:
         self._session = None
         await self._left.aclose()
 
-    async def _ask(self, order: Order, on_freed: Callable[[str], None]) -> CallSegment:
+    async def _ask(
+        self, order: Order, on_freed: Callable[[str], None], avoided: Collection[Replica]
+    ) -> CallSegment:
         turn = self._take_turn()
         if self._leaving is not None:
             await asyncio.wait([self._leaving])
@@ -138,24 +145,37 @@ class ConversationSession:
             heard = await turn.answer(order, on_freed)
             if heard is not None and self._session is not None and not self._session.lost:
                 return heard
-        return await self._opened(order, on_freed=on_freed)
+        return await self._opened(order, on_freed=on_freed, avoided=avoided)
 
     async def _open_live(self, order: Order) -> CallSegment:
         return await self._opened(order, live=True)
 
     async def _opened(
-        self, order: Order, *, live: bool = False, on_freed: Callable[[str], None] | None = None
+        self,
+        order: Order,
+        *,
+        live: bool = False,
+        on_freed: Callable[[str], None] | None = None,
+        avoided: Collection[Replica] = NONE_AVOIDED,
     ) -> CallSegment:
         if self._session is not None and not (
             self._session.parked
+            and not self._session.assignment.should_avoid(avoided)
             and self._outputs == order.outputs
             and (self._calling or not order.tools)
         ):
             await self._leave()
         if self._session is None:
             self._session = await self._left.enter_async_context(
-                self._calls.session(order.outputs, order.model, calling=bool(order.tools))
+                self._calls.session(
+                    order.outputs,
+                    order.model,
+                    calling=bool(order.tools),
+                    avoided=avoided,
+                    preferred=self._replicas,
+                )
             )
+            self._replicas = self._session.assignment
             self._outputs, self._calling = order.outputs, bool(order.tools)
         asking = self._session.ask(order, last=False, live=live, on_freed=on_freed)
         del order

@@ -10,7 +10,6 @@ import grpc
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Unauthenticated
-from antiphon.tracing.span import given_traceparent
 from antiphon.v1 import converse_pb2, speech_pb2
 from antiphon.version import VERSION
 from antiphon.wire.convert import error_to_proto
@@ -22,8 +21,8 @@ from gateway.doors.ending import request, tell
 from gateway.doors.grpc_message import read_message
 from gateway.doors.sending import send_in_time
 from gateway.doors.speech_messages import read_generate, write_event
+from gateway.fleet.fleet import Fleet
 from gateway.fleet.served import served_model
-from gateway.fleet.stages import Stages
 from gateway.keys.key_use import KeyUse
 from gateway.keys.keyring import Keyring
 
@@ -88,11 +87,10 @@ class SpeechServicer:
             await self._key_of(context)
         except Unauthenticated as error:
             await abort(context, error)
-        return server_info(self._calls.stages)
+        return server_info(self._calls.fleet)
 
     async def Generate(self, data: bytes, context: Context) -> None:
         """Answer once. Cancelling frees every stage."""
-        _take_traceparent(context)
         refused: AntiphonError | None = None
 
         async def refuse(entry: Entry, error: AntiphonError) -> None:
@@ -114,7 +112,6 @@ class SpeechServicer:
 
     async def Converse(self, request_iterator: object, context: Context) -> None:
         """A conversation. Its messages come as bytes, too; they are read from the context."""
-        _take_traceparent(context)
         try:
             key = await self._key_of(context)
             with key.conversation():
@@ -155,17 +152,11 @@ class SpeechServicer:
             )
 
 
-def _take_traceparent(context: Context) -> None:
-    """The call's task, and those that it makes, answer for the client's trace."""
-    given = dict(context.invocation_metadata() or ()).get("traceparent", "")
-    given_traceparent.set(given if isinstance(given, str) else "")
-
-
-def server_info(stages: Stages) -> speech_pb2.GetServerInfoResponse:
+def server_info(fleet: Fleet) -> speech_pb2.GetServerInfoResponse:
     """What the stages that are up can do together."""
     info = speech_pb2.GetServerInfoResponse(version=VERSION, features=FEATURES)
     try:
-        served = served_model(stages)
+        served = served_model(fleet)
     except AntiphonError:
         return info
     if served.outputs:

@@ -6,15 +6,21 @@ import msgspec
 
 from antiphon.errors import AntiphonError
 from antiphon.pipelines.graph import CLIENT
-from gateway.fleet.stages import Stages
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.replicated_stage import ReplicatedStage
 
 
 class StageHealth(msgspec.Struct, frozen=True):
-    """One stage: where it is, whether it is ready, and why not."""
+    """One stage: where it is, whether it is ready, and why not.
+
+    Of several replicas `address` is that of one, and `replicas` and `serving` count them.
+    """
 
     address: str
     ready: bool
     reason: str
+    replicas: int | msgspec.UnsetType = msgspec.UNSET
+    serving: int | msgspec.UnsetType = msgspec.UNSET
 
 
 class HealthReport(msgspec.Struct, frozen=True):
@@ -30,28 +36,33 @@ class HealthReport(msgspec.Struct, frozen=True):
     stages: dict[str, StageHealth]
 
 
-def health_report(stages: Stages) -> HealthReport:
+def health_report(fleet: Fleet) -> HealthReport:
     """How things stand now."""
-    fault = stages.fault()
+    fault = fleet.fault()
     return HealthReport(
         ready=fault is None,
         reason="" if fault is None else fault.message,
-        outputs=_outputs(stages),
-        stages={s.role: StageHealth(s.address, s.ready, s.reason) for s in stages},
+        outputs=_outputs(fleet),
+        stages={stage.role: _stage_health(stage) for stage in fleet},
     )
 
 
-def _outputs(stages: Stages) -> dict[str, bool]:
+def _stage_health(stage: ReplicatedStage) -> StageHealth:
+    counts = (len(stage), stage.serving) if len(stage) > 1 else ()
+    return StageHealth(stage.address, stage.ready, stage.reason, *counts)
+
+
+def _outputs(fleet: Fleet) -> dict[str, bool]:
     """Whether a request for each output would be served now."""
-    if not stages.descriptions:
+    if not fleet.descriptions:
         return {}
-    names = [edge.name for edge in stages.edges() if edge.consumer == CLIENT]
-    return {name: _served(stages, name) for name in names}
+    names = [edge.name for edge in fleet.edges() if edge.consumer == CLIENT]
+    return {name: _served(fleet, name) for name in names}
 
 
-def _served(stages: Stages, output: str) -> bool:
+def _served(fleet: Fleet, output: str) -> bool:
     try:
-        stages.line_up(frozenset({output}))
+        fleet.line_up(frozenset({output}))
     except AntiphonError:
         return False
     return True

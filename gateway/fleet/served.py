@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from antiphon.errors import AntiphonError
 from antiphon.options import Option
+from gateway.fleet.fleet import Fleet
 from gateway.fleet.lineup import Lineup
-from gateway.fleet.stages import Stages
 from gateway.outputs import OUTPUTS
 
 
@@ -30,14 +30,14 @@ class ServedModel:
     reads_aloud: bool
 
 
-def served_model(stages: Stages) -> ServedModel:
+def served_model(fleet: Fleet) -> ServedModel:
     """The only model. Raises `Unavailable` while no stage has told of it."""
-    name, accepted = stages.model_name(), stages.accepted()
-    lineup = _largest_lineup(stages)
+    name, accepted = fleet.model_name(), fleet.accepted()
+    lineup = _largest_lineup(fleet)
     reader = lineup.input_member.description if lineup else None
     return ServedModel(
         name=name,
-        voices=lineup.voices if lineup else stages.voices(),
+        voices=lineup.voices if lineup else fleet.voices(),
         outputs=tuple(sorted(lineup.outputs, reverse=True)) if lineup else (),
         sample_rate_hz=lineup.sample_rate_hz if lineup else 0,
         input_kinds=tuple(reader.input_kinds) if reader else (),
@@ -48,13 +48,13 @@ def served_model(stages: Stages) -> ServedModel:
     )
 
 
-def _largest_lineup(stages: Stages) -> Lineup | None:
+def _largest_lineup(fleet: Fleet) -> Lineup | None:
     for outputs in (
         frozenset[str](),
         *(frozenset({each}) for each in sorted(OUTPUTS, reverse=True)),
     ):
         try:
-            return stages.line_up(outputs)
+            return fleet.line_up(outputs)
         except AntiphonError:
             continue
     return None

@@ -228,6 +228,9 @@ class FakeStage(stage_pb2_grpc.StageServiceServicer):
     address: str = "127.0.0.1:0"
     # Ends the stream after the script, without waiting for the gateway to half-close.
     ends_itself: bool = False
+    # What it tells of its load; see `tell_load`.
+    load: stage_pb2.StageLoad = field(default_factory=stage_pb2.StageLoad)
+    told_anew: asyncio.Event = field(default_factory=asyncio.Event)
 
     async def start(self) -> None:
         """Serve, at the address of before if there was one."""
@@ -245,6 +248,18 @@ class FakeStage(stage_pb2_grpc.StageServiceServicer):
     async def set_serving(self, serving: bool) -> None:
         response = health_pb2.HealthCheckResponse
         await self.health.set("", response.SERVING if serving else response.NOT_SERVING)
+
+    def tell_load(self, **load: Any) -> None:
+        """Tell whoever watches that this is its load now."""
+        self.load = stage_pb2.StageLoad(**load)
+        self.told_anew.set()
+        self.told_anew = asyncio.Event()
+
+    async def WatchLoad(self, request: object, context: Any) -> None:
+        while True:
+            told_anew = self.told_anew
+            await context.write(self.load)
+            await told_anew.wait()
 
     async def Describe(self, request: object, context: Any) -> stage_pb2.DescribeResponse:
         return self.description
@@ -331,6 +346,7 @@ class FakeStages:
             stage.script = USUAL[role]
             stage.ends_itself = False
             stage.description = describe(role)
+            stage.tell_load()
             stage.sessions.clear()
             stage.begun.clear()
 

@@ -22,7 +22,7 @@ SPOKEN: dict[str, Any] = {
 
 
 def deployment_of(
-    fakes: FakeStages, *, delivery: dict[str, Any] | None = None, **gateway: Any
+    fakes: FakeStages | None = None, *, delivery: dict[str, Any] | None = None, **gateway: Any
 ) -> Deployment:
     """A deployment of the fakes, both doors on free ports."""
     settings: dict[str, Any] = {
@@ -35,7 +35,9 @@ def deployment_of(
         "max_waiting": 0,
     }
     return Deployment(
-        stages={r: StageConfig(addresses=(s.address,)) for r, s in fakes.by_role.items()},
+        stages={r: StageConfig(addresses=(s.address,)) for r, s in fakes.by_role.items()}
+        if fakes
+        else {},
         gateway=GatewayConfig(**(settings | gateway)),
         delivery=delivery or {},
     )

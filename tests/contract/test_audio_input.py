@@ -252,9 +252,9 @@ async def test_what_a_stage_says_of_a_recording_names_its_path(door: Door) -> No
 
 
 async def test_audio_is_not_implemented_when_the_thinker_hears_nothing(door: Door) -> None:
-    door.gateway.stages[THINKER].require().input_sample_rate_hz = 0
+    door.gateway.fleet[THINKER].require().input_sample_rate_hz = 0
     try:
         response = await ask(door, wav(tone(8_000), 8_000))
     finally:
-        door.gateway.stages[THINKER].require().input_sample_rate_hz = INPUT_RATE_HZ
+        door.gateway.fleet[THINKER].require().input_sample_rate_hz = INPUT_RATE_HZ
     assert (response.status_code, response.json()["error"]["code"]) == (400, "not_implemented")

@@ -31,7 +31,7 @@ NAMED = {"type": "json_schema", "json_schema": {"name": "bell", "schema": SCHEMA
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def constraining() -> AsyncIterator[Door]:
     async with open_door() as door:
-        door.gateway.stages[THINKER].require().constrains_text = True
+        door.gateway.fleet[THINKER].require().constrains_text = True
         yield door
 
 
@@ -139,7 +139,7 @@ async def test_template_variables_reach_the_stage_that_has_the_template(door: Do
 
 
 async def test_template_variables_are_refused_where_text_is_read_aloud(door: Door) -> None:
-    told = door.gateway.stages[THINKER].require()
+    told = door.gateway.fleet[THINKER].require()
     told.reads_aloud = True
     try:
         response = await door.chat(chat_template_kwargs={"tone": "low"})

@@ -309,7 +309,7 @@ async def test_stream_is_refused_before_it_starts(door: Door) -> None:
 async def test_text_that_cannot_fit_into_the_context_is_refused_before_any_stage_is_asked(
     door: Door,
 ) -> None:
-    told = door.gateway.stages[THINKER].require()
+    told = door.gateway.fleet[THINKER].require()
     before = told.max_input_text_bytes
     sessions = len(door.fakes[THINKER].sessions)
     told.max_input_text_bytes = 20

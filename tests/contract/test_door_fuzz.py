@@ -80,7 +80,7 @@ async def test_door_stands_whatever_comes_through_it(
         _let_it_take_all(door)
         # A model that reads aloud takes a chat's one user message too.
         reads_aloud = "speech" in (seed if "/" in seed else batch)
-        door.gateway.stages[THINKER].require().reads_aloud = reads_aloud
+        door.gateway.fleet[THINKER].require().reads_aloud = reads_aloud
         if "/" in seed:
             await _run((seed,), door)
             return
@@ -109,7 +109,8 @@ async def check_left(door: Door, before: tuple[Counter[str], int], where: str) -
     tasks, descriptors = before
     _, descriptors_now = await left(door)
     assert not door.gateway.calls._live, where
-    assert not [each.role for each in door.gateway.stages if each._holders], where
+    replicas = (replica for stage in door.gateway.fleet for replica in stage)
+    assert not [each.role for each in replicas if each._holders], where
     while more := _tasks() - tasks:
         # The gateway's own go on as before; what asks a stage just now will be done.
         added = [each for each in asyncio.all_tasks() if _work_of(each) in more]
@@ -128,7 +129,7 @@ def _kept_bytes() -> int:
 
 def _let_it_take_all(door: Door) -> None:
     """Images, videos, and options of each kind."""
-    told = door.gateway.stages[THINKER].require()
+    told = door.gateway.fleet[THINKER].require()
     told.input_kinds.extend(("image", "video"))
     told.max_input_images = told.max_input_videos = 4
     told.options.extend(map(option_to_proto, OPTIONS))

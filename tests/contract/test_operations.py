@@ -71,7 +71,7 @@ async def test_health_tells_each_stage(door: Door) -> None:
 
 async def test_health_is_a_503_with_the_reason_when_a_stage_is_down() -> None:
     async with open_door() as door:
-        ready = door.gateway.stages.readiness()
+        ready = door.gateway.fleet.readiness()
         assert await anext(ready)
         await door.fakes[TALKER].die()
         assert not await anext(ready)
@@ -92,7 +92,7 @@ async def test_health_is_a_503_with_the_reason_when_a_stage_is_down() -> None:
 
 async def test_health_tells_no_output_when_what_all_need_is_down() -> None:
     async with open_door() as door:
-        ready = door.gateway.stages.readiness()
+        ready = door.gateway.fleet.readiness()
         assert await anext(ready)
         await door.fakes[THINKER].die()
         assert not await anext(ready)
@@ -105,9 +105,9 @@ async def test_health_tells_when_another_role_answers() -> None:
     async with FakeStages() as fakes:
         fakes[TALKER].description.role = "drummer"
         async with Gateway(deployment_of(fakes)) as gateway:
-            ready = gateway.stages.readiness()
-            while "drummer" not in gateway.stages[TALKER].reason:
-                await gateway.stages.wait_changed()
+            ready = gateway.fleet.readiness()
+            while "drummer" not in gateway.fleet[TALKER].reason:
+                await gateway.fleet.wait_changed()
             assert not await anext(ready)
             await ready.aclose()
 
@@ -297,6 +297,6 @@ async def test_metrics_tell_of_the_links_at_this_moment() -> None:
             link.counts["bytes.shared_memory"] = count
             assert await door.metric(sample) == count
         await door.fakes[THINKER].set_serving(False)
-        while door.gateway.stages[THINKER].ready:
-            await door.gateway.stages.wait_changed()
+        while door.gateway.fleet[THINKER].ready:
+            await door.gateway.fleet.wait_changed()
         assert await door.metric(sample) == 0

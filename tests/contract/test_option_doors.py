@@ -28,7 +28,7 @@ SAMPLE = Option("sample", OptionKind.AUDIO, sample_rate_hz=8_000, max_s=1.0)
 async def own_door() -> AsyncIterator[Door]:
     """A door to stages of which the last has options."""
     async with open_door(max_recordings=2) as door:
-        told = door.gateway.stages[CODE2WAV].require()
+        told = door.gateway.fleet[CODE2WAV].require()
         told.options.extend(map(option_to_proto, (ROOM, SAMPLE)))
         yield door
 
@@ -46,7 +46,7 @@ async def test_an_option_of_a_stage_that_takes_no_part_is_checked_and_not_sent(
 
 
 async def test_an_option_is_known_while_its_stage_is_down(own_door: Door) -> None:
-    stages = own_door.gateway.stages
+    stages = own_door.gateway.fleet
     await own_door.fakes[CODE2WAV].set_serving(False)
     while stages[CODE2WAV].ready:
         await stages.wait_changed()
@@ -59,8 +59,8 @@ async def test_an_option_may_be_that_of_a_stage_that_was_never_reached() -> None
     async with FakeStages() as fakes:
         await fakes[CODE2WAV].die()
         async with Gateway(deployment_of(fakes)) as gateway:
-            while not all(stage.ready for stage in gateway.stages if stage.role != CODE2WAV):
-                await gateway.stages.wait_changed()
+            while not all(stage.ready for stage in gateway.fleet if stage.role != CODE2WAV):
+                await gateway.fleet.wait_changed()
             door = Door(fakes, gateway)
             try:
                 assert (await door.chat()).status_code == 200
@@ -107,8 +107,8 @@ async def test_stages_do_not_fit_together_when_an_option_has_two_kinds() -> None
             fakes[role].description = describe(role)
             fakes[role].description.options.append(option_to_proto(Option("room", kind)))
         async with Gateway(deployment_of(fakes)) as gateway:
-            while not all(stage.ready for stage in gateway.stages):
-                await gateway.stages.wait_changed()
-            fault = gateway.stages.fault()
+            while not all(stage.ready for stage in gateway.fleet):
+                await gateway.fleet.wait_changed()
+            fault = gateway.fleet.fault()
     assert isinstance(fault, FailedPrecondition)
     assert "room is of another kind" in fault.message

@@ -140,7 +140,7 @@ async def test_speech_options_reach_their_stages_and_instructions_are_one(reader
     error = response.json()["error"]
     assert (response.status_code, error["param"]) == (400, "instructions")
     assert error["message"].startswith("instructions: this model takes no words")
-    told = gateway.stages[SPEAKER].require()
+    told = gateway.fleet[SPEAKER].require()
     told.options.add(name="pitch", kind=stage_pb2.OPTION_KIND_NUMBER, most=3)
     text = stage_pb2.OPTION_KIND_TEXT
     told.options.add(name="instruction", kind=text, max_bytes=99)
@@ -164,7 +164,7 @@ async def test_speech_options_reach_their_stages_and_instructions_are_one(reader
 
 async def test_speech_takes_sampling_of_a_further_stage_that_samples(reader: Reader) -> None:
     fakes, gateway = reader
-    told = gateway.stages[VOCODER].require()
+    told = gateway.fleet[VOCODER].require()
     told.samples = True
     try:
         given = await post(reader, input="Read.", top_k=5, vocoder={"top_k": 3})
@@ -183,7 +183,7 @@ async def test_speech_is_refused_by_a_model_that_answers() -> None:
         Gateway(deployment_of(fakes)) as gateway,
     ):
         await gateway.wait_ready()
-        response = await post((fakes, gateway), model=gateway.stages.model_name(), input="Hi")
+        response = await post((fakes, gateway), model=gateway.fleet.model_name(), input="Hi")
         assert response.status_code == 400
         assert response.json()["error"]["param"] == "model"
         assert "/v1/chat/completions" in response.json()["error"]["message"]

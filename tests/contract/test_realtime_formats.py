@@ -96,7 +96,7 @@ async def test_what_is_said_to_a_telephone_joins_without_a_seam(
 
 @pytest.fixture
 def slower(door: Door) -> Iterator[int]:
-    told = door.gateway.stages[CODE2WAV].require()
+    told = door.gateway.fleet[CODE2WAV].require()
     told.sample_rate_hz = 16_000
     yield told.sample_rate_hz
     told.sample_rate_hz = SAMPLE_RATE_HZ

@@ -174,7 +174,7 @@ async def test_transcripts_are_made_while_they_are_wished_and_heard(door: Door) 
         await client.send("response.create")
         await client.until("response.done")
         assert not any(map(asks_for_transcript, door.fakes[THINKER].sessions))
-    told = door.gateway.stages[THINKER].require()
+    told = door.gateway.fleet[THINKER].require()
     told.input_kinds.remove("audio")
     try:
         async with realtime(door) as client:

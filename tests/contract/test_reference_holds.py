@@ -30,7 +30,7 @@ async def test_requests_that_the_document_allows_or_not_are_answered_as_it_says(
     reads_aloud: bool,
 ) -> None:
     async with open_door(probe_timeout_s=60.0) as door:
-        door.gateway.stages[THINKER].require().reads_aloud = reads_aloud
+        door.gateway.fleet[THINKER].require().reads_aloud = reads_aloud
         before = await left(door)
         answered = await asyncio.to_thread(ask_everything, door, reads_aloud)
         door.fakes.reset()

@@ -141,7 +141,7 @@ async def test_url_is_fetched_when_it_may_be(fetching: tuple[Door, Site], path: 
 
 async def test_url_of_an_image_is_fetched_too(fetching: tuple[Door, Site]) -> None:
     door, site = fetching
-    told = door.gateway.stages[THINKER].require()
+    told = door.gateway.fleet[THINKER].require()
     told.input_kinds.append("image")
     told.max_input_images = 1
     response = await ask(door, site.url("/file.png"), kind="image_url")
@@ -201,7 +201,7 @@ async def test_urls_that_the_model_would_not_take_are_not_asked(
     assert (many.status_code, many.json()["error"]["param"]) == (
         400, FIELD.replace("content[0]", "content[64]"),
     )  # fmt: skip
-    told = door.gateway.stages[THINKER].require()
+    told = door.gateway.fleet[THINKER].require()
     told.input_sample_rate_hz = 0
     try:
         deaf = await ask(door, site.url("/file.wav"))

@@ -105,7 +105,7 @@ def speaking(samples: Samples, rate_hz: int = RATE_HZ, go_on: asyncio.Event | No
 async def speaker() -> AsyncIterator[tuple[Reader, openai.AsyncOpenAI]]:
     """A model that reads aloud at 24 kHz."""
     async with open_reader(encoder_threads=1) as reader:
-        reader[1].stages[VOCODER].require().sample_rate_hz = RATE_HZ
+        reader[1].fleet[VOCODER].require().sample_rate_hz = RATE_HZ
         url = f"http://{reader[1].http_address}/v1"
         async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as api:
             yield reader, api
@@ -200,7 +200,7 @@ async def test_speech_has_a_rate_that_its_format_has(
     speaker: Speaker, name: str, rate_hz: int, comes_at_hz: int
 ) -> None:
     reader, _ = speaker
-    told = reader[1].stages[VOCODER].require()
+    told = reader[1].fleet[VOCODER].require()
     told.sample_rate_hz = rate_hz
     seconds = SECONDS * RATE_HZ / rate_hz if name == "flac" else 1.0
     reader[0][VOCODER].script = speaking(chirp(seconds, rate_hz), rate_hz)

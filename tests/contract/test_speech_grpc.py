@@ -290,7 +290,7 @@ async def test_generate_carries_a_request_id(channel: grpc.aio.Channel) -> None:
 
 async def test_generate_is_unavailable_when_a_stage_is_down() -> None:
     async with open_door() as door:
-        ready = door.gateway.stages.readiness()
+        ready = door.gateway.fleet.readiness()
         assert await anext(ready)
         await door.fakes[TALKER].die()
         assert not await anext(ready)

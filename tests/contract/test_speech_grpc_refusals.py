@@ -184,7 +184,7 @@ async def test_what_a_stage_says_of_a_recording_names_its_path_here_too(
         await session.opened()
         await session.error(InvalidArgument("image.0: is no picture", field="image.0"))
 
-    told = door.gateway.stages[THINKER].require()
+    told = door.gateway.fleet[THINKER].require()
     told.input_kinds.append("image")
     told.max_input_images = 1
     door.fakes[THINKER].script = refuse

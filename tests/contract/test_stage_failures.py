@@ -184,7 +184,7 @@ async def test_an_echo_is_told_when_no_cause_follows(door: Door) -> None:
 
 async def test_chat_is_refused_at_once_when_a_stage_is_down_and_served_when_it_is_back() -> None:
     async with open_door() as door:
-        ready = door.gateway.stages.readiness()
+        ready = door.gateway.fleet.readiness()
         assert await anext(ready)
         await door.fakes[TALKER].die()
         assert not await anext(ready)
@@ -203,7 +203,7 @@ async def test_chat_is_refused_at_once_when_a_stage_is_down_and_served_when_it_i
 
 
 async def test_chat_is_refused_while_a_stage_is_not_serving(door: Door) -> None:
-    ready = door.gateway.stages.readiness()
+    ready = door.gateway.fleet.readiness()
     assert await anext(ready)
     await door.fakes[THINKER].set_serving(False)
     assert not await anext(ready)
@@ -217,7 +217,7 @@ async def test_chat_is_refused_while_a_stage_is_not_serving(door: Door) -> None:
 
 @pytest.mark.parametrize("name", ["checkpoint_fingerprint", "pipeline"])
 async def test_chat_is_refused_when_stages_do_not_fit_together(door: Door, name: str) -> None:
-    description = door.gateway.stages[TALKER].require()
+    description = door.gateway.fleet[TALKER].require()
     before = getattr(description, name)
     setattr(description, name, "other")
     try:
@@ -367,4 +367,5 @@ async def test_a_client_that_leaves_while_a_stage_still_ends_its_stream_frees_it
         (session,) = door.fakes[THINKER].sessions
         await session.cancelled.wait()
         await door.gateway.calls.wait_idle()
-        assert not door.gateway.stages[THINKER]._holders
+        (replica,) = door.gateway.fleet[THINKER]
+        assert not replica._holders

@@ -18,7 +18,7 @@ UNKNOWN_STATUS = 99
 
 async def test_a_stage_in_an_unknown_state_is_down_and_watched_further() -> None:
     async with asyncio.timeout(GENEROUS_S), open_door() as door:
-        ready = door.gateway.stages.readiness()
+        ready = door.gateway.fleet.readiness()
         assert await anext(ready)
         await door.fakes[TALKER].health.set("", UNKNOWN_STATUS)
         assert not await anext(ready)
@@ -42,7 +42,7 @@ async def test_a_running_call_goes_on_when_its_stage_says_that_it_serves_no_more
     async with asyncio.timeout(GENEROUS_S), open_door() as door:
         usual = door.fakes[THINKER].script
         door.fakes[THINKER].script = speak
-        ready = door.gateway.stages.readiness()
+        ready = door.gateway.fleet.readiness()
         assert await anext(ready)
         asking = asyncio.create_task(door.chat())
         await speaking.wait()
@@ -59,7 +59,7 @@ async def test_a_stage_that_stops_answering_is_down_and_its_calls_end_until_it_a
     async with asyncio.timeout(GENEROUS_S), open_door() as door:
         for role in (THINKER, TALKER, CODE2WAV):
             door.fakes[role].script = stall
-        ready = door.gateway.stages.readiness()
+        ready = door.gateway.fleet.readiness()
         assert await anext(ready)
         asking = asyncio.create_task(door.chat(**SPOKEN))
         door.fakes[CODE2WAV].health.answering.clear()
@@ -92,7 +92,7 @@ async def test_a_call_goes_on_when_its_stage_misses_a_probe_now_and_then() -> No
     async with asyncio.timeout(GENEROUS_S), open_door(probe_timeout_s=2.5) as door:
         usual = door.fakes[THINKER].script
         door.fakes[THINKER].script = speak
-        ready = door.gateway.stages.readiness()
+        ready = door.gateway.fleet.readiness()
         assert await anext(ready)
         asking = asyncio.create_task(door.chat())
         await speaking.wait()
@@ -114,8 +114,8 @@ async def test_a_stage_whose_health_stream_has_ended_is_probed_no_more() -> None
         return sum(each.cr_frame.f_locals["self"] is stage for each in probing)
 
     async with asyncio.timeout(GENEROUS_S), open_door(probe_timeout_s=GENEROUS_S) as door:
-        stage = door.gateway.stages[CODE2WAV]
-        ready = door.gateway.stages.readiness()
+        (stage,) = door.gateway.fleet[CODE2WAV]
+        ready = door.gateway.fleet.readiness()
         assert await anext(ready)
         assert probes() == 1
         await door.fakes[CODE2WAV].die()

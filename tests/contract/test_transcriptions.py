@@ -201,7 +201,7 @@ async def test_transcription_is_refused_by_a_model_that_does_not_know_it(
             await api.audio.transcriptions.create(model="reader", file=file())
     assert refused.value.param == "model"
     assert "makes no text" in refused.value.message
-    told: stage_pb2.DescribeResponse = door.gateway.stages[THINKER].require()
+    told: stage_pb2.DescribeResponse = door.gateway.fleet[THINKER].require()
     told.reads_aloud = True
     try:
         aloud = await post(door)

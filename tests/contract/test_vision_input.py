@@ -42,7 +42,7 @@ VIDEO_FIELD = "messages[0].content[0].video_url.url"
 @pytest.fixture
 def seeing(door: Door) -> Iterator[Door]:
     """The door of a gateway whose thinker takes images and videos."""
-    told = door.gateway.stages[THINKER].require()
+    told = door.gateway.fleet[THINKER].require()
     before = stage_pb2.DescribeResponse()
     before.CopyFrom(told)
     told.input_kinds.extend(("image", "video"))

@@ -29,7 +29,7 @@ from gateway.conversations.items import SpokenContent
 from gateway.conversations.live_turn import LiveTurn
 from gateway.conversations.responses import LogEntry, RefuseResponse
 from gateway.conversations.settings import ConversationSettings
-from gateway.fleet.stages import Stages
+from gateway.fleet.fleet import Fleet
 from gateway.metrics import Metrics
 from tools.launcher.launcher import Running
 
@@ -105,7 +105,7 @@ async def conversations(running: Running) -> AsyncIterator[Conversations]:
     }
     # However slow the machine, what was heard is not given up before an answer is asked for.
     config = GatewayConfig(listen_idle_s=600.0)
-    async with Stages(Deployment(model=str(running.model), stages=stages)) as fleet:
+    async with Fleet(Deployment(model=str(running.model), stages=stages)) as fleet:
         await fleet.wait_ready()
         made = Conversations(Calls(fleet, config, {}, Metrics(in_flight=lambda: 0.0)), config)
         yield made

@@ -26,7 +26,7 @@ from gateway.calls.calls import Calls
 from gateway.calls.events import AudioProduced, SegmentFinished, TextProduced
 from gateway.calls.order import Order
 from gateway.calls.segment import CallSegment
-from gateway.fleet.stages import Stages
+from gateway.fleet.fleet import Fleet
 from gateway.media.attachments import Attachments
 from gateway.media.audio_in import Recording
 from gateway.media.audio_out import wav_file
@@ -53,7 +53,7 @@ async def calls(running: Running) -> AsyncIterator[Calls]:
         for role in (THINKER, TALKER, CODE2WAV)
     }
     deployment = Deployment(model=str(running.model), stages=stages)
-    async with Stages(deployment) as fleet:
+    async with Fleet(deployment) as fleet:
         await fleet.wait_ready()
         yield Calls(fleet, GatewayConfig(), {}, Metrics(in_flight=lambda: 0.0))
 

@@ -26,7 +26,7 @@ SCHEMA = CHART / "values.schema.json"
 HEAD = "# Made from antiphon/pipelines by `make chart`: each pipeline's stages, and fixed dtypes.\n"
 # What the chart decides itself: where a process listens and is found, and where files lie.
 DECIDED_BY_CHART = {
-    *("addresses", "listen", "advertise", "metrics_listen", "health_listen"),
+    *("addresses", "replicas", "listen", "advertise", "metrics_listen", "health_listen"),
     *("http_listen", "grpc_listen"),
     "tls",
     "discovery",

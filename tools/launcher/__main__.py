@@ -15,7 +15,7 @@ from antiphon.deployment.schema import Deployment, GatewayConfig, load_deploymen
 from antiphon.errors import AntiphonError
 from tools.launcher.console import Console
 from tools.launcher.launcher import Launcher
-from tools.launcher.plan import with_gateway, with_overrides
+from tools.launcher.plan import with_gateway, with_overrides, with_replicas
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # What `up` runs when no file is named: clients find both doors where the documents say.
@@ -115,6 +115,14 @@ def command_line() -> argparse.ArgumentParser:
         metavar="ROLE.KEY=VALUE",
         help="a stage's setting in place of the deployment file's: --stage ROLE.device=cuda:1",
     )
+    up.add_argument(
+        "--replicas",
+        action="extend",
+        nargs="+",
+        default=[],
+        metavar="ROLE=NUMBER",
+        help="processes of a stage, between which the gateway chooses: --replicas ROLE=2 (1)",
+    )
     return parser
 
 
@@ -124,6 +132,7 @@ def deployment_of_options(options: argparse.Namespace) -> Deployment:
     if options.model:
         deployment = msgspec.structs.replace(deployment, model=str(options.model))
     deployment = with_overrides(deployment, options.stage)
+    deployment = with_replicas(deployment, options.replicas)
     doors = {
         "http_listen": _listen(deployment.gateway.http_listen, options.host, options.port),
         "grpc_listen": _listen(deployment.gateway.grpc_listen, options.host, options.grpc_port),

@@ -24,7 +24,9 @@ from tools.launcher.plan import (
     GATEWAY,
     application_root,
     listen_addresses,
+    replica_names,
     resolve,
+    role_of,
     with_addresses,
     with_priorities,
 )
@@ -41,8 +43,9 @@ METRICS_LISTEN = "127.0.0.1:0"
 class Running:
     """A deployment that is ready.
 
-    `processes` are by role, and "gateway"; one that was started again takes its
-    predecessor's place. `ended` is set when the end of one has ended the deployment.
+    `processes` are by role, and "gateway"; of a stage's replicas the second is "ROLE#2".
+    One that was started again takes its predecessor's place. `ended` is set when the end of one has
+    ended the deployment.
     """
 
     model: Path
@@ -158,7 +161,7 @@ class Launcher:
             return self._stop_timeout_s
         gateway = self._deployment.gateway
         drains = [
-            gateway.drain_s if name == GATEWAY else self._deployment.stage(name).drain_s
+            gateway.drain_s if name == GATEWAY else self._deployment.stage(role_of(name)).drain_s
             for name in names
         ]
         return max(drains) + STOP_TIMEOUT_S
@@ -193,15 +196,19 @@ class Launcher:
         started_at = asyncio.get_running_loop().time()
         directory = Path(self._files.enter_context(tempfile.TemporaryDirectory(prefix="antiphon-")))
         config = _write(directory / "stages.yaml", self._deployment)
-        stages = {}
+        stages: dict[str, list[ServiceProcess]] = {}
         for role in self._pipeline.roles:
             stage = self._deployment.stage(role)
             if not stage.addresses:
                 argv = ["services", role, "--config", config, "--listen", stage.listen]
                 if self._metrics and not stage.metrics_listen:
                     argv += ["--metrics-listen", METRICS_LISTEN]
-                stages[role] = await self._spawn(role, *argv)
-        addresses = {role: (await stage.listening).address for role, stage in stages.items()}
+                names = replica_names(role, stage.replicas)
+                stages[role] = [await self._spawn(name, *argv) for name in names]
+        addresses = {
+            role: tuple([(await each.listening).address for each in replicas])
+            for role, replicas in stages.items()
+        }
         config = _write(directory / "deployment.yaml", with_addresses(self._deployment, addresses))
         gateway = await self._spawn(GATEWAY, GATEWAY, "--config", config)
         doors = await gateway.listening
@@ -256,14 +263,14 @@ class Launcher:
         process = next(each for each in self._processes.values() if each.exited.done())
         return Unavailable(
             f"{process.name} {why_it_ended(process, ' before everything was ready')}",
-            stage=process.name,
+            stage=role_of(process.name),
         )
 
     def _too_slow(self) -> DeadlineExceeded:
         waiting = [name for name, each in self._processes.items() if not each.ready.done()]
         return DeadlineExceeded(
             f"not ready after {self._startup_timeout_s:g} s: {', '.join(waiting)}",
-            stage=waiting[0] if waiting else "",
+            stage=role_of(waiting[0]) if waiting else "",
         )
 
 

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from antiphon.deployment.address import host_and_port
 from antiphon.deployment.schema import Deployment, check_roles, deployment_of
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.graph import Pipeline
@@ -16,6 +17,8 @@ GATEWAY = "gateway"
 EMBEDDED_MODEL = "models/antiphon-demo"
 """The small checkpoint that comes with the repository, from its root."""
 NICE_PER_STEP = 3
+REPLICA_MARK = "#"
+"""Between a stage's name and a replica's number in the name of its process."""
 
 CHECKOUT = Path(__file__).parents[2]
 """The one that this file lies in."""
@@ -36,6 +39,30 @@ def with_overrides(deployment: Deployment, overrides: Iterable[str]) -> Deployme
     return deployment_of(content, strict=False)
 
 
+def with_replicas(deployment: Deployment, counts: Iterable[str]) -> Deployment:
+    """The deployment with so many replicas of stages, each count as `role=number`.
+
+    Raises `InvalidArgument` for another form or a count that cannot be.
+    """
+    overrides = []
+    for count in counts:
+        role, equals, number = count.partition("=")
+        if not (role and equals and number.isdigit()):
+            raise InvalidArgument(f"--replicas {count}: must look like ROLE=NUMBER")
+        overrides.append(f"{role}.replicas={number}")
+    return with_overrides(deployment, overrides)
+
+
+def replica_names(role: str, count: int) -> tuple[str, ...]:
+    """Of the processes of a stage: the first has the stage's own name."""
+    return (role, *(f"{role}{REPLICA_MARK}{number}" for number in range(2, count + 1)))
+
+
+def role_of(name: str) -> str:
+    """The stage that a process runs, or `GATEWAY`."""
+    return name.partition(REPLICA_MARK)[0]
+
+
 def with_gateway(deployment: Deployment, changes: Mapping[str, str]) -> Deployment:
     """The deployment with these settings of the gateway."""
     content = msgspec.to_builtins(deployment)
@@ -44,7 +71,10 @@ def with_gateway(deployment: Deployment, changes: Mapping[str, str]) -> Deployme
 
 
 def listen_addresses(deployment: Deployment, pipeline: Pipeline) -> dict[str, str]:
-    """Where the processes that are started here are to listen, by the setting that says so."""
+    """Where the processes that are started here are to listen, by the setting that says so.
+
+    Raises `InvalidArgument` where several replicas would listen on one port.
+    """
     gateway = deployment.gateway
     wanted = {
         "gateway.http_listen": gateway.http_listen,
@@ -53,17 +83,30 @@ def listen_addresses(deployment: Deployment, pipeline: Pipeline) -> dict[str, st
     for role in pipeline.roles:
         stage = deployment.stage(role)
         if not stage.addresses:
-            wanted[f"stages.{role}.listen"] = stage.listen
-            wanted[f"stages.{role}.metrics_listen"] = stage.metrics_listen
-            wanted[f"stages.{role}.health_listen"] = stage.health_listen
+            own = {
+                f"stages.{role}.listen": stage.listen,
+                f"stages.{role}.metrics_listen": stage.metrics_listen,
+                f"stages.{role}.health_listen": stage.health_listen,
+            }
+            for field, address in own.items():
+                _check_shared(field, address, stage.replicas)
+            wanted |= own
     return {field: address for field, address in wanted.items() if address}
 
 
-def with_addresses(deployment: Deployment, addresses: Mapping[str, str]) -> Deployment:
-    """The deployment with the address of each of these stages filled in."""
+def _check_shared(field: str, address: str, replicas: int) -> None:
+    if address and replicas > 1 and host_and_port(address, field=field)[1]:
+        raise InvalidArgument(
+            f"{field}: {replicas} replicas cannot listen on one port; give port 0, or 1 replica",
+            field=field,
+        )
+
+
+def with_addresses(deployment: Deployment, addresses: Mapping[str, tuple[str, ...]]) -> Deployment:
+    """The deployment with the addresses of each of these stages' replicas filled in."""
     stages = dict(deployment.stages)
-    for role, address in addresses.items():
-        stages[role] = msgspec.structs.replace(deployment.stage(role), addresses=(address,))
+    for role, found in addresses.items():
+        stages[role] = msgspec.structs.replace(deployment.stage(role), addresses=found)
     return msgspec.structs.replace(deployment, stages=stages)
 
 

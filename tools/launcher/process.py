@@ -28,6 +28,7 @@ import msgspec
 
 from tools.launcher.events import Exited, Listening, Loaded, Output, ProcessStarted, Report
 from tools.launcher.lines import LineBuffer
+from tools.launcher.plan import role_of
 
 TAIL_LINES = 40
 DRAIN_S = 1.0
@@ -161,7 +162,7 @@ class ServiceProcess(asyncio.SubprocessProtocol):
     @property
     def reason(self) -> str:
         """The sentence with which it refused to start or went down; "" if it printed none."""
-        start = f"{self.name}: "
+        start = f"{role_of(self.name)}: "
         said = (line for line in reversed(self.tail) if line.startswith(start))
         return next(said, "").removeprefix(start)
 

@@ -20,7 +20,6 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, NotFound
-from antiphon.tracing.span import given_traceparent
 from antiphon.version import VERSION
 from gateway.calls.calls import Calls
 from gateway.conversations.conversations import Conversations
@@ -60,9 +59,6 @@ class EveryRequest:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one request on."""
-        if scope["type"] in ("http", "websocket"):
-            given = dict(scope["headers"]).get(b"traceparent", b"")
-            given_traceparent.set(given.decode("latin-1"))
         if scope["type"] != "http" or scope["path"] in QUIET_PATHS:
             await self._app(scope, receive, send)
             return
@@ -99,26 +95,26 @@ def http_app(
 ) -> ASGIApp:
     """The whole application; `endpoints` are the doors, by path, `messages` what they read and
     write."""
-    stages = calls.stages
+    fleet = calls.fleet
 
     created = int(time.time())
 
     async def models(_: Request) -> Response:
-        return _json(ModelList(data=(model_card(stages, created),)))
+        return _json(ModelList(data=(model_card(fleet, created),)))
 
     async def model(asked: Request) -> Response:
         calls.check_model(asked.path_params["name"])
-        return _json(model_card(stages, created))
+        return _json(model_card(fleet, created))
 
     async def voices(asked: Request) -> Response:
         calls.check_model(asked.query_params.get("model", ""))
-        return _json(voice_list(stages))
+        return _json(voice_list(fleet))
 
     open_api = OpenApi(messages)
 
     def document() -> bytes:
-        told = [stage for stage in stages if stage.told is not None]
-        return open_api.document(stages.accepted().sampling_fields if told else ())
+        told = [stage for stage in fleet if stage.told is not None]
+        return open_api.document(fleet.accepted().sampling_fields if told else ())
 
     async def openapi(_: Request) -> Response:
         return Response(document(), media_type="application/json")
@@ -130,7 +126,7 @@ def http_app(
         return _json(VersionCard(VERSION))
 
     async def health(asked: Request) -> Response:
-        report = health_report(stages)
+        report = health_report(fleet)
         if calls.closing:
             nothing = dict.fromkeys(report.outputs, False)
             reason = "the gateway is shutting down"
@@ -141,9 +137,9 @@ def http_app(
         return _json(report, 200 if ready else 503)
 
     async def show_metrics(_: Request) -> Response:
-        for stage in stages:
+        for stage in fleet:
             metrics.stage_ready.labels(stage.role).set(stage.ready)
-        links = expose_links(await stages.describe_now())
+        links = expose_links(await fleet.describe_now())
         return Response(metrics.expose() + links, headers={"content-type": CONTENT_TYPE})
 
     realtime = RealtimeDoor(

@@ -99,12 +99,12 @@ class HttpEndpoint:
             await while_connected(receive, send, work)
 
     def _visit(self, entry: Entry) -> Visit:
-        stages = self._calls.stages
-        fields = stages.accepted().sampling_fields
+        fleet = self._calls.fleet
+        fields = fleet.accepted().sampling_fields
         return Visit(
             answer_id=entry.answer_id,
             sampling_stages=fields,
-            voices=stages.voices(),
+            voices=fleet.voices(),
             spoken=self._shared.spoken,
             max_choices=self._config.max_choices,
             transcribe_instruction=self._config.transcribe_instruction,

@@ -6,8 +6,8 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from antiphon.options import Option, OptionKind
+from gateway.fleet.fleet import Fleet
 from gateway.fleet.served import served_model
-from gateway.fleet.stages import Stages
 from gateway.media.encoding import available_formats
 
 
@@ -75,9 +75,9 @@ class VersionCard(msgspec.Struct, frozen=True):
     version: str
 
 
-def model_card(stages: Stages, created: int) -> ModelCard:
+def model_card(fleet: Fleet, created: int) -> ModelCard:
     """The model as it is served now. Raises `Unavailable` while no stage has told of it."""
-    served = served_model(stages)
+    served = served_model(fleet)
     return ModelCard(
         id=served.name,
         created=created,
@@ -94,9 +94,9 @@ def model_card(stages: Stages, created: int) -> ModelCard:
     )
 
 
-def voice_list(stages: Stages) -> VoiceList:
+def voice_list(fleet: Fleet) -> VoiceList:
     """The voices that requests may name now. Raises `Unavailable` while no stage has told."""
-    return VoiceList(voices=tuple(VoiceCard(each, each) for each in served_model(stages).voices))
+    return VoiceList(voices=tuple(VoiceCard(each, each) for each in served_model(fleet).voices))
 
 
 def _option_card(option: Option) -> OptionCard:

@@ -18,11 +18,14 @@ from tools.launcher.plan import (
     application_root,
     embedded_model,
     listen_addresses,
+    replica_names,
     resolve,
+    role_of,
     with_addresses,
     with_gateway,
     with_overrides,
     with_priorities,
+    with_replicas,
 )
 from tools.launcher.ports import check_free
 
@@ -124,8 +127,38 @@ def test_gateway_settings_replace_only_what_they_name() -> None:
 
 def test_addresses_keep_the_rest_of_a_stage_when_filled_in() -> None:
     before = Deployment(stages={"talker": StageConfig(slots=4)})
-    after = with_addresses(before, {"talker": "h:1"})
-    assert after.stage("talker") == StageConfig(slots=4, addresses=("h:1",))
+    after = with_addresses(before, {"talker": ("h:1", "h:2")})
+    assert after.stage("talker") == StageConfig(slots=4, addresses=("h:1", "h:2"))
+
+
+def test_replicas_are_counted_by_role() -> None:
+    deployment = with_replicas(Deployment(), ["talker=2", "thinker=3"])
+    assert deployment.stage("talker").replicas == 2
+    assert deployment.stage("thinker").replicas == 3
+    assert replica_names("talker", 3) == ("talker", "talker#2", "talker#3")
+    assert [role_of(name) for name in ("talker", "talker#2", "gateway")] == [
+        "talker",
+        "talker",
+        "gateway",
+    ]
+
+
+@pytest.mark.parametrize(
+    "count", ["talker", "talker=", "=2", "talker=two", "talker=-1", "talker=0"]
+)
+def test_replicas_are_refused_when_they_are_no_count(count: str) -> None:
+    with pytest.raises(InvalidArgument):
+        with_replicas(Deployment(), [count])
+
+
+@pytest.mark.parametrize("field", ["listen", "metrics_listen", "health_listen"])
+def test_replicas_do_not_share_a_port(field: str) -> None:
+    for address, replicas in (("127.0.0.1:4711", 1), ("127.0.0.1:0", 2)):
+        stage = StageConfig(replicas=replicas, **{field: address})
+        listen_addresses(Deployment(stages={"talker": stage}), PIPELINE)
+    stage = StageConfig(replicas=2, **{field: "127.0.0.1:4711"})
+    with pytest.raises(InvalidArgument, match=rf"stages\.talker\.{field}: 2 replicas"):
+        listen_addresses(Deployment(stages={"talker": stage}), PIPELINE)
 
 
 def test_engines_stand_back_the_more_the_farther_they_are_from_the_listener() -> None:

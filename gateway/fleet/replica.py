@@ -1,6 +1,6 @@
-"""One stage process as the gateway sees it: a channel, and whether it serves.
+"""One stage process as the gateway sees it: a channel, whether it serves, and how loaded it is.
 
-Three signs tell:
+Three signs tell whether it serves:
 
 * its health stream: SERVING, or not, as the stage itself says;
 * the connection: gRPC's pings notice a process that is stopped or gone
@@ -10,7 +10,8 @@ Three signs tell:
   answered within `probe_timeout_s` takes the stage out for new requests, the second in a
   row ends the running ones.
 
-A stage that says NOT_SERVING keeps its running requests: it may be draining.
+A stage that says NOT_SERVING keeps its running requests: it may be draining. A stream of its
+own tells the load; a stage without that stream has the sessions of this gateway alone.
 """
 
 from __future__ import annotations
@@ -27,6 +28,8 @@ from antiphon.errors import AntiphonError, FailedPrecondition, Unavailable
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
+from gateway.fleet.discovery.endpoint import Endpoint
+from gateway.fleet.picker import Location
 
 log = logging.getLogger("gateway.stages")
 
@@ -39,13 +42,24 @@ Lost = Callable[[Unavailable], None]
 
 
 class Replica:
-    """One stage process and what is known of it. `changed` is called on every change."""
+    """One stage process and what is known of it. `changed` is called on every change of what it
+    may get, or has.
+
+    Its place is told by discovery (`endpoint`) and may be another's later, at the same address;
+    a process that was started anew in it has another `boot_id`.
+    """
 
     def __init__(
-        self, role: str, address: str, config: GatewayConfig, changed: Callable[[], None]
+        self, endpoint: Endpoint, config: GatewayConfig, changed: Callable[[Replica], None]
     ) -> None:
-        self.role = role
-        self.address = address
+        self.endpoint = endpoint
+        self.role, self.address = endpoint.role, endpoint.address
+        # Segments of this gateway's that have a slot here, or have asked for one, and sessions
+        # that may open more.
+        self.segments = self.sessions = 0
+        # Discovery knows it no more; what runs on it goes on.
+        self.gone = False
+        self._reported: stage_pb2.StageLoad | None = None
         self.description: stage_pb2.DescribeResponse | None = None
         # Its latest description, kept while it is down.
         self.told: stage_pb2.DescribeResponse | None = None
@@ -57,7 +71,7 @@ class Replica:
         self._misses = 0
         self._holders: set[Lost] = set()
         self.channel = grpc.aio.insecure_channel(
-            address, options=_channel_options(config.reconnect_s)
+            self.address, options=_channel_options(config.reconnect_s)
         )
         self.stub = stage_stub(self.channel)
 
@@ -66,13 +80,59 @@ class Replica:
         """Whether it serves and has described itself."""
         return self.description is not None
 
-    def require(self) -> stage_pb2.DescribeResponse:
-        """Its description. Raises `Unavailable` when it is down."""
-        if self.description is None:
-            raise Unavailable(
-                f"the stage {self.role} at {self.address} is down: {self.reason}", stage=self.role
-            )
-        return self.description
+    @property
+    def draining(self) -> bool:
+        """Whether it finishes what it has and is to get nothing new."""
+        told = self._reported is not None and self._reported.draining
+        return told or self.endpoint.terminating
+
+    @property
+    def takes_sessions(self) -> bool:
+        """Whether new ones may go there, as far as it and discovery tell."""
+        return self.ready and not self.draining and not self.gone
+
+    @property
+    def boot_id(self) -> str:
+        """Of the process that has described itself last."""
+        return self.told.boot_id if self.told is not None else ""
+
+    @property
+    def load(self) -> float:
+        """What it has to do, as a share of its slots: segments of this gateway, and those that it
+        reports. It may count one twice, which is the same for all replicas."""
+        reported, slots = 0, 0
+        if self._reported is not None:
+            reported, slots = self._reported.open_segments, self._reported.slots
+        if self.told is not None:
+            slots = slots or self.told.slots
+        return (self.segments + reported) / max(slots, 1)
+
+    @property
+    def location(self) -> Location:
+        """Where it runs."""
+        host = self.told.host_id if self.told is not None else ""
+        place = self.endpoint
+        return Location(host, place.uid, place.node, place.zone)
+
+    def moved(self, endpoint: Endpoint) -> None:
+        """Discovery says something new of it."""
+        self.endpoint = endpoint
+        self._changed(self)
+
+    def leave(self) -> None:
+        """Discovery knows it no more."""
+        self.gone = True
+        self._changed(self)
+
+    def segment_began(self) -> None:
+        """This gateway has asked it for a slot."""
+        self.segments += 1
+
+    def segment_ended(self) -> None:
+        """A segment has given its slot back."""
+        self.segments -= 1
+        if not self.takes_sessions:
+            self._changed(self)
 
     def hold(self, lost: Lost) -> None:
         """Call `lost` if the stage stops answering, until `let_go`."""
@@ -119,22 +179,42 @@ class Replica:
         )
         request = health_pb2.HealthCheckRequest()
         stream = watch(request, wait_for_ready=wait_for_ready)
-        probing: asyncio.Task[None] | None = None
+        beside: list[asyncio.Task[None]] = []
         try:
             async for response in stream:
                 self._says_serving = response.status == health_pb2.HealthCheckResponse.SERVING
                 if self._says_serving:
-                    self._rise(await self._describe())
+                    self.rise(await self._describe())
                 else:
                     self._fall(f"it is {_name_of(response.status)}")
-                if probing is None:
-                    probing = asyncio.create_task(self._probe())
+                if not beside:
+                    beside.append(asyncio.create_task(self._probe()))
+                    beside.append(asyncio.create_task(self._follow_load()))
         finally:
             self._says_serving = False
             stream.cancel()
-            if probing is not None:
-                probing.cancel()
-                await asyncio.gather(probing, return_exceptions=True)
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+            self._take_load(None)
+
+    async def _follow_load(self) -> None:
+        """Take in what it reports of its load, for as long as its health stream lasts."""
+        while True:
+            try:
+                async for load in self.stub.WatchLoad(stage_pb2.WatchLoadRequest()):
+                    self._take_load(load)
+            except grpc.aio.AioRpcError as failure:
+                if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    log.info("stage %s at %s tells no load", self.role, self.address)
+                    return
+            await asyncio.sleep(self._config.reconnect_s)
+
+    def _take_load(self, load: stage_pb2.StageLoad | None) -> None:
+        drained = self.draining
+        self._reported = load
+        if drained != self.draining:
+            self._changed(self)
 
     async def _probe(self) -> None:
         """Ask at intervals whether it still answers, for as long as its health stream lasts."""
@@ -166,7 +246,7 @@ class Replica:
                 description = await self._describe(timeout_s)
                 # It may have said otherwise meanwhile.
                 if self._says_serving:
-                    self._rise(description)
+                    self.rise(description)
         except grpc.aio.AioRpcError as failure:
             log.info("stage %s did not answer a probe: %s", self.role, failure.details())
             return False
@@ -180,17 +260,18 @@ class Replica:
             raise FailedPrecondition(f"a {description.role!r} answers there, not a {self.role!r}")
         return description
 
-    def _rise(self, description: stage_pb2.DescribeResponse) -> None:
+    def rise(self, description: stage_pb2.DescribeResponse) -> None:
+        """It serves, and has described itself."""
         log.info("stage %s at %s is ready", self.role, self.address)
         self.description = self.told = description
         self.reason, self._misses = "", 0
-        self._changed()
+        self._changed(self)
 
     def _fall(self, reason: str) -> None:
         if reason != self.reason:
             log.warning("stage %s at %s is down: %s", self.role, self.address, reason)
         self.description, self.reason = None, reason
-        self._changed()
+        self._changed(self)
 
     def _lose(self, why: str) -> None:
         """End what runs there."""

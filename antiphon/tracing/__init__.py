@@ -1,1 +1,0 @@
-"""Spans of requests. OpenTelemetry is imported only where a deployment names an endpoint."""

@@ -1,0 +1,1 @@
+"""What picking replicas costs the gateway."""

@@ -1,0 +1,119 @@
+"""What a fleet of many replicas costs the gateway: `python -m benchmarks.fleet`.
+
+Every replica is an object of the gateway's, with its channel, that has described itself; nothing
+is connected. A pick is all that opening a session asks of the fleet: three replicas, one for each
+stage, with their line-up. An event is a discovery that tells of one endpoint more, or one less.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import random
+import statistics
+import time
+from collections.abc import Callable
+
+from antiphon.deployment.schema import Deployment, StageConfig
+from antiphon.pipelines.qwen3_omni import PIPELINE
+from antiphon.runtime.engine import StageFacts
+from antiphon.runtime.server.description import StageIdentity, describe
+from antiphon.sampling import Sampling
+from gateway.fleet.discovery.endpoint import Endpoint
+from gateway.fleet.fleet import Fleet
+
+SAMPLING = Sampling(
+    temperature=0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1
+)
+NODES, ZONES, SLOTS = 100, 3, 16
+
+
+def endpoint(role: str, number: int) -> Endpoint:
+    """A replica of a cluster of so many nodes."""
+    return Endpoint(
+        role=role,
+        uid=f"{role}-{number}",
+        address=f"10.{number >> 16 & 255}.{number >> 8 & 255}.{number & 255}:50051",
+        node=f"node-{number % NODES}",
+        zone=f"zone-{number % ZONES}",
+    )
+
+
+def fleet_of(count: int) -> Fleet:
+    """So many replicas of each stage, all serving."""
+    stages = {role: StageConfig(addresses=("unused:1",)) for role in PIPELINE.roles}
+    fleet = Fleet(Deployment(stages=stages), generator=random.Random(1))
+    for stage in fleet:
+        stage.keep([endpoint(stage.role, number) for number in range(count)])
+        facts = StageFacts(
+            model="benchmark",
+            checkpoint_fingerprint="same",
+            engine="none",
+            default_sampling=SAMPLING,
+            sample_rate_hz=24_000,
+        )
+        for number, replica in enumerate(stage):
+            identity = StageIdentity(
+                PIPELINE, stage.role, facts, SLOTS, host_id=f"{stage.role}-{number}"
+            )
+            described = describe(
+                identity, open_sessions=0, open_segments=0, held_segments=0, output_positions={}
+            )
+            replica.rise(described)
+    return fleet
+
+
+def microseconds(act: Callable[[], object], times: int) -> tuple[float, float]:
+    """The median and the 99th percentile of an act."""
+    took = []
+    for _ in range(times):
+        began = time.perf_counter()
+        act()
+        took.append(1e6 * (time.perf_counter() - began))
+    return statistics.median(took), statistics.quantiles(took, n=100)[98]
+
+
+async def measure(count: int) -> None:
+    """Print a row of figures for so many replicas of each stage."""
+    began = time.perf_counter()
+    fleet = fleet_of(count)
+    made_s = time.perf_counter() - began
+    wanted = frozenset({"text", "audio"})
+    pool = next(pool for pool in [fleet["talker"].pool(fleet["talker"].builds[0])] if pool)
+    near = [next(iter(fleet["thinker"])).location]
+    generator = random.Random(2)
+
+    def assign() -> None:
+        _, assignment = fleet.assign(wanted)
+        with assignment:
+            pass
+
+    known = [endpoint("talker", number) for number in range(count)]
+    sets = [known[:-1], known]
+
+    def event() -> None:
+        sets.append(sets.pop(0))
+        fleet["talker"].keep(sets[-1])
+
+    rows = {
+        "pick of one replica": microseconds(lambda: pool.pick(generator, near), 20_000),
+        "session: three picks and the line-up": microseconds(assign, 5_000),
+        "event of discovery": microseconds(event, 40),
+    }
+    print(f"{count} replicas of each of {len(PIPELINE.roles)} stages, made in {made_s:.2f} s")
+    for name, (median, worst) in rows.items():
+        print(f"  {name:<38} {median:9.1f} us, 99th percentile {worst:9.1f} us")
+    for stage in fleet:
+        await stage.close()
+
+
+def main() -> None:
+    """The command line."""
+    parser = argparse.ArgumentParser(description="What picking costs with many replicas.")
+    parser.add_argument("--replicas", type=int, nargs="+", default=[1, 8, 1000])
+    for count in parser.parse_args().replicas:
+        asyncio.run(measure(count))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,43 @@
+"""Where a request goes when a replica has refused it."""
+
+from __future__ import annotations
+
+from antiphon.errors import AntiphonError, ErrorCode
+from gateway.fleet.assignment import Assignment
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.replica import Replica
+
+MOST = 3
+"""Replicas that a request goes on to before it waits for a slot, or fails: where these refuse, it
+is likely that all would, and what has harmed a stage should not harm them all."""
+
+_REFUSALS = frozenset({ErrorCode.RESOURCE_EXHAUSTED, ErrorCode.UNAVAILABLE})
+
+
+class Detours:
+    """Of one request, for as long as nothing of its answer was there: `avoided` have refused it."""
+
+    def __init__(self, fleet: Fleet) -> None:
+        self._fleet = fleet
+        self.avoided: set[Replica] = set()
+
+    def may_be_taken(self, error: AntiphonError, assignment: Assignment) -> bool:
+        """Whether to go on to other replicas at once after this error of a session's."""
+        replica = assignment.replicas.get(error.stage)
+        if replica is None or error.code not in _REFUSALS:
+            return False
+        self.avoided.add(replica)
+        return len(self.avoided) <= MOST and self._fleet.has_others(
+            assignment.replicas, self.avoided
+        )
+
+    def there_are(self, assignment: Assignment) -> bool:
+        """Whether there is another replica for one of a session's."""
+        return len(self.avoided) < MOST and any(
+            self._fleet.has_others(assignment.replicas, {*self.avoided, each})
+            for each in assignment.replicas.values()
+        )
+
+    def forget(self) -> None:
+        """Time has passed: they may have room."""
+        self.avoided.clear()

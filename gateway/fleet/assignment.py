@@ -1,0 +1,56 @@
+"""The replicas of one session."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from types import TracebackType
+
+from gateway.fleet.replica import Replica
+from gateway.fleet.replicated_stage import ReplicatedStage
+
+
+class Assignment:
+    """The replica of each role, from the pick to the session's end: the context of the session.
+
+    What becomes of the session there tells whether others should follow.
+    """
+
+    def __init__(
+        self, replicas: Mapping[str, Replica], stages: Mapping[str, ReplicatedStage]
+    ) -> None:
+        self.replicas = replicas
+        self._stages = stages
+
+    def __getitem__(self, role: str) -> Replica:
+        return self.replicas[role]
+
+    def __enter__(self) -> Assignment:
+        for role, replica in self.replicas.items():
+            replica.sessions += 1
+            self._stages[role].picked(replica)
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        trace: TracebackType | None,
+    ) -> None:
+        for role, replica in self.replicas.items():
+            replica.sessions -= 1
+            self._stages[role].undecided(replica)
+            self._stages[role].release(replica)
+
+    def should_avoid(self, avoided: Collection[Replica]) -> bool:
+        """Whether one of them is to be avoided, or to get nothing new: a conversation then goes on
+        elsewhere."""
+        return any(each in avoided or not each.takes_sessions for each in self.replicas.values())
+
+    def succeeded(self, role: str) -> None:
+        """A stage has done its part of a segment."""
+        self._stages[role].succeeded(self.replicas[role])
+
+    def failed(self, role: str) -> None:
+        """The session has failed there; of a role that it does not have, nothing follows."""
+        if role in self.replicas:
+            self._stages[role].failed(self.replicas[role])

@@ -1,0 +1,106 @@
+"""Which replicas of a role get no sessions because those that they had have failed. Pure.
+
+A replica that fails at once has free slots, so it would look better than all others. One that has
+failed several times in a row is ejected, longer each time; then it may get one session, and with
+that one's success it is back. Never are more than half of a role's replicas out: when most fail,
+the cause is elsewhere, and those that are left would be overrun.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Hashable
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+@dataclass(slots=True)
+class _Record:
+    failures: int = 0
+    ejections: int = 0
+    # While it is out: until when; infinite while a session tries it.
+    until: float | None = None
+    # Whether it may get, or has got, the one session that decides.
+    on_trial: bool = False
+
+
+class Outliers(Generic[Key]):
+    """Of one role. `failures` in a row eject a replica for `first_s`, and for twice as long each
+    time, up to `longest_s`. Every fact tells whether it has changed what the replica may get."""
+
+    def __init__(self, *, failures: int, first_s: float, longest_s: float) -> None:
+        self._failures = failures
+        self._first_s = first_s
+        self._longest_s = longest_s
+        self._records: dict[Key, _Record] = {}
+        self.ejections = 0
+
+    @property
+    def out(self) -> int:
+        """How many are ejected or on trial."""
+        return sum(each.until is not None or each.on_trial for each in self._records.values())
+
+    def is_out(self, key: Key) -> bool:
+        """Whether it may get no session now."""
+        record = self._records.get(key)
+        return record is not None and record.until is not None
+
+    def picked(self, key: Key) -> bool:
+        """It gets a session: on trial it gets no other until that one has told."""
+        record = self._records.get(key)
+        if record is None or not record.on_trial or record.until is not None:
+            return False
+        record.until = math.inf
+        return True
+
+    def failed(self, key: Key, known: int, now: float) -> bool:
+        """A session has failed there; `known` replicas serve, these among them."""
+        record = self._records.setdefault(key, _Record())
+        if record.until is not None and not record.on_trial:
+            return False
+        record.failures += 1
+        if not record.on_trial and (record.failures < self._failures or 2 * (self.out + 1) > known):
+            return False
+        record.until = now + min(self._first_s * 2**record.ejections, self._longest_s)
+        record.ejections = min(record.ejections + 1, 32)
+        record.on_trial = False
+        self.ejections += 1
+        return True
+
+    def succeeded(self, key: Key) -> bool:
+        """A session was answered there. Of one that is out this says nothing: it is an old one."""
+        record = self._records.get(key)
+        if record is None or (record.until is not None and not record.on_trial):
+            return False
+        was_out = record.until is not None
+        record.failures, record.until, record.on_trial = 0, None, False
+        record.ejections = max(0, record.ejections - 1)
+        if not record.ejections:
+            del self._records[key]
+        return was_out
+
+    def undecided(self, key: Key) -> bool:
+        """The session that tried it has ended without telling: another one may."""
+        record = self._records.get(key)
+        if record is None or not record.on_trial or record.until is None:
+            return False
+        record.until = None
+        return True
+
+    def forget(self, key: Key) -> None:
+        """The replica is gone, or has started anew."""
+        self._records.pop(key, None)
+
+    def pass_time(self, now: float) -> list[Key]:
+        """Those that may be tried from now on."""
+        due = [k for k, r in self._records.items() if r.until is not None and r.until <= now]
+        for key in due:
+            self._records[key].until, self._records[key].on_trial = None, True
+        return due
+
+    def next_deadline(self) -> float | None:
+        """When `pass_time` next has something to do; None: not until something happens."""
+        moments = [r.until for r in self._records.values() if r.until not in (None, math.inf)]
+        return min((each for each in moments if each is not None), default=None)

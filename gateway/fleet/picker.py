@@ -1,0 +1,184 @@
+"""Which replica gets a session: power of two choices, the nearer of two that are close. Pure.
+
+Of two random candidates the less loaded is taken. Where some are nearer to the stages that the
+session has already, one of the two is drawn from these, and is taken unless it is more loaded by
+`CLOSE`. Nothing here costs time with the number of replicas.
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+CLOSE = 0.15
+"""Loads, in shares of the slots, that differ by less are about the same."""
+
+
+@dataclass(frozen=True, slots=True)
+class Location:
+    """Where a replica runs, as far as it is known: processes of one host share memory, if allowed;
+    those of a pod or a node have the shortest way, and those of a zone the cheapest."""
+
+    host: str = ""
+    pod: str = ""
+    node: str = ""
+    zone: str = ""
+
+    @property
+    def places(self) -> tuple[tuple[int, str], ...]:
+        """What it is in, the narrowest first; the rank is the nearness of two that share it."""
+        named = ((4, self.host), (3, self.pod), (2, self.node), (1, self.zone))
+        return tuple(place for place in named if place[1])
+
+
+def nearness(location: Location, others: Iterable[Location]) -> int:
+    """Of a place to the nearest of others; 0: nothing is known to be shared."""
+    places = set(location.places)
+    shared = (place[0] for each in others for place in each.places if place in places)
+    return max(shared, default=0)
+
+
+Key = TypeVar("Key", bound=Hashable)
+
+
+class IndexedSet(Generic[Key]):
+    """A set with members by number, so that one can be drawn; all in constant time."""
+
+    def __init__(self) -> None:
+        self._members: list[Key] = []
+        self._numbers: dict[Key, int] = {}
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    def __getitem__(self, number: int) -> Key:
+        return self._members[number]
+
+    def add(self, member: Key) -> None:
+        """Take a member in; it may be one already."""
+        if member not in self._numbers:
+            self._numbers[member] = len(self._members)
+            self._members.append(member)
+
+    def discard(self, member: Key) -> None:
+        """Leave a member out; the last one gets its number."""
+        number = self._numbers.pop(member, None)
+        if number is None:
+            return
+        last = self._members.pop()
+        if last != member:
+            self._members[number] = last
+            self._numbers[last] = number
+
+
+class Pool(Generic[Key]):
+    """Replicas that may get a session, all of one role and checkpoint.
+
+    `load` tells the share of a replica's slots that is taken, at the moment of a pick.
+    """
+
+    def __init__(self, load: Callable[[Key], float]) -> None:
+        self._load = load
+        self._all: IndexedSet[Key] = IndexedSet()
+        self._locations: dict[Key, Location] = {}
+        self._slots: dict[Key, int] = {}
+        self._by_place: defaultdict[tuple[int, str], IndexedSet[Key]] = defaultdict(IndexedSet)
+        self.slots = 0
+        self._untold = 0
+
+    def __len__(self) -> int:
+        return len(self._all)
+
+    def __contains__(self, key: Key) -> bool:
+        return key in self._locations
+
+    @property
+    def unbounded(self) -> bool:
+        """Whether one of them does not tell its slots."""
+        return self._untold > 0
+
+    def first(self) -> Key:
+        """One of them, the same until it leaves. There must be one."""
+        return self._all[0]
+
+    def add(self, key: Key, location: Location, slots: int) -> None:
+        """A replica may get sessions; `slots` are 0 where it does not tell."""
+        self.discard(key)
+        self._all.add(key)
+        self._locations[key], self._slots[key] = location, slots
+        self.slots += slots
+        self._untold += not slots
+        for place in location.places:
+            self._by_place[place].add(key)
+
+    def discard(self, key: Key) -> None:
+        """It may not, from now on."""
+        location = self._locations.pop(key, None)
+        if location is None:
+            return
+        self._all.discard(key)
+        slots = self._slots.pop(key)
+        self.slots -= slots
+        self._untold -= not slots
+        for place in location.places:
+            self._by_place[place].discard(key)
+            if not self._by_place[place]:
+                del self._by_place[place]
+
+    def has_besides(self, avoided: Collection[Key]) -> bool:
+        """Whether there is one that is not to be avoided."""
+        return len(self) > len(avoided) or len(self) > sum(each in self for each in avoided)
+
+    def pick(
+        self,
+        generator: random.Random,
+        near: Sequence[Location] = (),
+        avoided: Collection[Key] = (),
+    ) -> Key | None:
+        """A replica for a session whose other stages are at `near`; None if there is none."""
+        second = _draw(self._all, generator, avoided)
+        if second is None:
+            return None
+        first = self._nearest(generator, near, avoided) or second
+        if first == second:
+            first = _draw(self._all, generator, {*avoided, second}) or second
+        if first == second:
+            return second
+        return self._better(first, second, near)
+
+    def _nearest(
+        self, generator: random.Random, near: Sequence[Location], avoided: Collection[Key]
+    ) -> Key | None:
+        """A random one of those that share the narrowest place with others."""
+        wanted = sorted({place for each in near for place in each.places}, reverse=True)
+        for place in wanted:
+            if place in self._by_place:
+                found = _draw(self._by_place[place], generator, avoided)
+                if found is not None:
+                    return found
+        return None
+
+    def _better(self, first: Key, second: Key, near: Sequence[Location]) -> Key:
+        gain = nearness(self._locations[first], near) - nearness(self._locations[second], near)
+        excess = self._load(first) - self._load(second)
+        if gain > 0:
+            return first if excess <= CLOSE else second
+        if gain < 0:
+            return second if -excess <= CLOSE else first
+        return first if excess <= 0 else second
+
+
+def _draw(
+    members: IndexedSet[Key], generator: random.Random, avoided: Collection[Key]
+) -> Key | None:
+    """A random member, the next by number if that is to be avoided; None if all are."""
+    count = len(members)
+    start = int(generator.random() * count)
+    for offset in range(min(count, len(avoided) + 1)):
+        member = members[(start + offset) % count]
+        if member not in avoided:
+            return member
+    return None

@@ -1,0 +1,239 @@
+"""All replicas of one stage: which there are, which may get sessions, which have failed."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterator
+from typing import NamedTuple
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import Unavailable
+from antiphon.v1 import stage_pb2
+from gateway.fleet.discovery.endpoint import Endpoint
+from gateway.fleet.outliers import Outliers
+from gateway.fleet.picker import Pool
+from gateway.fleet.replica import Replica
+
+log = logging.getLogger("gateway.stages")
+
+RETRY_AFTER_S = 1.0
+
+
+class Build(NamedTuple):
+    """What the stages of one session must have in common."""
+
+    pipeline: str
+    checkpoint_fingerprint: str
+
+
+class ReplicatedStage:
+    """The replicas of `role`, each watched from when discovery tells of it until it is gone and
+    nothing runs on it any more. `changed` is called when what they may get has changed."""
+
+    def __init__(self, role: str, config: GatewayConfig, changed: Callable[[], None]) -> None:
+        self.role = role
+        self.told: stage_pb2.DescribeResponse | None = None
+        self._config = config
+        self._changed = changed
+        self._replicas: dict[tuple[str, str], Replica] = {}
+        self._leaving: set[Replica] = set()
+        self._watches: dict[Replica, asyncio.Task[None]] = {}
+        self._endings: set[asyncio.Task[None]] = set()
+        self._pools: dict[Build, Pool[Replica]] = {}
+        self._placed: dict[Replica, Build] = {}
+        self._boots: dict[Replica, str] = {}
+        self.outliers: Outliers[Replica] = Outliers(
+            failures=config.eject_failures, first_s=config.eject_s, longest_s=config.max_eject_s
+        )
+        self._timer: asyncio.TimerHandle | None = None
+
+    def __iter__(self) -> Iterator[Replica]:
+        return iter(self._replicas.values())
+
+    def __len__(self) -> int:
+        return len(self._replicas)
+
+    # -- what there is -------------------------------------------------------------------
+
+    @property
+    def ready(self) -> bool:
+        """Whether a replica may get sessions."""
+        return bool(self._pools)
+
+    @property
+    def serving(self) -> int:
+        """How many may get sessions."""
+        return sum(map(len, self._pools.values()))
+
+    @property
+    def address(self) -> str:
+        """Of a replica, the same one for as long as it is there; empty while there is none."""
+        return next((each.address for each in self), "")
+
+    @property
+    def reason(self) -> str:
+        """Why no replica may get sessions; empty when one may."""
+        if self.ready:
+            return ""
+        reasons = (each.reason or "it finishes what it has, and stops" for each in self)
+        return next(reasons, "no replica of it is known")
+
+    @property
+    def builds(self) -> tuple[Build, ...]:
+        """Of those that may get sessions."""
+        return tuple(self._pools)
+
+    def pool(self, build: Build) -> Pool[Replica] | None:
+        """Those of a build that may get sessions; None when there is none."""
+        return self._pools.get(build)
+
+    @property
+    def slots(self) -> int | None:
+        """Of all that may get sessions, and those that this gateway still holds elsewhere.
+
+        0 where one does not tell its slots; None while none may get sessions.
+        """
+        if not self._pools:
+            return None
+        if any(pool.unbounded for pool in self._pools.values()):
+            return 0
+        held = sum(each.segments for each in self._unplaced())
+        return sum(pool.slots for pool in self._pools.values()) + held
+
+    def representative(self, build: Build | None) -> Replica | None:
+        """One that may get sessions, of that build if there is one."""
+        pool = self._pools.get(build) if build is not None else None
+        pool = pool or next(iter(self._pools.values()), None)
+        return pool.first() if pool is not None else None
+
+    def require(self, build: Build | None = None) -> stage_pb2.DescribeResponse:
+        """What a replica that may get sessions tells. Raises `Unavailable` when there is none."""
+        replica = self.representative(build)
+        if replica is not None and replica.description is not None:
+            return replica.description
+        where = f" at {self.address}" if len(self) == 1 else ""
+        every = f", and so are all {len(self)} replicas" if len(self) > 1 else ""
+        raise Unavailable(
+            f"the stage {self.role}{where} is down{every}: {self.reason}",
+            stage=self.role,
+            retry_after_s=RETRY_AFTER_S,
+        )
+
+    def _unplaced(self) -> Iterator[Replica]:
+        """Those that have sessions and may get no more."""
+        if len(self._placed) == len(self._replicas) and not self._leaving:
+            return
+        for replica in (*self, *self._leaving):
+            if replica not in self._placed:
+                yield replica
+
+    # -- what discovery tells ------------------------------------------------------------
+
+    def keep(self, endpoints: Collection[Endpoint]) -> None:
+        """These are all that there are."""
+        known = {(each.uid, each.address): each for each in endpoints}
+        for identity in self._replicas.keys() - known.keys():
+            replica = self._replicas.pop(identity)
+            self._leaving.add(replica)
+            replica.leave()
+            self.release(replica)
+        for identity, endpoint in known.items():
+            replica_or_none = self._replicas.get(identity)
+            if replica_or_none is None:
+                replica = Replica(endpoint, self._config, self._update)
+                self._replicas[identity] = replica
+                self._watches[replica] = asyncio.create_task(replica.watch())
+            elif replica_or_none.endpoint != endpoint:
+                replica_or_none.moved(endpoint)
+        self._changed()
+
+    def release(self, replica: Replica) -> None:
+        """A session has left a replica, which may be the last one's end."""
+        if replica.gone and not replica.sessions and replica in self._watches:
+            log.info("stage %s at %s is gone", self.role, replica.address)
+            ending = asyncio.create_task(self._end(replica))
+            self._endings.add(ending)
+            ending.add_done_callback(self._endings.discard)
+
+    async def close(self) -> None:
+        """Watch nobody any more, and close all channels."""
+        if self._timer is not None:
+            self._timer.cancel()
+        await asyncio.gather(*(self._end(replica) for replica in tuple(self._watches)))
+        await asyncio.gather(*self._endings)
+
+    async def _end(self, replica: Replica) -> None:
+        watch = self._watches.pop(replica, None)
+        self._leaving.discard(replica)
+        self._boots.pop(replica, None)
+        if watch is not None:
+            watch.cancel()
+            await asyncio.gather(watch, return_exceptions=True)
+            await replica.channel.close()
+
+    # -- what becomes of sessions ----------------------------------------------------------
+
+    def picked(self, replica: Replica) -> None:
+        """It gets a session."""
+        if self.outliers.picked(replica):
+            self._update(replica)
+
+    def succeeded(self, replica: Replica) -> None:
+        """It has done its part of a segment."""
+        if self.outliers.succeeded(replica):
+            log.info("stage %s at %s answers again", self.role, replica.address)
+            self._update(replica)
+
+    def failed(self, replica: Replica) -> None:
+        """A session has failed there."""
+        if self.outliers.failed(replica, sum(each.takes_sessions for each in self), _now()):
+            log.warning("stage %s at %s fails: it gets no sessions", self.role, replica.address)
+            self._set_timer()
+            self._update(replica)
+
+    def undecided(self, replica: Replica) -> None:
+        """A session has left it."""
+        if self.outliers.undecided(replica):
+            self._update(replica)
+
+    def _set_timer(self) -> None:
+        moment = self.outliers.next_deadline()
+        if self._timer is not None:
+            self._timer.cancel()
+        loop = asyncio.get_running_loop()
+        self._timer = None if moment is None else loop.call_at(moment, self._time_passed)
+
+    def _time_passed(self) -> None:
+        # Timers may come a moment early.
+        now = max(_now(), self.outliers.next_deadline() or 0.0)
+        for replica in self.outliers.pass_time(now):
+            self._update(replica)
+        self._set_timer()
+
+    def _update(self, replica: Replica) -> None:
+        """Take in what has changed of a replica."""
+        if self._boots.get(replica) != replica.boot_id:
+            self._boots[replica] = replica.boot_id
+            self.outliers.forget(replica)
+        if (before := self._placed.pop(replica, None)) is not None:
+            pool = self._pools[before]
+            pool.discard(replica)
+            if not pool:
+                del self._pools[before]
+        told = replica.description
+        if told is not None:
+            self.told = told
+        if told is not None and replica.takes_sessions and not self.outliers.is_out(replica):
+            build = Build(told.pipeline, told.checkpoint_fingerprint)
+            if build not in self._pools:
+                self._pools[build] = Pool(lambda each: each.load)
+            self._pools[build].add(replica, replica.location, told.slots)
+            self._placed[replica] = build
+        if replica.gone:
+            self.outliers.forget(replica)
+        self._changed()
+
+
+def _now() -> float:
+    return asyncio.get_running_loop().time()
