@@ -328,3 +328,16 @@ class EveryFact(RuleBasedStateMachine):
 
 EveryFact.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
 TestEveryFact = EveryFact.TestCase
+
+
+def test_slots_of_more_replicas_let_more_begin_and_those_of_fewer_stop_it() -> None:
+    subject = queue()
+    for number in range(3):
+        subject.ask(number, AUDIO, SLOTS, 0.0)
+    assert subject.waiting == 1
+    assert granted(subject.resize({"talker": 4}, 1.0)) == [2]
+    assert subject.resize({"talker": 2}, 2.0) == []
+    assert granted(subject.ask(3, AUDIO, {"thinker": 4, "talker": 2}, 3.0)) == []
+    assert granted(subject.leave(0, 4.0)) == []
+    assert granted(subject.leave(1, 5.0)) == [3]
+    assert subject.resize({"vocoder": 4}, 6.0) == []

@@ -1,0 +1,125 @@
+"""Replicas that discovery tells of, one after the other, with what runs on them."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
+
+import grpc
+import pytest
+import pytest_asyncio
+from fake_stages import THINKER, FakeStage, describe, think
+from gateway_door import deployment_of
+from slotted_stages import Gate
+
+from antiphon.conversation import ConversationMessage, TextPart
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import Unavailable
+from gateway.calls.calls import Calls
+from gateway.calls.order import Order
+from gateway.fleet.discovery.endpoint import Endpoint
+from gateway.fleet.fleet import Fleet
+from gateway.metrics import Metrics
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ORDER = Order(
+    messages=(ConversationMessage("user", (TextPart("Hi"),)),), outputs=frozenset({"text"})
+)
+
+
+class Site:
+    """Two thinkers, the calls of a gateway, and a discovery that tells what the test tells."""
+
+    def __init__(self) -> None:
+        self.fakes = [FakeStage(THINKER, think, describe(THINKER)) for _ in range(2)]
+        self.last_sync: float | None = None
+        self._sets: asyncio.Queue[frozenset[Endpoint]] = asyncio.Queue()
+        deployment = deployment_of()
+        deployment.stages[THINKER] = StageConfig()
+        self.fleet = Fleet(deployment, self)
+        self.calls = Calls(self.fleet, deployment.gateway, {}, Metrics(in_flight=lambda: 0.0))
+
+    async def watch(self) -> AsyncIterator[frozenset[Endpoint]]:
+        while True:
+            yield await self._sets.get()
+
+    async def tell(self, **addresses: str) -> None:
+        """These replicas are all, by uid; those that are new serve when this returns."""
+        self._sets.put_nowait(
+            frozenset(Endpoint(role=THINKER, uid=u, address=a) for u, a in addresses.items())
+        )
+        stage = self.fleet[THINKER]
+        while {each.endpoint.uid for each in stage} != set(addresses) or (
+            stage.serving != len(addresses)
+        ):
+            await self.fleet.wait_changed()
+
+    async def answer(self) -> None:
+        async with self.calls.answer(ORDER) as segment:
+            async for _ in segment:
+                pass
+
+
+@pytest_asyncio.fixture(loop_scope="session")
+async def site() -> AsyncIterator[Site]:
+    async with AsyncExitStack() as stack:
+        site = Site()
+        for fake in site.fakes:
+            await fake.start()
+            stack.push_async_callback(fake.die)
+        await stack.enter_async_context(site.fleet)
+        yield site
+
+
+async def test_what_runs_on_a_replica_that_is_gone_goes_on_and_nothing_new_begins(
+    site: Site,
+) -> None:
+    gate = Gate(THINKER)
+    old, new = site.fakes
+    old.script = gate
+    await site.tell(a=old.address)
+    (replica,) = site.fleet[THINKER]
+    running = asyncio.create_task(site.answer())
+    await gate.begun.get()
+    await site.tell(b=new.address)
+    await site.answer()
+    assert (len(old.sessions), len(new.sessions)) == (1, 1)
+    assert replica.channel.get_state() is not grpc.ChannelConnectivity.SHUTDOWN
+    gate.let_through()
+    await running
+    await asyncio.gather(*site.fleet[THINKER]._endings)
+    assert replica.channel.get_state() is grpc.ChannelConnectivity.SHUTDOWN
+    assert len(site.fleet[THINKER]) == 1
+
+
+async def test_another_process_at_the_same_address_is_another_replica(site: Site) -> None:
+    fake = site.fakes[0]
+    await site.tell(a=fake.address)
+    (before,) = site.fleet[THINKER]
+    await site.tell(b=fake.address)
+    (after,) = site.fleet[THINKER]
+    assert after is not before
+    await site.answer()
+
+
+async def test_a_terminating_replica_gets_nothing_and_none_at_all_is_a_503(site: Site) -> None:
+    await site.tell(a=site.fakes[0].address, b=site.fakes[1].address)
+    stage = site.fleet[THINKER]
+    site._sets.put_nowait(
+        frozenset(
+            Endpoint(role=THINKER, uid=u, address=fake.address, terminating=u == "a")
+            for u, fake in zip("ab", site.fakes, strict=True)
+        )
+    )
+    while stage.serving != 1:
+        await site.fleet.wait_changed()
+    for _ in range(6):
+        await site.answer()
+    assert [len(fake.sessions) for fake in site.fakes] == [0, 6]
+    await site.tell()
+    with pytest.raises(Unavailable) as refused:
+        await site.answer()
+    assert refused.value.retry_after_s
+    assert refused.value.stage == THINKER
