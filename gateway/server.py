@@ -152,6 +152,7 @@ class Gateway:
         await asyncio.gather(telling, return_exceptions=True)
         await self._health.enter_graceful_shutdown()
         await self.calls.close(self._drain_s)
+        await self._conversations.wait_none(LAST_WORDS_S)
         # Answers that nobody makes any more, but that clients have not taken yet.
         left_s = max(LAST_WORDS_S, drained_at - loop.time())
         self._http.config.timeout_graceful_shutdown = math.ceil(left_s)

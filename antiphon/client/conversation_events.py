@@ -210,6 +210,14 @@ class SilencePassed:
 
 
 @dataclass(frozen=True, slots=True)
+class ServerStopping:
+    """The server was told to stop: the call ends with `Unavailable` when what is being answered has
+    been told, within so many seconds at the latest. Another call goes to another server."""
+
+    within_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class ItemCreated:
     """A message is in the conversation. Those of responses have events of their own."""
 
@@ -342,6 +350,7 @@ TalkEvent = (
     | SpeechBegan
     | SpeechEnded
     | SilencePassed
+    | ServerStopping
     | ItemCreated
     | ItemFetched
     | ItemRemoved

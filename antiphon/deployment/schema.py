@@ -298,7 +298,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     scaler_target: Annotated[float, msgspec.Meta(gt=0, le=1)] = 0.7
     scaler_refused_s: Seconds = 30.0
     # Told to stop, the gateway refuses new requests at once and lets running ones finish for
-    # so long; what is left then ends with an error. Whoever stops the process waits longer.
+    # so long; what is left then ends with an error. A conversation ends after the answer that is
+    # being made. Whoever stops the process waits longer.
     drain_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
 
 

@@ -862,6 +862,7 @@ class ConverseResponse(google.protobuf.message.Message):
     TRANSCRIPT_ENDED_FIELD_NUMBER: builtins.int
     TRANSCRIPT_FAILED_FIELD_NUMBER: builtins.int
     RESPONSE_CALL_FIELD_NUMBER: builtins.int
+    SERVER_STOPPING_FIELD_NUMBER: builtins.int
     @property
     def begun(self) -> global___ConversationBegun: ...
     @property
@@ -906,6 +907,8 @@ class ConverseResponse(google.protobuf.message.Message):
     def transcript_failed(self) -> global___TranscriptFailed: ...
     @property
     def response_call(self) -> global___ResponseCall: ...
+    @property
+    def server_stopping(self) -> global___ServerStopping: ...
     def __init__(
         self,
         *,
@@ -931,12 +934,33 @@ class ConverseResponse(google.protobuf.message.Message):
         transcript_ended: global___TranscriptEnded | None = ...,
         transcript_failed: global___TranscriptFailed | None = ...,
         response_call: global___ResponseCall | None = ...,
+        server_stopping: global___ServerStopping | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["audio_cleared", b"audio_cleared", "audio_committed", b"audio_committed", "begun", b"begun", "event", b"event", "item_added", b"item_added", "item_deleted", b"item_deleted", "item_retrieved", b"item_retrieved", "item_truncated", b"item_truncated", "refused", b"refused", "response_audio", b"response_audio", "response_call", b"response_call", "response_created", b"response_created", "response_ended", b"response_ended", "response_item_begun", b"response_item_begun", "response_item_ended", b"response_item_ended", "response_text", b"response_text", "settings_changed", b"settings_changed", "silence_timed_out", b"silence_timed_out", "speech_started", b"speech_started", "speech_stopped", b"speech_stopped", "transcript_ended", b"transcript_ended", "transcript_failed", b"transcript_failed", "transcript_text", b"transcript_text"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["audio_cleared", b"audio_cleared", "audio_committed", b"audio_committed", "begun", b"begun", "event", b"event", "item_added", b"item_added", "item_deleted", b"item_deleted", "item_retrieved", b"item_retrieved", "item_truncated", b"item_truncated", "refused", b"refused", "response_audio", b"response_audio", "response_call", b"response_call", "response_created", b"response_created", "response_ended", b"response_ended", "response_item_begun", b"response_item_begun", "response_item_ended", b"response_item_ended", "response_text", b"response_text", "settings_changed", b"settings_changed", "silence_timed_out", b"silence_timed_out", "speech_started", b"speech_started", "speech_stopped", b"speech_stopped", "transcript_ended", b"transcript_ended", "transcript_failed", b"transcript_failed", "transcript_text", b"transcript_text"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["begun", "settings_changed", "refused", "audio_committed", "audio_cleared", "item_added", "item_retrieved", "item_deleted", "item_truncated", "response_created", "response_item_begun", "response_text", "response_audio", "response_item_ended", "response_ended", "speech_started", "speech_stopped", "silence_timed_out", "transcript_text", "transcript_ended", "transcript_failed", "response_call"] | None: ...
+    def HasField(self, field_name: typing.Literal["audio_cleared", b"audio_cleared", "audio_committed", b"audio_committed", "begun", b"begun", "event", b"event", "item_added", b"item_added", "item_deleted", b"item_deleted", "item_retrieved", b"item_retrieved", "item_truncated", b"item_truncated", "refused", b"refused", "response_audio", b"response_audio", "response_call", b"response_call", "response_created", b"response_created", "response_ended", b"response_ended", "response_item_begun", b"response_item_begun", "response_item_ended", b"response_item_ended", "response_text", b"response_text", "server_stopping", b"server_stopping", "settings_changed", b"settings_changed", "silence_timed_out", b"silence_timed_out", "speech_started", b"speech_started", "speech_stopped", b"speech_stopped", "transcript_ended", b"transcript_ended", "transcript_failed", b"transcript_failed", "transcript_text", b"transcript_text"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["audio_cleared", b"audio_cleared", "audio_committed", b"audio_committed", "begun", b"begun", "event", b"event", "item_added", b"item_added", "item_deleted", b"item_deleted", "item_retrieved", b"item_retrieved", "item_truncated", b"item_truncated", "refused", b"refused", "response_audio", b"response_audio", "response_call", b"response_call", "response_created", b"response_created", "response_ended", b"response_ended", "response_item_begun", b"response_item_begun", "response_item_ended", b"response_item_ended", "response_text", b"response_text", "server_stopping", b"server_stopping", "settings_changed", b"settings_changed", "silence_timed_out", b"silence_timed_out", "speech_started", b"speech_started", "speech_stopped", b"speech_stopped", "transcript_ended", b"transcript_ended", "transcript_failed", b"transcript_failed", "transcript_text", b"transcript_text"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["begun", "settings_changed", "refused", "audio_committed", "audio_cleared", "item_added", "item_retrieved", "item_deleted", "item_truncated", "response_created", "response_item_begun", "response_text", "response_audio", "response_item_ended", "response_ended", "speech_started", "speech_stopped", "silence_timed_out", "transcript_text", "transcript_ended", "transcript_failed", "response_call", "server_stopping"] | None: ...
 
 global___ConverseResponse = ConverseResponse
+
+@typing.final
+class ServerStopping(google.protobuf.message.Message):
+    """The server was told to stop: the call ends, with UNAVAILABLE, when what is being answered has
+    been told. Another call goes to another server.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    WITHIN_S_FIELD_NUMBER: builtins.int
+    within_s: builtins.float
+    """When it ends at the latest, seconds from now."""
+    def __init__(
+        self,
+        *,
+        within_s: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["within_s", b"within_s"]) -> None: ...
+
+global___ServerStopping = ServerStopping
 
 @typing.final
 class ConversationBegun(google.protobuf.message.Message):

@@ -68,7 +68,7 @@ class Calls:
         self._live: set[Session] = set()
         self.admission = Admission(config, metrics)
         fleet.on_resize(self.admission.resize)
-        self._closing = False
+        self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
 
     @property
@@ -79,11 +79,11 @@ class Calls:
     @property
     def closing(self) -> bool:
         """Whether the gateway was told to stop."""
-        return self._closing
+        return self._stopping.is_set()
 
     def check_open(self) -> None:
         """Raise `Unavailable` when the gateway was told to stop."""
-        if self._closing:
+        if self.closing:
             raise shutting_down()
 
     def check_model(self, name: str) -> None:
@@ -274,8 +274,12 @@ class Calls:
 
     def refuse(self) -> None:
         """Admit nothing more from now on, not even who waits for it."""
-        self._closing = True
+        self._stopping.set()
         self.admission.close()
+
+    async def wait_closing(self) -> None:
+        """Return when the gateway was told to stop."""
+        await self._stopping.wait()
 
     def hurry(self) -> None:
         """End what runs now, without the rest of the time that it was given."""

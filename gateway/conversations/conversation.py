@@ -22,6 +22,7 @@ from gateway.conversations.events import (
     CommandRefused,
     ConversationBegun,
     EndReason,
+    GatewayStopping,
     ItemAdded,
     ItemDeleted,
     ItemRetrieved,
@@ -62,6 +63,8 @@ class LiveConversation:
         logged_transcript: Logged,
         kept: KeptBytes,
     ) -> None:
+        self._calls = calls
+        self._drain_s = config.drain_s
         self._settings = settings
         self._telling = Telling(send)
         self._items = ItemList(max_items=config.max_parts, max_bytes=config.max_body_bytes)
@@ -125,6 +128,15 @@ class LiveConversation:
             pass
         await self._responses.settled()
         await self._transcripts.settled()
+
+    async def stopped(self) -> None:
+        """Return when the gateway was told to stop and nothing is being answered any more.
+
+        The client is told at once, so that it can go on elsewhere.
+        """
+        await self._calls.wait_closing()
+        await self._telling.tell(GatewayStopping(self._drain_s, self._settings))
+        await self.settled()
 
     async def _do(self, command: Command) -> None:
         match command:

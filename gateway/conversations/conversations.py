@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import ResourceExhausted
@@ -27,6 +28,8 @@ class Conversations:
         self._listener = VoiceListener()
         self.kept = KeptBytes(config.max_conversation_bytes)
         self.open = 0
+        self._none = asyncio.Event()
+        self._none.set()
 
     @contextmanager
     def admit(self, model: str) -> Iterator[ConversationSettings]:
@@ -44,10 +47,19 @@ class Conversations:
             )
         settings = self._first_settings()
         self.open += 1
+        self._none.clear()
         try:
             yield settings
         finally:
             self.open -= 1
+            if not self.open:
+                self._none.set()
+
+    async def wait_none(self, timeout_s: float) -> None:
+        """Return when no conversation is open, or the time is over."""
+        with suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._none.wait()
 
     def begin(
         self,

@@ -237,6 +237,15 @@ class TranscriptFailed:
     error: AntiphonError
 
 
+@dataclass(frozen=True, slots=True)
+class GatewayStopping:
+    """The gateway was told to stop: the conversation ends after what is being answered, or within
+    so many seconds. The settings are those that hold."""
+
+    within_s: float
+    settings: ConversationSettings
+
+
 ResponseEvent = (
     ResponseCreated
     | ResponseItemBegun
@@ -262,5 +271,6 @@ ConversationEvent = (
     | TranscriptText
     | TranscriptEnded
     | TranscriptFailed
+    | GatewayStopping
     | ResponseEvent
 )

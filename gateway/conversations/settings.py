@@ -72,7 +72,9 @@ class ConversationSettings:
     `output_rate_hz` is the model's. What is `spoken` has its text, too, as a transcript. Without
     `turns` the client ends them. The formats are those in which the client sends and gets audio;
     the door translates. A model that `hears` writes down what the user says if there is a wish for
-    a `transcript`. With `timeline` each response's end is followed by what each stage took for it.
+    a `transcript`. With `timeline` each response's end is followed by what each stage took for it;
+    with `stopping` a client that speaks OpenAI's API is told when the gateway stops, in an event
+    that is none of OpenAI's.
     `sampling` is by stage, as in an order; `max_output_tokens` goes before what it
     says of the stage that reads the messages. `tools` are those of `Conversation`; `tool_choice` is
     "none", "auto", "required", or `FUNCTION` and the name of one.
@@ -91,6 +93,7 @@ class ConversationSettings:
     hears: bool = True
     transcript: TranscriptWish | None = None
     timeline: bool = False
+    stopping: bool = False
     sampling: Mapping[str, SamplingRequest] = field(default_factory=dict)
     tools: tuple[str, ...] = ()
     tool_choice: str = "auto"

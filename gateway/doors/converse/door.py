@@ -35,6 +35,7 @@ from gateway.doors.converse.settings import with_settings
 from gateway.doors.converse.writing import write_event
 from gateway.doors.grpc_message import read_message
 from gateway.doors.sending import ClientStalled, send_in_time
+from gateway.doors.stopping import until_stopped
 from gateway.keys.key_use import KeyUse
 
 log = logging.getLogger("gateway.converse")
@@ -101,12 +102,13 @@ class _Served:
     async def run(self) -> None:
         """Serve until the client has no more to say and has been told everything.
 
-        Raises `Cancelled` when it has gone, `ClientStalled` when it takes nothing, and
-        `DeadlineExceeded` when it has stayed for too long.
+        Raises `Cancelled` when it has gone, `ClientStalled` when it takes nothing,
+        `DeadlineExceeded` when it has stayed for too long, and `Unavailable` when the gateway
+        stops.
         """
         self._task = asyncio.current_task()
         try:
-            async with self._limit, self._live:
+            async with self._limit, self._live, until_stopped(self._live):
                 while (data := await self._context.read()) is not grpc.aio.EOF:
                     await self._take(data)
                     del data

@@ -65,6 +65,8 @@ def write_event(
             message.item_retrieved.item.CopyFrom(
                 write_item(item, samples=item.size_bytes <= max_retrieved_bytes)
             )
+        case told.GatewayStopping(within_s):
+            message.server_stopping.within_s = within_s
         case told.ItemDeleted(item_id):
             message.item_deleted.item_id = item_id
         case told.ItemTruncated(item_id, _, end_s):

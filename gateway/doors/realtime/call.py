@@ -8,7 +8,7 @@ import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-from antiphon.errors import AntiphonError, Cancelled, Internal
+from antiphon.errors import AntiphonError, Cancelled, Internal, Unavailable
 from gateway.conversations.events import ConversationEvent
 from gateway.conversations.settings import ConversationSettings
 from gateway.doors.conversation_door import ConversationDoor
@@ -16,6 +16,7 @@ from gateway.doors.http.json_body import check_values, count_values
 from gateway.doors.realtime.client_commands import read_command
 from gateway.doors.realtime.client_events import ClientEvent, event_id_of, read_event
 from gateway.doors.realtime.server_events import Json, ServerEvents
+from gateway.doors.stopping import until_stopped
 from gateway.keys.key_use import KeyUse
 
 log = logging.getLogger("gateway.realtime")
@@ -46,10 +47,18 @@ class RealtimeCall:
         self._conversation = door.begin(settings, self._send, key)
 
     async def run(self, incoming: AsyncIterator[str]) -> None:
-        """Serve until the client leaves; what still runs is given up then."""
+        """Serve until the client leaves; what still runs is given up then.
+
+        Raises `Unavailable`, which the client has been told, when the gateway stops.
+        """
         async with self._conversation:
-            async for data in incoming:
-                await self._take(data)
+            try:
+                async with until_stopped(self._conversation):
+                    async for data in incoming:
+                        await self._take(data)
+            except Unavailable as stopped:
+                await self._conversation.refuse(stopped, None)
+                raise
 
     async def _take(self, data: str) -> None:
         """Handle one event; what is wrong with it is told, and the call goes on."""

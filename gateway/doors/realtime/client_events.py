@@ -72,9 +72,11 @@ class ToolNamed(msgspec.Struct, frozen=True):
 
 
 class OwnSettings(msgspec.Struct, frozen=True):
-    """What antiphon offers besides; see the event `antiphon.response.timeline`."""
+    """What antiphon offers besides: `antiphon.response.timeline` and `antiphon.stopping`, events
+    that strict clients of OpenAI's API do not know, each for those who ask for it."""
 
     timeline: bool | None = None
+    stopping: bool | None = None
 
 
 class SessionSettings(msgspec.Struct, frozen=True):

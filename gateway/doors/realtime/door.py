@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
@@ -12,6 +12,7 @@ from antiphon.errors import (
     AntiphonError,
     Cancelled,
     InvalidArgument,
+    Unavailable,
 )
 from gateway.conversations.settings import ConversationSettings
 from gateway.doors.conversation_door import ConversationDoor
@@ -22,6 +23,9 @@ from gateway.doors.realtime.server_events import Json
 from gateway.doors.sending import ClientStalled
 from gateway.keys.key_use import KeyUse
 from gateway.keys.keyring import Keyring
+
+SERVICE_RESTARTS = 1012
+"""WebSocket's code of a close after which the client may come again at once, elsewhere."""
 
 
 class RealtimeDoor:
@@ -47,6 +51,9 @@ class RealtimeDoor:
             try:
                 await websocket.accept(protocol_of(websocket.scope))
                 await self._serve(websocket, settings, key)
+            except Unavailable as stopped:
+                with suppress(WebSocketDisconnect, RuntimeError):
+                    await websocket.close(SERVICE_RESTARTS, stopped.message)
             except (WebSocketDisconnect, Cancelled):
                 # The client has gone, or its connection was cut; both are nobody's fault here.
                 return

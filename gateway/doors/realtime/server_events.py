@@ -76,6 +76,9 @@ class ServerEvents:
                 audio = self._input_format if fits else None
                 whole = await asyncio.to_thread(item_json, item, audio=audio)
                 return [{"type": "conversation.item.retrieved", "item": whole}]
+            case told.GatewayStopping(within_s, settings):
+                own = {"type": "antiphon.stopping", "within_ms": _ms(within_s)}
+                return [own] if settings.stopping else []
             case told.ItemDeleted(item_id):
                 return [{"type": "conversation.item.deleted", "item_id": item_id}]
             case told.ItemTruncated(item_id, index, end_s):

@@ -39,8 +39,10 @@ def updated(holds: ConversationSettings, asked: SessionSettings) -> Conversation
     changed = with_tools(changed, asked, "session")
     if asked.instructions is not UNSET:
         changed = replace(changed, instructions=asked.instructions or "")
-    if asked.antiphon is not None and asked.antiphon.timeline is not None:
-        changed = replace(changed, timeline=asked.antiphon.timeline)
+    if (own := asked.antiphon) is not None:
+        timeline = changed.timeline if own.timeline is None else own.timeline
+        stopping = changed.stopping if own.stopping is None else own.stopping
+        changed = replace(changed, timeline=timeline, stopping=stopping)
     return changed
 
 
