@@ -17,6 +17,7 @@ from grpc_reflection.v1alpha import reflection
 from antiphon.deployment.address import host_and_port
 from antiphon.deployment.schema import Deployment, GatewayConfig
 from antiphon.errors import Unavailable
+from antiphon.tracing.tracing import open_tracing
 from antiphon.transport.channel import CLIENT_SERVER_OPTIONS
 from gateway.calls.calls import Calls
 from gateway.config import delivery_of
@@ -70,7 +71,13 @@ class Gateway:
         self.metrics = Metrics(in_flight=lambda: self.calls.in_flight)
         self.calls = Calls(self.fleet, config, delivery_of(deployment), self.metrics)
         self._conversations = Conversations(self.calls, config)
-        access_log = AccessLog(self.metrics)
+        self._tracing = open_tracing(
+            config.trace_endpoint,
+            "antiphon-gateway",
+            field="gateway.trace_endpoint",
+            ratio=config.trace_ratio,
+        )
+        access_log = AccessLog(self.metrics, self._tracing)
         keyring = Keyring(config, self.metrics.not_admitted)
         converse = ConverseDoor(
             ConversationDoor("grpc", self._conversations, config, access_log, self.metrics)
@@ -166,6 +173,7 @@ class Gateway:
         self._shared.close()
         self._conversations.close()
         await self.fleet.__aexit__(kind, error, trace)
+        await asyncio.to_thread(self._tracing.close)
 
     def hurry(self) -> None:
         """End what runs now, when leaving the context waits for it."""

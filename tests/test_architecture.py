@@ -94,7 +94,7 @@ def test_contracts_report_planted_imports(copy_of_packages: Path) -> None:
             "import services.qwen3_omni.thinker\nimport antiphon.client"
         ),
         "services/lm/planted.py": "import services.qwen3_omni\nimport antiphon.pipelines",
-        "gateway/planted.py": "import torch",
+        "gateway/planted.py": "import torch\nimport opentelemetry",
         "gateway/calls/planted.py": "import gateway.doors",
         "gateway/doors/read_aloud/planted.py": "import gateway.doors.chat.schema",
         "gateway/fleet/planted.py": "import gateway.calls\nimport kubernetes",

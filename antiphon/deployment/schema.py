@@ -12,16 +12,18 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
+from antiphon.deployment.bounds import (
+    Ahead,
+    Bytes,
+    Instruction,
+    Origin,
+    Positive,
+    Seconds,
+    TraceEndpoint,
+)
+from antiphon.deployment.discovery import DiscoveryConfig as DiscoveryConfig
 from antiphon.errors import InvalidArgument
 
-# A page's origin as browsers send it, or any.
-Origin = Annotated[str, msgspec.Meta(pattern=r"^(\*|https?://[^/\s,]+)$")]
-Positive = Annotated[int, msgspec.Meta(ge=1)]
-# At most a year: what no clock can keep, such as infinity, is no deadline.
-Seconds = Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400)]
-Ahead = Annotated[float, msgspec.Meta(gt=0, le=86_400)]
-Bytes = Annotated[int, msgspec.Meta(ge=1)]
-Instruction = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 DeliveryName = Literal["stream", "whole"]
 TransportName = Literal["auto", "shared_memory", "nccl", "grpc"]
 
@@ -127,6 +129,9 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # Told to stop, a stage refuses new sessions at once and lets running ones finish for so
     # long; what is left then ends with an error. Whoever stops the process waits longer.
     drain_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+    # Where its part of the requests goes that the gateway traces (OTLP over gRPC, such as
+    # http://collector:4317); empty: nowhere.
+    trace_endpoint: TraceEndpoint = ""
     # How long the sessions of a broken link wait for it to heal.
     resume_window_s: Seconds = 5.0
 
@@ -140,30 +145,6 @@ class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     # Certificates of authorities: clients must show a certificate that one of them has signed, at
     # both doors, so probes of /health as well. Empty: clients show none.
     client_ca_file: str = ""
-
-
-class DiscoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """From where the gateway knows which replicas of each stage there are."""
-
-    # `static`: the stages' `addresses`. `kubernetes`: the pods behind a service for each role, by
-    # its EndpointSlices.
-    kind: Literal["static", "kubernetes"] = "static"
-    # Of the services; empty: that of the gateway's own pod. Their names by role, and the port at
-    # which the stages' pods listen.
-    namespace: str = ""
-    services: dict[
-        str, Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
-    ] = {}
-    port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 50051
-    # A kubeconfig file, for a gateway outside the cluster; empty: the pod's service account.
-    kubeconfig: str = ""
-    # Slices are listed anew so often, which repairs what the watch between two lists has missed.
-    relist_s: Annotated[float, msgspec.Meta(gt=0, le=3600)] = 20.0
-    # How long the API may take to answer, the bytes of a list, and the longest pause until it is
-    # asked again when it has failed. Meanwhile what is known holds.
-    answer_timeout_s: Seconds = 5.0
-    max_list_bytes: Bytes = 64 << 20
-    max_pause_s: Seconds = 5.0
 
 
 class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -285,6 +266,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     eject_failures: Positive = 3
     eject_s: Seconds = 2.0
     max_eject_s: Seconds = 60.0
+    # Where traces of requests go (OTLP over gRPC, such as http://collector:4317), with what the
+    # stages do if they name one, too; empty: nowhere, and nothing is traced. Of requests whose
+    # client says nothing of it, this share is traced.
+    trace_endpoint: TraceEndpoint = ""
+    trace_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
     # host:port (gRPC, in the clear) at which KEDA asks how many slots of each stage are wanted, and
     # other gateways what is wanted here; empty: nowhere. How many calls it takes at a time.
     scaler_listen: str = ""

@@ -17,6 +17,7 @@ from antiphon.runtime.server.link_port import LinkPort
 from antiphon.runtime.server.servicer import StageServicer
 from antiphon.runtime.server.stage import STEP_TIMEOUT_S, Record, Stage
 from antiphon.runtime.session.plan import StageLimits, StagePlan
+from antiphon.tracing.tracing import Tracing
 from antiphon.transport.channel import CHANNEL_OPTIONS, SERVER_OPTIONS
 from antiphon.transport.settings import LinkIdentity, LinkSettings
 from antiphon.wire.frames import add_stage_service
@@ -49,6 +50,7 @@ async def running_stage(
     failing_pause_s: float = 5.0,
     hung_timeout_s: float = 60.0,
     record: Record | None = None,
+    tracing: Tracing | None = None,
 ) -> AsyncIterator[RunningStage]:
     """Serve `loaded` as `role` until the block ends."""
     pipeline = pipeline.with_options(role, loaded.facts.options)
@@ -56,7 +58,7 @@ async def running_stage(
         pipeline, role, loaded.facts, limits.slots, resume_window_s=links.resume_window_s
     )
     plan = StagePlan.of(pipeline, role, loaded.facts.default_sampling, limits)
-    servicer = StageServicer()
+    servicer = StageServicer(tracing)
     server = grpc.aio.server(options=SERVER_OPTIONS)
     add_stage_service(servicer, server)
     # A gateway asks for it; such a stage is well until the block ends.

@@ -393,6 +393,7 @@ class SegmentOpen(google.protobuf.message.Message):
     LAST_FIELD_NUMBER: builtins.int
     OPTIONS_FIELD_NUMBER: builtins.int
     LIVE_FIELD_NUMBER: builtins.int
+    TRACEPARENT_FIELD_NUMBER: builtins.int
     segment: builtins.int
     """Counted from 0, without gaps."""
     voice: builtins.str
@@ -406,6 +407,8 @@ class SegmentOpen(google.protobuf.message.Message):
     chunk comes, and without one it then answers `segment_refused`; it runs neither the stall
     clock nor the deadline before `input_finished`, which every stage gets.
     """
+    traceparent: builtins.str
+    """The W3C trace context to which the stage adds its part of the segment; empty: it records none."""
     @property
     def sampling(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, global___Sampling]:
         """Sampling by stage role; a role without entry uses the pipeline's default."""
@@ -447,9 +450,10 @@ class SegmentOpen(google.protobuf.message.Message):
         last: builtins.bool = ...,
         options: collections.abc.Mapping[builtins.str, global___OptionValue] | None = ...,
         live: builtins.bool = ...,
+        traceparent: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "history", b"history"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "deadline_s", b"deadline_s", "delivery", b"delivery", "history", b"history", "last", b"last", "live", b"live", "options", b"options", "outputs", b"outputs", "sampling", b"sampling", "segment", b"segment", "voice", b"voice"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "deadline_s", b"deadline_s", "delivery", b"delivery", "history", b"history", "last", b"last", "live", b"live", "options", b"options", "outputs", b"outputs", "sampling", b"sampling", "segment", b"segment", "traceparent", b"traceparent", "voice", b"voice"]) -> None: ...
 
 global___SegmentOpen = SegmentOpen
 

@@ -27,6 +27,7 @@ from types import MappingProxyType
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, NotFound, ResourceExhausted, Unavailable
 from antiphon.segment import Delivery
+from antiphon.tracing.span import current_span
 from gateway.calls.admission import Urgency, Wish
 from gateway.calls.choices import Choices, order_of_choice
 from gateway.calls.detours import Detours
@@ -141,7 +142,8 @@ class Calls:
             while True:
                 if place.waits:
                     on_wait(place)
-                await place.granted()
+                with current_span.get().child("admission"):
+                    await place.granted()
                 order = _with_time(orders[0], place)
                 asking = ask(order, place.attempt(), detours.avoided)
                 del order
@@ -165,7 +167,8 @@ class Calls:
         while True:
             if place.waits:
                 on_wait(place)
-            await place.granted()
+            with current_span.get().child("admission"):
+                await place.granted()
             segment: CallSegment | None = None
             try:
                 async with AsyncExitStack() as sessions:

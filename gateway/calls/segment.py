@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, TypeVar
 
 from antiphon.chunk import Tensor
 from antiphon.errors import AntiphonError, DeadlineExceeded
+from antiphon.tracing.span import current_span
 from antiphon.v1 import session_pb2
 from antiphon.wire.chunks import chunk_from_proto
 from antiphon.wire.convert import error_from_proto
@@ -45,6 +46,9 @@ class CallSegment:
         *,
         idle_timeout_s: float,
     ) -> None:
+        # The stages are told of it when they are asked.
+        self.span = current_span.get().child("segment")
+        opening.traceparent = self.span.traceparent
         self.number = opening.segment
         self.over = False
         self._last = opening.last
@@ -90,9 +94,10 @@ class CallSegment:
 
         Raises `ResourceExhausted` when one had none, once the others have freed theirs.
         """
-        if not await self._in_time(self._session.wait_answered()):
-            async for _ in self:
-                pass
+        with self.span.child("open"):
+            if not await self._in_time(self._session.wait_answered()):
+                async for _ in self:
+                    pass
 
     async def wait_begun(self) -> None:
         """Return when its first event is there, which is still to be taken. Raises what taking it
@@ -169,6 +174,7 @@ class CallSegment:
             if event is not None:
                 return event
         self._session.segment_over(last=self._last)
+        self.span.end(self._refusal)
         if self._refusal is not None:
             self.over = True
             raise self._refusal

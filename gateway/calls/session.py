@@ -124,6 +124,8 @@ class Session:
                 await asyncio.wait(self._readers, timeout=CLOSE_WAIT_S)
         finally:
             # A client that leaves meanwhile ends the wait; the stages are let go all the same.
+            if self._segment is not None:
+                self._segment.span.end(error or self._mailbox.failure)
             for stream in self._streams.values():
                 stream.cancel()
             for reader in self._readers:

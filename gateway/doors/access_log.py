@@ -11,6 +11,8 @@ from contextlib import AbstractContextManager, contextmanager
 import msgspec
 
 from antiphon.errors import AntiphonError
+from antiphon.tracing.span import NO_SPAN, Attribute, current_span, given_traceparent
+from antiphon.tracing.tracing import Tracing
 from gateway.calls.choices import OfChoice
 from gateway.calls.events import (
     AudioProduced,
@@ -101,19 +103,29 @@ def _forget_frames(error: BaseException | None) -> None:
 
 
 class AccessLog:
-    """Has a line and the metrics of every request when it is over."""
+    """Has a line, the metrics and perhaps a trace of every request when it is over."""
 
-    def __init__(self, metrics: Metrics, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, metrics: Metrics, tracing: Tracing, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._metrics = metrics
+        self._tracing = tracing
         self._clock = clock
 
     @contextmanager
     def entry(self, api: str, name: str, request_id: str, key: KeyUse) -> Iterator[Entry]:
-        """An entry that is written down at the end of the context."""
+        """An entry that is written down at the end of the context; within it, its span is the
+        current one."""
         entry = Entry(api, name, request_id, key, self._clock)
+        span, outer = self._tracing.request(name, given_traceparent.get()), current_span.get()
+        current_span.set(span)
         try:
             yield entry
         finally:
+            current_span.set(outer)
+            if span is not NO_SPAN:
+                span.set(**_told(entry))
+                span.end(entry.error)
             self._count(entry)
             log.info("%s", msgspec.json.encode(_line(entry)).decode())
 
@@ -130,6 +142,19 @@ class AccessLog:
             metrics.audio_seconds.labels(api).inc(entry.audio_s)
             if entry.usage is not None:
                 metrics.rtf.labels(api).observe(entry.elapsed_s / entry.audio_s)
+
+
+def _told(entry: Entry) -> dict[str, Attribute]:
+    """What a trace says of a request."""
+    return {
+        "api": entry.api,
+        "request_id": entry.request_id,
+        "session_id": entry.session_id,
+        "status": entry.status,
+        "first_text_s": entry.first_text_s,
+        "first_audio_s": entry.first_audio_s,
+        "audio_s": entry.audio_s,
+    }
 
 
 def _line(entry: Entry) -> dict[str, object]:

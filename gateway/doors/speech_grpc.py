@@ -10,6 +10,7 @@ import grpc
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Unauthenticated
+from antiphon.tracing.span import given_traceparent
 from antiphon.v1 import converse_pb2, speech_pb2
 from antiphon.version import VERSION
 from antiphon.wire.convert import error_to_proto
@@ -91,6 +92,7 @@ class SpeechServicer:
 
     async def Generate(self, data: bytes, context: Context) -> None:
         """Answer once. Cancelling frees every stage."""
+        _take_traceparent(context)
         refused: AntiphonError | None = None
 
         async def refuse(entry: Entry, error: AntiphonError) -> None:
@@ -112,6 +114,7 @@ class SpeechServicer:
 
     async def Converse(self, request_iterator: object, context: Context) -> None:
         """A conversation. Its messages come as bytes, too; they are read from the context."""
+        _take_traceparent(context)
         try:
             key = await self._key_of(context)
             with key.conversation():
@@ -150,6 +153,12 @@ class SpeechServicer:
             await tell(
                 segment, entry, lambda e: write(write_event(e, include_ids=include_ids)), write_last
             )
+
+
+def _take_traceparent(context: Context) -> None:
+    """The call's task, and those that it makes, answer for the client's trace."""
+    given = dict(context.invocation_metadata() or ()).get("traceparent", "")
+    given_traceparent.set(given if isinstance(given, str) else "")
 
 
 def server_info(fleet: Fleet) -> speech_pb2.GetServerInfoResponse:

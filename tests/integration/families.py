@@ -18,6 +18,7 @@ from antiphon.pipelines.graph import VARIES, Pipeline, TensorSpec
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, LoadedStage
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.stage_harness import LIMITS, LINKS, RunningStage, running_stage
+from antiphon.tracing.tracing import open_tracing
 from gateway.server import Gateway
 
 STOP = FinishReason.STOP
@@ -42,6 +43,7 @@ class Served:
     stages: Mapping[str, RunningStage]
     http: httpx.AsyncClient
     client: antiphon.AsyncClient
+    grpc_address: str
 
     async def chat(self, **fields: object) -> httpx.Response:
         message = {"role": "user", "content": TEXT}
@@ -54,10 +56,16 @@ async def served(
     family: Pipeline,
     engines: Mapping[str, LoadedStage],
     transport: TransportName = "grpc",
+    trace_endpoint: str = "",
     **gateway: float,
 ) -> AsyncIterator[Served]:
     links = replace(LINKS, transport=transport, slab_bytes=1 << 24)
     async with AsyncExitStack() as stack:
+        tracings = {
+            role: open_tracing(trace_endpoint, f"antiphon-{role}", field="") for role in engines
+        }
+        for tracing in tracings.values():
+            stack.callback(tracing.close)
         stages = {
             role: await stack.enter_async_context(
                 running_stage(
@@ -67,6 +75,7 @@ async def served(
                     links=links,
                     limits=BOUNDS,
                     outbox_bytes=OUTBOX_BYTES,
+                    tracing=tracings[role],
                 )
             )
             for role, engine in engines.items()
@@ -74,7 +83,11 @@ async def served(
         deployment = Deployment(
             stages={r: StageConfig(addresses=(s.address,)) for r, s in stages.items()},
             gateway=GatewayConfig(
-                http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0", drain_s=0.1, **gateway
+                http_listen="127.0.0.1:0",
+                grpc_listen="127.0.0.1:0",
+                drain_s=0.1,
+                trace_endpoint=trace_endpoint,
+                **gateway,
             ),
         )
         running = await stack.enter_async_context(Gateway(deployment))
@@ -83,7 +96,7 @@ async def served(
             httpx.AsyncClient(base_url=f"http://{running.http_address}", timeout=60)
         )
         client = await stack.enter_async_context(antiphon.AsyncClient(running.grpc_address))
-        yield Served(stages, http, client)
+        yield Served(stages, http, client, running.grpc_address)
 
 
 def asked(chunks: Chunks) -> Iterator[None]:

@@ -49,6 +49,7 @@ from antiphon.runtime.server.servicer import StageServicer
 from antiphon.runtime.server.stage import Stage
 from antiphon.runtime.session.plan import StageLimits, StagePlan
 from antiphon.segment import Delivery
+from antiphon.tracing.tracing import open_tracing
 from antiphon.transport.channel import SERVER_OPTIONS
 from antiphon.transport.payload.registry import candidates, check_possible
 from antiphon.transport.settings import LinkIdentity, LinkSettings
@@ -156,7 +157,12 @@ async def _serve(options: StageOptions, load: Load) -> int:
         metrics_door(options.config.metrics_listen, metrics) as metrics_address,
         health_door(options.config.health_listen, healthiness) as health_address,
     ):
-        servicer = StageServicer()
+        tracing = open_tracing(
+            options.config.trace_endpoint,
+            f"antiphon-{options.role}",
+            field=f"stages.{options.role}.trace_endpoint",
+        )
+        servicer = StageServicer(tracing)
         server, address = await _start_server(options.config.listen, servicer, healthiness)
         listening = {
             "event": "listening",
@@ -194,6 +200,7 @@ async def _serve(options: StageOptions, load: Load) -> int:
             if stage is not None:
                 await stage.close()
             await server.stop(STOP_GRACE_S)
+            await asyncio.to_thread(tracing.close)
     return status
 
 

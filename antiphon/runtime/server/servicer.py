@@ -13,6 +13,7 @@ from google.protobuf.message import DecodeError
 from antiphon.chunk import Chunk
 from antiphon.errors import (
     AntiphonError,
+    Cancelled,
     DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
@@ -23,6 +24,7 @@ from antiphon.errors import (
 from antiphon.runtime.server.description import StageIdentity, describe, load_to_proto
 from antiphon.runtime.server.link_port import LinkPort
 from antiphon.runtime.server.patience import Patience
+from antiphon.runtime.server.session_trace import SessionTrace
 from antiphon.runtime.server.stage import Reply, Stage
 from antiphon.runtime.session.facts import (
     ChunkArrived,
@@ -47,6 +49,7 @@ from antiphon.runtime.session.instructions import (
 )
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest
 from antiphon.segment import Delivery, SegmentKey
+from antiphon.tracing.tracing import Tracing
 from antiphon.transport.link.incoming.connection import LinkContext
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2, stage_pb2_grpc
 from antiphon.wire.chunks import chunk_from_proto, put_chunk
@@ -73,7 +76,8 @@ _LOADING = Unavailable("the model is still loading", retry_after_s=1.0)
 class StageServicer(stage_pb2_grpc.StageServiceServicer):
     """The gRPC face of a stage. Until `serve` it answers that the model is loading."""
 
-    def __init__(self) -> None:
+    def __init__(self, tracing: Tracing | None = None) -> None:
+        self._tracing = tracing or Tracing()
         self._stage: Stage | None = None
         self._identity: StageIdentity | None = None
         self._link_port: LinkPort | None = None
@@ -120,11 +124,13 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
             await context.write(session_pb2.SessionResponse(error=error_to_proto(refusal)))
             return
         one_answer = opening.HasField("first_segment")
-        reader = asyncio.create_task(_read(stage, identity.role, opening, incoming))
+        trace = SessionTrace(self._tracing, identity.role)
+        reader = asyncio.create_task(_read(stage, identity.role, opening, incoming, trace))
         del opening  # It may be large, and the reader needs it only to begin with.
         try:
             async with Patience(stage.limits.idle_session_timeout_s) as patience:
                 async for reply in outbox:
+                    trace.told(reply)
                     try:
                         response = _response(reply, identity, one_answer=one_answer)
                     except Exception as error:
@@ -140,6 +146,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         except TimeoutError:
             log.warning("session %s: its client takes nothing", request.session_id)
         finally:
+            trace.end(Cancelled("the session's stream ended"))
             stage.stream_lost(request.session_id)
             reader.cancel()
             await asyncio.wait([reader])
@@ -170,17 +177,21 @@ async def _read(
     role: str,
     opening: session_pb2.SessionOpen,
     incoming: AsyncIterator[session_pb2.SessionRequest],
+    trace: SessionTrace,
 ) -> None:
     """Act on a session's requests until its client has no more."""
     session_id = opening.session_id
     try:
         if opening.HasField("first_segment"):
+            trace.opened(opening.first_segment)
             first = _segment_request(opening.first_segment, role)
             stage.handle(SegmentRequested(session_id, first))
         for chunk in opening.first_input:
             _take_chunk(stage, session_id, chunk)
         del opening
         async for request in incoming:
+            if request.HasField("segment_open"):
+                trace.opened(request.segment_open)
             _act(stage, role, session_id, request)
     except Exception as error:
         # Whatever it is: without an error here the session would wait for its reader for ever.

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, NotFound
+from antiphon.tracing.span import given_traceparent
 from antiphon.version import VERSION
 from gateway.calls.calls import Calls
 from gateway.conversations.conversations import Conversations
@@ -59,6 +60,9 @@ class EveryRequest:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one request on."""
+        if scope["type"] in ("http", "websocket"):
+            given = dict(scope["headers"]).get(b"traceparent", b"")
+            given_traceparent.set(given.decode("latin-1"))
         if scope["type"] != "http" or scope["path"] in QUIET_PATHS:
             await self._app(scope, receive, send)
             return

@@ -1,0 +1,68 @@
+"""What one session's segments took on this stage, as spans.
+
+The times are those of the segment's report, so that nothing is noted while it runs.
+"""
+
+from __future__ import annotations
+
+import time
+
+from antiphon.errors import AntiphonError
+from antiphon.runtime.session.instructions import End, Report, SegmentRefused
+from antiphon.tracing.span import NO_SPAN
+from antiphon.tracing.tracing import Tracing
+from antiphon.v1 import session_pb2
+
+
+class SessionTrace:
+    """Of one RunSession stream; `end` it with the stream."""
+
+    def __init__(self, tracing: Tracing, role: str) -> None:
+        self._tracing = tracing
+        self._role = role
+        self._span = NO_SPAN
+        self._opened_ns = 0
+
+    def opened(self, message: session_pb2.SegmentOpen) -> None:
+        """The segment is asked for."""
+        if message.traceparent:
+            self._span = self._tracing.part(self._role, message.traceparent)
+            self._opened_ns = time.time_ns()
+
+    def told(self, reply: object) -> None:
+        """What the client of the session is told; of most of it nothing is recorded."""
+        if self._span is NO_SPAN:
+            return
+        match reply:
+            case Report():
+                self._record(reply)
+            case SegmentRefused() | End() if reply.error is not None:
+                self.end(reply.error)
+
+    def end(self, error: AntiphonError | None = None) -> None:
+        """Nothing follows of the segment, if one is open."""
+        self._span.end(error)
+        self._span = NO_SPAN
+
+    def _record(self, report: Report) -> None:
+        """The whole segment: until input came, until output came, and until it was out."""
+        parts = {
+            "queue": (0.0, report.first_input_s),
+            "prefill": (report.first_input_s, report.first_output_s),
+            "output": (report.first_output_s, report.last_output_s),
+        }
+        for name, (begun_s, ended_s) in parts.items():
+            if ended_s > begun_s or (name == "queue" and ended_s):
+                part = self._span.child(name, self._at_ns(begun_s))
+                part.end(at_ns=self._at_ns(ended_s))
+        self._span.set(
+            finish_reason=report.finish_reason.value,
+            input_positions=report.input_positions,
+            input_cached_positions=report.input_cached_positions,
+            output_positions=report.output_positions,
+            busy_s=report.busy_s,
+        )
+        self.end()
+
+    def _at_ns(self, since_open_s: float) -> int:
+        return self._opened_ns + round(since_open_s * 1e9)

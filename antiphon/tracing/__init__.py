@@ -1,0 +1,1 @@
+"""Spans of requests. OpenTelemetry is imported only where a deployment names an endpoint."""

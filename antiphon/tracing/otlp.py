@@ -1,0 +1,107 @@
+"""Spans of OpenTelemetry's SDK, sent by OTLP over gRPC. The only module that imports it.
+
+Its sampler takes all: whether a request is recorded was decided before anything of it was made.
+A thread of the SDK's sends them; more than `MOST_WAITING` are dropped, and a collector that is away
+delays nobody.
+"""
+
+from __future__ import annotations
+
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.sdk.resources import Resource
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import BatchSpanProcessor
+from opentelemetry.sdk.trace.sampling import ALWAYS_ON
+from opentelemetry.trace import (
+    NonRecordingSpan,
+    Span,
+    SpanContext,
+    SpanKind,
+    Status,
+    StatusCode,
+    TraceFlags,
+    Tracer,
+    set_span_in_context,
+)
+
+from antiphon.errors import AntiphonError
+from antiphon.tracing.span import Attribute, TraceContext, TraceSpan, read_traceparent
+from antiphon.version import VERSION
+
+MOST_WAITING = 2048
+SENT_EVERY_MS = 1000
+SEND_TIMEOUT_S = 2
+
+
+class OtlpSpans:
+    """Makes spans of a service, and sends them to a collector such as `http://host:4317`."""
+
+    def __init__(self, endpoint: str, service: str) -> None:
+        # With https in clear text there would be no connection, and the other way round.
+        exporter = OTLPSpanExporter(
+            endpoint=endpoint,
+            insecure=not endpoint.startswith("https://"),
+            timeout=SEND_TIMEOUT_S,
+        )
+        self._provider = TracerProvider(
+            sampler=ALWAYS_ON,
+            resource=Resource.create({"service.name": service, "service.version": VERSION}),
+            shutdown_on_exit=False,
+        )
+        self._provider.add_span_processor(
+            BatchSpanProcessor(
+                exporter, max_queue_size=MOST_WAITING, schedule_delay_millis=SENT_EVERY_MS
+            )
+        )
+        self._tracer = self._provider.get_tracer("antiphon", VERSION)
+
+    def begin(self, name: str, traceparent: str) -> TraceSpan:
+        """A span below that of the traceparent, or at the top where it is empty."""
+        parent = read_traceparent(traceparent)
+        context = None if parent is None else set_span_in_context(_elsewhere(parent))
+        made = self._tracer.start_span(name, context, SpanKind.SERVER)
+        return RecordedSpan(self._tracer, made)
+
+    def close(self) -> None:
+        """Send what is recorded."""
+        self._provider.shutdown()
+
+
+class RecordedSpan(TraceSpan):
+    """A span that is sent when it has ended."""
+
+    def __init__(self, tracer: Tracer, span: Span) -> None:
+        self._tracer = tracer
+        self._span = span
+        context = span.get_span_context()
+        self.traceparent = str(TraceContext(context.trace_id, context.span_id, sampled=True))
+
+    def child(self, name: str, at_ns: int | None = None) -> TraceSpan:
+        """See `TraceSpan`."""
+        within = set_span_in_context(self._span)
+        return RecordedSpan(self._tracer, self._tracer.start_span(name, within, start_time=at_ns))
+
+    def set(self, **attributes: Attribute) -> None:
+        """See `TraceSpan`."""
+        for name, value in attributes.items():
+            self._span.set_attribute(f"antiphon.{name}", value)
+
+    def end(self, error: BaseException | None = None, at_ns: int | None = None) -> None:
+        """See `TraceSpan`."""
+        if not self._span.is_recording():
+            return
+        if error is not None:
+            told = f"{type(error).__name__}: {error}"
+            if isinstance(error, AntiphonError):
+                told = error.message
+                self.set(error_code=error.code.value, error_stage=error.stage)
+            self._span.set_status(Status(StatusCode.ERROR, told))
+        self._span.end(at_ns)
+
+
+def _elsewhere(parent: TraceContext) -> Span:
+    """A span of another process, by what is known of it."""
+    flags = TraceFlags(TraceFlags.SAMPLED)
+    return NonRecordingSpan(
+        SpanContext(parent.trace_id, parent.span_id, is_remote=True, trace_flags=flags)
+    )
