@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import enum
-from collections.abc import Callable, Mapping
+from collections import Counter as Counts
+from collections.abc import Callable, Iterable, Mapping
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
 from antiphon.transport.link_metrics import LinkMetrics
 from antiphon.v1 import stage_pb2
+from gateway.fleet.discovery.endpoint import STATES, Endpoint
 
 PREFIX = "antiphon_gateway_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -74,6 +76,12 @@ class Metrics:
         self.stage_ready = Gauge(
             f"{PREFIX}stage_ready", "1 when the stage is ready", ("stage",), registry=self.registry
         )
+        self._endpoints = Gauge(
+            f"{PREFIX}endpoints",
+            "Replicas that discovery tells of",
+            ("role", "state"),
+            registry=self.registry,
+        )
         self.watch("in_flight", "Requests being answered", in_flight)
 
     def refuse(self, bound: Refused) -> None:
@@ -83,6 +91,13 @@ class Metrics:
     def not_admitted(self, reason: str) -> None:
         """A request was refused by the queue, or by a limit of its key."""
         self._not_admitted.labels(reason).inc()
+
+    def count_endpoints(self, endpoints: Iterable[Endpoint], roles: Iterable[str]) -> None:
+        """These are all replicas there are, of these stages."""
+        counts = Counts((each.role, each.state) for each in endpoints)
+        for role in roles:
+            for state in STATES:
+                self._endpoints.labels(role, state).set(counts[role, state])
 
     def waited(self, urgency: str, seconds: float) -> None:
         """A request has all its slots, after so long."""

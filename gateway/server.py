@@ -87,6 +87,12 @@ class Gateway:
         self._health = health.aio.HealthServicer()
         host_and_port(config.grpc_listen, field="gateway.grpc_listen")
         self._http_listen = host_and_port(config.http_listen, field="gateway.http_listen")
+        discovery = self.fleet.discovery
+        self.metrics.watch(
+            "discovery_last_sync_seconds",
+            "When discovery last told all replicas there are, in Unix seconds; 0: never",
+            lambda: discovery.last_sync or 0.0,
+        )
         talks = self._conversations
         self.metrics.watch("conversations", "Conversations open", lambda: talks.open)
         self.metrics.watch(

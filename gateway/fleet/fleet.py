@@ -20,9 +20,8 @@ from antiphon.v1 import stage_pb2
 from gateway.changes import ChangeSignal
 from gateway.fleet.accepted import Accepted
 from gateway.fleet.assignment import Assignment
+from gateway.fleet.discovery.chosen import discovery_of
 from gateway.fleet.discovery.endpoint import Discovery, Endpoint
-from gateway.fleet.discovery.kubernetes import KubernetesEndpoints
-from gateway.fleet.discovery.static import StaticAddresses
 from gateway.fleet.lineup import (
     Edges,
     Lineup,
@@ -65,12 +64,14 @@ class Fleet:
         if not deployment.stages:
             raise InvalidArgument("stages: the deployment names none", field="stages")
         self._deployment = deployment
-        self.discovery = discovery or _source(deployment)
+        self.discovery = discovery or discovery_of(deployment)
         self._generator = generator or random.Random()
         self._by_role = {
             role: ReplicatedStage(role, deployment.gateway, self._on_change)
             for role in deployment.stages
         }
+        # What discovery told last.
+        self.endpoints: Collection[Endpoint] = ()
         self._discovering: asyncio.Task[None] | None = None
         self.changes = ChangeSignal()
         self._slots: dict[str, int] = {}
@@ -302,7 +303,8 @@ class Fleet:
         async for endpoints in self.discovery.watch():
             self._take(endpoints)
 
-    def _take(self, endpoints: Iterable[Endpoint]) -> None:
+    def _take(self, endpoints: Collection[Endpoint]) -> None:
+        self.endpoints = endpoints
         by_role: dict[str, list[Endpoint]] = {role: [] for role in self._by_role}
         for endpoint in endpoints:
             if endpoint.role in by_role:
@@ -355,17 +357,3 @@ def _lineup(chosen: _Chosen, *, tool_calls: bool) -> Lineup:
 def _size(pool: Pool[Replica]) -> int:
     """Slots, or replicas where one does not tell its slots."""
     return len(pool) if pool.unbounded else pool.slots
-
-
-def _source(deployment: Deployment) -> Discovery:
-    """Where the deployment says that replicas are found; of fixed addresses, each stage has one."""
-    discovery = deployment.gateway.discovery
-    if discovery.kind == "kubernetes":
-        return KubernetesEndpoints(discovery)
-    for role, stage in deployment.stages.items():
-        if not stage.addresses:
-            raise InvalidArgument(
-                f"stages.{role}.addresses: none is given; name those of its replicas",
-                field=f"stages.{role}.addresses",
-            )
-    return StaticAddresses({role: each.addresses for role, each in deployment.stages.items()})

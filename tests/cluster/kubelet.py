@@ -81,8 +81,7 @@ class Cluster:
         self._change = asyncio.Event()
         self._published: dict[str, list[Json]] = {}
         self.story: list[tuple[str, str]] = []
-        kubeconfig = self._folder / "kubeconfig"
-        kubeconfig.write_text(yaml.safe_dump(_kubeconfig(api.url)))
+        (self._folder / "kubeconfig").write_text(yaml.safe_dump(kubeconfig(api.url)))
 
     async def __aenter__(self) -> Cluster:
         for service in self._services:
@@ -228,7 +227,8 @@ def _with(text: str, replaced: Mapping[str, str]) -> str:
     return text
 
 
-def _kubeconfig(url: str) -> Json:
+def kubeconfig(url: str) -> Json:
+    """What leads a client to that API."""
     return {
         "apiVersion": "v1",
         "kind": "Config",

@@ -238,7 +238,8 @@ class FakeStage(stage_pb2_grpc.StageServiceServicer):
         self.health = Health()
         stage_pb2_grpc.add_StageServiceServicer_to_server(self, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
-        self.address = f"127.0.0.1:{self._server.add_insecure_port(self.address)}"
+        host, _, _ = self.address.rpartition(":")
+        self.address = f"{host}:{self._server.add_insecure_port(self.address)}"
         await self._server.start()
 
     async def die(self) -> None:

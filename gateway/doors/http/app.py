@@ -143,6 +143,7 @@ def http_app(
     async def show_metrics(_: Request) -> Response:
         for stage in fleet:
             metrics.stage_ready.labels(stage.role).set(stage.ready)
+        metrics.count_endpoints(fleet.endpoints, [stage.role for stage in fleet])
         links = expose_links(await fleet.describe_now())
         return Response(metrics.expose() + links, headers={"content-type": CONTENT_TYPE})
 

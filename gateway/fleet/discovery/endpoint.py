@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Literal, Protocol, get_args
+
+EndpointState = Literal["ready", "not_ready", "terminating"]
+STATES: tuple[EndpointState, ...] = get_args(EndpointState)
 
 
 @dataclass(frozen=True)
@@ -27,6 +30,13 @@ class Endpoint:
     ready: bool = True
     serving: bool = True
     terminating: bool = False
+
+    @property
+    def state(self) -> EndpointState:
+        """The conditions in a word."""
+        if self.terminating:
+            return "terminating"
+        return "ready" if self.ready else "not_ready"
 
 
 class Discovery(Protocol):
