@@ -107,11 +107,15 @@ async def test_client_that_pings_and_reads_nothing_is_cut_off(door: Door) -> Non
     await door.gateway.calls.wait_idle()
 
 
-async def test_unknown_model_is_refused_at_the_handshake(door: Door) -> None:
+async def test_unknown_model_is_refused_at_the_handshake(
+    door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
     with pytest.raises((InvalidStatus, openai.APIError)) as caught:
         async with realtime(door, "other"):
             raise AssertionError("came in")
     assert "404" in str(caught.value)
+    # Nothing is wrong with the gateway.
+    assert not [each for each in caplog.records if each.name == "uvicorn.error"]
 
 
 async def test_pages_of_other_origins_are_refused(door: Door) -> None:

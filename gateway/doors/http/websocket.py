@@ -11,6 +11,7 @@ from __future__ import annotations
 import asyncio
 from typing import Any
 
+from uvicorn._types import ASGISendEvent
 from uvicorn.config import Config
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from uvicorn.server import ServerState
@@ -51,6 +52,12 @@ class BoundedWebSocket(WebSocketsSansIOProtocol):
         if self._cut is not None:
             self._cut.cancel()
         super().connection_lost(exc)
+
+    async def send(self, message: ASGISendEvent) -> None:
+        """Send what the application says. uvicorn takes a handshake that was refused with an
+        answer of its own for one that was forgotten, and logs an error."""
+        await super().send(message)
+        self.handshake_complete = self.handshake_complete or self.close_sent
 
     def handle_ping(self) -> None:
         """Answer, unless the client takes nothing."""
