@@ -92,6 +92,8 @@ class Hearing:
         if self._turns is None:
             self._buffer.append(pcm16, rate_hz)
             return []
+        # First, since a turn that is ended to make room for it would be lost with it.
+        self._buffer.check_length(pcm16, rate_hz)
         heard = self._make_room(self._turns, pcm16, rate_hz)
         self._buffer.append(pcm16, rate_hz)
         if self._ear is None:

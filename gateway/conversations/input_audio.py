@@ -29,6 +29,15 @@ class InputAudioBuffer:
         """Whether so much more may be appended."""
         return len(self._pcm16) + len(pcm16) <= self._max_s * rate_hz * SAMPLE_BYTES
 
+    def check_length(self, pcm16: bytes, rate_hz: int) -> None:
+        """Raise `InvalidArgument` for what is too long by itself, whatever is there."""
+        if len(pcm16) > self._max_s * rate_hz * SAMPLE_BYTES:
+            raise InvalidArgument(
+                f"audio: is longer than {self._max_s:g} seconds, the most that a recording may "
+                "have; send it in pieces",
+                field="audio",
+            )
+
     def append(self, pcm16: bytes, rate_hz: int) -> None:
         """Add samples. Raises `InvalidArgument` for too many, and for another rate."""
         if self._pcm16 and rate_hz != self.rate_hz:

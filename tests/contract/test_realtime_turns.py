@@ -197,6 +197,20 @@ async def test_turn_that_is_as_long_as_a_recording_may_be_ends_there() -> None:
         await client.until("input_audio_buffer.speech_started")
 
 
+async def test_audio_that_is_longer_than_a_recording_may_be_loses_no_turn() -> None:
+    begun = spoken([sentence("slow", 0.8)], before_s=0.5, after_s=0.0, snr_db=30)
+    async with open_door(max_recording_s=2.0) as door, realtime(door) as client:
+        await client.detect_turns(QUIET)
+        await hear(client, begun)
+        started = await client.until("input_audio_buffer.speech_started")
+        await hear(client, Heard(silence(3.0)), seconds=3.0)
+        assert (await client.until("error"))["error"]["param"] == "audio"
+        await hear(client, Heard(silence(1.0)))
+        stopped = await client.until("input_audio_buffer.speech_stopped")
+        assert stopped["item_id"] == started["item_id"]
+        assert (await client.until("input_audio_buffer.committed"))["item_id"] == stopped["item_id"]
+
+
 async def test_clear_and_commit_end_a_turn_that_is_being_heard(door: Door, word: Heard) -> None:
     begun = spoken([sentence("slow", 0.8)], before_s=0.5, after_s=0.0, snr_db=30)
     async with realtime(door) as client:
