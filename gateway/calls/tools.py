@@ -108,13 +108,22 @@ def choose_tools(
 
 
 def check_tools(order: Order, reader: stage_pb2.DescribeResponse, config: GatewayConfig) -> None:
-    """Raise `NotImplementedYet` for functions and calls that the reading stage does not take, and
-    `InvalidArgument` for more or larger functions than are allowed."""
-    if len(order.tools) > config.max_tools:
+    """Raise what `check_offered` does, and `NotImplementedYet` for calls in the messages where the
+    reading stage takes none."""
+    takes = KIND in reader.input_kinds
+    check_offered(order.tools, config, takes=takes)
+    if not takes and (field := _called_at(order.messages)):
+        raise _no_place(field)
+
+
+def check_offered(tools: Sequence[str], config: GatewayConfig, *, takes: bool) -> None:
+    """Raise `InvalidArgument` for more or larger functions than are allowed, and
+    `NotImplementedYet` for any if the model does not take them."""
+    if len(tools) > config.max_tools:
         raise InvalidArgument(
             f"tools: more than {config.max_tools}; gateway.max_tools sets the bound", field="tools"
         )
-    for index, tool in enumerate(order.tools):
+    for index, tool in enumerate(tools):
         if len(tool.encode()) > config.max_tool_bytes:
             path = f"tools[{index}]"
             raise InvalidArgument(
@@ -122,13 +131,16 @@ def check_tools(order: Order, reader: stage_pb2.DescribeResponse, config: Gatewa
                 "sets the bound",
                 field=path,
             )
-    field = "tools" if order.tools else _called_at(order.messages)
-    if field and KIND not in reader.input_kinds:
-        raise NotImplementedYet(
-            f"{field}: this model takes no tools: its checkpoint's chat template has no place for "
-            "them; leave them out",
-            field=field,
-        )
+    if tools and not takes:
+        raise _no_place("tools")
+
+
+def _no_place(field: str) -> NotImplementedYet:
+    return NotImplementedYet(
+        f"{field}: this model takes no tools: its checkpoint's chat template has no place for "
+        "them; leave them out",
+        field=field,
+    )
 
 
 def _called_at(messages: Sequence[ConversationMessage]) -> str:

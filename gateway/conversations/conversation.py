@@ -14,6 +14,7 @@ from typing import assert_never
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Cancelled, InvalidArgument
 from gateway.calls.calls import Calls
+from gateway.calls.tools import check_offered
 from gateway.conversations import commands
 from gateway.conversations.commands import Command
 from gateway.conversations.events import (
@@ -64,8 +65,8 @@ class LiveConversation:
         kept: KeptBytes,
     ) -> None:
         self._calls = calls
-        self._drain_s = config.drain_s
-        self._settings = settings
+        self._config = config
+        self._settings = self._checked(settings)
         self._telling = Telling(send)
         self._items = ItemList(max_items=config.max_parts, max_bytes=config.max_body_bytes)
         self._hearing = Hearing(listener, settings.turns, max_s=config.max_recording_s)
@@ -135,13 +136,13 @@ class LiveConversation:
         The client is told at once, so that it can go on elsewhere.
         """
         await self._calls.wait_closing()
-        await self._telling.tell(GatewayStopping(self._drain_s, self._settings))
+        await self._telling.tell(GatewayStopping(self._config.drain_s, self._settings))
         await self.settled()
 
     async def _do(self, command: Command) -> None:
         match command:
             case commands.ChangeSettings(settings):
-                self._settings = settings
+                self._settings = self._checked(settings)
                 self._hearing.detect(settings.turns)
                 self._idle.stop()
                 await self._telling.tell(SettingsChanged(settings))
@@ -174,6 +175,10 @@ class LiveConversation:
                 self._responses.cancel(response_id, EndReason.CLIENT_CANCELLED)
             case _:
                 assert_never(command)
+
+    def _checked(self, settings: ConversationSettings) -> ConversationSettings:
+        check_offered(settings.tools, self._config, takes=settings.takes_tools)
+        return settings
 
     async def _commit(self, item_id: str, recording: RecordedContent) -> None:
         """A recording is a user's message."""

@@ -9,6 +9,7 @@ from contextlib import contextmanager, suppress
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import ResourceExhausted
 from gateway.calls.calls import Calls
+from gateway.calls.tools import KIND as TOOLS
 from gateway.conversations.conversation import LiveConversation
 from gateway.conversations.kept_bytes import KeptBytes
 from gateway.conversations.responses import Logged
@@ -68,7 +69,8 @@ class Conversations:
         logged: Logged,
         logged_transcript: Logged,
     ) -> LiveConversation:
-        """A conversation that was admitted; to be entered."""
+        """A conversation that was admitted; to be entered. Raises what its settings would raise
+        as a command."""
         return LiveConversation(
             self._calls,
             self._config,
@@ -93,4 +95,5 @@ class Conversations:
             spoken=AUDIO in served.outputs,
             voice=served.voices[0] if served.voices else "",
             hears=AUDIO in served.input_kinds,
+            takes_tools=TOOLS in served.input_kinds,
         )

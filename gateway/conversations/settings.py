@@ -72,7 +72,8 @@ class ConversationSettings:
     `output_rate_hz` is the model's. What is `spoken` has its text, too, as a transcript. Without
     `turns` the client ends them. The formats are those in which the client sends and gets audio;
     the door translates. A model that `hears` writes down what the user says if there is a wish for
-    a `transcript`. With `timeline` each response's end is followed by what each stage took for it;
+    a `transcript`; one that `takes_tools` can be offered functions.
+    With `timeline` each response's end is followed by what each stage took for it;
     with `stopping` a client that speaks OpenAI's API is told when the gateway stops, in an event
     that is none of OpenAI's.
     `sampling` is by stage, as in an order; `max_output_tokens` goes before what it
@@ -91,6 +92,7 @@ class ConversationSettings:
     input_format: LiveFormat = PCM16
     output_format: LiveFormat = PCM16
     hears: bool = True
+    takes_tools: bool = True
     transcript: TranscriptWish | None = None
     timeline: bool = False
     stopping: bool = False

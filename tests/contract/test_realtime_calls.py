@@ -13,11 +13,13 @@ import pytest
 import pytest_asyncio
 from calling_stages import CALLS, TOOLS, fail_in_a_call, say_and_call, with_tools
 from fake_stages import ROLES, THINKER, USUAL, FakeStages, Session, twice
-from gateway_door import Door, deployment_of
+from gateway_door import Door, deployment_of, open_door
 from realtime_client import Realtime, Told, realtime
 from test_realtime_order import FOLDER, Transcript
 
+import antiphon
 from antiphon.conversation import TextPart, ToolChoice, from_tensors
+from antiphon.errors import NotImplementedYet
 from antiphon.segment import FinishReason
 from gateway.server import Gateway
 
@@ -241,6 +243,25 @@ async def test_what_is_wrong_is_told_and_the_conversation_goes_on(
         assert (await client.until("error"))["error"]["param"] == param
         await client.send("response.create")
         assert (await client.until("response.done"))["response"]["status"] == "completed"
+
+
+async def test_functions_that_cannot_be_called_are_refused_when_they_are_offered() -> None:
+    def refusal(event: Told) -> str:
+        return str(event["error"]["message"])
+
+    async with open_door(max_tools=1) as door, realtime(door) as client:
+        await client.send("session.update", session={"type": "realtime", "tools": OFFERED})
+        assert "gateway.max_tools" in refusal(await client.until("error"))
+        await client.send("session.update", session={"type": "realtime", "tools": OFFERED[:1]})
+        assert "takes no tools" in refusal(await client.until("error"))
+        # Nothing of it holds.
+        await client.say("Hi")
+        await client.send("response.create")
+        assert (await client.until("response.done"))["response"]["status"] == "completed"
+        async with antiphon.AsyncClient(door.gateway.grpc_address) as other:
+            with pytest.raises(NotImplementedYet, match="takes no tools"):
+                async with other.converse(functions=[antiphon.Function("look")]):
+                    raise AssertionError("came in")
 
 
 async def test_malformed_call_fails_the_response_and_not_the_conversation(caller: Door) -> None:
