@@ -36,6 +36,8 @@ class ToolFormat:
         if not self.arguments_as_text:
             try:
                 arguments = json.loads(arguments)
+                # An escape may stand for half a character, which no tokeniser takes.
+                json.dumps(arguments, ensure_ascii=False).encode()
             except (ValueError, RecursionError) as error:
                 raise InvalidArgument(
                     f"messages: the arguments of a call of {call.name} are no JSON: {error}",

@@ -191,8 +191,9 @@ def test_arguments_are_an_object_for_a_template_that_would_quote_text(
     assert quoting.takes_tools
     ids = quoting.encode(SHAPES["text and a call"])
     assert '"arguments": {"at": "sky", "n": 1.0}}' in chat.tokenizer.decode(ids)
-    with pytest.raises(InvalidArgument):
-        quoting.encode([said("assistant", calls=[ToolCall("c", "look", "{")])])
+    for arguments in ("{", r'{"at": "\ud800"}', r'{"\udc00": 1}'):
+        with pytest.raises(InvalidArgument):
+            quoting.encode([said("assistant", calls=[ToolCall("c", "look", arguments)])])
 
 
 @pytest.mark.parametrize(
