@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import asyncio
 import json
+import shutil
 import ssl
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import httpx
@@ -15,6 +17,7 @@ import pytest_asyncio
 import websockets
 from fake_stages import FRAMES, TEXTS
 from gateway_door import MESSAGES, MODEL, SPOKEN, Door, open_door
+from msgspec import structs
 
 import antiphon
 from antiphon.deployment.schema import TlsConfig
@@ -104,6 +107,78 @@ async def test_gateway_that_asks_clients_for_a_certificate(made: Certificates) -
         trusting.load_cert_chain(made.client, made.client_key)
         async with httpx.AsyncClient(verify=trusting) as http:
             assert (await http.get(url)).status_code == 200
+
+
+async def served_to(door: Door, made: Certificates) -> bool:
+    """Whether both doors serve a client that trusts this authority alone; both say the same."""
+    trusting = ssl.create_default_context(cafile=made.authority)
+    async with httpx.AsyncClient(verify=trusting) as http:
+        try:
+            await http.get(f"https://{door.gateway.http_address}/health")
+            over_http = True
+        except httpx.ConnectError:
+            over_http = False
+    tls = antiphon.Tls(made.authority)
+    async with antiphon.AsyncClient(door.gateway.grpc_address, tls=tls, retry=ONCE) as client:
+        try:
+            await client.server_info()
+            over_grpc = True
+        except Unavailable:
+            over_grpc = False
+    assert over_http == over_grpc
+    return over_http
+
+
+async def test_renewed_certificate_holds_for_new_connections(
+    made: Certificates, tmp_path: Path
+) -> None:
+    """Files that do not fit together change nothing."""
+    mounted = tmp_path / "mounted"
+    mounted.mkdir()
+    for file in (made.server, made.server_key):
+        shutil.copy(file, mounted)
+    holds = replace(
+        made, server=mounted / made.server.name, server_key=mounted / made.server_key.name
+    )
+    (tmp_path / "renewed").mkdir()
+    renewed = make_certificates(tmp_path / "renewed")
+    async with open_door(tls=settings(holds)) as door:
+        trusting = ssl.create_default_context(cafile=made.authority)
+        url = f"wss://{door.gateway.http_address}/v1/realtime?model={MODEL}"
+        async with websockets.connect(url, ssl=trusting) as begun:
+            await begun.recv()
+            shutil.copy(renewed.server, mounted)
+            assert await served_to(door, made)
+            shutil.copy(renewed.server_key, mounted)
+            assert await served_to(door, renewed)
+            assert not await served_to(door, made)
+            await begun.send(json.dumps({"type": "input_audio_buffer.clear"}))
+            assert json.loads(await begun.recv())["type"] == "input_audio_buffer.cleared"
+
+
+async def test_renewed_authority_of_clients_holds_for_new_connections(
+    made: Certificates, tmp_path: Path
+) -> None:
+    authority = tmp_path / "authority.pem"
+    shutil.copy(made.authority, authority)
+    (tmp_path / "renewed").mkdir()
+    renewed = make_certificates(tmp_path / "renewed")
+    asking = structs.replace(settings(made), client_ca_file=str(authority))
+    async with open_door(tls=asking) as door:
+
+        async def welcomes(client: Certificates) -> bool:
+            trusting = ssl.create_default_context(cafile=made.authority)
+            trusting.load_cert_chain(client.client, client.client_key)
+            async with httpx.AsyncClient(verify=trusting) as http:
+                try:
+                    await http.get(f"https://{door.gateway.http_address}/health")
+                except httpx.HTTPError:
+                    return False
+            return True
+
+        assert [await welcomes(each) for each in (made, renewed)] == [True, False]
+        shutil.copy(renewed.authority, authority)
+        assert [await welcomes(each) for each in (made, renewed)] == [False, True]
 
 
 @pytest.mark.parametrize(
