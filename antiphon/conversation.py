@@ -245,14 +245,18 @@ def _template(tensors: Tensors) -> dict[str, TemplateValue]:
     """Variables of the chat template."""
     if TEMPLATE not in tensors:
         return {}
-    data = tensors[TEMPLATE]
-    if data.nbytes > MAX_TEMPLATE_BYTES:
+    return read_template_variables(tensors[TEMPLATE].tobytes())
+
+
+def read_template_variables(data: bytes) -> dict[str, TemplateValue]:
+    """Variables of a chat template from JSON. Raises `InvalidArgument`."""
+    if len(data) > MAX_TEMPLATE_BYTES:
         raise InvalidArgument(
-            f"{TEMPLATE_FIELD}: has {data.nbytes} bytes; the most is {MAX_TEMPLATE_BYTES}",
+            f"{TEMPLATE_FIELD}: has {len(data)} bytes; the most is {MAX_TEMPLATE_BYTES}",
             field=TEMPLATE_FIELD,
         )
     try:
-        variables = _template_decoder.decode(data.tobytes())
+        variables = _template_decoder.decode(data)
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{TEMPLATE_FIELD}: {error}", field=TEMPLATE_FIELD) from error
     check_template_variables(variables)

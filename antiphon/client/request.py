@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
@@ -20,6 +21,7 @@ from antiphon.client.tools import (
 )
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
+from antiphon.template import FIELD, TemplateValue, check_template_variables
 from antiphon.v1 import session_pb2, speech_pb2
 from antiphon.wire.convert import (
     checked_policy,
@@ -111,7 +113,8 @@ class GenerateOptions(TypedDict, total=False):
     likely each token of the text was, and so many of the likeliest in its place.
     `functions` may be called by a model whose `ModelInfo.input_kinds` has "tools"; the
     `function_choice` ("auto" by default) says whether, and without `parallel_calls` the answer
-    ends behind its first call.
+    ends behind its first call. `chat_template_kwargs` are variables of the model's chat template,
+    for one that asks for some.
     """
 
     model: str
@@ -131,6 +134,7 @@ class GenerateOptions(TypedDict, total=False):
     functions: Sequence[Function]
     function_choice: FunctionChoice
     parallel_calls: bool
+    chat_template_kwargs: Mapping[str, TemplateValue] | None
 
 
 def generate_request(
@@ -153,6 +157,7 @@ def generate_request(
     functions: Sequence[Function] = (),
     function_choice: FunctionChoice = "auto",
     parallel_calls: bool = True,
+    chat_template_kwargs: Mapping[str, TemplateValue] | None = None,
 ) -> speech_pb2.GenerateRequest:
     """The message of a `Generate` call; a `str` is one user message.
 
@@ -186,7 +191,23 @@ def generate_request(
         include_ids=of_type("include_ids", include_ids, bool),
         functions=functions_to_proto(functions),
         function_choice=choice_to_proto(function_choice, parallel=parallel_calls),
+        chat_template_kwargs=_template_to_json(chat_template_kwargs),
     )
+
+
+def _template_to_json(given: Mapping[str, TemplateValue] | None) -> str:
+    """The variables as the message has them; "" without any."""
+    variables: dict[str, TemplateValue] = {}
+    for name, value in named(FIELD, given).items():
+        field = f"{FIELD}.{name}"
+        if isinstance(value, str):
+            variables[name] = unicode_text(field, value)
+        elif value is None or isinstance(value, bool | int | float):
+            variables[name] = value
+        else:
+            raise wrong_type(field, "text, a number, a bool or None", value)
+    check_template_variables(variables)
+    return json.dumps(variables, ensure_ascii=False) if variables else ""
 
 
 def _sampling_to_proto(

@@ -270,6 +270,7 @@ class GenerateRequest(google.protobuf.message.Message):
     OPTIONS_FIELD_NUMBER: builtins.int
     FUNCTIONS_FIELD_NUMBER: builtins.int
     FUNCTION_CHOICE_FIELD_NUMBER: builtins.int
+    CHAT_TEMPLATE_KWARGS_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Empty: the server's only model."""
     voice: builtins.str
@@ -278,6 +279,10 @@ class GenerateRequest(google.protobuf.message.Message):
     """Delivery for every edge; unspecified: the pipeline's defaults."""
     include_ids: builtins.bool
     """Adds token ids and codec frames to the events."""
+    chat_template_kwargs: builtins.str
+    """Variables of the chat template, for one that asks for some: a JSON object, as text, of texts,
+    numbers, true, false and null. At most 128 KiB.
+    """
     @property
     def messages(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___Message]: ...
     @property
@@ -316,9 +321,10 @@ class GenerateRequest(google.protobuf.message.Message):
         options: collections.abc.Mapping[builtins.str, global___OptionInput] | None = ...,
         functions: collections.abc.Iterable[builtins.str] | None = ...,
         function_choice: antiphon.v1.functions_pb2.FunctionChoice | None = ...,
+        chat_template_kwargs: builtins.str = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "function_choice", b"function_choice"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "delivery", b"delivery", "function_choice", b"function_choice", "functions", b"functions", "include_ids", b"include_ids", "messages", b"messages", "modalities", b"modalities", "model", b"model", "options", b"options", "sampling", b"sampling", "voice", b"voice"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["chat_template_kwargs", b"chat_template_kwargs", "chunk_policy", b"chunk_policy", "delivery", b"delivery", "function_choice", b"function_choice", "functions", b"functions", "include_ids", b"include_ids", "messages", b"messages", "modalities", b"modalities", "model", b"model", "options", b"options", "sampling", b"sampling", "voice", b"voice"]) -> None: ...
 
 global___GenerateRequest = GenerateRequest
 

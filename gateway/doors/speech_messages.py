@@ -11,6 +11,7 @@ from antiphon.conversation import (
     TextPart,
     ToolCall,
     ToolChoice,
+    read_template_variables,
 )
 from antiphon.errors import InvalidArgument
 from antiphon.logprobs import TokenLogprob
@@ -78,6 +79,7 @@ def read_generate(
         timeout_s=timeout_s,
         tools=tools,
         tool_choice=tool_choice,
+        template=read_template_variables((request.chat_template_kwargs or "{}").encode()),
         field_names={"tools": "functions", "tool_choice": "function_choice"},
     )
 

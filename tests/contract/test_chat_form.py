@@ -12,6 +12,7 @@ from fake_stages import THINKER, Session
 from gateway_door import MESSAGES, MODEL, Door, open_door
 from pydantic import BaseModel
 
+import antiphon
 from antiphon.conversation import from_tensors
 from antiphon.errors import InvalidArgument
 from antiphon.segment import FinishReason
@@ -136,6 +137,17 @@ async def test_template_variables_reach_the_stage_that_has_the_template(door: Do
     assert chunk is not None
     assert from_tensors(chunk.tensors).template == given
     assert (await door.chat(chat_template_kwargs={})).status_code == 200
+
+
+async def test_template_variables_over_grpc_reach_the_stage_that_has_the_template(
+    door: Door,
+) -> None:
+    given = {"enable_thinking": False, "tone": "löw", "depth": 2, "share": 0.5, "end": None}
+    async with antiphon.AsyncClient(door.gateway.grpc_address) as client:
+        await client.generate("Hi", chat_template_kwargs=given).collect()
+    chunk = door.fakes[THINKER].sessions[-1].input
+    assert chunk is not None
+    assert from_tensors(chunk.tensors).template == given
 
 
 async def test_template_variables_are_refused_where_text_is_read_aloud(door: Door) -> None:

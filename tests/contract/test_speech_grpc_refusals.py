@@ -128,6 +128,17 @@ MANY = {
         speech_pb2.GenerateRequest(**user(Part(text="a")), modalities=["text"] * 17),
         "modalities",
     ),
+    "template variables": (
+        speech_pb2.GenerateRequest(
+            **user(Part(text="a")),
+            chat_template_kwargs=json.dumps({f"v{n}": n for n in range(17)}),
+        ),
+        "chat_template_kwargs",
+    ),
+    "no template variables": (
+        speech_pb2.GenerateRequest(**user(Part(text="a")), chat_template_kwargs="[1]"),
+        "chat_template_kwargs",
+    ),
     "fields": (speech_pb2.GenerateRequest(modalities=["text"] * 20_001), ""),
     "noise": (b"\x0b\xff\xff", ""),
     "no UTF-8": (b"\x0a\x01\xff", ""),
