@@ -10,13 +10,14 @@ from __future__ import annotations
 
 import json
 import random
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import cache, partial
 from typing import Any
 
 import torch
 from torch.nn import functional as F
+from transformers import DynamicCache
 
 from tools.speaking_checkpoint.dialogues import AUDIO, CLOSERS, OPENERS, SYSTEMS, Dialogues, reword
 from tools.speaking_checkpoint.functions import (
@@ -30,10 +31,10 @@ from tools.speaking_checkpoint.repertoire import NOT_UNDERSTOOD, UNKNOWN, load_r
 from tools.speaking_checkpoint.tower_training import HeardWords, hear
 
 IGNORED = -100
-# By step: what is taught, and in how many conversations.
-KINDS = (
-    ("typed", 12), ("heard", 16), ("functions", 4), ("heard", 16), ("typed", 12), ("functions", 4),
-)  # fmt: skip
+# By step: what is taught, and in about how many turns. The conversations of a step have equally
+# many, so that little is computed for the shorter ones in vain.
+KINDS = (("typed", 32), ("heard", 24), ("functions", 8), ("heard", 24))
+TURNS = (1, 1, 2, 3)
 LONGEST_WORD = 6
 LEAD, TAIL = (1, 9), (0, 12)
 BLURRED, DOUBLED, MISHEARD = 0.3, 0.12, 0.05
@@ -90,8 +91,10 @@ class LessonsLoss:
         """The loss of one step."""
         chance = random.Random(f"lesson {self._seed} {step}")
         generator = torch.Generator().manual_seed(step)
-        kind, count = KINDS[step % len(KINDS)]
-        drawn = [getattr(self, f"_{kind}")(chance) for _ in range(count)]
+        kind, total = KINDS[step % len(KINDS)]
+        turns = chance.choice(TURNS)
+        opening, draw = self._begin(kind, chance)
+        drawn = [draw(chance, turns) for _ in range(total // turns)]
         longest = max(len(each.ids) for each in drawn)
         rows = [
             F.pad(self.rows(each, chance, generator), (0, 0, 0, longest - len(each.ids)))
@@ -100,8 +103,7 @@ class LessonsLoss:
         wanted = torch.tensor(
             [each.wanted + [IGNORED] * (longest - len(each.ids)) for each in drawn]
         )
-        model = self._thinker.model
-        hidden = model(inputs_embeds=torch.stack(rows), use_cache=False).last_hidden_state
+        hidden = self._read(opening, torch.stack(rows))
         spoken = wanted[:, 1:] != IGNORED
         logits = self._thinker.lm_head(hidden[:, :-1][spoken])
         target = wanted[:, 1:][spoken]
@@ -126,19 +128,47 @@ class LessonsLoss:
             rows[begin:end] = clean * heard + (1 - clean) * pad + noise * chance.random()
         return rows
 
+    def _begin(
+        self, kind: str, chance: random.Random
+    ) -> tuple[list[int], Callable[[random.Random, int], Written]]:
+        """The ids that all conversations of a step begin with, and what draws the others."""
+        if kind != "functions":
+            return [], getattr(self, f"_{kind}")
+        given = [*FUNCTIONS] if chance.random() < 0.85 else [chance.choice(FUNCTIONS)]
+        chance.shuffle(given)
+        system = chance.choice(SYSTEMS) if chance.random() < 0.3 else ""
+        names = tuple(FUNCTIONS.index(each) for each in given)
+        return self._tools_prompt(system, names), partial(self._functions, given)
+
+    def _read(self, opening: Sequence[int], rows: torch.Tensor) -> torch.Tensor:
+        """The decoder's rows for `rows` [n, length, hidden], which all follow one opening.
+
+        That is read once: the message that describes the functions is longer than most
+        conversations.
+        """
+        model = self._thinker.model
+        cache = DynamicCache(config=model.config)
+        if opening:
+            first = self._table[torch.tensor(opening)][None]
+            model(inputs_embeds=first, past_key_values=cache, use_cache=True)
+            cache.batch_repeat_interleave(len(rows))
+        outputs = model(inputs_embeds=rows, past_key_values=cache, use_cache=True)
+        hidden: torch.Tensor = outputs.last_hidden_state
+        return hidden
+
     def _is_strange(self, text: str, known: set[str]) -> bool:
         """Whether nothing was learned about what a recording says."""
         plain = {text.removeprefix(each.replace(",", "")) for each in OPENERS}
         plain |= {text.removesuffix(each.replace(",", "")) for each in CLOSERS}
         return not plain & known
 
-    def _typed(self, chance: random.Random) -> Written:
+    def _typed(self, chance: random.Random, turns: int) -> Written:
         """What the thinker has learned before."""
         written = Written()
         system = self._dialogues.system(chance)
         if system is not None:
             self._say(written, "system", self._encode(system))
-        for _ in range(chance.choice((1, 1, 2, 3))):
+        for _ in range(turns):
             turn = self._dialogues.turn(chance)
             while AUDIO in turn.asked:
                 turn = self._dialogues.turn(chance)
@@ -146,12 +176,12 @@ class LessonsLoss:
             self._say(written, "assistant", self._encode(turn.answer), learn=True)
         return written
 
-    def _heard(self, chance: random.Random) -> Written:
+    def _heard(self, chance: random.Random, turns: int) -> Written:
         """Questions that are spoken, and some that are typed between them."""
         written = Written()
         if chance.random() < 0.3:
             self._say(written, "system", self._encode(chance.choice(SYSTEMS)))
-        for _ in range(chance.choice((1, 1, 1, 2, 3))):
+        for _ in range(turns):
             question, answer = self._question(chance)
             self._ask(written, question, chance, typed=0.15)
             self._say(written, "assistant", self._encode(answer), learn=True)
@@ -172,15 +202,12 @@ class LessonsLoss:
         question = chance.choice(self._questions)
         return question, self._answers[question]
 
-    def _functions(self, chance: random.Random) -> Written:
-        """A request with functions: the call, what the function said, and the answer."""
+    def _functions(
+        self, given: Sequence[dict[str, Any]], chance: random.Random, turns: int
+    ) -> Written:
+        """Requests with functions: the call, what the function said, and the answer."""
         written = Written()
-        given = [*FUNCTIONS] if chance.random() < 0.85 else [chance.choice(FUNCTIONS)]
-        chance.shuffle(given)
-        system = chance.choice(SYSTEMS) if chance.random() < 0.3 else ""
-        names = tuple(FUNCTIONS.index(each) for each in given)
-        written.add(self._tools_prompt(system, names))
-        for _ in range(chance.choice((1, 2, 3))):
+        for _ in range(turns):
             if chance.random() < 0.3:
                 question, answer = self._question(chance)
                 while not question or answer in (NO_CLOCK, UNKNOWN):

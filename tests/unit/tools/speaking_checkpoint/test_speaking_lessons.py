@@ -90,20 +90,36 @@ def test_conversation_with_functions_has_the_chat_templates_ids(
         ask(written, question, chance, typed=1.0)
 
     monkeypatch.setattr(loss, "_ask", typed)
-    written = loss._functions(random.Random(seed))
-    text = tokenizer.decode(written.ids)
+    opening, draw = loss._begin("functions", random.Random(seed))
+    ids = opening + draw(random.Random(seed), 2).ids
+    text = tokenizer.decode(ids)
     tools = [each for each in FUNCTIONS if json.dumps(each) in text]
     tools.sort(key=lambda each: text.index(json.dumps(each)))
     assert tools
     rendered = tokenizer.apply_chat_template(messages_of(text), tools=tools, tokenize=False)
     assert rendered == text
-    assert tokenizer(rendered)["input_ids"] == written.ids
+    assert tokenizer(rendered)["input_ids"] == ids
+
+
+def test_opening_is_read_once_and_counts_as_if_it_stood_before_each(loss: LessonsLoss) -> None:
+    opening, draw = loss._begin("functions", random.Random(3))
+    drawn = [draw(random.Random(seed), 1).ids for seed in (1, 2)]
+    length = min(map(len, drawn))
+    rows = loss._table[torch.tensor([ids[:length] for ids in drawn])]
+    before = loss._table[torch.tensor(opening)].expand(2, -1, -1)
+    whole = loss._read([], torch.cat([before, rows], 1))[:, len(opening) :]
+    once = loss._read(opening, rows)
+    torch.testing.assert_close(once, whole, rtol=1e-4, atol=1e-4)
+    learned_by = loss._thinker.model.layers[0].self_attn.v_proj.weight
+    (wanted,) = torch.autograd.grad(whole[:, -1].sum(), learned_by)
+    (found,) = torch.autograd.grad(once[:, -1].sum(), learned_by)
+    torch.testing.assert_close(found, wanted, rtol=1e-3, atol=1e-4)
 
 
 def test_call_is_learned_and_then_what_came_of_it(loss: LessonsLoss, tokenizer: Any) -> None:
     calls = 0
     for seed in range(12):
-        answers = learned(loss._functions(random.Random(seed)), tokenizer)
+        answers = learned(loss._functions(FUNCTIONS, random.Random(seed), 2), tokenizer)
         for call, spoken in itertools.pairwise(answers):
             if call.startswith("<tool_call>"):
                 calls += 1
@@ -125,7 +141,8 @@ def test_recordings_rows_are_words_among_placeholders(
 
 
 def test_what_is_heard_is_blurred_and_the_rest_is_not(loss: LessonsLoss, thinker: Any) -> None:
-    written = next(w for w in map(loss._heard, map(random.Random, range(20))) if w.heard)
+    drawn = (loss._heard(random.Random(seed), 2) for seed in range(20))
+    written = next(each for each in drawn if each.heard)
     rows = loss.rows(written, random.Random(0), torch.Generator().manual_seed(0))
     exact = (rows == thinker.model.embed_tokens.weight[torch.tensor(written.ids)]).all(1)
     places = {at for begin, end, _ in written.heard for at in range(begin, end)}
