@@ -56,6 +56,9 @@ async def _serve(options: GatewayOptions) -> None:
     async with gateway:
         log.info("listening: http %s, grpc %s", gateway.http_address, gateway.grpc_address)
         addresses = {"http": gateway.http_address, "grpc": gateway.grpc_address}
+        if gateway.scaler is not None:
+            log.info("the scaler listens at %s", gateway.scaler.address)
+            addresses["scaler"] = gateway.scaler.address
         _announce(options, {"event": "listening", **addresses})
         ready = asyncio.create_task(gateway.wait_ready())
         stopped = asyncio.create_task(stop.wait())

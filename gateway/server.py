@@ -38,6 +38,7 @@ from gateway.fleet.fleet import Fleet
 from gateway.http_server import LAST_WORDS_S, HttpServer
 from gateway.keys.keyring import Keyring
 from gateway.metrics import Metrics
+from gateway.scaler.deployed import scaler_of
 from gateway.tls import server_tls
 
 HTTP_DOORS: tuple[Door, ...] = (
@@ -133,6 +134,7 @@ class Gateway:
             config.head_timeout_s,
         )
         self._tasks: list[asyncio.Task[None]] = []
+        self.scaler = scaler_of(deployment, self.fleet, self.calls.admission)
         self.http_address = self.grpc_address = ""
 
     async def __aenter__(self) -> Gateway:
@@ -140,6 +142,8 @@ class Gateway:
         self.http_address = "{}:{}".format(*listener.getsockname()[:2])
         try:
             await self._start_grpc()
+            if self.scaler is not None:
+                await self.scaler.__aenter__()
         except BaseException:
             listener.close()
             raise
@@ -159,6 +163,9 @@ class Gateway:
         loop = asyncio.get_running_loop()
         drained_at = loop.time() + self._drain_s
         self.calls.refuse()
+        if self.scaler is not None:
+            # KEDA asks another one from now on.
+            await self.scaler.__aexit__(kind, error, trace)
         self._shared.stop_uploads()
         serving, telling = self._tasks
         telling.cancel()

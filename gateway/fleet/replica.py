@@ -87,6 +87,16 @@ class Replica:
         return told or self.endpoint.terminating
 
     @property
+    def reported(self) -> stage_pb2.StageLoad | None:
+        """What it said last of its load; None while it cannot be asked."""
+        return self._reported
+
+    @property
+    def busy(self) -> bool:
+        """Whether it says that a slot is taken, by whichever gateway."""
+        return self._reported is not None and self._reported.open_segments > 0
+
+    @property
     def takes_sessions(self) -> bool:
         """Whether new ones may go there, as far as it and discovery tell."""
         return self.ready and not self.draining and not self.gone
@@ -211,9 +221,9 @@ class Replica:
             await asyncio.sleep(self._config.reconnect_s)
 
     def _take_load(self, load: stage_pb2.StageLoad | None) -> None:
-        drained = self.draining
+        drained, busy = self.draining, self.busy
         self._reported = load
-        if drained != self.draining:
+        if drained != self.draining or busy != self.busy:
             self._changed(self)
 
     async def _probe(self) -> None:

@@ -120,6 +120,12 @@ class ReplicatedStage:
             retry_after_s=RETRY_AFTER_S,
         )
 
+    @property
+    def reported(self) -> tuple[stage_pb2.StageLoad, ...]:
+        """What its replicas say of their load, also those that finish what they have."""
+        told = (each.reported for each in (*self, *self._leaving))
+        return tuple(load for load in told if load is not None)
+
     def _unplaced(self) -> Iterator[Replica]:
         """Those that have sessions and may get no more."""
         if len(self._placed) == len(self._replicas) and not self._leaving:

@@ -1,0 +1,50 @@
+"""The scaler that a deployment asks for: which gateways there are, and what their stages have."""
+
+from __future__ import annotations
+
+import msgspec
+
+from antiphon.deployment.address import host_and_port
+from antiphon.deployment.schema import Deployment, GatewayConfig
+from gateway.calls.place import Admission
+from gateway.fleet.discovery.endpoint import Discovery
+from gateway.fleet.discovery.kubernetes import KubernetesEndpoints
+from gateway.fleet.discovery.static import StaticAddresses
+from gateway.fleet.fleet import Fleet
+from gateway.scaler.demand import Capacity
+from gateway.scaler.scaler import Scaler
+
+GATEWAY = "gateway"
+"""The role of gateways among `gateway.discovery.services`."""
+
+
+def scaler_of(deployment: Deployment, fleet: Fleet, admission: Admission) -> Scaler | None:
+    """The scaler; None where the deployment names no port for it."""
+    config = deployment.gateway
+    if not config.scaler_listen:
+        return None
+    # Who waits for a change of the fleet looks a few times more often than he must.
+    return Scaler(deployment, admission, _gateways(config), lambda: _capacity(fleet), fleet.changes)
+
+
+def _capacity(fleet: Fleet) -> dict[str, Capacity]:
+    """The slots of the stages, by role, as their replicas last reported them: also those that
+    finish what they have, which somebody has to take over when they are gone."""
+    told = {stage.role: stage.reported for stage in fleet}
+    return {
+        role: Capacity(
+            slots=tuple(load.slots for load in loads if load.slots and not load.draining),
+            in_use=sum(load.open_segments for load in loads),
+        )
+        for role, loads in told.items()
+    }
+
+
+def _gateways(config: GatewayConfig) -> Discovery:
+    """All gateways. In Kubernetes each has its scaler at the same port."""
+    found = config.discovery
+    if found.kind != "kubernetes" or GATEWAY not in found.services:
+        return StaticAddresses({GATEWAY: config.scaler_peers})
+    _, port = host_and_port(config.scaler_listen, field="gateway.scaler_listen")
+    services = {GATEWAY: found.services[GATEWAY]}
+    return KubernetesEndpoints(msgspec.structs.replace(found, services=services, port=port))
