@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import io
 import json
 import shutil
 import ssl
@@ -24,6 +25,9 @@ from antiphon.deployment.schema import TlsConfig
 from antiphon.errors import InvalidArgument, Unavailable
 from antiphon.testing.certificates import Certificates, make_certificates
 from gateway.tls import server_tls
+from tools.load.options import read_options
+from tools.load.target import target_at
+from tools.load.trials import load_service
 
 pytestmark = pytest.mark.asyncio(loop_scope="module")
 
@@ -69,6 +73,20 @@ async def test_gateway_with_tls_serves_all_its_doors(secure: Door, made: Certifi
         assert len(reply.pcm16) // 2 == sum(FRAMES) * 1920 - 555
         async with client.converse() as call:
             assert call.opened.model == MODEL
+
+
+@pytest.mark.parametrize("scheme", ["https://", ""])
+async def test_gateway_with_tls_can_be_loaded(
+    secure: Door, made: Certificates, scheme: str
+) -> None:
+    gateway = secure.gateway
+    address = f"{scheme}{gateway.http_address if scheme else gateway.grpc_address}"
+    short = ("--sessions", "1", "--seconds", "0.2", "--warm-up", "0")
+    arguments = ["gateway", "--target", address, "--tls", str(made.authority), *short]
+    options = read_options(arguments)
+    result = await load_service(options, target_at("gateway", address), io.StringIO())
+    assert not result.errors
+    assert result.requests.succeeded
 
 
 async def test_gateway_with_tls_answers_nobody_in_the_clear(secure: Door) -> None:

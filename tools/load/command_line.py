@@ -102,7 +102,11 @@ def _add_load(group: argparse._ArgumentGroup) -> None:
 def _add_place(group: argparse._ArgumentGroup) -> None:
     group.add_argument(
         "--target", default="", metavar="ADDRESS",
-        help="what runs already: host:port (gRPC), or http://host:port (the gateway)",
+        help="what runs already: host:port (gRPC), or http[s]://host:port (the gateway)",
+    )  # fmt: skip
+    group.add_argument(
+        "--tls", nargs="?", const="", metavar="FILE",
+        help="the gateway has TLS; FILE has the authorities to trust (the system's)",
     )  # fmt: skip
     group.add_argument(
         "--model", type=Path, metavar="DIR", help="checkpoint (the small one in the repository)"

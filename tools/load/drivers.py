@@ -20,6 +20,7 @@ from tools.load.run import Driver
 from tools.load.served import told_over_grpc, told_over_http
 from tools.load.stage_driver import StageDriver
 from tools.load.target import Target
+from tools.load.trust import Trust
 from tools.load.upstream import FeedOf, made_up
 
 
@@ -45,12 +46,14 @@ async def connected(options: LoadOptions, target: Target) -> AsyncIterator[Servi
         return
     content, timeout_s = options.content, options.timeout_s
     if options.door == "grpc":
-        model = await told_over_grpc(target.grpc_address)
-        grpc = GrpcDriver(target.grpc_address, model, content, timeout_s=timeout_s)
+        model = await told_over_grpc(target.grpc_address, options.trust)
+        grpc = GrpcDriver(
+            target.grpc_address, model, content, timeout_s=timeout_s, trust=options.trust
+        )
         async with contextlib.aclosing(grpc):
             yield grpc
     else:
-        address = HttpAddress.parse(target.http_url)
+        address = HttpAddress.parse(target.http_url, options.trust or Trust())
         model = await told_over_http(address)
         yield HttpDriver(address, model, content, timeout_s=timeout_s)
 

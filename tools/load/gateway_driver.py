@@ -22,6 +22,7 @@ from tools.load.measured import StageTimes, Trace
 from tools.load.openai_stream import ChatPiece, read_event
 from tools.load.request_options import to_client, to_json
 from tools.load.served import ModelUnderLoad
+from tools.load.trust import Trust
 
 CHAT_PATH = "/v1/chat/completions"
 
@@ -33,11 +34,18 @@ class GrpcDriver:
     """
 
     def __init__(
-        self, address: str, model: ModelUnderLoad, content: Content, *, timeout_s: float
+        self,
+        address: str,
+        model: ModelUnderLoad,
+        content: Content,
+        *,
+        timeout_s: float,
+        trust: Trust | None = None,
     ) -> None:
         self.outputs = content.outputs or model.outputs
         # A refusal is a result, which a second try would hide.
-        self._client = AsyncClient(address, retry=Retry(attempts=1))
+        once, tls = Retry(attempts=1), trust.over_grpc() if trust else False
+        self._client = AsyncClient(address, tls=tls, retry=once)
         self._model = model
         self._content = content
         self._timeout_s = timeout_s

@@ -1,41 +1,47 @@
 """Just enough HTTP/1.1 to load a server with streamed responses.
 
 A connection serves one request and says so, which keeps requests independent and the
-driver's own work small. No TLS, no redirects, no compression.
+driver's own work small. No redirects, no compression.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import ssl
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
 from antiphon.errors import DataLoss, InvalidArgument
 from tools.load.openai_stream import error_of
+from tools.load.trust import Trust
 
 MAX_LINE_BYTES = 64 << 20
+DEFAULT_PORTS = {"http": 80, "https": 443}
 _DATA = b"data:"
 
 
 @dataclass(frozen=True, slots=True)
 class HttpAddress:
-    """Where a server listens."""
+    """Where a server listens, and how it is known if it has TLS."""
 
     host: str
     port: int
+    tls: ssl.SSLContext | None = None
 
     @classmethod
-    def parse(cls, url: str) -> HttpAddress:
-        """`http://host:port`. Raises `InvalidArgument` for anything else."""
+    def parse(cls, url: str, trust: Trust = Trust()) -> HttpAddress:  # noqa: B008  it is frozen
+        """`http://host:port`, or `https://`. Raises `InvalidArgument` for anything else."""
         parts = urlsplit(url)
-        if parts.scheme != "http" or not parts.hostname or parts.path not in ("", "/"):
-            raise InvalidArgument(f"{url}: must look like http://host:port")
-        return cls(parts.hostname, parts.port or 80)
+        known = parts.scheme in DEFAULT_PORTS
+        if not known or not parts.hostname or parts.path not in ("", "/"):
+            raise InvalidArgument(f"{url}: must look like http://host:port or https://host:port")
+        tls = trust.over_http() if parts.scheme == "https" else None
+        return cls(parts.hostname, parts.port or DEFAULT_PORTS[parts.scheme], tls)
 
     def __str__(self) -> str:
-        return f"http://{self.host}:{self.port}"
+        return f"{'http' if self.tls is None else 'https'}://{self.host}:{self.port}"
 
 
 async def get(address: HttpAddress, path: str) -> bytes:
@@ -70,7 +76,9 @@ async def _connection(
     address: HttpAddress,
 ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
     """A connection that is closed afterwards, at once."""
-    reader, writer = await asyncio.open_connection(address.host, address.port, limit=MAX_LINE_BYTES)
+    reader, writer = await asyncio.open_connection(
+        address.host, address.port, limit=MAX_LINE_BYTES, ssl=address.tls
+    )
     try:
         yield reader, writer
     finally:

@@ -11,15 +11,16 @@ from antiphon.pipelines.graph import CLIENT
 from antiphon.v1 import stage_pb2
 from tools.launcher.plan import GATEWAY
 from tools.load.stage_driver import describe_stage
+from tools.load.trust import Trust
 
 
-async def describe_gateway(address: str) -> Sequence[ModelInfo]:
-    """The models that the gateway serves.
+async def describe_gateway(address: str, trust: Trust | None = None) -> Sequence[ModelInfo]:
+    """The models that the gateway serves; one with TLS is known by `trust`.
 
     Raises `FailedPrecondition` when something else answers, `Unavailable` when nothing does.
     """
     try:
-        async with AsyncClient(address) as client:
+        async with AsyncClient(address, tls=trust.over_grpc() if trust else False) as client:
             return (await client.server_info()).models
     except NotImplementedYet as error:
         try:

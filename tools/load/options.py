@@ -19,6 +19,7 @@ from tools.load.content import TEXT, Content
 from tools.load.objectives import Objective
 from tools.load.request_options import read_given
 from tools.load.run import Load
+from tools.load.trust import Trust
 from tools.load.upstream import Pace
 
 
@@ -27,7 +28,7 @@ class LoadOptions:
     """What a load test is to do. `record` is set for a recording, with no `service`.
 
     `deployment` is what is started when `target` is empty. Without `objectives` those count
-    that the service's outputs suggest.
+    that the service's outputs suggest. With `trust` the gateway has TLS.
     """
 
     service: str
@@ -47,6 +48,7 @@ class LoadOptions:
     resolution: float
     json: Path | None
     html: Path | None
+    trust: Trust | None = None
 
     @property
     def model_dir(self) -> Path | None:
@@ -107,7 +109,15 @@ def read_options(arguments: Sequence[str] | None = None) -> LoadOptions:
         resolution=given.resolution,
         json=given.json,
         html=given.html,
+        trust=_trust(given, deployment),
     )
+
+
+def _trust(given: argparse.Namespace, deployment: Deployment) -> Trust | None:
+    """How the gateway is known, if it has TLS: as the command line says, or what is started."""
+    if given.tls is not None:
+        return Trust(Path(given.tls) if given.tls else None)
+    return Trust() if deployment.gateway.tls is not None and not given.target else None
 
 
 def _load(given: argparse.Namespace) -> Load:

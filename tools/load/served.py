@@ -13,6 +13,7 @@ from tools.load.content import AUDIO, TEXT, Content
 from tools.load.http_stream import HttpAddress, get
 from tools.load.kind import describe_gateway
 from tools.load.request_options import NUMBER
+from tools.load.trust import Trust
 
 
 class OptionUnderLoad(msgspec.Struct, frozen=True):
@@ -52,7 +53,7 @@ class _Models(msgspec.Struct, frozen=True):
     data: tuple[ModelUnderLoad, ...]
 
 
-async def told_over_grpc(address: str) -> ModelUnderLoad:
+async def told_over_grpc(address: str, trust: Trust | None = None) -> ModelUnderLoad:
     """The first model of `GetServerInfo`. Raises what `describe_gateway` raises."""
     models = [
         ModelUnderLoad(
@@ -63,7 +64,7 @@ async def told_over_grpc(address: str) -> ModelUnderLoad:
             m.sample_rate_hz,
             tuple(OptionUnderLoad(option.name, option.kind) for option in m.options),
         )
-        for m in await describe_gateway(address)
+        for m in await describe_gateway(address, trust)
     ]
     return _first(models, address)
 

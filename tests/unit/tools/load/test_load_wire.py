@@ -197,7 +197,7 @@ async def test_http_failure_is_a_typed_error(answer: bytes, code: str) -> None:
     assert (await http_error(answer)).code.value == code
 
 
-@pytest.mark.parametrize("url", ["https://h:1", "h:1", "http://", "http://h:1/v1"])
+@pytest.mark.parametrize("url", ["ftp://h:1", "h:1", "http://", "http://h:1/v1", "https://h:1/v1"])
 def test_http_address_of_another_form_is_refused(url: str) -> None:
     with pytest.raises(InvalidArgument, match="must look like http://host:port"):
         HttpAddress.parse(url)
@@ -206,3 +206,5 @@ def test_http_address_of_another_form_is_refused(url: str) -> None:
 def test_http_address_is_read() -> None:
     read: Callable[[str], HttpAddress] = HttpAddress.parse
     assert read("http://localhost:8000/") == HttpAddress("localhost", 8000)
+    secure = read("https://localhost")
+    assert (secure.host, secure.port, str(secure)) == ("localhost", 443, "https://localhost:443")
