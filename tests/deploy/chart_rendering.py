@@ -6,6 +6,9 @@ becomes the objects that a cluster would get.
 
 from __future__ import annotations
 
+import copy
+import functools
+import json
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,6 +22,8 @@ from antiphon.deployment.schema import Deployment, load_deployment
 ROOT = Path(__file__).parents[2]
 CHART = ROOT / "helm" / "antiphon"
 PRESETS = sorted(path.name.removesuffix("-values.yaml") for path in CHART.glob("ci/*.yaml"))
+
+REGISTRY = "registry.example/speech"
 
 Values = dict[str, Any]
 KubernetesObject = dict[str, Any]
@@ -63,11 +68,24 @@ def preset(name: str) -> Values:
 
 
 def render(
-    values: Values | None = None, *, release: str = "demo", namespace: str = "speech"
+    values: Values | None = None,
+    *,
+    release: str = "demo",
+    namespace: str = "speech",
+    chart: Path = CHART,
 ) -> Rendered:
-    """Render the chart. Raises `HelmValuesError` or `HelmRenderError`."""
-    with helm_python.Chart.load(CHART) as chart:
-        texts = chart.render(values or {}, name=release, namespace=namespace)
+    """Render the chart, with images of a registry unless told. Raises `HelmValuesError` or
+    `HelmRenderError`.
+    """
+    values = {"images": {"registry": REGISTRY}} | (values or {})
+    # What is rendered again costs no time, and nobody changes what others got.
+    return copy.deepcopy(_render(json.dumps(values), release, namespace, chart))
+
+
+@functools.cache
+def _render(values: str, release: str, namespace: str, directory: Path) -> Rendered:
+    with helm_python.Chart.load(directory) as chart:
+        texts = chart.render(json.loads(values), name=release, namespace=namespace)
     notes = next(texts.pop(path) for path in list(texts) if path.endswith("NOTES.txt"))
     objects = [each for text in texts.values() for each in yaml.safe_load_all(text) if each]
     return Rendered(tuple(objects), notes)

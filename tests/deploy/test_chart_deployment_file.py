@@ -80,7 +80,11 @@ def test_model_is_the_embedded_one_when_there_is_no_volume(name: str) -> None:
 def test_device_and_dtype_follow_the_accelerator_unless_set() -> None:
     stages = {
         "thinker": {"accelerator": {"type": "nvidia"}},
-        "talker": {"accelerator": {"type": "amd"}, "config": {"dtype": "float32"}},
+        "talker": {
+            "accelerator": {"type": "amd"},
+            "config": {"dtype": "float32"},
+            "image": {"tag": "rocm"},
+        },
     }
     deployment = render({"stages": stages}).deployment_file()
     chosen = {role: (each.device, each.dtype) for role, each in deployment.stages.items()}
@@ -132,7 +136,8 @@ def test_gateway_has_its_certificate_from_the_secret() -> None:
     assert container["readinessProbe"]["httpGet"]["scheme"] == "HTTPS"
     ports = rendered.of_kind("Service")["demo-antiphon-gateway"]["spec"]["ports"]
     assert [each["appProtocol"] for each in ports] == ["https", "https"]
-    assert '"https://demo-antiphon-gateway:8000"' in str(rendered.pods()["demo-antiphon-smoke"])
+    (smoke,) = rendered.pods()["demo-antiphon-smoke"]["containers"]
+    assert "https://demo-antiphon-gateway:8000" in smoke["command"]
     assert "--insecure https://127.0.0.1:8000" in rendered.notes
     plain = render()
     assert plain.deployment_file().gateway.tls is None

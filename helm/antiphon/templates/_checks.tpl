@@ -1,15 +1,18 @@
-{{/* A memory quantity in bytes. */}}
-{{- define "antiphon.bytes" -}}
-{{- $units := dict "" 1 "k" 1e3 "M" 1e6 "G" 1e9 "T" 1e12 "Ki" 1024 "Mi" 1048576 "Gi" 1073741824 "Ti" 1099511627776 -}}
-{{- $number := regexFind "^[0-9.]+" (toString .) -}}
-{{- mulf (float64 $number) (get $units (trimPrefix $number (toString .))) -}}
-{{- end -}}
-
 {{/* Refuses what the schema cannot see. Rendered first by the ConfigMap. */}}
 {{- define "antiphon.checks" -}}
 {{- if not (regexMatch "^[a-z]([a-z0-9-]*[a-z0-9])?$" (include "antiphon.fullname" .)) -}}
 {{- fail (printf "%q cannot begin the name of a Service: set fullnameOverride to one that starts with a letter" (include "antiphon.fullname" .)) -}}
 {{- end -}}
+{{- include "antiphon.modelChecks" . -}}
+{{- include "antiphon.roleChecks" . -}}
+{{- include "antiphon.podChecks" (dict "root" . "where" "gateway" "settings" .Values.gateway "variant" "") -}}
+{{- range $role := include "antiphon.roles" . | fromJsonArray -}}
+{{- $stage := include "antiphon.stage" (dict "root" $ "role" $role) | fromYaml -}}
+{{- include "antiphon.stageChecks" (dict "root" $ "role" $role "where" (printf "stages.%s" $role) "stage" $stage) -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "antiphon.modelChecks" -}}
 {{- if eq .Values.model.source "hostPath" -}}
 {{- if not .Values.model.hostPath -}}
 {{- fail "model.source is hostPath: set model.hostPath" -}}
@@ -22,11 +25,6 @@
 {{- end -}}
 {{- if and (ne .Values.model.source "embedded") (not .Values.model.pipeline) -}}
 {{- fail (printf "model.pipeline: is empty; name the model family of the checkpoint (this chart knows %s)" (include "antiphon.pipelineNames" .)) -}}
-{{- end -}}
-{{- include "antiphon.roleChecks" . -}}
-{{- range $role := include "antiphon.roles" . | fromJsonArray -}}
-{{- $stage := include "antiphon.stage" (dict "root" $ "role" $role) | fromYaml -}}
-{{- include "antiphon.stageChecks" (dict "root" $ "role" $role "stage" $stage) -}}
 {{- end -}}
 {{- end -}}
 
@@ -41,27 +39,86 @@
 {{- fail (printf "stages.%s: the pipeline %s has no such stage; it has %s" $role $pipeline (join ", " $known)) -}}
 {{- end -}}
 {{- end -}}
-{{- if not (include "antiphon.roles" . | fromJsonArray) -}}
+{{- $roles := include "antiphon.roles" . | fromJsonArray -}}
+{{- if not $roles -}}
 {{- if $known -}}
 {{- fail (printf "stages: at least one of %s must not be null" (join ", " $known)) -}}
 {{- end -}}
 {{- fail (printf "model.pipeline: this chart does not know %s, only %s; list the roles of its stages in stages, as in {role: {}}" $pipeline (include "antiphon.pipelineNames" .)) -}}
 {{- end -}}
+{{- if not .Values.gateway.readyOutput -}}
+{{- $remedy := "set gateway.readyOutput to an output that does without it, for example text, or no gateway is ever ready" -}}
+{{- range $role := $known -}}
+{{- if not (has $role $roles) -}}
+{{- fail (printf "stages.%s: is null; %s" $role $remedy) -}}
+{{- end -}}
+{{- end -}}
+{{- range $role := $roles -}}
+{{- $stage := include "antiphon.stage" (dict "root" $ "role" $role) | fromYaml -}}
+{{- if and (not (kindIs "invalid" $stage.replicas)) (eq (int $stage.replicas) 0) -}}
+{{- fail (printf "stages.%s.replicas: is 0; %s" $role $remedy) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 
-{{/* Arguments: root, role, stage. */}}
+{{/* Of a pod of stages or of the gateway. Arguments: root, where, settings, variant. */}}
+{{- define "antiphon.podChecks" -}}
+{{- $image := .settings.image -}}
+{{- $policy := include "antiphon.pullPolicy" (dict "root" .root "image" $image) -}}
+{{- if not (or .root.Values.images.registry (contains "/" $image.repository) (eq $policy "Never")) -}}
+{{- fail (printf "images.registry: is empty, and no image %s is published; build the images, push them to a registry and set images.registry, or set images.pullPolicy to Never for images that were loaded into the nodes" $image.repository) -}}
+{{- end -}}
+{{- if and (eq .variant "amd") (not (or $image.tag $image.digest)) -}}
+{{- fail (printf "%s.image.tag: must be set, there is no Dockerfile for amd; build an image with a torch for ROCm" .where) -}}
+{{- end -}}
+{{- $limits := default dict .settings.resources.limits -}}
+{{- range $name, $amount := default dict .settings.resources.requests -}}
+{{- $limit := get $limits $name -}}
+{{- if and $limit (eq (include "antiphon.exceeds" (list $amount $limit)) "true") -}}
+{{- fail (printf "%s.resources.requests.%s: %v must not be more than resources.limits.%s, %v" $.where $name $amount $name $limit) -}}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Arguments: root, role, where, stage. */}}
 {{- define "antiphon.stageChecks" -}}
+{{- $config := .stage.config -}}
+{{- include "antiphon.podChecks" (dict "root" .root "where" .where "settings" .stage "variant" (include "antiphon.variant" .)) -}}
 {{- if and (eq .root.Values.model.source "existingClaim") (not (or .stage.modelClaim .root.Values.model.existingClaim)) -}}
 {{- fail (printf "model.source is existingClaim: set model.existingClaim, or stages.%s.modelClaim" .role) -}}
 {{- end -}}
 {{- $limit := dig "limits" "memory" "" .stage.resources -}}
 {{- if not $limit -}}
-{{- fail (printf "stages.%s.resources.limits.memory: must be set, /dev/shm counts against it" .role) -}}
+{{- fail (printf "%s.resources.limits.memory: must be set, /dev/shm counts against it" .where) -}}
 {{- end -}}
-{{- if ge (include "antiphon.bytes" .stage.sharedMemory.size | float64) (include "antiphon.bytes" $limit | float64) -}}
-{{- fail (printf "stages.%s.sharedMemory.size: %v must be less than resources.limits.memory, %v" .role .stage.sharedMemory.size $limit) -}}
+{{- if ne (include "antiphon.exceeds" (list $limit .stage.sharedMemory.size)) "true" -}}
+{{- fail (printf "%s.sharedMemory.size: %v must be less than resources.limits.memory, %v" .where .stage.sharedMemory.size $limit) -}}
 {{- end -}}
-{{- if and (eq .stage.accelerator.type "cpu") (hasPrefix "cuda" (default "" .stage.config.device)) -}}
-{{- fail (printf "stages.%s.config.device: %s needs accelerator.type nvidia or amd" .role .stage.config.device) -}}
+{{- range $key := list "slab_bytes" "staging_bytes" -}}
+{{- $bytes := get $config $key -}}
+{{- if and $bytes (ne (include "antiphon.isPowerOfTwo" $bytes) "true") -}}
+{{- fail (printf "stages.%s.config.%s: %v must be a power of two" $.role $key (int64 $bytes)) -}}
+{{- end -}}
+{{- end -}}
+{{- include "antiphon.deviceChecks" . -}}
+{{- end -}}
+
+{{/* Arguments: root, role, where, stage. */}}
+{{- define "antiphon.deviceChecks" -}}
+{{- $device := default "" .stage.config.device -}}
+{{- if and (eq .stage.accelerator.type "cpu") (hasPrefix "cuda" $device) -}}
+{{- fail (printf "stages.%s.config.device: %s needs accelerator.type nvidia or amd" .role $device) -}}
+{{- end -}}
+{{- if ne .stage.accelerator.type "cpu" -}}
+{{- $count := int .stage.accelerator.count -}}
+{{- $index := regexFind "[0-9]+$" $device -}}
+{{- if and (hasPrefix "cuda:" $device) (ge (int $index) $count) -}}
+{{- fail (printf "stages.%s.config.device: there is no %s among the %d of %s.accelerator.count; the first is cuda:0" .role $device $count .where) -}}
+{{- end -}}
+{{- $parallel := dig "tensor_parallel_size" 1 (default dict .stage.config.engine_args) -}}
+{{- if gt (int $parallel) $count -}}
+{{- fail (printf "stages.%s.config.engine_args.tensor_parallel_size: %d is more than the %d of %s.accelerator.count" .role (int $parallel) $count .where) -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}

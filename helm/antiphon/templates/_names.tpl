@@ -31,16 +31,57 @@ app.kubernetes.io/instance: {{ .root.Release.Name }}
 app.kubernetes.io/component: {{ .component | replace "_" "-" }}
 {{- end -}}
 
-{{/* Arguments: root, component. */}}
-{{- define "antiphon.labels" -}}
+{{/*
+Of pods. Without versions: a change of a pod's labels replaces it, and a new release of the chart
+alone is no reason to load all weights again. Arguments: root, component.
+*/}}
+{{- define "antiphon.podLabels" -}}
 {{ include "antiphon.selectorLabels" . }}
-app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/part-of: antiphon
+{{- end -}}
+
+{{/* Of every other object. Arguments: root, component. */}}
+{{- define "antiphon.labels" -}}
+{{ include "antiphon.podLabels" . }}
+app.kubernetes.io/version: {{ .root.Chart.AppVersion | quote }}
 app.kubernetes.io/managed-by: {{ .root.Release.Service }}
 helm.sh/chart: {{ printf "%s-%s" .root.Chart.Name .root.Chart.Version | replace "+" "_" | trunc 63 | trimSuffix "-" }}
 {{- end -}}
 
-{{/* Arguments: root, image. */}}
+{{/*
+A repository with a slash is whole; another lies in `images.registry`. The tag is `images.tag`, or the
+chart's appVersion, with the variant behind it.
+Arguments: root, image, variant (empty: there is one image for all).
+*/}}
 {{- define "antiphon.image" -}}
-{{- printf "%s:%s" .image.repository (default .root.Chart.AppVersion .image.tag) -}}
+{{- $image := .image -}}
+{{- $repository := $image.repository -}}
+{{- if and .root.Values.images.registry (not (contains "/" $repository)) -}}
+{{- $repository = printf "%s/%s" (trimSuffix "/" .root.Values.images.registry) $repository -}}
+{{- end -}}
+{{- $tag := $image.tag -}}
+{{- if not $tag -}}
+{{- $tag = default .root.Chart.AppVersion .root.Values.images.tag -}}
+{{- with .variant }}{{ $tag = printf "%s-%s" $tag . }}{{ end -}}
+{{- end -}}
+{{- printf "%s:%s" $repository $tag -}}
+{{- with $image.digest }}@{{ . }}{{ end -}}
+{{- end -}}
+
+{{/* Where images are pulled from, or not. Arguments: root, image. */}}
+{{- define "antiphon.pullPolicy" -}}
+{{- default .root.Values.images.pullPolicy .image.pullPolicy -}}
+{{- end -}}
+
+{{/*
+The variant of the stages' image that a stage needs: `vllm` where it is told to run on it, else that
+of its accelerator. Arguments: stage.
+*/}}
+{{- define "antiphon.variant" -}}
+{{- $type := .stage.accelerator.type -}}
+{{- if eq $type "cpu" -}}cpu
+{{- else if eq (default "" .stage.config.engine) "vllm" -}}vllm
+{{- else if eq $type "nvidia" -}}cuda
+{{- else -}}{{ $type }}
+{{- end -}}
 {{- end -}}

@@ -1,5 +1,5 @@
 {{/*
-What the pods of stages and gateway share. Arguments: root, settings (the
+What the pods of stages and gateway share. Arguments: root, component, settings (the
 stage's or the gateway's values).
 */}}
 {{- define "antiphon.podSettings" -}}
@@ -15,6 +15,9 @@ imagePullSecrets:
 {{- with .settings.runtimeClassName }}
 runtimeClassName: {{ . }}
 {{- end }}
+{{- with .settings.priorityClassName }}
+priorityClassName: {{ . }}
+{{- end }}
 {{- with .settings.nodeSelector }}
 nodeSelector:
   {{- toYaml . | nindent 2 }}
@@ -29,9 +32,36 @@ affinity:
 {{- end }}
 {{- end -}}
 
+{{/* Where a Deployment's pods go beside each other. Arguments: root, component, settings. */}}
+{{- define "antiphon.spread" -}}
+{{- with .settings.topologySpread -}}
+topologySpreadConstraints:
+  {{- range . }}
+  - topologyKey: {{ .topologyKey }}
+    maxSkew: {{ .maxSkew | default 1 }}
+    whenUnsatisfiable: {{ .whenUnsatisfiable | default "ScheduleAnyway" }}
+    labelSelector:
+      matchLabels:
+        {{- include "antiphon.selectorLabels" $ | nindent 8 }}
+    # Of one version at a time: an upgrade's pods are spread by themselves.
+    matchLabelKeys: [pod-template-hash]
+  {{- end }}
+{{- end -}}
+{{- end -}}
+
 {{/*
-A new configuration replaces the pods that it concerns: a stage's do not load
-their weights again because another stage or the gateway has changed.
+Longest time that a rollout may stand still until it counts as failed: a pod that makes room, an image
+that is pulled, a start. Arguments: settings.
+*/}}
+{{- define "antiphon.progressDeadline" -}}
+{{- $start := .settings.probes.startup -}}
+{{- $start_s := add (mul (int $start.periodSeconds) (int $start.failureThreshold)) (int (default 0 $start.initialDelaySeconds)) -}}
+{{- add $start_s (int .settings.terminationGracePeriodSeconds) 600 -}}
+{{- end -}}
+
+{{/*
+A new configuration replaces the pods that it concerns: a stage's do not load their
+weights again because another stage or the gateway has changed.
 Arguments: root, component, settings.
 */}}
 {{- define "antiphon.podAnnotations" -}}
@@ -56,4 +86,31 @@ Arguments: root, component, settings.
 {{- with .env }}
 {{ toYaml . }}
 {{- end }}
+{{- end -}}
+
+{{/* The volume /tmp, which is bounded: a full one ends its own pod, not the node's others. */}}
+{{- define "antiphon.tmpVolume" -}}
+- name: tmp
+  emptyDir:
+    sizeLimit: {{ .tmp.size }}
+{{- end -}}
+
+{{/*
+A PodDisruptionBudget: nodes are emptied one pod at a time, and a pod that is not ready stands in
+nobody's way. Arguments: root, component, settings.
+*/}}
+{{- define "antiphon.disruptionBudget" -}}
+apiVersion: policy/v1
+kind: PodDisruptionBudget
+metadata:
+  name: {{ include "antiphon.componentName" . }}
+  namespace: {{ .root.Release.Namespace }}
+  labels:
+    {{- include "antiphon.labels" . | nindent 4 }}
+spec:
+  maxUnavailable: {{ .settings.podDisruptionBudget.maxUnavailable }}
+  unhealthyPodEvictionPolicy: AlwaysAllow
+  selector:
+    matchLabels:
+      {{- include "antiphon.selectorLabels" . | nindent 6 }}
 {{- end -}}

@@ -40,7 +40,12 @@ Arguments: root, role.
 */}}
 {{- define "antiphon.stage" -}}
 {{- $own := default dict (get .root.Values.stages .role) -}}
-{{- mergeOverwrite (deepCopy .root.Values.stageDefaults) (deepCopy $own) | toYaml -}}
+{{- $stage := mergeOverwrite (deepCopy .root.Values.stageDefaults) (deepCopy $own) -}}
+{{- /* A merge takes no null: here it says that somebody else sets the number. */ -}}
+{{- if and (hasKey $own "replicas") (kindIs "invalid" $own.replicas) -}}
+{{- $stage = unset $stage "replicas" -}}
+{{- end -}}
+{{- toYaml $stage -}}
 {{- end -}}
 
 {{/* Directory of the checkpoint in the stages' containers. */}}

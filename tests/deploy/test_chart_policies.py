@@ -1,0 +1,176 @@
+"""Every preset keeps every policy, and every policy finds the faults that are planted here."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from chart_policies import POLICIES, restricted_faults
+from chart_rendering import PRESETS, Rendered, preset, render
+
+STAGE, OTHER, GATEWAY = (f"demo-antiphon-{role}" for role in ("thinker", "talker", "gateway"))
+# A preset with accelerators, a checkpoint on a claim and several gateways.
+FULL = "nvidia"
+Mutation = Callable[[Rendered], Any]
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("name", PRESETS)
+def test_presets_keep_the_policy(name: str, policy: str) -> None:
+    assert not list(POLICIES[policy](render(preset(name))))
+
+
+def spec(rendered: Rendered, name: str = STAGE) -> dict[str, Any]:
+    found: dict[str, Any] = rendered.of_kind("Deployment")[name]["spec"]
+    return found
+
+
+def pod(rendered: Rendered, name: str = STAGE) -> dict[str, Any]:
+    return rendered.pods()[name]
+
+
+def box(rendered: Rendered, name: str = STAGE) -> dict[str, Any]:
+    found: list[dict[str, Any]] = pod(rendered, name)["containers"]
+    (container,) = found
+    return container
+
+
+def service(rendered: Rendered, name: str = STAGE) -> dict[str, Any]:
+    found: dict[str, Any] = rendered.of_kind("Service")[name]["spec"]
+    return found
+
+
+def budget(rendered: Rendered, name: str = STAGE) -> dict[str, Any]:
+    found: dict[str, Any] = rendered.of_kind("PodDisruptionBudget")[name]["spec"]
+    return found
+
+
+def labels(rendered: Rendered, name: str = STAGE) -> dict[str, str]:
+    found: dict[str, str] = spec(rendered, name)["template"]["metadata"]["labels"]
+    return found
+
+
+def volume(rendered: Rendered, name: str, pod_name: str = STAGE) -> dict[str, Any]:
+    volumes: list[dict[str, Any]] = pod(rendered, pod_name)["volumes"]
+    (found,) = (each for each in volumes if each["name"] == name)
+    return found
+
+
+def mount(rendered: Rendered, name: str) -> dict[str, Any]:
+    mounts: list[dict[str, Any]] = box(rendered)["volumeMounts"]
+    (found,) = (each for each in mounts if each["name"] == name)
+    return found
+
+
+GPU = "nvidia.com/gpu"
+PLANTED: list[tuple[str, Mutation]] = [
+    ("pods_are_restricted", lambda r: pod(r).update(hostIPC=True)),
+    ("pods_are_restricted", lambda r: pod(r)["securityContext"].pop("runAsNonRoot")),
+    ("pods_are_restricted", lambda r: pod(r)["securityContext"].pop("seccompProfile")),
+    ("pods_are_restricted", lambda r: box(r)["securityContext"]["capabilities"].pop("drop")),
+    ("pods_are_restricted", lambda r: box(r)["securityContext"].pop("allowPrivilegeEscalation")),
+    ("pods_are_restricted", lambda r: box(r)["securityContext"].update(privileged=True)),
+    ("pods_are_restricted", lambda r: box(r)["ports"][0].update(hostPort=50051)),
+    (
+        "pods_are_restricted",
+        lambda r: pod(r)["volumes"].append({"name": "x", "hostPath": {"path": "/"}}),
+    ),
+    ("stages_have_no_token", lambda r: pod(r).pop("automountServiceAccountToken")),
+    ("stages_have_no_token", lambda r: pod(r).update(enableServiceLinks=True)),
+    ("root_is_read_only", lambda r: box(r)["securityContext"].pop("readOnlyRootFilesystem")),
+    ("root_is_read_only", lambda r: mount(r, "tmp").update(mountPath="/temporary")),
+    ("root_is_read_only", lambda r: box(r).update(env=[])),
+    ("resources_are_complete", lambda r: box(r)["resources"]["requests"].pop("cpu")),
+    ("resources_are_complete", lambda r: box(r)["resources"]["limits"].pop("memory")),
+    ("resources_are_complete", lambda r: box(r)["resources"]["requests"].update(memory="1Ti")),
+    ("resources_are_complete", lambda r: box(r)["resources"]["requests"].pop(GPU)),
+    ("resources_are_complete", lambda r: box(r)["resources"]["limits"].update({GPU: 2})),
+    ("probes_are_complete", lambda r: box(r).pop("startupProbe")),
+    ("probes_are_complete", lambda r: box(r)["readinessProbe"]["grpc"].update(port="grpc")),
+    ("probes_are_complete", lambda r: box(r)["livenessProbe"]["grpc"].update(port=1)),
+    ("probes_are_complete", lambda r: box(r)["livenessProbe"].update(timeoutSeconds=1)),
+    (
+        "selectors_match_their_own_pods",
+        lambda r: service(r)["selector"].pop("app.kubernetes.io/component"),
+    ),
+    ("selectors_match_their_own_pods", lambda r: labels(r).clear()),
+    (
+        "selectors_match_their_own_pods",
+        lambda r: budget(r)["selector"].update(matchLabels=labels(r, OTHER)),
+    ),
+    ("pods_carry_no_versions", lambda r: labels(r).update({"helm.sh/chart": "antiphon-1"})),
+    (
+        "pods_carry_no_versions",
+        lambda r: spec(r)["selector"]["matchLabels"].update({"app.kubernetes.io/version": "1"}),
+    ),
+    ("service_ports_are_container_ports", lambda r: service(r)["ports"][0].update(targetPort=1)),
+    ("service_ports_are_container_ports", lambda r: service(r)["ports"][0].pop("appProtocol")),
+    (
+        "service_ports_are_container_ports",
+        lambda r: service(r)["ports"][0].update(name=service(r)["ports"][1]["name"]),
+    ),
+    ("stage_services_are_headless", lambda r: service(r).pop("clusterIP")),
+    ("stage_services_are_headless", lambda r: service(r).pop("publishNotReadyAddresses")),
+    ("stage_services_are_headless", lambda r: service(r, GATEWAY).update(clusterIP="None")),
+    ("deployments_roll_out_in_their_time", lambda r: spec(r).pop("progressDeadlineSeconds")),
+    (
+        "deployments_roll_out_in_their_time",
+        lambda r: spec(r)["strategy"]["rollingUpdate"].update(maxSurge=1),
+    ),
+    ("checkpoints_are_read_only", lambda r: mount(r, "model").pop("readOnly")),
+    ("empty_volumes_are_bounded", lambda r: volume(r, "tmp")["emptyDir"].clear()),
+    (
+        "empty_volumes_are_bounded",
+        lambda r: volume(r, "shared-memory")["emptyDir"].update(sizeLimit="1Ti"),
+    ),
+    ("empty_volumes_are_bounded", lambda r: volume(r, "shared-memory")["emptyDir"].pop("medium")),
+    ("volumes_are_mounted_and_exist", lambda r: mount(r, "tmp").update(name="temporary")),
+    ("volumes_are_mounted_and_exist", lambda r: box(r)["volumeMounts"].pop()),
+    (
+        "volumes_are_mounted_and_exist",
+        lambda r: volume(r, "config")["configMap"].update(name="another"),
+    ),
+    ("names_are_labels", lambda r: r.objects[0]["metadata"].update(name="Demo.1")),
+    ("names_are_labels", lambda r: r.objects[0]["metadata"]["labels"].update(x="a b")),
+    (
+        "secrets_are_referred_to",
+        lambda r: box(r)["env"].append({"name": "HF_TOKEN", "value": "hf_x"}),
+    ),
+    ("secrets_are_referred_to", lambda r: r.objects[0].update(kind="Secret")),
+    ("disruptions_are_bounded", lambda r: budget(r).update(maxUnavailable=0)),
+    ("disruptions_are_bounded", lambda r: budget(r).pop("unhealthyPodEvictionPolicy")),
+    (
+        "disruptions_are_bounded",
+        lambda r: r.of_kind("PodDisruptionBudget")[STAGE].update(kind="ConfigMap"),
+    ),
+    ("images_are_named_in_full", lambda r: box(r).update(image="registry.example/stage:latest")),
+    ("images_are_named_in_full", lambda r: box(r).update(image="registry.example:5000/stage")),
+    ("images_are_named_in_full", lambda r: box(r).update(image="antiphon-stage:1")),
+    ("pods_are_spread", lambda r: pod(r).pop("topologySpreadConstraints")),
+    (
+        "pods_are_spread",
+        lambda r: pod(r)["topologySpreadConstraints"][0]["labelSelector"].update(
+            matchLabels=labels(r, OTHER)
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("policy", "plant"), PLANTED, ids=[f"{name}-{at}" for at, (name, _) in enumerate(PLANTED)]
+)
+def test_policy_finds_the_fault_that_is_planted(policy: str, plant: Mutation) -> None:
+    rendered = render(preset(FULL))
+    plant(rendered)
+    assert list(POLICIES[policy](rendered))
+
+
+def test_every_policy_is_shown_to_fail() -> None:
+    assert {policy for policy, _ in PLANTED} == set(POLICIES)
+
+
+def test_restricted_check_reports_hostpath_when_it_is_asked_for() -> None:
+    model = {"source": "hostPath", "hostPath": "/weights", "pipeline": "qwen3_omni"}
+    pods = render({"model": model}).pods()
+    assert list(restricted_faults(pods[STAGE])) == ["volume hostPath"]
