@@ -1,7 +1,5 @@
-"""What an API server or Pod Security refuses and no schema sees, and what the chart promises.
-
-A policy yields a sentence for each fault of a release. `test_chart_policies.py` plants faults to
-see that each is found.
+"""What an API server or Pod Security refuses and no schema sees, and what the chart promises: a
+policy yields a sentence for each fault, and `test_chart_policies.py` plants some of each.
 """
 
 from __future__ import annotations
@@ -91,12 +89,34 @@ def pods_are_restricted(rendered: Rendered) -> Faults:
 
 
 @policy
-def stages_have_no_token(rendered: Rendered) -> Faults:
+def only_gateways_have_a_token(rendered: Rendered) -> Faults:
+    accounts = rendered.of_kind("ServiceAccount")
     for name, pod in rendered.pods().items():
-        if pod.get("automountServiceAccountToken") is not False:
+        token = pod.get("automountServiceAccountToken")
+        account = pod.get("serviceAccountName")
+        if token is not False and (not name.endswith("-gateway") or account not in accounts):
             yield f"{name} mounts a token"
         if pod.get("enableServiceLinks") is not False:
             yield f"{name} has the variables of services"
+
+
+@policy
+def roles_read_endpoint_slices_alone(rendered: Rendered) -> Faults:
+    for kind in ("ClusterRole", "ClusterRoleBinding"):
+        yield from (f"{kind} {name} is wider than its namespace" for name in rendered.of_kind(kind))
+    for name, role in rendered.of_kind("Role").items():
+        for rule in role["rules"]:
+            allowed = rule["apiGroups"] == ["discovery.k8s.io"]
+            if not allowed or rule["resources"] != ["endpointslices"]:
+                yield f"{name} reads more than it needs"
+            if not set(rule["verbs"]) <= {"get", "list", "watch"}:
+                yield f"{name} may write"
+    for name, binding in rendered.of_kind("RoleBinding").items():
+        if binding["roleRef"]["name"] not in rendered.of_kind("Role"):
+            yield f"{name} binds a role that there is not"
+        for subject in binding["subjects"]:
+            if subject["name"] not in rendered.of_kind("ServiceAccount"):
+                yield f"{name} is for another account"
 
 
 @policy
@@ -141,6 +161,86 @@ def probes_are_complete(rendered: Rendered) -> Faults:
                     yield f"{name}: {kind} asks no port of its container by number"
                 if probe.get("timeoutSeconds", 1) < 5:
                     yield f"{name}: {kind} gives up too soon"
+
+
+@policy
+def stages_answer_probes_at_their_health_port(rendered: Rendered) -> Faults:
+    answers = {"startupProbe": "ready", "readinessProbe": "ready", "livenessProbe": "alive"}
+    pods = rendered.pods()
+    services = rendered.of_kind("Service")
+    for role, stage in rendered.deployment_file().stages.items():
+        name = next(n for n in services if n.endswith("-" + role.replace("_", "-")))
+        (container,) = pods[name]["containers"]
+        port = int(stage.health_listen.rpartition(":")[2])
+        for kind, answer in answers.items():
+            if container.get(kind, {}).get("grpc") != {"port": port, "service": answer}:
+                yield f"{name}: {kind} does not ask whether it is {answer}"
+
+
+@policy
+def pods_have_time_to_end(rendered: Rendered) -> Faults:
+    deployment = rendered.deployment_file()
+    drains = {"gateway": deployment.gateway.drain_s} | {
+        role.replace("_", "-"): stage.drain_s for role, stage in deployment.stages.items()
+    }
+    for name in rendered.of_kind("Deployment"):
+        pod = rendered.pods()[name]
+        (container,) = pod["containers"]
+        before_s = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds")
+        if not before_s:
+            yield f"{name} is told to stop before others know"
+        drain_s = next(each for role, each in drains.items() if name.endswith(f"-{role}"))
+        if pod.get("terminationGracePeriodSeconds", 30) < (before_s or 0) + drain_s + 10:
+            yield f"{name} is killed before its answers are over"
+
+
+@policy
+def scaled_workloads_have_one_owner(rendered: Rendered) -> Faults:
+    deployments = rendered.of_kind("Deployment")
+    ports = {
+        f"{name}.speech:{port['port']}"
+        for name, service in rendered.of_kind("Service").items()
+        for port in service["spec"]["ports"]
+    }
+    for kind in ("HorizontalPodAutoscaler", "ScaledObject"):
+        for name, scaler in rendered.of_kind(kind).items():
+            spec = scaler["spec"]
+            target = deployments.get(spec["scaleTargetRef"]["name"])
+            if target is None or "replicas" in target["spec"]:
+                yield f"{name} scales nothing, or what the chart sets as well"
+            least = spec.get("minReplicas", spec.get("minReplicaCount", 0))
+            most = spec.get("maxReplicas", spec.get("maxReplicaCount", 0))
+            if not 1 <= least <= most:
+                yield f"{name}: from {least} to {most}"
+            for trigger in spec.get("triggers", ()):
+                if trigger["metadata"]["scalerAddress"] not in ports:
+                    yield f"{name} asks where nobody answers"
+                if trigger["metadata"]["stage"] not in rendered.deployment_file().stages:
+                    yield f"{name} asks for another stage"
+
+
+@policy
+def networks_and_routes_lead_to_pods(rendered: Rendered) -> Faults:
+    policies = rendered.of_kind("NetworkPolicy")
+    for name, each in policies.items():
+        if selected(rendered, each["spec"]["podSelector"]["matchLabels"]) != [name]:
+            yield f"NetworkPolicy {name} is for others"
+        if not each["spec"].get("ingress"):
+            yield f"NetworkPolicy {name} lets nobody in"
+    if policies:
+        yield from (f"{name} is open" for name in rendered.of_kind("Deployment").keys() - policies)
+    services = rendered.of_kind("Service")
+    for name, ingress in rendered.of_kind("Ingress").items():
+        for rule in ingress["spec"]["rules"]:
+            backend = rule["http"]["paths"][0]["backend"]["service"]
+            ports = services.get(backend["name"], {}).get("spec", {}).get("ports", ())
+            if backend["port"]["name"] not in {port["name"] for port in ports}:
+                yield f"Ingress {name} leads nowhere"
+    for name, route in rendered.of_kind("HTTPRoute").items():
+        for backend in route["spec"]["rules"][0]["backendRefs"]:
+            ports = services.get(backend["name"], {}).get("spec", {}).get("ports", ())
+            if backend["port"] not in {port["port"] for port in ports}:
+                yield f"HTTPRoute {name} leads nowhere"
 
 
 @policy

@@ -19,16 +19,30 @@ def test_stages_are_those_of_the_pipeline(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PRESETS)
-def test_addresses_are_the_headless_services(name: str) -> None:
+def test_gateway_watches_the_headless_services(name: str) -> None:
     rendered = render(preset(name))
     services = rendered.of_kind("Service")
-    for role, stage in rendered.deployment_file().stages.items():
-        (address,) = stage.addresses
-        host, port = address.removeprefix("dns:///").split(":")
-        assert host == f"demo-antiphon-{role}"
-        ports = {each["name"]: each["port"] for each in services[host]["spec"]["ports"]}
+    deployment = rendered.deployment_file()
+    discovery = deployment.gateway.discovery
+    assert (discovery.kind, discovery.namespace) == ("kubernetes", "speech")
+    assert discovery.services == {role: f"demo-antiphon-{role}" for role in deployment.stages}
+    for role, stage in deployment.stages.items():
+        assert stage.addresses == ()
+        ports = services[discovery.services[role]]["spec"]["ports"]
         metrics = int(stage.metrics_listen.rpartition(":")[2])
-        assert ports == {"grpc": int(port), "metrics": metrics}
+        assert {p["name"]: p["port"] for p in ports} == {"grpc": discovery.port, "metrics": metrics}
+
+
+def test_addresses_are_the_headless_services_when_nobody_may_ask_the_api() -> None:
+    rendered = render({"discovery": "static"})
+    deployment = rendered.deployment_file()
+    assert deployment.gateway.discovery.kind == "static"
+    for role, stage in deployment.stages.items():
+        assert stage.addresses == (f"dns:///demo-antiphon-{role}:50051",)
+    gateway = rendered.pods()["demo-antiphon-gateway"]
+    assert gateway["automountServiceAccountToken"] is False
+    assert "serviceAccountName" not in gateway
+    assert not rendered.of_kind("Role") | rendered.of_kind("ServiceAccount")
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -40,9 +54,15 @@ def test_processes_listen_on_their_container_ports(name: str) -> None:
         (container,) = pods[f"demo-antiphon-{component}"]["containers"]
         return [f"0.0.0.0:{port['containerPort']}" for port in container["ports"]]
 
+    pod_ip = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     for role, stage in deployment.stages.items():
-        assert ports(role) == [stage.listen, stage.metrics_listen]
-    assert ports("gateway") == [deployment.gateway.http_listen, deployment.gateway.grpc_listen]
+        assert ports(role) == [stage.listen, stage.metrics_listen, stage.health_listen]
+        # Other processes reach it at its pod's own address, which is nobody else's meanwhile.
+        assert stage.advertise == "${POD_IP}:50051"
+        assert pod_ip in pods[f"demo-antiphon-{role}"]["containers"][0]["env"]
+    gateway = deployment.gateway
+    doors = [gateway.http_listen, gateway.grpc_listen, gateway.scaler_listen]
+    assert ports("gateway") == [each for each in doors if each]
 
 
 @pytest.mark.parametrize("name", PRESETS)

@@ -10,8 +10,7 @@ from chart_policies import POLICIES, restricted_faults
 from chart_rendering import PRESETS, Rendered, preset, render
 
 STAGE, OTHER, GATEWAY = (f"demo-antiphon-{role}" for role in ("thinker", "talker", "gateway"))
-# A preset with accelerators, a checkpoint on a claim and several gateways.
-FULL = "nvidia"
+FULL = "everything"
 Mutation = Callable[[Rendered], Any]
 
 
@@ -63,6 +62,22 @@ def mount(rendered: Rendered, name: str) -> dict[str, Any]:
     return found
 
 
+def one(rendered: Rendered, kind: str) -> dict[str, Any]:
+    (found,) = rendered.of_kind(kind).values()
+    return found
+
+
+def rule(rendered: Rendered) -> dict[str, Any]:
+    (found,) = one(rendered, "Role")["rules"]
+    assert isinstance(found, dict)
+    return found
+
+
+def scaled(rendered: Rendered) -> dict[str, Any]:
+    found: dict[str, Any] = rendered.of_kind("ScaledObject")[STAGE]["spec"]
+    return found
+
+
 GPU = "nvidia.com/gpu"
 PLANTED: list[tuple[str, Mutation]] = [
     ("pods_are_restricted", lambda r: pod(r).update(hostIPC=True)),
@@ -76,8 +91,57 @@ PLANTED: list[tuple[str, Mutation]] = [
         "pods_are_restricted",
         lambda r: pod(r)["volumes"].append({"name": "x", "hostPath": {"path": "/"}}),
     ),
-    ("stages_have_no_token", lambda r: pod(r).pop("automountServiceAccountToken")),
-    ("stages_have_no_token", lambda r: pod(r).update(enableServiceLinks=True)),
+    ("only_gateways_have_a_token", lambda r: pod(r).pop("automountServiceAccountToken")),
+    ("only_gateways_have_a_token", lambda r: pod(r).update(enableServiceLinks=True)),
+    ("only_gateways_have_a_token", lambda r: pod(r).update(automountServiceAccountToken=True)),
+    ("only_gateways_have_a_token", lambda r: pod(r, GATEWAY).pop("serviceAccountName")),
+    ("roles_read_endpoint_slices_alone", lambda r: rule(r).update(verbs=["*"])),
+    ("roles_read_endpoint_slices_alone", lambda r: rule(r)["resources"].append("pods")),
+    ("roles_read_endpoint_slices_alone", lambda r: one(r, "Role").update(kind="ClusterRole")),
+    (
+        "roles_read_endpoint_slices_alone",
+        lambda r: one(r, "ServiceAccount").update(kind="ConfigMap"),
+    ),
+    (
+        "stages_answer_probes_at_their_health_port",
+        lambda r: box(r)["livenessProbe"]["grpc"].update(service="ready"),
+    ),
+    (
+        "stages_answer_probes_at_their_health_port",
+        lambda r: box(r)["readinessProbe"]["grpc"].update(port=50051),
+    ),
+    ("pods_have_time_to_end", lambda r: pod(r).update(terminationGracePeriodSeconds=60)),
+    ("pods_have_time_to_end", lambda r: pod(r, GATEWAY).pop("terminationGracePeriodSeconds")),
+    ("pods_have_time_to_end", lambda r: box(r).pop("lifecycle")),
+    ("scaled_workloads_have_one_owner", lambda r: spec(r).update(replicas=1)),
+    ("scaled_workloads_have_one_owner", lambda r: spec(r, GATEWAY).update(replicas=1)),
+    ("scaled_workloads_have_one_owner", lambda r: scaled(r).update(minReplicaCount=0)),
+    ("scaled_workloads_have_one_owner", lambda r: scaled(r).update(maxReplicaCount=0)),
+    (
+        "scaled_workloads_have_one_owner",
+        lambda r: scaled(r)["triggers"][0]["metadata"].update(scalerAddress="nobody:1"),
+    ),
+    (
+        "scaled_workloads_have_one_owner",
+        lambda r: scaled(r)["triggers"][0]["metadata"].update(stage="reader"),
+    ),
+    (
+        "networks_and_routes_lead_to_pods",
+        lambda r: r.of_kind("NetworkPolicy")[STAGE].update(kind="ConfigMap"),
+    ),
+    (
+        "networks_and_routes_lead_to_pods",
+        lambda r: r.of_kind("NetworkPolicy")[STAGE]["spec"].update(ingress=[]),
+    ),
+    (
+        "networks_and_routes_lead_to_pods",
+        lambda r: r.of_kind("NetworkPolicy")[STAGE]["spec"].update(podSelector={"matchLabels": {}}),
+    ),
+    (
+        "networks_and_routes_lead_to_pods",
+        lambda r: service(r, GATEWAY)["ports"][0].update(name="x"),
+    ),
+    ("networks_and_routes_lead_to_pods", lambda r: service(r, GATEWAY)["ports"][0].update(port=1)),
     ("root_is_read_only", lambda r: box(r)["securityContext"].pop("readOnlyRootFilesystem")),
     ("root_is_read_only", lambda r: mount(r, "tmp").update(mountPath="/temporary")),
     ("root_is_read_only", lambda r: box(r).update(env=[])),

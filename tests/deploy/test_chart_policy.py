@@ -6,7 +6,7 @@ import pytest
 from chart_policies import LABEL, LABEL_VALUE
 from chart_rendering import PRESETS, Rendered, containers, preset, render
 
-HEALTH_PORT = 50051
+HEALTH_PORT = 50053
 
 
 @pytest.fixture(params=PRESETS)
@@ -20,7 +20,9 @@ def test_stages_are_probed_over_grpc_with_half_an_hour_to_start() -> None:
             continue
         (stage,) = pod["containers"]
         probes = [stage[f"{kind}Probe"] for kind in ("startup", "readiness", "liveness")]
-        assert [probe["grpc"] for probe in probes] == [{"port": HEALTH_PORT}] * 3
+        assert [probe["grpc"] for probe in probes] == [
+            {"port": HEALTH_PORT, "service": answer} for answer in ("ready", "ready", "alive")
+        ]
         assert probes[0]["periodSeconds"] * probes[0]["failureThreshold"] == 30 * 60
 
 

@@ -39,7 +39,11 @@ def test_values_are_refused_when_a_key_is_unknown(values: Values, place: str) ->
 @pytest.mark.parametrize(
     "values",
     [
-        {"stageDefaults": {"replicas": 2}},
+        {"stageDefaults": {"replicas": -1}},
+        {"discovery": "dns"},
+        {"stageDefaults": {"autoscaling": {"minReplicas": 0}}},
+        {"stageDefaults": {"autoscaling": {"target": 70}}},
+        {"networkPolicy": {"scalers": []}},
         {"stageDefaults": {"config": {"slots": 0}}},
         {"stageDefaults": {"config": {"dtype": "int4"}}},
         {"stageDefaults": {"accelerator": {"type": "tpu"}}},
@@ -134,6 +138,24 @@ def test_values_are_refused_when_out_of_range(values: Values) -> None:
         ({"stageDefaults": {"accelerator": {"type": "amd"}}}, "there is no Dockerfile for amd"),
         ({"stages": {"talker": None}}, "stages.talker: is null; set gateway.readyOutput"),
         ({"stages": {"talker": {"replicas": 0}}}, "stages.talker.replicas: is 0; set gateway.rea"),
+        (
+            {"discovery": "static", "stages": {"talker": {"replicas": 2}}},
+            "stages.talker.replicas: more than one needs discovery: kubernetes",
+        ),
+        (
+            {"discovery": "static", "stages": {"talker": {"autoscaling": {"enabled": True}}}},
+            "stages.talker.replicas: more than one needs discovery: kubernetes",
+        ),
+        (
+            {"stages": {"talker": {"terminationGracePeriodSeconds": 619}}},
+            "stages.talker.terminationGracePeriodSeconds: 619 is less than the 620 s of preStop",
+        ),
+        ({"gateway": {"terminationGracePeriodSeconds": 60}}, "gateway.terminationGracePeriodSec"),
+        (
+            {"gateway": {"autoscaling": {"minReplicas": 20}}},
+            "gateway.autoscaling.minReplicas: 20 is more than maxReplicas, 10",
+        ),
+        ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs: is empty"),
         ({"fullnameOverride": "Speech"}, "cannot begin the name"),
     ],
 )

@@ -42,7 +42,7 @@ def test_a_pipeline_from_elsewhere_is_installed_when_its_roles_are_listed() -> N
     for role, name in names.items():
         (stage,) = rendered.pods()[name]["containers"]
         assert stage["command"][:4] == ["python", "-m", "services", role]
-        assert deployment.stage(role).addresses == (f"dns:///{name}:50051",)
+        assert deployment.gateway.discovery.services[role] == name
         assert rendered.of_kind("Service")[name]["spec"]["clusterIP"] == "None"
     assert "the stages reader, voice_coder of the pipeline duet." in rendered.notes
 
@@ -88,7 +88,7 @@ def test_pods_take_placement_environment_and_annotations() -> None:
         "tolerations": [{"key": "gpu", "operator": "Exists"}],
         "affinity": {"podAffinity": {}},
         "runtimeClassName": "nvidia",
-        "terminationGracePeriodSeconds": 7,
+        "terminationGracePeriodSeconds": 777,
     }
     rendered = render(
         {
@@ -107,10 +107,15 @@ def test_pods_take_placement_environment_and_annotations() -> None:
     assert "a" not in rendered.annotations(TALKER)
 
 
-def test_the_gateways_pod_has_longer_to_end_than_its_drain() -> None:
-    rendered = render({})
-    drain_s = rendered.deployment_file().gateway.drain_s
-    assert rendered.pods()[GATEWAY]["terminationGracePeriodSeconds"] >= drain_s + 10
+def test_pods_have_time_for_preparing_draining_and_more() -> None:
+    rendered = render({"gateway": {"config": {"request_timeout_s": 90.5}, "preStopSeconds": 7}})
+    deployment = rendered.deployment_file()
+    assert deployment.gateway.drain_s == deployment.stage("thinker").drain_s == 90.5
+    grace = {name: each["terminationGracePeriodSeconds"] for name, each in rendered.pods().items()}
+    assert (grace[GATEWAY], grace[THINKER]) == (7 + 91 + 10, 10 + 91 + 10)
+    own = render({"stageDefaults": {"config": {"drain_s": 0}, "terminationGracePeriodSeconds": 20}})
+    assert own.deployment_file().stage("talker").drain_s == 0
+    assert own.pods()[TALKER]["terminationGracePeriodSeconds"] == 20
 
 
 def test_pods_say_where_their_series_are_unless_told_otherwise() -> None:

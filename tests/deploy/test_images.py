@@ -73,10 +73,11 @@ def test_library_is_installed_in_place_because_the_wheel_has_the_client_alone(pa
 
 
 @pytest.mark.parametrize(
-    ("path", "extra"), [("gateway/Dockerfile", "gateway"), ("services/Dockerfile", "stage")]
+    ("path", "extras"),
+    [("gateway/Dockerfile", {"gateway", "kubernetes"}), ("services/Dockerfile", {"stage"})],
 )
-def test_installed_extra_is_declared(path: str, extra: str) -> None:
-    assert _installed_extras(path) == {extra} <= set(_project()["optional-dependencies"])
+def test_installed_extras_are_declared(path: str, extras: set[str]) -> None:
+    assert _installed_extras(path) == extras <= set(_project()["optional-dependencies"])
 
 
 @pytest.mark.parametrize("path", ["services/Dockerfile", "helm/antiphon/README.md"])

@@ -13,6 +13,9 @@
 {{- end -}}
 
 {{- define "antiphon.modelChecks" -}}
+{{- if and .Values.httpRoute.enabled (not .Values.httpRoute.parentRefs) -}}
+{{- fail "httpRoute.parentRefs: is empty; name the Gateway that the route belongs to" -}}
+{{- end -}}
 {{- if eq .Values.model.source "hostPath" -}}
 {{- if not .Values.model.hostPath -}}
 {{- fail "model.source is hostPath: set model.hostPath" -}}
@@ -72,6 +75,15 @@
 {{- if and (eq .variant "amd") (not (or $image.tag $image.digest)) -}}
 {{- fail (printf "%s.image.tag: must be set, there is no Dockerfile for amd; build an image with a torch for ROCm" .where) -}}
 {{- end -}}
+{{- $least := include "antiphon.leastGrace" . -}}
+{{- if lt (include "antiphon.grace" . | int) (int $least) -}}
+{{- fail (printf "%s.terminationGracePeriodSeconds: %v is less than the %s s of preStopSeconds, drain_s and 10 s of margin: answers would be cut; leave it null, or set config.drain_s" .where .settings.terminationGracePeriodSeconds $least) -}}
+{{- end -}}
+{{- with .settings.autoscaling -}}
+{{- if gt (int .minReplicas) (int .maxReplicas) -}}
+{{- fail (printf "%s.autoscaling.minReplicas: %d is more than maxReplicas, %d" $.where (int .minReplicas) (int .maxReplicas)) -}}
+{{- end -}}
+{{- end -}}
 {{- $limits := default dict .settings.resources.limits -}}
 {{- range $name, $amount := default dict .settings.resources.requests -}}
 {{- $limit := get $limits $name -}}
@@ -87,6 +99,11 @@
 {{- include "antiphon.podChecks" (dict "root" .root "where" .where "settings" .stage "variant" (include "antiphon.variant" .)) -}}
 {{- if and (eq .root.Values.model.source "existingClaim") (not (or .stage.modelClaim .root.Values.model.existingClaim)) -}}
 {{- fail (printf "model.source is existingClaim: set model.existingClaim, or stages.%s.modelClaim" .role) -}}
+{{- end -}}
+{{- $many := or .stage.autoscaling.enabled (kindIs "invalid" .stage.replicas) -}}
+{{- if not $many -}}{{- $many = gt (int .stage.replicas) 1 -}}{{- end -}}
+{{- if and $many (ne .root.Values.discovery "kubernetes") -}}
+{{- fail (printf "%s.replicas: more than one needs discovery: kubernetes; by one name the gateway and the other stages could reach different pods" .where) -}}
 {{- end -}}
 {{- $limit := dig "limits" "memory" "" .stage.resources -}}
 {{- if not $limit -}}

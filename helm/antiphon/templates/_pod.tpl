@@ -3,9 +3,13 @@ What the pods of stages and gateway share. Arguments: root, component, settings 
 stage's or the gateway's values).
 */}}
 {{- define "antiphon.podSettings" -}}
-automountServiceAccountToken: false
+{{- $reads := and (eq .component "gateway") (eq .root.Values.discovery "kubernetes") }}
+{{- if $reads }}
+serviceAccountName: {{ include "antiphon.componentName" . }}
+{{- end }}
+automountServiceAccountToken: {{ $reads }}
 enableServiceLinks: false
-terminationGracePeriodSeconds: {{ .settings.terminationGracePeriodSeconds }}
+terminationGracePeriodSeconds: {{ include "antiphon.grace" . }}
 securityContext:
   {{- toYaml .root.Values.podSecurityContext | nindent 2 }}
 {{- with .root.Values.imagePullSecrets }}
@@ -51,12 +55,12 @@ topologySpreadConstraints:
 
 {{/*
 Longest time that a rollout may stand still until it counts as failed: a pod that makes room, an image
-that is pulled, a start. Arguments: settings.
+that is pulled, a start. Arguments: root, settings.
 */}}
 {{- define "antiphon.progressDeadline" -}}
 {{- $start := .settings.probes.startup -}}
 {{- $start_s := add (mul (int $start.periodSeconds) (int $start.failureThreshold)) (int (default 0 $start.initialDelaySeconds)) -}}
-{{- add $start_s (int .settings.terminationGracePeriodSeconds) 600 -}}
+{{- add $start_s (include "antiphon.grace" . | int) 600 -}}
 {{- end -}}
 
 {{/*
@@ -83,6 +87,10 @@ Arguments: root, component, settings.
 {{- define "antiphon.env" -}}
 - name: HOME
   value: /tmp
+- name: POD_IP
+  valueFrom:
+    fieldRef:
+      fieldPath: status.podIP
 {{- with .env }}
 {{ toYaml . }}
 {{- end }}
