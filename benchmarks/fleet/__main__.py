@@ -73,8 +73,14 @@ def microseconds(act: Callable[[], object], times: int) -> tuple[float, float]:
     return statistics.median(took), statistics.quantiles(took, n=100)[98]
 
 
+async def measure_all(counts: list[int]) -> None:
+    """On one event loop, as gRPC's channels want it."""
+    for count in counts:
+        await measure(count)
+
+
 async def measure(count: int) -> None:
-    """Print a row of figures for so many replicas of each stage."""
+    """Print figures for so many replicas of each stage."""
     began = time.perf_counter()
     fleet = fleet_of(count)
     made_s = time.perf_counter() - began
@@ -111,8 +117,7 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="What picking costs with many replicas.")
     parser.add_argument("--replicas", type=int, nargs="+", default=[1, 8, 1000])
-    for count in parser.parse_args().replicas:
-        asyncio.run(measure(count))
+    asyncio.run(measure_all(parser.parse_args().replicas))
 
 
 if __name__ == "__main__":

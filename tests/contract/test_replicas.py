@@ -63,6 +63,18 @@ async def test_all_replicas_get_sessions_whose_stages_are_told_the_very_processe
             assert told == {(talker.address, talker.description.boot_id)}
 
 
+async def test_the_next_stage_is_taken_where_the_one_before_it_is() -> None:
+    def prepare(fakes: dict[str, list[FakeStage]]) -> None:
+        fakes[THINKER][0].description.host_id = "here"
+        fakes[TALKER][0].description.host_id = "there"
+        fakes[TALKER][1].description.host_id = "here"
+
+    async with open_replicas(talker=2, prepare=prepare) as replicas:
+        for _ in range(10):
+            assert (await replicas.chat(**SPOKEN)).status_code == 200
+        assert replicas.sessions(TALKER) == [0, 10]
+
+
 async def test_answers_go_on_when_a_replica_dies() -> None:
     """Also those that are sent to it before anyone knows."""
     async with open_replicas(thinker=2) as replicas:
