@@ -12,7 +12,12 @@ from typing import Any
 import msgspec
 
 from antiphon.errors import AntiphonError, InvalidArgument
+from antiphon.pipelines.registry import pipeline_of
+from tools.launcher.plan import GATEWAY
+from tools.load.result import Result
+from tools.sizing.calibration import calibrated_by, measured_from
 from tools.sizing.command_line import command_line
+from tools.sizing.comparison import compared, comparison_lines
 from tools.sizing.measured import MeasuredPipeline, load_measured
 from tools.sizing.offered import Lengths, OfferedLoad
 from tools.sizing.plan import Goal, Planner
@@ -25,7 +30,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run the command line; the exit status."""
     given = command_line().parse_args(arguments)
     try:
-        {"plan": _plan, "simulate": _simulate}[given.command](given)
+        _COMMANDS[given.command](given)
     except (AntiphonError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
@@ -50,6 +55,46 @@ def _simulate(given: argparse.Namespace) -> None:
     outcome = planner.simulate(replicas_of(given.replicas, planner.measured))
     _tell(fleet_lines(outcome))
     _save(given.json, {"load": planner.load, "outcome": outcome_as_json(outcome)})
+
+
+def _compare(given: argparse.Namespace) -> None:
+    measured = load_measured(given.measured)
+    replicas = replicas_of(given.replicas, measured)
+    comparisons = [
+        compared(measured, run, replicas, given.tokens_per_s) for run in _runs(given.run)
+    ]
+    _tell(comparison_lines(comparisons))
+    _save(given.json, {"comparisons": [_plain(each) for each in comparisons]})
+
+
+def _measured(given: argparse.Namespace) -> None:
+    runs = _runs(given.run)
+    model = given.model or Path(str(runs[0].settings.get("model") or ""))
+    pipeline = pipeline_of(model)
+    measured = measured_from(runs, pipeline, slots=given.slots)
+    for run in runs:
+        if run.service == GATEWAY and run.settings.get("sessions") == 1:
+            measured = calibrated_by(measured, run, runs)
+    given.out.parent.mkdir(parents=True, exist_ok=True)
+    given.out.write_bytes(msgspec.yaml.encode(msgspec.to_builtins(measured, str_keys=True)))
+    print(f"saved {given.out}; look at it, and set slots and gpus as they will be")
+
+
+def _runs(paths: Sequence[Path]) -> list[Result]:
+    """Results of the load test. Raises `InvalidArgument` for a file that is none."""
+    runs = []
+    for path in paths:
+        try:
+            runs.append(msgspec.json.decode(path.read_bytes(), type=Result))
+        except msgspec.DecodeError as error:
+            raise InvalidArgument(
+                f"--run {path}: is no result of python -m tools.load --json: {error}", field="run"
+            ) from error
+    return runs
+
+
+def _plain(value: object) -> object:
+    return msgspec.to_builtins(value, str_keys=True)
 
 
 def _planner(given: argparse.Namespace) -> Planner:
@@ -109,6 +154,13 @@ def _save(path: Path | None, content: dict[str, Any]) -> None:
     path.write_bytes(msgspec.json.format(msgspec.json.encode(content), indent=2))
     print(f"\nsaved {path}")
 
+
+_COMMANDS = {
+    "plan": _plan,
+    "simulate": _simulate,
+    "compare": _compare,
+    "measured": _measured,
+}
 
 if __name__ == "__main__":
     sys.exit(main())

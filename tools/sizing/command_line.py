@@ -30,6 +30,38 @@ def command_line() -> argparse.ArgumentParser:
     _add_load(simulate)
     _add_fleet(simulate)
     _add_replicas(simulate)
+    compare = commands.add_parser(
+        "compare", help="predict runs of the load test, and show them beside what was measured"
+    )
+    _add_measured(compare)
+    compare.add_argument(
+        "--run", type=Path, action="append", required=True, metavar="FILE",
+        help="JSON of `python -m tools.load gateway --rate R`; may be repeated",
+    )  # fmt: skip
+    compare.add_argument(
+        "--tokens-per-s", type=float, default=4.0, metavar="N",
+        help="tokens of the text for a second of audio (4)",
+    )  # fmt: skip
+    _add_replicas(compare)
+    _add_json(compare)
+    measured = commands.add_parser(
+        "measured", help="make the file of what was measured from results of the load test"
+    )
+    measured.add_argument(
+        "--run", type=Path, action="append", required=True, metavar="FILE",
+        help="JSON of `python -m tools.load ROLE --sessions N --pace flat` for several N, and of "
+        "`gateway --sessions 1`; may be repeated",
+    )  # fmt: skip
+    measured.add_argument(
+        "--model", type=Path, metavar="DIR",
+        help="checkpoint whose pipeline was measured (as the results say)",
+    )  # fmt: skip
+    measured.add_argument(
+        "--slots", type=int, default=16, metavar="N", help="sessions that a replica may have (16)"
+    )
+    measured.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="where it is written (YAML)"
+    )
     return parser
 
 

@@ -15,6 +15,7 @@ from tools.sizing.curve import Curve
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 Points = dict[float, Seconds]
+Made = Literal["tokens", "frames", "audio"]
 
 
 class MeasuredStage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -22,7 +23,7 @@ class MeasuredStage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
     # What comes out of a step, one for each session: `tokens` of the text, `frames` of codes (as
     # many as tokens have come, at most), or the `audio` of all frames that wait.
-    makes: Literal["tokens", "frames", "audio"]
+    makes: Made
     # Sessions at a time.
     slots: Positive
     # Seconds of a step, by sessions in it: {1: 0.010, 32: 0.024}.
@@ -31,8 +32,10 @@ class MeasuredStage(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     row_s: Points = {}
     # Most of these in a step.
     rows_per_step: Positive = 256
-    # CPU seconds from a request to its prompt, beside the engine.
+    # CPU seconds from a request to its prompt, beside the engine; and the steps that a session is
+    # in before its rows are taken in. The next stage has the prompt after these.
     prepare_s: Seconds = 0.0
+    steps_before: Annotated[int, msgspec.Meta(ge=0)] = 0
     # CPU seconds of the event loop for a message that it sends or takes.
     message_s: Seconds = 0.0
     # Output leaves at least so far apart.

@@ -24,7 +24,7 @@ from tools.sizing.measured import MeasuredPipeline, MeasuredStage
 from tools.sizing.offered import OfferedCall
 from tools.sizing.simulation.clock import SimulatedClock
 from tools.sizing.simulation.outcome import ANSWERED, FleetOutcome, RoleUse, SimulatedCall
-from tools.sizing.simulation.picking import pick
+from tools.sizing.simulation.picking import pool_of
 from tools.sizing.simulation.shared_rate import SharedRateReplica
 from tools.sizing.simulation.steps import WAITING_BYTES
 
@@ -64,6 +64,11 @@ class FluidFleet:
         }
         self._reported = {role: [0] * count for role, count in replicas.items()}
         self._gateways = [FluidGateway(measured, replicas) for _ in range(gateways)]
+        self._picking = self._gateways[0]
+        self._pools = {
+            role: pool_of(len(fleet), measured.stages[role].slots, self._load_of(role))
+            for role, fleet in self._fleet.items()
+        }
         self._wish = Wish(roles=frozenset(self._roles), urgency=Urgency.AUDIO)
         self._calls: dict[int, SimulatedCall] = {}
         self._running: dict[int, FluidCall] = {}
@@ -169,14 +174,20 @@ class FluidFleet:
         self._start(running)
 
     def _pick(self, role: str, gateway: FluidGateway) -> int | None:
-        reported, own = self._reported[role], gateway.own[role]
+        self._picking = gateway
         slots = self._measured.stages[role].slots
+        full: set[int] = set()
         for _ in range(TRIES):
-            index = pick(len(own), lambda at: own[at] + reported[at], self._random)
-            if self._fleet[role][index].open < slots:
+            index = self._pools[role].pick(self._random, avoided=full)
+            if index is None or self._fleet[role][index].open < slots:
                 return index
+            full.add(index)
             self._refused += 1
         return None
+
+    def _load_of(self, role: str) -> Callable[[int], float]:
+        """As the gateway that picks now knows it: what replicas report, and what it has there."""
+        return lambda number: self._reported[role][number] + self._picking.own[role][number]
 
     def _report(self) -> None:
         """What all replicas told; those that have not changed tell nothing new."""
@@ -191,7 +202,7 @@ class FluidFleet:
     def _start(self, running: FluidCall) -> None:
         """When its first token, frame and audio are there; its stages begin then."""
         offered, hop_s = running.call.offered, self._hop_s(running.gateway)
-        moment = self._clock.now + hop_s
+        moment = prompt_at = self._clock.now + hop_s
         first_frame_s = 0.0
         for role in self._roles:
             stage = self._measured.stages[role]
@@ -203,8 +214,10 @@ class FluidFleet:
                 step_s = first_frame_s = replica.position_s
                 # With the last rows of a prompt the first token is drawn, but no frame.
                 steps = math.ceil(offered.prompt_rows / stage.rows_per_step)
-                prompted_at = replica.prompt(stage.row_curve(offered.prompt_rows)) + hop_s
-                prompted_at += stage.prepare_s + self._rest_s(replica) + steps * step_s
+                prompt_at += stage.message_s + stage.prepare_s + stage.steps_before * step_s
+                prompted_at = max(prompt_at, replica.prompt(stage.row_curve(offered.prompt_rows)))
+                prompted_at += self._rest_s(replica) + steps * step_s
+                prompt_at += hop_s
                 if stage.makes == "tokens":
                     moment = max(moment, prompted_at)
                 elif moment > prompted_at:

@@ -1,16 +1,15 @@
-"""Which of many replicas a call takes: the less loaded of two that are drawn. Pure."""
+"""The gateway's picker, for replicas that are numbers and nowhere in particular. Pure."""
 
 from __future__ import annotations
 
-import random
 from collections.abc import Callable
 
+from gateway.fleet.picker import Location, Pool
 
-def pick(count: int, load: Callable[[int], float], source: random.Random) -> int:
-    """The number of a replica; of two with the same load, the first that was drawn."""
-    if count == 1:
-        return 0
-    first = int(source.random() * count)
-    second = int(source.random() * (count - 1))
-    second += second >= first
-    return first if load(first) <= load(second) else second
+
+def pool_of(replicas: int, slots: int, load: Callable[[int], float]) -> Pool[int]:
+    """So many replicas; `load` tells how many of a replica's slots seem to be taken."""
+    pool = Pool[int](lambda number: load(number) / slots)
+    for number in range(replicas):
+        pool.add(number, Location(), slots)
+    return pool

@@ -20,6 +20,8 @@ from tools.sizing.simulation.processor import SerialThread, SharedCores
 
 Deliver = Callable[["StageSegment", int, bool], None]
 """Positions of a segment leave; whether they are its last."""
+BEGUN = -1
+"""In the place of what a step makes of a segment: its rows are taken in from now on."""
 
 
 @dataclass(slots=True)
@@ -29,6 +31,9 @@ class StageSegment:
     call: SimulatedCall
     rows_left: int
     outputs: int
+    # Steps until its rows are taken in, and whether its prompt has come.
+    before: int = 0
+    prompted: bool = True
     # Positions of the stage before it, and whether these are all.
     came: int = 0
     complete: bool = False
@@ -37,7 +42,8 @@ class StageSegment:
     ended: bool = False
     leaves_at: float = 0.0
     leaving: bool = False
-    # Called when the engine is done with it.
+    # Called when the steps before its rows are done, and when the engine is done with it.
+    begun: Action = field(default=lambda: None)
     release: Action = field(default=lambda: None)
 
 
@@ -82,6 +88,11 @@ class StageReplica:
         self._segments[segment.call.offered.number] = segment
         self.look()
 
+    def prompt(self, segment: StageSegment) -> None:
+        """A segment's prompt has come."""
+        segment.prompted = True
+        self.look()
+
     def feed(self, segment: StageSegment, count: int, *, complete: bool) -> None:
         """Positions of the stage before it have come."""
         segment.came += count
@@ -104,7 +115,9 @@ class StageReplica:
 
         def stepped() -> None:
             for segment, makes in stepping:
-                if makes:
+                if makes == BEGUN:
+                    segment.begun()
+                elif makes:
                     self._made(segment, makes)
             self._busy = False
             self.look()
@@ -123,6 +136,11 @@ class StageReplica:
                     rows += waiting
                 elif segment.complete and segment.came == segment.made and not segment.ended:
                     self._end(segment)
+            elif not segment.prompted:
+                continue
+            elif segment.before:
+                segment.before -= 1
+                stepping.append((segment, 0 if segment.before else BEGUN))
             elif segment.rows_left:
                 part = min(segment.rows_left, most - rows)
                 if part > 0:

@@ -11,14 +11,14 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 from gateway.calls.admission import AdmissionQueue, Decision, Granted, Urgency, Wish
 from tools.sizing.measured import MeasuredPipeline
 from tools.sizing.offered import OfferedCall
 from tools.sizing.simulation.clock import SimulatedClock
 from tools.sizing.simulation.outcome import ANSWERED, FleetOutcome, RoleUse, SimulatedCall
-from tools.sizing.simulation.picking import pick
+from tools.sizing.simulation.picking import pool_of
 from tools.sizing.simulation.processor import SerialThread, SharedCores
 from tools.sizing.simulation.replica import StageReplica, StageSegment
 
@@ -50,6 +50,10 @@ class FleetSimulation:
         self._wish = Wish(roles=frozenset(measured.stages), urgency=Urgency.AUDIO)
         self._roles = list(measured.stages)
         self._fleet = {role: self._replicas(role, replicas[role]) for role in self._roles}
+        self._pools = {
+            role: pool_of(len(fleet), measured.stages[role].slots, _open_of(fleet))
+            for role, fleet in self._fleet.items()
+        }
         self._calls: dict[int, SimulatedCall] = {}
         self._running: dict[int, StepwiseCall] = {}
         self._wakes_at: float | None = None
@@ -128,7 +132,8 @@ class FleetSimulation:
         number, now = call.offered.number, self._clock.now
         picked: dict[str, StageReplica] = {}
         for role, fleet in self._fleet.items():
-            index = pick(len(fleet), lambda at, of=fleet: of[at].open, self._random)  # type: ignore[misc]
+            index = self._pools[role].pick(self._random)
+            assert index is not None
             if fleet[index].full:
                 self._refused += 1
                 free = [each for each in fleet if not each.full]
@@ -141,7 +146,7 @@ class FleetSimulation:
         call.granted_at = now
         self._most_in_flight = max(self._most_in_flight, self._queue.calls)
         running = self._running[number] = StepwiseCall(call, picked)
-        for role, replica in picked.items():
+        for role, replica in reversed(picked.items()):
             self._open(running, role, replica)
         self._decided(self._queue.opened(number, now))
 
@@ -150,7 +155,8 @@ class FleetSimulation:
         offered, stage = running.call.offered, self._measured.stages[role]
         outputs = offered.tokens if stage.makes == "tokens" else offered.frames
         rows = 0 if stage.makes == "audio" else offered.prompt_rows
-        segment = StageSegment(running.call, rows, outputs)
+        place = self._roles.index(role)
+        segment = StageSegment(running.call, rows, outputs, stage.steps_before, prompted=False)
         running.segments[role] = segment
         since = self._clock.now
         held = self._most_held[role] = max(self._most_held[role], self._queue.held(role))
@@ -161,7 +167,26 @@ class FleetSimulation:
             self._decided(self._queue.freed(offered.number, role, self._clock.now))
 
         segment.release = released
+        if stage.makes == "tokens":
+            segment.begun = lambda: self._prompt(running, place + 1)
         replica.admit(segment)
+        if not place:
+            self._prompt(running, place)
+
+    def _prompt(self, running: StepwiseCall, place: int) -> None:
+        """The prompt goes to a stage, and from there to the next, unless that waits for more."""
+        role = self._roles[place]
+        stage, replica = self._measured.stages[role], running.picked[role]
+
+        def arrived() -> None:
+            replica.loop.work(stage.message_s, prepared)
+            if stage.makes == "tokens" and not stage.steps_before:
+                self._prompt(running, place + 1)
+
+        def prepared() -> None:
+            self._cores.work(stage.prepare_s, lambda: replica.prompt(running.segments[role]))
+
+        self._clock.after(self._measured.network_s, arrived)
 
     # -- messages ----------------------------------------------------------------------
 
@@ -221,3 +246,7 @@ class StepwiseCall:
         self.call = call
         self.picked = picked
         self.segments: dict[str, StageSegment] = {}
+
+
+def _open_of(fleet: Sequence[StageReplica]) -> Callable[[int], float]:
+    return lambda number: fleet[number].open

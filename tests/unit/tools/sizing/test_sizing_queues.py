@@ -7,6 +7,7 @@ import pytest
 from tests.unit.tools.sizing.fleets import calls_at, load, reading_fleet
 from tools.sizing.curve import Curve
 from tools.sizing.measured import measured_of
+from tools.sizing.offered import OfferedCall
 from tools.sizing.simulation.clock import SimulatedClock
 from tools.sizing.simulation.outcome import ANSWERED, SimulatedCall
 from tools.sizing.simulation.processor import WEIGHT_PER_NICE, SerialThread, SharedCores
@@ -142,3 +143,26 @@ def test_call_ends_once_when_it_is_told_twice() -> None:
     call.end(1.0, ANSWERED)
     with pytest.raises(AssertionError, match="after its end"):
         call.end(2.0, "late")
+
+
+def test_frame_waits_for_its_token_and_a_slot_is_free_when_its_stage_is_done() -> None:
+    fleet = measured_of(
+        {
+            "network_s": 0, "chunk_frames": [1], "gateway": {"call_s": 0, "message_s": 0},
+            "stages": {
+                "writer": {"makes": "tokens", "slots": 1, "step_s": {1: 1.0}},
+                "speaker": {"makes": "frames", "slots": 2, "step_s": {1: 0.25}},
+                "decoder": {"makes": "audio", "slots": 2, "step_s": {1: 0.125}},
+            },
+        }
+    )  # fmt: skip
+    calls = [OfferedCall(number, at, 1, 2, 2) for number, at in enumerate((0.0, 0.5))]
+    outcome = FleetSimulation(fleet, dict.fromkeys(fleet.stages, 1)).run(calls)
+    # Tokens at 1 and 2; the writer finds its end at 3. The speaker then takes in the second's
+    # prompt, and finds its end in the next step.
+    first, second = outcome.calls
+    assert first.first_text_at == pytest.approx(1.0)
+    assert first.first_audio_at == pytest.approx(1.0 + 0.25 + 0.125)
+    assert first.ended_at == pytest.approx(3.5)
+    assert second.granted_at == pytest.approx(3.0)
+    assert second.first_audio_at == pytest.approx(3.0 + 1.0 + 0.25 + 0.125)

@@ -1,0 +1,142 @@
+"""What load tests tell of stages, and predictions beside what was measured."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import msgspec
+import pytest
+
+from antiphon.errors import InvalidArgument
+from antiphon.pipelines.qwen3_omni import PIPELINE
+from tests.unit.tools.sizing.fleets import answering_fleet
+from tools.load.result import EdgeTotals, RequestCounts, RequestPoint, Result, StageSummary
+from tools.load.statistics import Distribution, distribution
+from tools.sizing.calibration import calibrated, measured_from
+from tools.sizing.comparison import compared, comparison_lines, offered_by
+from tools.sizing.offered import OfferedCall
+from tools.sizing.simulation.steps import FleetSimulation
+
+FRAMES, TOKENS, CHUNKS = 100, 20, 5
+STEP_S = {"thinker": {1: 0.010, 8: 0.020}, "talker": {1: 0.020, 16: 0.030}}
+CHUNK_S = {1: 0.004, 8: 0.009}
+ROW_S = 0.001
+
+
+def always(value: float) -> Distribution:
+    """A distribution of one value."""
+    found = distribution([value])
+    assert found is not None
+    return found
+
+
+def result(service: str, **fields: Any) -> Result:
+    """A result of the load test; what is not given is empty."""
+    empty: dict[str, Any] = {
+        "started_at": "", "settings": {}, "warm_up_s": 0.0, "measured_s": 10.0,
+        "interrupted": False, "requests": RequestCounts(10, 10, 0, 0), "requests_per_s": 1.0,
+        "audio_s_per_s": 8.0, "goodput": 1.0, "good_per_s": 1.0, "objectives": (), "metrics": {},
+        "gaps": None, "continuity": {}, "sent_late": None, "fed_late": None, "errors": {},
+        "edges": {}, "stages": {}, "processes": {}, "links": {}, "left_open": {},
+    }  # fmt: skip
+    return Result(service=service, **{**empty, **fields})
+
+
+def stage_run(role: str, sessions: int) -> Result:
+    """What a stage would tell whose steps take what the constants say."""
+    settings = {"sessions": sessions, "prompt_length": 40, "frames": FRAMES}
+    edges = {"audio": EdgeTotals(10 * CHUNKS, 1, 1.0)} if role == "code2wav" else {}
+    if role == "code2wav":
+        made = FRAMES
+        first_s = CHUNK_S[1] + ROW_S
+        spent_s = CHUNKS * CHUNK_S[sessions] + sessions * FRAMES * ROW_S
+    else:
+        made = TOKENS if role == "thinker" else FRAMES
+        step_s = STEP_S[role][sessions]
+        first_s = (1 if role == "thinker" else 2) * step_s + 0.005
+        spent_s = (made + 1) * step_s
+    times = {
+        "first_input_s": always(0.0),
+        "first_output_s": always(first_s),
+        "busy_s": always(spent_s / sessions),
+    }
+    stage = StageSummary(times=times, output_positions=10 * made, output_positions_per_s=1.0)
+    return result(role, settings=settings, edges=edges, stages={role: stage})
+
+
+ALL_RUNS = [
+    *(stage_run(role, sessions) for role, steps in STEP_S.items() for sessions in steps),
+    *(stage_run("code2wav", sessions) for sessions in CHUNK_S),
+]
+
+
+def test_steps_are_found_again_when_stages_were_loaded_alone() -> None:
+    measured = measured_from(ALL_RUNS, PIPELINE, slots=8)
+    for role, steps in STEP_S.items():
+        assert measured.stages[role].step_s == pytest.approx(steps)
+        assert measured.stages[role].row_s == pytest.approx({40.0: 0.005})
+    decoder = measured.stages["code2wav"]
+    assert decoder.step_s == pytest.approx(CHUNK_S)
+    assert decoder.row_curve(FRAMES) == pytest.approx(FRAMES * ROW_S)
+    assert [stage.makes for stage in measured.stages.values()] == ["tokens", "frames", "audio"]
+    assert measured.stages["thinker"].pace_s == PIPELINE.edge("tokens").pace_s
+    assert measured.frame_s == pytest.approx(0.08)
+
+
+def test_noise_never_makes_a_step_shorter_for_more_sessions() -> None:
+    noisy = [stage_run("talker", 1), stage_run("talker", 16)]
+    noisy[0] = replace(noisy[0], settings={**noisy[0].settings, "sessions": 16})
+    noisy[1] = replace(noisy[1], settings={**noisy[1].settings, "sessions": 1})
+    others = [run for run in ALL_RUNS if run.service != "talker"]
+    steps = measured_from([*noisy, *others], PIPELINE, slots=8).stages["talker"].step_s
+    assert steps[1] <= steps[16]
+
+
+@pytest.mark.parametrize("role", ["thinker", "talker", "code2wav"])
+def test_error_tells_which_run_is_missing(role: str) -> None:
+    with pytest.raises(InvalidArgument, match=f"tools.load {role} --sessions 1"):
+        measured_from([run for run in ALL_RUNS if run.service != role], PIPELINE, slots=8)
+
+
+def test_event_loops_and_network_are_found_again_from_a_call_alone() -> None:
+    real = answering_fleet(call_s=0.012)
+    real = msgspec.structs.replace(real, network_s=0.004)
+    offered = OfferedCall(0, 0.0, 50, 30, 60)
+    (call,) = FleetSimulation(real, dict.fromkeys(real.stages, 1)).run([offered]).calls
+    assert call.first_text_at is not None
+    assert call.first_audio_s is not None
+    guess = answering_fleet(call_s=0.0)
+    found = calibrated(guess, offered, call.first_text_at, call.first_audio_s)
+    (again,) = FleetSimulation(found, dict.fromkeys(real.stages, 1)).run([offered]).calls
+    assert again.first_audio_s == pytest.approx(call.first_audio_s, abs=2e-3)
+    assert again.first_text_at == pytest.approx(call.first_text_at, abs=2e-3)
+
+
+def gateway_run(slower: float) -> Result:
+    """A run whose first audio takes so many times what is predicted of it."""
+    settings = {"rate": 3.0, "seconds": 20.0, "seed": 4, "prompt_length": 200}
+    run = result("gateway", settings=settings)
+    measured = answering_fleet()
+    calls = FleetSimulation(measured, dict.fromkeys(measured.stages, 1)).run(
+        offered_by(run, 4.0).calls(measured.frame_s)
+    )
+    points = tuple(
+        RequestPoint(call.offered.at_s, None, slower * (call.first_audio_s or 0), None, None, 1, "")
+        for call in calls.calls
+    )
+    return replace(run, points=points)
+
+
+@pytest.mark.parametrize("slower", [1.0, 1.25])
+def test_error_is_what_the_prediction_misses(slower: float) -> None:
+    measured = answering_fleet()
+    comparison = compared(measured, gateway_run(slower), dict.fromkeys(measured.stages, 1), 4.0)
+    for percent in comparison.measured:
+        assert comparison.error(percent) == pytest.approx(1 / slower - 1, abs=0.03)
+    assert f"({1 / slower - 1:+.0%})" in "\n".join(comparison_lines([comparison]))
+
+
+def test_comparison_is_refused_when_a_run_has_no_rate() -> None:
+    with pytest.raises(InvalidArgument, match="--rate R"):
+        offered_by(result("gateway", settings={"sessions": 2}), 4.0)
