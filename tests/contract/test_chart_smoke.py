@@ -52,7 +52,7 @@ async def test_smoke_hears_what_is_read_aloud(reader: Reader) -> None:
 
 async def test_smoke_waits_until_all_stages_serve_and_tells_what_is_missing() -> None:
     async with open_door() as door:
-        ready = door.gateway.stages.readiness()
+        ready = door.gateway.fleet.readiness()
         assert await anext(ready)
         await door.fakes[TALKER].set_serving(False)
         assert not await anext(ready)
@@ -69,7 +69,7 @@ async def test_smoke_waits_until_all_stages_serve_and_tells_what_is_missing() ->
 
 async def test_smoke_fails_when_the_release_is_not_ready_in_time() -> None:
     async with open_door() as door:
-        ready = door.gateway.stages.readiness()
+        ready = door.gateway.fleet.readiness()
         assert await anext(ready)
         await door.fakes[TALKER].set_serving(False)
         assert not await anext(ready)
