@@ -64,8 +64,11 @@ load: setup ## load one service: SERVICE=gateway or a stage's role [MODEL=DIR] [
 		$(if $(SECONDS),--seconds "$(SECONDS)") \
 		--json "$(OUT)/load-$(SERVICE).json" --html "$(OUT)/load-$(SERVICE).html" $(ARGS)
 
-test: setup ## run the tests; ARGS go to pytest
-	$(BIN)/python -m pytest $(ARGS)
+# A file's tests run on one worker; tests that wait for processes leave a core to the others.
+WORKERS ?= auto
+
+test: setup ## run the tests: [WORKERS=auto]; ARGS go to pytest
+	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadgroup $(ARGS)
 
 # The main suite with the stages that can on vLLM, without what other stages alone decide, and what
 # needs vLLM or what comes with it.

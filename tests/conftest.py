@@ -35,6 +35,17 @@ def pytest_configure(config: pytest.Config) -> None:
         config.addinivalue_line("filterwarnings", ignored)
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """For `-n`: a file's tests run on one worker, and so do those of one shape of checkpoint, whose
+    services and reference several files share."""
+    for item in items:
+        group = str(item.path)
+        callspec = getattr(item, "callspec", None)
+        if callspec is not None and "shape" in callspec.params and "equality" in group:
+            group = f"equality-{callspec.params['shape']}"
+        item.add_marker(pytest.mark.xdist_group(group))
+
+
 @pytest.fixture(scope="session")
 def served() -> Iterator[str]:
     """The URL of a gateway before the embedded model."""

@@ -85,7 +85,7 @@ def described(role: str) -> stage_pb2.DescribeResponse:
 Band = tuple[FakeStages, Gateway, httpx.AsyncClient]
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def band() -> AsyncIterator[Band]:
     async with (
         FakeStages({role: FakeStage(role, work, described(role)) for role in ROLES}) as fakes,

@@ -49,7 +49,7 @@ PLAIN = HttpDoor("/plain", read_plain)
 Served = tuple[FakeStages, Gateway, httpx.AsyncClient]
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def served() -> AsyncIterator[Served]:
     async with (
         FakeStages() as fakes,

@@ -29,19 +29,19 @@ ENGINE_ARGS: dict[str, dict[str, Any]] = {
 }
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def thinker_engine(request: pytest.FixtureRequest) -> str:
     """The thinker's engine, from the command line."""
     return str(request.config.getoption("--stage-engine"))
 
 
-@pytest.fixture(scope="session", params=list(CHECKPOINTS["torch"]))
+@pytest.fixture(scope="package", params=list(CHECKPOINTS["torch"]))
 def shape(request: pytest.FixtureRequest) -> str:
     """The name of a checkpoint's shape."""
     return str(request.param)
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def checkpoint(shape: str, thinker_engine: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A checkpoint of the shape."""
     directory = tmp_path_factory.mktemp("checkpoints") / shape
@@ -50,26 +50,26 @@ def checkpoint(shape: str, thinker_engine: str, tmp_path_factory: pytest.TempPat
     return directory
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def thinker(thinker_engine: str) -> StageConfig:
     """The thinker's configuration."""
     return StageConfig(engine=thinker_engine, engine_args=ENGINE_ARGS[thinker_engine])
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def truth(checkpoint: Path) -> Truth:
     """The reference on the checkpoint."""
     return Truth(Reference(checkpoint))
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def running(checkpoint: Path, thinker: StageConfig) -> AsyncIterator[Running]:
     """All services on the checkpoint."""
     async with Launcher(local_deployment(checkpoint, thinker=thinker)) as running:
         yield running
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def client(running: Running) -> AsyncIterator[antiphon.AsyncClient]:
     """A client of the running services."""
     async with antiphon.AsyncClient(running.grpc_address) as client:

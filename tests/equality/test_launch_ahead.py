@@ -28,12 +28,12 @@ pytestmark = [
 AHEAD_SECONDS = 0.16
 
 
-@pytest.fixture(scope="session", params=["small"])
+@pytest.fixture(scope="package", params=["small"])
 def shape(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def client(checkpoint: Path, thinker: StageConfig) -> AsyncIterator[antiphon.AsyncClient]:
     talker = StageConfig(launch_ahead=True)
     plain = local_deployment(checkpoint, thinker=thinker, talker=talker)

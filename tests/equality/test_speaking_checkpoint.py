@@ -72,13 +72,13 @@ TURNS = [
 ]
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="module")
 def demo() -> Truth:
     """The reference on the checkpoint."""
     return Truth(Reference(CHECKPOINT))
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def demo_client() -> AsyncIterator[antiphon.AsyncClient]:
     """A client of the services on the checkpoint."""
     async with (

@@ -60,12 +60,12 @@ AUDIO_CASES, LONG_AUDIO_CASES = (
 )
 
 
-@pytest.fixture(scope="session", params=["small"])
+@pytest.fixture(scope="package", params=["small"])
 def shape(request: pytest.FixtureRequest) -> str:
     return str(request.param)
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session", params=list(DEPLOYMENTS))
+@pytest_asyncio.fixture(scope="module", loop_scope="session", params=list(DEPLOYMENTS))
 async def deployed(
     request: pytest.FixtureRequest, checkpoint: Path
 ) -> AsyncIterator[tuple[str, Running]]:

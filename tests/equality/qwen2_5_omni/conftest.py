@@ -30,7 +30,7 @@ SHAPES = {"torch": SHAPE, "vllm": dataclasses.replace(SHAPE, heads=2, kv_heads=1
 HEAD, LIKELY_CODE = "talker.codec_head.weight", 3
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def checkpoint(thinker_engine: str, tmp_path_factory: pytest.TempPathFactory) -> Path:
     directory = tmp_path_factory.mktemp("omni25") / "omni25"
     build_tiny_checkpoint(directory, SHAPES[thinker_engine])
@@ -42,18 +42,18 @@ def checkpoint(thinker_engine: str, tmp_path_factory: pytest.TempPathFactory) ->
     return directory
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def truth(checkpoint: Path) -> Omni25Truth:
     return Omni25Truth(checkpoint)
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def running(checkpoint: Path, thinker: StageConfig) -> AsyncIterator[Running]:
     async with Launcher(local_deployment(checkpoint, thinker=thinker)) as running:
         yield running
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def client(running: Running) -> AsyncIterator[antiphon.AsyncClient]:
     async with antiphon.AsyncClient(running.grpc_address) as client:
         yield client

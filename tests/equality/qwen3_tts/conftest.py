@@ -23,14 +23,14 @@ from tools.launcher.launcher import Launcher, Running
 CONTEXT_LIMIT = 2048
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def recorded() -> Recorded:
     """What the vendor's package makes of the cases."""
     with np.load(Path(__file__).parent / "recorded.npz") as file:
         return Recorded(dict(file))
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def tts_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
     """The checkpoints that the vendor's package was asked on, by kind."""
     folder = tmp_path_factory.mktemp("qwen3-tts")
@@ -39,7 +39,7 @@ def tts_checkpoints(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]
     return {kind: folder / kind for kind in PRESETS}
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def speaking(tts_checkpoints: dict[str, Path]) -> AsyncIterator[dict[str, Running]]:
     """All services on each checkpoint."""
     stages = dict.fromkeys(PIPELINE.roles, StageConfig(slots=SLOTS, context_limit=CONTEXT_LIMIT))
@@ -49,7 +49,7 @@ async def speaking(tts_checkpoints: dict[str, Path]) -> AsyncIterator[dict[str, 
         yield dict(zip(tts_checkpoints, running, strict=True))
 
 
-@pytest_asyncio.fixture(scope="session", loop_scope="session")
+@pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def speakers(
     speaking: dict[str, Running],
 ) -> AsyncIterator[dict[str, antiphon.AsyncClient]]:
