@@ -156,7 +156,7 @@ async def test_every_service_is_loaded_with_made_up_input(
         address = running.processes[service].address
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tools.load", service, "--model", str(checkpoint),
-        "--target", address, "--seconds", "1", "--warm-up", "0.2",
+        "--target", address, "--seconds", "1", "--warm-up", "0",
         "--sessions", "2", "--frames", "30", "--reply-tokens", "8", "--json", str(result),
         "--slo", "duration=60",
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,

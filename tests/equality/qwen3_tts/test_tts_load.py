@@ -49,7 +49,7 @@ async def test_every_service_is_loaded(
         given += [f"reference_audio=@{wav}", f"reference_text={REFERENCE_TEXT}"]
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "tools.load", service, "--target", target,
-        "--seconds", "1", "--warm-up", "0.2", "--sessions", "2", "--frames", "8",
+        "--seconds", "1", "--warm-up", "0", "--sessions", "2", "--frames", "8",
         "--json", str(result), "--slo", "duration=60",
         *(word for option in given for word in ("--option", option)),
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
