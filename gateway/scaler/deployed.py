@@ -7,15 +7,13 @@ import msgspec
 from antiphon.deployment.address import host_and_port
 from antiphon.deployment.schema import Deployment, GatewayConfig
 from gateway.calls.place import Admission
+from gateway.fleet.discovery.chosen import GATEWAY
 from gateway.fleet.discovery.endpoint import Discovery
 from gateway.fleet.discovery.kubernetes import KubernetesEndpoints
 from gateway.fleet.discovery.static import StaticAddresses
 from gateway.fleet.fleet import Fleet
 from gateway.scaler.demand import Capacity
 from gateway.scaler.scaler import Scaler
-
-GATEWAY = "gateway"
-"""The role of gateways among `gateway.discovery.services`."""
 
 
 def scaler_of(deployment: Deployment, fleet: Fleet, admission: Admission) -> Scaler | None:

@@ -9,6 +9,7 @@ from chart_rendering import PRESETS, ROOT, preset, render
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.pipelines.registry import own_pipelines, pipeline_named
+from gateway.fleet.discovery.chosen import discovery_of, of_stages
 from tools.launcher.plan import EMBEDDED_MODEL
 
 
@@ -25,7 +26,12 @@ def test_gateway_watches_the_headless_services(name: str) -> None:
     deployment = rendered.deployment_file()
     discovery = deployment.gateway.discovery
     assert (discovery.kind, discovery.namespace) == ("kubernetes", "speech")
-    assert discovery.services == {role: f"demo-antiphon-{role}" for role in deployment.stages}
+    # Gateways that have a scaler find each other, too; for the fleet only stages are discovered.
+    gateways = ["gateway"] if deployment.gateway.scaler_listen else []
+    names = {role: f"demo-antiphon-{role}" for role in [*deployment.stages, *gateways]}
+    assert discovery.services == names
+    assert discovery_of(deployment).last_sync is None
+    assert of_stages(discovery).services.keys() == deployment.stages.keys()
     for role, stage in deployment.stages.items():
         assert stage.addresses == ()
         ports = services[discovery.services[role]]["spec"]["ports"]

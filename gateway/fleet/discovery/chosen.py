@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
-from antiphon.deployment.schema import Deployment
+import msgspec
+
+from antiphon.deployment.schema import Deployment, DiscoveryConfig
 from antiphon.errors import InvalidArgument
 from gateway.fleet.discovery.endpoint import Discovery
 from gateway.fleet.discovery.kubernetes import KubernetesEndpoints
 from gateway.fleet.discovery.static import StaticAddresses
+
+GATEWAY = "gateway"
+"""The role of gateways among `gateway.discovery.services`: their scalers find each other by it."""
 
 
 def discovery_of(deployment: Deployment) -> Discovery:
@@ -25,11 +30,17 @@ def discovery_of(deployment: Deployment) -> Discovery:
         raise InvalidArgument(
             f"{field}: name the service of {', '.join(nameless)}", field=f"{field}.{nameless[0]}"
         )
-    if unknown := sorted(config.services.keys() - deployment.stages.keys()):
+    if unknown := sorted(config.services.keys() - deployment.stages.keys() - {GATEWAY}):
         raise InvalidArgument(
             f"{field}: the deployment has no stage {', '.join(unknown)}",
             field=f"{field}.{unknown[0]}",
         )
     if len(set(config.services.values())) < len(config.services):
         raise InvalidArgument(f"{field}: each stage needs a service of its own", field=field)
-    return KubernetesEndpoints(config)
+    return KubernetesEndpoints(of_stages(config))
+
+
+def of_stages(config: DiscoveryConfig) -> DiscoveryConfig:
+    """The same for the stages alone."""
+    stages = {role: name for role, name in config.services.items() if role != GATEWAY}
+    return msgspec.structs.replace(config, services=stages)

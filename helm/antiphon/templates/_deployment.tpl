@@ -43,6 +43,8 @@
 {{- $_ := set $gateway "drain_s" (include "antiphon.drain" (dict "root" $root "config" .Values.gateway.config) | float64) -}}
 {{- if include "antiphon.scaled" . -}}
 {{- $_ := set $gateway "scaler_listen" (printf "0.0.0.0:%s" (include "antiphon.scalerPort" $root)) -}}
+{{- /* Gateways add up what they want: KEDA asks one of them. */ -}}
+{{- $_ := set $services "gateway" (include "antiphon.componentName" (dict "root" $root "component" "gateway")) -}}
 {{- end -}}
 {{- if eq .Values.discovery "kubernetes" -}}
 {{- $_ := set $gateway "discovery" (dict "kind" "kubernetes" "namespace" .Release.Namespace "services" $services "port" (include "antiphon.stagePort" $root | int)) -}}
