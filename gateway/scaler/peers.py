@@ -62,8 +62,7 @@ class Peers:
     @property
     def wants(self) -> Iterable[GatewayWants]:
         """What each gateway but this one wants."""
-        by_boot = {boot: wants for boot, wants in self._told.values() if boot != self._boot_id}
-        return by_boot.values()
+        return dict(self._told.values()).values()
 
     async def _find(self) -> None:
         """Follow who is named, and nobody else, for ever."""
@@ -81,9 +80,9 @@ class Peers:
             while True:
                 try:
                     async for told in self._messages(channel):
-                        self._tell(gateway, told)
                         if told.boot_id == self._boot_id:
                             return
+                        self._tell(gateway, told)
                     log.info("the gateway at %s ended its stream", address)
                 except AntiphonError as error:
                     log.info("the gateway at %s: %s", address, error.message)
