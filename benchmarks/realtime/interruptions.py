@@ -1,0 +1,205 @@
+"""Conversations that are interrupted: `python -m benchmarks.realtime.interruptions`.
+
+All conversations at `/v1/realtime` are answered at the same time, by real services on loopback.
+Then each is interrupted at a moment of its own: the client cancels, or its user speaks and the
+gateway hears it. Printed is how long after that the last audio came, and how long the stages had
+slots taken after all had been interrupted.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import json
+import random
+import time
+from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack, asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import grpc
+import numpy as np
+import openai
+from websockets.asyncio.client import ClientConnection, connect
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.testing.local_deployment import local_deployment
+from antiphon.v1 import stage_pb2
+from antiphon.wire.stubs import stage_stub
+from tools.launcher.launcher import Launcher
+
+MODEL = Path(__file__).parents[2] / "models" / "antiphon-demo"
+STAGES = ("thinker", "talker", "code2wav")
+RATE_HZ = 24_000
+QUESTION = "Say after me: " + " and ".join(
+    ["the morning is cold", "the water is deep", "the small house is green"] * 2
+)
+WITHIN_S = 0.5
+"""Interruptions are spread over this."""
+VAD = {"type": "server_vad", "create_response": False, "interrupt_response": True}
+
+
+class Load:
+    """What the stages say of the segments that they have open."""
+
+    def __init__(self) -> None:
+        self._open = dict.fromkeys(STAGES, 0)
+        self._changed = asyncio.Condition()
+
+    async def watch(self, role: str, address: str) -> None:
+        """Follow a stage, for ever."""
+        async with grpc.aio.insecure_channel(address) as channel:
+            async for load in stage_stub(channel).WatchLoad(stage_pb2.WatchLoadRequest()):
+                async with self._changed:
+                    self._open[role] = load.open_segments
+                    self._changed.notify_all()
+
+    async def wait_free(self) -> float:
+        """When no stage has a segment open any more."""
+        async with self._changed:
+            await self._changed.wait_for(lambda: not any(self._open.values()))
+        return time.monotonic()
+
+
+class Caller:
+    """A conversation."""
+
+    def __init__(self, connection: ClientConnection, speech: list[str]) -> None:
+        self._connection = connection
+        self._speech = speech
+
+    async def send(self, kind: str, **fields: Any) -> None:
+        """Send an event."""
+        await self._connection.send(json.dumps({"type": kind, **fields}))
+
+    async def until(self, kind: str) -> dict[str, Any]:
+        """The next event of a kind."""
+        while (event := json.loads(await self._connection.recv()))["type"] != kind:
+            assert event["type"] != "error", event
+        found: dict[str, Any] = event
+        return found
+
+    async def begin(self, *, spoken: bool) -> None:
+        """Ask, and return when the answer is heard."""
+        audio = {"input": {"turn_detection": VAD if spoken else None}}
+        await self.send("session.update", session={"type": "realtime", "audio": audio})
+        part = {"type": "input_text", "text": QUESTION}
+        item = {"type": "message", "role": "user", "content": [part]}
+        await self.send("conversation.item.create", item=item)
+        await self.send("response.create")
+        await self.until("response.output_audio.delta")
+
+    async def interrupt(self, *, spoken: bool) -> tuple[float, float] | None:
+        """When the answer was interrupted, and when its last audio came; None if it was over."""
+        at = last = time.monotonic()
+        speaking = None
+        if spoken:
+            speaking = asyncio.create_task(self._speak())
+        else:
+            await self.send("response.cancel")
+        status = ""
+        while not status:
+            event = json.loads(await self._connection.recv())
+            now = time.monotonic()
+            match event["type"]:
+                case "input_audio_buffer.speech_started":
+                    at = last = now
+                case "response.output_audio.delta":
+                    last = now
+                case "response.done":
+                    status = event["response"]["status"]
+        if speaking is not None:
+            await speaking
+        return (at, last) if status == "cancelled" else None
+
+    async def _speak(self) -> None:
+        for piece in self._speech:
+            await self.send("input_audio_buffer.append", audio=piece)
+            await asyncio.sleep(0.1)
+
+
+async def speech_of(http_url: str) -> list[str]:
+    """A second of speech, in pieces of 0.1 s: the model's own."""
+    async with openai.AsyncOpenAI(base_url=f"{http_url}/v1", api_key="none") as api:
+        answer = await api.chat.completions.create(
+            model=MODEL.name,
+            modalities=["text", "audio"],
+            audio={"voice": "cantor", "format": "pcm16"},
+            messages=[{"role": "user", "content": "What is antiphon?"}],
+        )
+    audio = answer.choices[0].message.audio
+    assert audio is not None
+    pcm16 = base64.b64decode(audio.data)[: 2 * RATE_HZ]
+    size = RATE_HZ // 10 * 2
+    return [base64.b64encode(pcm16[at : at + size]).decode() for at in range(0, len(pcm16), size)]
+
+
+@asynccontextmanager
+async def callers(http_url: str, count: int, speech: list[str]) -> AsyncIterator[list[Caller]]:
+    """So many conversations."""
+    url = f"{http_url.replace('http', 'ws', 1)}/v1/realtime?model={MODEL.name}"
+    async with AsyncExitStack() as stack:
+        opened = [
+            await stack.enter_async_context(connect(url, compression=None, max_size=None))
+            for _ in range(count)
+        ]
+        yield [Caller(each, speech) for each in opened]
+
+
+async def one_round(
+    http_url: str, count: int, speech: list[str], load: Load, *, spoken: bool
+) -> tuple[list[float], float]:
+    """Seconds from each interruption to the last audio, and from the last one to free slots."""
+    async with callers(http_url, count, speech) as talking:
+        await asyncio.gather(*(each.begin(spoken=spoken) for each in talking))
+
+        async def later(caller: Caller) -> tuple[float, float] | None:
+            await asyncio.sleep(random.uniform(0, WITHIN_S))
+            return await caller.interrupt(spoken=spoken)
+
+        free = asyncio.create_task(load.wait_free())
+        ended = [each for each in await asyncio.gather(*map(later, talking)) if each is not None]
+        free_at = await free
+    return [last - at for at, last in ended], free_at - max(
+        (at for at, _ in ended), default=free_at
+    )
+
+
+async def main() -> None:
+    """Measure both kinds of interruption, and print."""
+    parser = argparse.ArgumentParser(description="conversations that are interrupted")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--conversations", type=int, default=32)
+    asked = parser.parse_args()
+    count = asked.conversations
+    slots = {role: StageConfig(slots=count) for role in STAGES}
+    load = Load()
+    async with Launcher(local_deployment(MODEL, **slots)) as running:
+        watching = [
+            asyncio.create_task(load.watch(role, running.processes[role].address))
+            for role in STAGES
+        ]
+        speech = await speech_of(running.http_url)
+        for spoken, name in ((False, "cancelled"), (True, "spoken to")):
+            lasts: list[float] = []
+            frees: list[float] = []
+            for _ in range(asked.rounds):
+                each, free_s = await one_round(running.http_url, count, speech, load, spoken=spoken)
+                lasts += each
+                frees.append(free_s)
+            late, free = np.array(lasts) * 1e3, np.array(frees) * 1e3
+            print(
+                f"{name:<12}{len(lasts):4} of {count * asked.rounds}: last audio after "
+                f"{np.median(late):.0f} ms, p95 {np.quantile(late, 0.95):.0f}, "
+                f"most {late.max():.0f}; slots free after {np.median(free):.0f} ms, "
+                f"most {free.max():.0f}"
+            )
+        for each in watching:
+            each.cancel()
+        await asyncio.gather(*watching, return_exceptions=True)
+
+
+if __name__ == "__main__":
+    asyncio.run(main())
