@@ -242,7 +242,8 @@ async def test_launcher_ends_what_a_stage_started_when_the_stage_dies(checkout: 
 
 
 async def test_launcher_leaves_a_stage_alone_when_it_has_an_address(checkout: Checkout) -> None:
-    elsewhere = with_addresses(local_deployment(checkout.model), {"talker": "10.0.0.7:50051"})
+    addresses = {"talker": ("10.0.0.7:50051",)}
+    elsewhere = with_addresses(local_deployment(checkout.model), addresses)
     told = Told()
     async with Launcher(elsewhere, root=checkout.root, report=told.append) as running:
         assert set(running.processes) == {"thinker", "code2wav", "gateway"}
