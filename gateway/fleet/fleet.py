@@ -22,6 +22,7 @@ from gateway.fleet.accepted import Accepted
 from gateway.fleet.assignment import Assignment
 from gateway.fleet.discovery.chosen import discovery_of
 from gateway.fleet.discovery.endpoint import Discovery, Endpoint
+from gateway.fleet.discovery.following import follow
 from gateway.fleet.lineup import (
     Edges,
     Lineup,
@@ -78,7 +79,8 @@ class Fleet:
         self._resized: Callable[[Mapping[str, int]], None] = lambda slots: None
 
     async def __aenter__(self) -> Fleet:
-        self._discovering = asyncio.create_task(self._discover())
+        following = follow(self.discovery, self._take, self._deployment.gateway.reconnect_s)
+        self._discovering = asyncio.create_task(following)
         return self
 
     async def __aexit__(
@@ -298,12 +300,8 @@ class Fleet:
 
     # -- what changes ------------------------------------------------------------------------
 
-    async def _discover(self) -> None:
-        """Take in which replicas there are, for ever."""
-        async for endpoints in self.discovery.watch():
-            self._take(endpoints)
-
     def _take(self, endpoints: Collection[Endpoint]) -> None:
+        """These are all replicas that there are."""
         self.endpoints = endpoints
         by_role: dict[str, list[Endpoint]] = {role: [] for role in self._by_role}
         for endpoint in endpoints:

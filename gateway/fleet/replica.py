@@ -127,12 +127,12 @@ class Replica:
     def moved(self, endpoint: Endpoint) -> None:
         """Discovery says something new of it."""
         self.endpoint = endpoint
-        self._changed(self)
+        self._tell()
 
     def leave(self) -> None:
         """Discovery knows it no more."""
         self.gone = True
-        self._changed(self)
+        self._tell()
 
     def segment_began(self) -> None:
         """This gateway has asked it for a slot."""
@@ -142,7 +142,7 @@ class Replica:
         """A segment has given its slot back."""
         self.segments -= 1
         if not self.takes_sessions:
-            self._changed(self)
+            self._tell()
 
     def hold(self, lost: Lost) -> None:
         """Call `lost` if the stage stops answering, until `let_go`."""
@@ -151,6 +151,13 @@ class Replica:
     def let_go(self, lost: Lost) -> None:
         """The end of `hold`; may be repeated."""
         self._holders.discard(lost)
+
+    def _tell(self) -> None:
+        """A mistake in what follows of a change is no reason to watch it no more."""
+        try:
+            self._changed(self)
+        except Exception:
+            log.exception("what follows of a change of the stage %s failed", self.role)
 
     async def watch(self) -> None:
         """Keep `description` true, for ever. Cancelling leaves the channel open."""
@@ -218,13 +225,15 @@ class Replica:
                 if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
                     log.info("stage %s at %s tells no load", self.role, self.address)
                     return
+            except Exception:
+                log.exception("the load of the stage %s is not understood", self.role)
             await asyncio.sleep(self._config.reconnect_s)
 
     def _take_load(self, load: stage_pb2.StageLoad | None) -> None:
         drained, busy = self.draining, self.busy
         self._reported = load
         if drained != self.draining or busy != self.busy:
-            self._changed(self)
+            self._tell()
 
     async def _probe(self) -> None:
         """Ask at intervals whether it still answers, for as long as its health stream lasts."""
@@ -275,13 +284,13 @@ class Replica:
         log.info("stage %s at %s is ready", self.role, self.address)
         self.description = self.told = description
         self.reason, self._misses = "", 0
-        self._changed(self)
+        self._tell()
 
     def _fall(self, reason: str) -> None:
         if reason != self.reason:
             log.warning("stage %s at %s is down: %s", self.role, self.address, reason)
         self.description, self.reason = None, reason
-        self._changed(self)
+        self._tell()
 
     def _lose(self, why: str) -> None:
         """End what runs there."""

@@ -20,6 +20,7 @@ from antiphon.v1 import demand_pb2
 from antiphon.wire.stubs import demand_stub
 from gateway.changes import ChangeSignal
 from gateway.fleet.discovery.endpoint import Discovery, Endpoint
+from gateway.fleet.discovery.following import follow
 from gateway.scaler.demand import GatewayWants, RoleWants
 
 log = logging.getLogger("gateway.scaler")
@@ -40,7 +41,8 @@ class Peers:
         self._finding: asyncio.Task[None] | None = None
 
     async def __aenter__(self) -> Peers:
-        self._finding = asyncio.create_task(self._find())
+        following = follow(self._discovery, self._take, self._config.reconnect_s)
+        self._finding = asyncio.create_task(following)
         return self
 
     async def __aexit__(
@@ -64,14 +66,13 @@ class Peers:
         """What each gateway but this one wants."""
         return dict(self._told.values()).values()
 
-    async def _find(self) -> None:
-        """Follow who is named, and nobody else, for ever."""
-        async for endpoints in self._discovery.watch():
-            places = {_place(each) for each in endpoints}
-            for gone in self._following.keys() - places:
-                self._following.pop(gone).cancel()
-            for new in places - self._following.keys():
-                self._following[new] = asyncio.create_task(self._follow(new))
+    def _take(self, endpoints: Iterable[Endpoint]) -> None:
+        """Follow who is named, and nobody else."""
+        places = {_place(each) for each in endpoints}
+        for gone in self._following.keys() - places:
+            self._following.pop(gone).cancel()
+        for new in places - self._following.keys():
+            self._following[new] = asyncio.create_task(self._follow(new))
 
     async def _follow(self, gateway: Endpoint) -> None:
         """Keep what a gateway has told, until cancelled, or until it turns out to be this one."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
+from typing import cast
 
 import grpc
 import pytest
@@ -35,7 +36,7 @@ class Site:
     def __init__(self) -> None:
         self.fakes = [FakeStage(THINKER, think, describe(THINKER)) for _ in range(2)]
         self.last_sync: float | None = None
-        self._sets: asyncio.Queue[frozenset[Endpoint]] = asyncio.Queue()
+        self._sets: asyncio.Queue[frozenset[Endpoint] | Exception] = asyncio.Queue()
         deployment = deployment_of()
         deployment.stages[THINKER] = StageConfig()
         self.fleet = Fleet(deployment, self)
@@ -43,7 +44,10 @@ class Site:
 
     async def watch(self) -> AsyncIterator[frozenset[Endpoint]]:
         while True:
-            yield await self._sets.get()
+            told = await self._sets.get()
+            if isinstance(told, Exception):
+                raise told
+            yield told
 
     async def tell(self, **addresses: str) -> None:
         """These replicas are all, by uid; those that are new serve when this returns."""
@@ -123,3 +127,14 @@ async def test_a_terminating_replica_gets_nothing_and_none_at_all_is_a_503(site:
         await site.answer()
     assert refused.value.retry_after_s
     assert refused.value.stage == THINKER
+
+
+async def test_discovery_goes_on_when_its_source_or_what_follows_has_failed(site: Site) -> None:
+    async with asyncio.timeout(60):
+        await site.tell(a=site.fakes[0].address)
+        site._sets.put_nowait(RuntimeError("a mistake"))
+        # No endpoint at all.
+        site._sets.put_nowait(frozenset({cast(Endpoint, None)}))
+        await site.tell(b=site.fakes[1].address)
+        await site.answer()
+        assert [len(fake.sessions) for fake in site.fakes] == [0, 1]

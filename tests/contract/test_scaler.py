@@ -31,7 +31,7 @@ class Told:
     """A discovery that says what the test says."""
 
     def __init__(self) -> None:
-        self._sets: asyncio.Queue[frozenset[Endpoint]] = asyncio.Queue()
+        self._sets: asyncio.Queue[frozenset[Endpoint] | Exception] = asyncio.Queue()
         self.last_sync: float | None = None
 
     def tell(self, *addresses: str) -> None:
@@ -40,7 +40,13 @@ class Told:
 
     async def watch(self) -> AsyncIterator[frozenset[Endpoint]]:
         while True:
-            yield await self._sets.get()
+            told = await self._sets.get()
+            if isinstance(told, Exception):
+                raise told
+            yield told
+
+    def fail(self) -> None:
+        self._sets.put_nowait(RuntimeError("a mistake"))
 
 
 class Site:
@@ -177,6 +183,15 @@ async def test_what_a_gateway_wanted_is_forgotten_when_it_leaves_and_known_when_
             await one.until_demand("talker", 2)
             one.found.tell(one.address)
             await one.until_demand("talker", 0)
+
+
+async def test_gateways_are_found_after_a_failure_to_find_them() -> None:
+    async with asyncio.timeout(60), Site() as one, Site() as other:
+        one.found.fail()
+        meet(one, other)
+        other.asks(SPOKEN)
+        other.asks(SPOKEN)
+        await one.until_demand("talker", 1)
 
 
 class Silent(demand_pb2_grpc.DemandServiceServicer):

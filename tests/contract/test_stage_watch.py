@@ -7,8 +7,11 @@ import json
 from typing import Any
 
 import pytest
-from fake_stages import CODE2WAV, TALKER, THINKER, Session, stall
-from gateway_door import SPOKEN, open_door
+from fake_stages import CODE2WAV, TALKER, THINKER, FakeStage, Session, describe, stall, think
+from gateway_door import SPOKEN, deployment_of, open_door
+
+from gateway.fleet.discovery.endpoint import Endpoint
+from gateway.fleet.replica import Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -122,3 +125,34 @@ async def test_a_stage_whose_health_stream_has_ended_is_probed_no_more() -> None
         assert not await anext(ready)
         assert probes() == 0
         await ready.aclose()
+
+
+async def test_a_stage_is_watched_further_when_what_follows_of_a_change_fails() -> None:
+    fake = FakeStage(THINKER, think, describe(THINKER))
+    await fake.start()
+    told: asyncio.Queue[tuple[bool, bool]] = asyncio.Queue()
+
+    def fail(replica: Replica) -> None:
+        told.put_nowait((replica.ready, replica.draining))
+        raise RuntimeError("a mistake")
+
+    place = Endpoint(role=THINKER, uid="a", address=fake.address)
+    replica = Replica(place, deployment_of().gateway, fail)
+    watching = asyncio.create_task(replica.watch())
+
+    async def until(*state: bool) -> None:
+        while await told.get() != state:
+            pass
+
+    async with asyncio.timeout(GENEROUS_S):
+        await until(True, False)
+        fake.tell_load(draining=True)
+        await until(True, True)
+        await fake.set_serving(False)
+        await until(False, True)
+        await fake.set_serving(True)
+        await until(True, True)
+    watching.cancel()
+    await asyncio.gather(watching, return_exceptions=True)
+    await replica.channel.close()
+    await fake.die()

@@ -18,7 +18,7 @@ from types import ModuleType
 import msgspec
 
 from antiphon.deployment.schema import DiscoveryConfig
-from antiphon.errors import InvalidArgument, Unavailable
+from antiphon.errors import AntiphonError, InvalidArgument, Unavailable, unexpected
 from gateway.fleet.discovery.endpoint import Endpoint
 from gateway.fleet.discovery.reflector import Reflector
 from gateway.fleet.discovery.slices import EndpointSlice, WatchEvent
@@ -55,6 +55,7 @@ class KubernetesEndpoints:
 
     async def watch(self) -> AsyncIterator[frozenset[Endpoint]]:
         """The endpoints, from the first list on."""
+        self._told = None
         while True:
             try:
                 async with self._api.open_slices(self._config, self._namespace) as slices:
@@ -69,7 +70,7 @@ class KubernetesEndpoints:
                         if (news := self._news()) is not None:
                             yield news
                 self._well()
-            except Unavailable as error:
+            except Exception as error:
                 await self._pause(error)
 
     def _apply(self, event: WatchEvent) -> None:
@@ -99,12 +100,14 @@ class KubernetesEndpoints:
             log.info("discovery: endpoint slices are watched again")
         self._failures = 0
 
-    async def _pause(self, error: Unavailable) -> None:
+    async def _pause(self, error: Exception) -> None:
         """Wait, longer each time, before the next list."""
+        told = error if isinstance(error, AntiphonError) else unexpected(error)
         if self._failures == 0:
-            log.warning("discovery: %s; what is known holds", error.message)
+            mistake = None if told is error else error
+            log.warning("discovery: %s; what is known holds", told.message, exc_info=mistake)
         else:
-            log.debug("discovery: %s", error.message)
+            log.debug("discovery: %s", told.message)
         longest_s = min(self._config.max_pause_s, FIRST_PAUSE_S * 2 ** min(self._failures, 30))
         self._failures += 1
         await self._sleep(longest_s * (0.5 + 0.5 * self._jitter()))

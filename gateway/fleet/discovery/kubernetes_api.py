@@ -58,7 +58,8 @@ async def open_slices(config: DiscoveryConfig, namespace: str) -> AsyncIterator[
                 )
             # Reads certificates, those of the system where no others are named: 50 ms and more.
             connection = await asyncio.to_thread(_connection, settings, bool(config.kubeconfig))
-    except _UNREADABLE as error:
+    except Exception as error:
+        # Whatever reading a file raises in the package while somebody else writes it.
         raise Unavailable(f"the Kubernetes API cannot be asked: {_told(error)}") from error
     async with connection:
         yield SliceApi(connection, config, namespace)

@@ -18,6 +18,7 @@ import yaml
 
 from antiphon.deployment.schema import DiscoveryConfig
 from antiphon.errors import InvalidArgument
+from gateway.fleet.discovery import kubernetes_api
 from gateway.fleet.discovery.endpoint import Endpoint
 from gateway.fleet.discovery.kubernetes import KubernetesEndpoints
 from tests.cluster.fake_api import FakeApi, endpoint, serve_api
@@ -37,6 +38,7 @@ class Watched:
         kubeconfig = path / "kubeconfig"
         kubeconfig.write_text(yaml.safe_dump(_kubeconfig(api.url)))
         settings = {"relist_s": FOREVER_S, "answer_timeout_s": FOREVER_S} | config
+        self.kubeconfig = kubeconfig
         self.config = DiscoveryConfig(
             kind="kubernetes",
             namespace="speech",
@@ -239,6 +241,44 @@ async def test_what_is_known_holds_while_the_api_is_away(tmp_path: Path, api: Fa
         api.put("b", "a-talker", [endpoint("127.0.1.2", "p2")])
         await api.start()
         assert await watched.uids() == {"p1", "p2"}
+
+
+@pytest.mark.parametrize("written", ["", "clusters: [", "clusters: 7"])
+async def test_list_follows_when_the_kubeconfig_was_read_while_it_was_written(
+    tmp_path: Path, api: FakeApi, written: str
+) -> None:
+    async with asyncio.timeout(FOREVER_S / 5), _watching(tmp_path, api) as watched:
+        watched.many = 1
+        whole = watched.kubeconfig.read_text()
+        watched.kubeconfig.write_text(written)
+        api.reset()
+        await watched.many_pauses.wait()
+        watched.kubeconfig.write_text(whole)
+        api.put("b", "a-talker", [endpoint("127.0.1.2", "p2")])
+        assert await watched.uids() == {"p1", "p2"}
+
+
+async def test_list_follows_a_mistake_that_nobody_has_thought_of(
+    tmp_path: Path,
+    api: FakeApi,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    opened = kubernetes_api.open_slices
+
+    def fail_once(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        raise RuntimeError("a mistake")
+
+    async with asyncio.timeout(FOREVER_S / 5), _watching(tmp_path, api) as watched:
+        monkeypatch.setattr(kubernetes_api, "open_slices", fail_once)
+        api.reset()
+        await api.wait(lambda: api.lists == 2 and api.watching == 1)
+        assert kubernetes_api.open_slices is opened
+        api.put("b", "a-talker", [endpoint("127.0.1.2", "p2")])
+        assert await watched.uids() == {"p1", "p2"}
+    assert "RuntimeError: a mistake" in caplog.text
+    assert "Traceback" in caplog.text
 
 
 async def test_pauses_begin_small_again_when_the_watch_tells_something(
