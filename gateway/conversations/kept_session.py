@@ -23,10 +23,11 @@ class ConversationSession:
     The stages keep the session parked between turns: it takes no slot then. A session that has
     failed, or whose stages are not those of the outputs now wanted, is left for a new one; so is
     one in which no function can be called, when some may be, and one on a replica that is to get
-    nothing new. The new one takes the same replicas where these have room. A turn may be heard
-    while it is spoken: then its segment is open before it is asked for. Admission knows nothing of
-    the slots that it keeps so, which is why it gives them up when an answer must wait for slots,
-    and when for `listen_idle_s` nothing more has come of it and no answer was asked for.
+    nothing new. One that drains is left between two turns already, since it waits for that. The
+    new session takes the same replicas where these have room. A turn may be heard while it is
+    spoken: then its segment is open before it is asked for. Admission knows nothing of the slots
+    that it keeps so, which is why it gives them up when an answer must wait for slots, and when
+    for `listen_idle_s` nothing more has come of it and no answer was asked for.
     """
 
     def __init__(self, calls: Calls, *, listen_idle_s: float) -> None:
@@ -38,6 +39,7 @@ class ConversationSession:
         self._calling = False
         self._replicas: Assignment | None = None
         self._turn: LiveTurn | None = None
+        self._answering = False
         self._leaving: asyncio.Task[None] | None = None
         self._idle: asyncio.TimerHandle | None = None
 
@@ -78,7 +80,7 @@ class ConversationSession:
         plain way."""
         turn = self._take_turn()
         if turn is not None:
-            self._leaving = asyncio.create_task(turn.give_up())
+            self._leaving = asyncio.create_task(self._give_up(turn))
 
     @asynccontextmanager
     async def turn(
@@ -101,8 +103,13 @@ class ConversationSession:
         answering = self._calls.turn(order, self._ask, wait)
         # Recordings may be large, and the answer may be long: the stages alone keep them.
         del order
-        async with answering as segment:
-            yield segment
+        self._answering = True
+        try:
+            async with answering as segment:
+                yield segment
+        finally:
+            self._answering = False
+            self._move_on()
 
     async def settle(self) -> None:
         """Leave the session if its segment is not over: nobody will read that any more."""
@@ -130,6 +137,26 @@ class ConversationSession:
         if self._idle is not None:
             self._idle.cancel()
             self._idle = None
+
+    async def _give_up(self, turn: LiveTurn) -> None:
+        await turn.give_up()
+        if self._is_to_go:
+            await self._leave()
+
+    @property
+    def _is_to_go(self) -> bool:
+        """Whether the session is parked, with nobody about to use it, where it cannot stay."""
+        session = self._session
+        is_idle = not self._answering and self._turn is None
+        return is_idle and session is not None and session.parked and session.assignment.leaving
+
+    def _move_on(self) -> None:
+        """Leave a replica that drains and would wait for the next turn; that opens a new session.
+
+        Who is being let go does so itself.
+        """
+        if self.is_free and self._is_to_go:
+            self._leaving = asyncio.create_task(self._leave())
 
     async def _leave(self) -> None:
         self._session = None
@@ -176,6 +203,7 @@ class ConversationSession:
                 )
             )
             self._replicas = self._session.assignment
+            self._left.enter_context(self._replicas.telling(self._move_on))
             self._outputs, self._calling = order.outputs, bool(order.tools)
         asking = self._session.ask(order, last=False, live=live, on_freed=on_freed)
         del order

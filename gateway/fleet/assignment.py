@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
+from contextlib import contextmanager
 from types import TracebackType
 
 from gateway.fleet.replica import Replica
@@ -45,6 +46,22 @@ class Assignment:
         """Whether one of them is to be avoided, or to get nothing new: a conversation then goes on
         elsewhere."""
         return any(each in avoided or not each.takes_sessions for each in self.replicas.values())
+
+    @property
+    def leaving(self) -> bool:
+        """Whether one of them will not be back."""
+        return any(each.leaving for each in self.replicas.values())
+
+    @contextmanager
+    def telling(self, leaving: Callable[[], None]) -> Iterator[None]:
+        """Have this called, perhaps more than once, when one of them is to get nothing new."""
+        for replica in self.replicas.values():
+            replica.on_leaving.add(leaving)
+        try:
+            yield
+        finally:
+            for replica in self.replicas.values():
+                replica.on_leaving.discard(leaving)
 
     def succeeded(self, role: str) -> None:
         """A stage has done its part of a segment."""

@@ -70,6 +70,8 @@ class Replica:
         # Probes that were not answered since it last rose.
         self._misses = 0
         self._holders: set[Lost] = set()
+        # Told, perhaps more than once, when it is to get nothing new.
+        self.on_leaving: set[Callable[[], None]] = set()
         self.channel = grpc.aio.insecure_channel(
             self.address, options=_channel_options(config.reconnect_s)
         )
@@ -87,6 +89,11 @@ class Replica:
         return told or self.endpoint.terminating
 
     @property
+    def leaving(self) -> bool:
+        """Whether it will not be back: who keeps a session there had better go."""
+        return self.draining or self.gone
+
+    @property
     def reported(self) -> stage_pb2.StageLoad | None:
         """What it said last of its load; None while it cannot be asked."""
         return self._reported
@@ -99,7 +106,7 @@ class Replica:
     @property
     def takes_sessions(self) -> bool:
         """Whether new ones may go there, as far as it and discovery tell."""
-        return self.ready and not self.draining and not self.gone
+        return self.ready and not self.leaving
 
     @property
     def boot_id(self) -> str:
@@ -156,6 +163,9 @@ class Replica:
         """A mistake in what follows of a change is no reason to watch it no more."""
         try:
             self._changed(self)
+            if self.leaving:
+                for told in tuple(self.on_leaving):
+                    told()
         except Exception:
             log.exception("what follows of a change of the stage %s failed", self.role)
 

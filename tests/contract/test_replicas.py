@@ -275,6 +275,39 @@ async def test_a_conversation_stays_on_its_replica_until_that_drains() -> None:
         await conversation.close()
 
 
+@pytest.mark.parametrize("between_turns", [True, False])
+async def test_a_conversation_leaves_a_replica_that_drains_before_its_next_turn(
+    between_turns: bool,
+) -> None:
+    """The stage would wait for it, for as long as nobody speaks."""
+
+    def prepare(fakes: dict[str, list[FakeStage]]) -> None:
+        for fake in fakes[THINKER]:
+            fake.script = turns
+
+    async with asyncio.timeout(60), open_replicas(thinker=2, prepare=prepare) as replicas:
+        conversation = ConversationSession(replicas.gateway.calls, listen_idle_s=600.0)
+
+        async def drain(home: FakeStage) -> None:
+            home.tell_load(draining=True)
+            await replicas.until(lambda: replicas.replica(home).draining)
+
+        async with conversation.turn(ORDER, lambda place: None) as segment:
+            home = replicas.fakes[THINKER][replicas.sessions().index(1)]
+            if not between_turns:
+                await drain(home)
+                assert not home.sessions[0].ended.is_set()
+            events = [event async for event in segment]
+        assert isinstance(events[-1], SegmentFinished)
+        if between_turns:
+            await drain(home)
+        await home.sessions[0].ended.wait()
+        async with conversation.turn(ORDER, lambda place: None) as segment:
+            assert [event async for event in segment]
+        assert replicas.sessions() == [1, 1]
+        await conversation.close()
+
+
 async def test_a_turn_goes_to_another_replica_when_its_own_has_no_slot() -> None:
     refusing: list[Session] = []
 
