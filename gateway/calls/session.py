@@ -154,7 +154,8 @@ class Session:
         reader = self._lineup.input_member.description
         fields = {**order.field_names, **order.attachments.field_by_input()}
         try:
-            order = with_instruction(order, self._fleet.accepted())
+            accepted = self._fleet.accepted().of_session(self._lineup)
+            order = with_instruction(order, accepted)
             fields |= order.field_names
             opening = segment_open(
                 order,
@@ -166,7 +167,7 @@ class Session:
                 live=live,
             )
             conversation, options = await read_order(
-                order, reader, self._fleet.accepted(), self._config, self._fetcher
+                order, reader, accepted, self._config, self._fetcher
             )
         except AntiphonError as error:
             name_field(error, fields)

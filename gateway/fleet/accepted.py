@@ -14,7 +14,7 @@ from antiphon.pipelines.graph import CLIENT
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from antiphon.v1 import stage_pb2
 from antiphon.wire.options import option_from_proto
-from gateway.fleet.lineup import Edges
+from gateway.fleet.lineup import Edges, Lineup
 
 
 @dataclass(frozen=True, slots=True)
@@ -23,6 +23,14 @@ class Accepted:
 
     edges: Edges
     told: Mapping[str, stage_pb2.DescribeResponse]
+
+    def of_session(self, lineup: Lineup) -> Accepted:
+        """By the very stages of a session; others are asked for what it has no stage for.
+
+        A fleet may hold two builds, which accept different things.
+        """
+        own = {member.role: member.description for member in lineup.members}
+        return Accepted(lineup.edges, {**self.told, **own})
 
     @property
     def roles(self) -> tuple[str, ...]:

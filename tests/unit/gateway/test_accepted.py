@@ -6,6 +6,7 @@ from antiphon.errors import InvalidArgument
 from antiphon.sampling import SamplingRequest
 from antiphon.v1 import stage_pb2
 from gateway.fleet.accepted import Accepted
+from gateway.fleet.lineup import Lineup, Member
 
 GRAPH = (("input", "", "a"), ("x", "a", "b"), ("y", "b", "c"), ("audio", "c", ""))
 
@@ -44,6 +45,14 @@ def test_sampling_is_refused_for_a_stage_that_does_not_sample(
     with pytest.raises(InvalidArgument) as caught:
         told.check_sampling(sampling)
     assert caught.value.field == field
+
+
+def test_a_session_goes_by_its_own_stages_and_by_the_fleet_for_the_rest() -> None:
+    fleet = accepted(a=False, b=False, c=True)
+    own = stage_pb2.DescribeResponse(samples=True)
+    lineup = Lineup((Member("b", "here:1", own),), tuple(fleet.edges), frozenset())
+    assert fleet.sampling_stages == ("c",)
+    assert fleet.of_session(lineup).sampling_stages == ("b", "c")
 
 
 def test_sampling_of_the_reader_is_given_once() -> None:
