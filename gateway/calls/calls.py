@@ -52,6 +52,10 @@ def _wait(_: Place) -> None:
     """Wait patiently."""
 
 
+def _go_on(_: CallSegment) -> None:
+    """Nobody has cancelled it meanwhile."""
+
+
 class Calls:
     """All live sessions. Refuses what is too much and ends what is left at shutdown."""
 
@@ -131,10 +135,16 @@ class Calls:
 
     @asynccontextmanager
     async def turn(
-        self, order: Order, ask: AskTurn, on_wait: Callable[[Place], None] = _wait
+        self,
+        order: Order,
+        ask: AskTurn,
+        on_wait: Callable[[Place], None] = _wait,
+        on_open: Callable[[CallSegment], None] = _go_on,
     ) -> AsyncIterator[CallSegment]:
         """The segment that answers a turn of a conversation, which `ask` asks of a session of its
-        own, telling who is done with it. It has all its slots. Raises what `choices` raises."""
+        own, telling who is done with it. It has all its slots, and it has begun where another
+        replica could have taken over; `on_open` is told before that, of each that is asked for, and
+        may cancel it. Raises what `choices` raises."""
         orders = [order]
         del order
         detours = Detours(self.fleet)
@@ -150,12 +160,15 @@ class Calls:
                 segment = await asking
                 try:
                     await segment.wait_opened()
+                    self.admission.opened(place)
+                    on_open(segment)
+                    if detours.there_are(segment.assignment):
+                        await segment.wait_begun()
                     break
                 except (ResourceExhausted, Unavailable) as error:
                     if not _goes_on(error, segment, place, detours):
                         raise
             orders.clear()
-            self.admission.opened(place)
             yield segment
 
     async def _begin(

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 
+from antiphon.errors import AntiphonError
 from gateway.calls.calls import Calls
 from gateway.calls.order import Order
 from gateway.calls.place import Place
@@ -84,11 +85,14 @@ class ConversationSession:
 
     @asynccontextmanager
     async def turn(
-        self, order: Order, on_wait: Callable[[Place], None]
+        self,
+        order: Order,
+        on_wait: Callable[[Place], None],
+        on_open: Callable[[CallSegment], None] = lambda segment: None,
     ) -> AsyncIterator[CallSegment]:
         """The segment that answers, with all its slots; `on_wait` is called when these are not
         there at once. A turn that the stages hear is given up then: who is before it in the queue
-        may wait for the very slots that it keeps.
+        may wait for the very slots that it keeps. For `on_open` see `Calls.turn`.
 
         Raises what `Calls.turn`, `Calls.session` and `Session.ask` raise.
 
@@ -100,7 +104,7 @@ class ConversationSession:
             on_wait(place)
 
         self._stop_idle()
-        answering = self._calls.turn(order, self._ask, wait)
+        answering = self._calls.turn(order, self._ask, wait, on_open)
         # Recordings may be large, and the answer may be long: the stages alone keep them.
         del order
         self._answering = True
@@ -205,6 +209,15 @@ class ConversationSession:
             self._replicas = self._session.assignment
             self._left.enter_context(self._replicas.telling(self._move_on))
             self._outputs, self._calling = order.outputs, bool(order.tools)
-        asking = self._session.ask(order, last=False, live=live, on_freed=on_freed)
-        del order
-        return await asking
+        session, replicas = self._session, self._session.assignment
+        try:
+            return await session.ask(order, last=False, live=live, on_freed=on_freed)
+        except AntiphonError as error:
+            # It may have been lost while attachments were read; a new one asks for its own faults.
+            if not session.lost:
+                raise
+            lost = replicas.replicas.get(error.stage)
+        await self._leave()
+        others = {*avoided, *([] if lost is None else [lost])}
+        avoided = others if self._calls.fleet.has_others(replicas.replicas, others) else avoided
+        return await self._opened(order, live=live, on_freed=on_freed, avoided=avoided)

@@ -224,9 +224,13 @@ class Responses:
                         return
                     orders.append(await self._order(asked, running.settings))
                     await self._telling.tell(running.created())
-                answer = self._session.turn if running.in_conversation else self._calls.answer
+                answering = (
+                    self._session.turn(orders.pop(), running.waits_at, running.answered_by)
+                    if running.in_conversation
+                    else self._calls.answer(orders.pop(), running.waits_at)
+                )
                 with entry.admitted():
-                    async with answer(orders.pop(), running.waits_at) as segment:
+                    async with answering as segment:
                         await self._follow(segment, running, entry)
         except Cancelled:
             # Nobody is there any more to be told how the response ended.

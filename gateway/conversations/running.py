@@ -85,7 +85,8 @@ class RunningResponse:
 
     def waits_at(self, place: Place) -> None:
         """It has to wait for slots; it may have been cancelled before."""
-        self._place = place
+        # Of those that it was asked of none answers.
+        self._place, self._segment = place, None
         if self.cancelled:
             place.give_up()
 

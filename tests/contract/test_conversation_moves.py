@@ -1,0 +1,92 @@
+"""Turns of a conversation that move to another replica because their own fails."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Any
+
+import pytest
+from fake_stages import THINKER, FakeStage, Session, think
+from replicated_stages import open_replicas
+
+from antiphon.conversation import ConversationMessage, TextPart
+from antiphon.errors import Unavailable
+from antiphon.segment import FinishReason
+from gateway.calls.events import SegmentFinished
+from gateway.calls.order import Order
+from gateway.calls.reading import read_order
+from gateway.calls.segment import CallSegment
+from gateway.conversations.kept_session import ConversationSession
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+ORDER = Order(
+    messages=(ConversationMessage("user", (TextPart("Hi"),)),), outputs=frozenset({"text"})
+)
+
+
+async def test_a_turn_goes_to_another_replica_when_its_own_fails_before_the_answer() -> None:
+    """Its opening is told of each, for whoever interrupts it."""
+    failed: list[Session] = []
+
+    async def once(session: Session) -> None:
+        if not failed:
+            failed.append(session)
+            await session.opened()
+            await session.error(Unavailable("the engine is gone"))
+        elif len(opened) < 3:
+            await think(session)
+        else:
+            await session.opened()
+            await session.cancelled_segment()
+            await session.report(FinishReason.CANCELLED)
+
+    def prepare(fakes: dict[str, list[FakeStage]]) -> None:
+        for fake in fakes[THINKER]:
+            fake.script = once
+
+    opened: list[CallSegment] = []
+    async with asyncio.timeout(60), open_replicas(thinker=2, prepare=prepare) as replicas:
+        calls = replicas.gateway.calls
+        conversation = ConversationSession(calls, listen_idle_s=600.0)
+        async with conversation.turn(ORDER, lambda place: None, opened.append) as segment:
+            events = [event async for event in segment]
+        assert isinstance(events[-1], SegmentFinished)
+        assert replicas.sessions() == [1, 1]
+        assert len(opened) == 2
+        await conversation.close()
+        opened.append(segment)
+
+        conversation = ConversationSession(calls, listen_idle_s=600.0)
+        async with conversation.turn(ORDER, lambda place: None, CallSegment.cancel) as segment:
+            events = [event async for event in segment]
+        assert isinstance(events[-1], SegmentFinished)
+        assert events[-1].finish_reason is FinishReason.CANCELLED
+        await conversation.close()
+
+
+async def test_a_turn_opens_a_new_session_when_its_own_is_lost_while_attachments_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def prepare(fakes: dict[str, list[FakeStage]]) -> None:
+        for fake in fakes[THINKER]:
+            fake.script = think
+
+    async with asyncio.timeout(60), open_replicas(thinker=2, prepare=prepare) as replicas:
+        conversation = ConversationSession(replicas.gateway.calls, listen_idle_s=600.0)
+        async with conversation.turn(ORDER, lambda place: None) as segment:
+            assert [event async for event in segment]
+        kept = conversation._session
+        assert kept is not None
+
+        async def lose(*arguments: Any) -> Any:
+            monkeypatch.undo()
+            kept.end_with(Unavailable("the engine is gone", stage=THINKER))
+            return await read_order(*arguments)
+
+        monkeypatch.setattr("gateway.calls.session.read_order", lose)
+        async with conversation.turn(ORDER, lambda place: None) as segment:
+            events = [event async for event in segment]
+        assert isinstance(events[-1], SegmentFinished)
+        assert replicas.sessions() == [1, 1]
+        await conversation.close()
