@@ -18,7 +18,7 @@ from types import ModuleType
 import msgspec
 
 from antiphon.deployment.schema import DiscoveryConfig
-from antiphon.errors import AntiphonError, InvalidArgument, Unavailable, unexpected
+from antiphon.errors import AntiphonError, InvalidArgument, Unavailable
 from gateway.fleet.discovery.endpoint import Endpoint
 from gateway.fleet.discovery.reflector import Reflector
 from gateway.fleet.discovery.slices import EndpointSlice, WatchEvent
@@ -102,12 +102,12 @@ class KubernetesEndpoints:
 
     async def _pause(self, error: Exception) -> None:
         """Wait, longer each time, before the next list."""
-        told = error if isinstance(error, AntiphonError) else unexpected(error)
-        if self._failures == 0:
-            mistake = None if told is error else error
-            log.warning("discovery: %s; what is known holds", told.message, exc_info=mistake)
+        if not isinstance(error, AntiphonError):
+            log.error("discovery failed; what is known holds", exc_info=error)
+        elif self._failures == 0:
+            log.warning("discovery: %s; what is known holds", error.message)
         else:
-            log.debug("discovery: %s", told.message)
+            log.debug("discovery: %s", error.message)
         longest_s = min(self._config.max_pause_s, FIRST_PAUSE_S * 2 ** min(self._failures, 30))
         self._failures += 1
         await self._sleep(longest_s * (0.5 + 0.5 * self._jitter()))
