@@ -73,7 +73,9 @@ class FluidFleet:
         self._calls: dict[int, SimulatedCall] = {}
         self._running: dict[int, FluidCall] = {}
         self._refused = self._most_in_flight = 0
+        # Calls under way, and whether all have come.
         self._left = 0
+        self._all_came = False
         self._most_held = dict.fromkeys(self._roles, 0)
         self._held: Counter[str] = Counter()
         audio = measured.stages[self._roles[-1]]
@@ -118,6 +120,7 @@ class FluidFleet:
     def _arrive_next(self, arrivals: Iterable[OfferedCall]) -> None:
         offered = next(iter(arrivals), None)
         if offered is None:
+            self._all_came = True
             return
 
         def arrive() -> None:
@@ -194,7 +197,7 @@ class FluidFleet:
         for role, fleet in self._fleet.items():
             self._reported[role] = [each.open for each in fleet]
         self._told(self._clock.now, len(self._calls))
-        if self._left or not self._calls:
+        if self._left or not self._all_came:
             self._clock.after(self._report_s, self._report)
 
     # -- a call's way ------------------------------------------------------------------

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
 from typing import Any
 
 import pytest
 
-from tests.unit.tools.sizing.fleets import answering_fleet, load
+from tests.unit.tools.sizing.fleets import answering_fleet, calls_at, load
 from tools.sizing.measured import MeasuredPipeline
 from tools.sizing.plan import simulated
+from tools.sizing.simulation.fluid import REPORT_S, FluidFleet
 from tools.sizing.simulation.outcome import ANSWERED, FleetOutcome
 
 GRANULARITIES = ("steps", "calls")
@@ -94,3 +96,19 @@ def test_load_is_even_when_gateways_pick_of_two() -> None:
     outcome = simulated(measured, load(60.0, 10), counts, "calls", gateways=4)
     assert outcome.outcomes == {ANSWERED: len(outcome.calls)}
     assert outcome.picks_refused == 0
+
+
+def test_replicas_report_until_the_last_call_when_the_fleet_was_idle_meanwhile() -> None:
+    measured, told = answering_fleet(), list[float]()
+    fleet = FluidFleet(
+        measured, dict.fromkeys(measured.stages, 2), told=lambda now, calls: told.append(now)
+    )
+    outcome = fleet.run(calls_at(1.0, 20.0, 40.0))
+    assert all(later - at == pytest.approx(REPORT_S) for at, later in pairwise(told))
+    assert abs(told[-1] - outcome.ended_at) <= REPORT_S
+
+
+def test_fleet_ends_when_no_call_comes_at_all() -> None:
+    measured = answering_fleet()
+    outcome = FluidFleet(measured, dict.fromkeys(measured.stages, 1)).run([])
+    assert outcome.calls == ()
