@@ -191,9 +191,9 @@ def simulated(
                 "--detail steps simulates one gateway; use --detail calls, or --gateways 1",
                 field="gateways",
             )
-        return FleetSimulation(measured, ordered, load.seed).run(calls, load.warm_up_s)
+        return FleetSimulation(measured, ordered, load.seed).run(calls, load.warm_up_s, load.ends_s)
     fleet = FluidFleet(measured, ordered, gateways=gateways, seed=load.seed, told=progress)
-    return fleet.run(calls, load.warm_up_s)
+    return fleet.run(calls, load.warm_up_s, load.ends_s)
 
 
 def least_replicas(measured: MeasuredPipeline, load: OfferedLoad) -> dict[str, int]:

@@ -55,7 +55,7 @@ def outcome_lines(outcome: FleetOutcome) -> list[str]:
         *table(["", *(f"p{percent:g}" for percent in PERCENTILES)], rows),
         "",
         f"calls: {ended or 'none'}; at most {outcome.most_in_flight} at a time; picks that found "
-        f"a replica full: {outcome.picks_refused}; a gateway's event loop busy: "
+        f"a replica full: {outcome.picks_refused}; the busiest gateway's event loop busy: "
         f"{outcome.gateway_busy:.0%}",
     ]
 

@@ -15,8 +15,22 @@ class SimulatedClock:
     def __init__(self) -> None:
         self.now = 0.0
         self.events = 0
+        self._counts_from, self._counts_until = 0.0, math.inf
         self._agenda: list[tuple[float, int, Action]] = []
         self._scheduled = 0
+
+    def count(self, from_s: float, until_s: float) -> None:
+        """What is told of use, in parts of the time, is of the time between these moments."""
+        self._counts_from, self._counts_until = from_s, until_s
+
+    def counted_s(self, since: float, until: float) -> float:
+        """So many of the seconds between these moments count."""
+        return max(0.0, min(until, self._counts_until) - max(since, self._counts_from))
+
+    @property
+    def counts(self) -> bool:
+        """Whether this moment counts."""
+        return self._counts_from <= self.now < self._counts_until
 
     def at(self, moment: float, action: Action) -> None:
         """Schedule an action; one for the past runs now."""

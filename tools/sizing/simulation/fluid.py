@@ -26,7 +26,7 @@ from tools.sizing.simulation.clock import SimulatedClock
 from tools.sizing.simulation.outcome import ANSWERED, FleetOutcome, RoleUse, SimulatedCall
 from tools.sizing.simulation.picking import pool_of
 from tools.sizing.simulation.shared_rate import SharedRateReplica
-from tools.sizing.simulation.steps import WAITING_BYTES
+from tools.sizing.simulation.steps import WAITING_BYTES, counted_span_s
 
 REPORT_S = 0.1
 TRIES = 3
@@ -63,7 +63,7 @@ class FluidFleet:
             role: stage.slots * replicas[role] for role, stage in measured.stages.items()
         }
         self._reported = {role: [0] * count for role, count in replicas.items()}
-        self._gateways = [FluidGateway(measured, replicas) for _ in range(gateways)]
+        self._gateways = [FluidGateway(self._clock, measured, replicas) for _ in range(gateways)]
         self._picking = self._gateways[0]
         self._pools = {
             role: pool_of(len(fleet), measured.stages[role].slots, self._load_of(role))
@@ -81,21 +81,23 @@ class FluidFleet:
         audio = measured.stages[self._roles[-1]]
         self._audio_step, self._audio_row = audio.step_curve, audio.row_curve
 
-    def run(self, calls: Iterable[OfferedCall], warm_up_s: float = 0.0) -> FleetOutcome:
-        """Simulate all calls to their ends."""
+    def run(
+        self, calls: Iterable[OfferedCall], warm_up_s: float = 0.0, ends_s: float = math.inf
+    ) -> FleetOutcome:
+        """Simulate all calls to their ends. Use is of the time from `warm_up_s` to `ends_s`."""
+        self._clock.count(warm_up_s, ends_s)
         arrivals = iter(calls)
         self._arrive_next(arrivals)
         self._clock.after(self._report_s, self._report)
         self._clock.run()
         ended_at = max((call.ended_at or 0.0 for call in self._calls.values()), default=0.0)
-        span_s = max(ended_at, 1e-9)
+        span_s = counted_span_s(warm_up_s, ends_s, ended_at)
         roles = {}
         for role, fleet in self._fleet.items():
-            held = sum(each.held_s for each in fleet) / span_s / self._slots[role]
             roles[role] = RoleUse(
                 replicas=len(fleet),
-                busy=held,
-                slots=held,
+                busy=sum(each.busy_s for each in fleet) / span_s / len(fleet),
+                slots=sum(each.held_s for each in fleet) / span_s / self._slots[role],
                 most_slots=self._most_held[role] / self._slots[role],
             )
         return FleetOutcome(
@@ -103,7 +105,7 @@ class FluidFleet:
             warm_up_s=warm_up_s,
             ended_at=ended_at,
             roles=roles,
-            gateway_busy=max(each.most_busy for each in self._gateways),
+            gateway_busy=max(each.busy_s for each in self._gateways) / span_s,
             most_in_flight=self._most_in_flight,
             picks_refused=self._refused,
             events=self._clock.events,
@@ -127,7 +129,7 @@ class FluidFleet:
             call = self._calls[offered.number] = SimulatedCall(offered)
             self._left += 1
             gateway = self._gateways[offered.number % len(self._gateways)]
-            in_s = gateway.delay_s(self._clock.now)
+            in_s = gateway.delay_s()
             self._clock.after(in_s, lambda: self._ask(call, gateway))
             self._arrive_next(arrivals)
 
@@ -286,9 +288,12 @@ class FluidFleet:
 
 
 class FluidGateway:
-    """One of the gateways: its queue, what it has on which replica, how busy its loop is."""
+    """One of the gateways: its queue, what it has on which replica, how busy its loop is now, and
+    for how many seconds of the time that counts it was."""
 
-    def __init__(self, measured: MeasuredPipeline, replicas: Mapping[str, int]) -> None:
+    def __init__(
+        self, clock: SimulatedClock, measured: MeasuredPipeline, replicas: Mapping[str, int]
+    ) -> None:
         bounds = measured.gateway
         self.queue = AdmissionQueue(
             max_calls=bounds.max_calls,
@@ -298,38 +303,44 @@ class FluidGateway:
         )
         self.own: dict[str, list[int]] = {role: [0] * count for role, count in replicas.items()}
         self.wakes_at: float | None = None
-        self.most_busy = 0.0
-        self.busy = 0.0
+        self.busy = self.busy_s = 0.0
+        self._clock = clock
         self._measured = measured
         self._free_at = 0.0
         self._load = 0.0
         self._mean_s = _mean_position_s(measured)
 
-    def delay_s(self, now: float) -> float:
+    def delay_s(self) -> float:
         """For how long a call that comes now is with the event loop."""
-        self._free_at = max(self._free_at, now) + self._measured.gateway.call_s / (1 - self.busy)
+        now, call_s = self._clock.now, self._measured.gateway.call_s
+        if self._clock.counts:
+            self.busy_s += call_s
+        self._free_at = max(self._free_at, now) + call_s / (1 - self.busy)
         return self._free_at - now
 
     def opened(self, call: SimulatedCall) -> None:
         """Messages of one more call come."""
-        self._change(self._busy_of(call))
+        self._change(self._messages_s(call) / self._alone_s(call))
 
     def closed(self, call: SimulatedCall) -> None:
-        """Those of one come no more."""
-        self._change(-self._busy_of(call))
+        """Those of one come no more; they were spread over the time since it was admitted."""
+        messages_s = self._messages_s(call)
+        self._change(-messages_s / self._alone_s(call))
+        now = self._clock.now
+        since = now if call.granted_at is None else call.granted_at
+        self.busy_s += messages_s * self._clock.counted_s(since, now) / max(now - since, 1e-9)
 
-    def _busy_of(self, call: SimulatedCall) -> float:
-        """Of a second, for a call's messages, spread over the call as if it were alone."""
-        offered = call.offered
-        messages = messages_of(offered, self._measured)
-        return (
-            messages * self._measured.gateway.message_s / max(offered.frames * self._mean_s, 1e-3)
-        )
+    def _messages_s(self, call: SimulatedCall) -> float:
+        """Of the event loop, for a call's messages."""
+        return messages_of(call.offered, self._measured) * self._measured.gateway.message_s
+
+    def _alone_s(self, call: SimulatedCall) -> float:
+        """How long a call takes that is about alone: its messages come meanwhile."""
+        return max(call.offered.frames * self._mean_s, 1e-3)
 
     def _change(self, by: float) -> None:
         self._load += by
         self.busy = min(max(self._load, 0.0), MOST_BUSY)
-        self.most_busy = max(self.most_busy, self._load)
 
 
 class FluidCall:

@@ -42,7 +42,8 @@ class SimulatedCall:
 
 @dataclass(frozen=True, slots=True)
 class RoleUse:
-    """Of a role's replicas: the part of the time that engines were busy, and slots held."""
+    """Of a role's replicas: for which part of the time from the warm-up's end to the load's end
+    engines were busy and slots held; `most_slots` are the most held at any moment of the run."""
 
     replicas: int
     busy: float
@@ -52,7 +53,10 @@ class RoleUse:
 
 @dataclass(frozen=True, slots=True)
 class FleetOutcome:
-    """A simulated run. Figures are of the calls that came after the warm-up."""
+    """A simulated run. Figures are of the calls that came after the warm-up.
+
+    `gateway_busy` is the busiest gateway's event loop, a part of the time as in `RoleUse`.
+    """
 
     calls: Sequence[SimulatedCall]
     warm_up_s: float

@@ -20,7 +20,7 @@ class SharedCores:
     """`cores` that all jobs share; infinite: each has its own."""
 
     def __init__(self, clock: SimulatedClock, cores: float = math.inf) -> None:
-        self._clock = clock
+        self.clock = clock
         self._cores = cores
         self._jobs: list[CoreJob] = []
         self._since = 0.0
@@ -29,14 +29,14 @@ class SharedCores:
     def work(self, seconds: float, done: Action, nice: int = 0) -> None:
         """Do so much work of one core, then `done`."""
         if math.isinf(self._cores):
-            self._clock.after(seconds, done)
+            self.clock.after(seconds, done)
             return
         self._advance()
         self._jobs.append(CoreJob(seconds, WEIGHT_PER_NICE**-nice, done))
         self._share()
 
     def _advance(self) -> None:
-        passed_s, self._since = self._clock.now - self._since, self._clock.now
+        passed_s, self._since = self.clock.now - self._since, self.clock.now
         for job in self._jobs:
             job.left_s -= job.speed * passed_s
 
@@ -51,7 +51,7 @@ class SharedCores:
         version = self._version
         if self._jobs:
             in_s = min(job.left_s / job.speed for job in self._jobs)
-            self._clock.after(max(in_s, 0.0), lambda: self._look(version))
+            self.clock.after(max(in_s, 0.0), lambda: self._look(version))
 
     def _look(self, version: int) -> None:
         if version != self._version:
@@ -75,10 +75,14 @@ class CoreJob:
 
 
 class SerialThread:
-    """Does one job after the other, in the order in which they came."""
+    """Does one job after the other, in the order in which they came.
+
+    `busy_s` is the work done of the time that counts, in seconds of a core.
+    """
 
     def __init__(self, cores: SharedCores, nice: int = 0) -> None:
         self._cores = cores
+        self._clock = cores.clock
         self._nice = nice
         self._waiting: deque[tuple[float, Action]] = deque()
         self._busy = False
@@ -96,9 +100,12 @@ class SerialThread:
             return
         self._busy = True
         seconds, done = self._waiting.popleft()
-        self.busy_s += seconds
+        since = self._clock.now
 
         def ended() -> None:
+            now = self._clock.now
+            if now > since:
+                self.busy_s += seconds * self._clock.counted_s(since, now) / (now - since)
             done()
             self._next()
 

@@ -18,7 +18,8 @@ Ended = Callable[[int], None]
 
 class SharedRateReplica:
     """`position_s` is a position's time by open sessions. `ended` gets the number of a session
-    whose positions are made; it holds its slot until `close`."""
+    whose positions are made; it holds its slot until `close`. Of the time that counts, `held_s`
+    is that of all slots held, and `busy_s` that with positions or prompts to compute."""
 
     __slots__ = (
         "_begun",
@@ -28,6 +29,7 @@ class SharedRateReplica:
         "_position_s",
         "_since",
         "_version",
+        "busy_s",
         "held_s",
         "open",
         "prompts_until",
@@ -43,7 +45,7 @@ class SharedRateReplica:
         self._version = 0
         self.open = 0
         self.prompts_until = 0.0
-        self.held_s = 0.0
+        self.held_s = self.busy_s = 0.0
 
     @property
     def position_s(self) -> float:
@@ -79,7 +81,9 @@ class SharedRateReplica:
         now = self._clock.now
         if now <= self._since:
             return
-        self.held_s += self.open * (now - self._since)
+        self.held_s += self.open * self._clock.counted_s(self._since, now)
+        busy_until = now if self._begun else min(now, self.prompts_until)
+        self.busy_s += self._clock.counted_s(self._since, busy_until)
         moved_s = now - min(max(self._since, self.prompts_until), now)
         if self._begun:
             self._done += moved_s / self.position_s
@@ -100,8 +104,8 @@ class SharedRateReplica:
         self._clock.at(begins_at + positions * self.position_s, look)
 
     def _look(self) -> None:
-        target, number = heapq.heappop(self._begun)
         self._advance()
+        target, number = heapq.heappop(self._begun)
         self._done = max(self._done, target)
         self._next()
         self._ended(number)

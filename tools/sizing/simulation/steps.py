@@ -62,16 +62,20 @@ class FleetSimulation:
         self._most_in_flight = 0
         self._refused = 0
 
-    def run(self, calls: Iterable[OfferedCall], warm_up_s: float = 0.0) -> FleetOutcome:
-        """Simulate all calls to their ends."""
+    def run(
+        self, calls: Iterable[OfferedCall], warm_up_s: float = 0.0, ends_s: float = math.inf
+    ) -> FleetOutcome:
+        """Simulate all calls to their ends. Use is of the time from `warm_up_s` to `ends_s`."""
+        self._clock.count(warm_up_s, ends_s)
         for offered in calls:
             call = self._calls[offered.number] = SimulatedCall(offered)
             self._clock.at(offered.at_s, lambda call=call: self._arrive(call))  # type: ignore[misc]
         self._clock.run()
         ended_at = self._clock.now
+        counted_s = counted_span_s(warm_up_s, ends_s, ended_at)
         roles = {}
         for role, fleet in self._fleet.items():
-            span_s = max(ended_at * len(fleet), 1e-9)
+            span_s = counted_s * len(fleet)
             roles[role] = RoleUse(
                 replicas=len(fleet),
                 busy=sum(each.engine.busy_s for each in fleet) / span_s,
@@ -83,7 +87,7 @@ class FleetSimulation:
             warm_up_s=warm_up_s,
             ended_at=ended_at,
             roles=roles,
-            gateway_busy=self._gateway.busy_s / max(ended_at, 1e-9),
+            gateway_busy=self._gateway.busy_s / counted_s,
             most_in_flight=self._most_in_flight,
             picks_refused=self._refused,
             events=self._clock.events,
@@ -163,7 +167,7 @@ class FleetSimulation:
         assert held <= self._slots[role]
 
         def released() -> None:
-            self._held_s[role] += self._clock.now - since
+            self._held_s[role] += self._clock.counted_s(since, self._clock.now)
             self._decided(self._queue.freed(offered.number, role, self._clock.now))
 
         segment.release = released
@@ -237,6 +241,11 @@ class FleetSimulation:
                 self._decided(self._queue.leave(call.offered.number, now))
 
         self._clock.after(self._measured.network_s, arrived)
+
+
+def counted_span_s(warm_up_s: float, ends_s: float, ended_at: float) -> float:
+    """Seconds that use is a part of: to the end of the load, or of the last call without one."""
+    return max((ended_at if math.isinf(ends_s) else ends_s) - warm_up_s, 1e-9)
 
 
 class StepwiseCall:

@@ -7,11 +7,13 @@ from typing import Any
 
 import pytest
 
-from tests.unit.tools.sizing.fleets import answering_fleet, calls_at, load
+from tests.unit.tools.sizing.fleets import answering_fleet, calls_at, load, reading_fleet
 from tools.sizing.measured import MeasuredPipeline
+from tools.sizing.offered import OfferedCall
 from tools.sizing.plan import simulated
 from tools.sizing.simulation.fluid import REPORT_S, FluidFleet
 from tools.sizing.simulation.outcome import ANSWERED, FleetOutcome
+from tools.sizing.simulation.steps import FleetSimulation
 
 GRANULARITIES = ("steps", "calls")
 
@@ -112,3 +114,57 @@ def test_fleet_ends_when_no_call_comes_at_all() -> None:
     measured = answering_fleet()
     outcome = FluidFleet(measured, dict.fromkeys(measured.stages, 1)).run([])
     assert outcome.calls == ()
+
+
+WARM_UP_S, ENDS_S = 5.0, 20.0
+
+
+def use(measured: MeasuredPipeline, kind: str, calls: list[OfferedCall]) -> FleetOutcome:
+    counts = dict.fromkeys(measured.stages, 4)
+    if kind == "steps":
+        return FleetSimulation(measured, counts).run(calls, WARM_UP_S, ENDS_S)
+    return FluidFleet(measured, counts).run(calls, WARM_UP_S, ENDS_S)
+
+
+@pytest.mark.parametrize("kind", GRANULARITIES)
+def test_use_of_a_fleet_is_the_same_when_one_more_call_takes_ten_minutes(kind: str) -> None:
+    measured = answering_fleet()
+    calls = list(load(10.0, ENDS_S).calls(measured.frame_s))
+    long = OfferedCall(len(calls), ENDS_S - 0.1, 50, 2400, 7500)
+    without, beside = use(measured, kind, calls), use(measured, kind, [*calls, long])
+    assert beside.ended_at > without.ended_at + 100
+    for role, seen in without.roles.items():
+        assert beside.roles[role].slots == pytest.approx(seen.slots, rel=0.03)
+        assert beside.roles[role].busy == pytest.approx(seen.busy, rel=0.03)
+    assert beside.gateway_busy == pytest.approx(without.gateway_busy, rel=0.03)
+
+
+@pytest.mark.parametrize("kind", GRANULARITIES)
+def test_use_of_a_fleet_does_not_count_the_warm_up_and_what_comes_after_the_end(kind: str) -> None:
+    measured = answering_fleet()
+    calls = calls_at(*(0.05 * number for number in range(20)), frames=12)
+    outcome = use(measured, kind, calls)
+    assert outcome.ended_at < WARM_UP_S
+    for seen in outcome.roles.values():
+        assert (seen.busy, seen.slots) == (0, 0)
+        assert seen.most_slots > 0
+    assert outcome.gateway_busy == 0
+
+
+def test_both_granularities_tell_how_busy_a_gateway_and_its_engines_are() -> None:
+    measured = answering_fleet(message_s=0.0005)
+    calls = list(load(12.0, ENDS_S).calls(measured.frame_s))
+    by_steps, by_calls = (use(measured, kind, calls) for kind in GRANULARITIES)
+    assert by_calls.gateway_busy == pytest.approx(by_steps.gateway_busy, rel=0.15)
+    for role, seen in by_steps.roles.items():
+        # Of a stage that makes audio it is less exact: by calls chunks have one size.
+        assert by_calls.roles[role].busy == pytest.approx(seen.busy, rel=0.15, abs=0.1), role
+
+
+def test_slots_are_held_for_a_part_of_the_time_between_warm_up_and_end() -> None:
+    # Each call holds its slot for 3 s: 1 s of the first and 2 s of the last are in the 30 s.
+    outcome = FleetSimulation(reading_fleet(), {"speaker": 1, "decoder": 1}).run(
+        calls_at(8.0, 20.0, 38.0), 10.0, 40.0
+    )
+    assert outcome.roles["speaker"].slots == pytest.approx((1 + 3 + 2) / 30)
+    assert outcome.roles["speaker"].busy == pytest.approx((1 + 3 + 2) / 30)
