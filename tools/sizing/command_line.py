@@ -130,7 +130,8 @@ def _add_fleet(parser: argparse.ArgumentParser) -> None:
     )  # fmt: skip
     group.add_argument(
         "--gateways", type=int, default=0, metavar="N",
-        help="how many (as many as keep their event loops 60 %% busy at most)",
+        help="how many (as many as keep their event loops 60 %% busy at most, and have room for "
+        "the calls by max_calls)",
     )  # fmt: skip
     _add_json(group)
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from tools.sizing.measured import MeasuredPipeline, MeasuredStage
-from tools.sizing.offered import OfferedLoad
+from tools.sizing.offered import OfferedCall, OfferedLoad
 from tools.sizing.simulation.fluid import FluidFleet, messages_of
 from tools.sizing.simulation.outcome import FleetOutcome
 from tools.sizing.simulation.steps import FleetSimulation
@@ -22,6 +22,8 @@ LARGEST_GROWTH = 64
 """Times what the offered work needs: what does not suffice then never will."""
 GATEWAY_BUSY = 0.6
 """The part of its one core that a gateway's event loop may be busy."""
+GATEWAY_DEVIATIONS = 3.0
+"""By so many deviations a gateway has room for more calls than it has on average."""
 STEPS_MOST_EVENTS = 2_000_000
 """Above so many the simulation is by calls: steps would take minutes each time."""
 
@@ -205,16 +207,36 @@ def least_replicas(measured: MeasuredPipeline, load: OfferedLoad) -> dict[str, i
 
 
 def gateways_needed(measured: MeasuredPipeline, load: OfferedLoad) -> int:
-    """So many that none is busier than `GATEWAY_BUSY`."""
-    calls = load.rate * gateway_work_s(measured, load)
-    return max(1, math.ceil(calls / GATEWAY_BUSY))
+    """So many that none is busier than `GATEWAY_BUSY`, and that all calls have room in them."""
+    work = load.rate * gateway_work_s(measured, load)
+    calls = load.rate * call_time_s(measured, load)
+    return max(
+        1,
+        math.ceil(work / GATEWAY_BUSY),
+        math.ceil(calls / _mean_calls(measured.gateway.max_calls, load.burstiness)),
+    )
 
 
 def gateway_work_s(measured: MeasuredPipeline, load: OfferedLoad) -> float:
     """Seconds of a gateway's event loop for a mean call."""
-    sample = [call for call, _ in zip(load.calls(measured.frame_s), range(2000), strict=False)]
+    sample = _sample(measured, load)
     messages = sum(messages_of(call, measured) for call in sample) / max(len(sample), 1)
     return measured.gateway.call_s + messages * measured.gateway.message_s
+
+
+def call_time_s(measured: MeasuredPipeline, load: OfferedLoad) -> float:
+    """Seconds that a mean call is under way, were all slots of its replicas always full."""
+    sample = _sample(measured, load)
+    count = max(len(sample), 1)
+    rows_s = made_s = 0.0
+    for stage in measured.stages.values():
+        if stage.makes != "audio":
+            step_s = stage.step_curve(stage.slots)
+            made = sum(c.tokens if stage.makes == "tokens" else c.frames for c in sample) / count
+            rows_s += sum(stage.row_curve(call.prompt_rows) for call in sample) / count + step_s
+            # All write at the same time, so the slowest is what a call takes.
+            made_s = max(made_s, made * step_s)
+    return rows_s + made_s
 
 
 def expected_events(measured: MeasuredPipeline, load: OfferedLoad) -> float:
@@ -235,9 +257,20 @@ def in_words(attempt: Attempt, goal: Goal) -> str:
     )
 
 
+def _mean_calls(max_calls: int, burstiness: float) -> float:
+    """So many at a time on average that `max_calls` are `GATEWAY_DEVIATIONS` above: of calls that
+    come independently the variance is the mean, and bursts make the deviation larger."""
+    half = GATEWAY_DEVIATIONS * max(1.0, burstiness) / 2
+    return float((math.sqrt(half**2 + max_calls) - half) ** 2)
+
+
+def _sample(measured: MeasuredPipeline, load: OfferedLoad) -> list[OfferedCall]:
+    return [call for call, _ in zip(load.calls(measured.frame_s), range(2000), strict=False)]
+
+
 def _work_s(stage: MeasuredStage, measured: MeasuredPipeline, load: OfferedLoad) -> float:
     """Engine seconds of a mean call, in the best company."""
-    sample = [call for call, _ in zip(load.calls(measured.frame_s), range(2000), strict=False)]
+    sample = _sample(measured, load)
     count = max(len(sample), 1)
     step, row, full = stage.step_curve, stage.row_curve, stage.slots
     if stage.makes == "audio":

@@ -52,6 +52,17 @@ def test_gateways_grow_with_their_work_when_calls_cost_more() -> None:
     assert gateways_needed(dear, load(30.0)) == pytest.approx(30 * 0.1 / 0.6, abs=1.5)
 
 
+def test_gateways_have_room_for_all_calls_when_replies_are_long() -> None:
+    measured = answering_fleet(max_calls=16)
+    offered = load(12.0, 12.0, warm_up_s=12.0, speech_s=Lengths("fixed", 29.0))
+    plan = Planner(measured, offered, "calls").plan(Goal(0.4))
+    assert plan.outcome.most_in_flight > 64
+    assert plan.gateways * 16 > plan.outcome.most_in_flight
+    # One gateway could pass on all messages; a fleet is found with many, not with three.
+    assert gateways_needed(answering_fleet(max_calls=10_000), offered) == 1
+    assert plan.gateways < 3 * plan.outcome.most_in_flight / 16
+
+
 @pytest.mark.parametrize(
     ("lengths", "rel"),
     [("fixed:7", 1e-9), ("exponential:7", 0.05), ("lognormal:7:1.5", 0.1), ("pareto:7:2.5", 0.1)],
