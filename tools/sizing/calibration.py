@@ -19,6 +19,7 @@ from tools.load.content import AUDIO, TEXT
 from tools.load.result import Result
 from tools.sizing.measured import Made, MeasuredPipeline, MeasuredStage
 from tools.sizing.offered import OfferedCall
+from tools.sizing.run_figures import check_answered, of_edge, of_stage, positive
 from tools.sizing.simulation.steps import FleetSimulation
 
 HOPS_AFTER_TEXT = 2
@@ -70,12 +71,17 @@ def calibrated_by(
     measured: MeasuredPipeline, alone: Result, runs: Iterable[Result]
 ) -> MeasuredPipeline:
     """`calibrated` by a run of one session at the gateway, for calls of its length."""
-    text, audio = alone.metrics["ttft"], alone.metrics["ttfa"]
-    if audio is None or not alone.requests_per_s:
-        raise InvalidArgument("--run: the gateway's run of one session has no audio")
+    check_answered(alone)
+    text, audio = alone.metrics.get("ttft"), alone.metrics.get("ttfa")
+    if audio is None:
+        raise InvalidArgument(
+            "--run: metrics.ttfa: the gateway's run of one session has no audio; measure again "
+            "with a model that speaks",
+            field="metrics.ttfa",
+        )
     frames = max(1, round(alone.audio_s_per_s / alone.requests_per_s / measured.frame_s))
     tokens = [
-        run.stages[run.service].output_positions / run.requests.succeeded
+        of_stage(run, run.service).output_positions / run.requests.succeeded
         for run in runs
         if run.service in measured.stages and measured.stages[run.service].makes == "tokens"
     ]
@@ -90,7 +96,8 @@ def _stage(role: str, runs: Iterable[Result], pipeline: Pipeline, *, slots: int)
     edges = {edge.name: edge for edge in pipeline.outputs(role)}
     makes: Made = "audio" if AUDIO in edges else "tokens" if TEXT in edges else "frames"
     for run in sorted(runs, key=_sessions):
-        sessions, times = _sessions(run), run.stages[role].times
+        check_answered(run)
+        sessions, times = _sessions(run), of_stage(run, role).times
         if not sessions:
             raise InvalidArgument(
                 f"--run: a run of {role} has a rate; measure steps with --sessions N --pace flat"
@@ -99,7 +106,7 @@ def _stage(role: str, runs: Iterable[Result], pipeline: Pipeline, *, slots: int)
             step_s, row_s = _chunk_steps(run, role, sessions, rows)
             points[sessions], rows = step_s, row_s
             continue
-        made = run.stages[role].output_positions / run.requests.succeeded
+        made = of_stage(run, role).output_positions / run.requests.succeeded
         points[sessions] = times["busy_s"].mean * sessions / (made + 1)
         if not rows:
             before = times["first_output_s"].p50 - times["first_input_s"].p50
@@ -131,9 +138,9 @@ def _chunk_steps(
 ) -> tuple[float, dict[float, float]]:
     """A step's time with so many sessions, and what frames add: of one session the first step
     has one frame, and the others share what is left."""
-    times = run.stages[role].times
-    frames = float(run.settings["frames"])
-    steps = run.edges[AUDIO].messages / run.requests.succeeded
+    times = of_stage(run, role).times
+    frames = positive(run, "settings.frames", run.settings.get("frames"))
+    steps = of_edge(run, AUDIO).messages / run.requests.succeeded
     busy_s = times["busy_s"].mean * sessions
     if not known:
         first_s = times["first_output_s"].p50 - times["first_input_s"].p50

@@ -13,6 +13,7 @@ from tools.sizing.measured import MeasuredPipeline
 from tools.sizing.offered import Lengths, OfferedLoad
 from tools.sizing.plan import simulated
 from tools.sizing.report import table
+from tools.sizing.run_figures import check_answered, positive
 
 PERCENTILES = (50.0, 90.0, 95.0)
 LENGTHS_CV = 0.15
@@ -78,8 +79,9 @@ def offered_by(run: Result, tokens_per_s: float) -> OfferedLoad:
 
 
 def speech_s(run: Result) -> float:
-    """Seconds of audio of a mean answer."""
-    return run.audio_s_per_s / run.requests_per_s
+    """Seconds of audio of a mean answer. Raises `InvalidArgument` for a run without any."""
+    check_answered(run)
+    return positive(run, "audio_s_per_s", run.audio_s_per_s) / run.requests_per_s
 
 
 def comparison_lines(comparisons: list[Comparison]) -> list[str]:

@@ -125,7 +125,7 @@ def measured_of(content: object) -> MeasuredPipeline:
 def _check(measured: MeasuredPipeline) -> None:
     made = [stage.makes for stage in measured.stages.values()]
     order = [kind for kind in ("tokens", "frames", "audio") if kind in made]
-    if made != order or "audio" not in made:
+    if made != order or not {"frames", "audio"} <= set(made):
         raise InvalidArgument(
             f"stages: make {', '.join(made)}; give each of the pipeline's stages once and in its "
             "order: tokens (unless the model reads aloud), frames, audio",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import msgspec
@@ -13,11 +14,13 @@ from antiphon.pipelines.qwen3_omni import PIPELINE
 from tests.unit.tools.sizing.fleets import answering_fleet
 from tools.load.result import EdgeTotals, RequestCounts, RequestPoint, Result, StageSummary
 from tools.load.statistics import Distribution, distribution
+from tools.sizing.__main__ import main
 from tools.sizing.calibration import calibrated, measured_from
 from tools.sizing.comparison import compared, comparison_lines, offered_by
 from tools.sizing.offered import OfferedCall
 from tools.sizing.simulation.steps import FleetSimulation
 
+MODEL = Path(__file__).parents[4] / "models" / "antiphon-demo"
 FRAMES, TOKENS, CHUNKS = 100, 20, 5
 STEP_S = {"thinker": {1: 0.010, 8: 0.020}, "talker": {1: 0.020, 16: 0.030}}
 CHUNK_S = {1: 0.004, 8: 0.009}
@@ -140,3 +143,52 @@ def test_error_is_what_the_prediction_misses(slower: float) -> None:
 def test_comparison_is_refused_when_a_run_has_no_rate() -> None:
     with pytest.raises(InvalidArgument, match="--rate R"):
         offered_by(result("gateway", settings={"sessions": 2}), 4.0)
+
+
+NOTHING: dict[str, Any] = {
+    "requests": RequestCounts(10, 0, 10, 0), "requests_per_s": 0.0, "audio_s_per_s": 0.0,
+    "metrics": {"ttft": None, "ttfa": None}, "edges": {}, "stages": {},
+}  # fmt: skip
+ALONE = {"sessions": 1, "prompt_length": 10}
+RATE = {"rate": 1.0, "seconds": 10.0, "seed": 0}
+
+
+@pytest.mark.parametrize(
+    ("command", "broken", "field"),
+    [
+        ("measured", replace(stage_run("thinker", 1), **NOTHING), "requests.succeeded"),
+        ("measured", replace(stage_run("talker", 16), **NOTHING), "requests.succeeded"),
+        ("measured", replace(stage_run("code2wav", 1), **NOTHING), "requests.succeeded"),
+        ("measured", result("gateway", settings=ALONE, **NOTHING), "requests.succeeded"),
+        ("measured", replace(stage_run("talker", 1), stages={}), "stages.talker"),
+        ("measured", replace(stage_run("code2wav", 8), edges={}), "edges.audio"),
+        ("compare", result("gateway", settings=RATE, **NOTHING), "requests.succeeded"),
+        ("compare", result("gateway", settings=RATE, audio_s_per_s=0.0), "audio_s_per_s"),
+        ("simulate", {"decoder": "audio"}, "stages"),
+        ("simulate", {"writer": "tokens", "decoder": "audio"}, "stages"),
+    ],
+)
+def test_command_names_the_field_when_a_file_lacks_what_is_needed(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], command: str, broken: Any, field: str
+) -> None:
+    content = msgspec.to_builtins(answering_fleet())
+    if command == "simulate":
+        stages = {
+            role: {"makes": makes, "slots": 2, "step_s": {1: 0.01}}
+            for role, makes in broken.items()
+        }
+        content = {**content, "stages": stages}
+    measured = tmp_path / "measured.yaml"
+    measured.write_bytes(msgspec.yaml.encode(content))
+    arguments = {
+        "simulate": ["--measured", str(measured), "--rate", "1", "--detail", "calls"],
+        "compare": ["--measured", str(measured)],
+        "measured": ["--model", str(MODEL), "--out", str(tmp_path / "out.yaml")],
+    }[command]
+    runs: dict[str, list[Any]] = {"compare": [broken], "measured": [*ALL_RUNS, broken]}
+    for number, run in enumerate(runs.get(command, [])):
+        path = tmp_path / f"{number}.json"
+        path.write_bytes(msgspec.json.encode(run))
+        arguments += ["--run", str(path)]
+    assert main([command, *arguments]) == 1
+    assert field in capsys.readouterr().err

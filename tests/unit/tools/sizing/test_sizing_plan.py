@@ -20,6 +20,7 @@ from tools.sizing.offered import Lengths
 from tools.sizing.plan import Goal, Planner, gateways_needed
 
 SPEAKER = {"makes": "frames", "slots": 4, "step_s": {1: 0.02}}
+WRITER = {"makes": "tokens", "slots": 4, "step_s": {1: 0.02}}
 DECODER = {"makes": "audio", "slots": 4, "step_s": {1: 0.01}}
 
 
@@ -104,6 +105,8 @@ def test_curve_is_straight_between_points_and_never_falls_beyond_them() -> None:
         ({"stages": {"decoder": DECODER, "speaker": SPEAKER}}, "in its order"),
         ({"stages": {"speaker": SPEAKER}}, "stages"),
         ({"cores": -1}, "cores"),
+        ({"stages": {"decoder": DECODER}}, "frames"),
+        ({"stages": {"writer": WRITER, "decoder": DECODER}}, "frames"),
     ],
 )
 def test_error_names_the_field_when_measurements_make_no_sense(
