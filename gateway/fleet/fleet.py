@@ -71,8 +71,9 @@ class Fleet:
             role: ReplicatedStage(role, deployment.gateway, self._on_change)
             for role in deployment.stages
         }
-        # What discovery told last.
+        # What discovery told last, and whether it has told anything.
         self.endpoints: Collection[Endpoint] = ()
+        self.discovered = False
         self._discovering: asyncio.Task[None] | None = None
         self.changes = ChangeSignal()
         self._slots: dict[str, int] = {}
@@ -302,7 +303,7 @@ class Fleet:
 
     def _take(self, endpoints: Collection[Endpoint]) -> None:
         """These are all replicas that there are."""
-        self.endpoints = endpoints
+        self.endpoints, self.discovered = endpoints, True
         by_role: dict[str, list[Endpoint]] = {role: [] for role in self._by_role}
         for endpoint in endpoints:
             if endpoint.role in by_role:

@@ -126,6 +126,14 @@ class ReplicatedStage:
         told = (each.reported for each in (*self, *self._leaving))
         return tuple(load for load in told if load is not None)
 
+    @property
+    def silent(self) -> tuple[str, ...]:
+        """Addresses of replicas that cannot be asked from here for their load, and that discovery
+        has among the ready: other gateways may use them. One that is not ready has just begun, or
+        is down for everybody."""
+        places = (each.endpoint for each in self if each.reported is None)
+        return tuple(each.address for each in places if each.state == "ready")
+
     def _unplaced(self) -> Iterator[Replica]:
         """Those that have sessions and may get no more."""
         if len(self._placed) == len(self._replicas) and not self._leaving:

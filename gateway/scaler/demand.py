@@ -25,10 +25,14 @@ GatewayWants = Mapping[str, RoleWants]
 
 @dataclass(frozen=True, slots=True)
 class Capacity:
-    """The slots of a stage as its replicas report them: of each replica, and taken on all."""
+    """The slots of a stage as its replicas report them: of each replica, and taken on all.
+
+    `unknown` is why more may be taken than is reported; empty where all is known.
+    """
 
     slots: tuple[int, ...] = ()
     in_use: int = 0
+    unknown: str = ""
 
 
 def demand_of(role: str, in_use: int, gateways: Iterable[GatewayWants]) -> float:

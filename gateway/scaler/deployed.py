@@ -12,6 +12,7 @@ from gateway.fleet.discovery.endpoint import Discovery
 from gateway.fleet.discovery.kubernetes import KubernetesEndpoints
 from gateway.fleet.discovery.static import StaticAddresses
 from gateway.fleet.fleet import Fleet
+from gateway.fleet.replicated_stage import ReplicatedStage
 from gateway.scaler.demand import Capacity
 from gateway.scaler.scaler import Scaler
 
@@ -28,14 +29,22 @@ def scaler_of(deployment: Deployment, fleet: Fleet, admission: Admission) -> Sca
 def _capacity(fleet: Fleet) -> dict[str, Capacity]:
     """The slots of the stages, by role, as their replicas last reported them: also those that
     finish what they have, which somebody has to take over when they are gone."""
-    told = {stage.role: stage.reported for stage in fleet}
     return {
-        role: Capacity(
-            slots=tuple(load.slots for load in loads if load.slots and not load.draining),
-            in_use=sum(load.open_segments for load in loads),
+        stage.role: Capacity(
+            slots=tuple(load.slots for load in stage.reported if load.slots and not load.draining),
+            in_use=sum(load.open_segments for load in stage.reported),
+            unknown=_unknown(stage) if fleet.discovered else "discovery has told no replicas yet",
         )
-        for role, loads in told.items()
+        for stage in fleet
     }
+
+
+def _unknown(stage: ReplicatedStage) -> str:
+    """Whose slots nobody has told this gateway, though others may use them."""
+    silent = stage.silent
+    if not silent:
+        return ""
+    return f"{len(silent)} of {len(stage)} replicas, one at {silent[0]}, cannot be asked from here"
 
 
 def _gateways(config: GatewayConfig) -> Discovery:

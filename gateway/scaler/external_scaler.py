@@ -14,7 +14,7 @@ from typing import Any, Protocol, TypeVar
 import grpc
 from google.protobuf.message import Message
 
-from antiphon.errors import InvalidArgument, NotFound
+from antiphon.errors import AntiphonError, InvalidArgument, NotFound, Unavailable
 from antiphon.v1 import external_scaler_pb2 as messages
 from gateway.changes import ChangeSignal
 
@@ -40,7 +40,11 @@ class DemandView(Protocol):
         ...
 
     def demand(self, role: str) -> float:
-        """Slots of a stage that are wanted, over all gateways."""
+        """Slots of a stage that are wanted, over all gateways, as far as it is known."""
+        ...
+
+    def known_demand(self, role: str) -> float:
+        """The same. Raises `Unavailable` where it may be more."""
         ...
 
     def target(self, role: str, share: float | None) -> float:
@@ -50,7 +54,8 @@ class DemandView(Protocol):
 
 class ExternalScaler:
     """The four methods. A trigger that is wrong is INVALID_ARGUMENT or NOT_FOUND, with a sentence
-    that names the key."""
+    that names the key. Who asks for a demand that may be more than is known gets UNAVAILABLE: on an
+    error KEDA leaves the replicas as they are, a number too low would end some that are in use."""
 
     def __init__(self, view: DemandView) -> None:
         self._view = view
@@ -70,7 +75,8 @@ class ExternalScaler:
         server.add_generic_rpc_handlers((generic,))
 
     async def _is_active(self, scaled: messages.ScaledObject) -> messages.ScaledObjectActivity:
-        return messages.ScaledObjectActivity(active=self._active(self._stage_of(scaled)))
+        active = self._view.known_demand(self._stage_of(scaled)) > 0
+        return messages.ScaledObjectActivity(active=active)
 
     async def _stream_is_active(
         self, scaled: messages.ScaledObject, context: Context
@@ -83,7 +89,7 @@ class ExternalScaler:
         told: bool | None = None
         while True:
             changed = self._view.changes.next
-            if (active := self._active(role)) != told:
+            if (active := self._view.demand(role) > 0) != told:
                 told = active
                 yield messages.ScaledObjectActivity(active=active)
             await changed.wait()
@@ -104,12 +110,9 @@ class ExternalScaler:
                 f"metricName: the stage {role} has the metric {metric}, not {request.metric!r}",
                 field="metricName",
             )
-        demand = self._view.demand(role)
+        demand = self._view.known_demand(role)
         told = messages.ScalingValue(metric=metric, whole_value=math.ceil(demand), value=demand)
         return messages.ScalingValues(values=[told])
-
-    def _active(self, role: str) -> bool:
-        return self._view.demand(role) > 0
 
     def _stage_of(self, scaled: messages.ScaledObject) -> str:
         """The stage that the trigger names."""
@@ -157,14 +160,14 @@ def _unary(
     async def handle(request: Request, context: Context) -> Message:
         try:
             return await answer(request)
-        except (InvalidArgument, NotFound) as error:
+        except (InvalidArgument, NotFound, Unavailable) as error:
             await _abort(context, error)
             raise
 
     return grpc.unary_unary_rpc_method_handler(handle, asked.FromString, _serialised)
 
 
-async def _abort(context: Context, error: InvalidArgument | NotFound) -> None:
+async def _abort(context: Context, error: AntiphonError) -> None:
     """End the call with the error. Always raises."""
     await context.abort(grpc.StatusCode[error.code.name], error.message)
 

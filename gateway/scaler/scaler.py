@@ -88,9 +88,17 @@ class Scaler(demand_pb2_grpc.DemandServiceServicer):
         return tuple(self._deployment.stages)
 
     def demand(self, role: str) -> float:
-        """Slots of a stage that are wanted, over all gateways."""
+        """Slots of a stage that are wanted, over all gateways, as far as this one knows."""
         in_use = self._capacity().get(role, Capacity()).in_use
         return demand_of(role, in_use, (self._own.now, *self.peers.wants))
+
+    def known_demand(self, role: str) -> float:
+        """The same. Raises `Unavailable` where it may be more."""
+        if unknown := self._capacity().get(role, Capacity()).unknown:
+            raise Unavailable(
+                f"how many slots of the stage {role} are in use is not known: {unknown}", stage=role
+            )
+        return self.demand(role)
 
     def target(self, role: str, share: float | None) -> float:
         """Slots in use that one replica should have."""

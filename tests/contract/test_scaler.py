@@ -1,7 +1,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import AsyncExitStack, ExitStack, aclosing
 
 import grpc
@@ -9,6 +9,7 @@ import pytest
 from fake_stages import TALKER
 from gateway_door import Door, open_door
 from keda_client import KedaClient
+from replicated_stages import open_replicas
 
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.errors import ResourceExhausted
@@ -18,8 +19,10 @@ from gateway.calls.admission import Wish
 from gateway.calls.place import Admission
 from gateway.changes import ChangeSignal
 from gateway.fleet.discovery.endpoint import Endpoint
+from gateway.fleet.fleet import Fleet
 from gateway.metrics import Metrics
 from gateway.scaler.demand import Capacity
+from gateway.scaler.deployed import scaler_of
 from gateway.scaler.scaler import Scaler
 
 SLOTS = {"thinker": 8, "talker": 4}
@@ -36,7 +39,10 @@ class Told:
 
     def tell(self, *addresses: str) -> None:
         places = (Endpoint(role="gateway", uid=each, address=each) for each in addresses)
-        self._sets.put_nowait(frozenset(places))
+        self.tell_endpoints(*places)
+
+    def tell_endpoints(self, *endpoints: Endpoint) -> None:
+        self._sets.put_nowait(frozenset(endpoints))
 
     async def watch(self) -> AsyncIterator[frozenset[Endpoint]]:
         while True:
@@ -275,6 +281,68 @@ async def test_a_gateway_tells_keda_what_its_stages_report() -> None:
                 assert await anext(activity) is True
             assert (await keda.value()).metricValueFloat == 3.0
             assert (await keda.spec()).targetSizeFloat == 2.8
+
+
+async def refusal(asked: Awaitable[object]) -> tuple[grpc.StatusCode, str]:
+    with pytest.raises(grpc.aio.AioRpcError) as told:
+        await asked
+    return told.value.code(), str(told.value.details())
+
+
+async def test_a_gateway_that_lost_its_way_to_a_replica_tells_no_lower_number() -> None:
+    async with open_replicas(talker=2, scaler_listen="127.0.0.1:0") as opened:
+        scaler = opened.gateway.scaler
+        assert scaler is not None
+        lost, kept = opened.fakes[TALKER]
+        for fake, taken in ((lost, 4), (kept, 1)):
+            fake.tell_load(slots=4, open_segments=taken)
+        await opened.until(lambda: scaler.demand(TALKER) == 5)
+        async with KedaClient(scaler.address, stage=TALKER) as keda:
+            assert (await keda.value()).metricValueFloat == 5.0
+            await lost.die()
+            await opened.until(lambda: opened.replica(lost).reported is None)
+            for asked in (keda.value("antiphon-talker-slots"), keda.is_active()):
+                code, details = await refusal(asked)
+                assert code is grpc.StatusCode.UNAVAILABLE
+                assert lost.address in details
+            async with aclosing(keda.activity()) as activity:
+                assert await anext(activity) is True
+            await lost.start()
+            await lost.set_serving(True)
+            await opened.until(lambda: opened.replica(lost).busy)
+            assert (await keda.value()).metricValueFloat == 5.0
+
+
+async def test_a_gateway_tells_no_number_before_it_knows_whom_to_ask() -> None:
+    nobody = "127.0.0.1:1"
+    starting = Endpoint(TALKER, "a", nobody, ready=False, serving=False)
+    leaving = Endpoint(TALKER, "b", nobody, terminating=True)
+    ready = Endpoint(TALKER, "c", nobody)
+    config = GatewayConfig(scaler_listen="127.0.0.1:0")
+    deployment = Deployment(stages={TALKER: StageConfig()}, gateway=config)
+    found, admission = Told(), Admission(config, Metrics(in_flight=lambda: 0))
+    async with AsyncExitStack() as stack:
+        fleet = await stack.enter_async_context(Fleet(deployment, found))
+        scaler = scaler_of(deployment, fleet, admission)
+        assert scaler is not None
+        await stack.enter_async_context(scaler)
+        keda = await stack.enter_async_context(KedaClient(scaler.address, stage=TALKER))
+        code, details = await refusal(keda.value())
+        assert code is grpc.StatusCode.UNAVAILABLE
+        assert "discovery" in details
+        for endpoints, known in (
+            ((), True),
+            ((starting, leaving), True),
+            ((starting, leaving, ready), False),
+        ):
+            found.tell_endpoints(*endpoints)
+            while fleet.endpoints != frozenset(endpoints):
+                await fleet.wait_changed()
+            if known:
+                assert (await keda.value()).metricValue == 0
+                assert not await keda.is_active()
+            else:
+                assert (await refusal(keda.is_active()))[0] is grpc.StatusCode.UNAVAILABLE
 
 
 @pytest.mark.asyncio(loop_scope="session")
