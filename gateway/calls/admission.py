@@ -17,7 +17,7 @@ import enum
 import math
 from bisect import insort
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 
 from gateway.calls.role_slots import RoleSlots
@@ -73,11 +73,15 @@ class Granted:
 
 @dataclass(frozen=True, slots=True)
 class Denied:
-    """The request may not begin, and is forgotten; `retry_after_s` is when it may come again."""
+    """The request may not begin, and is forgotten; `retry_after_s` is when it may come again.
+
+    `for_slots`: whether stages had too few slots for it, and not the gateway too few calls alone.
+    """
 
     number: int
     reason: Reason
     retry_after_s: float
+    for_slots: bool = False
 
 
 Decision = Granted | Denied
@@ -138,9 +142,10 @@ class AdmissionQueue:
         return self._supplies[role].mean_s if role in self._supplies else None
 
     def wanted(self) -> Counter[str]:
-        """Slots of each role that those who wait want."""
+        """Slots of each role that those want who wait for slots; more of them would not help those
+        who wait for calls alone."""
         wanted: Counter[str] = Counter()
-        for ticket in self._waiting:
+        for ticket in self._short_of_slots():
             for role in ticket.wish.roles:
                 wanted[role] += ticket.wish.count
         return wanted
@@ -155,13 +160,16 @@ class AdmissionQueue:
         rank = now + wish.urgency * self._longest_wait_s / 4
         ticket = _Ticket(number, wish, rank, now + wait_s)
         if any(self._supply(role).slots < wish.count for role in ticket.needs):
-            return [self._denied(ticket, Reason.TOO_MANY, now)]
+            for_slots = wish.count <= self._supplies[CALLS].slots
+            return [self._denied(ticket, Reason.TOO_MANY, now, for_slots=for_slots)]
         insort(self._waiting, ticket, key=lambda each: each.order)
         self.waiting_bytes += wish.size_bytes
         done = self._schedule(now)
         if Granted(number) not in done and (reason := self._unbearable(ticket, now)) is not None:
+            for_slots = ticket in self._short_of_slots()
             self._forget(ticket)
-            done += [self._denied(ticket, reason, now), *self._schedule(now)]
+            denied = self._denied(ticket, reason, now, for_slots=for_slots)
+            done += [denied, *self._schedule(now)]
         return done
 
     def resize(self, slots: Mapping[str, int], now: float) -> list[Decision]:
@@ -199,7 +207,8 @@ class AdmissionQueue:
             insort(self._waiting, ticket, key=lambda each: each.order)
             self.waiting_bytes += ticket.wish.size_bytes
             return self._schedule(now)
-        return [self._denied(ticket, reason, now), *self._schedule(now)]
+        for_slots = reason is not Reason.SHUTDOWN
+        return [self._denied(ticket, reason, now, for_slots=for_slots), *self._schedule(now)]
 
     def freed(self, number: int, role: str, now: float) -> list[Decision]:
         """A stage is done with its part of a granted request. May be repeated."""
@@ -223,9 +232,13 @@ class AdmissionQueue:
     def pass_time(self, now: float) -> list[Decision]:
         """The moment that `next_deadline` told has come."""
         late = [ticket for ticket in self._waiting if ticket.latest <= now]
+        short = {ticket.number for ticket in self._short_of_slots()} if late else set()
         for ticket in late:
             self._forget(ticket)
-        done: list[Decision] = [self._denied(ticket, Reason.TIME, now) for ticket in late]
+        done: list[Decision] = [
+            self._denied(ticket, Reason.TIME, now, for_slots=ticket.number in short)
+            for ticket in late
+        ]
         return done + self._schedule(now)
 
     def deny_all(self) -> list[Decision]:
@@ -283,8 +296,11 @@ class AdmissionQueue:
             Reason.LATE if too_long or wait_s + max(means_s) > ticket.wish.finish_within_s else None
         )
 
-    def _denied(self, ticket: _Ticket, reason: Reason, now: float) -> Denied:
-        return Denied(ticket.number, reason, self.retry_after_s(ticket.wish, now))
+    def _denied(
+        self, ticket: _Ticket, reason: Reason, now: float, *, for_slots: bool = False
+    ) -> Denied:
+        retry_after_s = self.retry_after_s(ticket.wish, now)
+        return Denied(ticket.number, reason, retry_after_s, for_slots)
 
     # -- slots -------------------------------------------------------------------------
 
@@ -298,19 +314,31 @@ class AdmissionQueue:
         for ticket in tuple(self._waiting):
             if self._supplies[CALLS].free <= reserved[CALLS]:
                 break
-            count = ticket.wish.count
-            short = [
-                self._supplies[role]
-                for role in ticket.needs
-                if self._supplies[role].free - reserved[role] < count
-            ]
+            short = self._short(ticket, ticket.needs, reserved)
             if not short:
                 self._grant(ticket, now)
                 done.append(Granted(ticket.number))
             elif not any(supply.limited for supply in short):
                 # Those behind it may not take what it will need; unless nobody knows when.
-                reserved.update(dict.fromkeys(ticket.needs, count))
+                reserved.update(dict.fromkeys(ticket.needs, ticket.wish.count))
         return done
+
+    def _short(
+        self, ticket: _Ticket, roles: Iterable[str], reserved: Mapping[str, int]
+    ) -> list[RoleSlots]:
+        """Of these roles, those with too few left for it."""
+        supplies = ((self._supplies[role], reserved[role]) for role in roles)
+        return [each for each, taken in supplies if each.free - taken < ticket.wish.count]
+
+    def _short_of_slots(self) -> Iterator[_Ticket]:
+        """Those that would wait however many calls there were."""
+        reserved: Counter[str] = Counter()
+        for ticket in self._waiting:
+            short = self._short(ticket, ticket.wish.roles, reserved)
+            if short:
+                yield ticket
+                if not any(supply.limited for supply in short):
+                    reserved.update(dict.fromkeys(ticket.wish.roles, ticket.wish.count))
 
     def _grant(self, ticket: _Ticket, now: float) -> None:
         self._forget(ticket)

@@ -32,8 +32,6 @@ log = logging.getLogger("gateway.admission")
 SHUTDOWN_RETRY_S = 1.0
 SHORTEST_S = 0.001
 """Of what is left to a deadline: the stages end what is late, and say so."""
-NOT_FOR_WANT_OF_SLOTS = frozenset({Reason.TOO_MANY, Reason.SHUTDOWN})
-"""Reasons that more slots would not change."""
 
 
 class GivenUp(Cancelled):
@@ -188,7 +186,7 @@ class Admission:
 
     @property
     def wanted(self) -> Counter[str]:
-        """Slots of each role that those who wait want."""
+        """Slots of each role that those want who wait for slots."""
         return self._queue.wanted()
 
     @property
@@ -231,7 +229,8 @@ class Admission:
             place = self._places[decision.number]
             if isinstance(decision, Denied):
                 self._metrics.not_admitted(decision.reason)
-                self._count_refused(decision.reason, place.wish)
+                if decision.for_slots:
+                    self._count_refused(place.wish)
                 place.decide(_error_of(decision, place, self._config))
             else:
                 place.decide(None)
@@ -241,12 +240,10 @@ class Admission:
             self.changes.tell()
         self._set_timer()
 
-    def _count_refused(self, reason: Reason, wish: Wish) -> None:
+    def _count_refused(self, wish: Wish) -> None:
         """Count the slots that a refused request would have taken."""
-        if reason not in NOT_FOR_WANT_OF_SLOTS:
-            now = asyncio.get_running_loop().time()
-            self.refused.add(wish.roles, wish.count, now)
-            self.changes.tell()
+        self.refused.add(wish.roles, wish.count, asyncio.get_running_loop().time())
+        self.changes.tell()
 
     def _set_timer(self) -> None:
         """Wake when time alone changes something."""

@@ -26,6 +26,8 @@ from gateway.scaler.deployed import scaler_of
 from gateway.scaler.scaler import Scaler
 
 SLOTS = {"thinker": 8, "talker": 4}
+HERE = {"thinker": 1, "talker": 4}
+"""Slots that a gateway has for its requests: the first one has the only thinker."""
 SPOKEN = Wish(frozenset(SLOTS))
 WRITTEN = Wish(frozenset({"thinker"}))
 
@@ -59,9 +61,7 @@ class Site:
     """A gateway with its queue and its scaler; `capacity` is what the stages report."""
 
     def __init__(self, listen: str = "127.0.0.1:0", **settings: float) -> None:
-        config = GatewayConfig(
-            scaler_listen=listen, max_calls=1, max_waiting=3, reconnect_s=0.1, **settings
-        )
+        config = GatewayConfig(scaler_listen=listen, max_waiting=3, reconnect_s=0.1, **settings)
         stages = {role: StageConfig(slots=slots) for role, slots in SLOTS.items()}
         self.admission = Admission(config, Metrics(in_flight=lambda: 0))
         self.found = Told()
@@ -89,8 +89,8 @@ class Site:
         return self.scaler.address
 
     def asks(self, wish: Wish) -> None:
-        """A request asks for a place, and keeps it; the first one has the only call."""
-        self._places.enter_context(self.admission.place(wish, SLOTS))
+        """A request asks for a place, and keeps it."""
+        self._places.enter_context(self.admission.place(wish, HERE))
 
     def leave(self) -> None:
         self._places.close()
@@ -124,7 +124,7 @@ async def test_two_gateways_tell_keda_the_same_sum() -> None:
             one.asks(wish)
         for _ in range(3):
             other.asks(SPOKEN)
-        with pytest.raises(ResourceExhausted), other.admission.place(SPOKEN, SLOTS) as refused:
+        with pytest.raises(ResourceExhausted), other.admission.place(SPOKEN, HERE) as refused:
             await refused.granted()
         # In use 3, waiting 1 and 3, refused 1: nobody knows for how long a slot is held.
         for site in (one, other):

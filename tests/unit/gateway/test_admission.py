@@ -39,6 +39,11 @@ def reasons(decisions: list[Decision]) -> list[Reason]:
     return [each.reason for each in decisions if isinstance(each, Denied)]
 
 
+def want_slots(decisions: list[Decision]) -> dict[int, bool]:
+    """Of those that are denied, whether more slots would have helped."""
+    return {each.number: each.for_slots for each in decisions if isinstance(each, Denied)}
+
+
 def full_queue(**bounds: float) -> AdmissionQueue:
     """All talkers are taken by 1 and 2, since 0.0."""
     waiting = queue(**bounds)
@@ -108,6 +113,36 @@ def test_several_choices_begin_together_or_not_at_all() -> None:
     assert waiting.ask(3, TEXT, SLOTS, 0.0) == [], "what 2 needs is kept for it"
     assert granted(waiting.leave(1, 1.0)) == [2, 3]
     assert reasons(waiting.ask(4, Wish(frozenset(), count=5), SLOTS, 1.0)) == [Reason.TOO_MANY]
+
+
+def test_slots_are_wanted_by_those_alone_who_would_begin_if_there_were_more() -> None:
+    plenty = dict.fromkeys(SLOTS, 16)
+    one_call = queue(max_calls=1, max_waiting=1, longest_wait_s=1.0)
+    one_call.ask(1, AUDIO, plenty, 0.0)
+    one_call.ask(2, AUDIO, plenty, 0.0)
+    assert one_call.waiting == 1
+    assert not one_call.wanted()
+    assert want_slots(one_call.ask(3, AUDIO, plenty, 0.0)) == {3: False}
+    assert want_slots(one_call.pass_time(1.0)) == {2: False}
+    two_talkers = full_queue(max_waiting=2, longest_wait_s=1.0)
+    two_talkers.ask(3, AUDIO, SLOTS, 0.0)
+    two_talkers.ask(4, TURN, SLOTS, 0.0)
+    assert two_talkers.wanted() == {"thinker": 2, "talker": 2}
+    assert want_slots(two_talkers.ask(5, AUDIO, SLOTS, 0.0)) == {5: True}
+    assert want_slots(two_talkers.pass_time(1.0)) == {3: True, 4: True}
+
+
+def test_slots_are_wanted_by_who_asks_for_more_than_there_are_unless_calls_are_too_few() -> None:
+    waiting = queue(max_calls=8)
+    for number, (count, wanted) in enumerate(((5, True), (8, True), (9, False))):
+        many = Wish(frozenset(SLOTS), count=count)
+        assert want_slots(waiting.ask(number, many, SLOTS, 0.0)) == {number: wanted}
+
+
+def test_slots_are_wanted_by_who_is_refused_by_a_stage() -> None:
+    waiting = queue(max_waiting=0)
+    waiting.ask(1, AUDIO, SLOTS, 0.0)
+    assert want_slots(waiting.refused(1, "talker", 0.1)) == {1: True}
 
 
 def test_who_is_refused_by_a_stage_keeps_its_place() -> None:
