@@ -114,7 +114,7 @@ def _read_identity(config: TlsConfig) -> _Identity:
         authorities = _read("client_ca_file", config.client_ca_file)
         try:
             context.load_verify_locations(cadata=authorities.decode("ascii"))
-        except (UnicodeDecodeError, ssl.SSLError) as error:
+        except (ValueError, ssl.SSLError) as error:  # the first of an empty file, or no text
             raise _wrong("client_ca_file", "has no certificates", error) from error
         context.verify_mode = ssl.CERT_REQUIRED
     configuration = grpc.ssl_server_certificate_configuration([(key, certificate)], authorities)

@@ -199,6 +199,26 @@ async def test_renewed_authority_of_clients_holds_for_new_connections(
         assert [await welcomes(each) for each in (made, renewed)] == [False, True]
 
 
+async def test_authority_of_clients_that_is_being_written_changes_nothing(
+    made: Certificates, tmp_path: Path
+) -> None:
+    authority = tmp_path / "authority.pem"
+    shutil.copy(made.authority, authority)
+    asking = structs.replace(settings(made), client_ca_file=str(authority))
+    own = antiphon.Tls(made.authority, made.client, made.client_key)
+    trusting = ssl.create_default_context(cafile=made.authority)
+    trusting.load_cert_chain(made.client, made.client_key)
+    async with open_door(tls=asking) as door:
+        for written in (made.authority.read_bytes(), b""):
+            authority.write_bytes(written)
+            async with httpx.AsyncClient(verify=trusting) as http:
+                answer = await http.get(f"https://{door.gateway.http_address}/health")
+                assert answer.status_code == 200
+            address = door.gateway.grpc_address
+            async with antiphon.AsyncClient(address, tls=own, retry=ONCE) as client:
+                assert (await client.server_info()).models
+
+
 @pytest.mark.parametrize(
     ("changed", "field"),
     [
@@ -206,6 +226,7 @@ async def test_renewed_authority_of_clients_holds_for_new_connections(
         ({"key_file": "/nowhere/tls.key"}, "key_file"),
         ({"key_file": "client_key"}, "key_file"),
         ({"client_ca_file": "client_key"}, "client_ca_file"),
+        ({"client_ca_file": "/dev/null"}, "client_ca_file"),
     ],
 )
 async def test_gateway_does_not_start_with_files_that_do_not_fit(
