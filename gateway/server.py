@@ -77,6 +77,7 @@ class Gateway:
             "antiphon-gateway",
             field="gateway.trace_endpoint",
             ratio=config.trace_ratio,
+            trace_clients=config.trace_clients,
         )
         access_log = AccessLog(self.metrics, self._tracing)
         keyring = Keyring(config, self.metrics.not_admitted)

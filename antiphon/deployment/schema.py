@@ -267,10 +267,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     eject_s: Seconds = 2.0
     max_eject_s: Seconds = 60.0
     # Where traces of requests go (OTLP over gRPC, such as http://collector:4317), with what the
-    # stages do if they name one, too; empty: nowhere, and nothing is traced. Of requests whose
-    # client says nothing of it, this share is traced.
+    # stages do if they name one, too; empty: nowhere, and nothing is traced. This share of the
+    # requests is traced; and whether a client's `traceparent` decides it for that client's own.
     trace_endpoint: TraceEndpoint = ""
     trace_ratio: Annotated[float, msgspec.Meta(ge=0, le=1)] = 0.01
+    trace_clients: bool = False
     # host:port (gRPC, in the clear) at which KEDA asks how many slots of each stage are wanted, and
     # other gateways what is wanted here; empty: nowhere. How many calls it takes at a time.
     scaler_listen: str = ""

@@ -13,8 +13,7 @@ class Tracing:
     """Begins the first span that a request has in this process. This one records none."""
 
     def request(self, name: str, traceparent: str = "") -> TraceSpan:
-        """The span of a request, below the client's own if that is sampled; without a client's,
-        a share of all requests is."""
+        """The span of a request, below the client's own if there is one; or none."""
         return NO_SPAN
 
     def part(self, name: str, traceparent: str) -> TraceSpan:
@@ -26,7 +25,8 @@ class Tracing:
 
 
 class SampledTracing(Tracing):
-    """Decides by a draw of a number, so that a request that is not sampled costs nothing else.
+    """Decides by a draw of a number, so that a request that is not sampled costs nothing else;
+    or, with `trace_clients`, as the client's traceparent says, where it gives one.
 
     `begin` makes the span of a name below a context, or at the top; `finish` sends all.
     """
@@ -37,18 +37,25 @@ class SampledTracing(Tracing):
         finish: Callable[[], None],
         ratio: float,
         draw: Callable[[], float] = random.random,
+        *,
+        trace_clients: bool = False,
     ) -> None:
         self._begin = begin
         self._finish = finish
         self._ratio = ratio
         self._draw = draw
+        self._trace_clients = trace_clients
 
     def request(self, name: str, traceparent: str = "") -> TraceSpan:
         """See `Tracing`."""
         parent = read_traceparent(traceparent) if traceparent else None
-        if parent is None:
-            return self._begin(name, "") if self._draw() < self._ratio else NO_SPAN
-        return self._begin(name, str(parent)) if parent.sampled else NO_SPAN
+        if parent is not None and self._trace_clients:
+            sampled = parent.sampled
+        else:
+            sampled = self._draw() < self._ratio
+        if not sampled:
+            return NO_SPAN
+        return self._begin(name, "" if parent is None else str(parent))
 
     def part(self, name: str, traceparent: str) -> TraceSpan:
         """See `Tracing`."""
@@ -60,7 +67,9 @@ class SampledTracing(Tracing):
         self._finish()
 
 
-def open_tracing(endpoint: str, service: str, *, field: str, ratio: float = 0.0) -> Tracing:
+def open_tracing(
+    endpoint: str, service: str, *, field: str, ratio: float = 0.0, trace_clients: bool = False
+) -> Tracing:
     """Traces that go to the collector at `endpoint`; empty: none.
 
     Raises `InvalidArgument` when OpenTelemetry is not installed.
@@ -75,4 +84,4 @@ def open_tracing(endpoint: str, service: str, *, field: str, ratio: float = 0.0)
             field=field,
         ) from error
     spans = OtlpSpans(endpoint, service)
-    return SampledTracing(spans.begin, spans.close, ratio)
+    return SampledTracing(spans.begin, spans.close, ratio, trace_clients=trace_clients)

@@ -45,7 +45,11 @@ def check_times(node: SpanNode) -> None:
 async def test_a_clients_trace_goes_on_through_the_gateway_and_every_stage() -> None:
     with trace_collector() as (collector, endpoint):
         async with served(
-            READS_TEXT, text_readers(), trace_endpoint=endpoint, trace_ratio=0.0
+            READS_TEXT,
+            text_readers(),
+            trace_endpoint=endpoint,
+            trace_ratio=0.0,
+            trace_clients=True,
         ) as family:
             assert (await family.chat()).status_code == 200
             for given in (NOT_SAMPLED, "nonsense", SAMPLED):
@@ -71,7 +75,9 @@ async def test_a_clients_trace_goes_on_through_the_gateway_and_every_stage() -> 
 async def test_a_call_over_grpc_goes_on_with_its_clients_trace() -> None:
     with trace_collector() as (collector, endpoint):
         async with (
-            served(READS_TEXT, text_readers(), trace_endpoint=endpoint) as family,
+            served(
+                READS_TEXT, text_readers(), trace_endpoint=endpoint, trace_clients=True
+            ) as family,
             grpc.aio.insecure_channel(family.grpc_address) as channel,
         ):
             message = speech_pb2.Message(role="user", parts=[speech_pb2.Part(text=TEXT)])
@@ -107,10 +113,27 @@ async def test_a_share_of_requests_is_traced_where_clients_say_nothing() -> None
         assert [span.status.code for span in roots[:2]] == [Status.STATUS_CODE_UNSET] * 2
 
 
+@pytest.mark.parametrize(("ratio", "given"), [(0.0, SAMPLED), (1.0, NOT_SAMPLED)])
+async def test_a_client_that_is_not_trusted_does_not_decide_whether_it_is_traced(
+    ratio: float, given: str
+) -> None:
+    with trace_collector() as (collector, endpoint):
+        async with served(
+            READS_TEXT, text_readers(), trace_endpoint=endpoint, trace_ratio=ratio
+        ) as family:
+            family.http.headers["traceparent"] = given
+            assert (await family.chat()).status_code == 200
+        begun = [node.span.trace_id.hex() for node in collector.tree(CLIENTS_SPAN).values()]
+        assert begun == ([TRACE_ID] if ratio else [])
+        assert bool(collector.spans) == bool(ratio)
+
+
 async def test_an_answer_that_fails_has_its_error_in_the_trace() -> None:
     engines = text_readers()
     with trace_collector() as (collector, endpoint):
-        async with served(READS_TEXT, engines, trace_endpoint=endpoint) as family:
+        async with served(
+            READS_TEXT, engines, trace_endpoint=endpoint, trace_clients=True
+        ) as family:
             family.http.headers["traceparent"] = SAMPLED
             answer = await family.chat(
                 modalities=["text", "audio"], audio={"format": "wav"}, max_tokens=-1

@@ -46,17 +46,21 @@ def test_what_is_no_traceparent_is_none(text: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("drawn", "given", "begun"),
+    ("trusted", "drawn", "given", "begun"),
     [
-        (0.09, "", [("it", "")]),
-        (0.1, "", []),
-        (0.09, "nonsense", [("it", "")]),
-        (0.9, SAMPLED, [("it", SAMPLED)]),
-        (0.0, NOT_SAMPLED, []),
+        (True, 0.09, "", [("it", "")]),
+        (True, 0.1, "", []),
+        (True, 0.09, "nonsense", [("it", "")]),
+        (True, 0.9, SAMPLED, [("it", SAMPLED)]),
+        (True, 0.0, NOT_SAMPLED, []),
+        (False, 0.09, SAMPLED, [("it", SAMPLED)]),
+        (False, 0.1, SAMPLED, []),
+        (False, 0.09, NOT_SAMPLED, [("it", NOT_SAMPLED)]),
+        (False, 0.09, "", [("it", "")]),
     ],
 )
-def test_a_request_is_traced_as_its_client_says_or_as_drawn(
-    drawn: float, given: str, begun: list[tuple[str, str]]
+def test_a_request_is_traced_as_drawn_or_as_a_client_says_that_is_trusted(
+    trusted: bool, drawn: float, given: str, begun: list[tuple[str, str]]
 ) -> None:
     made: list[tuple[str, str]] = []
 
@@ -64,7 +68,7 @@ def test_a_request_is_traced_as_its_client_says_or_as_drawn(
         made.append((name, traceparent))
         return TraceSpan()
 
-    tracing = SampledTracing(begin, lambda: None, 0.1, lambda: drawn)
+    tracing = SampledTracing(begin, lambda: None, 0.1, lambda: drawn, trace_clients=trusted)
     span = tracing.request("it", given)
     assert made == begun
     assert (span is not NO_SPAN) == bool(begun)
