@@ -60,9 +60,11 @@ class TraceCollector(trace_service_pb2_grpc.TraceServiceServicer):
 
 
 @contextmanager
-def trace_collector() -> Iterator[tuple[TraceCollector, str]]:
+def trace_collector(
+    collector: TraceCollector | None = None,
+) -> Iterator[tuple[TraceCollector, str]]:
     """A collector, and the endpoint where it is reached within the context."""
-    collector, server = TraceCollector(), grpc.server(ThreadPoolExecutor(4))
+    collector, server = collector or TraceCollector(), grpc.server(ThreadPoolExecutor(4))
     trace_service_pb2_grpc.add_TraceServiceServicer_to_server(  # type: ignore[no-untyped-call]
         collector, server
     )

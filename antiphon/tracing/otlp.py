@@ -7,6 +7,8 @@ delays nobody.
 
 from __future__ import annotations
 
+import threading
+
 from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import TracerProvider
@@ -31,14 +33,19 @@ from antiphon.version import VERSION
 MOST_WAITING = 2048
 SENT_EVERY_MS = 1000
 SEND_TIMEOUT_S = 2
+CLOSE_WITHIN_S = 3.0
 
 
 class OtlpSpans:
-    """Makes spans of a service, and sends them to a collector such as `http://host:4317`."""
+    """Makes spans of a service, and sends them to a collector such as `http://host:4317`.
 
-    def __init__(self, endpoint: str, service: str) -> None:
+    What that has not taken `close_within_s` after `close` began is dropped.
+    """
+
+    def __init__(self, endpoint: str, service: str, close_within_s: float = CLOSE_WITHIN_S) -> None:
+        self._close_within_s = close_within_s
         # With https in clear text there would be no connection, and the other way round.
-        exporter = OTLPSpanExporter(
+        self._exporter = OTLPSpanExporter(
             endpoint=endpoint,
             insecure=not endpoint.startswith("https://"),
             timeout=SEND_TIMEOUT_S,
@@ -50,7 +57,7 @@ class OtlpSpans:
         )
         self._provider.add_span_processor(
             BatchSpanProcessor(
-                exporter, max_queue_size=MOST_WAITING, schedule_delay_millis=SENT_EVERY_MS
+                self._exporter, max_queue_size=MOST_WAITING, schedule_delay_millis=SENT_EVERY_MS
             )
         )
         self._tracer = self._provider.get_tracer("antiphon", VERSION)
@@ -63,8 +70,15 @@ class OtlpSpans:
         return RecordedSpan(self._tracer, made)
 
     def close(self) -> None:
-        """Send what is recorded."""
-        self._provider.shutdown()
+        """Send what is recorded; blocks for `close_within_s` at most."""
+        # The SDK waits for longer, and takes no bound. A stopped exporter refuses at once.
+        stopping = threading.Timer(self._close_within_s, self._exporter.shutdown)
+        stopping.daemon = True
+        stopping.start()
+        try:
+            self._provider.shutdown()
+        finally:
+            stopping.cancel()
 
 
 class RecordedSpan(TraceSpan):

@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import subprocess
 import sys
+import threading
 
 import grpc
 import pytest
 from families import TEXT, served
+from opentelemetry.exporter.otlp.proto.grpc.trace_exporter import OTLPSpanExporter
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceResponse
 from opentelemetry.proto.trace.v1.trace_pb2 import Status
 from test_families_to_come import READS_TEXT, text_readers
 
 import antiphon
-from antiphon.testing.trace_collector import SpanNode, trace_collector
+from antiphon.testing.trace_collector import SpanNode, TraceCollector, trace_collector
+from antiphon.tracing.otlp import MOST_WAITING, OtlpSpans
 from antiphon.v1 import speech_pb2
 from antiphon.wire.stubs import speech_stub
 
@@ -142,6 +146,44 @@ async def test_an_answer_that_fails_has_its_error_in_the_trace() -> None:
         (request,) = collector.tree(CLIENTS_SPAN).values()
         assert request.span.status.code == Status.STATUS_CODE_ERROR
         assert "max_tokens" in request.span.status.message
+
+
+class Unanswering(TraceCollector):
+    """Takes calls and answers none, until released."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.released = threading.Event(), threading.Event()
+
+    def Export(self, request: object, context: object) -> ExportTraceServiceResponse:
+        self.asked.set()
+        self.released.wait()
+        return ExportTraceServiceResponse()
+
+
+def test_the_end_waits_for_no_collector_that_takes_nothing(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    stopped_by: list[threading.Thread] = []
+    stop = OTLPSpanExporter.shutdown
+
+    def shutdown(exporter: OTLPSpanExporter) -> None:
+        stopped_by.append(threading.current_thread())
+        stop(exporter)
+
+    monkeypatch.setattr(OTLPSpanExporter, "shutdown", shutdown)
+    silent = Unanswering()
+    with trace_collector(silent) as (_, endpoint):
+        spans = OtlpSpans(endpoint, "antiphon", close_within_s=0.05)
+        try:
+            for number in range(MOST_WAITING):
+                spans.begin(str(number), "").end()
+            silent.asked.wait()
+            spans.close()
+        finally:
+            silent.released.set()
+    # The SDK stops it too, but only when all is sent, or given up much later.
+    assert stopped_by[0] is not threading.current_thread()
 
 
 @pytest.mark.processes
