@@ -117,7 +117,7 @@ class AdmissionQueue:
         self._max_waiting = max_waiting
         self._max_waiting_bytes = max_waiting_bytes
         self._longest_wait_s = longest_wait_s
-        self._supplies: dict[str, RoleSlots] = {CALLS: RoleSlots(slots=max_calls)}
+        self._supplies: dict[str, RoleSlots] = {CALLS: RoleSlots(max_calls, max_calls)}
         self._waiting: list[_Ticket] = []
         self._granted: dict[int, _Ticket] = {}
         self._closed = False
@@ -155,11 +155,12 @@ class AdmissionQueue:
     def ask(self, number: int, wish: Wish, slots: Mapping[str, int], now: float) -> list[Decision]:
         """A request has come. `slots` are those of its stages, as they tell them; 0: untold."""
         for role in wish.roles:
-            self._supply(role).slots = slots.get(role, 0) or math.inf
+            self._supply(role).resize(slots.get(role, 0) or math.inf)
         wait_s = min(self._longest_wait_s, wish.start_within_s, wish.finish_within_s)
         rank = now + wish.urgency * self._longest_wait_s / 4
         ticket = _Ticket(number, wish, rank, now + wait_s)
-        if any(self._supply(role).slots < wish.count for role in ticket.needs):
+        # A replica that is away comes back, perhaps within the wait.
+        if any(self._supply(role).most < wish.count for role in ticket.needs):
             for_slots = wish.count <= self._supplies[CALLS].slots
             return [self._denied(ticket, Reason.TOO_MANY, now, for_slots=for_slots)]
         insort(self._waiting, ticket, key=lambda each: each.order)
@@ -175,8 +176,7 @@ class AdmissionQueue:
     def resize(self, slots: Mapping[str, int], now: float) -> list[Decision]:
         """The replicas of stages have other slots in all than before; 0: one does not tell."""
         for role, count in slots.items():
-            if role in self._supplies:
-                self._supplies[role].slots = count or math.inf
+            self._supply(role).resize(count or math.inf)
         return self._schedule(now)
 
     def opened(self, number: int, now: float) -> list[Decision]:
@@ -186,6 +186,10 @@ class AdmissionQueue:
         for role in ticket.wish.roles:
             self._supply(role).succeed(ticket.wish.count)
         return self._schedule(now)
+
+    def asked_again(self, number: int) -> None:
+        """A granted request goes on to other stages, which have yet to give it slots."""
+        self._granted[number].opened = False
 
     def refused(self, number: int, role: str, now: float) -> list[Decision]:
         """A stage had no slot for a granted request, which goes back to its place. Of an unknown
@@ -318,7 +322,7 @@ class AdmissionQueue:
             if not short:
                 self._grant(ticket, now)
                 done.append(Granted(ticket.number))
-            elif not any(supply.limited for supply in short):
+            elif not any(_is_unsure(supply, ticket) for supply in short):
                 # Those behind it may not take what it will need; unless nobody knows when.
                 reserved.update(dict.fromkeys(ticket.needs, ticket.wish.count))
         return done
@@ -337,7 +341,7 @@ class AdmissionQueue:
             short = self._short(ticket, ticket.wish.roles, reserved)
             if short:
                 yield ticket
-                if not any(supply.limited for supply in short):
+                if not any(_is_unsure(supply, ticket) for supply in short):
                     reserved.update(dict.fromkeys(ticket.wish.roles, ticket.wish.count))
 
     def _grant(self, ticket: _Ticket, now: float) -> None:
@@ -361,3 +365,8 @@ class AdmissionQueue:
 
     def _supply(self, role: str) -> RoleSlots:
         return self._supplies.setdefault(role, RoleSlots())
+
+
+def _is_unsure(supply: RoleSlots, ticket: _Ticket) -> bool:
+    """Whether nobody knows when it will have what a request needs."""
+    return supply.limited or supply.slots < ticket.wish.count

@@ -62,7 +62,7 @@ class Place:
         self._loop = asyncio.get_running_loop()
         self._asked_at = self._loop.time()
         self._attempt = 0
-        self._opened = False
+        self._opened = self._was_opened = False
         self._freed: Counter[str] = Counter()
         self._decided: asyncio.Future[None] = self._loop.create_future()
 
@@ -78,8 +78,13 @@ class Place:
 
     @property
     def is_open(self) -> bool:
-        """Whether its stages have given their slots."""
+        """Whether the stages that it was asked of last have given their slots."""
         return self._opened
+
+    @property
+    def was_open(self) -> bool:
+        """Whether any stages that it was asked of have given their slots."""
+        return self._was_opened
 
     @property
     def left_s(self) -> float:
@@ -106,12 +111,15 @@ class Place:
         its segments. That counts from when all have given their slots."""
         self._attempt += 1
         self._freed.clear()
+        if self._opened:
+            self._opened = False
+            self._queue.asked_again(self._number)
         return partial(self._done, self._attempt)
 
     def opened(self) -> None:
         """All its stages have given their slots."""
         if not self._opened:
-            self._opened = True
+            self._opened = self._was_opened = True
             self._carry_out(self._queue.opened(self._number, self._loop.time()))
         for role in tuple(self._freed):
             self._tell_freed(role)
@@ -216,7 +224,7 @@ class Admission:
 
     def opened(self, place: Place) -> None:
         """The place's stages have given their slots."""
-        if not place.is_open:
+        if not place.was_open:
             self._metrics.waited(place.wish.urgency.name.lower(), place.waited_s)
         place.opened()
 

@@ -19,12 +19,14 @@ NEWEST_WEIGHT = 0.1
 
 @dataclass(slots=True)
 class RoleSlots:
-    """`slots` are infinite where nobody told; `limit` is less once the stage has refused.
+    """`slots` are infinite where nobody told, `most` are the most that there were; `limit` is less
+    once the stage has refused.
 
     `mean_s` is for how long one is held, and `since_sum` adds up since when each is held now.
     """
 
     slots: float = math.inf
+    most: float = 0.0
     held: int = 0
     limit: float = math.inf
     pause_s: float = FIRST_PAUSE_S
@@ -42,6 +44,14 @@ class RoleSlots:
     def limited(self) -> bool:
         """Whether there seem to be fewer than the stage tells."""
         return self.limit < self.slots
+
+    def resize(self, slots: float) -> None:
+        """There are so many in all. Those that are new have refused nobody."""
+        if slots > self.slots:
+            limit = min(self.limit, self.slots) + slots - self.slots
+            self.limit = limit if limit < slots else math.inf
+            self.pause_s = FIRST_PAUSE_S
+        self.slots, self.most = slots, max(self.most, slots)
 
     def take(self, count: int, now: float) -> None:
         """Hold so many more."""

@@ -6,10 +6,10 @@ import asyncio
 from collections import Counter
 
 import pytest
-from fake_stages import CODE2WAV, ROLES, TALKER, THINKER, USUAL, FakeStage, Session, think
+from fake_stages import CODE2WAV, ROLES, TALKER, THINKER, USUAL, FakeStage, Script, Session, think
 from gateway_door import SPOKEN
 from replicated_stages import Replicas, open_replicas
-from slotted_stages import Gate
+from slotted_stages import Gate, waiting_requests
 
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import Internal, ResourceExhausted, Unavailable
@@ -104,6 +104,70 @@ async def test_a_request_goes_to_another_replica_when_one_refuses(refuse: object
         refusing = replicas.fakes[THINKER][0]
         while len(refusing.sessions) < 3:
             assert (await replicas.chat()).status_code == 200
+
+
+class _FirstSession:
+    """A script for the first session, and another one for those after it."""
+
+    def __init__(self, first: Script, others: Script) -> None:
+        self._scripts = iter([first])
+        self._others = others
+
+    async def __call__(self, session: Session) -> None:
+        await next(self._scripts, self._others)(session)
+
+
+async def test_a_request_whose_replica_died_goes_past_one_that_is_full() -> None:
+    """What the dead one gave it is no slot of the next one."""
+
+    def prepare(fakes: dict[str, list[FakeStage]]) -> None:
+        fakes[THINKER][0].script = fail_before_output
+        fakes[THINKER][1].script = full
+
+    async with open_replicas(
+        thinker=3, prepare=prepare, max_waiting=8, eject_failures=1000, queue_timeout_s=600.0
+    ) as replicas:
+        # Of two replicas the one with less to do is taken: the order is that of these loads.
+        for load, fake in enumerate(replicas.fakes[THINKER]):
+            replicas.replica(fake).segments = load
+        while not all(replicas.sessions()):
+            assert (await replicas.chat()).status_code == 200
+
+
+async def test_a_request_whose_replica_died_waits_for_a_slot_of_the_other() -> None:
+    def prepare(fakes: dict[str, list[FakeStage]]) -> None:
+        fakes[THINKER][0].script = _FirstSession(fail_before_output, full)
+        fakes[THINKER][1].script = _FirstSession(full, think)
+
+    async with open_replicas(
+        thinker=2, prepare=prepare, max_waiting=8, eject_failures=1000, queue_timeout_s=600.0
+    ) as replicas:
+        replicas.replica(replicas.fakes[THINKER][1]).segments = 1
+        assert (await replicas.chat()).status_code == 200
+        assert all(replicas.sessions())
+
+
+async def test_choices_wait_for_a_replica_that_is_away() -> None:
+    def prepare(fakes: dict[str, list[FakeStage]]) -> None:
+        for fake in fakes[THINKER]:
+            fake.description.slots = 2
+
+    async with open_replicas(
+        thinker=2, prepare=prepare, max_waiting=8, queue_timeout_s=600.0
+    ) as replicas:
+        away = replicas.fakes[THINKER][0]
+        away.tell_load(draining=True, slots=2)
+        await replicas.until(lambda: replicas.gateway.fleet.slots[THINKER] == 2)
+        with waiting_requests() as waiting:
+            asked = asyncio.create_task(replicas.chat(n=3))
+            begun = asyncio.create_task(waiting.until(1))
+            await asyncio.wait({asked, begun}, return_when=asyncio.FIRST_COMPLETED)
+            assert not asked.done()
+            assert (await replicas.chat()).status_code == 200, "it keeps nobody from what is there"
+            away.tell_load(draining=False, slots=2)
+            answer = await asked
+        assert answer.status_code == 200
+        assert len(answer.json()["choices"]) == 3
 
 
 async def test_a_request_is_refused_when_every_replica_refuses() -> None:
