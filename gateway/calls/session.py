@@ -354,14 +354,15 @@ class Session:
                     self._streams[role].give_slot_back()
                     self._answered(role)
                 elif message == "report":
-                    self._reported(role)
+                    self._reported(role, response.report)
                 await self._all_opened.wait()
                 await self._mailbox.put((role, response))
 
-    def _reported(self, role: str) -> None:
+    def _reported(self, role: str, report: session_pb2.SegmentReport) -> None:
         """A stage has done its part of the segment."""
         self._streams[role].give_slot_back()
-        self.assignment.succeeded(role)
+        cancelled = report.finish_reason == chunk_pb2.FINISH_REASON_CANCELLED
+        (self.assignment.undecided if cancelled else self.assignment.succeeded)(role)
         if self._on_freed is not None:
             self._on_freed(role)
 

@@ -21,6 +21,8 @@ class Assignment:
     ) -> None:
         self.replicas = replicas
         self._stages = stages
+        # Of those roles whose replica this session tries: its number there.
+        self._trials: dict[str, int] = {}
 
     def __getitem__(self, role: str) -> Replica:
         return self.replicas[role]
@@ -28,7 +30,9 @@ class Assignment:
     def __enter__(self) -> Assignment:
         for role, replica in self.replicas.items():
             replica.sessions += 1
-            self._stages[role].picked(replica)
+            trial = self._stages[role].picked(replica)
+            if trial is not None:
+                self._trials[role] = trial
         return self
 
     def __exit__(
@@ -39,7 +43,7 @@ class Assignment:
     ) -> None:
         for role, replica in self.replicas.items():
             replica.sessions -= 1
-            self._stages[role].undecided(replica)
+            self.undecided(role)
             self._stages[role].release(replica)
 
     def should_avoid(self, avoided: Collection[Replica]) -> bool:
@@ -65,9 +69,13 @@ class Assignment:
 
     def succeeded(self, role: str) -> None:
         """A stage has done its part of a segment."""
-        self._stages[role].succeeded(self.replicas[role])
+        self._stages[role].succeeded(self.replicas[role], self._trials.get(role))
+
+    def undecided(self, role: str) -> None:
+        """A stage has done what it was asked to, but that does not tell whether it answers."""
+        self._stages[role].undecided(self.replicas[role], self._trials.pop(role, None))
 
     def failed(self, role: str) -> None:
         """The session has failed there; of a role that it does not have, nothing follows."""
         if role in self.replicas:
-            self._stages[role].failed(self.replicas[role])
+            self._stages[role].failed(self.replicas[role], self._trials.get(role))

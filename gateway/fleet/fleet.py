@@ -37,8 +37,6 @@ from gateway.fleet.replicated_stage import RETRY_AFTER_S, Build, ReplicatedStage
 from gateway.outputs import TOOL_CALLS
 
 NONE_AVOIDED: frozenset[Replica] = frozenset()
-FULL = 1.0
-"""The load from which on a conversation does not stick to a replica."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -242,7 +240,7 @@ class Fleet:
         for role in roles:
             pool = self._pool(role, build)
             kept = preferred.replicas.get(role) if preferred is not None else None
-            if kept is None or kept not in pool or kept in avoided or kept.load >= FULL:
+            if kept is None or kept not in pool or kept in avoided or kept.is_full:
                 kept = pool.pick(self._generator, near, avoided)
             assert kept is not None, "a complete build has a replica that is not to be avoided"
             replicas[role] = kept

@@ -3,13 +3,15 @@
 A replica that fails at once has free slots, so it would look better than all others. One that has
 failed several times in a row is ejected, longer each time; then it may get one session, and with
 that one's success it is back. Never are more than half of a role's replicas out: when most fail,
-the cause is elsewhere, and those that are left would be overrun.
+the cause is elsewhere, and those that are left would be overrun. Sessions that it got before do
+not tell how it is now.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
-from collections.abc import Hashable
+from collections.abc import Collection, Hashable
 from dataclasses import dataclass
 from typing import Generic, TypeVar
 
@@ -22,8 +24,9 @@ class _Record:
     ejections: int = 0
     # While it is out: until when; infinite while a session tries it.
     until: float | None = None
-    # Whether it may get, or has got, the one session that decides.
+    # Whether it may get, or has got, the one session that decides; and the number of that.
     on_trial: bool = False
+    trial: int | None = None
 
 
 class Outliers(Generic[Key]):
@@ -35,6 +38,7 @@ class Outliers(Generic[Key]):
         self._first_s = first_s
         self._longest_s = longest_s
         self._records: dict[Key, _Record] = {}
+        self._trials = itertools.count()
         self.ejections = 0
 
     @property
@@ -47,47 +51,63 @@ class Outliers(Generic[Key]):
         record = self._records.get(key)
         return record is not None and record.until is not None
 
-    def picked(self, key: Key) -> bool:
-        """It gets a session: on trial it gets no other until that one has told."""
+    def picked(self, key: Key) -> int | None:
+        """It gets a session: on trial it gets no other until that one has told, with the number
+        that this returns."""
         record = self._records.get(key)
         if record is None or not record.on_trial or record.until is not None:
-            return False
-        record.until = math.inf
-        return True
+            return None
+        record.until, record.trial = math.inf, next(self._trials)
+        return record.trial
 
-    def failed(self, key: Key, known: int, now: float) -> bool:
+    def failed(self, key: Key, known: int, now: float, trial: int | None = None) -> bool:
         """A session has failed there; `known` replicas serve, these among them."""
         record = self._records.setdefault(key, _Record())
-        if record.until is not None and not record.on_trial:
+        if not _may_tell(record, trial):
             return False
         record.failures += 1
         if not record.on_trial and (record.failures < self._failures or 2 * (self.out + 1) > known):
             return False
         record.until = now + min(self._first_s * 2**record.ejections, self._longest_s)
         record.ejections = min(record.ejections + 1, 32)
-        record.on_trial = False
+        record.on_trial, record.trial = False, None
         self.ejections += 1
         return True
 
-    def succeeded(self, key: Key) -> bool:
-        """A session was answered there. Of one that is out this says nothing: it is an old one."""
+    def succeeded(self, key: Key, trial: int | None = None) -> bool:
+        """A session was answered there."""
         record = self._records.get(key)
-        if record is None or (record.until is not None and not record.on_trial):
+        if record is None or not _may_tell(record, trial):
             return False
         was_out = record.until is not None
-        record.failures, record.until, record.on_trial = 0, None, False
+        record.failures, record.until, record.on_trial, record.trial = 0, None, False, None
         record.ejections = max(0, record.ejections - 1)
         if not record.ejections:
             del self._records[key]
         return was_out
 
-    def undecided(self, key: Key) -> bool:
+    def undecided(self, key: Key, trial: int | None) -> bool:
         """The session that tried it has ended without telling: another one may."""
         record = self._records.get(key)
-        if record is None or not record.on_trial or record.until is None:
+        if record is None or trial is None or record.trial != trial:
             return False
-        record.until = None
+        record.until = record.trial = None
         return True
+
+    def let_back(self, known: Collection[Key]) -> list[Key]:
+        """Only these serve, fewer perhaps than before: those that are not out any more, so that
+        at most half are. One more failure ejects them again, where it may."""
+        out = [key for key in known if self._is_known_bad(key)]
+        out.sort(key=lambda key: self._records[key].until or 0.0)
+        back = out[: max(0, len(out) - len(known) // 2)]
+        for key in back:
+            record = self._records[key]
+            record.until, record.on_trial, record.trial = None, False, None
+        return back
+
+    def _is_known_bad(self, key: Key) -> bool:
+        record = self._records.get(key)
+        return record is not None and (record.until is not None or record.on_trial)
 
     def forget(self, key: Key) -> None:
         """The replica is gone, or has started anew."""
@@ -104,3 +124,10 @@ class Outliers(Generic[Key]):
         """When `pass_time` next has something to do; None: not until something happens."""
         moments = [r.until for r in self._records.values() if r.until not in (None, math.inf)]
         return min((each for each in moments if each is not None), default=None)
+
+
+def _may_tell(record: _Record, trial: int | None) -> bool:
+    """Whether a session counts: of a replica that is out, the one that tries it."""
+    if record.on_trial:
+        return trial is not None and trial == record.trial
+    return record.until is None

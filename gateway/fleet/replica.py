@@ -57,6 +57,8 @@ class Replica:
         # Segments of this gateway's that have a slot here, or have asked for one, and sessions
         # that may open more.
         self.segments = self.sessions = 0
+        # Whether it may get sessions, as its stage decides by what becomes of them, too.
+        self.placed = False
         # Discovery knows it no more; what runs on it goes on.
         self.gone = False
         self._reported: stage_pb2.StageLoad | None = None
@@ -125,6 +127,13 @@ class Replica:
         return (self.segments + reported) / max(slots, 1)
 
     @property
+    def is_full(self) -> bool:
+        """Whether no slot is free, as far as this gateway and the replica know."""
+        slots = self.told.slots if self.told is not None else 0
+        taken = self._reported.open_segments if self._reported is not None else 0
+        return max(self.segments, taken) >= max(slots, 1)
+
+    @property
     def location(self) -> Location:
         """Where it runs."""
         host = self.told.host_id if self.told is not None else ""
@@ -148,7 +157,7 @@ class Replica:
     def segment_ended(self) -> None:
         """A segment has given its slot back."""
         self.segments -= 1
-        if not self.takes_sessions:
+        if not self.placed:
             self._tell()
 
     def hold(self, lost: Lost) -> None:

@@ -123,8 +123,9 @@ class ReplicatedStage:
     @property
     def reported(self) -> tuple[stage_pb2.StageLoad, ...]:
         """What its replicas say of their load, also those that finish what they have."""
-        told = (each.reported for each in (*self, *self._leaving))
-        return tuple(load for load in told if load is not None)
+        told = (each.reported for each in (*self._leaving, *self))
+        # A process that discovery told of anew is watched twice.
+        return tuple({load.boot_id or id(load): load for load in told if load is not None}.values())
 
     @property
     def silent(self) -> tuple[str, ...]:
@@ -180,35 +181,39 @@ class ReplicatedStage:
     async def _end(self, replica: Replica) -> None:
         watch = self._watches.pop(replica, None)
         self._leaving.discard(replica)
-        self._boots.pop(replica, None)
         if watch is not None:
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
             await replica.channel.close()
+        # The watch's end may be told as a change.
+        self._boots.pop(replica, None)
 
     # -- what becomes of sessions ----------------------------------------------------------
 
-    def picked(self, replica: Replica) -> None:
-        """It gets a session."""
-        if self.outliers.picked(replica):
+    def picked(self, replica: Replica) -> int | None:
+        """It gets a session: the number of that, where it tries the replica."""
+        trial = self.outliers.picked(replica)
+        if trial is not None:
             self._update(replica)
+        return trial
 
-    def succeeded(self, replica: Replica) -> None:
+    def succeeded(self, replica: Replica, trial: int | None) -> None:
         """It has done its part of a segment."""
-        if self.outliers.succeeded(replica):
+        if self.outliers.succeeded(replica, trial):
             log.info("stage %s at %s answers again", self.role, replica.address)
             self._update(replica)
 
-    def failed(self, replica: Replica) -> None:
+    def failed(self, replica: Replica, trial: int | None) -> None:
         """A session has failed there."""
-        if self.outliers.failed(replica, sum(each.takes_sessions for each in self), _now()):
+        known = sum(each.takes_sessions for each in self)
+        if self.outliers.failed(replica, known, _now(), trial):
             log.warning("stage %s at %s fails: it gets no sessions", self.role, replica.address)
             self._set_timer()
             self._update(replica)
 
-    def undecided(self, replica: Replica) -> None:
-        """A session has left it."""
-        if self.outliers.undecided(replica):
+    def undecided(self, replica: Replica, trial: int | None) -> None:
+        """A session has left it, or has told nothing of it."""
+        if self.outliers.undecided(replica, trial):
             self._update(replica)
 
     def _set_timer(self) -> None:
@@ -216,11 +221,11 @@ class ReplicatedStage:
         if self._timer is not None:
             self._timer.cancel()
         loop = asyncio.get_running_loop()
-        self._timer = None if moment is None else loop.call_at(moment, self._time_passed)
+        self._timer = None if moment is None else loop.call_at(moment, self._time_passed, moment)
 
-    def _time_passed(self) -> None:
-        # Timers may come a moment early.
-        now = max(_now(), self.outliers.next_deadline() or 0.0)
+    def _time_passed(self, moment: float) -> None:
+        # Timers may come a moment early; and what this one was for may have been forgotten.
+        now = max(_now(), moment)
         for replica in self.outliers.pass_time(now):
             self._update(replica)
         self._set_timer()
@@ -230,6 +235,17 @@ class ReplicatedStage:
         if self._boots.get(replica) != replica.boot_id:
             self._boots[replica] = replica.boot_id
             self.outliers.forget(replica)
+        if replica.gone:
+            self.outliers.forget(replica)
+        self._place(replica)
+        if self.outliers.out:
+            for each in self.outliers.let_back([each for each in self if each.takes_sessions]):
+                log.info("stage %s at %s is one of few: it is used", self.role, each.address)
+                self._place(each)
+        self._changed()
+
+    def _place(self, replica: Replica) -> None:
+        """Into the pool of its build if it may get sessions, and out of it if not."""
         if (before := self._placed.pop(replica, None)) is not None:
             pool = self._pools[before]
             pool.discard(replica)
@@ -244,9 +260,7 @@ class ReplicatedStage:
                 self._pools[build] = Pool(lambda each: each.load)
             self._pools[build].add(replica, replica.location, told.slots)
             self._placed[replica] = build
-        if replica.gone:
-            self.outliers.forget(replica)
-        self._changed()
+        replica.placed = replica in self._placed
 
 
 def _now() -> float:

@@ -138,3 +138,32 @@ async def test_discovery_goes_on_when_its_source_or_what_follows_has_failed(site
         await site.tell(b=site.fakes[1].address)
         await site.answer()
         assert [len(fake.sessions) for fake in site.fakes] == [0, 1]
+
+
+async def test_nothing_is_kept_of_a_replica_that_left_busy(site: Site) -> None:
+    fake = site.fakes[0]
+    fake.tell_load(open_segments=1)
+    await site.tell(a=fake.address)
+    stage = site.fleet[THINKER]
+    (replica,) = stage
+    while not replica.busy:
+        await site.fleet.wait_changed()
+    await site.tell()
+    await asyncio.gather(*stage._endings)
+    assert stage._boots == {}
+
+
+async def test_the_load_of_a_process_that_is_told_of_anew_counts_once(site: Site) -> None:
+    gate, fake = Gate(THINKER), site.fakes[0]
+    fake.script = gate
+    fake.tell_load(boot_id="one", open_segments=1)
+    await site.tell(a=fake.address)
+    running = asyncio.create_task(site.answer())
+    await gate.begun.get()
+    await site.tell(b=fake.address)
+    (replica,) = site.fleet[THINKER]
+    while not replica.busy:
+        await site.fleet.wait_changed()
+    assert [load.open_segments for load in site.fleet[THINKER].reported] == [1]
+    gate.let_through()
+    await running

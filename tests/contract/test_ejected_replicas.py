@@ -1,0 +1,91 @@
+"""Replicas that fail and get no sessions for a while, and what they still count for."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from fake_stages import THINKER, FakeStage, Session, think
+from replicated_stages import open_replicas
+from slotted_stages import Gate
+
+from antiphon.errors import Internal
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+async def fail(session: Session) -> None:
+    await session.opened()
+    await session.error(Internal("the engine raised"))
+
+
+async def test_an_ejected_replica_is_used_when_it_is_the_last() -> None:
+    def prepare(fakes: dict[str, list[FakeStage]]) -> None:
+        fakes[THINKER][0].script = fail
+
+    async with open_replicas(
+        thinker=2, prepare=prepare, eject_failures=1, eject_s=3600.0, max_eject_s=3600.0
+    ) as replicas:
+        ejected, other = replicas.fakes[THINKER]
+        thinker = replicas.gateway.fleet[THINKER]
+        while thinker.serving == 2:
+            await replicas.chat()
+        ejected.script = think
+        await other.set_serving(False)
+        await replicas.until(lambda: not replicas.replica(other).takes_sessions)
+        assert (await replicas.chat()).status_code == 200
+        assert (await replicas.http.get("/health")).json()["ready"]
+
+
+async def test_slots_that_an_ejected_replica_gives_back_are_not_counted() -> None:
+    gate = Gate(THINKER)
+
+    def prepare(fakes: dict[str, list[FakeStage]]) -> None:
+        for fake in fakes[THINKER]:
+            fake.description.slots = 1
+        fakes[THINKER][0].script = gate
+
+    async with open_replicas(
+        thinker=2,
+        prepare=prepare,
+        max_waiting=8,
+        eject_failures=1,
+        eject_s=3600.0,
+        max_eject_s=3600.0,
+    ) as replicas:
+        fleet = replicas.gateway.fleet
+        replicas.replica(replicas.fakes[THINKER][1]).segments = 1
+        running = asyncio.create_task(replicas.chat())
+        await gate.begun.get()
+        fleet[THINKER].failed(replicas.replica(replicas.fakes[THINKER][0]), None)
+        assert fleet.slots[THINKER] == 2, "one that is free, and one that is taken"
+        gate.let_through()
+        assert (await running).status_code == 200
+        await replicas.until(lambda: fleet.slots[THINKER] == 1)
+
+
+async def test_a_timer_lets_nobody_back_for_whom_it_was_not_set() -> None:
+    async with open_replicas(thinker=4, eject_failures=1, eject_s=3600.0) as replicas:
+        thinker = replicas.gateway.fleet[THINKER]
+        first, second = (replicas.replica(each) for each in replicas.fakes[THINKER][:2])
+        thinker.failed(first, None)
+        moment = thinker.outliers.next_deadline()
+        assert moment is not None
+        thinker.failed(second, None)
+        thinker.outliers.forget(first)
+        thinker._time_passed(moment)
+        assert thinker.outliers.is_out(second)
+
+
+async def test_a_replica_half_full_of_this_gateways_segments_has_room() -> None:
+    def prepare(fakes: dict[str, list[FakeStage]]) -> None:
+        fakes[THINKER][0].description.slots = 2
+        fakes[THINKER][0].tell_load(slots=2, open_segments=1)
+
+    async with open_replicas(prepare=prepare) as replicas:
+        replica = replicas.replica(replicas.fakes[THINKER][0])
+        await replicas.until(lambda: replica.busy)
+        replica.segments = 1
+        assert not replica.is_full
+        replica.segments = 2
+        assert replica.is_full
