@@ -361,8 +361,7 @@ class Session:
     def _reported(self, role: str, report: session_pb2.SegmentReport) -> None:
         """A stage has done its part of the segment."""
         self._streams[role].give_slot_back()
-        cancelled = report.finish_reason == chunk_pb2.FINISH_REASON_CANCELLED
-        (self.assignment.undecided if cancelled else self.assignment.succeeded)(role)
+        self.assignment.reported(role, report.finish_reason)
         if self._on_freed is not None:
             self._on_freed(role)
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 
+from antiphon.v1 import chunk_pb2
 from gateway.fleet.replica import Replica
 from gateway.fleet.replicated_stage import ReplicatedStage
 
@@ -43,7 +44,7 @@ class Assignment:
     ) -> None:
         for role, replica in self.replicas.items():
             replica.sessions -= 1
-            self.undecided(role)
+            self._undecided(role)
             self._stages[role].release(replica)
 
     def should_avoid(self, avoided: Collection[Replica]) -> bool:
@@ -67,12 +68,15 @@ class Assignment:
             for replica in self.replicas.values():
                 replica.on_leaving.discard(leaving)
 
-    def succeeded(self, role: str) -> None:
-        """A stage has done its part of a segment."""
-        self._stages[role].succeeded(self.replicas[role], self._trials.get(role))
+    def reported(self, role: str, finish_reason: int) -> None:
+        """A stage has done its part of a segment. One that was cancelled does not tell whether
+        it would have answered."""
+        if finish_reason == chunk_pb2.FINISH_REASON_CANCELLED:
+            self._undecided(role)
+        else:
+            self._stages[role].succeeded(self.replicas[role], self._trials.get(role))
 
-    def undecided(self, role: str) -> None:
-        """A stage has done what it was asked to, but that does not tell whether it answers."""
+    def _undecided(self, role: str) -> None:
         self._stages[role].undecided(self.replicas[role], self._trials.pop(role, None))
 
     def failed(self, role: str) -> None:

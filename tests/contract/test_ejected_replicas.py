@@ -1,4 +1,4 @@
-"""Replicas that fail and get no sessions for a while, and what they still count for."""
+"""Replicas that get no sessions for a while, most because they fail; and what they count for."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import asyncio
 import pytest
 from fake_stages import THINKER, FakeStage, Session, think
 from replicated_stages import open_replicas
-from slotted_stages import Gate
+from slotted_stages import Gate, waiting_requests
 
 from antiphon.errors import Internal
 
@@ -89,3 +89,26 @@ async def test_a_replica_half_full_of_this_gateways_segments_has_room() -> None:
         assert not replica.is_full
         replica.segments = 2
         assert replica.is_full
+
+
+async def test_choices_wait_for_a_replica_that_is_away() -> None:
+    def prepare(fakes: dict[str, list[FakeStage]]) -> None:
+        for fake in fakes[THINKER]:
+            fake.description.slots = 2
+
+    async with open_replicas(
+        thinker=2, prepare=prepare, max_waiting=8, queue_timeout_s=600.0
+    ) as replicas:
+        away = replicas.fakes[THINKER][0]
+        away.tell_load(draining=True, slots=2)
+        await replicas.until(lambda: replicas.gateway.fleet.slots[THINKER] == 2)
+        with waiting_requests() as waiting:
+            asked = asyncio.create_task(replicas.chat(n=3))
+            begun = asyncio.create_task(waiting.until(1))
+            await asyncio.wait({asked, begun}, return_when=asyncio.FIRST_COMPLETED)
+            assert not asked.done()
+            assert (await replicas.chat()).status_code == 200, "it keeps nobody from what is there"
+            away.tell_load(draining=False, slots=2)
+            answer = await asked
+        assert answer.status_code == 200
+        assert len(answer.json()["choices"]) == 3

@@ -9,7 +9,7 @@ import pytest
 from fake_stages import CODE2WAV, ROLES, TALKER, THINKER, USUAL, FakeStage, Script, Session, think
 from gateway_door import SPOKEN
 from replicated_stages import Replicas, open_replicas
-from slotted_stages import Gate, waiting_requests
+from slotted_stages import Gate
 
 from antiphon.conversation import ConversationMessage, TextPart
 from antiphon.errors import Internal, ResourceExhausted, Unavailable
@@ -145,29 +145,6 @@ async def test_a_request_whose_replica_died_waits_for_a_slot_of_the_other() -> N
         replicas.replica(replicas.fakes[THINKER][1]).segments = 1
         assert (await replicas.chat()).status_code == 200
         assert all(replicas.sessions())
-
-
-async def test_choices_wait_for_a_replica_that_is_away() -> None:
-    def prepare(fakes: dict[str, list[FakeStage]]) -> None:
-        for fake in fakes[THINKER]:
-            fake.description.slots = 2
-
-    async with open_replicas(
-        thinker=2, prepare=prepare, max_waiting=8, queue_timeout_s=600.0
-    ) as replicas:
-        away = replicas.fakes[THINKER][0]
-        away.tell_load(draining=True, slots=2)
-        await replicas.until(lambda: replicas.gateway.fleet.slots[THINKER] == 2)
-        with waiting_requests() as waiting:
-            asked = asyncio.create_task(replicas.chat(n=3))
-            begun = asyncio.create_task(waiting.until(1))
-            await asyncio.wait({asked, begun}, return_when=asyncio.FIRST_COMPLETED)
-            assert not asked.done()
-            assert (await replicas.chat()).status_code == 200, "it keeps nobody from what is there"
-            away.tell_load(draining=False, slots=2)
-            answer = await asked
-        assert answer.status_code == 200
-        assert len(answer.json()["choices"]) == 3
 
 
 async def test_a_request_is_refused_when_every_replica_refuses() -> None:
