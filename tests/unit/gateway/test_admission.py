@@ -376,39 +376,3 @@ def test_slots_of_more_replicas_let_more_begin_and_those_of_fewer_stop_it() -> N
     assert granted(subject.leave(0, 4.0)) == []
     assert granted(subject.leave(1, 5.0)) == [3]
     assert subject.resize({"vocoder": 4}, 6.0) == []
-
-
-def test_a_replica_that_comes_is_used_at_once_also_after_refusals() -> None:
-    subject, now = queue(), 0.0
-    slots = {"thinker": 64, "talker": 4}
-    subject.ask(0, AUDIO, slots, now)
-    while (subject.next_deadline() or now) - now < LONGEST_PAUSE_S:
-        now = subject.next_deadline() if subject.waiting else now  # type: ignore[assignment]
-        subject.pass_time(now)
-        subject.refused(0, "talker", now)
-    for number in range(1, 8):
-        assert granted(subject.ask(number, AUDIO, slots, now)) == []
-    assert granted(subject.resize({"talker": 6}, now)) == [0, 1], "two new slots"
-    assert granted(subject.resize({"talker": 6}, now)) == [], "which are taken"
-
-
-def test_choices_wait_for_slots_that_there_were_and_keep_nobody_from_those_that_there_are() -> None:
-    subject = queue()
-    three = Wish(frozenset({"thinker"}), count=3)
-    subject.resize({"thinker": 4}, 0.0)
-    subject.resize({"thinker": 2}, 1.0)
-    slots = {"thinker": 2}
-    assert subject.ask(1, three, slots, 2.0) == []
-    assert granted(subject.ask(2, TEXT, slots, 3.0)) == [2]
-    assert granted(subject.resize({"thinker": 4}, 4.0)) == [1]
-    five = Wish(frozenset({"thinker"}), count=5)
-    assert reasons(subject.ask(3, five, slots, 5.0)) == [Reason.TOO_MANY]
-
-
-def test_a_request_that_goes_on_to_other_stages_has_no_slot_of_theirs_yet() -> None:
-    subject = queue()
-    subject.ask(1, TEXT, SLOTS, 0.0)
-    subject.opened(1, 1.0)
-    subject.asked_again(1)
-    subject.leave(1, 2.0)
-    assert subject.hold_s("thinker") is None, "what it held was not measured to its end"
