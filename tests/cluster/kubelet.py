@@ -20,9 +20,8 @@ from typing import Any
 import yaml
 
 from tests.cluster.fake_api import FakeApi, endpoint
+from tests.cluster.own_address import own_address
 from tests.cluster.pod_process import Json, PodProcess, Program
-
-_addresses = itertools.count(2)
 
 
 @dataclass
@@ -143,8 +142,7 @@ class Cluster:
 
     def _start(self, deployment: _Deployment) -> None:
         name = f"{deployment.name}-{next(self._numbers)}"
-        number = next(_addresses)
-        address = f"127.77.{number >> 8}.{number & 255}"
+        address = own_address()
         folder = self._folder / name
         folder.mkdir()
         program = self._program(deployment, folder, address)

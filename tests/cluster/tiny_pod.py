@@ -14,11 +14,17 @@ from pathlib import Path
 
 async def _main(listen: str, folder: Path) -> None:
     ended = asyncio.Event()
+    answering: set[asyncio.Task[None]] = set()
 
     def told() -> None:
         print("told to end", flush=True)
         if not (folder / "deaf").exists():
             ended.set()
+
+    def begin(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(answer(reader, writer))
+        answering.add(task)
+        task.add_done_callback(answering.discard)
 
     async def answer(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         line = await reader.readline()
@@ -30,8 +36,10 @@ async def _main(listen: str, folder: Path) -> None:
 
     asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, told)
     host, port = listen.rsplit(":", 1)
-    async with await asyncio.start_server(answer, host, int(port)):
+    async with await asyncio.start_server(begin, host, int(port)):
         await ended.wait()
+    # Answers that are cancelled at the end of the loop would be reported by it.
+    await asyncio.gather(*answering, return_exceptions=True)
 
 
 if __name__ == "__main__":

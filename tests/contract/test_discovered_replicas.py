@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -19,11 +18,11 @@ from gateway.fleet.discovery.chosen import discovery_of
 from gateway.server import Gateway
 from tests.cluster.fake_api import FakeApi, endpoint, serve_api
 from tests.cluster.kubelet import kubeconfig
+from tests.cluster.own_address import own_address
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 SERVICES = {role: f"speech-{role}" for role in ROLES}
-_hosts = itertools.count(2)
 
 
 class Discovered(Replicas):
@@ -57,7 +56,7 @@ async def discovered(path: Path) -> AsyncIterator[Discovered]:
     fakes: dict[str, list[FakeStage]] = {role: [] for role in ROLES}
     async with AsyncExitStack() as stack:
         for role in (*ROLES, THINKER):
-            host = f"127.88.0.{next(_hosts)}"
+            host = own_address()
             fake = FakeStage(role, USUAL[role], describe(role), address=f"{host}:{port}")
             fake.description.boot_id = f"boot-at-{host}"
             await fake.start()
