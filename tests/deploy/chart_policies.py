@@ -220,30 +220,6 @@ def scaled_workloads_have_one_owner(rendered: Rendered) -> Faults:
 
 
 @policy
-def networks_and_routes_lead_to_pods(rendered: Rendered) -> Faults:
-    policies = rendered.of_kind("NetworkPolicy")
-    for name, each in policies.items():
-        if selected(rendered, each["spec"]["podSelector"]["matchLabels"]) != [name]:
-            yield f"NetworkPolicy {name} is for others"
-        if not each["spec"].get("ingress"):
-            yield f"NetworkPolicy {name} lets nobody in"
-    if policies:
-        yield from (f"{name} is open" for name in rendered.of_kind("Deployment").keys() - policies)
-    services = rendered.of_kind("Service")
-    for name, ingress in rendered.of_kind("Ingress").items():
-        for rule in ingress["spec"]["rules"]:
-            backend = rule["http"]["paths"][0]["backend"]["service"]
-            ports = services.get(backend["name"], {}).get("spec", {}).get("ports", ())
-            if backend["port"]["name"] not in {port["name"] for port in ports}:
-                yield f"Ingress {name} leads nowhere"
-    for name, route in rendered.of_kind("HTTPRoute").items():
-        for backend in route["spec"]["rules"][0]["backendRefs"]:
-            ports = services.get(backend["name"], {}).get("spec", {}).get("ports", ())
-            if backend["port"] not in {port["port"] for port in ports}:
-                yield f"HTTPRoute {name} leads nowhere"
-
-
-@policy
 def selectors_match_their_own_pods(rendered: Rendered) -> Faults:
     for kind, path in (("Deployment", "matchLabels"), ("PodDisruptionBudget", "matchLabels")):
         for name, each in rendered.of_kind(kind).items():
@@ -306,15 +282,6 @@ def deployments_roll_out_in_their_time(rendered: Rendered) -> Faults:
 
 
 @policy
-def checkpoints_are_read_only(rendered: Rendered) -> Faults:
-    for name, pod in rendered.pods().items():
-        for container in pod["containers"]:
-            for mount in container["volumeMounts"]:
-                if mount["name"] == "model" and mount.get("readOnly") is not True:
-                    yield f"{name} can write its checkpoint"
-
-
-@policy
 def empty_volumes_are_bounded(rendered: Rendered) -> Faults:
     for name, pod, container in pods_and_containers(rendered):
         mounts = {each["name"]: each["mountPath"] for each in container["volumeMounts"]}
@@ -338,8 +305,10 @@ def volumes_are_mounted_and_exist(rendered: Rendered) -> Faults:
         name for kind in ("ConfigMap", "PersistentVolumeClaim") for name in rendered.of_kind(kind)
     }
     for name, pod in rendered.pods().items():
-        mounted = {mount["name"] for each in containers(pod) for mount in each["volumeMounts"]}
-        if mounted != {volume["name"] for volume in pod["volumes"]}:
+        there = {volume["name"] for volume in pod["volumes"]}
+        mounted = {mount["name"] for each in pod["containers"] for mount in each["volumeMounts"]}
+        before = {mount["name"] for each in containers(pod) for mount in each["volumeMounts"]}
+        if mounted != there or before != there:
             yield f"{name}: volumes and mounts differ"
         for volume in pod["volumes"]:
             if "configMap" in volume and volume["configMap"]["name"] not in made:

@@ -55,7 +55,9 @@ class Rendered:
 
     def deployment_file(self) -> Deployment:
         """The deployment.yaml of the ConfigMap, read as every process reads it."""
-        (config,) = self.of_kind("ConfigMap").values()
+        (config,) = (
+            each for each in self.of_kind("ConfigMap").values() if "deployment.yaml" in each["data"]
+        )
         with tempfile.TemporaryDirectory() as directory:
             path = Path(directory) / "deployment.yaml"
             path.write_text(config["data"]["deployment.yaml"])

@@ -5,6 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import chart_network_policies
+import chart_policies
+import chart_weight_policies
 import pytest
 from chart_policies import POLICIES, restricted_faults
 from chart_rendering import PRESETS, Rendered, preset, render
@@ -60,6 +63,12 @@ def mount(rendered: Rendered, name: str) -> dict[str, Any]:
     mounts: list[dict[str, Any]] = box(rendered)["volumeMounts"]
     (found,) = (each for each in mounts if each["name"] == name)
     return found
+
+
+def filling(rendered: Rendered) -> dict[str, Any]:
+    found: list[dict[str, Any]] = pod(rendered)["initContainers"]
+    (container,) = found
+    return container
 
 
 def one(rendered: Rendered, kind: str) -> dict[str, Any]:
@@ -142,6 +151,10 @@ PLANTED: list[tuple[str, Mutation]] = [
         lambda r: service(r, GATEWAY)["ports"][0].update(name="x"),
     ),
     ("networks_and_routes_lead_to_pods", lambda r: service(r, GATEWAY)["ports"][0].update(port=1)),
+    (
+        "stages_reach_their_collector",
+        lambda r: r.of_kind("NetworkPolicy")[STAGE]["spec"]["egress"].pop(),
+    ),
     ("root_is_read_only", lambda r: box(r)["securityContext"].pop("readOnlyRootFilesystem")),
     ("root_is_read_only", lambda r: mount(r, "tmp").update(mountPath="/temporary")),
     ("root_is_read_only", lambda r: box(r).update(env=[])),
@@ -183,6 +196,23 @@ PLANTED: list[tuple[str, Mutation]] = [
         lambda r: spec(r)["strategy"]["rollingUpdate"].update(maxSurge=1),
     ),
     ("checkpoints_are_read_only", lambda r: mount(r, "model").pop("readOnly")),
+    ("downloads_go_where_the_stage_reads", lambda r: mount(r, "model").pop("subPath")),
+    ("downloads_go_where_the_stage_reads", lambda r: filling(r)["volumeMounts"].clear()),
+    ("downloads_go_where_the_stage_reads", lambda r: filling(r)["env"].clear()),
+    (
+        "downloads_go_where_the_stage_reads",
+        lambda r: filling(r)["volumeMounts"][0].update(readOnly=True),
+    ),
+    ("downloads_go_where_the_stage_reads", lambda r: pod(r)["securityContext"].pop("fsGroup")),
+    ("rollouts_wait_for_downloads", lambda r: spec(r).update(progressDeadlineSeconds=3000)),
+    (
+        "claims_exist_and_are_kept",
+        lambda r: one(r, "PersistentVolumeClaim")["metadata"].pop("annotations"),
+    ),
+    (
+        "claims_exist_and_are_kept",
+        lambda r: one(r, "PersistentVolumeClaim")["metadata"].update(name="other"),
+    ),
     ("empty_volumes_are_bounded", lambda r: volume(r, "tmp")["emptyDir"].clear()),
     (
         "empty_volumes_are_bounded",
@@ -231,6 +261,8 @@ def test_policy_finds_the_fault_that_is_planted(policy: str, plant: Mutation) ->
 
 
 def test_every_policy_is_shown_to_fail() -> None:
+    modules = {chart_policies, chart_network_policies, chart_weight_policies}
+    assert {each.__module__ for each in POLICIES.values()} == {each.__name__ for each in modules}
     assert {policy for policy, _ in PLANTED} == set(POLICIES)
 
 

@@ -29,6 +29,7 @@ CLAIMED = {"source": "existingClaim", "existingClaim": "weights"}
         ({"gateway": {"config": {"http_listen": "0.0.0.0:1"}}}, "http_listen"),
         ({"stageDefaults": {"probes": {"liveness": {"grpc": {"port": 1}}}}}, "grpc"),
         ({"model": {"huggingFaceToken": "x"}}, "huggingFaceToken"),
+        ({"model": {"download": {"token": "x"}}}, "token"),
     ],
 )
 def test_values_are_refused_when_a_key_is_unknown(values: Values, place: str) -> None:
@@ -57,6 +58,8 @@ def test_values_are_refused_when_a_key_is_unknown(values: Values, place: str) ->
         {"images": {"pullPolicy": "Sometimes"}},
         {"delivery": {"codes": "later"}},
         {"model": {"source": "download"}},
+        {"model": {"volume": {"accessModes": ["ReadOnlyMany"]}}},
+        {"model": {"download": {"image": "two words"}}},
         {"model": {"source": "existingClaim", "directory": "../secrets"}},
         {"stages": {"Thinker": {}}},
         {"stages": {"thinker": 3}},
@@ -156,6 +159,24 @@ def test_values_are_refused_when_out_of_range(values: Values) -> None:
             "gateway.autoscaling.minReplicas: 20 is more than maxReplicas, 10",
         ),
         ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs: is empty"),
+        (
+            {"model": {"download": {"enabled": True, "command": ["fetch"]}}},
+            "a download needs model.source claim, existingClaim or emptyDir, not embedded",
+        ),
+        (
+            {"model": {"source": "claim", "download": {"enabled": True}}},
+            "model.download.command: is empty",
+        ),
+        ({"model": {"source": "emptyDir"}}, "model.source is emptyDir: set model.download.enabled"),
+        ({"model": {"source": "claim"}}, "model.pipeline: is empty"),
+        ({"model": {"subPathPerStage": True}}, "model.subPathPerStage: needs model.source claim"),
+        (
+            {
+                "networkPolicy": {"enabled": True},
+                "stageDefaults": {"config": {"trace_endpoint": "http://collector"}},
+            },
+            "stages.code2wav.config.trace_endpoint: http://collector names no port",
+        ),
         ({"fullnameOverride": "Speech"}, "cannot begin the name"),
     ],
 )

@@ -29,7 +29,8 @@ def test_chart_lints_without_findings_when_preset_is_used(name: str) -> None:
 
 
 def test_presets_cover_the_ways_to_run() -> None:
-    assert PRESETS == ["default", "everything", "kind-cpu", "nvidia"]
+    ways = {"default", "everything", "kind-cpu", "nvidia", "vllm"}
+    assert set(PRESETS) == ways | {"qwen2.5-omni", "qwen3-tts"}
 
 
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)

@@ -26,6 +26,20 @@
 {{- if and .Values.model.existingClaim (ne .Values.model.source "existingClaim") -}}
 {{- fail "model.existingClaim is set: set model.source to existingClaim as well, or remove it" -}}
 {{- end -}}
+{{- with .Values.model -}}
+{{- if and .download.enabled (has .source (list "embedded" "hostPath")) -}}
+{{- fail (printf "model.download.enabled: a download needs model.source claim, existingClaim or emptyDir, not %s" .source) -}}
+{{- end -}}
+{{- if and .download.enabled (not .download.command) -}}
+{{- fail "model.download.command: is empty; give the command that puts the checkpoint into $(MODEL_DIRECTORY)" -}}
+{{- end -}}
+{{- if and (eq .source "emptyDir") (not .download.enabled) -}}
+{{- fail "model.source is emptyDir: set model.download.enabled, or the volume stays empty" -}}
+{{- end -}}
+{{- if and .subPathPerStage (not (has .source (list "claim" "existingClaim"))) -}}
+{{- fail (printf "model.subPathPerStage: needs model.source claim or existingClaim, not %s" .source) -}}
+{{- end -}}
+{{- end -}}
 {{- if and (ne .Values.model.source "embedded") (not .Values.model.pipeline) -}}
 {{- fail (printf "model.pipeline: is empty; name the model family of the checkpoint (this chart knows %s)" (include "antiphon.pipelineNames" .)) -}}
 {{- end -}}
@@ -104,6 +118,9 @@
 {{- if not $many -}}{{- $many = gt (int .stage.replicas) 1 -}}{{- end -}}
 {{- if and $many (ne .root.Values.discovery "kubernetes") -}}
 {{- fail (printf "%s.replicas: more than one needs discovery: kubernetes; by one name the gateway and the other stages could reach different pods" .where) -}}
+{{- end -}}
+{{- if and .root.Values.networkPolicy.enabled $config.trace_endpoint (not (regexMatch ":[0-9]+$" $config.trace_endpoint)) -}}
+{{- fail (printf "stages.%s.config.trace_endpoint: %s names no port, and a NetworkPolicy opens ports alone" .role $config.trace_endpoint) -}}
 {{- end -}}
 {{- $limit := dig "limits" "memory" "" .stage.resources -}}
 {{- if not $limit -}}

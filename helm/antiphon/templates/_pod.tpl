@@ -10,8 +10,13 @@ serviceAccountName: {{ include "antiphon.componentName" . }}
 automountServiceAccountToken: {{ $reads }}
 enableServiceLinks: false
 terminationGracePeriodSeconds: {{ include "antiphon.grace" . }}
+{{- $security := deepCopy .root.Values.podSecurityContext }}
+{{- if and .stage .root.Values.model.download.enabled }}
+{{- /* What is downloaded is written as this user, and a new volume is root's. */}}
+{{- $security = merge $security (dict "fsGroup" $security.runAsGroup "fsGroupChangePolicy" "OnRootMismatch") }}
+{{- end }}
 securityContext:
-  {{- toYaml .root.Values.podSecurityContext | nindent 2 }}
+  {{- toYaml $security | nindent 2 }}
 {{- with .root.Values.imagePullSecrets }}
 imagePullSecrets:
   {{- toYaml . | nindent 2 }}
@@ -55,11 +60,14 @@ topologySpreadConstraints:
 
 {{/*
 Longest time that a rollout may stand still until it counts as failed: a pod that makes room, an image
-that is pulled, a start. Arguments: root, settings.
+that is pulled, a download, a start. Arguments: root, settings.
 */}}
 {{- define "antiphon.progressDeadline" -}}
 {{- $start := .settings.probes.startup -}}
 {{- $start_s := add (mul (int $start.periodSeconds) (int $start.failureThreshold)) (int (default 0 $start.initialDelaySeconds)) -}}
+{{- if and .stage .root.Values.model.download.enabled -}}
+{{- $start_s = add $start_s (int .root.Values.model.download.timeoutSeconds) -}}
+{{- end -}}
 {{- add $start_s (include "antiphon.grace" . | int) 600 -}}
 {{- end -}}
 

@@ -65,10 +65,66 @@ Arguments: root, role.
 hostPath:
   path: {{ $model.hostPath | quote }}
   type: Directory
+{{- else if eq $model.source "emptyDir" -}}
+emptyDir:
+  sizeLimit: {{ $model.volume.size }}
 {{- else -}}
+{{- $claim := eq $model.source "claim" | ternary (include "antiphon.modelClaim" .root) $model.existingClaim -}}
 persistentVolumeClaim:
-  claimName: {{ default $model.existingClaim .stage.modelClaim | quote }}
+  claimName: {{ default $claim .stage.modelClaim | quote }}
 {{- end }}
+{{- end -}}
+
+{{/* Name of the claim that the chart makes. Arguments: the root. */}}
+{{- define "antiphon.modelClaim" -}}
+{{- include "antiphon.componentName" (dict "root" . "component" "model") -}}
+{{- end -}}
+
+{{/* Where the volume "model" is mounted. Arguments: root, component, readOnly. */}}
+{{- define "antiphon.modelMount" -}}
+- name: model
+  mountPath: /models
+  {{- if .root.Values.model.subPathPerStage }}
+  subPath: {{ .component }}
+  {{- end }}
+  {{- if .readOnly }}
+  readOnly: true
+  {{- end }}
+{{- end -}}
+
+{{/*
+The container that puts the checkpoint into the volume. It has the resources of the stage, which runs
+after it. Arguments: root, component, stage, image.
+*/}}
+{{- define "antiphon.download" -}}
+{{- $download := .root.Values.model.download -}}
+- name: download
+  image: {{ default .image $download.image }}
+  imagePullPolicy: {{ include "antiphon.pullPolicy" (dict "root" .root "image" .stage.image) }}
+  command:
+    {{- toYaml $download.command | nindent 4 }}
+  env:
+    - name: HOME
+      value: /tmp
+    - name: MODEL_DIRECTORY
+      value: {{ include "antiphon.modelPath" .root }}
+    {{- with $download.existingSecret }}
+    - name: HF_TOKEN
+      valueFrom:
+        secretKeyRef:
+          name: {{ . }}
+          key: {{ $download.secretKey }}
+    {{- end }}
+    {{- with $download.env }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
+  securityContext:
+    {{- toYaml .root.Values.securityContext | nindent 4 }}
+  resources:
+    {{- toYaml .stage.resources | nindent 4 }}
+  volumeMounts:
+    {{- include "antiphon.modelMount" . | nindent 4 }}
+    - {name: tmp, mountPath: /tmp}
 {{- end -}}
 
 {{/* Requests and limits with the accelerators in both. Arguments: root, stage. */}}
