@@ -31,7 +31,7 @@ PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0 protobuf==5.29.6 buf-bi
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up load test test-vllm test-browser test-clients check chart reference format proto proto-check clean distclean \
+.PHONY: help setup demo up load test test-vllm test-browser test-clients check chart images reference format proto proto-check clean distclean \
 	bench-engines bench-realtime bench-transport bench-prompts bench-vllm
 
 help: ## list the targets
@@ -114,11 +114,12 @@ $(VLLM_INSTALLED): pyproject.toml $(VLLM_FILES)
 	;; esac
 	touch $@
 
-check: setup proto-check ## format, lint, types, import contracts, generated code
+check: setup proto-check ## format, lint, types, import contracts, generated code, Dockerfiles
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/hadolint services/Dockerfile gateway/Dockerfile
 
 # One file each; `policies` and `vllm` compare settings and engines.
 ENGINES := $(filter-out __init__ policies vllm,$(basename $(notdir $(wildcard benchmarks/engines/*.py))))
@@ -143,6 +144,11 @@ bench-prompts: setup ## measure a long prompt's rows between two stages, and oth
 
 chart: setup ## write what the chart has from the pipelines' declarations and the deployment schema
 	$(BIN)/python -m tools.chart
+
+images: ## build the images: BASE=python:3.11-slim@sha256:... [BUILDER=docker] [IMAGES="gateway stage-cpu ..."] [REGISTRY=] [TAG=dev] [TORCH_INDEX_URL=]; ARGS=--dry-run says how
+	$(PYTHON) -m tools.images --base "$(BASE)" $(if $(BUILDER),--builder "$(BUILDER)") \
+		$(if $(IMAGES),--images "$(IMAGES)") $(if $(REGISTRY),--registry "$(REGISTRY)") \
+		$(if $(TAG),--tag "$(TAG)") $(if $(TORCH_INDEX_URL),--torch-index-url "$(TORCH_INDEX_URL)") $(ARGS)
 
 reference: setup $(PROTO_INSTALLED) ## make reference pages of the SDK and of the protos in OUT/reference (out/reference)
 	mkdir -p "$(OUT)/reference"

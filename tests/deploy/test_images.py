@@ -80,9 +80,10 @@ def test_installed_extras_are_declared(path: str, extras: set[str]) -> None:
     assert _installed_extras(path) == extras <= set(_project()["optional-dependencies"])
 
 
-@pytest.mark.parametrize("path", ["services/Dockerfile", "helm/antiphon/README.md"])
-def test_extras_that_can_be_asked_for_are_declared(path: str) -> None:
-    (asked,) = re.findall(r"--build-arg EXTRAS=(\S+)", (ROOT / path).read_text())
+def test_extras_that_can_be_asked_for_are_declared() -> None:
+    (asked,) = re.findall(
+        r"--build-arg EXTRAS=([a-z,]+)", (ROOT / "services/Dockerfile").read_text()
+    )
     extras = _installed_extras("services/Dockerfile", EXTRAS=asked)
     assert extras == {"stage", "vllm"} <= set(_project()["optional-dependencies"])
 
@@ -117,8 +118,8 @@ def test_torch_is_the_one_of_the_stage_extra_and_not_in_the_gateway() -> None:
 
 @pytest.mark.parametrize("path", DOCKERFILES)
 def test_python_is_one_that_the_project_supports(path: str) -> None:
-    (image,) = _all(path, "FROM")
-    assert image == "python:3.11-slim"
+    assert _all(path, "FROM") == ["${BASE}"]
+    assert _defaults(path)["BASE"] == "python:3.11-slim"
     assert _project()["requires-python"] == ">=3.11"
 
 
@@ -151,7 +152,7 @@ def _run_command(directory: Path, **environment: str) -> subprocess.CompletedPro
     (directory / "python").chmod(0o755)
     (command,) = _all("services/Dockerfile", "CMD")
     return subprocess.run(
-        ["/bin/sh", "-c", command],
+        json.loads(command),
         env={"PATH": str(directory), "STAGE": _defaults("services/Dockerfile")["STAGE"]}
         | environment,
         capture_output=True,
