@@ -154,7 +154,7 @@ async def test_what_was_seen_is_not_computed_again(
 
 async def test_server_says_what_it_takes(client: antiphon.AsyncClient) -> None:
     (model,) = (await client.server_info()).models
-    assert model.input_kinds == ("text", "audio", "image", "video")
+    assert model.input_kinds == ("text", "audio", "image", "video", "tools")
 
 
 BROKEN = {
