@@ -9,36 +9,20 @@ from typing import Any
 
 import pytest
 from converse_client import said, until
-from fake_stages import THINKER, FakeStages, Session
+from fake_stages import THINKER, FakeStages
 from gateway_door import Door, deployment_of
+from paused_thinker import Pause
 from realtime_client import Realtime, realtime
 from websockets.exceptions import ConnectionClosed
 
 import antiphon
 from antiphon.errors import Unavailable
-from antiphon.segment import FinishReason
 from gateway.server import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 LONG_S = 120.0
 OWN = {"type": "realtime", "antiphon": {"stopping": True}}
-
-
-class Pause:
-    """A thinker that waits within its answer."""
-
-    def __init__(self) -> None:
-        self.begun = asyncio.Event()
-        self.go_on = asyncio.Event()
-
-    async def __call__(self, session: Session) -> None:
-        await session.opened()
-        await session.text("Hel")
-        self.begun.set()
-        await self.go_on.wait()
-        await session.text("lo", finish=FinishReason.STOP)
-        await session.report()
 
 
 class Stopping:

@@ -13,36 +13,20 @@ from typing import Any
 
 import httpx
 import pytest
-from fake_stages import CODE2WAV, TALKER, THINKER, FakeStages, Session, stall
+from fake_stages import CODE2WAV, TALKER, THINKER, FakeStages, stall
 from gateway_door import MESSAGES, MODEL, SPOKEN, deployment_of
 from gateway_process import gateway_process
+from paused_thinker import Pause
 
 import antiphon
 from antiphon.deployment.schema import dump_deployment
 from antiphon.errors import Unavailable
-from antiphon.segment import FinishReason
 from gateway.server import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 BODY: dict[str, Any] = {"model": MODEL, "messages": MESSAGES}
 LONG_S = 120.0
-
-
-class Pause:
-    """A thinker that waits within its answer."""
-
-    def __init__(self) -> None:
-        self.begun = asyncio.Event()
-        self.go_on = asyncio.Event()
-
-    async def __call__(self, session: Session) -> None:
-        await session.opened()
-        await session.text("Hel")
-        self.begun.set()
-        await self.go_on.wait()
-        await session.text("lo", finish=FinishReason.STOP)
-        await session.report()
 
 
 @dataclass

@@ -1,0 +1,25 @@
+"""A thinker that waits in the middle of its answer."""
+
+from __future__ import annotations
+
+import asyncio
+
+from fake_stages import Session
+
+from antiphon.segment import FinishReason
+
+
+class Pause:
+    """A script of a thinker: half a word, and the rest when it is told to go on."""
+
+    def __init__(self) -> None:
+        self.begun = asyncio.Event()
+        self.go_on = asyncio.Event()
+
+    async def __call__(self, session: Session) -> None:
+        await session.opened()
+        await session.text("Hel")
+        self.begun.set()
+        await self.go_on.wait()
+        await session.text("lo", finish=FinishReason.STOP)
+        await session.report()
