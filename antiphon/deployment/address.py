@@ -11,3 +11,9 @@ def host_and_port(address: str, *, field: str) -> tuple[str, int]:
     if not host or not port.isdigit() or int(port) > 65535:
         raise InvalidArgument(f"{field}: {address!r} is not host:port", field=field)
     return host.strip("[]"), int(port)
+
+
+def check_listen(address: str, *, field: str) -> None:
+    """Raise `InvalidArgument` for an address that is neither empty nor "host:port"."""
+    if address:
+        host_and_port(address, field=field)

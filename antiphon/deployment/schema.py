@@ -22,6 +22,7 @@ from antiphon.deployment.bounds import (
     TraceEndpoint,
 )
 from antiphon.deployment.discovery import DiscoveryConfig as DiscoveryConfig
+from antiphon.deployment.yaml_file import read_yaml
 from antiphon.errors import InvalidArgument
 
 DeliveryName = Literal["stream", "whole"]
@@ -312,14 +313,7 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
 
 def load_deployment(path: Path) -> Deployment:
     """Read and check a deployment file. Raises `InvalidArgument` naming the key."""
-    try:
-        return deployment_of(msgspec.yaml.decode(path.read_bytes()))
-    except OSError as error:
-        raise InvalidArgument(f"{path}: {error.strerror}") from error
-    except InvalidArgument as error:
-        raise InvalidArgument(f"{path}: {error.message}", field=error.field) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"{path}: {error}") from error
+    return read_yaml(path, deployment_of, name=str(path))
 
 
 def deployment_of(content: object, *, strict: bool = True) -> Deployment:

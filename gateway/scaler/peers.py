@@ -58,7 +58,7 @@ class Peers:
 
     @property
     def told_by(self) -> frozenset[str]:
-        """Addresses of gateways of other gateways that have told what they want."""
+        """Addresses of the gateways that have told what they want."""
         return frozenset(gateway.address for gateway in self._told)
 
     @property

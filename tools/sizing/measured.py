@@ -7,6 +7,7 @@ from typing import Annotated, Literal
 
 import msgspec
 
+from antiphon.deployment.yaml_file import read_yaml
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.graph import DEFAULT_CHUNK_POLICY
 from antiphon.segment import ChunkPolicy
@@ -98,14 +99,7 @@ class MeasuredPipeline(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 def load_measured(path: Path) -> MeasuredPipeline:
     """Read and check a file. Raises `InvalidArgument` that names the field."""
-    try:
-        return measured_of(msgspec.yaml.decode(path.read_bytes()))
-    except OSError as error:
-        raise InvalidArgument(f"--measured {path}: {error.strerror}") from error
-    except InvalidArgument as error:
-        raise InvalidArgument(f"--measured {path}: {error.message}", field=error.field) from error
-    except (msgspec.DecodeError, UnicodeDecodeError) as error:
-        raise InvalidArgument(f"--measured {path}: {error}") from error
+    return read_yaml(path, measured_of, name=f"--measured {path}")
 
 
 def measured_of(content: object) -> MeasuredPipeline:

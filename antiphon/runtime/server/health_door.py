@@ -20,12 +20,6 @@ from antiphon.transport.channel import SERVER_OPTIONS
 FIELD = "health_listen"
 
 
-def check_health_listen(listen: str) -> None:
-    """Raise `InvalidArgument` for an address that is neither empty nor "host:port"."""
-    if listen:
-        host_and_port(listen, field=FIELD)
-
-
 @asynccontextmanager
 async def health_door(listen: str, health: Health) -> AsyncIterator[str]:
     """Answer `grpc.health.v1` until the block ends; its "host:port", empty without a `listen`.
@@ -35,7 +29,7 @@ async def health_door(listen: str, health: Health) -> AsyncIterator[str]:
     if not listen:
         yield ""
         return
-    check_health_listen(listen)
+    host_and_port(listen, field=FIELD)
     server = grpc.aio.server(options=SERVER_OPTIONS)
     health_pb2_grpc.add_HealthServicer_to_server(health.probes, server)
     try:

@@ -25,7 +25,7 @@ import msgspec
 from grpc_health.v1 import health, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from antiphon.deployment.address import host_and_port
+from antiphon.deployment.address import check_listen, host_and_port
 from antiphon.deployment.environment import expanded
 from antiphon.deployment.schema import (
     Deployment,
@@ -41,10 +41,10 @@ from antiphon.runtime.process import run
 from antiphon.runtime.server.description import StageIdentity
 from antiphon.runtime.server.engine_faults import EngineFaults
 from antiphon.runtime.server.health import SERVICE_NAME, Health
-from antiphon.runtime.server.health_door import check_health_listen, health_door
+from antiphon.runtime.server.health_door import health_door
 from antiphon.runtime.server.link_port import LinkPort
 from antiphon.runtime.server.metrics import StageMetrics
-from antiphon.runtime.server.metrics_door import check_listen, metrics_door
+from antiphon.runtime.server.metrics_door import metrics_door
 from antiphon.runtime.server.servicer import StageServicer
 from antiphon.runtime.server.stage import Stage
 from antiphon.runtime.session.plan import StageLimits, StagePlan
@@ -141,8 +141,8 @@ def _options(arguments: argparse.Namespace) -> StageOptions:
     config = msgspec.structs.replace(config, **addresses)
     if config.advertise:
         host_and_port(config.advertise, field=f"stages.{role}.advertise")
-    check_listen(config.metrics_listen)
-    check_health_listen(config.health_listen)
+    for field in ("metrics_listen", "health_listen"):
+        check_listen(getattr(config, field), field=field)
     check_possible(LinkSettings.of(config))
     return StageOptions(role, deployment, config, model, pipeline, arguments.announce_fd)
 

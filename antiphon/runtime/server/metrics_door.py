@@ -19,12 +19,6 @@ from antiphon.errors import Unavailable
 FIELD = "metrics_listen"
 
 
-def check_listen(listen: str) -> None:
-    """Raise `InvalidArgument` for an address that is neither empty nor "host:port"."""
-    if listen:
-        host_and_port(listen, field=FIELD)
-
-
 @asynccontextmanager
 async def metrics_door(listen: str, series: Collector) -> AsyncIterator[str]:
     """Serve `GET /metrics` until the block ends; its "host:port", empty without a `listen`.
