@@ -11,6 +11,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+BROWSER_INSTALLED := $(VENV)/.browser-installed
 PROTO_VENV := .venv-proto
 PROTO_INSTALLED := $(PROTO_VENV)/.installed
 
@@ -31,8 +32,8 @@ PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0 protobuf==5.29.6 buf-bi
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo up load test test-vllm test-browser test-clients check chart images reference format proto proto-check clean distclean \
-	bench-engines bench-realtime bench-transport bench-prompts bench-vllm
+.PHONY: help setup setup-browser setup-vllm setup-clients demo up load chaos simulate test test-vllm test-browser test-clients check chart images lock reference format proto proto-check clean distclean \
+	gpu bench-engines bench-realtime bench-transport bench-prompts bench-vllm
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
@@ -64,17 +65,24 @@ load: setup ## load one service: SERVICE=gateway or a stage's role [MODEL=DIR] [
 		$(if $(SECONDS),--seconds "$(SECONDS)") \
 		--json "$(OUT)/load-$(SERVICE).json" --html "$(OUT)/load-$(SERVICE).html" $(ARGS)
 
-# A file's tests run on one worker; tests that wait for processes leave a core to the others.
+chaos: setup ## break a fleet on this machine and check what listeners hear [SECONDS=] [MODEL=DIR]
+	$(BIN)/python -m tools.chaos $(if $(SECONDS),--seconds "$(SECONDS)") $(if $(MODEL),--model "$(MODEL)") $(ARGS)
+
+simulate: setup ## play the protocol between gateway and stages in very many orders [SEEDS=]
+	$(BIN)/python -m tools.simulation $(if $(SEEDS),--seeds "$(SEEDS)") $(ARGS)
+
+# A file's tests run on one worker; tests that wait for processes leave a core to the others. Files
+# are taken in their order: the many short ones of tests/unit come last, and the workers end together.
 WORKERS ?= auto
 
 test: setup ## run the tests: [WORKERS=auto]; ARGS go to pytest
-	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadgroup $(ARGS)
+	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 # The main suite with the stages that can on vLLM, without what other stages alone decide, and what
 # needs vLLM or what comes with it.
-VLLM_TESTS = $(addprefix tests/equality/test_,fidelity.py logprobs.py prompt_rows.py spoken_calls.py \
-		vision.py) \
-	$(wildcard tests/equality/test_*vllm*.py tests/equality/*/test_*vllm*.py \
+VLLM_TESTS = $(addprefix tests/equality/test_,fidelity.py live_turns.py logprobs.py prompt_rows.py \
+		spoken_calls.py vision.py) \
+	$(wildcard tests/unit/services/*/test_listening.py tests/equality/test_*vllm*.py tests/equality/*/test_*vllm*.py \
 		tests/integration/test_*vllm*.py \
 		tests/unit/services/*/test_*vllm*.py tests/unit/services/*/*/test_*vllm*.py \
 		tests/unit/services/*/*/test_*_video.py)
@@ -82,16 +90,25 @@ VLLM_TESTS = $(addprefix tests/equality/test_,fidelity.py logprobs.py prompt_row
 test-vllm: $(VLLM_INSTALLED) ## run the tests of stages on vLLM (CPU); ARGS go to pytest
 	$(VLLM_BIN)/python -m pytest --stage-engine vllm -k "not every_number_of_frames" $(VLLM_TESTS) $(ARGS)
 
-test-browser: setup ## try the page in a browser: Debian's chromium, or CHROMIUM=PROGRAM; ARGS go to pytest
-	$(BIN)/python -m pip install --quiet --group browser
+setup-vllm: $(VLLM_INSTALLED)
+
+test-browser: setup-browser ## try the page in a browser: Debian's chromium, or CHROMIUM=PROGRAM; ARGS go to pytest
 	$(BIN)/python -m pytest --browser tests/browser $(ARGS)
+
+setup-browser: $(BROWSER_INSTALLED)
+
+$(BROWSER_INSTALLED): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --group browser
+	touch $@
 
 CLIENTS_VENVS := .venv-clients
 # The folders of tests/clients, each with what its client needs.
 CLIENTS ?= $(patsubst tests/clients/%/,%,$(dir $(wildcard tests/clients/*/talk_to_*)))
 
-test-clients: setup $(CLIENTS:%=$(CLIENTS_VENVS)/%/.installed) ## talk with published voice clients: [CLIENTS="openai_agents ..."]; large installs
+test-clients: setup setup-clients ## talk with published voice clients: [CLIENTS="openai_agents ..."]; large installs
 	CLIENT_ENVIRONMENTS=$(abspath $(CLIENTS_VENVS)) $(BIN)/python -m pytest --clients "$(CLIENTS)" tests/clients $(ARGS)
+
+setup-clients: $(CLIENTS:%=$(CLIENTS_VENVS)/%/.installed)
 
 $(CLIENTS_VENVS)/%/.installed: tests/clients/%/requirements.txt
 	$(PYTHON) -m venv $(@D)
@@ -130,6 +147,24 @@ bench-engines: setup ## measure the engines, or one of benchmarks/engines: [ENGI
 		$(BIN)/python -m benchmarks.engines.$$engine $(ARGS); \
 	done
 
+# Where nothing can be installed: GPU_PYTHON=python3, with what is missing on PYTHONPATH. Other tests
+# import what such a machine has not, so the files are named, and so are pytest's plug-ins.
+GPU_PYTHON ?=
+GPU_BUDGET_S ?= 540
+GPU_AREAS ?= fidelity engines transport pipeline
+GPU_TESTS = $(shell grep -rl --include=test_*.py "pytest.mark.gpu" tests)
+
+gpu: $(if $(GPU_PYTHON),,setup) ## prove and measure everything on this machine's GPU: [GPU_PYTHON=python3] [GPU_AREAS="engines ..."] [GPU_BUDGET_S=540, of each]
+	@mkdir -p "$(OUT)/gpu"
+	@python="$(or $(GPU_PYTHON),$(BIN)/python)"; failed=; \
+	$$python -m benchmarks.gpu require --json "$(OUT)/gpu/require.json" || exit; \
+	PYTEST_DISABLE_PLUGIN_AUTOLOAD=1 $$python -m pytest -p pytest_asyncio.plugin -p pytest_timeout \
+		-p xdist -W default --gpu -m gpu $(GPU_TESTS) || failed=yes; \
+	for area in $(GPU_AREAS); do \
+		$$python -m benchmarks.gpu $$area --json "$(OUT)/gpu/$$area.json" \
+			--budget-s $(GPU_BUDGET_S) $(ARGS) || failed=yes; \
+	done; test -z "$$failed"
+
 bench-vllm: $(VLLM_INSTALLED) ## measure a stage on torch and on vLLM side by side, and what the tap costs
 	$(VLLM_BIN)/python -m benchmarks.engines.vllm $(ARGS)
 
@@ -149,6 +184,10 @@ images: ## build the images: BASE=python:3.11-slim@sha256:... [BUILDER=docker] [
 	$(PYTHON) -m tools.images --base "$(BASE)" $(if $(BUILDER),--builder "$(BUILDER)") \
 		$(if $(IMAGES),--images "$(IMAGES)") $(if $(REGISTRY),--registry "$(REGISTRY)") \
 		$(if $(TAG),--tag "$(TAG)") $(if $(TORCH_INDEX_URL),--torch-index-url "$(TORCH_INDEX_URL)") $(ARGS)
+
+lock: setup ## choose the images' packages again, from pyproject.toml: TORCH_INDEX_URL=, with torch's CPU builds
+	$(BIN)/python -m pip install --quiet --group lock
+	$(BIN)/python -m tools.images.lock $(if $(TORCH_INDEX_URL),--torch-index-url "$(TORCH_INDEX_URL)") $(ARGS)
 
 reference: setup $(PROTO_INSTALLED) ## make reference pages of the SDK and of the protos in OUT/reference (out/reference)
 	mkdir -p "$(OUT)/reference"

@@ -91,7 +91,7 @@ class InvalidArgument(AntiphonError):
 
 
 class NotFound(AntiphonError):
-    """The named model, voice or session does not exist."""
+    """The named model, voice or session does not exist, or a recording is not there any more."""
 
     code = ErrorCode.NOT_FOUND
 

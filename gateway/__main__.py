@@ -13,6 +13,7 @@ import time
 import uvloop
 
 from antiphon.errors import AntiphonError
+from antiphon.transport.heap import leave_out_startup
 from gateway.config import GatewayOptions, read_options
 from gateway.keys.command import keys_command
 from gateway.server import Gateway
@@ -54,6 +55,7 @@ async def _serve(options: GatewayOptions) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told)
     async with gateway:
+        leave_out_startup()
         log.info("listening: http %s, grpc %s", gateway.http_address, gateway.grpc_address)
         addresses = {"http": gateway.http_address, "grpc": gateway.grpc_address}
         if gateway.scaler is not None:

@@ -1,16 +1,11 @@
-"""What the gateway counts, in a registry of its own, and the links of the stages."""
+"""What the gateway counts, in a registry of its own."""
 
 from __future__ import annotations
 
 import enum
-from collections import Counter as Counts
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
-
-from antiphon.transport.link_metrics import LinkMetrics
-from antiphon.v1 import stage_pb2
-from gateway.fleet.discovery.endpoint import STATES, Endpoint
 
 PREFIX = "antiphon_gateway_"
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
@@ -66,6 +61,9 @@ class Metrics:
             "Requests that got no slot, or were over a limit of their key",
             ("reason",),
         )
+        self._admissions = self._counter(
+            "admissions", "Requests by what the queue decided", ("priority", "outcome")
+        )
         self._wait = Histogram(
             f"{PREFIX}wait_seconds",
             "Request to the slots of all its stages",
@@ -73,13 +71,15 @@ class Metrics:
             buckets=_SECONDS,
             registry=self.registry,
         )
-        self.stage_ready = Gauge(
-            f"{PREFIX}stage_ready", "1 when the stage is ready", ("stage",), registry=self.registry
+        self._failovers = self._counter(
+            "failovers",
+            "Answers that were to be continued on another replica, by the stage that was lost",
+            ("stage", "outcome"),
         )
-        self._endpoints = Gauge(
-            f"{PREFIX}endpoints",
-            "Replicas that discovery tells of",
-            ("role", "state"),
+        self._failover_s = Histogram(
+            f"{PREFIX}failover_seconds",
+            "A stage's loss to the slots of the replicas that continue an answer",
+            buckets=_SECONDS,
             registry=self.registry,
         )
         self.watch("in_flight", "Requests being answered", in_flight)
@@ -92,16 +92,20 @@ class Metrics:
         """A request was refused by the queue, or by a limit of its key."""
         self._not_admitted.labels(reason).inc()
 
-    def count_endpoints(self, endpoints: Iterable[Endpoint], roles: Iterable[str]) -> None:
-        """These are all replicas there are, of these stages."""
-        counts = Counts((each.role, each.state) for each in endpoints)
-        for role in roles:
-            for state in STATES:
-                self._endpoints.labels(role, state).set(counts[role, state])
+    def admission(self, priority: str, outcome: str) -> None:
+        """The queue has decided: `admitted`, or why not."""
+        self._admissions.labels(priority, outcome).inc()
 
     def waited(self, urgency: str, seconds: float) -> None:
         """A request has all its slots, after so long."""
         self._wait.labels(urgency).observe(seconds)
+
+    def failed_over(self, stage: str, outcome: str, seconds: float | None = None) -> None:
+        """An answer was `continued` after so long, or could not be: it `failed`, or was `refused`
+        by the budget."""
+        self._failovers.labels(stage, outcome).inc()
+        if seconds is not None:
+            self._failover_s.observe(seconds)
 
     def watch(self, name: str, text: str, value: Callable[[], float]) -> None:
         """Show a number as it is when someone asks."""
@@ -116,9 +120,3 @@ class Metrics:
 
     def _histogram(self, name: str, text: str, buckets: tuple[float, ...]) -> Histogram:
         return Histogram(f"{PREFIX}{name}", text, ("api",), buckets=buckets, registry=self.registry)
-
-
-def expose_links(descriptions: Mapping[str, stage_pb2.DescribeResponse]) -> bytes:
-    """The links of stages, by role, in the text format of Prometheus."""
-    links = [(role, link) for role, described in descriptions.items() for link in described.links]
-    return generate_latest(LinkMetrics(links))

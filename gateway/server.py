@@ -14,7 +14,7 @@ import uvicorn
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from antiphon.deployment.address import host_and_port
+from antiphon.deployment.address import host_and_port, joined
 from antiphon.deployment.schema import Deployment, GatewayConfig
 from antiphon.errors import Unavailable
 from antiphon.tracing.tracing import open_tracing
@@ -35,6 +35,8 @@ from gateway.doors.speech_grpc import SERVICE, SpeechServicer
 from gateway.doors.transcribe.request import TRANSCRIBE, read_transcription
 from gateway.doors.transcribe.schema import TranscriptionForm
 from gateway.fleet.fleet import Fleet
+from gateway.fleet.fleet_metrics import FleetMetrics
+from gateway.grpc_server import GrpcServer
 from gateway.http_server import LAST_WORDS_S, HttpServer
 from gateway.keys.keyring import Keyring
 from gateway.metrics import Metrics
@@ -67,11 +69,8 @@ class Gateway:
     def __init__(self, deployment: Deployment, doors: Sequence[Door] = HTTP_DOORS) -> None:
         config = deployment.gateway
         self._drain_s = config.drain_s
-        self._grpc_listen = config.grpc_listen
         self.fleet = Fleet(deployment)
         self.metrics = Metrics(in_flight=lambda: self.calls.in_flight)
-        self.calls = Calls(self.fleet, config, delivery_of(deployment), self.metrics)
-        self._conversations = Conversations(self.calls, config)
         self._tracing = open_tracing(
             config.trace_endpoint,
             "antiphon-gateway",
@@ -79,22 +78,25 @@ class Gateway:
             ratio=config.trace_ratio,
             trace_clients=config.trace_clients,
         )
+        delivery = delivery_of(deployment)
+        self.calls = Calls(self.fleet, config, delivery, self.metrics, self._tracing)
+        self._conversations = Conversations(self.calls, config)
         access_log = AccessLog(self.metrics, self._tracing)
         keyring = Keyring(config, self.metrics.not_admitted)
         converse = ConverseDoor(
             ConversationDoor("grpc", self._conversations, config, access_log, self.metrics)
         )
         self._servicer = SpeechServicer(self.calls, access_log, config, keyring, converse.serve)
-        self._grpc = grpc.aio.server(options=_server_options(config))
         self._health = health.aio.HealthServicer()
-        host_and_port(config.grpc_listen, field="gateway.grpc_listen")
-        self._http_listen = host_and_port(config.http_listen, field="gateway.http_listen")
-        discovery = self.fleet.discovery
-        self.metrics.watch(
-            "discovery_last_sync_seconds",
-            "When discovery last told all replicas there are, in Unix seconds; 0: never",
-            lambda: discovery.last_sync or 0.0,
+        self._tls = None if config.tls is None else server_tls(config.tls)
+        self._grpc = GrpcServer(
+            config.grpc_listen,
+            self._add_services,
+            _server_options(config),
+            None if self._tls is None else self._tls.grpc,
         )
+        self._http_listen = host_and_port(config.http_listen, field="gateway.http_listen")
+        self.metrics.registry.register(FleetMetrics(self.fleet))
         talks = self._conversations
         self.metrics.watch("conversations", "Conversations open", lambda: talks.open)
         self.metrics.watch(
@@ -108,7 +110,7 @@ class Gateway:
             for door in doors
         }
         messages = {door.path: door.messages for door in doors if door.messages is not None}
-        self._tls = None if config.tls is None else server_tls(config.tls)
+        self._doorkeeper = doorkeeper
         self._http = HttpServer(
             uvicorn.Config(
                 http_app(
@@ -136,13 +138,21 @@ class Gateway:
         )
         self._tasks: list[asyncio.Task[None]] = []
         self.scaler = scaler_of(deployment, self.fleet, self.calls.admission)
+        if self.scaler is not None:
+            peers = self.scaler.peers
+            self.metrics.watch(
+                "scaler_peers",
+                "Other gateways that have told what their requests want",
+                lambda: len(peers.told_by),
+            )
         self.http_address = self.grpc_address = ""
 
     async def __aenter__(self) -> Gateway:
         listener = _listen(*self._http_listen)
-        self.http_address = "{}:{}".format(*listener.getsockname()[:2])
+        self.http_address = joined(*listener.getsockname()[:2])
         try:
-            await self._start_grpc()
+            await self._set_health(serving=False)
+            self.grpc_address = await self._grpc.start()
             if self.scaler is not None:
                 await self.scaler.__aenter__()
         except BaseException:
@@ -164,6 +174,8 @@ class Gateway:
         loop = asyncio.get_running_loop()
         drained_at = loop.time() + self._drain_s
         self.calls.refuse()
+        self._doorkeeper.send_elsewhere()
+        await self._grpc.send_elsewhere(self._drain_s + LAST_WORDS_S)
         if self.scaler is not None:
             # KEDA asks another one from now on.
             await self.scaler.__aexit__(kind, error, trace)
@@ -178,7 +190,7 @@ class Gateway:
         left_s = max(LAST_WORDS_S, drained_at - loop.time())
         self._http.config.timeout_graceful_shutdown = math.ceil(left_s)
         self._http.should_exit = True
-        await self._grpc.stop(grace=LAST_WORDS_S)
+        await self._grpc.stop(LAST_WORDS_S)
         hurried = asyncio.create_task(self.calls.wait_hurried())
         await asyncio.wait((serving, hurried), return_when=asyncio.FIRST_COMPLETED)
         hurried.cancel()
@@ -197,25 +209,12 @@ class Gateway:
         """Return when all stages are described, serving and fit together."""
         await self.fleet.wait_ready()
 
-    async def _start_grpc(self) -> None:
-        self._servicer.add_to(self._grpc)
-        health_pb2_grpc.add_HealthServicer_to_server(self._health, self._grpc)
+    def _add_services(self, server: grpc.aio.Server) -> None:
+        """What the gRPC door offers."""
+        self._servicer.add_to(server)
+        health_pb2_grpc.add_HealthServicer_to_server(self._health, server)
         names = (SERVICE, health.SERVICE_NAME, reflection.SERVICE_NAME)
-        reflection.enable_server_reflection(names, self._grpc)
-        host, _ = host_and_port(self._grpc_listen, field="gateway.grpc_listen")
-        try:
-            port = (
-                self._grpc.add_insecure_port(self._grpc_listen)
-                if self._tls is None
-                else self._grpc.add_secure_port(self._grpc_listen, self._tls.grpc)
-            )
-        except RuntimeError as error:
-            raise Unavailable(
-                f"gateway.grpc_listen: cannot listen on {self._grpc_listen}"
-            ) from error
-        self.grpc_address = f"{host}:{port}"
-        await self._set_health(serving=False)
-        await self._grpc.start()
+        reflection.enable_server_reflection(names, server)
 
     async def _tell_health(self) -> None:
         """Keep the health service true to the stages, for ever."""
@@ -238,7 +237,10 @@ def _listen(host: str, port: int) -> socket.socket:
             backlog=1024,
         )
     except OSError as error:
-        raise Unavailable(f"gateway.http_listen: {host}:{port}: {error.strerror}") from error
+        raise Unavailable(
+            f"gateway.http_listen: {joined(host, port)}: {error.strerror}",
+            field="gateway.http_listen",
+        ) from error
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
     return listener
 

@@ -1,16 +1,12 @@
 """The gateway's certificate, as each door takes it.
 
 Certificates are renewed while the gateway runs. Each handshake looks whether the files have
-changed and reads them again; connections that are open keep what they began with. Files that do
-not fit together, as between two writes of them, change nothing until they do.
+changed and reads them again; connections that are open keep what they began with.
 """
 
 from __future__ import annotations
 
-import logging
-import os
 import ssl
-import threading
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,12 +14,9 @@ from typing import cast
 
 import grpc
 
-from antiphon.deployment.schema import TlsConfig
+from antiphon.deployment.tls_config import TlsConfig
 from antiphon.errors import InvalidArgument
-
-log = logging.getLogger("gateway.tls")
-
-_Stamps = tuple[tuple[int, int, int] | None, ...]
+from antiphon.transport.renewed_files import RenewedFiles
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,47 +35,16 @@ class _Identity:
     http: ssl.SSLContext
 
 
-class _Files:
-    """Reads the files when they have changed. Any thread may ask: gRPC's handshakes have theirs."""
-
-    def __init__(self, config: TlsConfig) -> None:
-        self._config = config
-        self._reading = threading.Lock()
-        self._stamps = _stamps_of(config)
-        self.holds = _read_identity(config)
-
-    def now(self) -> _Identity:
-        """What holds now."""
-        with self._reading:
-            if (stamps := _stamps_of(self._config)) != self._stamps:
-                self._stamps = stamps
-                try:
-                    self.holds = _read_identity(self._config)
-                except InvalidArgument as error:
-                    log.error("the certificate that held before holds on: %s", error.message)
-                else:
-                    log.info("read the certificate again: %s", self._config.certificate_file)
-            return self.holds
-
-
-class _GrpcIdentity:
-    """Tells gRPC what has changed since it asked last."""
-
-    def __init__(self, files: _Files) -> None:
-        self._files = files
-        self._told = files.holds
-
-    def __call__(self) -> grpc.ServerCertificateConfiguration | None:
-        holds = self._files.now()
-        if holds is self._told:
-            return None
-        self._told = holds
-        return holds.grpc
-
-
 def server_tls(config: TlsConfig) -> ServerTls:
     """Read the files. Raises `InvalidArgument` for what is missing or does not fit together."""
-    files = _Files(config)
+    paths = (config.certificate_file, config.key_file, config.client_ca_file)
+    files = RenewedFiles(filter(None, paths), lambda: _read_identity(config))
+
+    renewed = files.renewals()
+
+    def configuration() -> grpc.ServerCertificateConfiguration | None:
+        holds = renewed()
+        return None if holds is None else holds.grpc
 
     def use_newest(
         connection: ssl.SSLSocket | ssl.SSLObject, _: str | None, __: ssl.SSLContext
@@ -93,7 +55,7 @@ def server_tls(config: TlsConfig) -> ServerTls:
     credentials = grpc.dynamic_ssl_server_credentials(
         files.holds.grpc,
         # Typed without None, which says that nothing has changed.
-        cast("Callable[[], grpc.ServerCertificateConfiguration]", _GrpcIdentity(files)),
+        cast("Callable[[], grpc.ServerCertificateConfiguration]", configuration),
         require_client_authentication=bool(config.client_ca_file),
     )
     return ServerTls(credentials, files.holds.http)
@@ -119,20 +81,6 @@ def _read_identity(config: TlsConfig) -> _Identity:
         context.verify_mode = ssl.CERT_REQUIRED
     configuration = grpc.ssl_server_certificate_configuration([(key, certificate)], authorities)
     return _Identity(configuration, context)
-
-
-def _stamps_of(config: TlsConfig) -> _Stamps:
-    """What changes with the files, also where they are links to others, as mounted secrets are."""
-    files = (config.certificate_file, config.key_file, config.client_ca_file)
-    return tuple(_stamp_of(file) for file in files if file)
-
-
-def _stamp_of(path: str) -> tuple[int, int, int] | None:
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _read(name: str, path: str) -> bytes:

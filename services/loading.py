@@ -23,7 +23,7 @@ def load_stage(pipeline: Pipeline, role: str, model_dir: Path, config: StageConf
     stage does not compute in.
     """
     only = pipeline.stage(role).dtype
-    if only and config.dtype != only:
+    if only and config.dtype not in (None, only):
         raise InvalidArgument(
             f"dtype: {role} computes in {only} alone; set it to {only}", field="dtype"
         )
@@ -44,8 +44,7 @@ def load_stage(pipeline: Pipeline, role: str, model_dir: Path, config: StageConf
 def _prepare_torch(config: StageConfig) -> None:
     """Process-wide settings, before the first model.
 
-    Threads are bounded so that stages on one host share its cores. In float32 the
-    reference's digits are wanted, so convolutions must not round to TF32.
+    Threads are bounded so that stages on one host share its cores.
     """
     import torch
     from transformers.utils import logging
@@ -53,6 +52,3 @@ def _prepare_torch(config: StageConfig) -> None:
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
     if config.threads:
         torch.set_num_threads(config.threads)
-    if config.dtype == "float32":
-        torch.backends.cudnn.allow_tf32 = False
-        torch.backends.cuda.matmul.allow_tf32 = False

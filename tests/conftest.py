@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import os
+from collections.abc import Generator, Iterator
 from pathlib import Path
 
 import pytest
 
 from services.lm.reproducible import ask_for_equal_digits
+from services.precision import keep_float32_exact
 
 # As a talker does that is a process of its own.
 ask_for_equal_digits()
+# As stages do by default. More threads wait for each other in a loop wherever another process
+# has the cores: the reference took six times its time and more.
+os.environ.setdefault("OMP_NUM_THREADS", "1")
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -18,10 +23,12 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
     `--browser`: also the tests that need one. `--clients`: also those of published clients.
     `--fuzz-seed`, `--fuzz-seconds`: what the fuzz of the door begins with, and for how long.
+    `--gpu`: tests that need a GPU fail where they would be skipped.
     `--write-orders`: write the orders of realtime events anew instead of comparing them.
     """
     parser.addoption("--clients", default="", help="with tests of these folders of tests/clients")
     parser.addoption("--browser", action="store_true", help="with tests that drive a browser")
+    parser.addoption("--gpu", action="store_true", help="skip no test that needs a GPU")
     parser.addoption("--stage-engine", choices=("torch", "vllm"), default="torch")
     parser.addoption("--fuzz-seed", default="1", help="or one case as a failure names it")
     parser.addoption("--fuzz-seconds", type=float, default=30.0)
@@ -44,6 +51,25 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         if callspec is not None and "shape" in callspec.params and "equality" in group:
             group = f"equality-{callspec.params['shape']}"
         item.add_marker(pytest.mark.xdist_group(group))
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    """On a GPU the reference computes as exactly as the stages that are compared with it."""
+    if item.get_closest_marker("gpu") is not None:
+        keep_float32_exact()
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_makereport(
+    item: pytest.Item,
+) -> Generator[None, pytest.TestReport, pytest.TestReport]:
+    """With `--gpu` a test that needs a GPU and was skipped has failed."""
+    report = yield
+    needed = item.config.getoption("--gpu") and item.get_closest_marker("gpu") is not None
+    if needed and report.skipped and not hasattr(report, "wasxfail"):
+        report.outcome = "failed"
+        report.longrepr = f"--gpu: this test was skipped: {report.longrepr}"
+    return report
 
 
 @pytest.fixture(scope="session")

@@ -7,9 +7,11 @@ from collections.abc import Callable
 from antiphon.client.calls import Channel, Method, Pauser, ReadCall
 from antiphon.client.events import Event, ServerInfo, server_info_from_proto
 from antiphon.client.reply import EventReader, Reply, join_events
+from antiphon.client.resuming import AnswerPosition
 from antiphon.client.retrying import Attempts, Retry, ask
-from antiphon.errors import AntiphonError
-from antiphon.v1 import speech_pb2
+from antiphon.errors import AntiphonError, Unavailable
+from antiphon.v1 import session_pb2, speech_pb2
+from antiphon.wire.convert import error_from_proto
 
 SERVICE = "/antiphon.v1.SpeechService"
 GET_SERVER_INFO = Method(
@@ -21,19 +23,21 @@ GENERATE = Method(
     f"{SERVICE}/Generate", speech_pb2.GenerateRequest, speech_pb2.GenerateResponse.FromString
 )
 
-Start = Callable[[float], ReadCall[speech_pb2.GenerateResponse]]
+Start = Callable[[float, speech_pb2.DeliveredPart | None], ReadCall[speech_pb2.GenerateResponse]]
+"""Makes the call that has so many seconds, of an answer of which so much has come."""
 
 
 class PendingAnswer:
-    """An answer on its way. Its call is made at once, and again while nothing has come of it."""
+    """An answer on its way. Its call is made at once, and again when the server is lost: while
+    nothing has come of it from the beginning, and later from where it was."""
 
     def __init__(self, start: Start, attempts: Attempts, pauser: Pauser) -> None:
         self.reader = EventReader()
         self._start = start
         self._attempts = attempts
         self._pauser = pauser
-        self._answered = False
-        self._call = start(attempts.left_s)
+        self._position = AnswerPosition()
+        self._call = start(attempts.left_s, None)
 
     async def next_event(self) -> Event | None:
         """The next event; None at the end. Raises what ended the answer."""
@@ -68,18 +72,38 @@ class PendingAnswer:
         while True:
             try:
                 message = await self._call.read()
+                if message is not None and message.HasField("error"):
+                    _raise_if_the_servers_own(message.error)
             except AntiphonError as error:
-                pause_s = None if self._answered else self._attempts.pause_after(error)
+                self._call.cancel()
+                pause_s = self._pause_after(error)
                 if pause_s is None:
                     raise
             else:
-                self._answered = True
+                if message is not None:
+                    self._position.note(message)
+                    self._attempts.succeeded()
                 return message
             await self._pauser.pause(pause_s)
-            self._call = self._start(self._attempts.left_s)
+            self._call = self._start(self._attempts.left_s, self._position.delivered)
             if self._pauser.woken:
                 # Cancelled after the pause, and perhaps before there was this call.
                 self._call.cancel()
+
+    def _pause_after(self, error: AntiphonError) -> float | None:
+        """Seconds to the next call; None if the error is the answer's."""
+        if not self._position.begun:
+            return self._attempts.pause_after(error)
+        # Of an answer that has begun only a lost server is a reason to ask for it again.
+        lost = isinstance(error, Unavailable) and self._position.delivered is not None
+        return self._attempts.pause_after(error) if lost else None
+
+
+def _raise_if_the_servers_own(error: session_pb2.SessionError) -> None:
+    """Raise what a server says of itself, which stops: others may go on with its answers."""
+    told = error_from_proto(error)
+    if isinstance(told, Unavailable) and not told.stage:
+        raise told
 
 
 async def server_info(channel: Channel, timeout_s: float, retry: Retry) -> ServerInfo:
@@ -97,7 +121,11 @@ def answer(
 ) -> PendingAnswer:
     """Start a request."""
 
-    def start(seconds: float) -> ReadCall[speech_pb2.GenerateResponse]:
+    def start(
+        seconds: float, delivered: speech_pb2.DeliveredPart | None
+    ) -> ReadCall[speech_pb2.GenerateResponse]:
+        if delivered is not None:
+            request.delivered.CopyFrom(delivered)
         return channel.stream(GENERATE, request, seconds, idle_s)
 
     return PendingAnswer(start, Attempts(retry, timeout_s), channel.pauser())

@@ -18,6 +18,11 @@ from antiphon.errors import InvalidArgument
 KEEPALIVE_TIME_MS = 10_000
 PING_TIMEOUT_MS = 10_000
 
+# A gateway that was away is looked for this often, so that a call's second and third try find it
+# (`Retry`); gRPC's own default goes up to two minutes.
+FIRST_RECONNECT_MS = 100
+MAX_RECONNECT_MS = 500
+
 Options = tuple[tuple[str, int | str], ...]
 Metadata = tuple[tuple[str, str], ...]
 
@@ -28,6 +33,8 @@ CHANNEL_OPTIONS: Options = (
     ("grpc.keepalive_timeout_ms", PING_TIMEOUT_MS),
     ("grpc.http2.ping_timeout_ms", PING_TIMEOUT_MS),
     ("grpc.http2.max_pings_without_data", 0),
+    ("grpc.initial_reconnect_backoff_ms", FIRST_RECONNECT_MS),
+    ("grpc.max_reconnect_backoff_ms", MAX_RECONNECT_MS),
 )
 
 File = bytes | str | PathLike[str]

@@ -14,6 +14,7 @@ from antiphon.client.conversation_events import (
     ItemPart,
     RecordedPart,
     SpokenPart,
+    TimedTurns,
     TranscriptOptions,
     VoiceTurns,
 )
@@ -35,6 +36,8 @@ PIECE_BYTES = 256 << 10
 """Audio goes in pieces of at most so much, about 5 s at 24 kHz."""
 MOST_RATE_HZ = 48_000
 MOST_TURN_S = 120.0
+MOST_SLICE_S = 86_400.0
+"""The server says how long a recording may be."""
 
 
 class ConversationOptions(TypedDict, total=False):
@@ -44,8 +47,9 @@ class ConversationOptions(TypedDict, total=False):
     spoken, their text beside; at first they are if the model speaks. `voice` is one of the
     server's; the one that holds stays for any other. `sampling` is by stage, as in `generate`;
     under `""` it is that of the stage that reads the messages. `turns` says how the user's turns
-    end: by voice, or (None, at first) when the caller commits their audio. `transcripts` asks for
-    what the user says in writing, as far as the model hears; None, at first, for none.
+    end: by voice, by the clock, or (None, at first) when the caller commits their audio.
+    `transcripts` asks for what the user says in writing, as far as the model hears; None, at
+    first, for none.
     `functions` may be called as `function_choice` and `parallel_calls` say, see `generate`; the
     three are set together.
     """
@@ -54,7 +58,7 @@ class ConversationOptions(TypedDict, total=False):
     spoken: bool
     voice: str
     sampling: Mapping[str, SamplingRequest]
-    turns: VoiceTurns | None
+    turns: VoiceTurns | TimedTurns | None
     transcripts: TranscriptOptions | None
     functions: Sequence[Function]
     function_choice: FunctionChoice
@@ -205,6 +209,10 @@ def _set_transcripts(settings: converse_pb2.ConversationSettings, wish: object) 
 def _set_turns(settings: converse_pb2.ConversationSettings, turns: object) -> None:
     if turns is None:
         settings.manual_turns.SetInParent()
+        return
+    if isinstance(turns, TimedTurns):
+        every_s = number_between("turns.answer_every_s", turns.answer_every_s, 0, MOST_SLICE_S)
+        settings.timed_turns.answer_every_s = every_s
         return
     asked = settings.voice_turns
     asked.SetInParent()

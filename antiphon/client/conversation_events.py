@@ -37,6 +37,16 @@ class VoiceTurns:
 
 
 @dataclass(frozen=True, slots=True)
+class TimedTurns:
+    """The user's turns end by the clock: every `answer_every_s` seconds of audio, from 0.5 on, are
+    a message of their own, and answered. What comes while an answer is being made waits: each
+    slice has an answer, one after the other.
+    """
+
+    answer_every_s: float
+
+
+@dataclass(frozen=True, slots=True)
 class TranscriptOptions:
     """What the user says is written down: its language (ISO 639-1), and what is known of it."""
 
@@ -120,7 +130,7 @@ class HeldSettings:
     spoken: bool
     voice: str
     sampling: Mapping[str, SamplingRequest]
-    turns: VoiceTurns | None
+    turns: VoiceTurns | TimedTurns | None
     transcripts: TranscriptOptions | None = None
 
 
@@ -316,6 +326,22 @@ class ResponseAudioDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class ResponseFunctionCallDelta:
+    """More of a call's `arguments`, as they are written.
+
+    It is a call once `ResponseFunctionCall` tells it whole. The item of one that proves to be none,
+    or is cancelled before, is deleted (`ItemRemoved`).
+    """
+
+    response_id: str
+    item_id: str
+    call_id: str
+    name: str
+    arguments: str
+    index: int = 0
+
+
+@dataclass(frozen=True, slots=True)
 class ResponseFunctionCall:
     """A call of a function. Say what came of it with `answer_call`, then ask for a response."""
 
@@ -362,6 +388,7 @@ TalkEvent = (
     | ResponseItemStarted
     | ResponseTextDelta
     | ResponseAudioDelta
+    | ResponseFunctionCallDelta
     | ResponseFunctionCall
     | ResponseItemDone
     | ResponseDone

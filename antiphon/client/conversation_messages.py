@@ -25,6 +25,7 @@ from antiphon.client.conversation_events import (
     ResponseAudioDelta,
     ResponseDone,
     ResponseFunctionCall,
+    ResponseFunctionCallDelta,
     ResponseItemDone,
     ResponseItemStarted,
     ResponseStarted,
@@ -36,6 +37,7 @@ from antiphon.client.conversation_events import (
     SpeechEnded,
     SpokenPart,
     TalkEvent,
+    TimedTurns,
     TranscriptDelta,
     TranscriptDone,
     TranscriptLost,
@@ -95,7 +97,7 @@ def _part(proto: converse_pb2.ItemContent) -> ItemPart:
 
 def _settings(proto: converse_pb2.ConversationSettings) -> HeldSettings:
     sampling = {stage: sampling_from_proto(each) for stage, each in proto.sampling.items()}
-    turns = _turns(proto.voice_turns) if proto.HasField("voice_turns") else None
+    turns = _turns(proto)
     wish = proto.transcripts
     transcripts = (
         TranscriptOptions(wish.language, wish.prompt) if proto.HasField("transcripts") else None
@@ -103,8 +105,15 @@ def _settings(proto: converse_pb2.ConversationSettings) -> HeldSettings:
     return HeldSettings(proto.instructions, proto.spoken, proto.voice, sampling, turns, transcripts)
 
 
-def _turns(proto: converse_pb2.VoiceTurns) -> VoiceTurns:
-    return VoiceTurns(**{field.name: value for field, value in proto.ListFields()})
+def _turns(proto: converse_pb2.ConversationSettings) -> VoiceTurns | TimedTurns | None:
+    match proto.WhichOneof("turns"):
+        case "voice_turns":
+            given = proto.voice_turns.ListFields()
+            return VoiceTurns(**{field.name: value for field, value in given})
+        case "timed_turns":
+            return TimedTurns(proto.timed_turns.answer_every_s)
+        case _:
+            return None
 
 
 def _reply(proto: converse_pb2.ConversationResponse) -> ConversationReply:
@@ -150,6 +159,9 @@ _READERS: Mapping[str, Callable[[Any], TalkEvent]] = {
     ),
     "response_text": lambda p: ResponseTextDelta(p.response_id, p.item_id, p.text, p.index),
     "response_audio": lambda p: ResponseAudioDelta(p.response_id, p.item_id, p.pcm16, p.index),
+    "response_call_text": lambda p: ResponseFunctionCallDelta(
+        p.response_id, p.item_id, p.call_id, p.name, p.arguments, p.index
+    ),
     "response_call": lambda p: ResponseFunctionCall(
         p.response_id, p.item_id, call_from_proto(p.call), p.index
     ),

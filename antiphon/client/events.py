@@ -124,11 +124,28 @@ class ImageDelta:
 
 
 @dataclass(frozen=True, slots=True)
+class FunctionCallPiece:
+    """More of a call's `arguments`, as they are written; it is number `index` of the answer, from
+    0, and `id` and `name` are the same in each piece of it."""
+
+    index: int
+    id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class FunctionCallDelta:
-    """Whole calls of functions; the first is number `first` of the answer, from 0."""
+    """More of the functions that the answer calls.
+
+    `pieces` is what was written since the last such event, and `calls` are those that have ended
+    with it, whole. Only these are calls: the answer fails if what has begun proves to be none. The
+    first of the pieces, and of the calls if there are any, is number `first` of the answer, from 0.
+    """
 
     first: int
     calls: tuple[FunctionCall, ...]
+    pieces: tuple[FunctionCallPiece, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +244,8 @@ def image_from_proto(proto: speech_pb2.ImageDelta) -> ImageDelta:
 
 def calls_from_proto(proto: speech_pb2.FunctionCallDelta) -> FunctionCallDelta:
     """The value of an event with calls."""
-    return FunctionCallDelta(proto.first, tuple(map(call_from_proto, proto.calls)))
+    pieces = (FunctionCallPiece(p.index, p.id, p.name, p.arguments) for p in proto.pieces)
+    return FunctionCallDelta(proto.first, tuple(map(call_from_proto, proto.calls)), tuple(pieces))
 
 
 def finished_from_proto(proto: speech_pb2.GenerateFinished) -> Finished:

@@ -159,6 +159,11 @@ class EventReader:
             raise FailedPrecondition("collect() reads the whole answer; events were taken already")
 
     def _read_started(self, started: speech_pb2.GenerateStarted) -> None:
+        if self.model and (self.model, self.sample_rate_hz) != (
+            started.model,
+            started.sample_rate_hz,
+        ):
+            raise DataLoss(f"{started.model} went on with an answer of {self.model}")
         self.session_id = started.session_id
         self.model = started.model
         self.sample_rate_hz = started.sample_rate_hz

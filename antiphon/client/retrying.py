@@ -16,14 +16,16 @@ MOST_ATTEMPTS = 100
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """When a call that failed is made again, before anything of its answer has come.
+    """When a call that failed is made again: before anything of its answer has come, and where
+    an answer can be continued that was cut off by the loss of its server.
 
     Only errors that are `retryable` count. `attempts` are all tries together, 1 for no second
     one. The pause before the second is `pause_s`, then twice as long each time, up to
     `longest_pause_s`; a random part of up to half is taken off, so that clients do not come
     back together. A server that says when to come back (`retry_after_s`) is given that time
     beforehand. No try begins later than `within_s` after the first, or after the call's own
-    deadline: the error is raised at once then.
+    deadline: the error is raised at once then. A part of an answer that has come counts as a first
+    try of what follows.
 
     >>> client = antiphon.Client("localhost:50050", retry=antiphon.Retry(attempts=5))
     """
@@ -62,19 +64,26 @@ class Attempts:
         self._retry = retry
         self._clock, self._dice = clock, dice
         self._tried = 1
-        began = clock()
-        self._ends_at = began + timeout_s
-        self._last_try_at = min(began + retry.within_s, self._ends_at)
+        self._failing_since = clock()
+        self._ends_at = self._failing_since + timeout_s
+        self._succeeded = False
 
     @property
     def left_s(self) -> float:
         """Seconds to the call's deadline."""
         return max(0.0, self._ends_at - self._clock())
 
+    def succeeded(self) -> None:
+        """Something has come: what fails from now on is tried as often, and as long, again."""
+        self._succeeded = True
+
     def pause_after(self, error: AntiphonError) -> float | None:
         """Seconds to the next try, which is counted; None if the error is the call's."""
+        if self._succeeded:
+            self._succeeded, self._tried, self._failing_since = False, 1, self._clock()
         pause_s = self._retry.pause_after(error, self._tried, self._dice())
-        if pause_s is None or self._clock() + pause_s >= self._last_try_at:
+        last_try_at = min(self._failing_since + self._retry.within_s, self._ends_at)
+        if pause_s is None or self._clock() + pause_s >= last_try_at:
             return None
         self._tried += 1
         return pause_s

@@ -13,6 +13,11 @@ def host_and_port(address: str, *, field: str) -> tuple[str, int]:
     return host.strip("[]"), int(port)
 
 
+def joined(host: str, port: int) -> str:
+    """The address with these parts, an IPv6 host in brackets."""
+    return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
+
+
 def check_listen(address: str, *, field: str) -> None:
     """Raise `InvalidArgument` for an address that is neither empty nor "host:port"."""
     if address:

@@ -15,12 +15,14 @@ class DiscoveryConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
     # `static`: the stages' `addresses`. `kubernetes`: the pods behind a service for each role, by
     # its EndpointSlices.
     kind: Literal["static", "kubernetes"] = "static"
-    # Of the services; empty: that of the gateway's own pod. Their names by role, and the port at
-    # which the stages' pods listen.
+    # Of the services; empty: that of the gateway's own pod. Their names by role, and the name that
+    # their slices have for the port at which the stages' pods listen: a pod that has several stages
+    # listens at one for each. `port` is where a slice names none.
     namespace: str = ""
     services: dict[
         str, Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")]
     ] = {}
+    port_name: Annotated[str, msgspec.Meta(pattern=r"^[a-z0-9]([-a-z0-9]*[a-z0-9])?$")] = "grpc"
     port: Annotated[int, msgspec.Meta(ge=1, le=65_535)] = 50051
     # A kubeconfig file, for a gateway outside the cluster; empty: the pod's service account.
     kubeconfig: str = ""

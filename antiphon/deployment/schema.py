@@ -22,8 +22,10 @@ from antiphon.deployment.bounds import (
     TraceEndpoint,
 )
 from antiphon.deployment.discovery import DiscoveryConfig as DiscoveryConfig
+from antiphon.deployment.tls_config import MutualTlsConfig, TlsConfig
 from antiphon.deployment.yaml_file import read_yaml
 from antiphon.errors import InvalidArgument
+from antiphon.history import MAX_HISTORY_BYTES
 
 DeliveryName = Literal["stream", "whole"]
 TransportName = Literal["auto", "shared_memory", "nccl", "grpc"]
@@ -58,7 +60,9 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # Arguments of the engine, by its own names: for `vllm` those of its AsyncEngineArgs.
     engine_args: dict[str, Any] = {}
     device: str = "cpu"
-    dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    # What the stage computes in. Unset: float32, or bfloat16 for what decodes one token or frame
+    # after the other on a GPU, where float32 takes several times as long.
+    dtype: Literal["float32", "bfloat16", "float16"] | None = None
     # torch intra-op threads; 0 leaves torch's choice.
     threads: Annotated[int, msgspec.Meta(ge=0)] = 1
     # How far the engine's thread stands back for others that want its core, as `nice` has it
@@ -110,6 +114,9 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # is taken out of paged memory in one step; while the stage is behind rows stay there, and
     # where they cannot, their sessions end with RESOURCE_EXHAUSTED.
     hidden_row_bytes: Bytes = 256 << 20
+    # Mel features of recordings that the stage which hears keeps, of those that came last, so that
+    # a later turn of a conversation need not bring them again; about 50 KB for a second.
+    kept_recording_bytes: Bytes = 256 << 20
     # On a GPU, whether outputs are copied to the host, and inputs to the GPU, beside the
     # engine's work; and the pinned memory that each of the two may take, a power of two.
     async_to_host: bool = True
@@ -137,17 +144,6 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     resume_window_s: Seconds = 5.0
 
 
-class TlsConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How the gateway proves itself to clients. Files are PEM, and are read at its start."""
-
-    # The certificate, followed by those between it and its authority's, and its key.
-    certificate_file: str
-    key_file: str
-    # Certificates of authorities: clients must show a certificate that one of them has signed, at
-    # both doors, so probes of /health as well. Empty: clients show none.
-    client_ca_file: str = ""
-
-
 class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The gateway's two doors and its bounds."""
 
@@ -161,8 +157,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     cors_origins: tuple[Origin, ...] = ()
     # Requests in flight. More wait, as those do for which a stage has no slot: so many, which hold
     # so many bytes of what they sent, each for so long. What is beyond that, or could not begin in
-    # time by what calls take, is refused at once with a 429. Audio goes before text, and the turn
-    # of a conversation before both. With `max_waiting` 0 nothing waits.
+    # time by what calls take, is refused at once with a 429. Keys take turns by their priority;
+    # of one key audio goes before text, and the turn of a conversation before both. With
+    # `max_waiting` 0 nothing waits.
     max_calls: Positive = 64
     max_waiting: Annotated[int, msgspec.Meta(ge=0, le=65_536)] = 256
     max_waiting_bytes: Bytes = 256 << 20
@@ -267,6 +264,17 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     eject_failures: Positive = 3
     eject_s: Seconds = 2.0
     max_eject_s: Seconds = 60.0
+    # An answer whose stage is lost is continued on other replicas, so many times at most (0: it
+    # fails), and for so long it waits for a slot of theirs. So many answers of this gateway a
+    # minute; and so many bytes of requests are kept for that while they are answered: what does not
+    # fit fails when a stage is lost.
+    failovers: Annotated[int, msgspec.Meta(ge=0, le=16)] = 3
+    failover_wait_s: Seconds = 5.0
+    failovers_per_minute: Positive = 1024
+    max_kept_bytes: Bytes = 256 << 20
+    # Stages go on from what a client has of an answer (400 bytes for a second of speech) up to so
+    # many bytes of it, and make what is larger anew, as they do with 0.
+    max_history_bytes: Annotated[int, msgspec.Meta(ge=0, le=MAX_HISTORY_BYTES)] = 1 << 20
     # Where traces of requests go (OTLP over gRPC, such as http://collector:4317), with what the
     # stages do if they name one, too; empty: nowhere, and nothing is traced. This share of the
     # requests is traced; and whether a client's `traceparent` decides it for that client's own.
@@ -303,6 +311,9 @@ class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     pipeline: str = ""
     stages: dict[str, StageConfig] = {}
     gateway: GatewayConfig = GatewayConfig()
+    # Encryption and proof between the services; without it they are for networks that nobody else
+    # reads or writes. Ports for probes and metrics have none.
+    mutual_tls: MutualTlsConfig | None = None
     # Overrides of the pipeline's delivery, by edge.
     delivery: dict[str, DeliveryName] = {}
 
@@ -327,6 +338,7 @@ def deployment_of(content: object, *, strict: bool = True) -> Deployment:
         _check_keys(gateway, GatewayConfig, "gateway.")
         if isinstance(gateway, dict):
             _check_keys(gateway.get("discovery"), DiscoveryConfig, "gateway.discovery.")
+        _check_keys(content.get("mutual_tls"), MutualTlsConfig, "mutual_tls.")
         stages = content.get("stages")
         for role, stage in stages.items() if isinstance(stages, dict) else ():
             _check_keys(stage, StageConfig, f"stages.{role}.")

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from antiphon.pipelines.graph import CLIENT, VARIES, Edge, TensorSpec
+from antiphon.pipelines.graph import CLIENT, SAMPLE, VARIES, Edge, TensorSpec
 
 # A message costs a tenth of a millisecond at each end, whatever it carries, and text passes the
-# gateway: a stage that makes tokens faster than this lets them share one. More often than a
-# screen need change, less than a spoken frame takes, and the first token never waits.
-TOKEN_PACE_S = 0.018
+# gateway: a stage that makes tokens faster than this lets them share one. 25 times a second is as
+# often as a film changes its picture, and the first token never waits.
+TEXT_PACE_S = 0.040
 
 
 def conversation_edge(consumer: str) -> Edge:
@@ -50,25 +50,27 @@ def text_edge(producer: str) -> Edge:
             TensorSpec("logprob_bytes", "uint8", (VARIES,), optional=True),
         ),
         counted_by="ids",
-        pace_s=TOKEN_PACE_S,
+        pace_s=TEXT_PACE_S,
     )
 
 
 def tool_calls_edge(producer: str) -> Edge:
     """`tool_calls`, the functions that the answer calls: see antiphon/wire/tool_calls.py.
 
-    Each leaves whole, when it has ended and is known to be a call of one that there is.
+    They leave as they are written; the last piece of each when it is known to be a call of one that
+    there is.
     """
     return Edge(
         "tool_calls",
         producer,
         (CLIENT,),
-        "call",
+        "piece of a call",
         (
             TensorSpec("utf8", "uint8", (VARIES,)),
-            TensorSpec("sizes", "int32", (VARIES, 2)),
+            TensorSpec("sizes", "int32", (VARIES, 3)),
         ),
         counted_by="sizes",
+        pace_s=TEXT_PACE_S,
     )
 
 
@@ -102,7 +104,7 @@ def audio_edge(producer: str, frames: str) -> Edge:
         "audio",
         producer,
         (CLIENT,),
-        "sample",
+        SAMPLE,
         (
             TensorSpec("samples", "float32", (VARIES,)),
             TensorSpec(frames, "uint16", (VARIES, VARIES)),

@@ -23,6 +23,9 @@ from antiphon.segment import ChunkPolicy, Delivery
 CLIENT = ""
 """The producer or consumer of an edge when it is the client and not a stage."""
 
+SAMPLE = "sample"
+"""The unit of edges that carry audio as it is heard, at the rate that their stage tells."""
+
 VARIES = -1
 
 # A steeper ramp costs the decoder no less, but leaves the listener short of audio where a

@@ -22,7 +22,6 @@ import numpy as np
 from antiphon.chunk import Chunk
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.edges import (
-    TOKEN_PACE_S,
     audio_edge,
     conversation_edge,
     frames_edge,
@@ -52,6 +51,8 @@ DEFAULT_VOICE = "chelsie"
 """The voice when none is asked for, if the checkpoint has it; that of the reference's call."""
 
 CODE_RATE_HZ = 50.0
+TOKEN_PACE_S = 0.018
+"""Between two chunks of `tokens`: a frame takes one, and lasts longer."""
 BLOCK_CODES = 12
 
 Voice = TypeVar("Voice")

@@ -21,7 +21,7 @@ import numpy.typing as npt
 from antiphon.chunk import Chunk
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.edges import (
-    TOKEN_PACE_S,
+    TEXT_PACE_S,
     audio_edge,
     conversation_edge,
     frames_edge,
@@ -110,7 +110,7 @@ PIPELINE = Pipeline(
             counted_by="ids",
         ),
         # Reply ids that are to be spoken: never a stop id, never the token that
-        # a length limit ended on.
+        # a length limit ended on. A frame of 80 ms takes one, so they may wait as text does.
         Edge(
             "tokens",
             THINKER,
@@ -118,7 +118,7 @@ PIPELINE = Pipeline(
             "token",
             (TensorSpec("ids", "int32", (VARIES,)),),
             counted_by="ids",
-            pace_s=TOKEN_PACE_S,
+            pace_s=TEXT_PACE_S,
         ),
         frames_edge("codes", TALKER, CODE2WAV, rate_hz=12.5, primed=True),
         audio_edge(CODE2WAV, "codes"),

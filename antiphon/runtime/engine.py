@@ -20,6 +20,7 @@ from msgspec import Struct
 
 from antiphon.chunk import Tensors
 from antiphon.errors import AntiphonError
+from antiphon.history import History
 from antiphon.options import Option, OptionValue
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
@@ -31,7 +32,8 @@ class SegmentSettings:
 
     `outputs` are the output edges of this stage that go somewhere; an engine
     may skip the work behind any other. `options` are those that the request gives, within
-    what the stage describes. The input of a `live` one comes while it is recorded.
+    what the stage describes. The input of a `live` one comes while it is recorded. A `history`,
+    which has only what the stage goes on from, is the beginning of the output.
     """
 
     voice: str
@@ -39,6 +41,7 @@ class SegmentSettings:
     outputs: frozenset[str]
     options: Mapping[str, OptionValue] = field(default_factory=dict)
     live: bool = False
+    history: History | None = None
 
 
 class InputChunk(Struct, frozen=True):
@@ -188,9 +191,10 @@ class StageFacts:
 
     Rates in Hz, limits in positions, audio length in seconds, text in bytes of UTF-8 in a
     whole conversation; 0 or empty where a thing does not apply. `constrains_text` if it keeps to
-    `Sampling.json_schema`. Each of `options` takes the
-    place of the one of its name that the pipeline declares: a checkpoint may know more of it,
-    such as its languages.
+    `Sampling.json_schema`, `keeps_recordings` if it takes keys of those that it knows. It
+    `goes_on_from` these parts of a segment's `History`. Each of `options` takes the place of the
+    one of its name that the pipeline declares: a checkpoint may know more of it, such as its
+    languages.
     """
 
     model: str
@@ -211,6 +215,8 @@ class StageFacts:
     max_input_text_bytes: int = 0
     options: tuple[Option, ...] = ()
     constrains_text: bool = False
+    keeps_recordings: bool = False
+    goes_on_from: tuple[str, ...] = ()
 
 
 def never_fatal(error: Exception) -> bool:

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import subprocess
+from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
+
+from antiphon.deployment.tls_config import MutualTlsConfig
 
 DAYS = "2"
 TIMEOUT_S = 60.0
@@ -26,11 +29,7 @@ class Certificates:
 
 def make_certificates(folder: Path) -> Certificates:
     """Make all files in a folder. Raises `CalledProcessError` when openssl fails."""
-    authority, key = folder / "authority.pem", folder / "authority.key"
-    _openssl(
-        *("req", "-x509", "-nodes", "-subj", "/CN=authority", "-days", DAYS, *_new_key(key)),
-        *("-addext", "basicConstraints=critical,CA:TRUE", "-out", str(authority)),
-    )
+    authority, key = _authority(folder)
     names = "subjectAltName=DNS:localhost,DNS:speech.example,IP:127.0.0.1"
     made = [
         _signed(folder, name, authority, key, extension)
@@ -38,6 +37,29 @@ def make_certificates(folder: Path) -> Certificates:
     ]
     (server, server_key), (client, client_key) = made
     return Certificates(authority, server, server_key, client, client_key)
+
+
+def make_service_certificates(folder: Path, roles: Iterable[str]) -> MutualTlsConfig:
+    """Certificates by which the services of these roles, the gateway included, prove themselves to
+    each other; made anew, by another authority, each time. Raises `CalledProcessError`."""
+    authority, key = _authority(folder)
+    for role in roles:
+        _signed(folder, role, authority, key, f"subjectAltName=DNS:{role}.antiphon")
+    return MutualTlsConfig(
+        certificate_file=str(folder / "{role}.pem"),
+        key_file=str(folder / "{role}.key"),
+        authority_file=str(authority),
+    )
+
+
+def _authority(folder: Path) -> tuple[Path, Path]:
+    """One that signs, and its key."""
+    authority, key = folder / "authority.pem", folder / "authority.key"
+    _openssl(
+        *("req", "-x509", "-nodes", "-subj", "/CN=authority", "-days", DAYS, *_new_key(key)),
+        *("-addext", "basicConstraints=critical,CA:TRUE", "-out", str(authority)),
+    )
+    return authority, key
 
 
 def _signed(

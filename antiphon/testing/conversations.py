@@ -17,11 +17,13 @@ from antiphon.conversation import (
     ImagePart,
     Part,
     TextPart,
+    ToolCall,
     VideoPart,
     to_tensors,
 )
 from antiphon.runtime.engine import InputChunk
 from antiphon.segment import FinishReason
+from antiphon.wire.tool_calls import CallPiece
 
 Pixels = npt.NDArray[np.uint8]
 
@@ -111,3 +113,18 @@ def live_chunks(whole: Conversation, sizes: Iterable[int]) -> list[InputChunk]:
         chunks.append(InputChunk("input", 0, {"samples": recording[at : at + size]}))
         at += size
     return [*chunks, InputChunk("input", 0, {}, True, FinishReason.STOP)]
+
+
+def ended_calls(pieces: Iterable[CallPiece]) -> list[ToolCall]:
+    """The calls that have ended, with empty ids.
+
+    Raises `AssertionError` where one goes on that has not begun, or begins within another.
+    """
+    calls, name, arguments = [], "", ""
+    for piece in pieces:
+        assert bool(piece.name) != bool(name), piece
+        name, arguments = name or piece.name, arguments + piece.arguments
+        if piece.ends:
+            calls.append(ToolCall("", name, arguments))
+            name = arguments = ""
+    return calls

@@ -25,6 +25,7 @@ from antiphon.transport.link.incoming.connection import LinkContext
 from antiphon.transport.link.incoming.link import IncomingLink
 from antiphon.transport.link.incoming.links import IncomingEvents, IncomingLinks
 from antiphon.transport.link.outgoing.link import LinkEvents, OutgoingLink
+from antiphon.transport.link.outgoing.links import connect_in_clear
 from antiphon.transport.payload.registry import Attach, MakeSenders, attach_best, make_senders
 from antiphon.transport.settings import LinkIdentity, LinkSettings, Peer
 from antiphon.v1 import chunk_pb2, stage_pb2_grpc
@@ -35,7 +36,7 @@ Item = TypeVar("Item")
 AnyContext = grpc.aio.ServicerContext[Any, Any]
 
 EDGE = "rows"
-PRODUCER = LinkIdentity("host", "producer-boot", "producer")
+PRODUCER = LinkIdentity("host", "producer-boot", "producer", name="producer-0")
 
 
 def marked_chunk(session_id: str, sequence: int, size: int) -> Chunk:
@@ -126,7 +127,7 @@ class LinkConsumer(stage_pb2_grpc.StageServiceServicer):
             suspended=self._suspended,
             lost=self._lost,
         )
-        identity = LinkIdentity("host", boot_id, "consumer")
+        identity = LinkIdentity("host", boot_id, "consumer", name="consumer-0")
         self.links = IncomingLinks(identity, settings, events, attach=attach)
 
     async def Link(  # type: ignore[override]
@@ -296,7 +297,12 @@ def producer(
     """A link to an address, perhaps meant for a certain process, and what it tells."""
     told = Told()
     link = OutgoingLink(
-        Peer(address, boot_id), identity, settings, told.events(), make_senders=senders
+        Peer(address, boot_id),
+        identity,
+        settings,
+        told.events(),
+        open_channel=lambda: connect_in_clear(address, ""),
+        make_senders=senders,
     )
     return link, told
 

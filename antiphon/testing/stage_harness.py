@@ -57,7 +57,15 @@ async def running_stage(
     identity = StageIdentity(
         pipeline, role, loaded.facts, limits.slots, resume_window_s=links.resume_window_s
     )
-    plan = StagePlan.of(pipeline, role, loaded.facts.default_sampling, limits)
+    facts = loaded.facts
+    plan = StagePlan.of(
+        pipeline,
+        role,
+        facts.default_sampling,
+        limits,
+        sample_rate_hz=facts.sample_rate_hz,
+        goes_on_from=facts.goes_on_from,
+    )
     servicer = StageServicer(tracing)
     server = grpc.aio.server(options=SERVER_OPTIONS)
     add_stage_service(servicer, server)

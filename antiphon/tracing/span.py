@@ -75,5 +75,8 @@ NO_SPAN = TraceSpan()
 current_span: ContextVar[TraceSpan] = ContextVar("current_span", default=NO_SPAN)
 """The span of the request that this task answers."""
 
+enclosing_span: ContextVar[TraceSpan | None] = ContextVar("enclosing_span", default=None)
+"""What the next request of this task is a part of; None: nothing, so it begins a trace, or none."""
+
 given_traceparent: ContextVar[str] = ContextVar("given_traceparent", default="")
 """What the client of this task gave; of a conversation's, with its beginning."""

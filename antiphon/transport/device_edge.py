@@ -105,7 +105,8 @@ class CudaStream:
         with torch.cuda.stream(self._stream):
             target.copy_(source, non_blocking=True)
         for each in (target, source):
-            if each.device == self._device:
+            # "cuda" and "cuda:0" are one device, and not equal.
+            if each.device.type == self._device.type:
                 each.record_stream(self._stream)
 
     def mark(self) -> Mark:
@@ -273,6 +274,19 @@ def on_device(
     if device.type == "cuda":
         host = host.pin_memory()
     return host.to(device, non_blocking=True)
+
+
+def together_on_device(arrays: Sequence[Array], device: torch.device) -> list[torch.Tensor]:
+    """`on_device` of several arrays of 64-bit numbers, in one copy."""
+    if device.type == "cpu":
+        return [torch.from_numpy(each) for each in arrays]
+    flat = [np.ascontiguousarray(each).reshape(-1).view(np.int64) for each in arrays]
+    packed = on_device(np.concatenate(flat), device)
+    parts = torch.split(packed, [len(each) for each in flat])
+    return [
+        part.view(torch.from_numpy(each[:0]).dtype).view(each.shape)
+        for part, each in zip(parts, arrays, strict=True)
+    ]
 
 
 def host_array(tensor: torch.Tensor) -> Array:

@@ -1,105 +1,114 @@
-"""The links of stages as Prometheus series.
+"""The links of a stage to its consumers as Prometheus series.
 
-A stage tells its own, the gateway those of all stages, as they come in `Describe`. A link's
-counts begin with it, so a series starts anew when a lost link is replaced.
+A link is told by its producer alone, so that sums over all stages count it once. Each peer has
+series of its own, by its name, up to `MAX_PEERS`; those of all others are one peer, `OTHERS`. A
+link's counts begin with it, so a series starts anew when a lost link is replaced.
 """
 
 from __future__ import annotations
 
-from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from typing import Protocol
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable, Iterator
+from functools import cache
+from typing import TypeVar
 
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
-from prometheus_client.registry import Collector
+
+from antiphon.transport.settings import LinkState
 
 PREFIX = "antiphon_link_"
-LINK = ("stage", "direction", "peer_role", "peer")
+MAX_PEERS = 64
+OTHERS = "other"
 
-# Series by the prefix of the count's name; the rest of the name is the last label.
-_BY_LABEL = {
+_LINK = ("stage", "peer_role", "peer")
+# Name, meaning and perhaps a last label of each series, by the count's name up to its dot; what
+# follows that is the last label's value.
+_COUNTED = {
+    "messages": ("messages", "Messages on the link's stream"),
+    "message_bytes": ("message_bytes", "Bytes of these messages"),
+    "reconnected": ("reconnects", "Times that the link has healed"),
+    "resent": ("resent_chunks", "Chunks that were sent again"),
     "chunks": ("chunks", "Chunks with tensors by transport", "transport"),
     "bytes": ("payload_bytes", "Bytes of tensors by transport", "transport"),
     "fallback": ("fallbacks", "Chunks that had to go over gRPC by reason", "reason"),
 }
-_PLAIN = {
-    "messages": ("messages", "Messages on the link's stream"),
-    "message_bytes": ("message_bytes", "Bytes of these messages, on the producer's side"),
-    "reconnected": ("reconnects", "Times that the link has healed"),
-    "resent": ("resent_chunks", "Chunks that were sent again"),
-}
+Labels = tuple[str, ...]
+Family = TypeVar("Family", GaugeMetricFamily, CounterMetricFamily)
 
 
-class ObservedLink(Protocol):
-    """A `LinkState`, of `antiphon.transport.settings` or as the proto has it."""
+class LinkMetrics:
+    """The series of the links of `stage`, whose states `links` tells, whenever they are asked for.
 
-    @property
-    def outgoing(self) -> bool:
-        """Whether the stage is its producer."""
+    What the links without series of their own have counted stays counted when they are lost.
+    """
 
-    @property
-    def peer_role(self) -> str:
-        """The stage at its other end."""
+    def __init__(self, stage: str, links: Callable[[], Iterable[LinkState]]) -> None:
+        self._stage = stage
+        self._links = links
+        self._named: set[str] = set()
+        self._others: dict[int, LinkState] = {}
+        self._lost: Counter[tuple[Labels, str]] = Counter()
 
-    @property
-    def peer_address(self) -> str:
-        """Where that listens."""
-
-    @property
-    def connected(self) -> bool:
-        """Whether its stream is up."""
-
-    @property
-    def transport(self) -> str:
-        """What was agreed on; empty: nothing yet."""
-
-    @property
-    def refused(self) -> Sequence[str]:
-        """Better transports that it does without, as "transport: reason"."""
-
-    @property
-    def counts(self) -> Mapping[str, int]:
-        """By name; see `antiphon.transport.settings.LinkState`."""
-
-
-class LinkMetrics(Collector):
-    """The series of links, each with the role of the stage that tells of it."""
-
-    def __init__(self, links: Iterable[tuple[str, ObservedLink]]) -> None:
-        self._links = [(_labels(stage, link), link) for stage, link in links]
-
-    def collect(self) -> Iterator[Metric]:
-        """All series of all links."""
-        agreed = Counter((*labels, link.transport) for labels, link in self._links)
+    def families(self) -> Iterator[Metric]:
+        """All series of all links, as they are now."""
+        links = self._labelled()
+        agreed = Counter((*labels, link.transport) for labels, link in links)
         words = "Links by the transport that was agreed on; empty: none yet"
-        yield _gauge("transport", words, ("transport",), agreed)
-        connected: Counter[tuple[str, ...]] = Counter()
-        for labels, link in self._links:
+        yield _gauge("transport", words, agreed, "transport")
+        connected: Counter[Labels] = Counter()
+        for labels, link in links:
             connected[labels] += link.connected
-        yield _gauge("connected", "Links whose stream is up", (), connected)
+        yield _gauge("connected", "Links whose stream is up", connected)
         refused = Counter(
-            (*labels, *_refusal(words)) for labels, link in self._links for words in link.refused
+            (*labels, *_refusal(words)) for labels, link in links for words in link.refused
         )
         words = "Links that did without a better transport, by the reason"
-        yield _gauge("refused", words, ("transport", "reason"), refused)
-        for name, (series, words) in _PLAIN.items():
-            yield _counter(series, words, (), self._sums(name))
-        for name, (series, words, label) in _BY_LABEL.items():
-            yield _counter(series, words, (label,), self._sums(name, split=True))
+        yield _gauge("refused", words, refused, "transport", "reason")
+        sums: defaultdict[str, Counter[Labels]] = defaultdict(Counter)
+        told = [(labels, *each) for labels, link in links for each in link.counts.items()]
+        lost = [(labels, counted, value) for (labels, counted), value in self._lost.items()]
+        for labels, counted, value in (*told, *lost):
+            name, rest = _split(counted)
+            sums[name][(*labels, *rest)] += value
+        for name, (series, words, *more) in _COUNTED.items():
+            family = CounterMetricFamily(PREFIX + series, words, labels=(*_LINK, *more))
+            yield _filled(family, sums[name])
 
-    def _sums(self, name: str, *, split: bool = False) -> Counter[tuple[str, ...]]:
-        """A count of all links, by their labels and, with `split`, what follows its name."""
-        sums: Counter[tuple[str, ...]] = Counter()
-        for labels, link in self._links:
-            for counted, value in link.counts.items():
-                head, _, rest = counted.partition(".")
-                if head == name and bool(rest) == split:
-                    sums[(*labels, rest) if split else labels] += value
-        return sums
+    def _labelled(self) -> list[tuple[Labels, LinkState]]:
+        """The links with their labels. A peer keeps its series, and others keep having none, for
+        as long as they are linked."""
+        links = list(self._links())
+        for number in self._others.keys() - {id(link) for link in links}:
+            gone = self._others.pop(number)
+            for counted, value in gone.counts.items():
+                self._lost[self._labels(gone, OTHERS), counted] += value
+        self._named &= {_name(link) for link in links if id(link) not in self._others}
+        labelled = []
+        for link in links:
+            name = _name(link)
+            is_other = id(link) in self._others
+            if is_other or (name not in self._named and len(self._named) >= MAX_PEERS):
+                self._others[id(link)] = link
+                name = OTHERS
+            else:
+                self._named.add(name)
+            labelled.append((self._labels(link, name), link))
+        return labelled
+
+    def _labels(self, link: LinkState, name: str) -> Labels:
+        return self._stage, link.peer_role, name
 
 
-def _labels(stage: str, link: ObservedLink) -> tuple[str, ...]:
-    return stage, "out" if link.outgoing else "in", link.peer_role, link.peer_address
+def _name(link: LinkState) -> str:
+    """What the peer is called; where it listens as long as that is not known."""
+    return link.peer_name or link.peer_address
+
+
+@cache
+def _split(counted: str) -> tuple[str, Labels]:
+    """A count's name up to its dot, and what follows that, if anything."""
+    name, dot, rest = counted.partition(".")
+    return name, (rest,) if dot else ()
 
 
 def _refusal(words: str) -> tuple[str, str]:
@@ -108,24 +117,11 @@ def _refusal(words: str) -> tuple[str, str]:
     return transport, reason
 
 
-def _gauge(
-    name: str, words: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], int]
-) -> GaugeMetricFamily:
-    family = GaugeMetricFamily(PREFIX + name, words, labels=(*LINK, *labels))
-    _fill(family, values.items())
-    return family
+def _gauge(name: str, words: str, values: Counter[Labels], *more: str) -> Metric:
+    return _filled(GaugeMetricFamily(PREFIX + name, words, labels=(*_LINK, *more)), values)
 
 
-def _counter(
-    name: str, words: str, labels: tuple[str, ...], values: Mapping[tuple[str, ...], int]
-) -> CounterMetricFamily:
-    family = CounterMetricFamily(PREFIX + name, words, labels=(*LINK, *labels))
-    _fill(family, values.items())
-    return family
-
-
-def _fill(
-    family: GaugeMetricFamily | CounterMetricFamily, values: Iterable[tuple[tuple[str, ...], int]]
-) -> None:
-    for labels, value in values:
+def _filled(family: Family, values: Counter[Labels]) -> Family:
+    for labels, value in values.items():
         family.add_metric(labels, value)
+    return family

@@ -22,7 +22,8 @@ class LinkSettings:
     `device` is the torch device between whose kind NCCL or Gloo are chosen,
     `slab_bytes` the most that the payloads under way on one link may take of shared
     memory, `resume_window_s` how long a broken link may take to heal; 0: not at all.
-    `session_bytes` and `link_bytes` bound what waits on a link; see `SendLog`.
+    `session_bytes` and `link_bytes` bound what waits on a link; see `SendLog`. With `mutual_tls`
+    nothing leaves the host unencrypted.
     """
 
     transport: TransportName
@@ -31,9 +32,10 @@ class LinkSettings:
     resume_window_s: float
     session_bytes: int = LINK_SESSION_BYTES
     link_bytes: int = LINK_BYTES
+    mutual_tls: bool = False
 
     @classmethod
-    def of(cls, config: StageConfig) -> LinkSettings:
+    def of(cls, config: StageConfig, *, mutual_tls: bool = False) -> LinkSettings:
         """A stage's settings. Raises `InvalidArgument`."""
         if config.slab_bytes & (config.slab_bytes - 1):
             raise InvalidArgument(
@@ -46,17 +48,20 @@ class LinkSettings:
             config.resume_window_s,
             config.link_session_bytes,
             config.link_bytes,
+            mutual_tls,
         )
 
 
 @dataclass(frozen=True, slots=True)
 class LinkIdentity:
-    """This process, as a hello tells it; `address` is where it listens, if it does."""
+    """This process, as a hello tells it; `address` is where it listens, if it does, and `name`
+    what people call it."""
 
     host_id: str
     boot_id: str
     role: str
     address: str = ""
+    name: str = ""
 
 
 class Peer(NamedTuple):
@@ -71,7 +76,8 @@ class Peer(NamedTuple):
 
 @dataclass(slots=True)
 class LinkState:
-    """One link as one of its ends sees it; what `LinkState` in proto tells.
+    """One link as one of its ends sees it; what `LinkState` in proto tells. A producer knows its
+    peer's role and name when that has accepted the link.
 
     `counts` has chunks and bytes by transport ("chunks.grpc", "bytes.grpc"),
     fallbacks by reason ("fallback.slab_full"), "messages", "message_bytes" (written,
@@ -81,6 +87,7 @@ class LinkState:
     outgoing: bool
     peer_role: str = ""
     peer_address: str = ""
+    peer_name: str = ""
     connected: bool = False
     transport: str = ""
     refused: tuple[str, ...] = ()

@@ -212,6 +212,7 @@ class ConversationSettings(google.protobuf.message.Message):
     SAMPLING_FIELD_NUMBER: builtins.int
     MANUAL_TURNS_FIELD_NUMBER: builtins.int
     VOICE_TURNS_FIELD_NUMBER: builtins.int
+    TIMED_TURNS_FIELD_NUMBER: builtins.int
     NO_TRANSCRIPTS_FIELD_NUMBER: builtins.int
     TRANSCRIPTS_FIELD_NUMBER: builtins.int
     FUNCTIONS_FIELD_NUMBER: builtins.int
@@ -230,6 +231,8 @@ class ConversationSettings(google.protobuf.message.Message):
     @property
     def voice_turns(self) -> global___VoiceTurns: ...
     @property
+    def timed_turns(self) -> global___TimedTurns: ...
+    @property
     def no_transcripts(self) -> global___NoTranscripts: ...
     @property
     def transcripts(self) -> global___Transcripts: ...
@@ -246,12 +249,13 @@ class ConversationSettings(google.protobuf.message.Message):
         sampling: collections.abc.Mapping[builtins.str, antiphon.v1.session_pb2.Sampling] | None = ...,
         manual_turns: global___ManualTurns | None = ...,
         voice_turns: global___VoiceTurns | None = ...,
+        timed_turns: global___TimedTurns | None = ...,
         no_transcripts: global___NoTranscripts | None = ...,
         transcripts: global___Transcripts | None = ...,
         functions: global___OfferedFunctions | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["_instructions", b"_instructions", "_spoken", b"_spoken", "_voice", b"_voice", "functions", b"functions", "instructions", b"instructions", "manual_turns", b"manual_turns", "no_transcripts", b"no_transcripts", "spoken", b"spoken", "transcription", b"transcription", "transcripts", b"transcripts", "turns", b"turns", "voice", b"voice", "voice_turns", b"voice_turns"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["_instructions", b"_instructions", "_spoken", b"_spoken", "_voice", b"_voice", "functions", b"functions", "instructions", b"instructions", "manual_turns", b"manual_turns", "no_transcripts", b"no_transcripts", "sampling", b"sampling", "spoken", b"spoken", "transcription", b"transcription", "transcripts", b"transcripts", "turns", b"turns", "voice", b"voice", "voice_turns", b"voice_turns"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_instructions", b"_instructions", "_spoken", b"_spoken", "_voice", b"_voice", "functions", b"functions", "instructions", b"instructions", "manual_turns", b"manual_turns", "no_transcripts", b"no_transcripts", "spoken", b"spoken", "timed_turns", b"timed_turns", "transcription", b"transcription", "transcripts", b"transcripts", "turns", b"turns", "voice", b"voice", "voice_turns", b"voice_turns"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_instructions", b"_instructions", "_spoken", b"_spoken", "_voice", b"_voice", "functions", b"functions", "instructions", b"instructions", "manual_turns", b"manual_turns", "no_transcripts", b"no_transcripts", "sampling", b"sampling", "spoken", b"spoken", "timed_turns", b"timed_turns", "transcription", b"transcription", "transcripts", b"transcripts", "turns", b"turns", "voice", b"voice", "voice_turns", b"voice_turns"]) -> None: ...
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["_instructions", b"_instructions"]) -> typing.Literal["instructions"] | None: ...
     @typing.overload
@@ -261,7 +265,7 @@ class ConversationSettings(google.protobuf.message.Message):
     @typing.overload
     def WhichOneof(self, oneof_group: typing.Literal["transcription", b"transcription"]) -> typing.Literal["no_transcripts", "transcripts"] | None: ...
     @typing.overload
-    def WhichOneof(self, oneof_group: typing.Literal["turns", b"turns"]) -> typing.Literal["manual_turns", "voice_turns"] | None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["turns", b"turns"]) -> typing.Literal["manual_turns", "voice_turns", "timed_turns"] | None: ...
 
 global___ConversationSettings = ConversationSettings
 
@@ -337,6 +341,27 @@ class ManualTurns(google.protobuf.message.Message):
     ) -> None: ...
 
 global___ManualTurns = ManualTurns
+
+@typing.final
+class TimedTurns(google.protobuf.message.Message):
+    """A turn of the user ends by the clock: what was said in so many seconds is a message of its own, and
+    answered. What comes while an answer is being made waits in the buffer: each slice has an answer, one
+    after the other, and who is ahead of them by more than a recording may have is refused.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ANSWER_EVERY_S_FIELD_NUMBER: builtins.int
+    answer_every_s: builtins.float
+    """Seconds, from 0.5 to the most that a recording may have."""
+    def __init__(
+        self,
+        *,
+        answer_every_s: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["answer_every_s", b"answer_every_s"]) -> None: ...
+
+global___TimedTurns = TimedTurns
 
 @typing.final
 class VoiceTurns(google.protobuf.message.Message):
@@ -863,6 +888,7 @@ class ConverseResponse(google.protobuf.message.Message):
     TRANSCRIPT_FAILED_FIELD_NUMBER: builtins.int
     RESPONSE_CALL_FIELD_NUMBER: builtins.int
     SERVER_STOPPING_FIELD_NUMBER: builtins.int
+    RESPONSE_CALL_TEXT_FIELD_NUMBER: builtins.int
     @property
     def begun(self) -> global___ConversationBegun: ...
     @property
@@ -909,6 +935,8 @@ class ConverseResponse(google.protobuf.message.Message):
     def response_call(self) -> global___ResponseCall: ...
     @property
     def server_stopping(self) -> global___ServerStopping: ...
+    @property
+    def response_call_text(self) -> global___ResponseCallText: ...
     def __init__(
         self,
         *,
@@ -935,10 +963,11 @@ class ConverseResponse(google.protobuf.message.Message):
         transcript_failed: global___TranscriptFailed | None = ...,
         response_call: global___ResponseCall | None = ...,
         server_stopping: global___ServerStopping | None = ...,
+        response_call_text: global___ResponseCallText | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["audio_cleared", b"audio_cleared", "audio_committed", b"audio_committed", "begun", b"begun", "event", b"event", "item_added", b"item_added", "item_deleted", b"item_deleted", "item_retrieved", b"item_retrieved", "item_truncated", b"item_truncated", "refused", b"refused", "response_audio", b"response_audio", "response_call", b"response_call", "response_created", b"response_created", "response_ended", b"response_ended", "response_item_begun", b"response_item_begun", "response_item_ended", b"response_item_ended", "response_text", b"response_text", "server_stopping", b"server_stopping", "settings_changed", b"settings_changed", "silence_timed_out", b"silence_timed_out", "speech_started", b"speech_started", "speech_stopped", b"speech_stopped", "transcript_ended", b"transcript_ended", "transcript_failed", b"transcript_failed", "transcript_text", b"transcript_text"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["audio_cleared", b"audio_cleared", "audio_committed", b"audio_committed", "begun", b"begun", "event", b"event", "item_added", b"item_added", "item_deleted", b"item_deleted", "item_retrieved", b"item_retrieved", "item_truncated", b"item_truncated", "refused", b"refused", "response_audio", b"response_audio", "response_call", b"response_call", "response_created", b"response_created", "response_ended", b"response_ended", "response_item_begun", b"response_item_begun", "response_item_ended", b"response_item_ended", "response_text", b"response_text", "server_stopping", b"server_stopping", "settings_changed", b"settings_changed", "silence_timed_out", b"silence_timed_out", "speech_started", b"speech_started", "speech_stopped", b"speech_stopped", "transcript_ended", b"transcript_ended", "transcript_failed", b"transcript_failed", "transcript_text", b"transcript_text"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["begun", "settings_changed", "refused", "audio_committed", "audio_cleared", "item_added", "item_retrieved", "item_deleted", "item_truncated", "response_created", "response_item_begun", "response_text", "response_audio", "response_item_ended", "response_ended", "speech_started", "speech_stopped", "silence_timed_out", "transcript_text", "transcript_ended", "transcript_failed", "response_call", "server_stopping"] | None: ...
+    def HasField(self, field_name: typing.Literal["audio_cleared", b"audio_cleared", "audio_committed", b"audio_committed", "begun", b"begun", "event", b"event", "item_added", b"item_added", "item_deleted", b"item_deleted", "item_retrieved", b"item_retrieved", "item_truncated", b"item_truncated", "refused", b"refused", "response_audio", b"response_audio", "response_call", b"response_call", "response_call_text", b"response_call_text", "response_created", b"response_created", "response_ended", b"response_ended", "response_item_begun", b"response_item_begun", "response_item_ended", b"response_item_ended", "response_text", b"response_text", "server_stopping", b"server_stopping", "settings_changed", b"settings_changed", "silence_timed_out", b"silence_timed_out", "speech_started", b"speech_started", "speech_stopped", b"speech_stopped", "transcript_ended", b"transcript_ended", "transcript_failed", b"transcript_failed", "transcript_text", b"transcript_text"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["audio_cleared", b"audio_cleared", "audio_committed", b"audio_committed", "begun", b"begun", "event", b"event", "item_added", b"item_added", "item_deleted", b"item_deleted", "item_retrieved", b"item_retrieved", "item_truncated", b"item_truncated", "refused", b"refused", "response_audio", b"response_audio", "response_call", b"response_call", "response_call_text", b"response_call_text", "response_created", b"response_created", "response_ended", b"response_ended", "response_item_begun", b"response_item_begun", "response_item_ended", b"response_item_ended", "response_text", b"response_text", "server_stopping", b"server_stopping", "settings_changed", b"settings_changed", "silence_timed_out", b"silence_timed_out", "speech_started", b"speech_started", "speech_stopped", b"speech_stopped", "transcript_ended", b"transcript_ended", "transcript_failed", b"transcript_failed", "transcript_text", b"transcript_text"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["begun", "settings_changed", "refused", "audio_committed", "audio_cleared", "item_added", "item_retrieved", "item_deleted", "item_truncated", "response_created", "response_item_begun", "response_text", "response_audio", "response_item_ended", "response_ended", "speech_started", "speech_stopped", "silence_timed_out", "transcript_text", "transcript_ended", "transcript_failed", "response_call", "server_stopping", "response_call_text"] | None: ...
 
 global___ConverseResponse = ConverseResponse
 
@@ -1351,6 +1380,44 @@ class ResponseCall(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["call", b"call", "index", b"index", "item_id", b"item_id", "response_id", b"response_id"]) -> None: ...
 
 global___ResponseCall = ResponseCall
+
+@typing.final
+class ResponseCallText(google.protobuf.message.Message):
+    """More of the arguments of an item that is a call, as they are written. ResponseCall tells that it is
+    one; an item that proves to be none, or is cancelled before, is deleted.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    RESPONSE_ID_FIELD_NUMBER: builtins.int
+    INDEX_FIELD_NUMBER: builtins.int
+    ITEM_ID_FIELD_NUMBER: builtins.int
+    CALL_ID_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    ARGUMENTS_FIELD_NUMBER: builtins.int
+    response_id: builtins.str
+    index: builtins.int
+    """Place of the item in the response, counted from 0."""
+    item_id: builtins.str
+    call_id: builtins.str
+    """The same in each event of the call."""
+    name: builtins.str
+    """The same in each event of the call."""
+    arguments: builtins.str
+    """More of the text of a JSON object."""
+    def __init__(
+        self,
+        *,
+        response_id: builtins.str = ...,
+        index: builtins.int = ...,
+        item_id: builtins.str = ...,
+        call_id: builtins.str = ...,
+        name: builtins.str = ...,
+        arguments: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["arguments", b"arguments", "call_id", b"call_id", "index", b"index", "item_id", b"item_id", "name", b"name", "response_id", b"response_id"]) -> None: ...
+
+global___ResponseCallText = ResponseCallText
 
 @typing.final
 class ResponseItemEnded(google.protobuf.message.Message):

@@ -52,7 +52,9 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     ERROR_CODE_INVALID_ARGUMENT: _ErrorCode.ValueType  # 1
     """The request is wrong; `field` names the part. Do not retry."""
     ERROR_CODE_NOT_FOUND: _ErrorCode.ValueType  # 2
-    """The model, voice or session is unknown."""
+    """The model, voice or session is unknown; or a recording of the input, told by its key, is not there
+    any more: send its samples again.
+    """
     ERROR_CODE_NOT_IMPLEMENTED: _ErrorCode.ValueType  # 3
     """The contract allows it, this version does not do it yet."""
     ERROR_CODE_RESOURCE_EXHAUSTED: _ErrorCode.ValueType  # 4
@@ -79,7 +81,9 @@ ERROR_CODE_UNSPECIFIED: ErrorCode.ValueType  # 0
 ERROR_CODE_INVALID_ARGUMENT: ErrorCode.ValueType  # 1
 """The request is wrong; `field` names the part. Do not retry."""
 ERROR_CODE_NOT_FOUND: ErrorCode.ValueType  # 2
-"""The model, voice or session is unknown."""
+"""The model, voice or session is unknown; or a recording of the input, told by its key, is not there
+any more: send its samples again.
+"""
 ERROR_CODE_NOT_IMPLEMENTED: ErrorCode.ValueType  # 3
 """The contract allows it, this version does not do it yet."""
 ERROR_CODE_RESOURCE_EXHAUSTED: ErrorCode.ValueType  # 4
@@ -427,12 +431,14 @@ class SegmentOpen(google.protobuf.message.Message):
 
     @property
     def history(self) -> global___History:
-        """Present when the segment resumes on this stage."""
+        """What the client has of the segment already, which was begun in a session that was lost. A stage
+        gets of it what it goes on from (`DescribeResponse.goes_on_from`), and no live segment has one.
+        """
 
     @property
     def options(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, global___OptionValue]:
         """What the client said of the options that this stage reads, by name; see
-        DescribeResponse.options. One without entry takes its default. The only field
+        DescribeResponse.options. One without entry takes its default. This and `history` are all
         that differs between the stages of a session.
         """
 
@@ -586,27 +592,33 @@ global___ChunkPolicy = ChunkPolicy
 
 @typing.final
 class History(google.protobuf.message.Message):
-    """What a stage needs to rebuild a segment that ran elsewhere."""
+    """Output of a segment that the stage takes as its own, from the segment's first position on. The
+    stage computes it in a few steps, lets it leave as it would have, from position 0, and makes
+    what follows: the same as if it had made all of it. At most 4 MiB.
+    """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
-    INPUT_FIELD_NUMBER: builtins.int
-    OUTPUT_FIELD_NUMBER: builtins.int
-    @property
-    def input(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[antiphon.v1.chunk_pb2.Chunk]:
-        """The segment's input chunks, in order."""
-
-    @property
-    def output(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[antiphon.v1.chunk_pb2.Chunk]:
-        """Outputs that were delivered already, by edge, as chunks from position 0."""
-
+    IDS_FIELD_NUMBER: builtins.int
+    FRAMES_FIELD_NUMBER: builtins.int
+    CODE_GROUPS_FIELD_NUMBER: builtins.int
+    ids: builtins.bytes
+    """Ids of the reply, int32 little-endian each, those without text among them. Each must be in the
+    vocabulary, and none but the last may end the reply.
+    """
+    frames: builtins.bytes
+    """Codec frames, `code_groups` codes each, uint16 little-endian. They must be frames that the
+    stage could have drawn, fewer than its token limit.
+    """
+    code_groups: builtins.int
     def __init__(
         self,
         *,
-        input: collections.abc.Iterable[antiphon.v1.chunk_pb2.Chunk] | None = ...,
-        output: collections.abc.Iterable[antiphon.v1.chunk_pb2.Chunk] | None = ...,
+        ids: builtins.bytes = ...,
+        frames: builtins.bytes = ...,
+        code_groups: builtins.int = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["input", b"input", "output", b"output"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["code_groups", b"code_groups", "frames", b"frames", "ids", b"ids"]) -> None: ...
 
 global___History = History
 
@@ -646,36 +658,6 @@ class CancelSegment(google.protobuf.message.Message):
     def ClearField(self, field_name: typing.Literal["segment", b"segment"]) -> None: ...
 
 global___CancelSegment = CancelSegment
-
-@typing.final
-class Reroute(google.protobuf.message.Message):
-    """Redirects an output edge."""
-
-    DESCRIPTOR: google.protobuf.descriptor.Descriptor
-
-    EDGE_FIELD_NUMBER: builtins.int
-    DESTINATION_FIELD_NUMBER: builtins.int
-    ATTEMPT_FIELD_NUMBER: builtins.int
-    FROM_POSITION_FIELD_NUMBER: builtins.int
-    edge: builtins.str
-    attempt: builtins.int
-    """Attempt of the consumer's part that the new destination serves."""
-    from_position: builtins.int
-    """First position that the new destination needs."""
-    @property
-    def destination(self) -> global___Destination: ...
-    def __init__(
-        self,
-        *,
-        edge: builtins.str = ...,
-        destination: global___Destination | None = ...,
-        attempt: builtins.int = ...,
-        from_position: builtins.int = ...,
-    ) -> None: ...
-    def HasField(self, field_name: typing.Literal["destination", b"destination"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "destination", b"destination", "edge", b"edge", "from_position", b"from_position"]) -> None: ...
-
-global___Reroute = Reroute
 
 @typing.final
 class OutputCredit(google.protobuf.message.Message):
@@ -725,6 +707,28 @@ class Progress(google.protobuf.message.Message):
 global___Progress = Progress
 
 @typing.final
+class StageGone(google.protobuf.message.Message):
+    """A stage before this one is lost that had reported the segment: what has not come of it, and is not
+    under way on a link, never will.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    SEGMENT_FIELD_NUMBER: builtins.int
+    ROLE_FIELD_NUMBER: builtins.int
+    segment: builtins.int
+    role: builtins.str
+    def __init__(
+        self,
+        *,
+        segment: builtins.int = ...,
+        role: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["role", b"role", "segment", b"segment"]) -> None: ...
+
+global___StageGone = StageGone
+
+@typing.final
 class SessionRequest(google.protobuf.message.Message):
     """What a client or the gateway sends on a RunSession stream."""
 
@@ -735,9 +739,9 @@ class SessionRequest(google.protobuf.message.Message):
     CHUNK_FIELD_NUMBER: builtins.int
     INPUT_FINISHED_FIELD_NUMBER: builtins.int
     CANCEL_SEGMENT_FIELD_NUMBER: builtins.int
-    REROUTE_FIELD_NUMBER: builtins.int
     CREDIT_FIELD_NUMBER: builtins.int
     PROGRESS_FIELD_NUMBER: builtins.int
+    GONE_FIELD_NUMBER: builtins.int
     @property
     def open(self) -> global___SessionOpen: ...
     @property
@@ -751,8 +755,6 @@ class SessionRequest(google.protobuf.message.Message):
     @property
     def cancel_segment(self) -> global___CancelSegment: ...
     @property
-    def reroute(self) -> global___Reroute: ...
-    @property
     def credit(self) -> global___OutputCredit: ...
     @property
     def progress(self) -> global___Progress:
@@ -760,6 +762,8 @@ class SessionRequest(google.protobuf.message.Message):
         awaits is being made, and its stall timeout starts anew.
         """
 
+    @property
+    def gone(self) -> global___StageGone: ...
     def __init__(
         self,
         *,
@@ -768,13 +772,13 @@ class SessionRequest(google.protobuf.message.Message):
         chunk: antiphon.v1.chunk_pb2.Chunk | None = ...,
         input_finished: global___InputFinished | None = ...,
         cancel_segment: global___CancelSegment | None = ...,
-        reroute: global___Reroute | None = ...,
         credit: global___OutputCredit | None = ...,
         progress: global___Progress | None = ...,
+        gone: global___StageGone | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["cancel_segment", b"cancel_segment", "chunk", b"chunk", "credit", b"credit", "input_finished", b"input_finished", "message", b"message", "open", b"open", "progress", b"progress", "reroute", b"reroute", "segment_open", b"segment_open"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["cancel_segment", b"cancel_segment", "chunk", b"chunk", "credit", b"credit", "input_finished", b"input_finished", "message", b"message", "open", b"open", "progress", b"progress", "reroute", b"reroute", "segment_open", b"segment_open"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["open", "segment_open", "chunk", "input_finished", "cancel_segment", "reroute", "credit", "progress"] | None: ...
+    def HasField(self, field_name: typing.Literal["cancel_segment", b"cancel_segment", "chunk", b"chunk", "credit", b"credit", "gone", b"gone", "input_finished", b"input_finished", "message", b"message", "open", b"open", "progress", b"progress", "segment_open", b"segment_open"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["cancel_segment", b"cancel_segment", "chunk", b"chunk", "credit", b"credit", "gone", b"gone", "input_finished", b"input_finished", "message", b"message", "open", b"open", "progress", b"progress", "segment_open", b"segment_open"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["message", b"message"]) -> typing.Literal["open", "segment_open", "chunk", "input_finished", "cancel_segment", "credit", "progress", "gone"] | None: ...
 
 global___SessionRequest = SessionRequest
 

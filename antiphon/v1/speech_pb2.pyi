@@ -271,6 +271,7 @@ class GenerateRequest(google.protobuf.message.Message):
     FUNCTIONS_FIELD_NUMBER: builtins.int
     FUNCTION_CHOICE_FIELD_NUMBER: builtins.int
     CHAT_TEMPLATE_KWARGS_FIELD_NUMBER: builtins.int
+    DELIVERED_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Empty: the server's only model."""
     voice: builtins.str
@@ -307,6 +308,12 @@ class GenerateRequest(google.protobuf.message.Message):
 
     @property
     def function_choice(self) -> antiphon.v1.functions_pb2.FunctionChoice: ...
+    @property
+    def delivered(self) -> global___DeliveredPart:
+        """Of a client that has lost the server in the middle of an answer and asks the same again, of
+        that server or of another of the same deployment: what it has is not sent once more.
+        """
+
     def __init__(
         self,
         *,
@@ -322,11 +329,55 @@ class GenerateRequest(google.protobuf.message.Message):
         functions: collections.abc.Iterable[builtins.str] | None = ...,
         function_choice: antiphon.v1.functions_pb2.FunctionChoice | None = ...,
         chat_template_kwargs: builtins.str = ...,
+        delivered: global___DeliveredPart | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "function_choice", b"function_choice"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["chat_template_kwargs", b"chat_template_kwargs", "chunk_policy", b"chunk_policy", "delivery", b"delivery", "function_choice", b"function_choice", "functions", b"functions", "include_ids", b"include_ids", "messages", b"messages", "modalities", b"modalities", "model", b"model", "options", b"options", "sampling", b"sampling", "voice", b"voice"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "delivered", b"delivered", "function_choice", b"function_choice"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["chat_template_kwargs", b"chat_template_kwargs", "chunk_policy", b"chunk_policy", "delivered", b"delivered", "delivery", b"delivery", "function_choice", b"function_choice", "functions", b"functions", "include_ids", b"include_ids", "messages", b"messages", "modalities", b"modalities", "model", b"model", "options", b"options", "sampling", b"sampling", "voice", b"voice"]) -> None: ...
 
 global___GenerateRequest = GenerateRequest
+
+@typing.final
+class DeliveredPart(google.protobuf.message.Message):
+    """What a client has of an answer; all of it is left out of the events."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    DRAWN_SEED_FIELD_NUMBER: builtins.int
+    CHARACTERS_FIELD_NUMBER: builtins.int
+    TEXT_SHA256_FIELD_NUMBER: builtins.int
+    TOKEN_IDS_FIELD_NUMBER: builtins.int
+    LOGPROBS_FIELD_NUMBER: builtins.int
+    SAMPLES_FIELD_NUMBER: builtins.int
+    CODES_FIELD_NUMBER: builtins.int
+    IMAGES_FIELD_NUMBER: builtins.int
+    drawn_seed: builtins.int
+    """As `GenerateStarted.drawn_seed` told."""
+    characters: builtins.int
+    """Unicode characters of text, and the SHA-256 of their UTF-8: an answer that begins otherwise
+    ends with DATA_LOSS.
+    """
+    text_sha256: builtins.bytes
+    token_ids: builtins.int
+    logprobs: builtins.int
+    samples: builtins.int
+    codes: builtins.int
+    """Values of codec frames."""
+    images: builtins.int
+    def __init__(
+        self,
+        *,
+        drawn_seed: builtins.int = ...,
+        characters: builtins.int = ...,
+        text_sha256: builtins.bytes = ...,
+        token_ids: builtins.int = ...,
+        logprobs: builtins.int = ...,
+        samples: builtins.int = ...,
+        codes: builtins.int = ...,
+        images: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["characters", b"characters", "codes", b"codes", "drawn_seed", b"drawn_seed", "images", b"images", "logprobs", b"logprobs", "samples", b"samples", "text_sha256", b"text_sha256", "token_ids", b"token_ids"]) -> None: ...
+
+global___DeliveredPart = DeliveredPart
 
 @typing.final
 class OptionInput(google.protobuf.message.Message):
@@ -409,18 +460,24 @@ class GenerateStarted(google.protobuf.message.Message):
     SESSION_ID_FIELD_NUMBER: builtins.int
     MODEL_FIELD_NUMBER: builtins.int
     SAMPLE_RATE_HZ_FIELD_NUMBER: builtins.int
+    DRAWN_SEED_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     model: builtins.str
     sample_rate_hz: builtins.int
     """0 when no audio was asked for."""
+    drawn_seed: builtins.int
+    """From which stages draw that were given no seed; for `DeliveredPart`."""
     def __init__(
         self,
         *,
         session_id: builtins.str = ...,
         model: builtins.str = ...,
         sample_rate_hz: builtins.int = ...,
+        drawn_seed: builtins.int | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["model", b"model", "sample_rate_hz", b"sample_rate_hz", "session_id", b"session_id"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["_drawn_seed", b"_drawn_seed", "drawn_seed", b"drawn_seed"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["_drawn_seed", b"_drawn_seed", "drawn_seed", b"drawn_seed", "model", b"model", "sample_rate_hz", b"sample_rate_hz", "session_id", b"session_id"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["_drawn_seed", b"_drawn_seed"]) -> typing.Literal["drawn_seed"] | None: ...
 
 global___GenerateStarted = GenerateStarted
 
@@ -555,25 +612,63 @@ global___MadeImage = MadeImage
 
 @typing.final
 class FunctionCallDelta(google.protobuf.message.Message):
-    """Whole calls of functions; such an answer waits for what comes of them."""
+    """More of the functions that the answer calls; such an answer waits for what comes of them."""
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
 
     FIRST_FIELD_NUMBER: builtins.int
     CALLS_FIELD_NUMBER: builtins.int
+    PIECES_FIELD_NUMBER: builtins.int
     first: builtins.int
-    """Index of the first one within the answer."""
+    """Index, within the answer, of the first of the pieces, and of the first of the calls if there are any."""
     @property
-    def calls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[antiphon.v1.functions_pb2.FunctionCall]: ...
+    def calls(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[antiphon.v1.functions_pb2.FunctionCall]:
+        """Those that have ended with this event, whole. Only these are calls."""
+
+    @property
+    def pieces(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___FunctionCallPiece]:
+        """What was written of calls since the last such event. The answer fails if one proves to be none."""
+
     def __init__(
         self,
         *,
         first: builtins.int = ...,
         calls: collections.abc.Iterable[antiphon.v1.functions_pb2.FunctionCall] | None = ...,
+        pieces: collections.abc.Iterable[global___FunctionCallPiece] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["calls", b"calls", "first", b"first"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["calls", b"calls", "first", b"first", "pieces", b"pieces"]) -> None: ...
 
 global___FunctionCallDelta = FunctionCallDelta
+
+@typing.final
+class FunctionCallPiece(google.protobuf.message.Message):
+    """More of a call, as it is written."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    INDEX_FIELD_NUMBER: builtins.int
+    ID_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
+    ARGUMENTS_FIELD_NUMBER: builtins.int
+    index: builtins.int
+    """Of the call within the answer, from 0."""
+    id: builtins.str
+    """What the call is known by; the same in each of its pieces."""
+    name: builtins.str
+    """The same in each of its pieces."""
+    arguments: builtins.str
+    """More of the text of a JSON object."""
+    def __init__(
+        self,
+        *,
+        index: builtins.int = ...,
+        id: builtins.str = ...,
+        name: builtins.str = ...,
+        arguments: builtins.str = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["arguments", b"arguments", "id", b"id", "index", b"index", "name", b"name"]) -> None: ...
+
+global___FunctionCallPiece = FunctionCallPiece
 
 @typing.final
 class GenerateFinished(google.protobuf.message.Message):

@@ -161,6 +161,8 @@ class DescribeResponse(google.protobuf.message.Message):
     OPTIONS_FIELD_NUMBER: builtins.int
     READS_ALOUD_FIELD_NUMBER: builtins.int
     CONSTRAINS_TEXT_FIELD_NUMBER: builtins.int
+    KEEPS_RECORDINGS_FIELD_NUMBER: builtins.int
+    GOES_ON_FROM_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Name that clients ask for: that of the checkpoint's directory."""
     checkpoint_fingerprint: builtins.str
@@ -214,6 +216,10 @@ class DescribeResponse(google.protobuf.message.Message):
     """
     constrains_text: builtins.bool
     """Whether the stage's text can be held to Sampling.json_schema."""
+    keeps_recordings: builtins.bool
+    """Of the stage that reads the client's input: whether a recording that it was brought before may be told
+    by the 16 bytes of its BLAKE2b hash, in the place of its samples. It knows the latest ones.
+    """
     @property
     def inputs(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___EdgeDescription]:
         """Edges that this stage consumes and produces."""
@@ -247,6 +253,12 @@ class DescribeResponse(google.protobuf.message.Message):
     @property
     def options(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___OptionDescription]:
         """What a client may say to this stage besides its input."""
+
+    @property
+    def goes_on_from(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
+        """Of SegmentOpen.history, what the stage goes on from: "ids", "frames". Of one that tells none,
+        all is made anew.
+        """
 
     def __init__(
         self,
@@ -287,8 +299,10 @@ class DescribeResponse(google.protobuf.message.Message):
         options: collections.abc.Iterable[global___OptionDescription] | None = ...,
         reads_aloud: builtins.bool = ...,
         constrains_text: builtins.bool = ...,
+        keeps_recordings: builtins.bool = ...,
+        goes_on_from: collections.abc.Iterable[builtins.str] | None = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "checkpoint_fingerprint", b"checkpoint_fingerprint", "code_entries", b"code_entries", "code_groups", b"code_groups", "constrains_text", b"constrains_text", "context_limit", b"context_limit", "engine", b"engine", "held_segments", b"held_segments", "host_id", b"host_id", "input_kinds", b"input_kinds", "input_sample_rate_hz", b"input_sample_rate_hz", "inputs", b"inputs", "links", b"links", "max_input_audio_s", b"max_input_audio_s", "max_input_images", b"max_input_images", "max_input_text_bytes", b"max_input_text_bytes", "max_input_videos", b"max_input_videos", "max_stop_bytes", b"max_stop_bytes", "max_stops", b"max_stops", "model", b"model", "open_segments", b"open_segments", "open_sessions", b"open_sessions", "options", b"options", "output_positions", b"output_positions", "outputs", b"outputs", "pipeline", b"pipeline", "pipeline_edges", b"pipeline_edges", "reads_aloud", b"reads_aloud", "role", b"role", "sample_rate_hz", b"sample_rate_hz", "samples", b"samples", "samples_per_frame", b"samples_per_frame", "slots", b"slots", "transports", b"transports", "version", b"version", "voices", b"voices"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "checkpoint_fingerprint", b"checkpoint_fingerprint", "code_entries", b"code_entries", "code_groups", b"code_groups", "constrains_text", b"constrains_text", "context_limit", b"context_limit", "engine", b"engine", "goes_on_from", b"goes_on_from", "held_segments", b"held_segments", "host_id", b"host_id", "input_kinds", b"input_kinds", "input_sample_rate_hz", b"input_sample_rate_hz", "inputs", b"inputs", "keeps_recordings", b"keeps_recordings", "links", b"links", "max_input_audio_s", b"max_input_audio_s", "max_input_images", b"max_input_images", "max_input_text_bytes", b"max_input_text_bytes", "max_input_videos", b"max_input_videos", "max_stop_bytes", b"max_stop_bytes", "max_stops", b"max_stops", "model", b"model", "open_segments", b"open_segments", "open_sessions", b"open_sessions", "options", b"options", "output_positions", b"output_positions", "outputs", b"outputs", "pipeline", b"pipeline", "pipeline_edges", b"pipeline_edges", "reads_aloud", b"reads_aloud", "role", b"role", "sample_rate_hz", b"sample_rate_hz", "samples", b"samples", "samples_per_frame", b"samples_per_frame", "slots", b"slots", "transports", b"transports", "version", b"version", "voices", b"voices"]) -> None: ...
 
 global___DescribeResponse = DescribeResponse
 
@@ -376,6 +390,7 @@ class LinkState(google.protobuf.message.Message):
     TRANSPORT_FIELD_NUMBER: builtins.int
     REFUSED_FIELD_NUMBER: builtins.int
     COUNTS_FIELD_NUMBER: builtins.int
+    PEER_NAME_FIELD_NUMBER: builtins.int
     peer_role: builtins.str
     """Role of the peer, where it is known, and its address."""
     peer_address: builtins.str
@@ -385,6 +400,8 @@ class LinkState(google.protobuf.message.Message):
     """False while the link is suspended."""
     transport: builtins.str
     """The transport of payloads above 16 KiB; empty until the peers have agreed."""
+    peer_name: builtins.str
+    """What people call the peer, where it is known: its pod's name, for example."""
     @property
     def refused(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Why each better transport was not taken."""
@@ -405,8 +422,9 @@ class LinkState(google.protobuf.message.Message):
         transport: builtins.str = ...,
         refused: collections.abc.Iterable[builtins.str] | None = ...,
         counts: collections.abc.Mapping[builtins.str, builtins.int] | None = ...,
+        peer_name: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["connected", b"connected", "counts", b"counts", "outgoing", b"outgoing", "peer_address", b"peer_address", "peer_role", b"peer_role", "refused", b"refused", "transport", b"transport"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["connected", b"connected", "counts", b"counts", "outgoing", b"outgoing", "peer_address", b"peer_address", "peer_name", b"peer_name", "peer_role", b"peer_role", "refused", b"refused", "transport", b"transport"]) -> None: ...
 
 global___LinkState = LinkState
 
@@ -555,6 +573,7 @@ class LinkHello(google.protobuf.message.Message):
     ADDRESS_FIELD_NUMBER: builtins.int
     RESPONSES_FIELD_NUMBER: builtins.int
     CONSUMER_BOOT_ID_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
     link_id: builtins.str
     """Names the link; the same when the producer connects again."""
     host_id: builtins.str
@@ -571,6 +590,8 @@ class LinkHello(google.protobuf.message.Message):
     """Boot of the consuming process that is meant: another one refuses the link. Empty: whoever
     listens there.
     """
+    name: builtins.str
+    """What people call the producing process."""
     @property
     def offers(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___TransportOffer]:
         """Best first; the consumer answers with the one it could prove."""
@@ -586,8 +607,9 @@ class LinkHello(google.protobuf.message.Message):
         address: builtins.str = ...,
         responses: builtins.int = ...,
         consumer_boot_id: builtins.str = ...,
+        name: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["address", b"address", "boot_id", b"boot_id", "consumer_boot_id", b"consumer_boot_id", "host_id", b"host_id", "link_id", b"link_id", "offers", b"offers", "responses", b"responses", "role", b"role"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["address", b"address", "boot_id", b"boot_id", "consumer_boot_id", b"consumer_boot_id", "host_id", b"host_id", "link_id", b"link_id", "name", b"name", "offers", b"offers", "responses", b"responses", "role", b"role"]) -> None: ...
 
 global___LinkHello = LinkHello
 
@@ -749,6 +771,8 @@ class LinkAccept(google.protobuf.message.Message):
     REFUSED_FIELD_NUMBER: builtins.int
     CHUNKS_FIELD_NUMBER: builtins.int
     RESUMED_FIELD_NUMBER: builtins.int
+    ROLE_FIELD_NUMBER: builtins.int
+    NAME_FIELD_NUMBER: builtins.int
     transport: builtins.str
     proof: builtins.bytes
     """What was read through the transport; empty where the link itself is the proof."""
@@ -757,6 +781,9 @@ class LinkAccept(google.protobuf.message.Message):
     """Chunks of this link that have come: the producer goes on from there."""
     resumed: builtins.bool
     """Whether the consumer knew the link; false after the resume window."""
+    role: builtins.str
+    """Of the consuming process: its stage, and what people call it."""
+    name: builtins.str
     @property
     def refused(self) -> google.protobuf.internal.containers.RepeatedScalarFieldContainer[builtins.str]:
         """Why each better transport was not taken."""
@@ -770,8 +797,10 @@ class LinkAccept(google.protobuf.message.Message):
         refused: collections.abc.Iterable[builtins.str] | None = ...,
         chunks: builtins.int = ...,
         resumed: builtins.bool = ...,
+        role: builtins.str = ...,
+        name: builtins.str = ...,
     ) -> None: ...
-    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "chunks", b"chunks", "proof", b"proof", "refused", b"refused", "resumed", b"resumed", "transport", b"transport"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["boot_id", b"boot_id", "chunks", b"chunks", "name", b"name", "proof", b"proof", "refused", b"refused", "resumed", b"resumed", "role", b"role", "transport", b"transport"]) -> None: ...
 
 global___LinkAccept = LinkAccept
 

@@ -16,7 +16,6 @@ from antiphon.errors import (
     ErrorCode,
     Internal,
     InvalidArgument,
-    NotImplementedYet,
     shortened,
 )
 from antiphon.sampling import MAX_STOPS, SamplingRequest
@@ -153,11 +152,3 @@ def _cut(text: str, most_bytes: int) -> str:
     while len((cut := shortened(text, most)).encode(errors="replace")) > most_bytes:
         most = most * 3 // 4
     return cut
-
-
-def refuse_resume(segment_open: session_pb2.SegmentOpen) -> None:
-    """Raise `NotImplementedYet` for a segment that resumes elsewhere."""
-    if segment_open.HasField("history"):
-        raise NotImplementedYet(
-            "history: resuming a segment is not implemented yet", field="history"
-        )

@@ -14,10 +14,12 @@ import grpc
 from antiphon.errors import (
     ERROR_BY_CODE,
     AntiphonError,
+    Cancelled,
     ErrorCode,
     Internal,
     InvalidArgument,
     ResourceExhausted,
+    Unavailable,
 )
 from antiphon.v1 import session_pb2
 from antiphon.wire.convert import error_from_proto, error_to_proto
@@ -40,6 +42,8 @@ _STATUS = {
 # What gRPC itself says of a message or of metadata above a limit, at either end. It says so with
 # RESOURCE_EXHAUSTED, but the same request would be too large again.
 _TOO_LARGE = re.compile(r"larger than max|metadata size exceeds|(soft|hard) limit", re.IGNORECASE)
+# What gRPC says of a call that this side has ended.
+_OWN_END = re.compile(r"locally cancelled|channel closed", re.IGNORECASE)
 _CODE = {status: code for code, status in _STATUS.items()}
 
 
@@ -58,6 +62,9 @@ def error_from_rpc(failure: grpc.RpcError, *, stage: str = "") -> AntiphonError:
             return error
     code, said = _CODE.get(failure.code()), failure.details() or failure.code().name.lower()
     kind = Internal if code is None else ERROR_BY_CODE[code]
+    if kind is Cancelled and not _OWN_END.search(said):
+        # A server that stops ends so what has just come, and it tells nobody.
+        kind, said = Unavailable, "the server has ended the call"
     if kind is ResourceExhausted and _TOO_LARGE.search(said):
         kind = InvalidArgument
     return kind(said, stage=stage)

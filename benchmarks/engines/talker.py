@@ -22,7 +22,6 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
     Qwen3OmniMoeTalkerForConditionalGeneration,
@@ -30,12 +29,12 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 from transformers.utils import logging
 
 from antiphon.pipelines.qwen3_omni import SpecialIds
-from antiphon.runtime.engine import Emitted, InputChunk, SegmentSettings
-from antiphon.segment import SegmentKey
 from antiphon.testing.qwen3_omni.tiny_config import make_config
 from antiphon.testing.qwen3_omni.tiny_shape import SMALL, TinyShape
 from antiphon.testing.qwen3_omni.tiny_tokenizer import TOKENIZER
-from services.qwen3_omni.talker.engine import CODES, TalkerEngine
+from benchmarks.engines.speakers import Speakers
+from benchmarks.engines.stopwatch import ThreadTime
+from services.qwen3_omni.talker.engine import TalkerEngine
 from services.qwen3_omni.talker.load import DEFAULT_SAMPLING
 from services.qwen3_omni.talker.model import Talker
 
@@ -99,7 +98,9 @@ class Bench:
                 context_limit=limit,
                 slots=slots,
             )
-        self.engine, self.frames = TalkerEngine(talker, limit), frames
+        self.frames = frames
+        engine = TalkerEngine(talker, limit)
+        self.speakers = Speakers(engine, self.special, frames, ThreadTime())
         self.groups, self.kv_bytes = talker.groups, talker.cache.bytes
 
     def generate(self, sampling: str) -> float:
@@ -110,56 +111,12 @@ class Bench:
 
     def speak(self, sampling: str, sessions: int, prompt: int = PROMPT_ROWS) -> float:
         """This engine: milliseconds a step of all sessions, which makes a frame of each."""
-        keys = [self._join(sampling, seed, prompt) for seed in range(sessions)]
-        while self.step(keys) < sessions:
-            pass
-        times, made = [], 0
-        for _ in range(self.frames - 1):
-            started = time.thread_time()
-            made += self.step(keys)
-            times.append(time.thread_time() - started)
-        self._leave(keys)
-        assert made > 0.9 * sessions * (self.frames - 1)
-        return statistics.median(times) * 1e3
+        return statistics.median(self.speakers.steps_ms(SAMPLINGS[sampling], [prompt] * sessions))
 
     def disturbed(self, sessions: int) -> float:
         """The longest step of sessions that speak while a long prompt is read, milliseconds."""
-        keys = [self._join("sampled", seed, PROMPT_ROWS) for seed in range(sessions)]
-        while self.step(keys) < sessions:
-            pass
-        keys.append(self._join("sampled", sessions, LONG_PROMPT))
-        longest = 0.0
-        while self.engine.awaited_edge(keys[-1]) is None:
-            started = time.thread_time()
-            made = self.step(keys)
-            longest = max(longest, time.thread_time() - started)
-            if made > sessions:
-                break
-        self._leave(keys)
-        return longest * 1e3
-
-    def step(self, keys: Sequence[SegmentKey]) -> int:
-        """One step of the engine; how many frames came."""
-        events = self.engine.step()
-        return sum(isinstance(event, Emitted) and bool(event.tensors) for event in events)
-
-    def _join(self, sampling: str, seed: int, prompt: int) -> SegmentKey:
-        """A session with a text prompt of about so many rows and a long reply."""
-        key, special = SegmentKey(f"session {seed}", 0), self.special
-        settings = replace(SAMPLINGS[sampling], seed=seed, max_tokens=self.frames + 30)
-        self.engine.admit(key, SegmentSettings("", settings, frozenset({CODES})))
-        words = np.random.default_rng(seed).integers(20, 200, prompt + 2 * self.frames)
-        header = [special.im_start, special.assistant, 10]
-        ids = [special.im_start, special.user, *words[: prompt - 11], *header]
-        reply = words[prompt:].astype(np.int32)
-        ids_chunk = {"ids": np.array(ids, np.int32)}
-        self.engine.accept(key, InputChunk("prompt", 0, ids_chunk, segment_finished=True))
-        self.engine.accept(key, InputChunk("tokens", 0, {"ids": reply}, segment_finished=True))
-        return key
-
-    def _leave(self, keys: Sequence[SegmentKey]) -> None:
-        for key in keys:
-            self.engine.release(key)
+        prompts = [PROMPT_ROWS] * sessions
+        return max(self.speakers.disturbed_ms(DEFAULT_SAMPLING, prompts, LONG_PROMPT))
 
     @torch.inference_mode()
     def _generate(self, sampling: str, frames: int) -> float:

@@ -33,8 +33,10 @@ SHORT_SPEECH = {"talker": SamplingRequest(temperature=0.0, max_tokens=20)}
 class Stoppable:
     """The code2wav process of a deployment, and what can be done to it."""
 
-    def __init__(self, directory: Path, config: StageConfig, model: Path) -> None:
-        self._directory = directory
+    def __init__(
+        self, directory: Path, config: StageConfig, model: Path, service: type[ServiceProcess]
+    ) -> None:
+        self._directory, self._service = directory, service
         self._deployment = Deployment(model=str(model), stages={ROLE: config})
         self._fifo = directory / "commands"
         os.mkfifo(self._fifo)
@@ -48,7 +50,7 @@ class Stoppable:
         program = ("benchmarks.failures.stage", str(self._fifo), "code2wav")
         argv = (*program, "--config", str(config), "--listen", listen)
         root = application_root()
-        self.process = await ServiceProcess.start(ROLE, argv, root=root, report=lambda _: None)
+        self.process = await self._service.start(ROLE, argv, root=root, report=lambda _: None)
         await self.process.ready
 
     def tell(self, letter: bytes) -> None:
@@ -109,11 +111,17 @@ class Outcome:
 
 @asynccontextmanager
 async def deployment_with(
-    directory: Path, model: Path, config: StageConfig, *, probe_timeout_s: float | None = None
+    directory: Path,
+    model: Path,
+    config: StageConfig,
+    *,
+    probe_timeout_s: float | None = None,
+    launcher: type[Launcher] = Launcher,
+    service: type[ServiceProcess] = ServiceProcess,
 ) -> AsyncIterator[tuple[Running, Stoppable]]:
     """A running deployment whose code2wav, of this configuration, is stoppable."""
     async with AsyncExitStack() as stack:
-        stage = Stoppable(directory, config, model)
+        stage = Stoppable(directory, config, model, service)
         await stage.start("127.0.0.1:0")
         stack.push_async_callback(stage.close)
         where = StageConfig(addresses=(stage.process.address,))
@@ -121,7 +129,7 @@ async def deployment_with(
         if probe_timeout_s is not None:
             gateway = replace(deployment.gateway, probe_timeout_s=probe_timeout_s)
             deployment = replace(deployment, gateway=gateway)
-        running = await stack.enter_async_context(Launcher(deployment))
+        running = await stack.enter_async_context(launcher(deployment))
         yield running, stage
 
 

@@ -14,6 +14,8 @@ import statistics
 import time
 from collections.abc import Callable
 
+from prometheus_client import CollectorRegistry, generate_latest
+
 from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import StageFacts
@@ -21,6 +23,7 @@ from antiphon.runtime.server.description import StageIdentity, describe
 from antiphon.sampling import Sampling
 from gateway.fleet.discovery.endpoint import Endpoint
 from gateway.fleet.fleet import Fleet
+from gateway.fleet.fleet_metrics import FleetMetrics
 
 SAMPLING = Sampling(
     temperature=0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1
@@ -94,6 +97,9 @@ async def measure(count: int) -> None:
         with assignment:
             pass
 
+    registry = CollectorRegistry()
+    registry.register(FleetMetrics(fleet))
+
     known = [endpoint("talker", number) for number in range(count)]
     sets = [known[:-1], known]
 
@@ -105,6 +111,7 @@ async def measure(count: int) -> None:
         "pick of one replica": microseconds(lambda: pool.pick(generator, near), 20_000),
         "session: three picks and the line-up": microseconds(assign, 5_000),
         "event of discovery": microseconds(event, 40),
+        "page of series, as text": microseconds(lambda: generate_latest(registry), 40),
     }
     print(f"{count} replicas of each of {len(PIPELINE.roles)} stages, made in {made_s:.2f} s")
     for name, (median, worst) in rows.items():

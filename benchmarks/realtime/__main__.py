@@ -2,7 +2,8 @@
 
 The gateway takes them into its buffer, or hears turns in them; a bare Starlette application that
 decodes each and sends it back is measured in the same run. All get them from 16 connections at a
-time, as fast as they take them, in rounds that are interleaved.
+time, as fast as they take them, in rounds that are interleaved. What silero's network takes of
+hearing turns is measured by itself, too: nothing that hears them costs less.
 """
 
 from __future__ import annotations
@@ -28,9 +29,11 @@ from tools.launcher.launcher import Launcher
 
 MODEL = Path(__file__).parents[2] / "models" / "antiphon-demo"
 CONNECTIONS = 16
-SAMPLES = 24_000 * 80 // 1000
+EVENT_MS = 80
+SAMPLES = 24_000 * EVENT_MS // 1000
 TICKS_PER_S = os.sysconf("SC_CLK_TCK")
 ECHO, TAKEN, HEARD = "starlette echo", "gateway, turns by the client", "gateway, turns detected"
+NETWORK = "  of that, silero's network"
 TURNS = {
     TAKEN: None,
     HEARD: {"type": "server_vad", "create_response": False, "interrupt_response": False},
@@ -99,6 +102,17 @@ async def measure(url: str, pid: int, arm: str, events: int) -> float:
             await each.close()
 
 
+async def network(events: int) -> float:
+    """The same of silero's network alone, in a process with as many threads as the gateway's."""
+    numbers = map(str, (CONNECTIONS, events, EVENT_MS))
+    process = await asyncio.create_subprocess_exec(
+        sys.executable, "-m", "benchmarks.realtime.inference", *numbers,
+        stdout=asyncio.subprocess.PIPE, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
+    )  # fmt: skip
+    printed, _ = await process.communicate()
+    return float(printed)
+
+
 async def main() -> None:
     """Measure all, and print the medians."""
     parser = argparse.ArgumentParser(description="CPU of realtime audio events")
@@ -113,6 +127,7 @@ async def main() -> None:
         for _ in range(asked.rounds):
             for arm, (url, pid) in where.items():
                 times[arm].append(await measure(url, pid, arm, asked.events))
+            times[NETWORK].append(await network(asked.events))
     for arm, each in times.items():
         ratio = statistics.median(each) / statistics.median(times[ECHO])
         print(f"{arm:<30}{statistics.median(each):8.0f} ms per 1000 events {ratio:6.2f} x")

@@ -1,8 +1,11 @@
-"""`python -m benchmarks.sizing --rate R`: a real run beside its simulation.
+"""`python -m benchmarks.sizing run | compare`: real runs beside their simulation.
 
-Starts the checkpoint that comes with the repository, with steps as long as those of an accelerator
-(`pace.py`). One session alone tells what event loops and the network take; then requests come at a
-rate, through the gateway's HTTP door, and the simulation predicts their first audio.
+`run` starts the checkpoint that comes with the repository, with steps as long as those of an
+accelerator (`pace.py`), and saves what the load test says of one session alone and of requests at
+each rate, through the gateway's HTTP door. `compare` lets one session alone tell what event loops
+and the network take, and predicts the first audio of all saved runs, whoever made them: pooled by
+rate, with the errors that other calls of the same kind might have shown. A run of which the host
+took more than `--stolen` of the cores is told and left out: no simulation of a fleet has that.
 """
 
 from __future__ import annotations
@@ -12,11 +15,15 @@ import asyncio
 import json
 import sys
 from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 
 from antiphon.deployment.schema import Deployment, StageConfig
+from antiphon.pipelines.qwen3_omni import PIPELINE
 from benchmarks.sizing.pace import SESSION_S, SLOTS, STEP_S
+from benchmarks.sizing.stolen_time import CoreTicks
 from tools.launcher.console import Console
 from tools.launcher.launcher import Launcher
 from tools.launcher.plan import GATEWAY, application_root, resolve, with_gateway
@@ -26,12 +33,12 @@ from tools.load.result import Result
 from tools.load.target import LOOPBACK, target_at
 from tools.load.trials import load_service
 from tools.sizing.calibration import calibrated
-from tools.sizing.comparison import compared, comparison_lines, speech_s
+from tools.sizing.comparison import compared, comparison_lines, pooled, speech_s
 from tools.sizing.measured import MeasuredPipeline, measured_of
 from tools.sizing.offered import OfferedCall
 
-TOKENS_PER_S = 3.7
-"""Of the text, per second of audio, in requests to repeat twelve words."""
+STOLEN = "part of the cores that the host took"
+ALONE = "alone.json"
 
 
 class PacedLauncher(Launcher):
@@ -52,7 +59,7 @@ def measured_pace() -> MeasuredPipeline:
             "slots": SLOTS,
             "step_s": {1: step_s + SESSION_S, 64: step_s + 64 * SESSION_S},
             "steps_before": int(made == "tokens"),
-            "pace_s": 0.018 if made == "tokens" else 0.0,
+            "pace_s": PIPELINE.edge("tokens").pace_s if made == "tokens" else 0.0,
             "rows_per_step": 32 if made == "audio" else 256,
         }
         for (role, step_s), made in zip(STEP_S.items(), makes, strict=True)
@@ -60,53 +67,103 @@ def measured_pace() -> MeasuredPipeline:
     return measured_of({"stages": stages, "gateway": {"call_s": 0.0, "message_s": 0.0}})
 
 
-async def measure(given: argparse.Namespace, console: Console) -> tuple[Result, Result]:
-    """One session alone, and the rate."""
+async def measure(given: argparse.Namespace, console: Console) -> None:
+    """One session alone, and each rate; each result is saved when it is there."""
     stage = StageConfig(slots=SLOTS)
     deployment, _ = resolve(Deployment(stages=dict.fromkeys(STEP_S, stage)), application_root())
     doors = {"http_listen": LOOPBACK, "grpc_listen": LOOPBACK}
+    loads: dict[str, list[str]] = {}
+    if given.alone:
+        loads[ALONE] = ["--sessions", "1", "--seconds", f"{given.alone:g}", "--warm-up", "2"]
+    for rate in given.rate:
+        arguments = ["--rate", f"{rate:g}", "--seconds", f"{given.seconds:g}"]
+        loads[f"rate-{rate:g}.json"] = [*arguments, "--seed", str(given.seed)]
+    given.out.mkdir(parents=True, exist_ok=True)
     async with PacedLauncher(with_gateway(deployment, doors), report=console) as running:
         target = target_at(GATEWAY, running.http_url)
-        results = []
-        alone = ["--sessions", "1", "--seconds", f"{given.alone:g}", "--warm-up", "2"]
-        rate = ["--rate", f"{given.rate:g}", "--seconds", f"{given.seconds:g}"]
-        for arguments in (alone, [*rate, "--seed", str(given.seed)]):
+        for name, arguments in loads.items():
             options = read_options([GATEWAY, "--target", running.http_url, *arguments])
-            results.append(await load_service(options, target, sys.stdout))
-    return results[0], results[1]
+            before = CoreTicks.now()
+            result = await load_service(options, target, sys.stdout)
+            stolen = before.stolen_until(CoreTicks.now())
+            result = replace(result, settings={**result.settings, STOLEN: stolen})
+            (given.out / name).write_bytes(msgspec.json.encode(result))
+            print(f"{given.out / name}: {stolen:.1%} of the cores stolen", flush=True)
+
+
+def calibrated_alone(alone: Result) -> tuple[MeasuredPipeline, float]:
+    """What one session alone tells of event loops and network; and tokens a second of audio."""
+    text, audio, duration = (alone.metrics[name] for name in ("ttft", "ttfa", "duration"))
+    assert text is not None
+    assert audio is not None
+    assert duration is not None
+    seconds = speech_s(alone)
+    # A message for each token.
+    tokens = alone.edges["text"].messages / alone.requests.succeeded
+    one = OfferedCall(0, 0.0, 1, round(tokens), round(seconds / 0.08))
+    rest_s = duration.mean - audio.mean
+    measured = calibrated(measured_pace(), one, text.p50, audio.p50, rest_s)
+    about = {
+        "answers alone": alone.requests.succeeded,
+        "alone_text_s": text.p50,
+        "alone_audio_s": audio.p50,
+        "alone_rest_s": rest_s,
+        "call_s": measured.gateway.call_s,
+        "network_s": measured.network_s,
+        "step_s": {role: stage.step_curve(1) for role, stage in measured.stages.items()},
+        "speech_s": seconds,
+        "tokens": tokens,
+        "stolen": alone.settings[STOLEN],
+        "machine": alone.settings.get("machine"),
+    }
+    print(json.dumps(about))
+    return measured, tokens / seconds
+
+
+def compare(given: argparse.Namespace) -> None:
+    """Predict saved runs, and print them one by one and pooled."""
+    measured, tokens_per_s = calibrated_alone(_read(given.alone))
+    replicas = dict.fromkeys(measured.stages, 1)
+    comparisons = []
+    for folder in given.runs:
+        for path in sorted(folder.glob("rate-*.json")):
+            run = _read(path)
+            stolen = float(run.settings[STOLEN])
+            kept = stolen <= given.stolen
+            print(f"{path}: {stolen:.1%} stolen{'' if kept else ', left out'}")
+            comparison = compared(measured, run, replicas, tokens_per_s)
+            print("\n".join(comparison_lines([comparison])))
+            if kept:
+                comparisons.append(comparison)
+    print("\nAll that were kept:")
+    print("\n".join(comparison_lines(pooled(comparisons))))
+
+
+def _read(path: Path) -> Result:
+    return msgspec.json.decode(path.read_bytes(), type=Result)
 
 
 def main() -> int:
-    """Measure, predict, print."""
+    """Measure, or predict and print."""
     parser = argparse.ArgumentParser(
-        prog="python -m benchmarks.sizing", description="A real run beside its simulation."
+        prog="python -m benchmarks.sizing", description="Real runs beside their simulation."
     )
-    parser.add_argument("--rate", type=float, default=1.0, help="requests a second (1)")
-    parser.add_argument("--seconds", type=float, default=60.0, help="of that rate (60)")
-    parser.add_argument("--alone", type=float, default=10.0, help="seconds of one session (10)")
-    parser.add_argument("--seed", type=int, default=0, help="of the arrivals (0)")
+    commands = parser.add_subparsers(dest="command", required=True)
+    run = commands.add_parser("run", help="measure, and save results")
+    run.add_argument("--out", type=Path, required=True, help="folder for the results")
+    run.add_argument("--alone", type=float, default=0.0, help="seconds of one session (0)")
+    run.add_argument("--rate", type=float, action="append", default=[], help="requests a second")
+    run.add_argument("--seconds", type=float, default=60.0, help="of each rate (60)")
+    run.add_argument("--seed", type=int, default=0, help="of the arrivals (0)")
+    against = commands.add_parser("compare", help="predict saved runs")
+    against.add_argument("--alone", type=Path, required=True, help="the result that calibrates")
+    against.add_argument("--stolen", type=float, default=0.03, help="most of a run (0.03)")
+    against.add_argument("runs", type=Path, nargs="+", help="folders of `run`")
     given = parser.parse_args()
-    console = Console(sys.stdout, output=False)
-    alone, run = asyncio.run(measure(given, console))
-    text, audio = alone.metrics["ttft"], alone.metrics["ttfa"]
-    assert text is not None
-    assert audio is not None
-    seconds = speech_s(alone)
-    one = OfferedCall(0, 0.0, 1, round(seconds * TOKENS_PER_S), round(seconds / 0.08))
-    measured = calibrated(measured_pace(), one, text.p50, audio.p50)
-    about = {
-        "alone_text_s": text.p50,
-        "alone_audio_s": audio.p50,
-        "call_s": measured.gateway.call_s,
-        "network_s": measured.network_s,
-        "speech_s": seconds,
-        "machine": alone.settings.get("machine"),
-        "load": run.settings.get("load average at end"),
-    }
-    print(json.dumps(about))
-    comparison = compared(measured, run, dict.fromkeys(measured.stages, 1), TOKENS_PER_S)
-    print("\n".join(comparison_lines([comparison])))
-    print(json.dumps(msgspec.to_builtins(comparison, str_keys=True)))
+    if given.command == "run":
+        asyncio.run(measure(given, Console(sys.stdout, output=False)))
+    else:
+        compare(given)
     return 0
 
 

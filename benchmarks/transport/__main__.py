@@ -41,10 +41,14 @@ SMALL = PAYLOADS[0]
 Cells = dict[str, dict[str, Measured]]
 
 
-async def start(arm: Arm) -> Process:
-    """The arm's producer, which starts its consumer."""
+async def start(arm: Arm, process_group: int | None = None) -> Process:
+    """The arm's producer, which starts its consumer; 0: both in a group of their own."""
     return await asyncio.create_subprocess_exec(
-        *command("producer", arm.name), stdin=PIPE, stdout=PIPE, limit=1 << 24
+        *command("producer", arm.name),
+        stdin=PIPE,
+        stdout=PIPE,
+        limit=1 << 24,
+        process_group=process_group,
     )
 
 

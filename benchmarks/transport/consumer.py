@@ -7,7 +7,7 @@ import mmap
 import os
 import sys
 import threading
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import count
 from typing import Any
 
@@ -46,9 +46,10 @@ class _Reporter(Received):
         super().__init__()
         self._report_fd = report_fd
 
-    def take(self, chunk: Chunk) -> None:
-        assert chunk.tensors
-        report(self._report_fd)
+    def take(self, chunks: Sequence[Chunk]) -> None:
+        for chunk in chunks:
+            assert chunk.tensors
+            report(self._report_fd)
 
 
 async def link(report_fd: int, transport: str) -> None:

@@ -4,9 +4,12 @@ A request takes calls of the gateway (the role `CALLS`) and slots of stages, all
 What holds after every fact:
 
 - Nobody waits who could begin, unless somebody before it waits for what it would take.
-- The order is that of arrival, with a head start for audio before text and for the turn of a
-  conversation before both. A head start is a quarter of the longest wait, so that those without
-  one are passed only by what comes soon after them.
+- The order is that of `waiting_line.py`: by priority, then keys take turns, then that of arrival,
+  with a head start for audio before text and for the turn of a conversation before both. A head
+  start is a quarter of the longest wait, so that those without one are passed only by what comes
+  soon after them.
+- When more wait than may, the end of the line goes: see `WaitingLine.crowding`. Nobody goes on
+  waiting for what would come too late, also when somebody else came before it.
 - A stage may be full although this gateway holds few of its slots: others may share it. It says so
   by refusing, and the request goes back to its place; `role_slots.py` says when one tries again.
 """
@@ -15,26 +18,19 @@ from __future__ import annotations
 
 import enum
 import math
-from bisect import insort
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from gateway.calls.role_slots import RoleSlots
+from gateway.calls.waiting_line import UNKNOWN_S, WaitingLine
+from gateway.calls.wish import CALLS, Ticket, Urgency, Wish
 
-CALLS = ""
-"""The role of the gateway itself."""
 LONGEST_RETRY_S = 60.0
 """Clients take no longer `Retry-After` at its word."""
 SHORTEST_RETRY_S = 1.0
 
-
-class Urgency(enum.IntEnum):
-    """In the order in which requests get their head start, the longest first."""
-
-    TURN = 0
-    AUDIO = 1
-    TEXT = 2
+__all__ = ["CALLS", "AdmissionQueue", "Decision", "Denied", "Granted", "Reason", "Urgency", "Wish"]
 
 
 class Reason(enum.StrEnum):
@@ -42,26 +38,12 @@ class Reason(enum.StrEnum):
 
     QUEUE_LENGTH = "max_waiting"
     QUEUE_BYTES = "max_waiting_bytes"
+    SHED = "shed"
     TOO_MANY = "too_many"
     LATE = "late"
     TIME = "queue_timeout_s"
     STAGE_FULL = "stage_full"
     SHUTDOWN = "shutdown"
-
-
-@dataclass(frozen=True, slots=True)
-class Wish:
-    """`count` calls and as many slots of each role. While it waits it keeps `size_bytes`.
-
-    It must begin within `start_within_s`, and be done within `finish_within_s`.
-    """
-
-    roles: frozenset[str]
-    urgency: Urgency = Urgency.TEXT
-    count: int = 1
-    size_bytes: int = 0
-    start_within_s: float = math.inf
-    finish_within_s: float = math.inf
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,26 +69,6 @@ class Denied:
 Decision = Granted | Denied
 
 
-@dataclass(slots=True)
-class _Ticket:
-    number: int
-    wish: Wish
-    rank: float
-    latest: float
-    # What it holds, by role, since when.
-    held: dict[str, float] = field(default_factory=dict)
-    opened: bool = False
-
-    @property
-    def order(self) -> tuple[float, int]:
-        return self.rank, self.number
-
-    @property
-    def needs(self) -> Iterator[str]:
-        yield CALLS
-        yield from self.wish.roles
-
-
 class AdmissionQueue:
     """See the head of this file. Requests have numbers, which the caller gives and never uses
     again; every fact comes with the moment, and answers with what follows from it."""
@@ -118,15 +80,19 @@ class AdmissionQueue:
         self._max_waiting_bytes = max_waiting_bytes
         self._longest_wait_s = longest_wait_s
         self._supplies: dict[str, RoleSlots] = {CALLS: RoleSlots(max_calls, max_calls)}
-        self._waiting: list[_Ticket] = []
-        self._granted: dict[int, _Ticket] = {}
+        self._line = WaitingLine()
+        self._granted: dict[int, Ticket] = {}
         self._closed = False
-        self.waiting_bytes = 0
 
     @property
     def waiting(self) -> int:
         """Requests that wait."""
-        return len(self._waiting)
+        return len(self._line)
+
+    @property
+    def waiting_bytes(self) -> int:
+        """What they keep."""
+        return self._line.size_bytes
 
     @property
     def calls(self) -> int:
@@ -156,22 +122,18 @@ class AdmissionQueue:
         """A request has come. `slots` are those of its stages, as they tell them; 0: untold."""
         for role in wish.roles:
             self._supply(role).resize(slots.get(role, 0) or math.inf)
-        wait_s = min(self._longest_wait_s, wish.start_within_s, wish.finish_within_s)
         rank = now + wish.urgency * self._longest_wait_s / 4
-        ticket = _Ticket(number, wish, rank, now + wait_s)
+        ticket = Ticket(number, wish, rank, now + self._longest_of(wish))
         # A replica that is away comes back, perhaps within the wait.
         if any(self._supply(role).most < wish.count for role in ticket.needs):
             for_slots = wish.count <= self._supplies[CALLS].slots
             return [self._denied(ticket, Reason.TOO_MANY, now, for_slots=for_slots)]
-        insort(self._waiting, ticket, key=lambda each: each.order)
-        self.waiting_bytes += wish.size_bytes
+        self._line.add(ticket)
         done = self._schedule(now)
-        if Granted(number) not in done and (reason := self._unbearable(ticket, now)) is not None:
-            for_slots = ticket in self._short_of_slots()
-            self._forget(ticket)
-            denied = self._denied(ticket, reason, now, for_slots=for_slots)
-            done += [denied, *self._schedule(now)]
-        return done
+        if ticket not in self._line:
+            return done
+        shed = self._unbearable(ticket, now)
+        return done + self._deny(shed, now) + self._schedule(now) if shed else done
 
     def resize(self, slots: Mapping[str, int], now: float) -> list[Decision]:
         """The replicas of stages have other slots in all than before; 0: one does not tell."""
@@ -208,8 +170,8 @@ class AdmissionQueue:
         elif ticket.latest <= now:
             reason = Reason.TIME
         else:
-            insort(self._waiting, ticket, key=lambda each: each.order)
-            self.waiting_bytes += ticket.wish.size_bytes
+            self._line.add(ticket)
+            self._line.settle(ticket, 0.0)
             return self._schedule(now)
         for_slots = reason is not Reason.SHUTDOWN
         return [self._denied(ticket, reason, now, for_slots=for_slots), *self._schedule(now)]
@@ -225,38 +187,32 @@ class AdmissionQueue:
     def leave(self, number: int, now: float) -> list[Decision]:
         """A request is over, or gives up waiting; of an unknown one nothing follows."""
         if (ticket := self._granted.pop(number, None)) is not None:
+            self._line.settle(ticket, now - ticket.held[CALLS] if ticket.opened else 0.0)
             self._give_back_all(ticket, now, measured=ticket.opened)
+            self._line.call_s = self._supplies[CALLS].mean_s or UNKNOWN_S
             return self._schedule(now)
-        for ticket in self._waiting:
-            if ticket.number == number:
-                self._forget(ticket)
-                return self._schedule(now)
+        if (waiting := self._line.find(number)) is not None:
+            self._line.remove(waiting)
+            return self._schedule(now)
         return []
 
     def pass_time(self, now: float) -> list[Decision]:
         """The moment that `next_deadline` told has come."""
-        late = [ticket for ticket in self._waiting if ticket.latest <= now]
-        short = {ticket.number for ticket in self._short_of_slots()} if late else set()
-        for ticket in late:
-            self._forget(ticket)
-        done: list[Decision] = [
-            self._denied(ticket, Reason.TIME, now, for_slots=ticket.number in short)
-            for ticket in late
-        ]
-        return done + self._schedule(now)
+        late = [ticket for ticket in self._line.arrivals() if ticket.latest <= now]
+        return self._deny(dict.fromkeys(late, Reason.TIME), now) + self._schedule(now)
 
     def deny_all(self) -> list[Decision]:
         """Nobody is admitted any more, not even who is refused by a stage from now on."""
         self._closed = True
-        waiting, self._waiting, self.waiting_bytes = self._waiting, [], 0
+        waiting, self._line = list(self._line), WaitingLine()
         return [Denied(ticket.number, Reason.SHUTDOWN, SHORTEST_RETRY_S) for ticket in waiting]
 
     def next_deadline(self) -> float | None:
         """When `pass_time` may next have something to do; None: not until something happens."""
-        if not self._waiting:
+        if not self._line:
             return None
-        moments = [ticket.latest for ticket in self._waiting]
-        for ticket in self._waiting:
+        moments = [ticket.latest for ticket in self._line.arrivals()]
+        for ticket in self._line.arrivals():
             supplies = (self._supplies[role] for role in ticket.wish.roles)
             moments += [s.retry_at for s in supplies if s.limited and s.free < ticket.wish.count]
         return min(moments)
@@ -264,44 +220,76 @@ class AdmissionQueue:
     # -- estimates ---------------------------------------------------------------------
 
     def retry_after_s(self, wish: Wish, now: float) -> float:
-        """When one that wishes the same might begin, were it behind all that wait."""
-        last = _Ticket(0, wish, math.inf, math.inf)
+        """When one that wishes the same might begin, were it the last of its key that waits."""
+        last = Ticket(0, wish, math.inf, math.inf)
         return min(max(self._wait_s(last, now) or 0.0, SHORTEST_RETRY_S), LONGEST_RETRY_S)
 
-    def _wait_s(self, ticket: _Ticket, now: float) -> float | None:
+    def _wait_s(self, ticket: Ticket, now: float) -> float | None:
         """How long it is likely to wait, by what slots were held for until now and by who is
         before it; None when nothing is known."""
-        ahead: Counter[str] = Counter()
-        for other in self._waiting:
-            if other.order < ticket.order:
-                for role in other.needs:
-                    ahead[role] += other.wish.count
+        return self._wait_behind_s(ticket, _needed(self._line.before(ticket)), now)
+
+    def _wait_behind_s(self, ticket: Ticket, ahead: Mapping[str, int], now: float) -> float | None:
         waits = []
         for role in ticket.needs:
             supply = self._supply(role)
             service_s = supply.service_s(now)
             if service_s is not None and supply.slots < math.inf:
-                excess = supply.held + ahead[role] + ticket.wish.count - supply.slots
+                excess = supply.held + ahead.get(role, 0) + ticket.wish.count - supply.slots
                 waits.append(max(0.0, excess) * service_s / supply.slots)
         return max(waits, default=None)
 
-    def _unbearable(self, ticket: _Ticket, now: float) -> Reason | None:
-        """Why a request that would have to wait may not."""
-        if self.waiting > self._max_waiting:
-            return Reason.QUEUE_LENGTH
-        if self.waiting_bytes > self._max_waiting_bytes:
-            return Reason.QUEUE_BYTES
-        wait_s = self._wait_s(ticket, now)
-        if wait_s is None:
-            return None
-        means_s = [self._supply(role).mean_s or 0.0 for role in ticket.needs]
-        too_long = now + wait_s > ticket.latest
-        return (
-            Reason.LATE if too_long or wait_s + max(means_s) > ticket.wish.finish_within_s else None
+    def _unbearable(self, ticket: Ticket, now: float) -> dict[Ticket, Reason]:
+        """Who may not go on waiting when one more has to wait, and why. Those of its own key and
+        priority, which it passed by its head start, wait for as long as they may."""
+        wish = ticket.wish
+        if self._is_late(ticket, self._wait_s(ticket, now), now):
+            return {ticket: Reason.LATE}
+        gone = self._line.crowding(
+            ticket, most=self._max_waiting, most_bytes=self._max_waiting_bytes
         )
+        if gone is None:
+            too_many = self.waiting > self._max_waiting
+            return {ticket: Reason.QUEUE_LENGTH if too_many else Reason.QUEUE_BYTES}
+        shed = dict.fromkeys(gone, Reason.SHED)
+        if behind := self._line.behind(ticket):
+            ahead = _needed(self._line.before(ticket))
+            ahead.update(dict.fromkeys(ticket.needs, ticket.wish.count))
+            for each in behind:
+                if each in shed:
+                    continue
+                is_own = (each.wish.key, each.wish.priority) == (wish.key, wish.priority)
+                if not is_own and self._is_late(each, self._wait_behind_s(each, ahead, now), now):
+                    shed[each] = Reason.LATE
+                else:
+                    ahead.update(dict.fromkeys(each.needs, each.wish.count))
+        return shed
+
+    def _is_late(self, ticket: Ticket, wait_s: float | None, now: float) -> bool:
+        """Whether one that has to wait for so long would begin too late, or end so."""
+        if wait_s is None:
+            return False
+        means_s = [self._supply(role).mean_s or 0.0 for role in ticket.needs]
+        asked_at = ticket.latest - self._longest_of(ticket.wish)
+        ends = now + wait_s + max(means_s)
+        return now + wait_s > ticket.latest or ends > asked_at + ticket.wish.finish_within_s
+
+    def _longest_of(self, wish: Wish) -> float:
+        """For how long it may wait."""
+        return min(self._longest_wait_s, wish.start_within_s, wish.finish_within_s)
+
+    def _deny(self, reasons: Mapping[Ticket, Reason], now: float) -> list[Decision]:
+        """Let these wait no more."""
+        short = {ticket.number for ticket in self._short_of_slots()} if reasons else set()
+        for ticket in reasons:
+            self._line.remove(ticket)
+        return [
+            self._denied(ticket, reason, now, for_slots=ticket.number in short)
+            for ticket, reason in reasons.items()
+        ]
 
     def _denied(
-        self, ticket: _Ticket, reason: Reason, now: float, *, for_slots: bool = False
+        self, ticket: Ticket, reason: Reason, now: float, *, for_slots: bool = False
     ) -> Denied:
         retry_after_s = self.retry_after_s(ticket.wish, now)
         return Denied(ticket.number, reason, retry_after_s, for_slots)
@@ -310,12 +298,12 @@ class AdmissionQueue:
 
     def _schedule(self, now: float) -> list[Decision]:
         """Grant what can be granted, in order."""
-        most = max((ticket.wish.count for ticket in self._waiting), default=0)
+        most = max((each.wish.count for each in self._line.arrivals()), default=0)
         for supply in self._supplies.values():
             supply.try_again(most, now)
         done: list[Decision] = []
         reserved: Counter[str] = Counter()
-        for ticket in tuple(self._waiting):
+        for ticket in self._line:
             if self._supplies[CALLS].free <= reserved[CALLS]:
                 break
             short = self._short(ticket, ticket.needs, reserved)
@@ -328,38 +316,35 @@ class AdmissionQueue:
         return done
 
     def _short(
-        self, ticket: _Ticket, roles: Iterable[str], reserved: Mapping[str, int]
+        self, ticket: Ticket, roles: Iterable[str], reserved: Mapping[str, int]
     ) -> list[RoleSlots]:
         """Of these roles, those with too few left for it."""
         supplies = ((self._supplies[role], reserved[role]) for role in roles)
         return [each for each, taken in supplies if each.free - taken < ticket.wish.count]
 
-    def _short_of_slots(self) -> Iterator[_Ticket]:
+    def _short_of_slots(self) -> Iterator[Ticket]:
         """Those that would wait however many calls there were."""
         reserved: Counter[str] = Counter()
-        for ticket in self._waiting:
+        for ticket in self._line:
             short = self._short(ticket, ticket.wish.roles, reserved)
             if short:
                 yield ticket
                 if not any(_is_unsure(supply, ticket) for supply in short):
                     reserved.update(dict.fromkeys(ticket.wish.roles, ticket.wish.count))
 
-    def _grant(self, ticket: _Ticket, now: float) -> None:
-        self._forget(ticket)
+    def _grant(self, ticket: Ticket, now: float) -> None:
+        self._line.charge(ticket)
+        self._line.remove(ticket)
         self._granted[ticket.number] = ticket
         for role in ticket.needs:
             self._supplies[role].take(ticket.wish.count, now)
             ticket.held[role] = now
 
-    def _forget(self, ticket: _Ticket) -> None:
-        self._waiting.remove(ticket)
-        self.waiting_bytes -= ticket.wish.size_bytes
-
-    def _give_back_all(self, ticket: _Ticket, now: float, *, measured: bool) -> None:
+    def _give_back_all(self, ticket: Ticket, now: float, *, measured: bool) -> None:
         for role in tuple(ticket.held):
             self._give_back(ticket, role, now, measured=measured)
 
-    def _give_back(self, ticket: _Ticket, role: str, now: float, *, measured: bool) -> None:
+    def _give_back(self, ticket: Ticket, role: str, now: float, *, measured: bool) -> None:
         since = ticket.held.pop(role)
         self._supplies[role].give_back(ticket.wish.count, since, now, measured=measured)
 
@@ -367,6 +352,15 @@ class AdmissionQueue:
         return self._supplies.setdefault(role, RoleSlots())
 
 
-def _is_unsure(supply: RoleSlots, ticket: _Ticket) -> bool:
+def _is_unsure(supply: RoleSlots, ticket: Ticket) -> bool:
     """Whether nobody knows when it will have what a request needs."""
     return supply.limited or supply.slots < ticket.wish.count
+
+
+def _needed(tickets: Iterable[Ticket]) -> Counter[str]:
+    """What they need of each role."""
+    needed: Counter[str] = Counter()
+    for ticket in tickets:
+        for role in ticket.needs:
+            needed[role] += ticket.wish.count
+    return needed

@@ -22,19 +22,22 @@ from contextlib import (
     contextmanager,
 )
 from dataclasses import replace
+from functools import partial
 from types import MappingProxyType
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, NotFound, ResourceExhausted, Unavailable
 from antiphon.segment import Delivery
 from antiphon.tracing.span import current_span
-from gateway.calls.admission import Urgency, Wish
+from antiphon.tracing.tracing import Tracing
 from gateway.calls.choices import Choices, order_of_choice
 from gateway.calls.detours import Detours
+from gateway.calls.failover.segment import AskAgain, Failover, FailoverSegment, LostSegment
 from gateway.calls.order import Order
 from gateway.calls.place import Admission, Place, shutting_down
 from gateway.calls.segment import CallSegment
 from gateway.calls.session import CLOSE_WAIT_S, Session
+from gateway.calls.wish import Urgency, Wish
 from gateway.fleet.assignment import Assignment
 from gateway.fleet.fleet import NONE_AVOIDED, Fleet
 from gateway.fleet.replica import Replica
@@ -65,14 +68,17 @@ class Calls:
         config: GatewayConfig,
         delivery: Mapping[str, Delivery],
         metrics: Metrics,
+        tracing: Tracing | None = None,
     ) -> None:
         self.fleet = fleet
+        self.tracing = tracing or Tracing()
         self._config = config
         self._delivery = delivery
         self._fetcher = UrlFetcher(config)
         self._live: set[Session] = set()
         self.admission = Admission(config, metrics)
         fleet.on_resize(self.admission.resize)
+        self._failover = Failover(fleet, config, metrics)
         self._stopping = asyncio.Event()
         self._hurried = asyncio.Event()
 
@@ -100,14 +106,14 @@ class Calls:
     @asynccontextmanager
     async def answer(
         self, order: Order, on_wait: Callable[[Place], None] = _wait
-    ) -> AsyncIterator[CallSegment]:
+    ) -> AsyncIterator[FailoverSegment]:
         """The segment that answers an order, the only one of its session.
 
         Raises what `choices` raises.
         """
         async with AsyncExitStack() as held:
             beginning = self._begin([order], on_wait, held)
-            # Attachments may be large, and the call may be long: the stages alone keep them.
+            # Attachments may be large, and the call may be long: see `_continued`.
             del order
             (segment,) = await beginning
             yield segment
@@ -115,7 +121,7 @@ class Calls:
     @asynccontextmanager
     async def choices(
         self, order: Order, on_wait: Callable[[Place], None] = _wait
-    ) -> AsyncIterator[CallSegment | Choices]:
+    ) -> AsyncIterator[FailoverSegment | Choices]:
         """The segments that answer an order, each in a session of its own; of one the events are
         plain. They have all their slots; `on_wait` is called when these are not there at once,
         and may give up.
@@ -140,7 +146,7 @@ class Calls:
         ask: AskTurn,
         on_wait: Callable[[Place], None] = _wait,
         on_open: Callable[[CallSegment], None] = _go_on,
-    ) -> AsyncIterator[CallSegment]:
+    ) -> AsyncIterator[FailoverSegment]:
         """The segment that answers a turn of a conversation, which `ask` asks of a session of its
         own, telling who is done with it. It has all its slots, and it has begun where another
         replica could have taken over; `on_open` is told before that, of each that is asked for, and
@@ -154,26 +160,35 @@ class Calls:
                     on_wait(place)
                 with current_span.get().child("admission"):
                     await place.granted()
-                order = _with_time(orders[0], place)
-                asking = ask(order, place.attempt(), detours.avoided)
+                order, on_freed = _with_time(orders[0], place), _once(place.attempt())
+                asking = ask(order, on_freed, detours.avoided)
                 del order
                 segment = await asking
                 try:
                     await segment.wait_opened()
                     self.admission.opened(place)
                     on_open(segment)
-                    if detours.there_are(segment.assignment):
+                    if segment.refers or detours.there_are(segment.assignment):
                         await segment.wait_begun()
                     break
-                except (ResourceExhausted, Unavailable) as error:
-                    if not _goes_on(error, segment, place, detours):
+                except NotFound:
+                    # A recording of an earlier turn was forgotten; a new session sends all again.
+                    if not segment.refers:
                         raise
-            orders.clear()
-            yield segment
+                except (ResourceExhausted, Unavailable) as error:
+                    if not detours.go_on(error, segment, place):
+                        raise
+            async with AsyncExitStack() as keeping:
+                kept = self._kept(orders, keeping)
+
+                async def ask_again(lost: LostSegment, avoided: Collection[Replica]) -> CallSegment:
+                    return await ask(lost.order(_with_time(kept[0], place)), on_freed, avoided)
+
+                yield FailoverSegment(segment, self._failover, ask_again if kept else None)
 
     async def _begin(
         self, orders: list[Order], on_wait: Callable[[Place], None], held: AsyncExitStack
-    ) -> list[CallSegment]:
+    ) -> list[FailoverSegment]:
         """The segments that answer orders, which are taken out; `held` keeps what they have."""
         place = held.enter_context(self._place(orders))
         detours = Detours(self.fleet)
@@ -185,20 +200,23 @@ class Calls:
             segment: CallSegment | None = None
             try:
                 async with AsyncExitStack() as sessions:
-                    segments = await self._asked(orders, place, sessions, detours.avoided)
-                    for segment in segments:
+                    asked = await self._asked(orders, place, sessions, detours.avoided)
+                    for segment in asked:
                         await segment.wait_opened()
                     self.admission.opened(place)
-                    for segment in segments:
+                    for segment in asked:
                         # Where another replica could take over, until there is something of the
                         # answer.
                         if detours.there_are(segment.assignment):
                             await segment.wait_begun()
-                    orders.clear()
+                    kept = self._kept(orders, held)
                     await held.enter_async_context(sessions.pop_all())
-                    return segments
+                    return [
+                        FailoverSegment(segment, self._failover, again if kept else None)
+                        for segment, again in asked.items()
+                    ]
             except (ResourceExhausted, Unavailable) as error:
-                if segment is None or not _goes_on(error, segment, place, detours):
+                if segment is None or not detours.go_on(error, segment, place):
                     raise
 
     async def _asked(
@@ -207,18 +225,53 @@ class Calls:
         place: Place,
         sessions: AsyncExitStack,
         avoided: Collection[Replica],
-    ) -> list[CallSegment]:
-        segments, on_freed = [], place.attempt()
+    ) -> dict[CallSegment, AskAgain]:
+        """A segment for each order, in a session of its own, and how it is asked for once more."""
+        asked: dict[CallSegment, AskAgain] = {}
+        on_freed = place.attempt()
         for order in orders:
-            calling = bool(order.tools)
-            session = await sessions.enter_async_context(
-                self.session(
-                    order.outputs, order.model, order.field_names, calling=calling, avoided=avoided
-                )
+            own = await sessions.enter_async_context(AsyncExitStack())
+            ask = partial(self._ask, order, place, own, _once(on_freed))
+            asked[await ask(None, avoided)] = ask
+        return asked
+
+    async def _ask(
+        self,
+        order: Order,
+        place: Place,
+        own: AsyncExitStack,
+        on_freed: Callable[[str], None],
+        lost: LostSegment | None,
+        avoided: Collection[Replica],
+    ) -> CallSegment:
+        """Ask for the order in a new session, which `own` gets; of a `lost` segment, for the same
+        answer."""
+        await own.aclose()
+        order = order if lost is None else lost.order(order)
+        session = await own.enter_async_context(
+            self.session(
+                order.outputs,
+                order.model,
+                order.field_names,
+                calling=bool(order.tools),
+                avoided=avoided,
+                preferred=None if lost is None else lost.assignment,
             )
-            asking = session.ask(_with_time(order, place), last=True, on_freed=on_freed)
-            segments.append(await asking)
-        return segments
+        )
+        return await session.ask(_with_time(order, place), last=True, on_freed=on_freed)
+
+    def _kept(self, orders: list[Order], keeping: AsyncExitStack) -> tuple[Order, ...]:
+        """Take the orders out, and keep them until `keeping` is left, to ask for them once more.
+
+        None, if there is no room for them: attachments may be large, and the call may be long.
+        """
+        kept, budget = tuple(orders), self._failover.budget
+        orders.clear()
+        size_bytes = sum(order.size_bytes for order in kept)
+        if not self._failover.most or not budget.keep(size_bytes):
+            return ()
+        keeping.callback(budget.drop, size_bytes)
+        return kept
 
     def _place(
         self, orders: list[Order], urgency: Urgency | None = None
@@ -236,6 +289,8 @@ class Calls:
             size_bytes=order.size_bytes,
             start_within_s=order.start_within_s,
             finish_within_s=min(order.timeout_s, self._config.request_timeout_s),
+            key=order.key,
+            priority=order.priority,
         )
         return self.admission.place(wish, self.fleet.slots)
 
@@ -315,20 +370,16 @@ class Calls:
         self._fetcher.close()
 
 
-def _goes_on(
-    error: ResourceExhausted | Unavailable, segment: CallSegment, place: Place, detours: Detours
-) -> bool:
-    """Whether a request that a stage has refused is asked again: of other replicas at once, or when
-    it has waited for a slot."""
-    if place.is_open and isinstance(error, ResourceExhausted):
-        return False
-    if detours.may_be_taken(error, segment.assignment):
-        return True
-    if isinstance(error, ResourceExhausted):
-        place.refused(error)
-        detours.forget()
-        return True
-    return False
+def _once(tell: Callable[[str], None]) -> Callable[[str], None]:
+    """The same, but that each role is told once, however often the segment is made."""
+    told: set[str] = set()
+
+    def tell_once(role: str) -> None:
+        if role not in told:
+            told.add(role)
+            tell(role)
+
+    return tell_once
 
 
 def _with_time(order: Order, place: Place) -> Order:

@@ -10,9 +10,9 @@ from types import TracebackType
 from antiphon.errors import AntiphonError
 from antiphon.sampling import SamplingRequest
 from gateway.calls.events import Event
+from gateway.calls.failover.segment import FailoverSegment
 from gateway.calls.mailbox import EventMailbox
-from gateway.calls.order import Order
-from gateway.calls.segment import CallSegment
+from gateway.calls.order import Order, draw_seed
 
 SEEDS = 1 << 64
 
@@ -29,7 +29,7 @@ class Choices:
     """The events of several segments as they come, an async iterator. Use as an async context
     manager. The first failure of a segment is raised, and ends the others with the context."""
 
-    def __init__(self, segments: Sequence[CallSegment]) -> None:
+    def __init__(self, segments: Sequence[FailoverSegment]) -> None:
         self._segments = segments
         self._left = len(segments)
         self._readers = asyncio.TaskGroup()
@@ -65,7 +65,7 @@ class Choices:
             self._left -= 1
         raise StopAsyncIteration
 
-    async def _read(self, choice: int, segment: CallSegment) -> None:
+    async def _read(self, choice: int, segment: FailoverSegment) -> None:
         try:
             async for event in segment:
                 await self._events.put(OfChoice(choice, event))
@@ -79,6 +79,7 @@ def order_of_choice(order: Order, choice: int) -> Order:
     return replace(
         order,
         choices=1,
+        drawn_seed=draw_seed(),
         sampling={role: _reseeded(each, choice) for role, each in order.sampling.items()},
     )
 

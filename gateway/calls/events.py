@@ -17,13 +17,14 @@ class SegmentStarted:
     """All stages hold the session and the first output is there.
 
     `sample_rate_hz` is 0 when no audio was asked for; `input_audio_s` is how long the recordings
-    of the input are together.
+    of the input are together; `drawn_seed` is that of stages that were given none.
     """
 
     session_id: str
     model: str
     sample_rate_hz: int
     input_audio_s: float = 0.0
+    drawn_seed: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,11 +67,31 @@ class ImageProduced:
 
 
 @dataclass(frozen=True, slots=True)
-class ToolCallsProduced:
-    """Whole calls of functions; the first is number `index` of the answer, from 0."""
+class ToolCallPiece:
+    """More of call number `index` of the answer, from 0, which may be the first or the last of it.
+
+    `call` is the whole call, once it has ended and is known to be one; the answer fails if it
+    proves to be none.
+    """
 
     index: int
-    calls: tuple[ToolCall, ...]
+    id: str
+    name: str
+    arguments: str
+    begins: bool
+    call: ToolCall | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ToolCallsProduced:
+    """More of one or several calls of functions, in order."""
+
+    pieces: tuple[ToolCallPiece, ...]
+
+    @property
+    def calls(self) -> tuple[ToolCall, ...]:
+        """Those that have ended with it."""
+        return tuple(each.call for each in self.pieces if each.call is not None)
 
 
 @dataclass(frozen=True, slots=True)

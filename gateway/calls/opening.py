@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Mapping
 from dataclasses import replace
 
 from antiphon.chunk import Chunk, Tensor
 from antiphon.conversation import Conversation, TextPart, to_tensors
 from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.history import History
 from antiphon.options import OptionValue
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import Delivery, FinishReason
@@ -16,12 +16,11 @@ from antiphon.template import FIELD
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.convert import delivery_to_proto, policy_to_proto, sampling_to_proto
+from antiphon.wire.history import history_to_proto
 from antiphon.wire.options import option_value_to_proto
 from gateway.calls.order import Order
 from gateway.fleet.lineup import Lineup, Member
 from gateway.outputs import AUDIO
-
-SEED_BITS = 63
 
 
 def session_open(
@@ -47,7 +46,7 @@ def segment_open(
     last: bool,
     live: bool = False,
 ) -> session_pb2.SegmentOpen:
-    """The one message that all stages get alike, but for `with_options`.
+    """The one message that all stages get alike, but for `opening_for`.
 
     Raises `InvalidArgument` for an unknown voice, and what `check_reading` raises.
     """
@@ -57,7 +56,7 @@ def segment_open(
         voice = lineup.choose_voice(order.voice)
     reader = lineup.input_member.role
     given = {role or reader: settings for role, settings in order.sampling.items()}
-    sampling = with_seeds(given, lineup.roles, reader)
+    sampling = with_seeds(given, lineup.roles, reader, order.drawn_seed)
     delivery = {e: d for e, d in deployed_delivery.items() if e in lineup.stage_edges()}
     if order.delivery is not None:
         delivery = dict.fromkeys(lineup.stage_edges(), order.delivery)
@@ -99,16 +98,22 @@ def check_reading(order: Order, lineup: Lineup) -> None:
         )
 
 
-def with_options(
-    opening: session_pb2.SegmentOpen, values: Mapping[str, OptionValue]
+def opening_for(
+    member: Member,
+    opening: session_pb2.SegmentOpen,
+    values: Mapping[str, OptionValue],
+    history: History | None,
 ) -> session_pb2.SegmentOpen:
-    """The message for one stage, with the options that it reads."""
-    if not values:
+    """The message for one stage, with the options that it reads, and what it goes on from."""
+    kinds = tuple(member.description.goes_on_from) if history is not None else ()
+    if not (values or kinds):
         return opening
     own = session_pb2.SegmentOpen()
     own.CopyFrom(opening)
     for name, value in values.items():
         own.options[name].CopyFrom(option_value_to_proto(value))
+    if history is not None and kinds:
+        own.history.CopyFrom(history_to_proto(history, kinds))
     return own
 
 
@@ -146,15 +151,15 @@ def sample_chunk(
 
 
 def with_seeds(
-    sampling: Mapping[str, SamplingRequest], roles: tuple[str, ...], input_role: str
+    sampling: Mapping[str, SamplingRequest], roles: tuple[str, ...], input_role: str, drawn: int
 ) -> dict[str, SamplingRequest]:
     """Sampling for every role, each with a seed.
 
-    A role without one takes the input stage's, and that one is drawn when the
+    A role without one takes the input stage's, and that one is the one that was `drawn` when the
     client gave none: all stages of a request then share it.
     """
     given = sampling.get(input_role, SamplingRequest()).seed
-    shared = secrets.randbits(SEED_BITS) if given is None else given
+    shared = drawn if given is None else given
     complete = {}
     for role in roles:
         settings = sampling.get(role, SamplingRequest())

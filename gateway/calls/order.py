@@ -3,16 +3,27 @@
 from __future__ import annotations
 
 import math
+import secrets
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from antiphon.conversation import ConversationMessage, TextPart, ToolChoice
+from antiphon.history import History
 from antiphon.sampling import SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
 from antiphon.template import TemplateValue
+from gateway.calls.priority import Priority
 from gateway.media.attachments import Attachments
 from gateway.media.audio_in import Recording
 from gateway.media.options_in import OptionInput
+from gateway.media.pcm_recording import PcmRecording
+
+SEED_BITS = 63
+
+
+def draw_seed() -> int:
+    """A seed for those who gave none."""
+    return secrets.randbits(SEED_BITS)
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,8 +38,11 @@ class Order:
     by name; with `recordings_alone` what is heard of a recording depends on none of the others;
     an `instruction` is the value of the one that instructs, whatever its name.
     `timeout_s` is what the client still waits for all of it, `start_within_s` for the first of it.
-    `field_names` are the client's names of
-    what errors call otherwise: "audio.voice" for "voice", for example.
+    `drawn_seed` is that of stages for which `sampling` has none: with it the same order is answered
+    alike when it is asked once more; `history` is what its client has of the answer then.
+    `field_names` are the client's names of what errors call otherwise: "audio.voice" for "voice",
+    for example.
+    `key` is the name of whoever asks, and `priority` is at most that key's, once it is known.
     """
 
     messages: tuple[ConversationMessage, ...]
@@ -50,6 +64,10 @@ class Order:
     tools: tuple[str, ...] = ()
     tool_choice: ToolChoice = field(default_factory=ToolChoice)
     template: Mapping[str, TemplateValue] = field(default_factory=dict)
+    drawn_seed: int = field(default_factory=draw_seed, compare=False)
+    history: History | None = None
+    key: str = field(default="", compare=False)
+    priority: Priority = field(default=Priority.HIGH, compare=False)
 
     @property
     def size_bytes(self) -> int:
@@ -64,4 +82,5 @@ class Order:
         ]
         calls = [call.arguments for message in self.messages for call in message.tool_calls]
         held = [*texts, *calls, *self.tools, *recordings, *files, *options]
-        return sum(len(each) for each in held if isinstance(each, str | bytes))
+        size = sum(len(each) for each in held if isinstance(each, str | bytes))
+        return size + sum(len(each.pcm16) for each in recordings if isinstance(each, PcmRecording))

@@ -22,8 +22,9 @@ from antiphon.errors import (
     ResourceExhausted,
     Unavailable,
 )
-from gateway.calls.admission import AdmissionQueue, Decision, Denied, Reason, Wish
+from gateway.calls.admission import AdmissionQueue, Decision, Denied, Reason
 from gateway.calls.refused_slots import RefusedSlots
+from gateway.calls.wish import Wish
 from gateway.changes import ChangeSignal
 from gateway.metrics import Metrics
 
@@ -226,6 +227,7 @@ class Admission:
         """The place's stages have given their slots."""
         if not place.was_open:
             self._metrics.waited(place.wish.urgency.name.lower(), place.waited_s)
+            self._metrics.admission(place.wish.priority, "admitted")
         place.opened()
 
     def close(self) -> None:
@@ -237,6 +239,7 @@ class Admission:
             place = self._places[decision.number]
             if isinstance(decision, Denied):
                 self._metrics.not_admitted(decision.reason)
+                self._metrics.admission(place.wish.priority, decision.reason)
                 if decision.for_slots:
                     self._count_refused(place.wish)
                 place.decide(_error_of(decision, place, self._config))
@@ -297,6 +300,8 @@ def _error_of(denied: Denied, place: Place, config: GatewayConfig) -> AntiphonEr
         f"{config.max_waiting} requests wait for one already (gateway.max_waiting)",
         Reason.QUEUE_BYTES: "requests that wait for a slot hold all of gateway.max_waiting_bytes "
         f"({config.max_waiting_bytes} bytes)",
+        Reason.SHED: "the queue is full, and its place went to a request of a higher priority, or "
+        f"of an API key with fewer that wait (gateway.max_waiting: {config.max_waiting})",
         Reason.LATE: f"it could not be answered in time: about {denied.retry_after_s:.0f} s of "
         "work are before it",
         Reason.TIME: f"no slot became free for it within {place.waited_s:.1f} s; at most "

@@ -7,7 +7,6 @@ every stage has sent its report or has ended its stream. A cancelled one needs o
 from __future__ import annotations
 
 import numpy as np
-from msgspec import structs
 
 from antiphon.chunk import Chunk, Tensor
 from antiphon.deployment.schema import MAX_IMAGE_BYTES
@@ -15,7 +14,7 @@ from antiphon.errors import DataLoss, Internal
 from antiphon.segment import FinishReason
 from antiphon.v1 import session_pb2
 from antiphon.wire.logprobs import logprobs_from_tensors
-from antiphon.wire.tool_calls import tool_calls_from_tensors
+from gateway.calls.call_reader import CallReader
 from gateway.calls.events import (
     AudioProduced,
     ImageProduced,
@@ -60,12 +59,13 @@ class SegmentProgress:
         self._samples_per_frame = lineup.samples_per_frame
         self._frames = self._samples = 0
         self._images = ImageReader(max_image_bytes)
-        self._calls = 0
+        # What a client knows a call by is unique, as the session's id is.
+        calls = CallReader(f"call_{session_id.replace('-', '')}_{segment}")
         self._read = {
             TEXT: self._text,
             AUDIO: self._audio,
             IMAGE: self._images.read,
-            TOOL_CALLS: self._tool_calls,
+            TOOL_CALLS: calls.read,
         }
 
     @property
@@ -166,21 +166,6 @@ class SegmentProgress:
             return None
         text = chunk.tensors["utf8"].tobytes().decode()
         return TextProduced(text, chunk.tensors["ids"], logprobs_from_tensors(chunk.tensors))
-
-    def _tool_calls(self, chunk: Chunk) -> ToolCallsProduced | None:
-        if not chunk.tensors:
-            return None
-        first = self._calls
-        calls = tuple(
-            structs.replace(call, id=self._call_id(number))
-            for number, call in enumerate(tool_calls_from_tensors(chunk.tensors), first)
-        )
-        self._calls += len(calls)
-        return ToolCallsProduced(first, calls)
-
-    def _call_id(self, number: int) -> str:
-        """What a client knows a call by: unique, as the session's id is."""
-        return f"call_{self._session_id.replace('-', '')}_{self._segment}_{number}"
 
     def _audio(self, chunk: Chunk) -> AudioProduced | None:
         if not chunk.tensors:

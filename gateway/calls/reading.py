@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from dataclasses import dataclass, replace
 
 from msgspec import structs
 
-from antiphon.conversation import Conversation, with_recordings_alone
+from antiphon.conversation import Conversation, is_recording_key, with_recordings_alone
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import InvalidArgument
 from antiphon.v1 import stage_pb2
@@ -16,6 +16,21 @@ from gateway.fleet.accepted import Accepted
 from gateway.media.attachments import read_conversation
 from gateway.media.options_in import OptionsByRole, check_options, read_options
 from gateway.media.remote import UrlFetcher
+from gateway.media.sent_recordings import SentRecordings
+
+
+@dataclass(frozen=True, slots=True)
+class ReadOrder:
+    """What the stages get of an order; in it are `heard_s` seconds of recordings."""
+
+    conversation: Conversation
+    options: OptionsByRole
+    heard_s: float
+
+    @property
+    def refers(self) -> bool:
+        """Whether it tells recordings by their keys, which a stage may not know any more."""
+        return any(map(is_recording_key, self.conversation.recordings))
 
 
 def with_instruction(order: Order, accepted: Accepted) -> Order:
@@ -45,8 +60,11 @@ async def read_order(
     accepted: Accepted,
     config: GatewayConfig,
     fetcher: UrlFetcher,
-) -> tuple[Conversation, OptionsByRole]:
+    sent: SentRecordings,
+) -> ReadOrder:
     """The conversation for the stage that reads it, and the options for each that reads some.
+
+    Of recordings that were `sent` to it before go the keys, where it keeps them.
 
     Nothing is decoded before all that can be has been checked. Raises `InvalidArgument` and
     `NotImplementedYet` with the field, `Unavailable` while an option may be that of a stage
@@ -56,15 +74,16 @@ async def read_order(
     readers = accepted.option_readers(order.options.keys())
     check_options(order.options, readers, config, recordings=len(order.attachments.recordings))
     check_tools(order, reader, config)
-    messages = order.messages
+    messages, keeps = order.messages, False
     if order.recordings_alone or config.recordings_alone:
-        messages = with_recordings_alone(messages)
+        messages, keeps = with_recordings_alone(messages), reader.keeps_recordings
     conversation = await read_conversation(
-        messages, order.attachments, reader, config, fetcher, order.tools
+        messages, order.attachments, reader, config, fetcher, order.tools, sent if keeps else None
     )
     conversation = structs.replace(
         conversation, tools=order.tools, tool_choice=order.tool_choice, template=order.template
     )
-    samples = sum(map(len, conversation.recordings))
-    taken_s = samples / reader.input_sample_rate_hz if samples else 0.0
-    return conversation, await read_options(order.options, readers, config, taken_s=taken_s)
+    samples = sum(map(sent.length, conversation.recordings))
+    heard_s = samples / reader.input_sample_rate_hz if samples else 0.0
+    options = await read_options(order.options, readers, config, taken_s=heard_s)
+    return ReadOrder(conversation, options, heard_s)

@@ -11,6 +11,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from typing import TYPE_CHECKING, TypeVar
 
 from antiphon.chunk import Tensor
+from antiphon.conversation import RecordingKey
 from antiphon.errors import AntiphonError, DeadlineExceeded
 from antiphon.tracing.span import current_span
 from antiphon.v1 import session_pb2
@@ -19,6 +20,7 @@ from antiphon.wire.convert import error_from_proto
 from gateway.calls.events import AudioProduced, Event, SegmentFinished, SegmentStarted
 from gateway.calls.progress import SegmentProgress
 from gateway.fleet.assignment import Assignment
+from gateway.media.sent_recordings import RecordingName
 from gateway.outputs import AUDIO
 
 if TYPE_CHECKING:
@@ -33,7 +35,8 @@ class CallSegment:
     """The events of one segment, an async iterator, from `SegmentStarted` to `SegmentFinished`.
 
     One that found no slot on a stage raises `ResourceExhausted` once the others have freed it; the
-    session goes on.
+    session goes on. One that `refers` to recordings of earlier segments may raise `NotFound` in the
+    place of its first event, and has lost its session.
     """
 
     def __init__(
@@ -51,6 +54,9 @@ class CallSegment:
         opening.traceparent = self.span.traceparent
         self.number = opening.segment
         self.over = False
+        self.refers = False
+        self._heard = RecordingKey()
+        self.drawn_seed = started.drawn_seed
         self._last = opening.last
         self._session = session
         self._progress = progress
@@ -117,6 +123,7 @@ class CallSegment:
         the stages are too slow for what comes.
         """
         if self._listening and not (self.over or self._cancelled):
+            self._heard.add(samples)
             self._session.hear(self.number, samples)
 
     @property
@@ -124,13 +131,18 @@ class CallSegment:
         """Samples a second of what `hear` takes."""
         return self._session.heard_rate_hz
 
-    def finish_input(self, on_freed: Callable[[str], None] | None = None) -> None:
+    def finish_input(
+        self, on_freed: Callable[[str], None] | None = None, name: RecordingName | None = None
+    ) -> None:
         """The recording of a live segment is complete: it is answered, and its time runs.
 
-        For `on_freed` see `Session.ask`.
+        `name` is that of the file that will bring it in later orders. For `on_freed` see
+        `Session.ask`.
         """
         if self._listening and not (self.over or self._cancelled):
             self._end_listening()
+            if name is not None:
+                self._session.sent.note(name, self._heard.key, self._heard.samples)
             self._session.finish_input(self.number, on_freed)
 
     def _end_listening(self) -> None:

@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 import uuid
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import TracebackType
 
 from antiphon.chunk import Tensor
@@ -26,6 +26,7 @@ from antiphon.errors import (
     Internal,
     Unavailable,
 )
+from antiphon.history import History
 from antiphon.segment import Delivery
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.convert import error_from_proto
@@ -33,14 +34,15 @@ from gateway.calls.events import SegmentStarted
 from gateway.calls.mailbox import EventMailbox
 from gateway.calls.opening import (
     input_chunk,
+    opening_for,
     sample_chunk,
     segment_open,
     session_open,
-    with_options,
 )
 from gateway.calls.order import Order
 from gateway.calls.progress import SegmentProgress
 from gateway.calls.reading import read_order, with_instruction
+from gateway.calls.root_cause import ECHO_CODES, RootCause
 from gateway.calls.segment import CallSegment, StageMessage
 from gateway.calls.stage_stream import StageStream
 from gateway.fleet.assignment import Assignment
@@ -49,6 +51,7 @@ from gateway.fleet.lineup import Lineup
 from gateway.media.attachments import name_field
 from gateway.media.options_in import OptionsByRole
 from gateway.media.remote import UrlFetcher
+from gateway.media.sent_recordings import SentRecordings
 
 log = logging.getLogger("gateway.session")
 
@@ -58,10 +61,8 @@ PIECE_SAMPLES = 1 << 16
 """Most samples of a live segment's recording in one message."""
 MAILBOX_MESSAGES = 16
 """Stage messages that wait for a slow client; further ones stay with the stages."""
-ROOT_CAUSE_WAIT_S = 0.5
 CLOSE_WAIT_S = 1.0
 
-_ECHO_CODES = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.DATA_LOSS, ErrorCode.CANCELLED})
 # Errors that say of a replica that it should not get the next session.
 _FAILURES = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.DATA_LOSS, ErrorCode.INTERNAL})
 
@@ -82,6 +83,7 @@ class Session:
         fetcher: UrlFetcher,
     ) -> None:
         self.session_id = str(uuid.uuid4())
+        self.sent = SentRecordings()
         self._lineup = lineup
         self.assignment = assignment
         self._fleet = fleet
@@ -99,13 +101,10 @@ class Session:
         self._field_names: Mapping[str, str] = {}
         self._unopened: set[str] = set()
         self._all_opened = asyncio.Event()
-        self._slot_refused = False
+        self._slot_refused = self._done = False
         self._on_freed: Callable[[str], None] | None = None
-        self._done = False
-        # A stage that ended its stream.
-        self._left = ""
-        self._echo: AntiphonError | None = None
-        self._echo_timer: asyncio.TimerHandle | None = None
+        self._left = ""  # a stage that ended its stream
+        self._cause = RootCause(self.end_with)
 
     async def __aenter__(self) -> Session:
         return self
@@ -116,8 +115,7 @@ class Session:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._echo_timer is not None:
-            self._echo_timer.cancel()
+        self._cause.close()
         try:
             if kind is None and self._readers and self._segment is not None and self._segment.over:
                 self._half_close()
@@ -166,25 +164,25 @@ class Session:
                 last=last,
                 live=live,
             )
-            conversation, options = await read_order(
-                order, reader, accepted, self._config, self._fetcher
-            )
+            read = await read_order(order, reader, accepted, self._config, self._fetcher, self.sent)
         except AntiphonError as error:
             name_field(error, fields)
             raise
-        # Attachments may be large, and the session may be long: the stages alone get them.
-        del order
+        drawn_seed, history = order.drawn_seed, order.history
+        del order  # attachments may be large, and the session long: the stages alone get them
         self._check_parked()
         opening.deadline_s -= time.monotonic() - asked_at
         if opening.deadline_s <= 0:
             raise DeadlineExceeded("the request's time was over before its attachments were read")
         self._on_freed = on_freed
-        sequence = self._next_input()
-        first = input_chunk(self.session_id, opening, conversation, self._lineup, sequence=sequence)
-        heard_s = sum(map(len, conversation.recordings)) / (reader.input_sample_rate_hz or 1)
-        del conversation
+        sequence, said = self._next_input(), read.conversation
+        first = input_chunk(self.session_id, opening, said, self._lineup, sequence=sequence)
         self._field_names = fields
-        return self._open(opening, first, options, heard_s)
+        rate_hz = self._lineup.sample_rate_hz
+        started = SegmentStarted(self.session_id, self._model, rate_hz, read.heard_s, drawn_seed)
+        segment = self._open(opening, first, read.options, started, history)
+        segment.refers = read.refers
+        return segment
 
     def hear(self, segment: int, samples: Tensor) -> None:
         """Bring samples of a live segment's recording to the stage that reads it.
@@ -195,8 +193,7 @@ class Session:
         edge = self._lineup.input_edge.name
         for start in range(0, len(samples), PIECE_SAMPLES):
             piece = samples[start : start + PIECE_SAMPLES]
-            sequence = self._next_input()
-            chunk = sample_chunk(self.session_id, edge, segment, piece, sequence=sequence)
+            chunk = sample_chunk(self.session_id, edge, segment, piece, sequence=self._next_input())
             stream.hear(chunk, MAX_WAITING_BYTES)
 
     @property
@@ -207,8 +204,7 @@ class Session:
     @property
     def lost(self) -> bool:
         """Whether it has failed, or a stage has left it."""
-        failed = self._mailbox.failure is not None or self._echo is not None
-        return failed or bool(self._left)
+        return bool(self._mailbox.failure or self._cause.echo or self._left)
 
     def finish_input(self, segment: int, on_freed: Callable[[str], None] | None) -> None:
         """Tell all stages that a live segment's input is complete; for `on_freed` see `ask`."""
@@ -219,8 +215,8 @@ class Session:
     @property
     def parked(self) -> bool:
         """Whether another segment may be asked for."""
-        whole = not self.lost and not self._done
-        return whole and (self._segment is None or self._segment.over)
+        between = self._segment is None or self._segment.over
+        return between and not (self.lost or self._done)
 
     async def wait_answered(self) -> bool:
         """Return when all stages have given the segment a slot, or have said that they have none:
@@ -266,11 +262,11 @@ class Session:
         """Raise unless another segment may be opened."""
         if self._mailbox.failure is not None:
             raise self._mailbox.failure
-        number = self._segments
+        asked = f"segment {self._segments} was asked for"
         if self._segment is not None and not self._segment.over:
-            raise FailedPrecondition(f"segment {number} was asked for while another is open")
+            raise FailedPrecondition(f"{asked} while another is open")
         if self._done:
-            raise FailedPrecondition(f"segment {number} was asked for after the last one")
+            raise FailedPrecondition(f"{asked} after the last one")
         if self._left:
             raise Unavailable(f"the stage {self._left} has ended the session", stage=self._left)
 
@@ -279,7 +275,8 @@ class Session:
         opening: session_pb2.SegmentOpen,
         first: chunk_pb2.Chunk,
         options: OptionsByRole,
-        heard_s: float,
+        started: SegmentStarted,
+        history: History | None,
     ) -> CallSegment:
         """Open a segment, the first with the session itself, on all stages at once."""
         segment = CallSegment(
@@ -292,7 +289,7 @@ class Session:
                 self._sequences,
                 max_image_bytes=self._config.max_image_bytes,
             ),
-            SegmentStarted(self.session_id, self._model, self._lineup.sample_rate_hz, heard_s),
+            started,
             self._windows,
             idle_timeout_s=self._config.idle_timeout_s,
         )
@@ -303,7 +300,7 @@ class Session:
         reader = self._lineup.input_member.role
         for member in self._lineup.members:
             chunks = (first,) if member.role == reader else ()
-            own = with_options(opening, options.get(member.role, {}))
+            own = opening_for(member, opening, options.get(member.role, {}), history)
             if member.role in self._streams:
                 self._streams[member.role].open_segment(own, chunks)
                 continue
@@ -327,14 +324,16 @@ class Session:
                 await self._receive(stream.role, response)
             self._left = stream.role
             self._answered(stream.role)
-            if self._echo is None:
+            if stream.gone:
+                self._tell_behind(stream.role)
+            if self._cause.echo is None:
                 await self._mailbox.put((stream.role, None))
         except AntiphonError as error:
-            self._fail(error, may_echo=False)
+            self._cause.fail(error)
         except Exception:
             log.exception("%s: what %s sent was not understood", self.session_id, stream.role)
             mistake = Internal("the gateway made a mistake; its log has more")
-            self._fail(mistake, may_echo=False)
+            self._cause.fail(mistake)
 
     async def _receive(self, role: str, response: session_pb2.SessionResponse) -> None:
         match response.WhichOneof("message"):
@@ -360,7 +359,7 @@ class Session:
 
     def _reported(self, role: str, report: session_pb2.SegmentReport) -> None:
         """A stage has done its part of the segment."""
-        self._streams[role].give_slot_back()
+        self._streams[role].reported()
         self.assignment.reported(role, report.finish_reason)
         if self._on_freed is not None:
             self._on_freed(role)
@@ -376,25 +375,26 @@ class Session:
         that wait for it."""
         if self._segment is not None:
             self._segment.extend()
-        for after in self._lineup.roles[self._lineup.roles.index(role) + 1 :]:
-            self._streams[after].progress(segment)
+        for stream in self._behind(role):
+            stream.progress(segment)
+
+    def _tell_behind(self, role: str) -> None:
+        """A stage is lost that has done its part; whether that has come those behind it know."""
+        for stream in self._behind(role):
+            stream.stage_gone(role, self._segments - 1)
+
+    def _behind(self, role: str) -> Iterable[StageStream]:
+        """The streams of the stages behind one."""
+        roles = self._lineup.roles
+        return (self._streams[each] for each in roles[roles.index(role) + 1 :])
 
     def _fail_by_word(self, role: str, error: AntiphonError) -> None:
         """A stage says that its part failed. Only the client can cancel: else it is a loss."""
         name_field(error, self._field_names)
         # Who has not opened yet refuses to: that is no echo of what happened to another.
         refuses = role in self._unopened and error.stage in ("", role)
-        may_echo = error.code in _ECHO_CODES and not refuses
+        may_echo = error.code in ECHO_CODES and not refuses
         if isinstance(error, Cancelled):
             error = Unavailable(f"the stage {role} gave up: {error.message}", edge=error.edge)
         error.stage = error.stage or role
-        self._fail(error, may_echo=may_echo)
-
-    def _fail(self, error: AntiphonError, *, may_echo: bool) -> None:
-        """End the session, at once for a cause and after a moment for what may be an echo."""
-        if not may_echo:
-            self.end_with(error)
-        elif self._echo is None and self._mailbox.failure is None:
-            self._echo = error
-            loop = asyncio.get_running_loop()
-            self._echo_timer = loop.call_later(ROOT_CAUSE_WAIT_S, self.end_with, error)
+        (self._cause.fail_or_echo if may_echo else self._cause.fail)(error)

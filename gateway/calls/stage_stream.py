@@ -20,7 +20,8 @@ _LOST = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
 class StageStream:
     """A session on one replica, open from construction; ends with `half_close` or `cancel`.
 
-    It counts as a segment there from when that is opened until it is reported or refused.
+    It counts as a segment there from when that is opened until it is reported or refused. The
+    replica is `gone` if it was lost when it had done its part.
     """
 
     def __init__(self, stage: Replica, opening: session_pb2.SessionOpen) -> None:
@@ -36,7 +37,7 @@ class StageStream:
         self._changed = asyncio.Event()
         self._changed.set()
         self._stage = stage
-        self._has_slot = False
+        self._has_slot = self._has_reported = self.gone = False
         self._take_slot()
         self._loss: Unavailable | None = None
         self._rpc: Rpc = stage.stub.RunSession(self._requests())
@@ -47,6 +48,7 @@ class StageStream:
     ) -> None:
         """Open another segment, once all stages are done with the one before it."""
         self._credits.clear()
+        self._has_reported = False
         self._take_slot()
         self._pending.append(session_pb2.SessionRequest(segment_open=opening))
         self._pending += [session_pb2.SessionRequest(chunk=chunk) for chunk in chunks]
@@ -92,12 +94,26 @@ class StageStream:
         self._progressed = segment
         self._changed.set()
 
+    def stage_gone(self, role: str, segment: int) -> None:
+        """Tell the stage, unless it is done, that one before it is lost that had done its part."""
+        if self._has_reported:
+            return
+        gone = session_pb2.StageGone(segment=segment, role=role)
+        self._pending.append(session_pb2.SessionRequest(gone=gone))
+        self._changed.set()
+
     def cancel(self) -> None:
         """End the stream at once; the stage frees everything. May be repeated."""
         self._stage.let_go(self._stage_lost)
         self.give_slot_back()
         self._rpc.cancel()
         self.half_close()  # an RPC that is over already leaves its request iterator waiting
+
+    def reported(self) -> None:
+        """The replica has done its part of the segment. If it is lost from now on, that is no
+        fault: the stages behind it say so if they lack something."""
+        self._has_reported = True
+        self.give_slot_back()
 
     def give_slot_back(self) -> None:
         """The replica has done its part of the segment, or refused it. May be repeated."""
@@ -111,7 +127,8 @@ class StageStream:
             self._stage.segment_began()
 
     async def responses(self) -> AsyncIterator[session_pb2.SessionResponse]:
-        """What the stage sends, until it ends the stream or `cancel` was called.
+        """What the stage sends, until it ends the stream, `cancel` was called, or it is lost after
+        it has `reported`.
 
         Raises the typed error of a broken stream; `Unavailable` when the stage is lost.
         """
@@ -119,11 +136,18 @@ class StageStream:
             async for response in self._rpc:
                 yield response
         except grpc.aio.AioRpcError as failure:
-            raise self._error(failure) from failure
+            error = self._error(failure)
+            if not (self._has_reported and isinstance(error, Unavailable)):
+                raise error from failure
+            self.gone = True
         except asyncio.CancelledError:
-            if self._loss is not None:
-                raise self._loss from None
-            raise
+            # gRPC raises it for a call that was cancelled here, and so is this task at its end.
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            if not self._has_reported:
+                raise self._loss or self._lost("its channel was closed") from None
+            self.gone = True
 
     async def _requests(self) -> AsyncIterator[session_pb2.SessionRequest]:
         while not self._half_closed:

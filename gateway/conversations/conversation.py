@@ -6,6 +6,7 @@ Commands are carried out one by one. A response runs beside them (`responses.py`
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from types import TracebackType
@@ -47,7 +48,11 @@ from gateway.conversations.responses import Logged, Responses
 from gateway.conversations.settings import ConversationSettings
 from gateway.conversations.telling import SendEvents, Telling
 from gateway.conversations.transcripts import Transcripts
+from gateway.media.pcm_recording import PcmRecording
 from gateway.voice_activity.listener import VoiceListener
+
+LEAST_SLICE_S = 0.5
+"""Of what is answered by the clock: many answers a second would be nobody's wish."""
 
 
 class LiveConversation:
@@ -69,7 +74,8 @@ class LiveConversation:
         self._settings = self._checked(settings)
         self._telling = Telling(send)
         self._items = ItemList(max_items=config.max_parts, max_bytes=config.max_body_bytes)
-        self._hearing = Hearing(listener, settings.turns, max_s=config.max_recording_s)
+        self._hearing = Hearing(listener, None, max_s=config.max_recording_s)
+        self._hearing.detect(settings.turns, settings.answer_every_s)
         self._idle = IdleTimer(self._answer_silence)
         self._responses = Responses(
             calls, config, self._items, self._telling, logged, self._answered
@@ -128,6 +134,11 @@ class LiveConversation:
             # What silence asks at this moment, too.
             pass
         await self._responses.settled()
+        while not self._calls.closing:
+            async with self._doing:
+                if not await self._answer_slice():
+                    break
+            await self._responses.settled()
         await self._transcripts.settled()
 
     async def stopped(self) -> None:
@@ -143,12 +154,13 @@ class LiveConversation:
         match command:
             case commands.ChangeSettings(settings):
                 self._settings = self._checked(settings)
-                self._hearing.detect(settings.turns)
+                self._hearing.detect(settings.turns, settings.answer_every_s)
                 self._idle.stop()
                 await self._telling.tell(SettingsChanged(settings))
             case commands.AppendAudio(pcm16, rate_hz):
                 for heard in await self._hearing.append(pcm16, rate_hz):
                     await self._heed(heard)
+                await self._answer_slice()
                 so_far = self._hearing.so_far
                 await self._responses.hear(so_far, self._hearing.of_turn, self._settings)
             case commands.CommitAudio():
@@ -178,11 +190,19 @@ class LiveConversation:
 
     def _checked(self, settings: ConversationSettings) -> ConversationSettings:
         check_offered(settings.tools, self._config, takes=settings.takes_tools)
+        every_s, most_s = settings.answer_every_s, self._config.max_recording_s
+        # Written so that what is no number is refused.
+        if every_s is not None and not LEAST_SLICE_S <= every_s <= most_s:
+            raise InvalidArgument(
+                f"answer_every_s: {every_s:g} is out of range; give {LEAST_SLICE_S:g} to "
+                f"{most_s:g} seconds",
+                field="answer_every_s",
+            )
         return settings
 
-    async def _commit(self, item_id: str, recording: RecordedContent) -> None:
+    async def _commit(self, item_id: str, recording: PcmRecording) -> None:
         """A recording is a user's message."""
-        item = ConversationItem(item_id, "user", (recording,))
+        item = ConversationItem(item_id, "user", (RecordedContent(recording),))
         before = self._items.insert(item)
         await self._telling.tell(AudioCommitted(item.id, before), ItemAdded(item, before))
         if self._settings.transcript is not None:
@@ -221,7 +241,15 @@ class LiveConversation:
             heard.stopped.item_id, heard.recording, respond=turns.creates_response
         )
 
-    async def _take_turn(self, item_id: str, recording: RecordedContent, *, respond: bool) -> None:
+    async def _answer_slice(self) -> bool:
+        """Where answers come by the clock: have the next slice in the conversation, and answer it,
+        unless one before it is being answered. Whether there was one."""
+        if self._responses.answering or (slice_ := self._hearing.next_slice()) is None:
+            return False
+        await self._take_turn(*slice_, respond=True)
+        return True
+
+    async def _take_turn(self, item_id: str, recording: PcmRecording, *, respond: bool) -> None:
         """Have a turn in the conversation, and answer it. What cannot be is told, since nobody
         has asked for it."""
         try:
@@ -240,6 +268,9 @@ class LiveConversation:
 
     def _answered(self, playing_s: float) -> None:
         """An answer has ended, and is still heard for so long."""
+        if self._settings.answer_every_s is not None and self._silence_asks:
+            self._idle.start(0.0)
+            return
         turns = self._settings.turns
         if turns is None or turns.idle_timeout_s is None or self._hearing.speaking:
             return
@@ -247,8 +278,12 @@ class LiveConversation:
             self._idle.start(playing_s + turns.idle_timeout_s)
 
     async def _answer_silence(self) -> None:
-        """Nobody speaks: ask the model again."""
+        """Nobody speaks, or a slice may wait: ask the model again."""
         async with self._doing:
+            if self._idle.due and self._settings.answer_every_s is not None:
+                with contextlib.suppress(Cancelled):
+                    await self._answer_slice()
+                return
             if not self._idle.due or (silence := self._hearing.time_out()) is None:
                 return
             timed_out, recording = silence

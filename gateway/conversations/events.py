@@ -184,6 +184,19 @@ class ResponseAudio:
 
 
 @dataclass(frozen=True, slots=True)
+class ResponseCallText:
+    """More of the arguments of an item that is a call; its item is deleted if it proves to be
+    none."""
+
+    response_id: str
+    index: int
+    item_id: str
+    call_id: str
+    name: str
+    arguments: str
+
+
+@dataclass(frozen=True, slots=True)
 class ResponseCall:
     """The whole call of an item that is one."""
 
@@ -251,6 +264,7 @@ ResponseEvent = (
     | ResponseItemBegun
     | ResponseText
     | ResponseAudio
+    | ResponseCallText
     | ResponseCall
     | ResponseItemEnded
     | ResponseEnded

@@ -10,8 +10,9 @@ from dataclasses import dataclass
 
 from gateway.conversations.events import SilenceTimedOut, SpeechStarted, SpeechStopped
 from gateway.conversations.input_audio import InputAudioBuffer
-from gateway.conversations.items import RecordedContent, new_id
+from gateway.conversations.items import new_id
 from gateway.conversations.settings import TurnDetection
+from gateway.media.pcm_recording import PcmRecording
 from gateway.voice_activity.ear import Ear
 from gateway.voice_activity.endpointing import SpeechEdge
 from gateway.voice_activity.listener import VoiceListener
@@ -35,7 +36,7 @@ class TurnHeard:
     """Speech is over, and this is what was said."""
 
     stopped: SpeechStopped
-    recording: RecordedContent
+    recording: PcmRecording
 
 
 class Hearing:
@@ -51,6 +52,7 @@ class Hearing:
         self._ear_start = 0
         self._speech_id = ""
         self._number = 0
+        self._every_s: float | None = None
 
     @property
     def so_far(self) -> TurnSoFar | None:
@@ -80,9 +82,10 @@ class Hearing:
         """What is kept."""
         return self._buffer.size_bytes
 
-    def detect(self, turns: TurnDetection | None) -> None:
-        """How turns are detected from now on; a turn that is being heard goes on without an end
-        if that has changed."""
+    def detect(self, turns: TurnDetection | None, every_s: float | None = None) -> None:
+        """How turns are detected from now on, or (without `turns`) after how many seconds they end;
+        a turn that is being heard goes on without an end if that has changed."""
+        self._every_s = every_s
         if turns != self._turns:
             self._turns = turns
             self._stop_listening()
@@ -104,12 +107,21 @@ class Hearing:
         self._trim()
         return heard
 
-    def commit(self) -> tuple[str, RecordedContent]:
+    def next_slice(self) -> tuple[str, PcmRecording] | None:
+        """So many seconds as become a message, once that many are there."""
+        size = round((self._every_s or 0.0) * self._buffer.rate_hz)
+        if not size or self._buffer.end - self._buffer.start < size:
+            return None
+        recording = self._buffer.take(self._number, self._buffer.start + size)
+        self._number += 1
+        return new_id("item"), recording
+
+    def commit(self) -> tuple[str, PcmRecording]:
         """What is there becomes a message, of the id that its speech was told with.
 
         Raises `NoAudio`.
         """
-        recording = self._buffer.take()
+        recording = self._buffer.take(self._number)
         self._number += 1
         return self._forget_speech() or new_id("item"), recording
 
@@ -119,7 +131,7 @@ class Hearing:
         self._number += 1
         self._forget_speech()
 
-    def time_out(self) -> tuple[SilenceTimedOut, RecordedContent] | None:
+    def time_out(self) -> tuple[SilenceTimedOut, PcmRecording] | None:
         """The silence so far becomes a message; None when nothing has been heard at all."""
         if self._buffer.end == self._buffer.start:
             return None
@@ -157,7 +169,7 @@ class Hearing:
     def _ended(self, position: int) -> TurnHeard:
         # What the ear hears now may be the next turn already.
         item_id, self._speech_id = self._speech_id, ""
-        recording = self._buffer.take(position)
+        recording = self._buffer.take(self._number, position)
         end_s = self._buffer.seconds(self._buffer.start)
         return TurnHeard(SpeechStopped(item_id, end_s), recording)
 

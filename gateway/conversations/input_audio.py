@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from antiphon.errors import InvalidArgument
 from gateway.conversations.errors import NoAudio
-from gateway.conversations.items import RecordedContent
 from gateway.media.audio_out import SAMPLE_BYTES
+from gateway.media.pcm_recording import PcmRecording
 
 
 class InputAudioBuffer:
@@ -75,16 +75,27 @@ class InputAudioBuffer:
 
     def cut(self, start: int, stop: int) -> bytes:
         """Samples `start` to `stop` of those that are here."""
-        return bytes(self._pcm16[start * SAMPLE_BYTES : stop * SAMPLE_BYTES])
+        with memoryview(self._pcm16) as whole:
+            return bytes(whole[start * SAMPLE_BYTES : stop * SAMPLE_BYTES])
 
-    def take(self, end: int | None = None) -> RecordedContent:
-        """What is there up to a position (None: all), and no longer. Raises `NoAudio`."""
+    def take(self, turn: int, end: int | None = None) -> PcmRecording:
+        """What is there up to a position (None: all), and no longer, as that turn.
+
+        Of a long turn nothing is copied but the little that came behind it. Raises `NoAudio`.
+        """
         end = self.end if end is None else min(end, self.end)
-        pcm16 = bytes(self._pcm16[: (end - self.start) * SAMPLE_BYTES])
-        if not pcm16:
+        size = (end - self.start) * SAMPLE_BYTES
+        if size <= 0:
             raise NoAudio
-        self.drop_before(end)
-        return RecordedContent(pcm16, self.rate_hz)
+        taken: bytes | bytearray
+        if size < len(self._pcm16) - size:
+            taken = self.cut(0, end - self.start)
+            self.drop_before(end)
+        else:
+            taken, self._pcm16 = self._pcm16, self._pcm16[size:]
+            del taken[size:]
+            self.start = end
+        return PcmRecording(taken, self.rate_hz, turn)
 
     def seconds(self, position: int) -> float:
         """A position in seconds."""

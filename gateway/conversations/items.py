@@ -13,7 +13,7 @@ from antiphon.conversation import ConversationMessage, Part, TextPart, ToolCall
 from antiphon.errors import InvalidArgument, NotFound, ResourceExhausted
 from gateway.media.attachments import Attachments
 from gateway.media.audio_in import Recording
-from gateway.media.audio_out import SAMPLE_BYTES, wav_file
+from gateway.media.pcm_recording import PcmRecording
 
 Role = Literal["system", "user", "assistant", "tool"]
 
@@ -35,16 +35,10 @@ class WrittenContent:
 
 @dataclass(frozen=True, slots=True)
 class RecordedContent:
-    """A user's recording: 16-bit mono samples, and what it says, once that is known."""
+    """A user's recording, and what it says, once that is known."""
 
-    pcm16: bytes
-    rate_hz: int
+    audio: PcmRecording
     transcript: str | None = None
-
-    @property
-    def seconds(self) -> float:
-        """How long it is."""
-        return len(self.pcm16) / (SAMPLE_BYTES * self.rate_hz)
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,8 +107,8 @@ class ConversationItem:
             match content:
                 case WrittenContent(text):
                     size += len(text.encode(errors="surrogatepass"))
-                case RecordedContent(pcm16, transcript=text):
-                    size += len(pcm16) + len((text or "").encode(errors="surrogatepass"))
+                case RecordedContent(audio, text):
+                    size += len(audio.pcm16) + len((text or "").encode(errors="surrogatepass"))
                 case SpokenContent(transcript):
                     size += len(transcript.encode(errors="surrogatepass"))
                 case CallContent(call):
@@ -133,7 +127,9 @@ def item_as_heard(item: ConversationItem, end_s: float) -> ConversationItem:
     return replace(item, contents=contents)
 
 
-RECORDED_BYTES = ConversationItem(new_id("item"), "user", (RecordedContent(b"", 1),)).size_bytes
+RECORDED_BYTES = ConversationItem(
+    new_id("item"), "user", (RecordedContent(PcmRecording(b"", 1)),)
+).size_bytes
 """What a committed recording counts for beside its samples."""
 
 
@@ -207,6 +203,13 @@ class ItemList:
         self._bytes -= self.get(item_id).size_bytes
         del self._items[item_id]
 
+    def discard(self, item_id: str) -> bool:
+        """Take an item out if it is there, and say whether it was."""
+        there = item_id in self._items
+        if there:
+            self.remove(item_id)
+        return there
+
     def check_room(self, items: int, size_bytes: int) -> None:
         """Raise `ResourceExhausted` when there is no room for so many more."""
         if len(self._items) + items > self._max_items:
@@ -225,7 +228,8 @@ def messages_of(
 ) -> tuple[tuple[ConversationMessage, ...], Attachments]:
     """The items as messages for the model, instructions first, and their recordings.
 
-    A call belongs to the message of the assistant that it follows.
+    A call belongs to the message of the assistant that it follows; one that is still being written
+    is none yet.
     """
     attachments = Attachments()
     messages: list[ConversationMessage] = []
@@ -233,6 +237,8 @@ def messages_of(
         messages.append(ConversationMessage("system", (TextPart(instructions),)))
     for item in items:
         match item.contents:
+            case (CallContent(),) if not item.complete:
+                continue
             case (CallContent(call),):
                 if not messages or messages[-1].role != "assistant":
                     messages.append(ConversationMessage("assistant", ()))
@@ -252,6 +258,5 @@ def _parts(item: ConversationItem, attachments: Attachments) -> Iterator[Part]:
         match content:
             case WrittenContent(text) | SpokenContent(text) if text:
                 yield TextPart(text)
-            case RecordedContent(pcm16, rate_hz) if pcm16:
-                wav = wav_file(pcm16, rate_hz)
-                yield attachments.add_recording(Recording(f"items.{item.id}", wav))
+            case RecordedContent(audio) if audio.pcm16:
+                yield attachments.add_recording(Recording(f"items.{item.id}", audio))

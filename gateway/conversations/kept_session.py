@@ -7,7 +7,9 @@ from collections.abc import AsyncIterator, Callable, Collection
 from contextlib import AsyncExitStack, asynccontextmanager
 
 from antiphon.errors import AntiphonError
+from antiphon.tracing.span import TraceSpan, given_traceparent
 from gateway.calls.calls import Calls
+from gateway.calls.failover.segment import FailoverSegment
 from gateway.calls.order import Order
 from gateway.calls.place import Place
 from gateway.calls.segment import CallSegment
@@ -43,6 +45,7 @@ class ConversationSession:
         self._answering = False
         self._leaving: asyncio.Task[None] | None = None
         self._idle: asyncio.TimerHandle | None = None
+        self._heard_at = 0.0
 
     def hears(self, number: int) -> int | None:
         """How many samples of a turn the stages were brought while it is spoken; None: it is not
@@ -63,18 +66,37 @@ class ConversationSession:
 
     def begin_turn(self, number: int, rate_hz: int, order: Order) -> None:
         """Let the stages hear a turn behind what the order has, while it is spoken."""
-        self._turn = LiveTurn(number, rate_hz, order, self._open_live)
+        span = self._calls.tracing.request("turn", given_traceparent.get())
+        self._turn = LiveTurn(number, rate_hz, order, self._open_live, span)
+
+    def asked(self) -> TraceSpan | None:
+        """A response is about to answer the turn that is heard: its span, which the response ends.
+        None: none is heard."""
+        if self._turn is None:
+            return None
+        self._turn.is_asked = True
+        return self._turn.span
 
     async def hear(self, pcm16: bytes) -> None:
         """More of the turn that is spoken."""
-        turn = self._turn
-        if turn is None:
-            return
-        await turn.hear(pcm16)
-        if turn is self._turn:
-            self._stop_idle()
-            loop = asyncio.get_running_loop()
-            self._idle = loop.call_later(self._listen_idle_s, self.forget_turn)
+        if self._turn is not None:
+            await self._turn.hear(pcm16)
+
+    def keep_listening(self) -> None:
+        """More of the turn was said, whether it is brought already or not."""
+        loop = asyncio.get_running_loop()
+        self._heard_at = loop.time()
+        if self._turn is not None and self._idle is None:
+            self._idle = loop.call_later(self._listen_idle_s, self._check_idle)
+
+    def _check_idle(self) -> None:
+        """Give the turn up if nothing more of it has come since; one timer does for all pieces."""
+        self._idle, loop = None, asyncio.get_running_loop()
+        until = self._heard_at + self._listen_idle_s
+        if until > loop.time():
+            self._idle = loop.call_at(until, self._check_idle)
+        else:
+            self.forget_turn()
 
     def forget_turn(self) -> None:
         """Give up what the stages have heard of a turn, if there is any: who answers it takes the
@@ -89,7 +111,7 @@ class ConversationSession:
         order: Order,
         on_wait: Callable[[Place], None],
         on_open: Callable[[CallSegment], None] = lambda segment: None,
-    ) -> AsyncIterator[CallSegment]:
+    ) -> AsyncIterator[FailoverSegment]:
         """The segment that answers, with all its slots; `on_wait` is called when these are not
         there at once. A turn that the stages hear is given up then: who is before it in the queue
         may wait for the very slots that it keeps. For `on_open` see `Calls.turn`.

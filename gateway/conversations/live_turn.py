@@ -10,9 +10,9 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import zlib
 from collections.abc import Awaitable, Callable
 from dataclasses import replace
+from typing import NamedTuple
 
 import numpy as np
 import soxr
@@ -20,23 +20,33 @@ import soxr
 from antiphon.chunk import Tensor
 from antiphon.conversation import AudioPart, ConversationMessage
 from antiphon.errors import AntiphonError
+from antiphon.tracing.span import NO_SPAN, TraceSpan, current_span
 from gateway.calls.order import Order
 from gateway.calls.segment import CallSegment
 from gateway.media.attachments import Attachments
-from gateway.media.audio_out import SAMPLE_BYTES, wav_header
+from gateway.media.audio_in import FULL_SCALE
+from gateway.media.audio_out import SAMPLE_BYTES
+from gateway.media.pcm_recording import PcmRecording
+from gateway.media.sent_recordings import RecordingName, name_of
 
 log = logging.getLogger("gateway.conversations")
 
-FULL_SCALE = 32768.0
-WAV_HEADER_BYTES = len(wav_header(1, 0))
 CATCH_UP_BYTES = 1 << 20
-"""From here on samples are resampled and compared off the event loop: 20 s."""
+"""From here on samples are resampled off the event loop: 20 s."""
+
+
+class _Rest(NamedTuple):
+    """What of a recording is left, and its name."""
+
+    pcm16: bytes
+    name: RecordingName
 
 
 class LiveTurn:
     """One turn, `number` among those that were heard, of 16-bit samples at `rate_hz`.
 
-    `opening` asks the stages for the segment, whose order ends with an open recording.
+    `opening` asks the stages for the segment, whose order ends with an open recording. `span` is
+    the turn's: a response that was asked to answer it (`is_asked`) ends that.
     """
 
     def __init__(
@@ -45,13 +55,16 @@ class LiveTurn:
         rate_hz: int,
         order: Order,
         opening: Callable[[Order], Awaitable[CallSegment]],
+        span: TraceSpan = NO_SPAN,
     ) -> None:
         self.number = number
+        self.span = span
+        self.is_asked = False
+        self._listening = span.child("listening")
         self.heard = 0
         # As it will be asked, but that the last recording is not among its attachments.
         self._whole = _spoken(order, live=False)
         self._rate_hz = rate_hz
-        self._sum = 0
         self._waiting: list[bytes] = []
         self._resampled: soxr.ResampleStream | None = None
         self._segment: CallSegment | None = None
@@ -61,7 +74,6 @@ class LiveTurn:
     async def hear(self, pcm16: bytes) -> None:
         """Take more of what is said, from its beginning on and without gaps."""
         self.heard += len(pcm16) // SAMPLE_BYTES
-        self._sum = zlib.crc32(pcm16, self._sum)
         self._waiting.append(pcm16)
         if self._opened.done():
             await self._bring()
@@ -70,14 +82,15 @@ class LiveTurn:
         """The segment that answers an order, its input complete; None if this is another turn, or
         if it has failed. It is given up then. For `on_freed` see `Session.ask`."""
         await asyncio.wait([self._opened])
-        rest = await asyncio.to_thread(self._rest, order)
+        rest = self._rest(order)
         if rest is not None:
-            self._waiting.append(rest)
+            self._waiting.append(rest.pcm16)
             await self._bring(last=True)
         if rest is None or self._failed or self._segment is None:
             await self.give_up()
             return None
-        self._segment.finish_input(on_freed)
+        self._segment.finish_input(on_freed, rest.name)
+        self._listening.end()
         return self._segment
 
     async def give_up(self) -> None:
@@ -86,6 +99,14 @@ class LiveTurn:
         self._opened.cancel()
         await asyncio.wait([self._opened])
         self._waiting.clear()
+        self._listening.end()
+        try:
+            await self._let_go()
+        finally:
+            if not self.is_asked:
+                self.span.end()
+
+    async def _let_go(self) -> None:
         if self._segment is None:
             return
         self._segment.cancel()
@@ -96,24 +117,29 @@ class LiveTurn:
             log.info("a turn that was given up: %s", error)
 
     async def _open(self, opening: Callable[[Order], Awaitable[CallSegment]], order: Order) -> None:
+        current_span.set(self.span)
         try:
             self._segment = await opening(order)
         except AntiphonError as error:
             log.info("a turn is not heard while it is spoken: %s", error)
             self._failed = True
 
-    def _rest(self, order: Order) -> bytes | None:
-        """What of the order's last recording has not been heard; None for another order."""
+    def _rest(self, order: Order) -> _Rest | None:
+        """What of the order's last recording has not been heard; None for another order.
+
+        Recordings are told apart by what they are, not by their samples, so that this takes as
+        long after an hour as after a second.
+        """
         recordings = order.attachments.recordings
         spoken = recordings[-1].data if recordings else None
-        if not isinstance(spoken, bytes) or _question(order) != _question(self._whole):
+        if not isinstance(spoken, PcmRecording) or _question(order) != _question(self._whole):
             return None
-        header = wav_header(self._rate_hz, len(spoken) - WAV_HEADER_BYTES)
-        heard = memoryview(spoken)[len(header) :][: self.heard * SAMPLE_BYTES]
-        same = spoken.startswith(header) and zlib.crc32(heard) == self._sum
+        same = (spoken.turn, spoken.rate_hz) == (self.number, self._rate_hz)
         if not same or recordings[:-1] != self._whole.attachments.recordings:
             return None
-        return spoken[len(header) + len(heard) :]
+        if spoken.samples < self.heard:
+            return None
+        return _Rest(spoken.behind(self.heard), name_of(recordings[-1].field, spoken))
 
     async def _bring(self, *, last: bool = False) -> None:
         """Bring what waits to the stages."""

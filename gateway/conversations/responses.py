@@ -8,21 +8,22 @@ delta follows a cancel.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
+from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
 from typing import Any, Protocol
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, Cancelled, InvalidArgument, ResourceExhausted
+from antiphon.tracing.span import enclosing_span
 from gateway.calls.calls import Calls
-from gateway.calls.events import Event, SegmentFinished, ToolCallsProduced
+from gateway.calls.events import Event, SegmentFinished, ToolCallPiece, ToolCallsProduced
+from gateway.calls.failover.segment import FailoverSegment
 from gateway.calls.order import Order
 from gateway.calls.place import GivenUp
-from gateway.calls.segment import CallSegment
 from gateway.conversations.commands import CreateResponse
 from gateway.conversations.errors import NoResponse, ResponseUnderWay
-from gateway.conversations.events import ConversationEvent, EndReason
+from gateway.conversations.events import ConversationEvent, EndReason, ItemDeleted
 from gateway.conversations.hearing import TurnSoFar
 from gateway.conversations.items import ConversationItem, ItemList, messages_of, new_id
 from gateway.conversations.kept_session import ConversationSession
@@ -32,6 +33,9 @@ from gateway.conversations.telling import Telling
 
 MOST_OUT_OF_BAND = 4
 """Responses out of band at a time."""
+LISTEN_PIECE_S = 0.4
+"""So much of a turn is brought to the stages at once: each piece is a message to one of them, which
+costs the same for 20 ms. What is left at the turn's end goes with that."""
 MOST_ENDING = 2
 """Cancelled responses that another one may wait for, which the stages have not let go yet."""
 
@@ -43,6 +47,9 @@ class LogEntry(Protocol):
 
     def note(self, event: Event) -> None:
         """Take note of what was made."""
+
+    def for_key(self, order: Order) -> Order:
+        """The order as one of whoever asks."""
 
     def admitted(self) -> AbstractContextManager[None]:
         """A context in which it counts for whoever asks. Raises `ResourceExhausted`."""
@@ -121,7 +128,7 @@ class Responses:
             self._running[running.id] = running
             self._start(running, self._make(running, [], asked, ending))
             return
-        order = await self._order(asked, settings)
+        order = self._order(asked, settings)
         self._running[running.id] = running
         await self._telling.tell(running.created())
         self._start(running, self._make(running, [order], asked))
@@ -136,17 +143,19 @@ class Responses:
 
         `cut` brings samples of the turn. Nothing of it can be seen but that the answer is sooner.
         """
-        if so_far is None or self._answering:
+        if so_far is None or self.answering:
             return
         heard = self._session.hears(so_far.number)
         if heard is None:
             least = self._config.listen_after_s * so_far.rate_hz
             if so_far.samples < least or not self._session.is_free:
                 return
-            order = await asyncio.to_thread(_order_of, tuple(self._items), settings, more=True)
+            order = _order_of(self._items, settings, more=True)
             self._session.begin_turn(so_far.number, so_far.rate_hz, order)
             heard = 0
-        await self._session.hear(cut(heard, so_far.samples))
+        self._session.keep_listening()
+        if so_far.samples - heard >= LISTEN_PIECE_S * so_far.rate_hz:
+            await self._session.hear(cut(heard, so_far.samples))
 
     def forget_turn(self) -> None:
         """What was heard is dropped; an answer that is asked for already may be about a turn before
@@ -182,9 +191,9 @@ class Responses:
         self._tasks.add(running.task)
         running.task.add_done_callback(self._tasks.discard)
 
-    async def _order(self, asked: CreateResponse, settings: ConversationSettings) -> Order:
-        items = tuple(self._items) if asked.given is None else self._given(asked.given)
-        return await asyncio.to_thread(_order_of, items, settings)
+    def _order(self, asked: CreateResponse, settings: ConversationSettings) -> Order:
+        items = self._items if asked.given is None else self._given(asked.given)
+        return _order_of(items, settings)
 
     def _given(self, given: Iterable[ConversationItem | str]) -> tuple[ConversationItem, ...]:
         """The input of a response that does not answer the conversation; as bounded as that."""
@@ -214,6 +223,8 @@ class Responses:
             given_up = isinstance(error, GivenUp)
             await self._end(running, running.given_up() if given_up else running.failed(error))
 
+        turn = self._session.asked() if running.in_conversation else None
+        enclosing_span.set(turn)
         try:
             async with self._logged(refuse) as entry:
                 entry.status = "CANCELLED"
@@ -222,12 +233,14 @@ class Responses:
                     if running.cancelled:
                         await self._end(running, running.given_up())
                         return
-                    orders.append(await self._order(asked, running.settings))
+                    orders.append(self._order(asked, running.settings))
                     await self._telling.tell(running.created())
                 answering = (
-                    self._session.turn(orders.pop(), running.waits_at, running.answered_by)
+                    self._session.turn(
+                        entry.for_key(orders.pop()), running.waits_at, running.answered_by
+                    )
                     if running.in_conversation
-                    else self._calls.answer(orders.pop(), running.waits_at)
+                    else self._calls.answer(entry.for_key(orders.pop()), running.waits_at)
                 )
                 with entry.admitted():
                     async with answering as segment:
@@ -237,9 +250,11 @@ class Responses:
             return
         finally:
             self._running.pop(running.id, None)
+            if turn is not None:
+                turn.end()
 
     async def _follow(
-        self, segment: CallSegment, running: RunningResponse, entry: LogEntry
+        self, segment: FailoverSegment, running: RunningResponse, entry: LogEntry
     ) -> None:
         """Tell what a segment makes until it is over."""
         running.answered_by(segment)
@@ -267,10 +282,19 @@ class Responses:
             told.append(self._begin(running))
         told += running.deltas(event)
         if isinstance(event, ToolCallsProduced):
-            for call in event.calls:
-                item = running.add_call(call)
-                told += running.called(item, call, self._insert(running, item))
+            for piece in event.pieces:
+                told += self._call_deltas(running, piece)
         return told
+
+    def _call_deltas(
+        self, running: RunningResponse, piece: ToolCallPiece
+    ) -> Iterator[ConversationEvent]:
+        """What a piece of a call amounts to."""
+        if piece.begins:
+            yield running.call_begun(self._insert(running, running.begin_call(piece)))
+        yield from running.call_deltas(piece)
+        if piece.call is not None and running.in_conversation:
+            self._items.replace(running.latest_call)
 
     def _begin(self, running: RunningResponse) -> ConversationEvent:
         """Let the message of a response begin."""
@@ -283,22 +307,26 @@ class Responses:
     async def _end(self, running: RunningResponse, ends: list[ConversationEvent]) -> None:
         """Tell the last events of a response, which is then no longer being made.
 
-        The conversation has what was said from the moment on in which that can no longer be cut.
+        The conversation has what was said from the moment on in which that can no longer be cut. A
+        call that has not ended leaves it again, so that nobody carries it out.
         """
 
         def last() -> list[ConversationEvent]:
             self._running.pop(running.id, None)
             if running.in_conversation:
                 self._items.replace(running.item_to_keep)
+                unfinished = running.unfinished_call
+                if unfinished is not None and self._items.discard(unfinished):
+                    return [ItemDeleted(unfinished), *ends]
             return ends
 
         await self._telling.tell_if(lambda: True, last)
         # Another may have been waiting for this one.
-        if running.in_conversation and not self._answering:
+        if running.in_conversation and not self.answering:
             self._answered(running.playing_s)
 
     @property
-    def _answering(self) -> bool:
+    def answering(self) -> bool:
         """Whether the conversation is being answered."""
         return any(each.in_conversation for each in self._running.values())
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 from antiphon.conversation import ToolCall
 from antiphon.errors import AntiphonError
@@ -14,7 +15,9 @@ from gateway.calls.events import (
     SegmentFinished,
     SegmentStarted,
     TextProduced,
+    ToolCallPiece,
 )
+from gateway.calls.failover.segment import FailoverSegment
 from gateway.calls.place import Place
 from gateway.calls.segment import CallSegment
 from gateway.conversations.events import (
@@ -23,6 +26,7 @@ from gateway.conversations.events import (
     Response,
     ResponseAudio,
     ResponseCall,
+    ResponseCallText,
     ResponseCreated,
     ResponseEnded,
     ResponseItemBegun,
@@ -63,14 +67,16 @@ class RunningResponse:
         self.settings = settings
         self._metadata = metadata
         self._place: Place | None = None
-        self._segment: CallSegment | None = None
+        self._segment: CallSegment | FailoverSegment | None = None
         self._text: list[str] = []
         self._sample_rate_hz = 0
         self._samples = 0
         self._first_audio: float | None = None
         self._created = False
         self._index: int | None = None
+        # The latest call may still be being written.
         self._calls: list[ConversationItem] = []
+        self._call_index = 0
         self._complete = False
 
     # -- what happens to it ------------------------------------------------------------
@@ -90,7 +96,7 @@ class RunningResponse:
         if self.cancelled:
             place.give_up()
 
-    def answered_by(self, segment: CallSegment) -> None:
+    def answered_by(self, segment: CallSegment | FailoverSegment) -> None:
         """The stages have been asked; it may have been cancelled meanwhile."""
         self._segment = segment
         if self.cancelled:
@@ -162,23 +168,45 @@ class RunningResponse:
                 return self._index is None
         return False
 
-    def add_call(self, call: ToolCall) -> ConversationItem:
-        """The item of a call."""
-        item = ConversationItem(new_id("item"), "assistant", (CallContent(call),))
-        self._calls.append(item)
-        return item
+    @property
+    def latest_call(self) -> ConversationItem:
+        """The item of the call that has begun last."""
+        return self._calls[-1]
 
-    def called(
-        self, item: ConversationItem, call: ToolCall, previous_item_id: str | None
-    ) -> Sequence[ConversationEvent]:
-        """All that is told of the latest call, which is whole."""
-        index = len(self._calls) - (self._index is None)
-        response = self._response()
-        return [
-            ResponseItemBegun(response, index, item, previous_item_id),
-            ResponseCall(self.id, index, item.id, call),
-            ResponseItemEnded(response, index, item),
-        ]
+    @property
+    def unfinished_call(self) -> str | None:
+        """The id of the item of a call that has not ended: so far it is none."""
+        return next((each.id for each in self._calls[-1:] if not each.complete), None)
+
+    def begin_call(self, piece: ToolCallPiece) -> ConversationItem:
+        """The item of a call that begins."""
+        content = CallContent(ToolCall(piece.id, piece.name, ""))
+        self._calls.append(
+            ConversationItem(new_id("item"), "assistant", (content,), complete=False)
+        )
+        self._call_index = len(self._calls) - (self._index is None)
+        return self.latest_call
+
+    def call_begun(self, previous_item_id: str | None) -> ResponseItemBegun:
+        """The item of the latest call is there."""
+        return ResponseItemBegun(
+            self._response(), self._call_index, self.latest_call, previous_item_id
+        )
+
+    def call_deltas(self, piece: ToolCallPiece) -> Sequence[ConversationEvent]:
+        """More of the latest call, and its end if it has ended."""
+        item, index = self.latest_call, self._call_index
+        told: list[ConversationEvent] = []
+        if piece.arguments:
+            told.append(
+                ResponseCallText(self.id, index, item.id, piece.id, piece.name, piece.arguments)
+            )
+        if piece.call is not None:
+            whole = replace(item, contents=(CallContent(piece.call),), complete=True)
+            self._calls[-1] = whole
+            told.append(ResponseCall(self.id, index, item.id, piece.call))
+            told.append(ResponseItemEnded(self._response(), index, whole))
+        return told
 
     def finished(self, end: SegmentFinished) -> list[ConversationEvent]:
         """The end, or what a cancellation leaves."""
@@ -206,8 +234,8 @@ class RunningResponse:
 
     @property
     def _items(self) -> tuple[ConversationItem, ...]:
-        """The message and the calls, in their order."""
-        items = list(self._calls)
+        """The message and the calls that have ended, in their order."""
+        items = [each for each in self._calls if each.complete]
         if self._index is not None:
             items.insert(self._index, self.item)
         return tuple(items)

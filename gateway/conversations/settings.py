@@ -70,9 +70,10 @@ class ConversationSettings:
     """Settings of a conversation, or of one response. `max_output_tokens` None: no limit of theirs.
 
     `output_rate_hz` is the model's. What is `spoken` has its text, too, as a transcript. Without
-    `turns` the client ends them. The formats are those in which the client sends and gets audio;
-    the door translates. A model that `hears` writes down what the user says if there is a wish for
-    a `transcript`; one that `takes_tools` can be offered functions.
+    `turns` the client ends them, or the clock: every `answer_every_s` seconds of what is heard are
+    a message, and answered, one after the other. The formats are those in which the client sends
+    and gets audio; the door translates. A model that `hears` writes down what the user says if
+    there is a wish for a `transcript`; one that `takes_tools` can be offered functions.
     With `timeline` each response's end is followed by what each stage took for it;
     with `stopping` a client that speaks OpenAI's API is told when the gateway stops, in an event
     that is none of OpenAI's.
@@ -89,6 +90,7 @@ class ConversationSettings:
     instructions: str = ""
     max_output_tokens: int | None = None
     turns: TurnDetection | None = TurnDetection()
+    answer_every_s: float | None = None
     input_format: LiveFormat = PCM16
     output_format: LiveFormat = PCM16
     hears: bool = True

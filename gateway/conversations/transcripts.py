@@ -24,7 +24,6 @@ from gateway.conversations.responses import LogEntry, Logged
 from gateway.conversations.settings import TranscriptWish
 from gateway.conversations.telling import Telling
 from gateway.media.audio_in import Recording
-from gateway.media.audio_out import wav_file
 
 MOST_WAITING = 16
 """Recordings of one conversation that wait to be written down."""
@@ -100,7 +99,7 @@ class Transcripts:
             entry.status = "CANCELLED"
             entry.counted()
             text: list[str] = []
-            async with self._calls.answer(await self._order(wanted)) as segment:
+            async with self._calls.answer(entry.for_key(self._order(wanted))) as segment:
                 async for event in segment:
                     entry.note(event)
                     match event:
@@ -115,11 +114,9 @@ class Transcripts:
                             end = TranscriptEnded(wanted.item_id, wanted.index, said, usage)
                             await self._telling.tell(end)
 
-    async def _order(self, wanted: _Waiting) -> Order:
-        recording = self._recording(wanted)
-        wav = await asyncio.to_thread(wav_file, recording.pcm16, recording.rate_hz)
+    def _order(self, wanted: _Waiting) -> Order:
         return transcription_order(
-            Recording(f"items.{wanted.item_id}", wav),
+            Recording(f"items.{wanted.item_id}", self._recording(wanted).audio),
             self._instruction,
             language=wanted.wish.language,
             prompt=wanted.wish.prompt,

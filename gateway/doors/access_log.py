@@ -7,11 +7,18 @@ import time
 import uuid
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
+from dataclasses import replace
 
 import msgspec
 
 from antiphon.errors import AntiphonError
-from antiphon.tracing.span import NO_SPAN, Attribute, current_span, given_traceparent
+from antiphon.tracing.span import (
+    NO_SPAN,
+    Attribute,
+    current_span,
+    enclosing_span,
+    given_traceparent,
+)
 from antiphon.tracing.tracing import Tracing
 from gateway.calls.choices import OfChoice
 from gateway.calls.events import (
@@ -22,6 +29,8 @@ from gateway.calls.events import (
     SegmentUsage,
     TextProduced,
 )
+from gateway.calls.order import Order
+from gateway.calls.priority import lower
 from gateway.keys.key_use import KeyUse
 from gateway.metrics import Metrics
 
@@ -80,6 +89,11 @@ class Entry:
         """A context in which it counts as a request of its key. Raises `KeyLimitReached`."""
         return self.key.request()
 
+    def for_key(self, order: Order) -> Order:
+        """The order as one of its key's."""
+        priority = lower(order.priority, self.key.limits.priority)
+        return replace(order, key=self.key.name, priority=priority)
+
     def counted(self) -> None:
         """It counts among its key's requests in a minute, not among those at a time. Raises
         `KeyLimitReached`."""
@@ -117,7 +131,12 @@ class AccessLog:
         """An entry that is written down at the end of the context; within it, its span is the
         current one."""
         entry = Entry(api, name, request_id, key, self._clock)
-        span, outer = self._tracing.request(name, given_traceparent.get()), current_span.get()
+        within, outer = enclosing_span.get(), current_span.get()
+        enclosing_span.set(None)
+        if within is None:
+            span = self._tracing.request(name, given_traceparent.get())
+        else:
+            span = within.child(name)
         current_span.set(span)
         try:
             yield entry

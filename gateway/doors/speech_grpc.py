@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
 
 import grpc
@@ -17,17 +17,19 @@ from antiphon.wire.convert import error_to_proto
 from antiphon.wire.options import option_to_proto
 from antiphon.wire.status import abort
 from gateway.calls.calls import Calls
+from gateway.calls.events import Event
+from gateway.calls.failover.resumed import ResumedOutput, lacked
 from gateway.doors.access_log import AccessLog, Entry
 from gateway.doors.ending import request, tell
 from gateway.doors.grpc_message import read_message
 from gateway.doors.sending import send_in_time
-from gateway.doors.speech_messages import read_generate, write_event
+from gateway.doors.speech_messages import read_delivered, read_generate, write_event
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.served import served_model
 from gateway.keys.key_use import KeyUse
 from gateway.keys.keyring import Keyring
 
-FEATURES = ("generate", "converse")
+FEATURES = ("generate", "converse", "resume")
 SERVICE = speech_pb2.DESCRIPTOR.services_by_name["SpeechService"].full_name
 REQUEST_ID_KEY = "x-request-id"
 AUTHORIZATION_KEY = "authorization"
@@ -134,10 +136,11 @@ class SpeechServicer:
         asked = await read_message(
             speech_pb2.GenerateRequest, data, self._config.max_body_values, CHECKED_HERE_BYTES
         )
-        include_ids = asked.include_ids
+        include_ids, held = asked.include_ids, read_delivered(asked)
         order = read_generate(
             asked, math.inf if left_s is None else left_s, max_parts=self._config.max_parts
         )
+        order = entry.for_key(order)
         del data, asked
 
         async def write(message: speech_pb2.GenerateResponse) -> None:
@@ -150,8 +153,11 @@ class SpeechServicer:
         answering = self._calls.answer(order)
         del order
         async with answering as segment:
+            events: AsyncIterator[Event] = segment
+            if held is not None:
+                events = lacked(segment, ResumedOutput(held, with_ids=include_ids))
             await tell(
-                segment, entry, lambda e: write(write_event(e, include_ids=include_ids)), write_last
+                events, entry, lambda e: write(write_event(e, include_ids=include_ids)), write_last
             )
 
 

@@ -31,7 +31,8 @@ from gateway.calls.events import (
     TextProduced,
     ToolCallsProduced,
 )
-from gateway.calls.order import Order
+from gateway.calls.failover.resumed import HeldPart
+from gateway.calls.order import SEED_BITS, Order, draw_seed
 from gateway.calls.tools import choose_tools, read_arguments, read_function_texts
 from gateway.doors.usage_messages import write_usage
 from gateway.media.attachments import Attachments
@@ -79,9 +80,39 @@ def read_generate(
         timeout_s=timeout_s,
         tools=tools,
         tool_choice=tool_choice,
+        drawn_seed=_seed_of(request),
         template=read_template_variables((request.chat_template_kwargs or "{}").encode()),
         field_names={"tools": "functions", "tool_choice": "function_choice"},
     )
+
+
+def read_delivered(request: speech_pb2.GenerateRequest) -> HeldPart | None:
+    """What the client has of the answer already; None when it asks for the first time."""
+    if not request.HasField("delivered"):
+        return None
+    given = request.delivered
+    return HeldPart(
+        characters=given.characters,
+        text_sha256=given.text_sha256,
+        ids=given.token_ids,
+        logprobs=given.logprobs,
+        samples=given.samples,
+        frame_values=given.codes,
+        images=given.images,
+    )
+
+
+def _seed_of(request: speech_pb2.GenerateRequest) -> int:
+    """Of stages that are given none: that of the answer which is asked for again."""
+    if not request.HasField("delivered"):
+        return draw_seed()
+    seed = request.delivered.drawn_seed
+    if seed >> SEED_BITS:
+        raise InvalidArgument(
+            f"delivered.drawn_seed: must be below 2^{SEED_BITS}, as `started` told it",
+            field="delivered.drawn_seed",
+        )
+    return seed
 
 
 def _read_functions(
@@ -136,6 +167,7 @@ def write_event(event: Event, *, include_ids: bool) -> speech_pb2.GenerateRespon
                 session_id=event.session_id,
                 model=event.model,
                 sample_rate_hz=event.sample_rate_hz,
+                drawn_seed=event.drawn_seed,
             )
             return speech_pb2.GenerateResponse(started=started)
         case TextProduced():
@@ -152,14 +184,25 @@ def write_event(event: Event, *, include_ids: bool) -> speech_pb2.GenerateRespon
             ]
             return speech_pb2.GenerateResponse(image=speech_pb2.ImageDelta(images=images))
         case ToolCallsProduced():
-            calls = [
-                functions_pb2.FunctionCall(id=each.id, name=each.name, arguments=each.arguments)
-                for each in event.calls
-            ]
-            delta = speech_pb2.FunctionCallDelta(first=event.index, calls=calls)
-            return speech_pb2.GenerateResponse(calls=delta)
+            return speech_pb2.GenerateResponse(calls=_write_calls(event))
         case SegmentFinished():
             return speech_pb2.GenerateResponse(finished=_write_finished(event))
+
+
+def _write_calls(event: ToolCallsProduced) -> speech_pb2.FunctionCallDelta:
+    return speech_pb2.FunctionCallDelta(
+        first=event.pieces[0].index,
+        calls=[
+            functions_pb2.FunctionCall(id=each.id, name=each.name, arguments=each.arguments)
+            for each in event.calls
+        ],
+        pieces=[
+            speech_pb2.FunctionCallPiece(
+                index=each.index, id=each.id, name=each.name, arguments=each.arguments
+            )
+            for each in event.pieces
+        ],
+    )
 
 
 def _write_logprob(token: TokenLogprob) -> speech_pb2.TokenLogprob:

@@ -6,7 +6,9 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from types import TracebackType
 
+from antiphon.errors import ErrorCode
 from antiphon.v1 import chunk_pb2
+from gateway.fleet.picker import Pick
 from gateway.fleet.replica import Replica
 from gateway.fleet.replicated_stage import ReplicatedStage
 
@@ -18,9 +20,10 @@ class Assignment:
     """
 
     def __init__(
-        self, replicas: Mapping[str, Replica], stages: Mapping[str, ReplicatedStage]
+        self, picks: Mapping[str, Pick[Replica]], stages: Mapping[str, ReplicatedStage]
     ) -> None:
-        self.replicas = replicas
+        self.replicas = {role: pick.key for role, pick in picks.items()}
+        self._picks = picks
         self._stages = stages
         # Of those roles whose replica this session tries: its number there.
         self._trials: dict[str, int] = {}
@@ -29,9 +32,9 @@ class Assignment:
         return self.replicas[role]
 
     def __enter__(self) -> Assignment:
-        for role, replica in self.replicas.items():
+        for role, (replica, reason) in self._picks.items():
             replica.sessions += 1
-            trial = self._stages[role].picked(replica)
+            trial = self._stages[role].picked(replica, reason)
             if trial is not None:
                 self._trials[role] = trial
         return self
@@ -78,6 +81,12 @@ class Assignment:
 
     def _undecided(self, role: str) -> None:
         self._stages[role].undecided(self.replicas[role], self._trials.pop(role, None))
+
+    def refused(self, role: str, code: ErrorCode) -> None:
+        """The replica of a stage has refused a request; of a role that it does not have, nothing
+        follows."""
+        if role in self.replicas:
+            self._stages[role].refusals[code] += 1
 
     def failed(self, role: str) -> None:
         """The session has failed there; of a role that it does not have, nothing follows."""

@@ -16,6 +16,7 @@ from types import TracebackType
 from antiphon.deployment.schema import Deployment
 from antiphon.errors import AntiphonError, FailedPrecondition, InvalidArgument, Unavailable
 from antiphon.pipelines.graph import CLIENT
+from antiphon.transport.mutual_tls import GATEWAY, service_tls
 from antiphon.v1 import stage_pb2
 from gateway.changes import ChangeSignal
 from gateway.fleet.accepted import Accepted
@@ -31,7 +32,7 @@ from gateway.fleet.lineup import (
     client_outputs,
     roles_for,
 )
-from gateway.fleet.picker import Location, Pool
+from gateway.fleet.picker import Location, Pick, PickReason, Pool
 from gateway.fleet.replica import Replica
 from gateway.fleet.replicated_stage import RETRY_AFTER_S, Build, ReplicatedStage
 from gateway.outputs import TOOL_CALLS
@@ -43,7 +44,7 @@ NONE_AVOIDED: frozenset[Replica] = frozenset()
 class _Chosen:
     """A replica for each role, upstream first, and what they make."""
 
-    replicas: Mapping[str, Replica]
+    picks: Mapping[str, Pick[Replica]]
     edges: Edges
     outputs: frozenset[str]
 
@@ -65,8 +66,9 @@ class Fleet:
         self._deployment = deployment
         self.discovery = discovery or discovery_of(deployment)
         self._generator = generator or random.Random()
+        tls = service_tls(deployment.mutual_tls, GATEWAY)
         self._by_role = {
-            role: ReplicatedStage(role, deployment.gateway, self._on_change)
+            role: ReplicatedStage(role, deployment.gateway, self._on_change, tls)
             for role in deployment.stages
         }
         # What discovery told last, and whether it has told anything.
@@ -106,13 +108,6 @@ class Fleet:
         """What the stages tell that are up, by role; of one build, if all have it."""
         build = self._build()
         return {stage.role: stage.require(build) for stage in self if stage.ready}
-
-    async def describe_now(self) -> dict[str, stage_pb2.DescribeResponse]:
-        """What the stages that answer at once tell at this moment, by role. Of several replicas
-        none does: each tells its own."""
-        single = [replica for stage in self if len(stage) == 1 for replica in stage]
-        told = await asyncio.gather(*(each.describe_now() for each in single))
-        return {s.role: each for s, each in zip(single, told, strict=True) if each is not None}
 
     @property
     def slots(self) -> Mapping[str, int]:
@@ -202,7 +197,7 @@ class Fleet:
         `line_up` raises.
         """
         chosen = self._choose(outputs, avoided, preferred)
-        return _lineup(chosen, tool_calls=tool_calls), Assignment(chosen.replicas, self._by_role)
+        return _lineup(chosen, tool_calls=tool_calls), Assignment(chosen.picks, self._by_role)
 
     def has_others(self, roles: Iterable[str], avoided: Collection[Replica] = NONE_AVOIDED) -> bool:
         """Whether a session on these stages could do without those that are to be avoided."""
@@ -235,17 +230,23 @@ class Fleet:
             if len(found) == 1
             else self._generator.choices(found, [each[0] for each in found])
         )
-        replicas: dict[str, Replica] = {}
+        picks: dict[str, Pick[Replica]] = {}
         near: list[Location] = []
+        detours = {each.role for each in avoided}
         for role in roles:
             pool = self._pool(role, build)
             kept = preferred.replicas.get(role) if preferred is not None else None
+            pick: Pick[Replica] | None
             if kept is None or kept not in pool or kept in avoided or kept.is_full:
-                kept = pool.pick(self._generator, near, avoided)
-            assert kept is not None, "a complete build has a replica that is not to be avoided"
-            replicas[role] = kept
-            near.append(kept.location)
-        return _Chosen(replicas, edges, wanted)
+                pick = pool.pick(self._generator, near, avoided)
+                assert pick is not None, "a complete build has a replica that is not to be avoided"
+                if role in detours:
+                    pick = Pick(pick.key, PickReason.DETOUR)
+            else:
+                pick = Pick(kept, PickReason.STICKY)
+            picks[role] = pick
+            near.append(pick.key.location)
+        return _Chosen(picks, edges, wanted)
 
     def _pool(self, role: str, build: Build) -> Pool[Replica]:
         pool = self._by_role[role].pool(build)
@@ -340,7 +341,7 @@ class Fleet:
 def _lineup(chosen: _Chosen, *, tool_calls: bool) -> Lineup:
     """Raises `FailedPrecondition` when the stages do not fit together."""
     members = []
-    for role, replica in chosen.replicas.items():
+    for role, (replica, _) in chosen.picks.items():
         assert replica.description is not None, "only those that serve are chosen"
         members.append(Member(role, replica.address, replica.description))
     check_agreement({member.role: member.description for member in members})

@@ -7,11 +7,12 @@ session has already, one of the two is drawn from these, and is taken unless it 
 
 from __future__ import annotations
 
+import enum
 import random
 from collections import defaultdict
 from collections.abc import Callable, Collection, Hashable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 CLOSE = 0.15
 """Loads, in shares of the slots, that differ by less are about the same."""
@@ -42,6 +43,25 @@ def nearness(location: Location, others: Iterable[Location]) -> int:
 
 
 Key = TypeVar("Key", bound=Hashable)
+
+
+class PickReason(enum.StrEnum):
+    """Why a session got the replica that it has: there was `only` that one; it was less loaded
+    (`load`), or near the session's other stages; it had the session's last turn (`sticky`), or
+    another one of its stage has refused it (`detour`)."""
+
+    ONLY = "only"
+    LOAD = "load"
+    NEAR = "near"
+    STICKY = "sticky"
+    DETOUR = "detour"
+
+
+class Pick(NamedTuple, Generic[Key]):
+    """A replica, and why it."""
+
+    key: Key
+    reason: PickReason
 
 
 class IndexedSet(Generic[Key]):
@@ -137,7 +157,7 @@ class Pool(Generic[Key]):
         generator: random.Random,
         near: Sequence[Location] = (),
         avoided: Collection[Key] = (),
-    ) -> Key | None:
+    ) -> Pick[Key] | None:
         """A replica for a session whose other stages are at `near`; None if there is none."""
         second = _draw(self._all, generator, avoided)
         if second is None:
@@ -146,7 +166,7 @@ class Pool(Generic[Key]):
         if first == second:
             first = _draw(self._all, generator, {*avoided, second}) or second
         if first == second:
-            return second
+            return Pick(second, PickReason.ONLY)
         return self._better(first, second, near)
 
     def _nearest(
@@ -161,14 +181,14 @@ class Pool(Generic[Key]):
                     return found
         return None
 
-    def _better(self, first: Key, second: Key, near: Sequence[Location]) -> Key:
+    def _better(self, first: Key, second: Key, near: Sequence[Location]) -> Pick[Key]:
         gain = nearness(self._locations[first], near) - nearness(self._locations[second], near)
         excess = self._load(first) - self._load(second)
-        if gain > 0:
-            return first if excess <= CLOSE else second
-        if gain < 0:
-            return second if -excess <= CLOSE else first
-        return first if excess <= 0 else second
+        if gain > 0 and excess <= CLOSE:
+            return Pick(first, PickReason.NEAR)
+        if gain < 0 and -excess <= CLOSE:
+            return Pick(second, PickReason.NEAR)
+        return Pick(first if excess <= 0 else second, PickReason.LOAD)
 
 
 def _draw(

@@ -19,6 +19,8 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from functools import cached_property
+from typing import TYPE_CHECKING, Literal, get_args
 
 import grpc
 from grpc_health.v1 import health_pb2
@@ -26,19 +28,25 @@ from grpc_health.v1 import health_pb2
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, FailedPrecondition, Unavailable
 from antiphon.transport.channel import CHANNEL_OPTIONS
+from antiphon.transport.mutual_tls import ServiceTls, open_channel
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
 from gateway.fleet.discovery.endpoint import Endpoint
 from gateway.fleet.picker import Location
 
+if TYPE_CHECKING:
+    from antiphon.v1.stage_pb2_grpc import StageServiceAsyncStub
+
 log = logging.getLogger("gateway.stages")
 
 DESCRIBE_TIMEOUT_S = 5.0
-# Whoever asks how things stand does not wait for a stage that is stuck.
-DESCRIBE_NOW_S = 1.0
 MISSES_TO_LOSE = 2
 Serving = health_pb2.HealthCheckResponse.ServingStatus
 Lost = Callable[[Unavailable], None]
+ReplicaState = Literal["ready", "starting", "draining", "ejected", "away"]
+"""It may get sessions; it has never served yet; it finishes what it has, or is gone; it gets none
+because those that it had have failed; it has served, and doesn't now."""
+STATES: tuple[ReplicaState, ...] = get_args(ReplicaState)
 
 
 class Replica:
@@ -50,7 +58,11 @@ class Replica:
     """
 
     def __init__(
-        self, endpoint: Endpoint, config: GatewayConfig, changed: Callable[[Replica], None]
+        self,
+        endpoint: Endpoint,
+        config: GatewayConfig,
+        changed: Callable[[Replica], None],
+        tls: ServiceTls | None = None,
     ) -> None:
         self.endpoint = endpoint
         self.role, self.address = endpoint.role, endpoint.address
@@ -61,7 +73,8 @@ class Replica:
         self.placed = False
         # Discovery knows it no more; what runs on it goes on.
         self.gone = False
-        self._reported: stage_pb2.StageLoad | None = None
+        # What it said last of its load; None while it cannot be asked.
+        self.reported: stage_pb2.StageLoad | None = None
         self.description: stage_pb2.DescribeResponse | None = None
         # Its latest description, kept while it is down.
         self.told: stage_pb2.DescribeResponse | None = None
@@ -74,10 +87,28 @@ class Replica:
         self._holders: set[Lost] = set()
         # Told, perhaps more than once, when it is to get nothing new.
         self.on_leaving: set[Callable[[], None]] = set()
-        self.channel = grpc.aio.insecure_channel(
-            self.address, options=_channel_options(config.reconnect_s)
-        )
-        self.stub = stage_stub(self.channel)
+        self._tls = tls
+
+    @cached_property
+    def channel(self) -> grpc.aio.Channel:
+        """To its process. Made when it is first used, since that takes a while and discovery may
+        tell of a thousand at once."""
+        options = _channel_options(self._config.reconnect_s)
+        return open_channel(self._tls, self.address, self.role, options)
+
+    @cached_property
+    def stub(self) -> StageServiceAsyncStub:
+        """What it is asked by."""
+        return stage_stub(self.channel)
+
+    @property
+    def state(self) -> ReplicaState:
+        """What it is to this gateway, in a word."""
+        if self.leaving:
+            return "draining"
+        if self.description is None:
+            return "starting" if self.told is None else "away"
+        return "ready" if self.placed else "ejected"
 
     @property
     def ready(self) -> bool:
@@ -87,7 +118,7 @@ class Replica:
     @property
     def draining(self) -> bool:
         """Whether it finishes what it has and is to get nothing new."""
-        told = self._reported is not None and self._reported.draining
+        told = self.reported is not None and self.reported.draining
         return told or self.endpoint.terminating
 
     @property
@@ -96,14 +127,9 @@ class Replica:
         return self.draining or self.gone
 
     @property
-    def reported(self) -> stage_pb2.StageLoad | None:
-        """What it said last of its load; None while it cannot be asked."""
-        return self._reported
-
-    @property
     def busy(self) -> bool:
         """Whether it says that a slot is taken, by whichever gateway."""
-        return self._reported is not None and self._reported.open_segments > 0
+        return self.reported is not None and self.reported.open_segments > 0
 
     @property
     def takes_sessions(self) -> bool:
@@ -120,8 +146,8 @@ class Replica:
         """What it has to do, as a share of its slots: segments of this gateway, and those that it
         reports. It may count one twice, which is the same for all replicas."""
         reported, slots = 0, 0
-        if self._reported is not None:
-            reported, slots = self._reported.open_segments, self._reported.slots
+        if self.reported is not None:
+            reported, slots = self.reported.open_segments, self.reported.slots
         if self.told is not None:
             slots = slots or self.told.slots
         return (self.segments + reported) / max(slots, 1)
@@ -130,7 +156,7 @@ class Replica:
     def is_full(self) -> bool:
         """Whether no slot is free, as far as this gateway and the replica know."""
         slots = self.told.slots if self.told is not None else 0
-        taken = self._reported.open_segments if self._reported is not None else 0
+        taken = self.reported.open_segments if self.reported is not None else 0
         return max(self.segments, taken) >= max(slots, 1)
 
     @property
@@ -193,18 +219,14 @@ class Replica:
                 log.exception("watching the stage %s failed; it is tried again", self.role)
                 self._fall(f"it cannot be watched: {error}")
             reached = self.channel.get_state() == grpc.ChannelConnectivity.READY
-            if reached:
+            if reached or self._tls is not None:
                 await asyncio.sleep(self._config.reconnect_s)
-
-    async def describe_now(self) -> stage_pb2.DescribeResponse | None:
-        """What it tells at this moment; None when it does not."""
-        if not self.ready:
-            return None
-        try:
-            return await self.stub.Describe(stage_pb2.DescribeRequest(), timeout=DESCRIBE_NOW_S)
-        except grpc.aio.AioRpcError as failure:
-            log.info("stage %s does not tell how it is: %s", self.role, failure.details())
-            return None
+            if not reached and self._tls is not None:
+                # A channel keeps the certificate that it was opened with, which may have run out.
+                reached = True
+                await self.channel.close()
+                for made_with_it in ("channel", "stub"):
+                    self.__dict__.pop(made_with_it, None)
 
     async def _follow_health(self, *, wait_for_ready: bool) -> None:
         """Follow the health stream until it ends, probing meanwhile. Raises what breaks it."""
@@ -250,7 +272,7 @@ class Replica:
 
     def _take_load(self, load: stage_pb2.StageLoad | None) -> None:
         drained, busy = self.draining, self.busy
-        self._reported = load
+        self.reported = load
         if drained != self.draining or busy != self.busy:
             self._tell()
 

@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterator
+from collections import Counter
+from collections.abc import Awaitable, Callable, Collection, Iterator
 from typing import NamedTuple
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import Unavailable
+from antiphon.errors import ErrorCode, Unavailable
+from antiphon.transport.mutual_tls import ServiceTls
 from antiphon.v1 import stage_pb2
 from gateway.fleet.discovery.endpoint import Endpoint
 from gateway.fleet.outliers import Outliers
-from gateway.fleet.picker import Pool
-from gateway.fleet.replica import Replica
+from gateway.fleet.picker import PickReason, Pool
+from gateway.fleet.replica import Replica, ReplicaState
 
 log = logging.getLogger("gateway.stages")
 
 RETRY_AFTER_S = 1.0
+AT_ONCE = 32
+"""Replicas whose channels are made, or closed, in one turn of the event loop: some milliseconds."""
 
 
 class Build(NamedTuple):
@@ -31,8 +35,15 @@ class ReplicatedStage:
     """The replicas of `role`, each watched from when discovery tells of it until it is gone and
     nothing runs on it any more. `changed` is called when what they may get has changed."""
 
-    def __init__(self, role: str, config: GatewayConfig, changed: Callable[[], None]) -> None:
+    def __init__(
+        self,
+        role: str,
+        config: GatewayConfig,
+        changed: Callable[[], None],
+        tls: ServiceTls | None = None,
+    ) -> None:
         self.role = role
+        self._tls = tls
         self.told: stage_pb2.DescribeResponse | None = None
         self._config = config
         self._changed = changed
@@ -47,6 +58,14 @@ class ReplicatedStage:
             failures=config.eject_failures, first_s=config.eject_s, longest_s=config.max_eject_s
         )
         self._timer: asyncio.TimerHandle | None = None
+        # Not while many replicas are taken in at once.
+        self._settled = True
+        # Counted from the start: sessions by why they got their replica, replicas that began to
+        # drain, and requests that one has refused before there was anything of the answer.
+        self.picks: Counter[PickReason] = Counter()
+        self.drains = 0
+        self.refusals = Counter({ErrorCode.RESOURCE_EXHAUSTED: 0, ErrorCode.UNAVAILABLE: 0})
+        self._draining: set[Replica] = set()
 
     def __iter__(self) -> Iterator[Replica]:
         return iter(self._replicas.values())
@@ -65,6 +84,11 @@ class ReplicatedStage:
     def serving(self) -> int:
         """How many may get sessions."""
         return sum(map(len, self._pools.values()))
+
+    @property
+    def states(self) -> Counter[ReplicaState]:
+        """How many replicas are in each state, also of those that discovery knows no more."""
+        return Counter(each.state for each in (*self, *self._leaving))
 
     @property
     def address(self) -> str:
@@ -147,7 +171,16 @@ class ReplicatedStage:
 
     def keep(self, endpoints: Collection[Endpoint]) -> None:
         """These are all that there are."""
+        self._settled = False
+        try:
+            self._take_in(endpoints)
+        finally:
+            self._settled = True
+        self._settle()
+
+    def _take_in(self, endpoints: Collection[Endpoint]) -> None:
         known = {(each.uid, each.address): each for each in endpoints}
+        begun = 0
         for identity in self._replicas.keys() - known.keys():
             replica = self._replicas.pop(identity)
             self._leaving.add(replica)
@@ -156,18 +189,21 @@ class ReplicatedStage:
         for identity, endpoint in known.items():
             replica_or_none = self._replicas.get(identity)
             if replica_or_none is None:
-                replica = Replica(endpoint, self._config, self._update)
+                replica = Replica(endpoint, self._config, self._update, self._tls)
                 self._replicas[identity] = replica
-                self._watches[replica] = asyncio.create_task(replica.watch())
+                self._watches[replica] = asyncio.create_task(
+                    _after(begun // AT_ONCE, replica.watch)
+                )
+                begun += 1
             elif replica_or_none.endpoint != endpoint:
                 replica_or_none.moved(endpoint)
-        self._changed()
 
     def release(self, replica: Replica) -> None:
         """A session has left a replica, which may be the last one's end."""
         if replica.gone and not replica.sessions and replica in self._watches:
             log.info("stage %s at %s is gone", self.role, replica.address)
-            ending = asyncio.create_task(self._end(replica))
+            turns = len(self._endings) // AT_ONCE
+            ending = asyncio.create_task(_after(turns, lambda: self._end(replica)))
             self._endings.add(ending)
             ending.add_done_callback(self._endings.discard)
 
@@ -187,11 +223,13 @@ class ReplicatedStage:
             await replica.channel.close()
         # The watch's end may be told as a change.
         self._boots.pop(replica, None)
+        self._draining.discard(replica)
 
     # -- what becomes of sessions ----------------------------------------------------------
 
-    def picked(self, replica: Replica) -> int | None:
+    def picked(self, replica: Replica, reason: PickReason) -> int | None:
         """It gets a session: the number of that, where it tries the replica."""
+        self.picks[reason] += 1
         trial = self.outliers.picked(replica)
         if trial is not None:
             self._update(replica)
@@ -235,9 +273,18 @@ class ReplicatedStage:
         if self._boots.get(replica) != replica.boot_id:
             self._boots[replica] = replica.boot_id
             self.outliers.forget(replica)
+            self._draining.discard(replica)
+        if replica.draining and replica not in self._draining:
+            self._draining.add(replica)
+            self.drains += 1
         if replica.gone:
             self.outliers.forget(replica)
         self._place(replica)
+        if self._settled:
+            self._settle()
+
+    def _settle(self) -> None:
+        """What follows of all changes together; it costs as much as there are replicas."""
         if self.outliers.out:
             for each in self.outliers.let_back([each for each in self if each.takes_sessions]):
                 log.info("stage %s at %s is one of few: it is used", self.role, each.address)
@@ -261,6 +308,13 @@ class ReplicatedStage:
             self._pools[build].add(replica, replica.location, told.slots)
             self._placed[replica] = build
         replica.placed = replica in self._placed
+
+
+async def _after(turns: int, act: Callable[[], Awaitable[None]]) -> None:
+    """Do it when the event loop has gone round so often."""
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    await act()
 
 
 def _now() -> float:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import msgspec
 
 from antiphon.errors import InvalidArgument
+from gateway.calls.priority import Priority
 from gateway.keys.key_file import KeyEntry, KeyLimits, digest_of, new_key
 
 
@@ -20,7 +21,10 @@ def keys_command(arguments: Sequence[str]) -> int:
     actions = parser.add_subparsers(required=True)
     new = actions.add_parser("new", help="make a key")
     new.add_argument("name", help="what logs call it")
+    new.add_argument("--priority", choices=tuple(Priority))
     for limit in KeyLimits.__struct_fields__:
+        if limit == "priority":
+            continue
         new.add_argument(f"--{limit.replace('_', '-')}", type=int, metavar="N", dest=limit)
     given = {name: each for name, each in vars(parser.parse_args(arguments)).items() if each}
     key = new_key()

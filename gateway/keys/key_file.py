@@ -15,6 +15,7 @@ from typing import Annotated
 import msgspec
 
 from antiphon.errors import InvalidArgument
+from gateway.calls.priority import Priority
 
 MAX_FILE_BYTES = 4 << 20
 KEY_PREFIX = "antiphon-"
@@ -26,7 +27,7 @@ Most = Annotated[int, msgspec.Meta(ge=1)]
 
 
 class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What a key may take; what is left out is not limited."""
+    """What a key may take, and when; what is left out is not limited."""
 
     # Requests at a time, those that wait for a slot among them; transcripts of what is said in
     # conversations are not, but count in the minute.
@@ -36,6 +37,8 @@ class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
     audio_seconds_per_minute: Most | None = None
     # Realtime connections at a time.
     conversations: Most | None = None
+    # How early its requests are served where calls or slots are scarce.
+    priority: Priority = Priority.NORMAL
 
 
 class KeyEntry(KeyLimits, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -21,6 +21,7 @@ from antiphon.errors import AntiphonError, InvalidArgument, NotImplementedYet
 from antiphon.v1 import stage_pb2
 from gateway.media.audio_in import AudioLimits, Recording, check_recordings, decode_recordings
 from gateway.media.remote import RemoteUrl, UrlFetcher
+from gateway.media.sent_recordings import SentRecordings
 from gateway.media.vision_in import IMAGE, VIDEO, File, read_files
 
 Attachment = TypeVar("Attachment", Recording, File)
@@ -97,8 +98,10 @@ async def read_conversation(
     config: GatewayConfig,
     fetcher: UrlFetcher,
     tools: Sequence[str] = (),
+    sent: SentRecordings | None = None,
 ) -> Conversation:
-    """The conversation as the reading stage wants it, decoded off the event loop.
+    """The conversation as the reading stage wants it, decoded off the event loop; of recordings
+    that were `sent` before only their keys.
 
     Raises `NotImplementedYet` for a kind of input that the stage does not take, and
     `InvalidArgument` for too much of one or what cannot be read, with the field.
@@ -120,7 +123,7 @@ async def read_conversation(
     given = await _fetched(given, fetcher, config.max_fetch_bytes)
 
     def decode() -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
-        recordings = decode_recordings(given.recordings, rate_hz=rate_hz, limits=limits)
+        recordings = decode_recordings(given.recordings, rate_hz=rate_hz, limits=limits, sent=sent)
         return recordings, read_files(given.images, IMAGE), read_files(given.videos, VIDEO)
 
     return Conversation(messages, *await asyncio.to_thread(decode))

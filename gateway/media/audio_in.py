@@ -11,10 +11,13 @@ import soundfile
 import soxr
 
 from antiphon.chunk import Tensor
+from antiphon.conversation import recording_key
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from gateway.media.data_url import data_of_url, file_bytes
 from gateway.media.mp3 import has_more_than
+from gateway.media.pcm_recording import PcmRecording
 from gateway.media.remote import RemoteUrl
+from gateway.media.sent_recordings import SentRecordings, name_of
 
 # libsndfile's names of what there may be in a file of each format. Of WAV what has one sample
 # after the other: libsndfile cannot seek in some of the others, and decodes them by guessing how
@@ -66,19 +69,22 @@ _MP3_SPARE_SAMPLES = 5 * 1152
 _UNKNOWN_FRAMES = (1 << 63) - 1
 MIN_RATE_HZ, MAX_RATE_HZ = 1_000, 768_000
 LOUDEST = 2.0**31
+FULL_SCALE = 32768.0
+"""Of 16-bit samples."""
 BLOCK_SAMPLES = 1 << 16
 """Of all channels together: how much is decoded before it becomes mono and is resampled."""
 
 
 @dataclass(frozen=True, slots=True)
 class Recording:
-    """An audio file as it came: bytes, base64 text, or where it is. `field` is its path.
+    """An audio file as it came: bytes, base64 text, or where it is; or samples that are decoded
+    already. `field` is its path.
 
-    `format` is what its client calls it, one of `FORMATS_IN` or `ANY_FORMAT`.
+    `format` is what its client calls a file, one of `FORMATS_IN` or `ANY_FORMAT`.
     """
 
     field: str
-    data: bytes | str | RemoteUrl
+    data: bytes | str | RemoteUrl | PcmRecording
     format: str = "wav"
 
 
@@ -111,9 +117,15 @@ def check_recordings(recordings: Sequence[Recording], *, rate_hz: int, limits: A
 
 
 def decode_recordings(
-    recordings: Sequence[Recording], *, rate_hz: int, limits: AudioLimits, taken_s: float = 0.0
+    recordings: Sequence[Recording],
+    *,
+    rate_hz: int,
+    limits: AudioLimits,
+    taken_s: float = 0.0,
+    sent: SentRecordings | None = None,
 ) -> tuple[Tensor, ...]:
-    """Mono float32 vectors at `rate_hz`. Others of the request have taken `taken_s` of the limit.
+    """Mono float32 vectors at `rate_hz`, or the keys of those that were `sent` before. Others of
+    the request have taken `taken_s` of the limit.
 
     Takes long: call it off the event loop. Never holds more than the files, what comes of
     them within the limits, and a block. Raises `InvalidArgument` with the field of the
@@ -123,15 +135,26 @@ def decode_recordings(
     decoded: list[Tensor] = []
     left_s = limits.all_s - taken_s
     for recording in recordings:
-        samples = _decode(recording, rate_hz, left_s, limits)
-        left_s -= len(samples) / rate_hz
-        decoded.append(samples)
+        if sent is None or not isinstance(recording.data, bytes | PcmRecording):
+            decoded.append(_decode(recording, rate_hz, left_s, limits))
+            left_s -= len(decoded[-1]) / rate_hz
+            continue
+        name = name_of(recording.field, recording.data)
+        if (known := sent.find(name)) is None:
+            known = _decode(recording, rate_hz, left_s, limits)
+            sent.note(name, recording_key(known), len(known))
+        seconds = sent.length(known) / rate_hz
+        _check_seconds(seconds, recording.field, left_s, limits)
+        decoded.append(known)
+        left_s -= seconds
     return tuple(decoded)
 
 
 def _decode(recording: Recording, rate_hz: int, left_s: float, limits: AudioLimits) -> Tensor:
     """One recording, checked."""
     field = recording.field
+    if isinstance(recording.data, PcmRecording):
+        return _resampled_pcm(recording.data, field, rate_hz, left_s, limits)
     data = file_bytes(recording.data, field)
     most_s = min(limits.each_s, left_s)
     try:
@@ -155,6 +178,23 @@ def _decode(recording: Recording, rate_hz: int, left_s: float, limits: AudioLimi
     if endless:
         _check_seconds(len(samples) / rate_hz, field, left_s, limits)
     return samples
+
+
+def _resampled_pcm(
+    recording: PcmRecording, field: str, rate_hz: int, left_s: float, limits: AudioLimits
+) -> Tensor:
+    """What a WAV file of the samples would be decoded to."""
+    _check_rate(recording.rate_hz, field)
+    _check_seconds(recording.seconds, field, left_s, limits)
+    whole = np.frombuffer(recording.pcm16, "<i2")
+    stream = soxr.ResampleStream(recording.rate_hz, rate_hz, 1, dtype="float32")
+    made = []
+    for start in range(0, len(whole), BLOCK_SAMPLES):
+        block = whole[start : start + BLOCK_SAMPLES].astype(np.float32) / np.float32(FULL_SCALE)
+        if recording.rate_hz != rate_hz:
+            block = stream.resample_chunk(block, last=start + len(block) == len(whole))
+        made.append(block)
+    return np.concatenate(made)
 
 
 def _resampled(file: soundfile.SoundFile, left: int, field: str, rate_hz: int) -> Iterator[Tensor]:
@@ -199,14 +239,18 @@ def _check_header(file: soundfile.SoundFile, recording: Recording) -> None:
             f"{field}: {_NAMES[name]} with {file.subtype} is not read; there are: {known}",
             field=field,
         )
-    if not MIN_RATE_HZ <= file.samplerate <= MAX_RATE_HZ:
-        raise InvalidArgument(
-            f"{field}: must have {MIN_RATE_HZ} to {MAX_RATE_HZ} samples a second, "
-            f"has {file.samplerate}",
-            field=field,
-        )
+    _check_rate(file.samplerate, field)
     if file.frames <= 0:
         raise InvalidArgument(f"{field}: has no samples", field=field)
+
+
+def _check_rate(rate_hz: int, field: str) -> None:
+    """Raise for a rate that no recording has."""
+    if not MIN_RATE_HZ <= rate_hz <= MAX_RATE_HZ:
+        raise InvalidArgument(
+            f"{field}: must have {MIN_RATE_HZ} to {MAX_RATE_HZ} samples a second, has {rate_hz}",
+            field=field,
+        )
 
 
 def _check_seconds(seconds: float, field: str, left_s: float, limits: AudioLimits) -> None:

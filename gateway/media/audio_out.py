@@ -46,7 +46,7 @@ def wav_header(sample_rate_hz: int, data_bytes: int | None = None) -> bytes:
     )  # fmt: skip
 
 
-def to_base64(data: bytes) -> str:
+def to_base64(data: bytes | bytearray) -> str:
     """Base64 text without line breaks."""
     return pybase64.b64encode_as_string(data)
 

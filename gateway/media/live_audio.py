@@ -10,6 +10,7 @@ import soxr
 from antiphon.chunk import Tensor
 from gateway.media import g711
 from gateway.media.audio_out import SAMPLE_BYTES, pcm16_of
+from gateway.media.pcm_recording import PcmRecording
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,12 +37,12 @@ A_LAW = LiveFormat("audio/pcma", g711.RATE_HZ, g711.A_LAW)
 LIVE_FORMATS = {each.name: each for each in (PCM16, MU_LAW, A_LAW)}
 
 
-def recoded(pcm16: bytes, rate_hz: int, wanted: LiveFormat) -> bytes:
-    """A whole recording of 16-bit samples in a format."""
-    if wanted.companding is None and rate_hz == wanted.rate_hz:
-        return pcm16
-    encoder = LiveEncoder(wanted, rate_hz)
-    samples = np.frombuffer(pcm16, "<i2").astype(np.float32) / 32767.0
+def recoded(recording: PcmRecording, wanted: LiveFormat) -> bytes | bytearray:
+    """A whole recording in a format."""
+    if wanted.companding is None and recording.rate_hz == wanted.rate_hz:
+        return recording.pcm16
+    encoder = LiveEncoder(wanted, recording.rate_hz)
+    samples = np.frombuffer(recording.pcm16, "<i2").astype(np.float32) / 32767.0
     return encoder.add(samples) + encoder.finish()
 
 

@@ -16,6 +16,9 @@ from gateway.fleet.replicated_stage import ReplicatedStage
 from gateway.scaler.demand import Capacity
 from gateway.scaler.scaler import Scaler
 
+SCALER_PORT = "scaler"
+"""How the slices of the gateways call the port of their scalers."""
+
 
 def scaler_of(deployment: Deployment, fleet: Fleet, admission: Admission) -> Scaler | None:
     """The scaler; None where the deployment names no port for it."""
@@ -48,10 +51,11 @@ def _unknown(stage: ReplicatedStage) -> str:
 
 
 def _gateways(config: GatewayConfig) -> Discovery:
-    """All gateways. In Kubernetes each has its scaler at the same port."""
+    """All gateways. In Kubernetes each has its scaler at the port `scaler` of its slices."""
     found = config.discovery
     if found.kind != "kubernetes" or GATEWAY not in found.services:
         return StaticAddresses({GATEWAY: config.scaler_peers})
     _, port = host_and_port(config.scaler_listen, field="gateway.scaler_listen")
     services = {GATEWAY: found.services[GATEWAY]}
-    return KubernetesEndpoints(msgspec.structs.replace(found, services=services, port=port))
+    ports = {"port": port, "port_name": SCALER_PORT}
+    return KubernetesEndpoints(msgspec.structs.replace(found, services=services, **ports))

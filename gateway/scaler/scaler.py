@@ -11,10 +11,10 @@ from typing import Any
 
 import grpc
 
-from antiphon.deployment.address import host_and_port
 from antiphon.deployment.schema import Deployment
 from antiphon.errors import Unavailable
 from antiphon.transport.channel import SERVER_OPTIONS
+from antiphon.transport.listening import listen_at
 from antiphon.v1 import demand_pb2, demand_pb2_grpc
 from gateway.calls.place import Admission
 from gateway.changes import ChangeSignal
@@ -60,13 +60,8 @@ class Scaler(demand_pb2_grpc.DemandServiceServicer):
         ExternalScaler(self).add_to(self._server)
 
     async def __aenter__(self) -> Scaler:
-        listen, field = self._deployment.gateway.scaler_listen, "gateway.scaler_listen"
-        host, _ = host_and_port(listen, field=field)
-        try:
-            port = self._server.add_insecure_port(listen)
-        except RuntimeError as error:
-            raise Unavailable(f"{field}: cannot listen on {listen}") from error
-        self.address = f"{host}:{port}"
+        listen = self._deployment.gateway.scaler_listen
+        self.address = listen_at(self._server, listen, field="gateway.scaler_listen")
         await self._server.start()
         await self._held.enter_async_context(self.peers)
         following = asyncio.create_task(self._own.follow())

@@ -7,7 +7,13 @@ import soxr
 
 from antiphon.chunk import Tensor
 from gateway.voice_activity.endpointing import Endpointing, EndpointRule, SpeechEdge
-from gateway.voice_activity.network import FRAME_SAMPLES, RATE_HZ, no_memory
+from gateway.voice_activity.network import (
+    CONTEXT_SAMPLES,
+    FRAME_SAMPLES,
+    RATE_HZ,
+    SEEN_SAMPLES,
+    no_memory,
+)
 
 
 class Ear:
@@ -17,7 +23,8 @@ class Ear:
         self.rate_hz = rate_hz
         self.memory = no_memory()
         self._resampler = soxr.ResampleStream(rate_hz, RATE_HZ, 1, dtype="float32")
-        self._rest = np.empty(0, np.float32)
+        # What the next frame is seen with, and what there is of it.
+        self._rest = np.zeros(CONTEXT_SAMPLES, np.float32)
         self._endpointing = Endpointing(rule)
 
     @property
@@ -30,14 +37,20 @@ class Ear:
         self._endpointing.forget()
 
     def frames(self, pcm16: bytes) -> Tensor:
-        """The frames [frames, samples] that these samples complete; the rest waits for more."""
+        """The frames that these samples complete, each with what the network sees before it:
+        [frames, SEEN_SAMPLES]. The rest waits for more."""
         samples: Tensor = np.frombuffer(pcm16, "<i2").astype(np.float32) / np.float32(32768)
         if self.rate_hz != RATE_HZ:
             samples = self._resampler.resample_chunk(samples)
         samples = np.concatenate([self._rest, samples])
-        whole = len(samples) - len(samples) % FRAME_SAMPLES
-        self._rest = samples[whole:]
-        return samples[:whole].reshape(-1, FRAME_SAMPLES)
+        count = (len(samples) - CONTEXT_SAMPLES) // FRAME_SAMPLES
+        # A copy: a view would keep a long piece while the next comes.
+        self._rest = samples[count * FRAME_SAMPLES :].copy()
+        if not count:
+            return np.empty((0, SEEN_SAMPLES), np.float32)
+        # numpy's functions for windows take as long as the resampler.
+        strides = (FRAME_SAMPLES * samples.itemsize, samples.itemsize)
+        return np.ndarray((count, SEEN_SAMPLES), np.float32, samples, strides=strides)
 
     def hear(self, probability: float) -> SpeechEdge | None:
         """Whether speech has begun or ended with the next frame."""

@@ -1,8 +1,8 @@
-"""One thread that hears all conversations, a frame of each at a time.
+"""One thread that hears all conversations, some frames of each at a time.
 
 Its input is bounded: who gives it audio waits for what was heard in it, so a conversation has one
-piece here. A long piece does not keep short ones waiting, since every round takes one frame of
-each.
+piece here. A long piece does not keep short ones waiting, since every round takes as many frames of
+each, `MOST_FRAMES` in all.
 """
 
 from __future__ import annotations
@@ -10,8 +10,6 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
-
-import numpy as np
 
 from antiphon.chunk import Tensor
 from antiphon.errors import Unavailable
@@ -35,19 +33,23 @@ class _Piece:
         self._next = 0
         self._edges: list[SpeechEdge] = []
 
-    def frame(self) -> Tensor | None:
-        """The next frame; None when all have been heard, or nobody waits any more."""
+    @property
+    def whole(self) -> bool:
+        """Whether all has been heard, or nobody waits any more."""
+        whole = self._frames is not None and self._next == len(self._frames)
+        return whole or self.heard.cancelled()
+
+    def next_frames(self, most: int) -> Tensor:
+        """The next frames, if there are any."""
         if self._frames is None:
             self._frames = self.ear.frames(self._pcm16)
-        if self.heard.cancelled() or self._next == len(self._frames):
-            return None
-        self._next += 1
-        return np.asarray(self._frames[self._next - 1])
+        frames = self._frames[self._next : self._next + most]
+        self._next += len(frames)
+        return frames
 
-    def note(self, probability: float) -> None:
-        """The frame holds speech with this probability."""
-        if (edge := self.ear.hear(probability)) is not None:
-            self._edges.append(edge)
+    def note(self, probabilities: list[float]) -> None:
+        """The frames hold speech with these probabilities."""
+        self._edges += filter(None, map(self.ear.hear, probabilities))
 
     def finish(self, error: Exception | None = None) -> None:
         """Tell who waits."""
@@ -112,33 +114,35 @@ class VoiceListener:
             piece.finish(_closed())
 
     def _hear(self, batch: list[_Piece]) -> list[_Piece]:
-        """Hear a frame of each piece; those that may have more."""
+        """Hear the next frames of each piece; those that may have more."""
         going: list[tuple[_Piece, Tensor]] = []
         for piece in batch:
             try:
-                frame = piece.frame()
+                frames = piece.next_frames(MOST_FRAMES // len(batch))
             except Exception as error:
                 # Told to the one whose audio it is.
                 piece.finish(error)
                 continue
-            if frame is None:
-                piece.finish()
+            if len(frames) and not piece.heard.cancelled():
+                going.append((piece, frames))
             else:
-                going.append((piece, frame))
+                piece.finish()
         if not going:
             return []
         try:
             spoken, memories = voice_network().hear(
-                np.stack([frame for _, frame in going]), [piece.ear.memory for piece, _ in going]
+                [frames for _, frames in going], [piece.ear.memory for piece, _ in going]
             )
         except Exception as error:
             for piece, _ in going:
                 piece.finish(error)
             return []
-        for (piece, _), probability, memory in zip(going, spoken, memories, strict=True):
+        for (piece, _), probabilities, memory in zip(going, spoken, memories, strict=True):
             piece.ear.memory = memory
-            piece.note(probability)
-        return [piece for piece, _ in going]
+            piece.note(probabilities)
+            if piece.whole:
+                piece.finish()
+        return [piece for piece, _ in going if not piece.whole]
 
 
 def _closed() -> Unavailable:

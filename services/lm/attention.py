@@ -18,14 +18,17 @@ import itertools
 import math
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from copy import copy
+from dataclasses import dataclass, replace
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 from torch.nn.attention.bias import causal_lower_right
 from torch.nn.functional import scaled_dot_product_attention
 
-from antiphon.transport.device_edge import on_device
+from antiphon.transport.device_edge import together_on_device
 from services.lm.kv_cache import KVCache
 
 # Rows share a call up to so many positions, whatever their lengths. A batch-invariant
@@ -33,6 +36,8 @@ from services.lm.kv_cache import KVCache
 LEAST_SHARED = 256
 LEAST_READ = 64
 CPU_GATHER_BYTES = 256 * 1024
+
+Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,16 +75,47 @@ class AttentionPlan:
 
     The batch has the spans' rows one after another, `count` of them. `positions` int64 [n]
     are those of its rows. There must be room in `cache` for all spans. Rows behind these
-    attend to nothing and are not remembered.
+    get what the last one does, and are not remembered. What goes to the device for the step goes
+    in one copy, and with it what others have for it: `beside`, int64 or float64.
     """
 
-    def __init__(self, cache: KVCache, spans: Sequence[Span], *, batch_invariant: bool) -> None:
+    def __init__(
+        self,
+        cache: KVCache,
+        spans: Sequence[Span],
+        *,
+        batch_invariant: bool,
+        beside: Sequence[Numbers] = (),
+    ) -> None:
         """Spans in the order of `span_order` share most calls."""
         self._cache, self._invariant = cache, batch_invariant
-        where = [(each.slot, at) for each in spans for at in range(each.start, each.end)]
-        self._slots, self.positions = on_device(where, cache.shape.device).unbind(1)
-        self.count = len(where)
+        slots = [each.slot for each in spans for _ in range(each.count)]
+        positions = [at for each in spans for at in range(each.start, each.end)]
+        places = np.array(slots, np.int64), np.array(positions, np.int64)
+        there = together_on_device((*places, *beside), cache.shape.device)
+        self._slots, self.positions, *self.beside = there
+        self.count = len(slots)
         self._calls = list(self._make_calls(spans))
+
+    def split(self) -> tuple[AttentionPlan, AttentionPlan] | None:
+        """The same for two forwards, one after the other: of the rows up to the last span of
+        several, and of those behind. None where either has none."""
+        long = [call.rows.stop for call in self._calls if call.span is not None]
+        if not long or long[-1] == self.count:
+            return None
+        return self._part(0, long[-1]), self._part(long[-1], self.count)
+
+    def _part(self, first: int, stop: int) -> AttentionPlan:
+        """Of these rows, which no call of others has."""
+        part = copy(self)
+        part._slots, part.positions = self._slots[first:stop], self.positions[first:stop]
+        part.count = stop - first
+        part._calls = [
+            replace(call, rows=slice(call.rows.start - first, call.rows.stop - first))
+            for call in self._calls
+            if first <= call.rows.start < stop
+        ]
+        return part
 
     def attend(self, layer: int, queries: Tensor, memory: Tensor) -> Tensor:
         """Remember the rows' keys and values, and mix; see `services.lm.layer.Attend`."""
@@ -87,7 +123,7 @@ class AttentionPlan:
         all_memory[self._slots, self.positions] = memory[: self.count]
         mixed = [self._mix(call, queries[call.rows], all_memory) for call in self._calls]
         if self.count < len(queries):
-            mixed.append(queries.new_zeros(queries[self.count :].shape))
+            mixed.append(mixed[-1][-1:].expand(len(queries) - self.count, -1, -1))
         return torch.cat(mixed) if len(mixed) > 1 else mixed[0]
 
     def _make_calls(self, spans: Sequence[Span]) -> Iterator[_Call]:
@@ -122,7 +158,7 @@ class AttentionPlan:
                 for index, span in enumerate(group, row):
                     yield from self._make_short([span], index)
                 return
-            slots = on_device(taken, self._cache.shape.device)
+            slots = self._slots[row : row + len(group)]
         rows, mask = slice(row, row + len(group)), None
         if self._invariant or len(group) > 1:
             mask = self._mask(rows, length)[:, None, None]

@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
+import torch
 from torch import Tensor
-from torch.nn.functional import pad
 
-from services.lm.attention import AttentionPlan, Span, span_order
+from services.lm.attention import AttentionPlan, Numbers, Span, span_order
 from services.lm.experts import LEAST_ROWS
 from services.lm.graphs import Bucketing
 from services.lm.kv_cache import CacheShape, KVCache
@@ -26,7 +26,7 @@ class Decoder:
     on a CPU with one thread: it fills lone rows up to `LEAST_ROWS` and reads more
     positions than there are. `exact_norms` round as Hugging Face's do; without, norms take
     fewer operations on a CPU. With `bucketing`, up to `most_rows` rows of slots go through
-    by it, where they can.
+    by it, where they can; prompts that make a step larger have a forward of their own before it.
     """
 
     def __init__(
@@ -78,9 +78,11 @@ class Decoder:
         """What spans should be sorted by: see `span_order`."""
         return span_order(span, batch_invariant=self._invariant)
 
-    def plan(self, cache: KVCache, spans: Sequence[Span]) -> AttentionPlan:
-        """Attention of these spans' rows, which there must be room for."""
-        return AttentionPlan(cache, spans, batch_invariant=self._invariant)
+    def plan(
+        self, cache: KVCache, spans: Sequence[Span], beside: Sequence[Numbers] = ()
+    ) -> AttentionPlan:
+        """Attention of these spans' rows, which there must be room for; `beside` goes with it."""
+        return AttentionPlan(cache, spans, batch_invariant=self._invariant, beside=beside)
 
     def forward(self, rows: Tensor, rotation: Rotation, attend: AttendInLayer) -> Tensor:
         """States [n, hidden] after the final norm of `rows` [n, hidden]."""
@@ -103,11 +105,15 @@ class Decoder:
         Fewer than `least_rows` are filled up for the time being. States are good until the
         next call.
         """
+        graphs = self._pieces
+        if graphs is not None and len(rows) > graphs.most and (parts := plan.split()) is not None:
+            return self._append_parts(rows, parts, turned, tapped_layer)
         missing = max(len(rows), self.least_rows) - plan.count
         positions = plan.positions if turned is None else turned
         if missing:
-            positions = pad(positions, (0, missing) if positions.ndim == 1 else (0, 0, 0, missing))
-            rows = pad(rows, (0, 0, 0, missing - len(rows) + plan.count))
+            # Like the last one: what is alike takes the same experts.
+            rows = _filled(rows, plan.count + missing)
+            positions = _filled(positions, plan.count + missing)
         plain = positions.ndim == 1
         if self._pieces is not None and plain and len(rows) <= self._pieces.most:
             states, tapped = self._pieces.forward(rows, positions, plan.attend, tapped_layer)
@@ -115,6 +121,25 @@ class Decoder:
             rotation = self.rotation.at(positions)
             states, tapped = self._forward(rows, rotation, plan.attend, tapped_layer)
         return states, states if tapped_layer == len(self._layers) else tapped
+
+    def _append_parts(
+        self,
+        rows: Tensor,
+        parts: tuple[AttentionPlan, AttentionPlan],
+        turned: Tensor | None,
+        tapped_layer: int,
+    ) -> tuple[Tensor, Tensor]:
+        """`append` in two forwards: what does not fit into graphs does not keep the rest out."""
+        prompts, rest = parts
+        made = []
+        for part, taken in ((prompts, slice(prompts.count)), (rest, slice(prompts.count, None))):
+            given = rows[taken]
+            places = None if turned is None else turned[taken]
+            states, tapped = self.append(given, part, places, tapped_layer=tapped_layer)
+            # A graph's outputs are good until the next forward.
+            made.append((states[: len(given)].clone(), tapped[: len(given)].clone()))
+        (first, first_tapped), (second, second_tapped) = made
+        return torch.cat((first, second)), torch.cat((first_tapped, second_tapped))
 
     def _forward(
         self, rows: Tensor, rotation: Rotation, attend: AttendInLayer, tapped_layer: int
@@ -125,3 +150,10 @@ class Decoder:
             if index + 1 == tapped_layer:
                 tapped = rows
         return self._norm(rows), tapped
+
+
+def _filled(rows: Tensor, count: int) -> Tensor:
+    """`count` rows: the last one again and again."""
+    if len(rows) == count:
+        return rows
+    return torch.cat((rows, rows[-1:].expand(count - len(rows), *rows.shape[1:])))

@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.functional import grouped_mm, linear
 
+from services.lm.products import Product
+
 # A matrix product of fewer rows takes another path through the CPU's library, with
 # other digits. From this number on each row's digits are the same in any company, so
 # every product of a batch-invariant decoder has so many rows at least.
@@ -26,23 +28,31 @@ class Dense:
     asks_device = False
 
     def __init__(self, module: Any) -> None:
-        self._in = fuse(module.gate_proj, module.up_proj)
-        self._out = fuse(module.down_proj)
+        self._in = Product.of(module.gate_proj, module.up_proj)
+        self._out = Product.of(module.down_proj)
         self._activate: Callable[[Tensor], Tensor] = module.act_fn.forward
 
     def __call__(self, rows: Tensor) -> Tensor:
         """[n, hidden] to the same."""
-        gate, up = linear(rows, *self._in).chunk(2, dim=-1)
-        return linear(self._activate(gate) * up, *self._out)
+        return self._out(self._inner(rows))
+
+    def plus(self, rows: Tensor, other: Tensor) -> Tensor:
+        """The sum with `other` [n, hidden]."""
+        return self._out.plus(self._inner(rows), other)
+
+    def _inner(self, rows: Tensor) -> Tensor:
+        gate, up = self._in(rows).chunk(2, dim=-1)
+        return self._activate(gate).mul_(up)
 
 
 class Sparse:
     """Experts, with a shared one that sees every row if the module has it.
 
-    `by_loop` keeps digits the same in any company on a CPU, for `LEAST_ROWS` or more.
+    `by_loop` keeps digits the same in any company on a CPU, for `LEAST_ROWS` or more. One that
+    is `exact` sums as Hugging Face does there.
     """
 
-    def __init__(self, module: Any, *, by_loop: bool = False) -> None:
+    def __init__(self, module: Any, *, by_loop: bool = False, exact: bool = False) -> None:
         router, experts = module.gate, module.experts
         self._taken: int = router.top_k
         self._normalised: bool = router.norm_topk_prob
@@ -50,11 +60,15 @@ class Sparse:
         self._out: Tensor = experts.down_proj
         self._activate: Callable[[Tensor], Tensor] = experts.act_fn.forward
         self._count = len(self._in)
-        self._gates: Tensor = router.weight
+        gates: Tensor = router.weight
         self._shared = Dense(module.shared_expert) if hasattr(module, "shared_expert") else None
         if self._shared is not None:
             # One product for the router and the shared expert's gate.
-            self._gates = torch.cat((router.weight, module.shared_expert_gate.weight))
+            gates = torch.cat((router.weight, module.shared_expert_gate.weight))
+        self._gates = Product(gates)
+        # Of the experts.
+        self._numbers = torch.arange(self._count, device=self._in.device)
+        self._exact = exact and self._in.device.type == "cpu"
         self._by_loop = by_loop and self._in.device.type == "cpu"
 
     @property
@@ -71,52 +85,62 @@ class Sparse:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """[n, hidden] to the same."""
-        gates = linear(rows, self._gates)
-        shares, taken = gates[:, : self._count].softmax(-1, dtype=torch.float32).topk(self._taken)
-        if self._normalised:
-            shares = shares / shares.sum(-1, keepdim=True)
-        mix = self._mix_by_loop if self._by_loop else self._mix
-        mixed = mix(rows, taken, shares.to(rows.dtype))
+        gates = self._gates(rows)
+        shares, taken = self._choose(gates[:, : self._count])
+        mixed = self._mix(rows, taken, shares.to(rows.dtype))
         if self._shared is None:
             return mixed
         return mixed + gates[:, -1:].sigmoid() * self._shared(rows)
 
-    def _mix(self, rows: Tensor, taken: Tensor, shares: Tensor) -> Tensor:
-        """The shares [n, k] of experts `taken` [n, k], summed: [n, hidden]."""
-        order = taken.flatten().argsort()
-        counts = torch.zeros(self._count, dtype=torch.int32, device=rows.device)
-        counts.index_add_(0, taken.flatten(), torch.ones_like(order, dtype=torch.int32))
-        ends = counts.cumsum(0, dtype=torch.int32)
-        owners = order // self._taken
-        gate, up = grouped_mm(rows[owners], self._in.transpose(1, 2), offs=ends).chunk(2, dim=-1)
-        made = grouped_mm(self._activate(gate) * up, self._out.transpose(1, 2), offs=ends)
-        weighted = made * shares.flatten()[order, None]
-        return torch.zeros_like(rows).index_add_(0, owners, weighted)
+    def plus(self, rows: Tensor, other: Tensor) -> Tensor:
+        """The sum with `other` [n, hidden]."""
+        return other + self(rows)
 
-    def _mix_by_loop(self, rows: Tensor, taken: Tensor, shares: Tensor) -> Tensor:
-        """As `_mix`."""
-        order = taken.flatten().argsort(stable=True)
+    def _choose(self, gates: Tensor) -> tuple[Tensor, Tensor]:
+        """Shares float32 [n, k] of experts [n, k]."""
+        if self._exact or not self._normalised:
+            shares, taken = gates.softmax(-1, dtype=torch.float32).topk(self._taken)
+            if self._normalised:
+                shares = shares / shares.sum(-1, keepdim=True)
+            return shares, taken
+        # Those of all experts, over their sum, are those of the taken ones.
+        highest, taken = gates.topk(self._taken)
+        return highest.softmax(-1, dtype=torch.float32), taken
+
+    def _mix(self, rows: Tensor, taken: Tensor, shares: Tensor) -> Tensor:
+        """The shares [n, k] of experts `taken` [n, k], summed: [n, hidden].
+
+        Rows are sorted by expert, and what becomes of them goes back to where the k of each row
+        stand side by side, so sums have one order on a GPU, too.
+        """
+        by_expert, order = taken.flatten().sort(stable=True)
         owners = order // self._taken
         given = rows[owners]
+        made = self._loop(given, by_expert) if self._by_loop else self._grouped(given, by_expert)
+        if self._exact:
+            weighted = made * shares.flatten()[order, None]
+            return torch.zeros_like(rows).index_add_(0, owners, weighted)
+        by_row = torch.empty_like(made).index_copy_(0, order, made)
+        return by_row.view(len(rows), self._taken, -1).mul_(shares[:, :, None]).sum(1)
+
+    def _grouped(self, given: Tensor, by_expert: Tensor) -> Tensor:
+        """What experts make of rows that are sorted by them."""
+        ends = torch.searchsorted(by_expert, self._numbers, right=True, out_int32=True)
+        gate, up = grouped_mm(given, self._in.transpose(1, 2), offs=ends).chunk(2, dim=-1)
+        return grouped_mm(self._activate(gate).mul_(up), self._out.transpose(1, 2), offs=ends)
+
+    def _loop(self, given: Tensor, by_expert: Tensor) -> Tensor:
+        """As `_grouped`."""
         made = torch.empty_like(given)
         start = 0
-        for index, count in enumerate(taken.flatten().bincount().tolist()):
+        for index, count in enumerate(by_expert.bincount().tolist()):
             if count == 0:
                 continue
             # Neighbours, whose outputs are dropped, make up the least number of rows.
             first = min(start, max(len(given) - LEAST_ROWS, 0))
             stop = max(start + count, first + LEAST_ROWS)
             gate, up = linear(given[first:stop], self._in[index]).chunk(2, dim=-1)
-            outputs = linear(self._activate(gate) * up, self._out[index])
+            outputs = linear(self._activate(gate).mul_(up), self._out[index])
             made[start : start + count] = outputs[start - first : start - first + count]
             start += count
-        weighted = made * shares.flatten()[order, None]
-        return torch.zeros_like(rows).index_add_(0, owners, weighted)
-
-
-def fuse(*linears: Any) -> tuple[Tensor, Tensor | None]:
-    """Weight and bias of one product that gives the outputs of all, one after the other."""
-    if len(linears) == 1:
-        return linears[0].weight, linears[0].bias
-    biases = [each.bias for each in linears if each.bias is not None]
-    return torch.cat([each.weight for each in linears]), torch.cat(biases) if biases else None
+        return made

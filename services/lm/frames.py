@@ -4,29 +4,36 @@ A segment's prompt goes in by parts, in forwards that it shares with the parts a
 after that each step is one row and one draw. The prompt's last row is the first draw's. What an
 engine adds is what a row is made of, and what becomes of a draw.
 
-Parts begin at multiples of `PART_ROWS` and wait until all of their rows can be computed. So how a
-prompt is cut up depends on the prompt alone, not on when it came or who else is served, and
-neither do the digits of its keys and values.
+Parts wait until all of their rows can be computed, and where one ends depends on the rows before
+that alone. So how a prompt is cut up depends on the prompt alone, not on when it came or who else
+is served, and neither do the digits of its keys and values; and two prompts that begin alike are
+cut alike as far as that goes. What a slot still holds of its session's last prompt is not computed
+again: see `services.lm.kept_parts`.
 """
 
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Collection
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Any, Generic, Protocol, TypeVar
 
-import torch
+import numpy as np
+import numpy.typing as npt
 
-from antiphon.errors import DataLoss, InvalidArgument
-from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk, SegmentSettings
+from antiphon.errors import DataLoss
+from antiphon.runtime.engine import InputChunk
 from antiphon.sampling import Sampling
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.segment import SegmentKey
 from services.lm.attention import Span
+from services.lm.kept_parts import KeptParts
+from services.lm.known_frames import Frames, KnownPart, check_count, no_frames
 
 # Bounds how long the draws of other segments wait for a long prompt.
 PREFILL_ROWS_PER_STEP = 256
 PART_ROWS = 128
+"""Most rows of a part."""
+LEAST_PART_ROWS = 32
+"""Fewest rows for which a prompt is cut where a piece of it ends: a part has calls of its own."""
 
 
 class FramePrompt(Protocol):
@@ -50,8 +57,20 @@ class FramePrompt(Protocol):
     def accept(self, chunk: InputChunk) -> None:
         """Take a chunk in. Raises `AntiphonError`."""
 
+    @property
+    def cuts(self) -> npt.NDArray[np.intp]:
+        """Where pieces of the prompt end, ascending, such as a turn: it may be cut there. They are
+        known when the rows before them are ready, and stay."""
+
+    def part_name(self, start: int, stop: int) -> bytes | None:
+        """The same for ready rows that are the same; None if no later prompt has them there."""
+
+    def pass_part(self, start: int, stop: int) -> None:
+        """These ready rows are in the slot: they need not be handed over."""
+
 
 Prompt = TypeVar("Prompt", bound=FramePrompt)
+Text = TypeVar("Text")
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,11 +89,29 @@ class PromptPart(Generic[Prompt]):
         return Span(self.slot, self.start, self.stop - self.start)
 
 
+@dataclass(frozen=True, slots=True)
+class FrameDraw(Generic[Text]):
+    """Draw `step` of the segment in `slot`, after a row at `position` that goes with `text`."""
+
+    slot: int
+    position: int
+    text: Text
+    sampling: Sampling
+    step: int
+
+    @property
+    def span(self) -> Span:
+        """Where the row goes."""
+        return Span(self.slot, self.position)
+
+
 @dataclass(slots=True)
 class FrameSegment(ABC, Generic[Prompt]):
-    """`slot` is None until the first chunk; `prefilled` counts prompt rows that are in,
-    `launched` draws that the device was asked for and `frames` what has left of them. After
-    `shown` draws finite logits have shown that all the segment kept was finite."""
+    """`slot` is None until the first chunk; `prefilled` counts prompt rows that are in, of which
+    the first `reused` were there before, `launched` draws that the device was asked for and
+    `frames` what has left of them. The first draws, whose frames are `known`, are not made. After
+    `shown` draws finite logits have shown that all the segment kept was finite. It `returns` if
+    its session is expected to have another one."""
 
     key: SegmentKey
     voice: str
@@ -86,11 +123,17 @@ class FrameSegment(ABC, Generic[Prompt]):
     frames: int = 0
     shown: int = 0
     ended: bool = False
+    known: Frames = field(default_factory=no_frames)
+    reused: int = 0
+    returns: bool = False
 
-    @property
     @abstractmethod
-    def has_next_row(self) -> bool:
-        """Whether all of the next draw's row has come."""
+    def has_row(self, step: int) -> bool:
+        """Whether all of draw number `step`'s row has come."""
+
+    @abstractmethod
+    def take_text(self, step: int) -> Any:
+        """What goes with the codes in that row, which has come; asked for once, in order."""
 
     @property
     @abstractmethod
@@ -105,7 +148,7 @@ class FrameSegment(ABC, Generic[Prompt]):
     @property
     def doubtful(self) -> range:
         """Which positions of its slot may hold what is not finite."""
-        first = self.prefilled + self.shown if self.shown else 0
+        first = self.prefilled + self.shown if self.shown else self.reused
         return range(first, self.prefilled + self.launched)
 
     @property
@@ -117,16 +160,23 @@ class FrameSegment(ABC, Generic[Prompt]):
     @property
     def can_draw(self) -> bool:
         """Whether the next draw can be launched, as far as the host knows."""
-        within = self.launched < self.sampling.max_tokens
-        return within and self.prompt_complete and self.has_next_row
+        within = self.launched < self.sampling.max_tokens and self.frames >= len(self.known)
+        return within and self.prompt_complete and self.has_row(self.launched)
 
     @property
     def awaited_edge(self) -> str | None:
         """The edge without which the segment cannot go on; None while a draw is in flight."""
         if self.ended or self.in_flight or self.prompt.silent:
             return None
-        ready = self.has_next_row if self.prompt_complete else self.next_part_end
+        ready = self._has_next if self.prompt_complete else self.next_part_end
         return None if ready else self.missing_edge
+
+    @property
+    def _has_next(self) -> bool:
+        """Whether the next row behind the prompt has come, or all of the next part of them."""
+        if self.frames < len(self.known):
+            return self.next_known_end is not None
+        return self.has_row(self.launched)
 
     @property
     def next_part_end(self) -> int | None:
@@ -134,10 +184,53 @@ class FrameSegment(ABC, Generic[Prompt]):
         total, start = self.prompt.prompt_rows, self.prefilled
         if start + 1 == total:
             return None
-        stop = start - start % PART_ROWS + PART_ROWS
+        stop = self._part_end(start)
         if total is not None:
             stop = min(stop, total - 1)
         return stop if self.prompt.ready_rows >= stop else None
+
+    @property
+    def next_known_end(self) -> int | None:
+        """Where the next part of the known frames ends; None when a row of it has not come, or
+        there is none."""
+        if not self.prompt_complete or self.frames >= len(self.known):
+            return None
+        stop = min(self.frames - self.frames % PART_ROWS + PART_ROWS, len(self.known))
+        return stop if self.has_row(self.launched + stop - self.frames - 1) else None
+
+    def take_known(self, stop: int) -> KnownPart[Prompt]:
+        """The part of the known frames that ends there, which goes in now."""
+        part = self.known_part(stop)
+        self.launched, self.frames = self.launched + len(part.frames), stop
+        return part
+
+    def known_part(self, stop: int) -> KnownPart[Prompt]:
+        """The part of the known frames that ends there."""
+        assert self.slot is not None
+        start, step = self.frames, self.launched
+        return KnownPart(
+            self.key,
+            self.slot,
+            self.prefilled + step,
+            step,
+            self.sampling,
+            [self.take_text(step + at) for at in range(stop - start)],
+            self.known[start:stop],
+            self.known[max(start - 1, 0) : start],
+            self.prompt,
+        )
+
+    def _part_end(self, start: int) -> int:
+        """Where the part from `start` on ends, unless the prompt ends before."""
+        cuts, stop = self.prompt.cuts, start + PART_ROWS
+        at = int(np.searchsorted(cuts, start + LEAST_PART_ROWS))
+        return min(stop, int(cuts[at])) if at < len(cuts) else stop
+
+    def launch(self, text: Text) -> FrameDraw[Text]:
+        """The next draw, which is launched now; `text` is that of its row. The segment can."""
+        assert self.slot is not None
+        step, self.launched = self.launched, self.launched + 1
+        return FrameDraw(self.slot, self.prefilled + step, text, self.sampling, step)
 
     def change(self, row: int) -> None:
         """Rows of the prompt have come again from this one on: they are to go in anew.
@@ -146,121 +239,37 @@ class FrameSegment(ABC, Generic[Prompt]):
         """
         if self.launched:
             raise DataLoss(f"row {row} of the prompt came again after the first draw")
-        self.prefilled = min(self.prefilled, row - row % PART_ROWS)
+        start = 0
+        while (stop := self._part_end(start)) <= row:
+            start = stop
+        self.prefilled = min(self.prefilled, start)
+        self.reused = min(self.reused, self.prefilled)
+
+    def pass_kept(self, kept: KeptParts) -> None:
+        """Go on behind the parts of the prompt that its slot holds."""
+        while self.slot is not None and kept.holds(self.slot, self.prefilled):
+            start, stop = self.prefilled, self.next_part_end
+            if stop is None:
+                return
+            name = self.prompt.part_name(start, stop)
+            if name is None or not kept.matches(self.slot, start, stop, name):
+                kept.drop(self.slot, start)
+                return
+            self.prompt.pass_part(start, stop)
+            self.prefilled = self.reused = stop
 
     def bound(self, context_limit: int) -> None:
-        """Let the draws end where the context does; the prompt must be known."""
+        """Let the draws end where the context does; the prompt must be known.
+
+        Raises `InvalidArgument` for frames behind that.
+        """
         room = context_limit - (self.prompt.prompt_rows or 0) + 1
         if self.sampling.max_tokens > room:
             self.sampling = replace(self.sampling, max_tokens=room)
+        if len(self.known):
+            check_count(self.known, self.most_frames)
 
-
-Segment = TypeVar("Segment", bound=FrameSegment[Any])
-
-
-class FrameModel(Protocol):
-    """What computes for an engine: it has a slot for each segment that runs."""
-
-    def take_slot(self) -> int:
-        """A slot for a new segment. Raises `ResourceExhausted`."""
-
-    def give_slot_back(self, slot: int, doubtful: range) -> None:
-        """The slot's segment is gone; these positions may hold what is not finite."""
-
-
-class FrameEngine(ABC, Generic[Segment]):
-    """All of `antiphon.runtime.engine.Engine` but `step`, for the stage `role` with the one output
-    edge `edge`. Positions are bounded by `context_limit`."""
-
-    role: str
-    edge: str
-
-    def __init__(self, model: FrameModel, context_limit: int) -> None:
-        self._frame_model = model
-        self._context_limit = context_limit
-        self._segments: dict[SegmentKey, Segment] = {}
-
-    @abstractmethod
-    def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> Segment:
-        """A segment that nothing has come for. Raises `InvalidArgument` for its settings."""
-
-    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Raises `InvalidArgument` for settings that `new_segment` refuses, or another output."""
-        if settings.outputs != {self.edge}:
-            raise InvalidArgument(
-                f"outputs: the {self.role} makes {self.edge!r}, not {sorted(settings.outputs)}",
-                field="outputs",
-            )
-        self._segments[key] = self.new_segment(key, settings)
-
-    @torch.inference_mode()
-    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Give the segment's prompt the chunk. The first one takes a slot.
-
-        Raises `InvalidArgument` over the limit and `ResourceExhausted` without a slot.
-        """
-        segment = self._segments[key]
-        segment.prompt.accept(chunk)
-        rows = segment.prompt.prompt_rows or segment.prompt.ready_rows
-        if rows > self._context_limit:
-            raise InvalidArgument(
-                f"the prompt takes {rows} {self.role} positions of at most {self._context_limit}",
-                field="messages",
-            )
-        segment.bound(self._context_limit)
-        if segment.slot is None:
-            segment.slot = self._frame_model.take_slot()
-
-    def awaited_edge(self, key: SegmentKey) -> str | None:
-        """See `FrameSegment.awaited_edge`."""
-        return self._segments[key].awaited_edge
-
-    @torch.inference_mode()
-    def release(self, key: SegmentKey) -> None:
-        """Forget the segment and give its slot back, whatever is in flight."""
-        segment = self._segments.pop(key)
-        if segment.slot is not None:
-            self._frame_model.give_slot_back(segment.slot, segment.doubtful)
-
-    def so_far(self, key: SegmentKey) -> Completed:
-        """What the segment has cost until now."""
-        return _cost(self._segments[key], FinishReason.CANCELLED)
-
-    def going(self, held: Collection[SegmentKey]) -> list[Segment]:
-        """Those that have not ended and are not held."""
-        return [each for each in self._segments.values() if not each.ended and each.key not in held]
-
-    def finish(self, segment: Segment, reason: FinishReason) -> list[EngineEvent]:
-        """The segment's last events."""
-        segment.ended = True
-        return [
-            Emitted(segment.key, self.edge, segment.frames, finish_reason=reason),
-            _cost(segment, reason),
-        ]
-
-
-def _cost(segment: FrameSegment[Any], reason: FinishReason) -> Completed:
-    """What a segment took and gave."""
-    return Completed(segment.key, reason, segment.prompt.prompt_rows or 0, segment.frames)
-
-
-def take_parts(segments: Collection[FrameSegment[Prompt]]) -> list[PromptPart[Prompt]]:
-    """The next parts of prompts, within the budget; whoever has had least comes first.
-
-    So a short prompt is not behind a long one that came before it, and a long one goes
-    on, since those before it are soon done.
-    """
-    budget, parts = PREFILL_ROWS_PER_STEP, []
-    waiting = [segment for segment in segments if segment.next_part_end]
-    while waiting:
-        segment = min(waiting, key=lambda each: each.prefilled)
-        start, stop = segment.prefilled, segment.next_part_end
-        if stop is None or segment.slot is None:
-            waiting.remove(segment)
-            continue
-        if stop - start > budget:
-            break
-        budget -= stop - start
-        segment.prefilled = stop
-        parts.append(PromptPart(segment.slot, start, stop, segment.prompt, segment.voice))
-    return parts
+    @property
+    def most_frames(self) -> int:
+        """Out of all draws that it may have, of which the last one is no frame."""
+        return self.sampling.max_tokens - 1

@@ -17,9 +17,10 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.nn.functional import linear, rms_norm
+from torch.nn.functional import rms_norm
 
-from services.lm.experts import Dense, Sparse, fuse
+from services.lm.experts import Dense, Sparse
+from services.lm.products import Product
 from services.lm.rotary import Rotation
 
 # Takes queries [n, heads, head_dim] and, one after the other, keys and values
@@ -31,7 +32,7 @@ Attend = Callable[[Tensor, Tensor], Tensor]
 class Norm:
     """RMS norm as Qwen's: normed in float32, cast back, then weighted.
 
-    An `exact` one has Hugging Face's digits on a CPU; any other is near them, in fewer
+    An `exact` one has Hugging Face's digits on a CPU. In float32 any other is near them, in fewer
     operations.
     """
 
@@ -40,8 +41,9 @@ class Norm:
         self._epsilon = epsilon
         self._added = torch.tensor(epsilon, device=weight.device)
         self._share = 1.0 / weight.shape[-1]
-        quick = weight.device.type == "cpu" and not exact
-        self._scaled = self._scale_quickly if quick else self._scale
+        self._norm = self._rounded
+        if weight.dtype == torch.float32 and not exact:
+            self._norm = self._quickly if weight.device.type == "cpu" else self._whole
 
     @classmethod
     def of(cls, module: Any, *, exact: bool) -> Norm:
@@ -50,16 +52,21 @@ class Norm:
 
     def __call__(self, rows: Tensor) -> Tensor:
         """The same shape and dtype; over the last dimension."""
-        return self._weight * self._scaled(rows.float()).to(rows.dtype)
+        return self._norm(rows)
 
-    def _scale(self, exact: Tensor) -> Tensor:
-        return rms_norm(exact, exact.shape[-1:], eps=self._epsilon)
+    def _rounded(self, rows: Tensor) -> Tensor:
+        return self._weight * rms_norm(rows, rows.shape[-1:], eps=self._epsilon)
 
-    def _scale_quickly(self, exact: Tensor) -> Tensor:
+    def _whole(self, rows: Tensor) -> Tensor:
+        if self._weight.ndim > 1:
+            return self._rounded(rows)
+        return rms_norm(rows, self._weight.shape, self._weight, self._epsilon)
+
+    def _quickly(self, rows: Tensor) -> Tensor:
         """On a CPU `rms_norm` is square, mean and more: this takes half of it on few rows."""
-        length = torch.linalg.vector_norm(exact, dim=-1, keepdim=True)
+        length = torch.linalg.vector_norm(rows, dim=-1, keepdim=True)
         scale = torch.addcmul(self._added, length, length, value=self._share).rsqrt_()
-        return exact * scale
+        return (rows * scale).mul_(self._weight)
 
 
 class Layer:
@@ -75,12 +82,18 @@ class Layer:
         self.key_heads: int = attention.k_proj.out_features // self._head_dim
         self._first_norm = Norm.of(module.input_layernorm, exact=exact_norms)
         self._second_norm = Norm.of(module.post_attention_layernorm, exact=exact_norms)
-        self._in = fuse(attention.q_proj, attention.k_proj, attention.v_proj)
-        self._out = fuse(attention.o_proj)
+        self._in = Product.of(attention.q_proj, attention.k_proj, attention.v_proj)
+        self._out = Product.of(attention.o_proj)
         normed = hasattr(attention, "q_norm")
         self._head_norm = self._make_head_norm(attention, exact_norms) if normed else None
         dense = hasattr(module.mlp, "gate_proj")
-        self._mlp = Dense(module.mlp) if dense else Sparse(module.mlp, by_loop=batch_invariant)
+        self._mlp = (
+            Dense(module.mlp)
+            if dense
+            else Sparse(module.mlp, by_loop=batch_invariant, exact=exact_norms)
+        )
+        # In bfloat16 Hugging Face's rounding shows, too.
+        self._fused = not exact_norms and attention.q_proj.weight.dtype == torch.float32
         self.asks_device = self._mlp.asks_device
 
     def forward(self, rows: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
@@ -89,10 +102,10 @@ class Layer:
 
     def enter(self, rows: Tensor, rotation: Rotation) -> Tensor:
         """Up to attention: queries, keys and values [n, queries + 2 * key heads, head_dim]."""
-        heads = linear(self._first_norm(rows), *self._in).view(rows.shape[0], -1, self._head_dim)
+        heads = self._in(self._first_norm(rows)).view(rows.shape[0], -1, self._head_dim)
         turned = heads[:, : self.queries + self.key_heads]
         normed = turned if self._head_norm is None else self._head_norm(turned)
-        rotation.apply(normed, out=turned)
+        rotation.apply(normed, out=turned, fused=self._fused)
         return heads
 
     def split(self, heads: Tensor) -> tuple[Tensor, Tensor]:
@@ -101,7 +114,11 @@ class Layer:
 
     def leave(self, rows: Tensor, mixed: Tensor) -> Tensor:
         """From attention on, what came of it [n, queries, head_dim]."""
-        rows = rows + linear(mixed.reshape(rows.shape[0], -1), *self._out)
+        mixed = mixed.reshape(rows.shape[0], -1)
+        if self._fused:
+            rows = self._out.plus(mixed, rows)
+            return self._mlp.plus(self._second_norm(rows), rows)
+        rows = rows + self._out(mixed)
         return rows + self._mlp(self._second_norm(rows))
 
     def _make_head_norm(self, attention: Any, exact: bool) -> Norm:

@@ -35,6 +35,8 @@ _FIRST_FACTOR = 0xBF58476D1CE4E5B9
 _SECOND_FACTOR = 0x94D049BB133111EB
 _FRACTION_BITS = 52
 _UNLIMITED = 1 << 31
+# So that the likeliest id is always kept.
+_LARGEST_TAIL = math.nextafter(1.0, 0.0)
 
 _Words = npt.NDArray[np.uint64]
 
@@ -43,18 +45,19 @@ _Words = npt.NDArray[np.uint64]
 class SamplingRows:
     """The settings of several rows as columns [n, 1] on one device.
 
-    `temperature` and `penalty` float32, `top_k` int64 (never 0), `top_p` float64,
-    `greedy` bool. What is known of all rows together spares work, and questions to
-    the device.
+    `temperature` and `penalty` float32, `top_k` int64 (never 0), `tail` float64 (the share that
+    top_p leaves, below 1), `greedy` bool. What is known of all rows together spares work, and
+    questions to the device.
     """
 
     temperature: Tensor
     penalty: Tensor
     top_k: Tensor
-    top_p: Tensor
+    tail: Tensor
     greedy: Tensor
     all_greedy: bool
     any_greedy: bool
+    any_temperature: bool
     any_penalty: bool
     any_top_p: bool
     smallest_top_k: int
@@ -66,17 +69,25 @@ class SamplingRows:
         greedy = [each.greedy for each in samplings]
         top_k = [each.top_k or _UNLIMITED for each in samplings]
 
-        def column(values: Sequence[float], dtype: torch.dtype) -> Tensor:
-            return on_device(values, device, dtype)[:, None]
-
+        # Whole numbers are exact in float64.
+        table = [
+            [each.temperature or 1.0 for each in samplings],
+            [each.repetition_penalty for each in samplings],
+            [min(1 - each.top_p, _LARGEST_TAIL) for each in samplings],
+            top_k,
+            greedy,
+        ]
+        there = on_device(np.array(table, np.float64), device)[:, :, None]
+        temperature, penalty = there[:2].to(torch.float32)
         return cls(
-            temperature=column([each.temperature or 1.0 for each in samplings], torch.float32),
-            penalty=column([each.repetition_penalty for each in samplings], torch.float32),
-            top_k=column(top_k, torch.int64),
-            top_p=column([each.top_p for each in samplings], torch.float64),
-            greedy=column(greedy, torch.bool),
+            temperature=temperature,
+            penalty=penalty,
+            top_k=there[3].to(torch.int64),
+            tail=there[2],
+            greedy=there[4].to(torch.bool),
             all_greedy=all(greedy),
             any_greedy=any(greedy),
+            any_temperature=any(each.temperature not in (0.0, 1.0) for each in samplings),
             any_penalty=any(each.repetition_penalty != 1.0 for each in samplings),
             any_top_p=any(each.top_p < 1.0 for each in samplings),
             smallest_top_k=min(top_k),
@@ -96,7 +107,7 @@ class SamplingRows:
             temperature=self.temperature[:count],
             penalty=self.penalty[:count],
             top_k=self.top_k[:count],
-            top_p=self.top_p[:count],
+            tail=self.tail[:count],
             greedy=greedy,
             any_greedy=any_greedy,
             all_greedy=all_greedy,
@@ -156,7 +167,9 @@ def choose_each(
     best, likeliest = scores.max(-1, keepdim=True)
     if settings.all_greedy:
         return likeliest[:, 0], best[:, 0]
-    scores, largest = scores / settings.temperature, best / settings.temperature
+    largest = best
+    if settings.any_temperature:
+        scores, largest = scores / settings.temperature, best / settings.temperature
     total_by_id = _kept_weights(scores, largest, settings).cumsum(-1)
     ids = torch.searchsorted(total_by_id, numbers * total_by_id[:, -1:], right=True)
     if settings.any_greedy:
@@ -240,17 +253,23 @@ def _weights(scores: Tensor, largest: Tensor) -> Tensor:
 
 def _kept_weights(scores: Tensor, largest: Tensor, settings: SamplingRows) -> Tensor:
     """`_weights` of scores [n, V] after temperature, zero where top_k or top_p removes."""
-    size, weights = scores.shape[-1], _weights(scores, largest)
-    limited, top_k = settings.smallest_top_k < size, settings.top_k.clamp(max=size)
+    size, top_k = scores.shape[-1], settings.top_k
+    limited = settings.smallest_top_k < size
+    if settings.largest_top_k > size:
+        top_k = top_k.clamp(max=size)
     if not settings.any_top_p:
+        weights = _weights(scores, largest)
         if limited:
             ranked = scores.topk(min(settings.largest_top_k, size)).values
             weights.masked_fill_(scores < ranked.gather(1, top_k - 1), 0.0)
         return weights
     ascending, order = scores.sort(stable=True)
-    if limited:
-        weights.masked_fill_(scores < ascending.gather(1, size - top_k), 0.0)
-    mass = weights.gather(1, order).cumsum(-1)
-    kept = mass > (1 - settings.top_p) * mass[:, -1:]
-    kept[:, -1].fill_(True)
-    return weights.mul_(torch.empty_like(kept).scatter_(1, order, kept))
+    weights = _weights(ascending, largest)
+    if limited and settings.smallest_top_k == settings.largest_top_k:
+        last = size - settings.largest_top_k
+        weights.masked_fill_(ascending < ascending[:, last, None], 0.0)
+    elif limited:
+        weights.masked_fill_(ascending < ascending.gather(1, size - top_k), 0.0)
+    mass = weights.cumsum(-1)
+    weights.mul_(mass > settings.tail * mass[:, -1:])
+    return weights.scatter(1, order, weights)

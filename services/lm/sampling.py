@@ -9,6 +9,7 @@ import torch
 from torch import Tensor
 
 from antiphon.sampling import Sampling
+from antiphon.transport.device_edge import on_device
 from services.lm.sampler import SamplingRows, choose, choose_each, uniform_each
 
 Score = tuple[list[int], list[float]]
@@ -62,13 +63,16 @@ def score_together(sampled: Sequence[Sampled]) -> list[Score]:
     """
     logits = torch.stack([each.logits for each in sampled])
     logprobs = logits.log_softmax(-1, dtype=torch.float32)
-    chosen = torch.tensor([each.id_ for each in sampled], device=logits.device)[:, None]
+    chosen = on_device([each.id_ for each in sampled], logits.device)[:, None]
     likeliest = logprobs.topk(min(max(each.top for each in sampled), logits.shape[-1]))
-    ids = torch.cat([chosen, likeliest.indices], dim=1).tolist()
-    values = torch.cat([logprobs.gather(1, chosen), likeliest.values], dim=1).tolist()
+    ids = torch.cat([chosen, likeliest.indices], dim=1)
+    values = torch.cat([logprobs.gather(1, chosen), likeliest.values], dim=1)
+    # One question to the device; both are exact in float64.
+    told = torch.stack((ids.to(torch.float64), values.to(torch.float64)), dim=1).tolist()
     widths = [1 + each.top for each in sampled]
     return [
-        (id_[:width], value[:width]) for id_, value, width in zip(ids, values, widths, strict=True)
+        ([int(id_) for id_ in ids[:width]], values[:width])
+        for (ids, values), width in zip(told, widths, strict=True)
     ]
 
 
@@ -80,7 +84,7 @@ def _choose_each(rows: Sequence[LogitsRow]) -> tuple[Tensor, Tensor]:
     return choose_each(
         logits,
         SamplingRows.of(samplings, logits.device),
-        torch.from_numpy(numbers).to(logits.device),
+        on_device(numbers, logits.device),
         seen=_seen_each(rows),
     )
 

@@ -5,7 +5,8 @@ keys and values stay, until the slot is needed, for a prompt that begins alike. 
 position holds is a number (`content`): the id, or where something else stands (sound) a
 digest of it, so that equal ids over different things are different content.
 
-Who reuses nothing only takes and frees. Among those who do:
+Who reuses nothing, or chooses by itself (`services.lm.kept_parts`), only takes and frees. Among
+those who do:
 
 - A prompt that goes on from a kept sequence (it shares all of its prompt, and as much
   of its reply as is spelled with the same ids) takes the slot over: one conversation,
@@ -67,6 +68,16 @@ class Slots:
         if oldest is not None:
             del self._kept[oldest]
         return oldest
+
+    @property
+    def free_slots(self) -> frozenset[int]:
+        """Those that are free."""
+        return frozenset(self._free)
+
+    def take_this(self, slot: int) -> None:
+        """Take a slot that is free."""
+        self._free.remove(slot)
+        heapq.heapify(self._free)
 
     def claim(self, content: Content) -> Claim | None:
         """A slot for a prompt of at least one position; None when all are taken."""

@@ -41,7 +41,7 @@ def speak(
         return
     sampling = replace(sampling, max_tokens=FRAMES + 1)
     for company, rows in ((1, min(PART_ROWS + 1, room)), (slots, 1)):
-        keys = [SegmentKey("warm-up", index) for index in range(company)]
+        keys = [SegmentKey(f"warm-up {index}", 0) for index in range(company)]
         for index, key in enumerate(keys):
             temperature = sampling.temperature if index % 2 else 0.0
             settings = replace(sampling, temperature=temperature)

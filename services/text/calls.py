@@ -5,8 +5,8 @@ Laws:
   is dropped, as vLLM's parser of this form does.
 - Text is let go as soon as it cannot be the beginning of a call. The line break that a model puts
   before a call belongs to the call, because the chat template puts it there again.
-- A call is let go when it has ended and is one: a JSON object with the name of a function that
-  there is, and an object of arguments. Anything else fails the reply, and nothing of it leaves.
+- A call leaves in pieces as it is written (`written_call.py`). Its last piece leaves when it has
+  ended and is one. Anything else fails the reply: what has left of it was no call then.
 """
 
 from __future__ import annotations
@@ -14,26 +14,9 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-import msgspec
-
-from antiphon.conversation import ToolCall
-from antiphon.errors import Internal, told
+from antiphon.wire.tool_calls import CallPiece
 from services.text.tool_format import CLOSE, OPEN
-
-EDGE = "tool_calls"
-
-
-class MalformedCall(Internal):
-    """The model has written a call that cannot be carried out."""
-
-
-class _WrittenCall(msgspec.Struct, frozen=True):
-    name: str
-    arguments: msgspec.Raw
-
-
-_call_decoder = msgspec.json.Decoder(_WrittenCall)
-_arguments_decoder = msgspec.json.Decoder(dict[str, object])
+from services.text.written_call import WrittenCall, malformed
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,24 +47,24 @@ class ReplyCalls:
         self.speakable = 0
         self.complete = False
         self._rules = rules
-        # What was not let go: of the text, or of the call that is being written.
+        # What was not let go of the text, or the whole of the call that is being written.
         self._held = rules.begun.removeprefix(OPEN)
-        self._inside = self.begun
+        self._call = WrittenCall(rules.functions) if self.begun else None
 
-    def take(self, text: str, *, last: bool) -> tuple[str, list[ToolCall]]:
-        """The text to show, and the calls that have ended, once this text has come.
+    def take(self, text: str, *, last: bool) -> tuple[str, list[CallPiece]]:
+        """The text to show, and what leaves of calls, once this text has come.
 
         Raises `MalformedCall`.
         """
         self._held += text
         shown = "" if self.begun else self._show(last=last)
-        calls: list[ToolCall] = []
-        while self.begun and not self.complete and (call := self._next_call()) is not None:
-            calls.append(call)
-            self.complete = not self._rules.parallel
-        if last and self._inside and not self.complete:
-            raise _malformed("it does not end")
-        return shown, calls
+        pieces: list[CallPiece] = []
+        while self.begun and not self.complete and (piece := self._next_piece()) is not None:
+            pieces.append(piece)
+            self.complete = piece.ends and not self._rules.parallel
+        if last and self._call is not None:
+            raise malformed("it does not end")
+        return shown, pieces
 
     def _show(self, *, last: bool) -> str:
         """Let go of the text that belongs to no call; note where a call begins."""
@@ -94,44 +77,33 @@ class ReplyCalls:
         self.speakable += start
         shown = self._held[:start].removesuffix("\n")
         self._held = self._held[start + len(OPEN) :]
-        self.begun = self._inside = True
+        self.begun, self._call = True, WrittenCall(self._rules.functions)
         return shown
 
     def _doubtful(self) -> int:
         """How many characters at the end may belong to a call."""
-        opener = next(
-            (n for n in range(min(len(OPEN) - 1, len(self._held)), 0, -1)
-             if self._held.endswith(OPEN[:n])), 0
-        )  # fmt: skip
+        opener = _begun_at_end(self._held, OPEN)
         line_break = self._held.endswith("\n", 0, len(self._held) - opener)
         return opener + line_break
 
-    def _next_call(self) -> ToolCall | None:
-        """The next call, if it has ended."""
-        if not self._inside:
+    def _next_piece(self) -> CallPiece | None:
+        """What may leave next of a call."""
+        if self._call is None:
             start = self._held.find(OPEN)
             if start < 0:
                 # The end may begin a call; the rest is dropped.
                 self._held = self._held[-len(OPEN) + 1 :]
                 return None
-            self._held, self._inside = self._held[start + len(OPEN) :], True
+            self._held = self._held[start + len(OPEN) :]
+            self._call = WrittenCall(self._rules.functions)
         written, ended, rest = self._held.partition(CLOSE)
         if not ended:
-            return None
-        self._held, self._inside = rest, False
-        return self._read(written)
-
-    def _read(self, written: str) -> ToolCall:
-        """The call that was written."""
-        try:
-            call = _call_decoder.decode(written)
-            _arguments_decoder.decode(call.arguments)
-        except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
-            raise _malformed(str(error)) from error
-        if call.name not in self._rules.functions:
-            raise _malformed(f"there is no function {told(call.name)}")
-        return ToolCall("", call.name, bytes(call.arguments).decode())
+            return self._call.more(written[: len(written) - _begun_at_end(written, CLOSE)])
+        call, self._call, self._held = self._call, None, rest
+        return call.end(written)
 
 
-def _malformed(why: str) -> MalformedCall:
-    return MalformedCall(f"the model has written a call that is none: {why}", edge=EDGE)
+def _begun_at_end(text: str, tag: str) -> int:
+    """How many characters at the end of the text may be the beginning of the tag."""
+    longest = min(len(tag) - 1, len(text))
+    return next((n for n in range(longest, 0, -1) if text.endswith(tag[:n])), 0)

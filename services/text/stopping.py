@@ -22,15 +22,15 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from antiphon.conversation import ToolCall
 from antiphon.segment import FinishReason
+from antiphon.wire.tool_calls import CallPiece
 from services.text.calls import ReplyCalls
 from services.text.detokenizer import Detokenizer
 
 
 @dataclass(frozen=True, slots=True)
 class ReleasedText:
-    """What one more id lets go: text to show, ids to speak, calls, and whether it was the last.
+    """What one more id lets go: text to show, ids to speak, pieces of calls; whether it was last.
 
     `speech_finish` is set once, with the last id to speak: that may be before the reply's end.
     """
@@ -39,7 +39,7 @@ class ReleasedText:
     spoken: tuple[int, ...]
     finish: FinishReason | None
     speech_finish: FinishReason | None = None
-    calls: tuple[ToolCall, ...] = ()
+    calls: tuple[CallPiece, ...] = ()
 
 
 class ReplyText:
@@ -113,7 +113,7 @@ class ReplyText:
         """Let the first `count` held characters go, and the ids that end within them."""
         text, self._held = self._held[:count], self._held[count:]
         self._released += count
-        calls: list[ToolCall] = []
+        calls: list[CallPiece] = []
         if self._calls is not None:
             text, calls = self._calls.take(text, last=finish is not None)
             if self._calls.complete:

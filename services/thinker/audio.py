@@ -9,6 +9,7 @@ reach of a frame, and each goes through alone, with no more of it than that.
 from __future__ import annotations
 
 import hashlib
+import itertools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -17,11 +18,18 @@ import numpy as np
 import numpy.typing as npt
 from transformers import WhisperFeatureExtractor
 
+from antiphon.chunk import Tensor
+from antiphon.conversation import is_recording_key, recording_key
 from antiphon.errors import InvalidArgument
 from services.thinker.growing_features import GrowingFeatures
+from services.thinker.known_recordings import KnownRecording, KnownRecordings, MadeOnce
 
 Float32 = npt.NDArray[np.float32]
 Mask = npt.NDArray[np.int32]
+Heard = Float32 | KnownRecording
+"""A recording: its samples, or what was made of them before."""
+
+KNOWN_BYTES = 256 << 20
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,6 +51,37 @@ class AudioFeatures:
     company: int = 0
 
 
+class AudioWindow:
+    """What the tower encodes alike alone and in its recording: a window of it, or, of a tower that
+    has none, all.
+
+    `features` are float32 [mel bins, frames] and take `positions`; the tower pads its chunks to
+    `padded` frames.
+    """
+
+    __slots__ = ("_name", "features", "padded", "positions")
+
+    def __init__(self, features: Float32, padded: int, positions: int) -> None:
+        self.features = features
+        self.padded = padded
+        self.positions = positions
+        self._name = ""
+
+    @property
+    def is_named(self) -> bool:
+        """Whether `name` costs nothing any more."""
+        return bool(self._name)
+
+    @property
+    def name(self) -> str:
+        """The same for what is encoded alike, and for nothing else; found when first asked for."""
+        if not self._name:
+            content = hashlib.blake2b(self.padded.to_bytes(8, "little"), digest_size=16)
+            content.update(np.ascontiguousarray(self.features).data)
+            self._name = content.hexdigest()
+        return self._name
+
+
 @dataclass(frozen=True, slots=True)
 class AudioTower:
     """How a family's audio tower takes features.
@@ -62,13 +101,37 @@ class AudioFrontEnd:
     """The checkpoint's feature extractor and the limits on what it is given."""
 
     def __init__(
-        self, extractor: WhisperFeatureExtractor, tower: AudioTower, *, max_audio_s: float
+        self,
+        extractor: WhisperFeatureExtractor,
+        tower: AudioTower,
+        *,
+        max_audio_s: float,
+        known_bytes: int = KNOWN_BYTES,
     ) -> None:
-        """`max_audio_s` bounds one recording."""
+        """`max_audio_s` bounds one recording, `known_bytes` what is kept of those that came."""
         self.sample_rate_hz: int = extractor.sampling_rate
         self.max_audio_s = max_audio_s
         self._extractor = extractor
         self._tower = tower
+        self.known = KnownRecordings(known_bytes)
+
+    def recall(self, recordings: Sequence[Tensor]) -> list[Heard]:
+        """The recordings, those that are told by their key as they are known.
+
+        Raises `NotFound` with the field for one that is not known any more.
+        """
+        return [
+            self.known.named(each.tobytes(), f"audio.{index}") if is_recording_key(each) else each
+            for index, each in enumerate(recordings)
+        ]
+
+    def lengths(self, recordings: Sequence[Tensor]) -> list[int]:
+        """Samples of recordings; 0 for one that is told by its key and not known any more."""
+        lengths = []
+        for each in recordings:
+            heard = self.known.get(each.tobytes()) if is_recording_key(each) else each
+            lengths.append(0 if heard is None else len(heard))
+        return lengths
 
     @property
     def listens(self) -> bool:
@@ -80,6 +143,27 @@ class AudioFrontEnd:
         tower = self._tower
         silent_end = not tower.shared_frames
         return GrowingFeatures(self._extractor, tower.window_frames, silent_end=silent_end)
+
+    def windows(self, audio: AudioFeatures | None) -> list[list[AudioWindow]]:
+        """What of each recording is encoded for itself."""
+        if audio is None:
+            return []
+        tower, heard = self._tower, []
+        padded = min(audio.mask.shape[1], tower.shared_frames)
+        lengths = audio.mask.sum(-1).tolist()
+        ends = np.cumsum(lengths).tolist()[-len(audio.positions) :]
+        for length, end in zip(lengths[-len(audio.positions) :], ends, strict=True):
+            size = tower.window_frames or length
+            cuts = [*range(end - length, end, size), end]
+            pieces = [audio.features[:, at:to] for at, to in itertools.pairwise(cuts)]
+            counted = [(each, tower.positions(each.shape[1])) for each in pieces]
+            heard.append([AudioWindow(each, padded, count) for each, count in counted if count])
+        return heard
+
+    def most_windows(self, recordings: int, positions: int) -> int:
+        """How many windows so many recordings can have that take so many positions together."""
+        size = self._tower.window_frames
+        return recordings + (positions // self._tower.positions(size) if size else 0)
 
     def positions_of(self, frames: int) -> int:
         """How many positions the tower makes of so many frames."""
@@ -100,7 +184,7 @@ class AudioFrontEnd:
         shared = self._tower.shared_frames * self._extractor.hop_length
         return all(0 < each < shared for each in samples) and shared > 0
 
-    def positions(self, recordings: Sequence[Float32], *, alone: bool = False) -> tuple[int, ...]:
+    def positions(self, recordings: Sequence[Heard], *, alone: bool = False) -> tuple[int, ...]:
         """Prompt positions that each recording will take, found without extracting.
 
         Raises `InvalidArgument` naming the recording that is too short or too long.
@@ -117,30 +201,43 @@ class AudioFrontEnd:
         return tuple(self._tower.positions(each) for each in frames)
 
     def extract(
-        self, recordings: Sequence[Float32], *, alone: bool = False, company: bool = False
+        self, recordings: Sequence[Heard], *, alone: bool = False, company: bool = False
     ) -> AudioFeatures | None:
         """Features of all recordings (float32 mono at `sample_rate_hz`); None for none.
+
+        Those that are heard `alone` are known from then on; none else may be told by a key.
 
         Each goes through Hugging Face's extractor `alone`, or they go together. In `company` they
         are encoded as beside a recording that is long enough not to depend on others.
         """
         if not recordings:
             return None
-        tower = self._tower
-        if not tower.shared_frames:
-            real = self._before_silence(recordings)
-        elif alone:
-            real = [self._extract([each], padding="longest")[0][0] for each in recordings]
+        if alone or not self._tower.shared_frames:
+            known = [self._known(each, keep=alone) for each in recordings]
+            real = [each.made.features() for each in known]
+            # What is heard of one alone follows from its samples, and from how it is encoded.
+            told = [each.key for each in known]
         else:
-            features, mask = self._extract(recordings, padding="longest")
+            whole = [each for each in recordings if not isinstance(each, KnownRecording)]
+            features, mask = self._extract(whole, padding="longest")
             lengths = mask.sum(-1).tolist()
             real = [each[:, :length] for each, length in zip(features, lengths, strict=True)]
+            told = [recording_key(each) for each in real]
         how = self.how_encoded([each.shape[1] for each in real], company=company)
-        # What is heard of one alone follows from its samples, and from how it is encoded.
-        by_sample = alone or not tower.shared_frames
-        told = recordings if by_sample else real
-        digests = tuple(digest(how, each) for each in told)
-        return self.together(real, digests, company=company)
+        return self.together(real, tuple(digest(how, each) for each in told), company=company)
+
+    def _known(self, recording: Heard, *, keep: bool) -> KnownRecording:
+        """What is made of a recording by itself, which is known from now on if it is to be kept."""
+        if isinstance(recording, KnownRecording):
+            return recording
+        key = recording_key(recording)
+        known = self.known.get(key) if keep else None
+        if known is None:
+            made = self._by_itself(recording)
+            known = KnownRecording(key, len(recording), made.nbytes, MadeOnce(lambda: made))
+            if keep:
+                self.known.put(known)
+        return known
 
     def together(
         self, features: Sequence[Float32], digests: tuple[int, ...] = (), *, company: bool = False
@@ -156,17 +253,18 @@ class AudioFrontEnd:
         ahead = sum(map(tower.positions, frames)) - sum(positions)
         return AudioFeatures(np.concatenate(features, axis=1), mask, positions, digests, ahead)
 
-    def _before_silence(self, recordings: Sequence[Float32]) -> list[Float32]:
-        """Features of recordings each of which has silence behind it."""
+    def _by_itself(self, recording: Float32) -> Float32:
+        """Features of a recording that has nothing, or silence, behind it."""
+        if self._tower.shared_frames:
+            made, _ = self._extract([recording], padding="longest")
+            whole: Float32 = made[0]
+            return whole
         hop = self._extractor.hop_length
-        silence = -(-self._extractor.n_fft // hop)
-        features = []
-        for recording in recordings:
-            count = -(-len(recording) // hop)
-            size = (count + silence) * hop
-            made, _ = self._extract([recording], padding="max_length", max_length=size)
-            features.append(made[0, :, :count])
-        return features
+        count = -(-len(recording) // hop)
+        size = (count - (-self._extractor.n_fft // hop)) * hop
+        made, _ = self._extract([recording], padding="max_length", max_length=size)
+        heard: Float32 = made[0, :, :count]
+        return heard
 
     def _extract(self, recordings: Sequence[Float32], **padding: Any) -> tuple[Float32, Mask]:
         batch: Mapping[str, Any] = self._extractor(
@@ -201,25 +299,8 @@ class AudioFrontEnd:
             )
 
 
-def digest(how: bytes, values: npt.NDArray[np.float32]) -> int:
-    """A negative number of 64 bits, as no id is, of values and how they are encoded."""
-    growing = GrowingDigest()
-    growing.add(values)
-    return growing.number(how)
-
-
-class GrowingDigest:
-    """The digest of values that come in pieces."""
-
-    def __init__(self) -> None:
-        self._hash = hashlib.blake2b(digest_size=8)
-
-    def add(self, values: npt.NDArray[np.float32]) -> None:
-        """Take the next values."""
-        self._hash.update(np.ascontiguousarray(values).data)
-
-    def number(self, how: bytes) -> int:
-        """A negative number of 64 bits, as no id is, of the values and how they are encoded."""
-        whole = self._hash.copy()
-        whole.update(how)
-        return int.from_bytes(whole.digest(), "little", signed=True) | -(1 << 63)
+def digest(how: bytes, key: bytes) -> int:
+    """A negative number of 64 bits, as no id is, of a recording's key and how it is encoded."""
+    both = hashlib.blake2b(key, digest_size=8)
+    both.update(how)
+    return int.from_bytes(both.digest(), "little", signed=True) | -(1 << 63)

@@ -36,10 +36,11 @@ from services.lm.sampling import (
     score_together,
 )
 from services.lm.slots import Slots
-from services.preparation import Preparations, wait_for_one
+from services.preparation import SHORT_TEXT_BYTES, Preparations, wait_for_one
 from services.text.logprobs import ReplyLogprobs
 from services.thinker.generation import SlotGeneration
 from services.thinker.intake import PromptIntake
+from services.thinker.known_reply import check_history, known_ids, repeat_reply
 from services.thinker.listening import HeardPrompt
 from services.thinker.model import ThinkerFeed, ThinkerModel
 from services.thinker.prompt import PreparedPrompt
@@ -75,18 +76,21 @@ class ThinkerEngine:
         self._prefill_rows = prefill_rows
         self._slots = Slots(model.cache.slots)
         self._segments: dict[SegmentKey, Segment] = {}
-        self._preparations: Preparations[PreparedPrompt | HeardPrompt] = Preparations()
+        self._preparations = Preparations[PreparedPrompt | HeardPrompt](SHORT_TEXT_BYTES)
         self._wake: Callable[[], None] = _nobody
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Take a segment in. Raises `NotImplementedYet` for text that is to keep to a schema."""
+        """Take a segment in. Raises `NotImplementedYet` for text that is to keep to a schema, and
+        `InvalidArgument` for a history of ids that there are not."""
         if settings.sampling.json_schema is not None:
             raise NotImplementedYet(
                 "json_schema: the engine torch cannot hold its text to a schema; one with "
                 "`engine: vllm` can",
                 field="json_schema",
             )
-        self._segments[key] = Segment(key, settings, self._intake.every_row)
+        segment = Segment(key, settings, self._intake.every_row)
+        check_history(segment, self._model.vocabulary)
+        self._segments[key] = segment
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
         """Store the conversation, or a piece of it. Raises `InvalidArgument`."""
@@ -95,15 +99,7 @@ class ThinkerEngine:
         self._prepare(segment)
 
     def _prepare(self, segment: Segment) -> None:
-        """Start making the prompt, or what can be made of one that grows."""
-        if segment.preparation is not None or segment.ended:
-            return
-        if segment.live_input is not None and not (
-            segment.live_input.finished and not segment.live_input.began
-        ):
-            self._intake.listen(segment, self._preparations, lambda: self._wake())
-        elif segment.input_finished and segment.generation is None:
-            self._intake.begin(segment, self._preparations, lambda: self._wake())
+        self._intake.prepare(segment, self._preparations, lambda: self._wake())
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
         """`input` until the conversation is complete, but for what can be done before."""
@@ -175,17 +171,22 @@ class ThinkerEngine:
         return segment.alone(events, lambda: self._give_slot_back(segment, worth_keeping=False))
 
     def _begin(self, segment: Segment, prompt: PreparedPrompt) -> Iterator[EngineEvent]:
-        """Let the prompt's ids go."""
-        segment.generation = self._generation(segment, prompt)
-        yield from segment.emit_prompt(segment.generation)
+        """Let the prompt's ids go, and what is known of the reply."""
+        known = known_ids(segment, self._intake.prompts.special)
+        generation = segment.generation = self._generation(segment, prompt, known)
+        yield from segment.emit_prompt(generation)
+        yield from repeat_reply(segment, generation, known)
 
-    def _generation(self, segment: Segment, prompt: PreparedPrompt) -> SlotGeneration:
+    def _generation(
+        self, segment: Segment, prompt: PreparedPrompt, known: Sequence[int] = ()
+    ) -> SlotGeneration:
         return SlotGeneration(
             prompt,
             self._intake.start_reply(segment, prompt),
             row_positions=self._intake.row_positions(prompt.heard_ids),
             special=self._intake.prompts.special,
             every_row=self._intake.every_row,
+            known=known,
         )
 
     def _hear(self, segment: Segment, heard: HeardPrompt) -> Iterator[EngineEvent]:
@@ -251,7 +252,9 @@ class ThinkerEngine:
                 began = generation.remaining > 0
                 generation.take(feed)
                 self._send_rows(segment, generation, events)
-                if not began and segment.wants_reply_rows:
+                if segment.wants_reply_rows and began:
+                    self._send_known_rows(segment, generation, events)
+                elif segment.wants_reply_rows:
                     spoken.append((generation, part.rows))
                 if part.logits is not None:
                     sampled.append((segment, generation))
@@ -303,6 +306,16 @@ class ThinkerEngine:
             generation.rows_sent(len(positions))
             last = generation.all_rows_sent
             events.append(segment.emit_rows(generation, rows, positions, last=last))
+
+    def _send_known_rows(
+        self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
+    ) -> None:
+        """Let rows of the reply go that were prefilled, or were in the slot."""
+        first, positions = generation.known_rows_due()
+        if len(positions):
+            rows = self._to_host.copy(self._model.row_store.take(generation.placed(), positions))
+            generation.reply_rows.come(first, rows)
+            events += segment.emit_reply_rows(generation.reply_rows)
 
     def _go_on_sending(
         self, ended: Sequence[tuple[Segment, SlotGeneration]], events: list[EngineEvent]

@@ -30,7 +30,8 @@ class SlotGeneration:
     """What the model has done and has still to do for one segment.
 
     `length` counts the positions that the slot holds: those of the prompt, of which
-    the first `reused` were there before, then those of the reply but its latest id.
+    the first `reused` were there before, then those of the reply but its latest id. The `known`
+    ids of the reply are fed as the prompt is, behind it.
     `finish` is there when the reply has ended; `reply_rows` if its rows are kept. While the
     prompt `is_open`, more of it comes; `told` of its ids have left.
     """
@@ -43,6 +44,7 @@ class SlotGeneration:
         row_positions: Positions,
         special: MediaIds,
         every_row: bool,
+        known: Sequence[int] = (),
     ) -> None:
         """`row_positions` are those of the prompt whose hidden rows are kept.
 
@@ -53,16 +55,17 @@ class SlotGeneration:
         self.reply = reply
         self.row_positions = row_positions
         self.reply_rows = ReplyRows()
-        self.content = prompt_content(prompt.ids, special.audio, prompt.audio)
+        self._special = special
+        self._every_row = every_row
+        self._feed_prompt(known)
+        self.content = prompt_content(self._fed, special.audio, prompt.audio)
         self.slot: int | None = None
         self.length = 0
         self.reused = 0
         self.finish: FinishReason | None = None
         self.is_open = False
         self.told = 0
-        self._special = special
-        self._every_row = every_row
-        self._rows_sent = 0
+        self._rows_sent = self._known_rows_sent = 0
         self._head = 0
         self._seen: torch.Tensor | None = None
         self._media_positions = np.flatnonzero(is_media(prompt.ids, special))
@@ -85,6 +88,7 @@ class SlotGeneration:
         self.prompt = heard.prompt
         self.is_open = heard.is_open
         self.row_positions = row_positions
+        self._feed_prompt(())
         if heard.kept < self.length:
             self.length = heard.kept
             self.reused = min(self.reused, heard.kept)
@@ -112,10 +116,21 @@ class SlotGeneration:
         if not heard.is_open:
             self.reply = reply()
 
+    def _feed_prompt(self, known: Sequence[int]) -> None:
+        """What goes in by prefill: the prompt, and the reply as far as it is known."""
+        prompt, tapped = self.prompt, self.row_positions
+        self._fed = np.concatenate((prompt.ids, np.asarray(known, np.int32)))
+        behind = np.arange(len(prompt.ids), len(self._fed))
+        self._tapped = np.concatenate((tapped, behind)) if self._every_row else tapped
+        self._turned = prompt.turned
+        if prompt.turned is not None:
+            later = np.repeat(behind[:, None] + prompt.shift, 3, axis=1)
+            self._turned = np.concatenate((prompt.turned, later))
+
     @property
     def remaining(self) -> int:
-        """Prompt positions that are still to be prefilled; 0 when the reply has begun."""
-        return max(len(self.prompt.ids) - self.length, 0)
+        """Positions that are still to be prefilled; 0 when the reply has begun, or goes on."""
+        return max(len(self._fed) - self.length, 0)
 
     @property
     def replies(self) -> bool:
@@ -142,23 +157,23 @@ class SlotGeneration:
         if self._encoded is None:
             self._encoded = made.new_zeros(len(self._media_positions), made.shape[1])
         at = np.searchsorted(self._media_positions, positions)
-        self._encoded[torch.from_numpy(at).to(made.device)] = made
+        self._encoded[on_device(at, made.device)] = made
 
     def prompt_feed(self, count: int) -> ThinkerFeed:
-        """The next `count` positions of the prompt."""
-        prompt, start, end = self.prompt, self.length, self.length + count
-        first, last = np.searchsorted(self.row_positions, (start, end))
+        """The next `count` positions of the prompt, and of what is known of the reply."""
+        start, end = self.length, self.length + count
+        first, last = np.searchsorted(self._tapped, (start, end))
         media = None
         if self._encoded is not None:
             media = self._encoded[slice(*np.searchsorted(self._media_positions, (start, end)))]
         return ThinkerFeed(
             self.placed(),
             start,
-            prompt.ids[start:end],
-            self.row_positions[first:last] - start,
-            end == len(prompt.ids) and not self.is_open,
+            self._fed[start:end],
+            self._tapped[first:last] - start,
+            end == len(self._fed) and not self.is_open,
             media,
-            None if prompt.turned is None else prompt.turned[start:end],
+            None if self._turned is None else self._turned[start:end],
         )
 
     def reply_feed(self) -> ThinkerFeed:
@@ -189,6 +204,13 @@ class SlotGeneration:
         """Take note of rows that were sent."""
         self._rows_sent += count
 
+    def known_rows_due(self) -> tuple[int, Positions]:
+        """The next of the known ids whose rows are there and were not told, and their positions,
+        which are told now."""
+        first, prompt = self._known_rows_sent, len(self.prompt.ids)
+        self._known_rows_sent = max(first, min(self.length, len(self._fed)) - prompt)
+        return first, np.arange(prompt + first, prompt + self._known_rows_sent)
+
     @property
     def all_rows_sent(self) -> bool:
         """Whether the rows of all `row_positions` were, and there are no more."""
@@ -202,7 +224,8 @@ class SlotGeneration:
             return Kept(self.content[:known], known) if known >= MIN_REUSED else None
         if self.remaining:
             return None
-        content = np.concatenate([self.content, self.reply.ids]).astype(np.int64)
+        prompt = self.content[: len(self.prompt.ids)]
+        content = np.concatenate([prompt, self.reply.ids]).astype(np.int64)
         return Kept(content[: self.length], len(self.prompt.ids))
 
     def seen(self, logits: torch.Tensor) -> torch.Tensor:
@@ -210,7 +233,7 @@ class SlotGeneration:
         to. Kept on the device; ids outside the vocabulary are passed over."""
         if self._seen is None:
             self._seen = torch.zeros_like(logits, dtype=torch.bool)
-            ids = self.prompt.ids[self.prompt.ids < len(logits)].astype(np.int64)
+            ids = self._fed[self._fed < len(logits)].astype(np.int64)
             self._seen[on_device(ids, logits.device)] = True
         # Each is noted before the next is chosen.
         if latest := self.reply.ids[-1:]:

@@ -51,6 +51,11 @@ class GrowingFeatures:
         return [each.shape[1] for each in self._windows]
 
     @property
+    def bins(self) -> int:
+        """Of a frame."""
+        return len(self._filters)
+
+    @property
     def count(self) -> int:
         """How many windows there are."""
         return len(self._windows)

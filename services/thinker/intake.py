@@ -28,8 +28,7 @@ class PromptIntake:
     """Makes prompts and replies for one checkpoint; `stop_id` ends a reply.
 
     `row_positions` are those of a prompt whose hidden row the talker needs, ascending; with
-    `every_row` they are all, and it needs those of the reply, too. Its engine `listens` if it
-    takes prompts that grow.
+    `every_row` they are all, and it needs those of the reply, too.
     """
 
     prompts: PromptFactory
@@ -37,7 +36,6 @@ class PromptIntake:
     stop_id: int
     row_positions: Callable[[Ids], Positions]
     every_row: bool = False
-    listens: bool = True
 
     def store(self, segment: ThinkerSegment[G], chunk: InputChunk) -> None:
         """Keep the conversation, which comes in one chunk but for a live segment's last recording.
@@ -60,12 +58,31 @@ class PromptIntake:
         """Keep a piece of a live segment's input; all of it, once it has come and none was used."""
         if segment.live_input is None:
             speaks = segment.wants(PROMPT) or segment.wants(TOKENS)
-            segment.live_input = LiveInput(self.prompts, listens=self.listens, speaks=speaks)
+            segment.live_input = LiveInput(self.prompts, speaks=speaks)
         segment.live_input.take(chunk.tensors, last=chunk.segment_finished)
         if chunk.segment_finished and not segment.live_input.began:
             segment.tensors = segment.live_input.whole()
 
-    def listen(
+    def prepare(
+        self,
+        segment: ThinkerSegment[G],
+        preparations: Preparations[PreparedPrompt | HeardPrompt],
+        done: Callable[[], None],
+    ) -> None:
+        """Start making the segment's prompt, or what can be made of one that grows, if nothing of
+        it is being made.
+
+        `done` is called then, on any thread. The prompt raises `InvalidArgument`.
+        """
+        live = segment.live_input
+        if segment.preparation is not None or segment.ended:
+            return
+        if live is not None and (live.began or not live.finished):
+            self._listen(segment, preparations, done)
+        elif segment.input_finished and segment.generation is None:
+            self._begin(segment, preparations, done)
+
+    def _listen(
         self,
         segment: ThinkerSegment[G],
         preparations: Preparations[PreparedPrompt | HeardPrompt],
@@ -77,16 +94,13 @@ class PromptIntake:
             make, size = job
             self._start(segment, preparations, make, done, text_bytes=0, media_bytes=size)
 
-    def begin(
+    def _begin(
         self,
         segment: ThinkerSegment[G],
         preparations: Preparations[PreparedPrompt | HeardPrompt],
         done: Callable[[], None],
     ) -> None:
-        """Start making the prompt of a segment whose input is complete.
-
-        `done` is called then, on any thread. The prompt raises `InvalidArgument`.
-        """
+        """Start making the prompt of a segment whose input is complete."""
         tensors, segment.tensors = segment.tensors, {}
         speaks = segment.wants(PROMPT) or segment.wants(TOKENS)
         make = partial(self._make, tensors, speaks=speaks)

@@ -20,9 +20,10 @@ import numpy as np
 import numpy.typing as npt
 
 from antiphon.chunk import Tensor
-from antiphon.conversation import from_tensors
+from antiphon.conversation import RecordingKey, from_tensors
 from antiphon.errors import InvalidArgument
-from services.thinker.audio import AudioFeatures, GrowingDigest
+from services.thinker.audio import AudioFeatures, digest
+from services.thinker.known_recordings import KnownRecording, MadeOnce
 from services.thinker.prompt import PreparedPrompt, PromptFactory
 
 Float32 = npt.NDArray[np.float32]
@@ -58,8 +59,7 @@ class Listener:
         self._features = prompts.audio.growing()
         # A constant of the features, for any thread.
         self.samples_for = self._features.samples_for
-        self._digest = GrowingDigest()
-        self._samples = 0
+        self._key = RecordingKey()
         self._head: PreparedPrompt | None = None
         self._start = self._recordings = 0
 
@@ -70,14 +70,13 @@ class Listener:
         """
         is_first = self._head is None
         head = self._head = self._head or self._begin()
-        self._samples += len(samples)
-        self._digest.add(samples)
+        self._key.add(samples)
         prompts, start, features = self._prompts, self._start, self._features
         other = features.hear(samples)
         if last:
-            prompts.audio.check_length(self._recordings, self._samples)
+            prompts.audio.check_length(self._recordings, self._key.samples)
             other = min(other, features.finish())
-        company = self._recordings > 0 or not prompts.audio.depends([self._samples])
+        company = self._recordings > 0 or not prompts.audio.depends([self._key.samples])
         begins = start + np.cumsum([0, *map(prompts.audio.positions_of, features.lengths)])
         windows = tuple(
             (int(begins[index]), prompts.audio.together([features.window(index)], company=company))
@@ -95,7 +94,19 @@ class Listener:
         if not last:
             return HeardPrompt(prompt, start, kept, windows)
         how = prompts.audio.how_encoded([sum(features.lengths)], company=company)
-        return HeardPrompt(prompt, start, kept, windows, self._digest.number(how), is_open=False)
+        self._remember()
+        return HeardPrompt(prompt, start, kept, windows, digest(how, self._key.key), is_open=False)
+
+    def _remember(self) -> None:
+        """The recording is known from now on, to whoever tells its key."""
+        features = self._features
+        size = sum(features.lengths) * features.bins * np.dtype(np.float32).itemsize
+
+        def make() -> Float32:
+            return np.concatenate([features.window(at) for at in range(features.count)], axis=1)
+
+        known = KnownRecording(self._key.key, self._key.samples, size, MadeOnce(make))
+        self._prompts.audio.known.put(known)
 
     def _begin(self) -> PreparedPrompt:
         """The prompt in which the open recording has one position."""
@@ -113,12 +124,12 @@ Job = Callable[[], "PreparedPrompt | HeardPrompt"]
 class LiveInput:
     """What has come of a live segment's input, and what of it can be prepared next."""
 
-    def __init__(self, prompts: PromptFactory, *, listens: bool, speaks: bool) -> None:
-        """Without `listens` nothing is prepared before all has come."""
+    def __init__(self, prompts: PromptFactory, *, speaks: bool) -> None:
         self.finished = False
         self._opened = False
         self._prompts = prompts
-        self._listens = listens and prompts.audio.listens
+        # Without it nothing is prepared before all has come.
+        self._listens = prompts.audio.listens
         self._speaks = speaks
         self._tensors: Mapping[str, Tensor] = {}
         self._index = 0
@@ -194,8 +205,8 @@ class LiveInput:
         if self.finished or not (self._listens and self._tensors):
             return False
         audio = self._prompts.audio
-        said = [len(each) for name, each in self._tensors.items() if name.startswith("audio.")]
-        return not said or not audio.depends([*said, max(self._samples, 1)])
+        said = [each for name, each in self._tensors.items() if name.startswith("audio.")]
+        return not said or not audio.depends([*audio.lengths(said), max(self._samples, 1)])
 
     def _taken(self) -> Float32:
         """What has come and was not prepared."""

@@ -8,6 +8,7 @@ from typing import Any, cast
 
 from transformers import WhisperFeatureExtractor
 
+from antiphon.history import IDS
 from antiphon.pipelines.files import read_json, reading
 from antiphon.pipelines.generation_config import default_sampling
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
@@ -87,4 +88,6 @@ def thinker_facts(
         max_input_videos=media.video,
         max_input_text_bytes=prompts.max_text_bytes,
         constrains_text=engine == VLLM,
+        keeps_recordings=bool(media.audio),
+        goes_on_from=(IDS,),
     )

@@ -7,9 +7,9 @@ there is only text and audio; with images and videos the prompt says them.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -26,6 +26,7 @@ from services.thinker.patches import VisualPatches
 from services.thinker.prompt import MediaIds, is_media
 from services.thinker.rows import RowStore
 
+Of = TypeVar("Of")
 Ids = npt.NDArray[np.int32]
 Offsets = npt.NDArray[np.intp]
 
@@ -63,13 +64,36 @@ class Fed:
     rows: Tensor
 
 
+@dataclass(frozen=True, slots=True)
+class _StepNumbers(Generic[Of]):
+    """What the device must know of a step, of arrays or of tensors on it.
+
+    `ids` [n]; the rows at which something is heard or seen, are kept (`tapped`), or have their
+    logits computed (`sampled`); of the kept ones the `places` [2, k], slots and positions, and
+    which are `words` [k]; positions in rotary attention [n] or [n, 3] if they are others.
+    """
+
+    ids: Of
+    media: Of
+    tapped: Of
+    sampled: Of
+    places: Of
+    words: Of
+    turned: Of | None = None
+
+    def __iter__(self) -> Iterator[Of | None]:
+        return iter(
+            (self.ids, self.media, self.tapped, self.sampled, self.places, self.words, self.turned)
+        )
+
+
 class ThinkerModel:
     """Runs Hugging Face's `module`, a thinker; the talker's rows stay in `row_store`.
 
     A row is hidden state number `tapped_layer`, as `Decoder.append` counts, or, `with_words`, the
     sum of it and the word's embedding, which is zero where something is heard or seen. `special`
     are the ids that stand for that.
-    `bucketing` runs what can be a graph, in steps without prompt rows.
+    `bucketing` runs what can be a graph.
     """
 
     def __init__(
@@ -101,6 +125,7 @@ class ThinkerModel:
                 most_rows=slots,
             )
         self.cache = KVCache(self._decoder.shape, slots, context_limit, grows=True)
+        self.vocabulary = len(self._words.weight)
         width: int = self._words.weight.shape[1]
         self.row_store = RowStore(self._words.weight, width, slots, context_limit)
 
@@ -108,8 +133,8 @@ class ThinkerModel:
         """A tower's output [positions, hidden] of all recordings, or of an image or video."""
         if isinstance(piece, AudioFeatures):
             return self._encode_audio(piece)
-        patches = torch.from_numpy(piece.patches).to(self.device, self._vision_tower.dtype)
-        grid = torch.tensor([piece.grid], device=self.device)
+        patches = on_device(piece.patches, self.device).to(self._vision_tower.dtype)
+        grid = on_device([piece.grid], self.device)
         rows: Tensor = self._vision_tower(patches, grid_thw=grid, return_dict=True).pooler_output
         return rows.to(self._words.weight.dtype)
 
@@ -120,8 +145,8 @@ class ThinkerModel:
 
     def _encode_audio(self, audio: AudioFeatures) -> Tensor:
         """Mirrors `get_audio_features`."""
-        features = torch.from_numpy(audio.features).to(self.device)
-        lengths = torch.from_numpy(audio.mask).sum(-1).to(self.device)
+        features = on_device(audio.features, self.device)
+        lengths = on_device(audio.mask.sum(-1), self.device)
         encoded = self._audio_tower(features, feature_lens=lengths, return_dict=True)
         rows: Tensor = encoded.last_hidden_state[audio.company :]
         return rows.to(self._words.weight.dtype)
@@ -131,49 +156,73 @@ class ThinkerModel:
         order = sorted(range(len(feeds)), key=lambda index: self._decoder.order(feeds[index].span))
         ordered = [feeds[index] for index in order]
         self.cache.reserve(max(each.span.end for each in feeds))
-        plan = self._decoder.plan(self.cache, [each.span for each in ordered])
-        tapped_index, sampled_index = _wanted(ordered)
-        embedded = self._embed(ordered)
-        turned = _turned(ordered)
+        beside = [each for each in self._numbers(ordered) if each is not None]
+        plan = self._decoder.plan(self.cache, [each.span for each in ordered], beside)
+        there = _StepNumbers(*plan.beside)
+        embedded = self._embed(ordered, there)
         states, tapped = self._decoder.append(
-            embedded,
-            plan,
-            None if turned is None else on_device(turned, self.device),
-            tapped_layer=self._tapped_layer,
+            embedded, plan, there.turned, tapped_layer=self._tapped_layer
         )
-        taken = self._keep(ordered, tapped_index, tapped, embedded)
-        logits = self._head(states[torch.from_numpy(sampled_index).to(self.device)])
+        taken = self._keep(ordered, there, tapped, embedded)
+        logits = self._head(states[there.sampled])
         fed = dict(zip(order, _split(ordered, logits, taken), strict=True))
         return [fed[index] for index in range(len(feeds))]
 
-    def _embed(self, feeds: Sequence[ThinkerFeed]) -> Tensor:
+    def _numbers(self, feeds: Sequence[ThinkerFeed]) -> _StepNumbers[npt.NDArray[np.int64]]:
+        """What the device must know of a step."""
+        starts = np.cumsum([0, *(len(each.ids) for each in feeds)])[:-1]
+        heard = [
+            start + np.flatnonzero(is_media(each.ids, self._special))
+            for start, each in zip(starts, feeds, strict=True)
+            if each.media is not None and len(each.media)
+        ]
+        places = [
+            np.repeat([each.slot for each in feeds], [len(each.tapped) for each in feeds]),
+            np.concatenate([each.start + each.tapped for each in feeds]),
+        ]
+        words = np.empty(0, np.int64)
+        if self._with_words:
+            kept = np.concatenate([each.ids[each.tapped] for each in feeds])
+            words = (~is_media(kept, self._special)).astype(np.int64)
+        return _StepNumbers(
+            _whole([each.ids for each in feeds]),
+            _whole(heard),
+            _whole([start + each.tapped for start, each in zip(starts, feeds, strict=True)]),
+            np.asarray(
+                [
+                    start + len(each.ids) - 1
+                    for start, each in zip(starts, feeds, strict=True)
+                    if each.sampled
+                ],
+                np.int64,
+            ),
+            np.stack(places).astype(np.int64),
+            words,
+            _turned(feeds),
+        )
+
+    def _embed(self, feeds: Sequence[ThinkerFeed], there: _StepNumbers[Tensor]) -> Tensor:
         """Word embeddings [n, hidden], and at other ids what is heard or seen."""
-        ids = torch.from_numpy(np.concatenate([each.ids for each in feeds]))
-        rows: Tensor = self._words(ids.to(self.device, torch.long))
-        start = 0
-        for feed in feeds:
-            if feed.media is not None and len(feed.media):
-                at = start + np.flatnonzero(is_media(feed.ids, self._special))
-                rows[torch.from_numpy(at).to(self.device)] = feed.media
-            start += len(feed.ids)
+        rows: Tensor = self._words(there.ids)
+        media = [each.media for each in feeds if each.media is not None and len(each.media)]
+        if media:
+            rows[there.media] = torch.cat(media) if len(media) > 1 else media[0]
         return rows
 
     def _keep(
-        self, feeds: Sequence[ThinkerFeed], index: Offsets, tapped: Tensor, embedded: Tensor
+        self,
+        feeds: Sequence[ThinkerFeed],
+        there: _StepNumbers[Tensor],
+        tapped: Tensor,
+        embedded: Tensor,
     ) -> Tensor:
-        """Keep the rows at this index of the batch, of all `feeds`; [n, hidden]."""
-        where = on_device(index, self.device)
-        rows = tapped[where]
-        if not len(index):
+        """Keep the rows that all `feeds` want to be kept; [n, hidden]."""
+        rows = tapped[there.tapped]
+        if not len(rows):
             return rows
         if self._with_words:
-            ids = np.concatenate([each.ids[each.tapped] for each in feeds])
-            words = on_device(~is_media(ids, self._special), self.device)
-            rows = rows + embedded[where] * words[:, None]
-        slots = np.repeat([each.slot for each in feeds], [len(each.tapped) for each in feeds])
-        self.row_store.put(
-            slots, np.concatenate([each.start + each.tapped for each in feeds]), rows
-        )
+            rows = rows + embedded[there.tapped] * there.words[:, None]
+        self.row_store.put(there.places, max(each.span.end for each in feeds), rows)
         return rows
 
 
@@ -192,12 +241,9 @@ def _turned(feeds: Sequence[ThinkerFeed]) -> npt.NDArray[np.int64] | None:
     )
 
 
-def _wanted(feeds: Sequence[ThinkerFeed]) -> tuple[Offsets, Offsets]:
-    """Rows of the batch to tap, and rows to compute logits of."""
-    starts = np.cumsum([0, *(len(each.ids) for each in feeds)])
-    tapped = [each.tapped + start for each, start in zip(feeds, starts[:-1], strict=True)]
-    sampled = [end - 1 for each, end in zip(feeds, starts[1:], strict=True) if each.sampled]
-    return np.concatenate(tapped), np.asarray(sampled, dtype=np.intp)
+def _whole(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
+    """One after the other."""
+    return np.concatenate(parts).astype(np.int64) if parts else np.empty(0, np.int64)
 
 
 def _split(feeds: Sequence[ThinkerFeed], logits: Tensor, tapped: Tensor) -> list[Fed]:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 
+from antiphon.conversation import recording_key
 from services.thinker.audio import digest
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class PatchMaker:
             made = self._processor(images=[pixels], return_tensors="np")
             patches, grid = made["pixel_values"], tuple(made["image_grid_thw"][0].tolist())
         how = struct.pack("<4q", *grid, visual.step)
-        return VisualPatches(patches, grid, digest(how, patches))
+        return VisualPatches(patches, grid, digest(how, recording_key(patches)))
 
     def _cut(self, frames: Pixels) -> tuple[Float32, tuple[int, int, int]]:
         """Patches and grid of frames [n, height, width, 3]; the last one fills the last time up."""

@@ -20,7 +20,7 @@ from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.pipelines.mrope import rotary_positions
 from services.text.calls import CallRules
 from services.text.chat import ChatTokenizer, text_bytes
-from services.thinker.audio import AudioFeatures, AudioFrontEnd
+from services.thinker.audio import AudioFeatures, AudioFrontEnd, Heard
 from services.thinker.patches import VisualPatches
 from services.vllm.media import MediaLimits
 
@@ -167,7 +167,8 @@ class PromptFactory:
         if (size := text_bytes(conversation.messages)) > self.max_text_bytes:
             raise self._too_long(f"{size} bytes of text")
         alone = recordings_alone(conversation.messages)
-        heard = self._listen(conversation.recordings, alone=alone, more=int(open_end))
+        recordings = self.audio.recall(conversation.recordings)
+        heard = self._listen(recordings, alone=alone, more=int(open_end))
         visuals = self._look(conversation)
         short = self.chat.encode(conversation.messages, conversation.tools, conversation.template)
         calls = _call_rules(conversation)
@@ -176,7 +177,7 @@ class PromptFactory:
         self._check(ids, len(ids))
         if speaks:
             self.check_spoken(ids)
-        audio = self.audio.extract(conversation.recordings, alone=alone, company=open_end)
+        audio = self.audio.extract(recordings, alone=alone, company=open_end)
         prompt = PreparedPrompt(ids, audio, visuals, calls=calls, begun=len(begun))
         return self._cut(prompt, self.patches) if visuals and self.patches else prompt
 
@@ -193,9 +194,7 @@ class PromptFactory:
         cut = tuple(map(patches, prompt.visuals))
         return replace(prompt, patches=cut, turned=turned, following=following)
 
-    def _listen(
-        self, recordings: Sequence[npt.NDArray[np.float32]], *, alone: bool, more: int
-    ) -> tuple[int, ...]:
+    def _listen(self, recordings: Sequence[Heard], *, alone: bool, more: int) -> tuple[int, ...]:
         """The positions that each recording takes, and one for each that is not there yet."""
         if (count := len(recordings) + more) > self.max_recordings:
             raise InvalidArgument(

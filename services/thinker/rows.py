@@ -28,12 +28,11 @@ class RowStore:
         self._halves = KVCache(shape, slots, positions, grows=True)
         self._width = width
 
-    def put(self, slots: Positions, positions: Positions, rows: Tensor) -> None:
-        """Keep rows [n, width] at positions [n] of slots [n]."""
-        if len(rows):
-            self._halves.reserve(int(positions.max()) + 1)
-            where = on_device(np.stack((slots, positions)), rows.device)
-            self._halves.layer(0)[where[0], where[1]] = rows.view(len(rows), 2, -1)
+    def put(self, where: Tensor, end: int, rows: Tensor) -> None:
+        """Keep rows [n, width], one or more, at `where` int64 [2, n], slots and positions, of
+        which all are below `end`."""
+        self._halves.reserve(end)
+        self._halves.layer(0)[where[0], where[1]] = rows.view(len(rows), 2, -1)
 
     def take(self, slot: int, positions: Positions) -> Tensor:
         """Rows [n, width] at positions [n] of a slot, all of which were put."""

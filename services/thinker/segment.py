@@ -15,7 +15,7 @@ from antiphon.chunk import Tensor, Tensors
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.wire.logprobs import logprobs_to_tensors
-from antiphon.wire.tool_calls import tool_calls_to_tensors
+from antiphon.wire.tool_calls import call_pieces_to_tensors
 from services.isolation import alone
 from services.text.logprobs import ReplyLogprobs
 from services.text.stopping import ReleasedText, ReplyText
@@ -45,6 +45,10 @@ class ReplyAnswer(Protocol):
         """Prompt positions whose hidden row the talker needs, ascending."""
 
     @property
+    def reply_rows(self) -> ReplyRows | None:
+        """Those of the reply's ids, which must be there where they are wanted."""
+
+    @property
     def reused(self) -> int:
         """How many positions of the prompt were not computed anew."""
 
@@ -58,8 +62,8 @@ class ThinkerSegment(Generic[G]):
 
     With `every_row` the talker reads a row of every position, also of the reply's, and no ids of
     it. `preparation` is the prompt, or more of it, while it is being made; `live_input` is there in
-    a live segment. `spoken` counts the ids, or rows, that left on `tokens`, and `called` the calls;
-    `logprobs` is there if they are asked for.
+    a live segment. `spoken` counts the ids, or rows, that left on `tokens`, and `called` the pieces
+    of calls; `logprobs` is there if they are asked for.
     """
 
     key: SegmentKey
@@ -132,7 +136,7 @@ class ThinkerSegment(Generic[G]):
 
     def emit_reply(self, generation: G, release: ReleasedText) -> Iterator[EngineEvent]:
         """The latest id with the text that it completes, the ids that may be spoken now, and the
-        calls that have ended."""
+        pieces of calls that it lets go."""
         reply = generation.reply
         if self.wants(TEXT):
             tensors: Tensors = {
@@ -149,7 +153,7 @@ class ThinkerSegment(Generic[G]):
             yield Emitted(self.key, TOKENS, self.spoken, spoken, release.speech_finish)
             self.spoken += len(release.spoken)
         if self.wants(TOOL_CALLS) and (release.calls or release.finish):
-            calls = tool_calls_to_tensors(release.calls)
+            calls = call_pieces_to_tensors(release.calls)
             yield Emitted(self.key, TOOL_CALLS, self.called, calls, release.finish)
             self.called += len(release.calls)
 

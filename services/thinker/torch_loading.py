@@ -16,6 +16,7 @@ from antiphon.runtime.engine import LoadedStage
 from antiphon.transport.device_edge import ToHost
 from services.engines import TORCH
 from services.lm.graphs import Bucketing, graphs_of
+from services.precision import BFLOAT16, compute_dtype
 from services.thinker.engine import ThinkerEngine
 from services.thinker.intake import PromptIntake
 from services.thinker.loading import first_picture, thinker_facts, with_media
@@ -62,7 +63,7 @@ def load_torch(
         thinker.config,
         "thinker.",
         Weights(model_dir),
-        dtype=getattr(torch, config.dtype),
+        dtype=compute_dtype(role, config, on_gpu=BFLOAT16),
         device=torch.device(config.device),
         skip=() if media.sees else ("visual",),
     )

@@ -16,6 +16,8 @@ from vllm.v1.attention.backends.cpu_attn import CPUAttentionBackend
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.sampling import MAX_TOP_LOGPROBS
+from services.engines import VLLM
+from services.precision import BFLOAT16, FLOAT32, dtype_name
 from services.vllm.media import ARGUMENT, MediaLimits
 from services.vllm.row_receiver import RowAddress
 
@@ -87,7 +89,7 @@ def engine_arguments(
     _check_heads(shape, config)
     arguments: dict[str, Any] = {
         "model": str(model_dir),
-        "dtype": config.dtype,
+        "dtype": dtype_name(VLLM, config, on_gpu=BFLOAT16),
         "max_model_len": context_limit,
         "max_num_seqs": config.slots,
         "enable_prefix_caching": True,
@@ -179,4 +181,4 @@ def _tapped(overrides: Mapping[str, Any], tap: Tap, waiting_bytes: int) -> dict[
 def _position_bytes(shape: TextShape, config: StageConfig) -> int:
     """Paged memory of one position: keys and values of all layers, and the tapped row."""
     numbers = 2 * shape.layers * shape.key_value_heads * shape.head_dim + shape.hidden
-    return numbers * (4 if config.dtype == "float32" else 2)
+    return numbers * (4 if dtype_name(VLLM, config, on_gpu=BFLOAT16) == FLOAT32 else 2)

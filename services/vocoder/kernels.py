@@ -15,6 +15,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from services.lm.products import onednn_for
+
 # Rows that the packed layout of a convolution is chosen for; any number is right.
 PACKED_FOR_ROWS = 256
 
@@ -27,7 +29,7 @@ class Linear:
 
     def __init__(self, weight: Tensor, bias: Tensor | None = None) -> None:
         self._bias = None if bias is None else bias.detach()
-        self._onednn = _onednn(weight)
+        self._onednn = onednn_for(weight)
         self._weight: Tensor = weight.detach().contiguous()
         if self._onednn is not None:
             self._weight = self._onednn._reorder_linear_weight(self._weight)
@@ -57,7 +59,7 @@ class Convolution:
         self.inputs = weight.shape[1] * groups
         image = weight.detach()[:, :, None].contiguous(memory_format=torch.channels_last)
         # Depthwise, the arithmetic is too little for the layout to matter.
-        self._onednn = _onednn(weight) if groups == 1 else None
+        self._onednn = onednn_for(weight) if groups == 1 else None
         if self._onednn is not None:
             shape = [1, self.inputs, 1, PACKED_FOR_ROWS + self.reach]
             image = self._onednn._reorder_convolution_weight(image, *self._geometry, shape)
@@ -131,15 +133,3 @@ def scaled(layer: nn.Linear, scale: Tensor) -> Linear:
     """One `Linear` for `layer` and the multiplication of its outputs by `scale`."""
     bias = None if layer.bias is None else layer.bias * scale
     return Linear(layer.weight * scale[:, None], bias)
-
-
-def _onednn(weight: Tensor) -> Any:
-    """The operators over packed weights, as TorchInductor uses them; None where not in use."""
-    usable = (
-        weight.device.type == "cpu"
-        and weight.dtype == torch.float32
-        and torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]
-        and hasattr(torch.ops.mkldnn, "_linear_pointwise")
-        and hasattr(torch.ops.mkldnn, "_convolution_pointwise")
-    )
-    return torch.ops.mkldnn if usable else None

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from http import HTTPStatus
@@ -18,6 +18,9 @@ from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
 Json = dict[str, Any]
+
+# Of the pods, as the chart names them.
+PORTS = {"grpc": 50051}
 
 
 @dataclass(frozen=True)
@@ -103,8 +106,15 @@ class FakeApi:
 
     # What is there.
 
-    def put(self, name: str, service: str, endpoints: list[Json], family: str = "IPv4") -> None:
-        """A slice is created or changed."""
+    def put(
+        self,
+        name: str,
+        service: str,
+        endpoints: list[Json],
+        family: str = "IPv4",
+        ports: Mapping[str, int] | None = None,
+    ) -> None:
+        """A slice is created or changed; `ports` are those of its pods by their names."""
         kind = "MODIFIED" if name in self._slices else "ADDED"
         self._slices[name] = {
             "apiVersion": "discovery.k8s.io/v1",
@@ -112,7 +122,9 @@ class FakeApi:
             "metadata": {"name": name, "labels": {"kubernetes.io/service-name": service}},
             "addressType": family,
             "endpoints": endpoints,
-            "ports": [{"name": "grpc", "port": 50051, "protocol": "TCP"}],
+            "ports": [
+                {"name": n, "port": port, "protocol": "TCP"} for n, port in (ports or PORTS).items()
+            ],
         }
         self._tell(kind, name, self._slices[name])
 

@@ -12,9 +12,11 @@ import asyncio
 import itertools
 import os
 import sys
+import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import yaml
@@ -45,7 +47,8 @@ class Cluster:
     """Runs rendered objects. Use as an async context manager; leaving ends all pods.
 
     `replaced` are texts in configurations and commands and what stands for them here, such as
-    the path of the model. `story` has what happened to which pod, in order.
+    the path of the model; `modules` are whole words of commands. `story` has what happened to
+    which pod, in order, and `times` when that was, by the clock of `time.time`.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class Cluster:
         *,
         replaced: Mapping[str, str],
         environment: Mapping[str, str],
+        modules: Mapping[str, str] = MappingProxyType({}),
         pace: float = 0.02,
     ) -> None:
         objects = list(objects)
@@ -63,6 +67,7 @@ class Cluster:
         self._folder = folder
         self._replaced = dict(replaced)
         self._environment = dict(environment)
+        self._modules = dict(modules)
         self._pace = pace
         self._services = [each for each in objects if each["kind"] == "Service"]
         self._configs = {
@@ -80,6 +85,7 @@ class Cluster:
         self._change = asyncio.Event()
         self._published: dict[str, list[Json]] = {}
         self.story: list[tuple[str, str]] = []
+        self.times: list[float] = []
         (self._folder / "kubeconfig").write_text(yaml.safe_dump(kubeconfig(api.url)))
 
     async def __aenter__(self) -> Cluster:
@@ -120,17 +126,22 @@ class Cluster:
     async def restart(self, name: str) -> None:
         """Replace every pod by its Deployment's strategy, as `kubectl rollout restart` does."""
         deployment = self._deployments[name]
-        surge = deployment.object["spec"]["strategy"]["rollingUpdate"]["maxSurge"]
+        spec = deployment.object["spec"]
+        surge = spec["strategy"]["rollingUpdate"]["maxSurge"]
+        # A pod counts when it has been ready for so long.
+        available_s = spec.get("minReadySeconds", 0) * self._pace
         replicas = len(deployment.pods)
         for old in list(deployment.pods):
             if surge:
                 self._start(deployment)
                 await self.wait_ready(name, replicas + 1)
+                await asyncio.sleep(available_s)
             old.stop()
             await self.wait(lambda old=old: old not in deployment.pods)  # type: ignore[misc]
             if not surge:
                 self._start(deployment)
                 await self.wait_ready(name, replicas)
+                await asyncio.sleep(available_s)
 
     def kill(self, pod: PodProcess) -> None:
         """Take the machine away from a pod: no SIGTERM, and the slice is told afterwards."""
@@ -138,7 +149,11 @@ class Cluster:
 
     def said(self, pod: PodProcess) -> str:
         """What a pod's process has written."""
-        return (self._folder / pod.name / "said").read_text()
+        return self.said_by(pod.name)
+
+    def said_by(self, pod: str) -> str:
+        """The same, by its name."""
+        return (self._folder / pod / "said").read_text()
 
     def _start(self, deployment: _Deployment) -> None:
         name = f"{deployment.name}-{next(self._numbers)}"
@@ -179,7 +194,8 @@ class Cluster:
             or values.get(each.get("valueFrom", {}).get("fieldRef", {}).get("fieldPath"), "")
             for each in container.get("env", ())
         }
-        command = [_with(word, replaced) for word in container["command"]]
+        words = (self._modules.get(word, word) for word in container["command"])
+        command = [_with(word, replaced) for word in words]
         if command[0] == "python":
             command[0] = sys.executable
         return Program(command, os.environ | environment | self._environment, said=folder / "said")
@@ -194,6 +210,7 @@ class Cluster:
 
     def _tell(self, pod: PodProcess, what: str) -> None:
         self.story.append((pod.name, what))
+        self.times.append(time.time())
         for service in self._services:
             self._publish(service)
         self._change.set()
@@ -216,7 +233,8 @@ class Cluster:
         ]
         if self._published.get(name) != endpoints:
             self._published[name] = endpoints
-            self._api.put(f"{name}-1", name, endpoints)
+            ports = {each["name"]: each["targetPort"] for each in service["spec"].get("ports", ())}
+            self._api.put(f"{name}-1", name, endpoints, ports=ports)
 
 
 def _with(text: str, replaced: Mapping[str, str]) -> str:

@@ -58,6 +58,11 @@ class PodProcess:
         self.ready = False
         self.terminating = False
 
+    @property
+    def in_service(self) -> bool:
+        """Whether its Service sends new connections to it."""
+        return self.ready and not self.terminating
+
     def stop(self) -> None:
         """Delete the pod: it leaves its service at once, its process when it has been told."""
         self.terminating = True

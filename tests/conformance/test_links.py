@@ -70,6 +70,15 @@ async def test_reason_is_told_when_a_better_transport_is_refused() -> None:
         assert seen.refused == rig.link.state.refused
 
 
+async def test_both_ends_know_the_stage_and_the_name_of_the_other() -> None:
+    async with linked(settings("grpc")) as rig:
+        rig.link.send_nowait(marked_chunk("s", 0, 10))
+        await rig.consumer.received.wait_count(1)
+        assert (rig.link.state.peer_role, rig.link.state.peer_name) == ("consumer", "consumer-0")
+        (seen,) = rig.consumer.links.states()
+        assert (seen.peer_role, seen.peer_name) == ("producer", "producer-0")
+
+
 async def test_link_is_lost_at_once_when_the_consumer_has_restarted() -> None:
     after = LinkConsumer(settings("auto"), attach_best, boot_id="after")
     async with serving(after) as address, linked(settings("auto")) as rig:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from typing import Any
 
 from fake_stages import EDGES, THINKER, FakeStages, Session
@@ -10,7 +11,7 @@ from antiphon.conversation import ToolCall
 from antiphon.errors import Internal
 from antiphon.segment import FinishReason
 from antiphon.v1 import stage_pb2
-from antiphon.wire.tool_calls import tool_calls_to_tensors
+from antiphon.wire.tool_calls import CallPiece, call_pieces_to_tensors
 
 TOOLS: list[Any] = [
     {
@@ -46,12 +47,43 @@ async def say_and_call(
         await session.text(text)
     if "tool_calls" in session.segment.outputs:
         for position, call in enumerate(CALLS):
-            tensors = tool_calls_to_tensors([call])
+            piece = CallPiece(call.name, call.arguments, ends=True)
+            tensors = call_pieces_to_tensors([piece])
             await session.chunk("tool_calls", tensors, position=position)
     for edge in ("text", "tool_calls"):
         if edge in session.segment.outputs:
             await session.chunk(edge, position=2, finish=finish)
     await session.report(finish, input_positions=20, output_positions=9)
+
+
+class CallInPieces:
+    """Calls a function, each piece of its arguments when the one before has been read: `read` says
+    that it was. The call ends, or with `fails` proves to be none."""
+
+    PIECES = ('{"at"', ': "sky"', "}")
+
+    def __init__(self, *, fails: bool = False) -> None:
+        self._fails = fails
+        self._read = asyncio.Semaphore(0)
+
+    def read(self) -> None:
+        """A piece has been read."""
+        self._read.release()
+
+    async def __call__(self, session: Session) -> None:
+        await session.opened()
+        await session.text("I look.")
+        for position, arguments in enumerate(self.PIECES):
+            piece = CallPiece("" if position else "look", arguments)
+            await session.chunk("tool_calls", call_pieces_to_tensors([piece]), position=position)
+            await self._read.acquire()
+        if self._fails:
+            await session.error(Internal("the call is none", edge="tool_calls"))
+            return
+        end = call_pieces_to_tensors([CallPiece("", "", ends=True)])
+        await session.chunk("tool_calls", end, position=3, finish=FinishReason.STOP)
+        await session.chunk("text", position=2, finish=FinishReason.STOP)
+        await session.report(FinishReason.STOP, input_positions=20, output_positions=9)
 
 
 async def fail_in_a_call(session: Session) -> None:

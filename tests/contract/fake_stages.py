@@ -18,6 +18,7 @@ from antiphon.transport.channel import SERVER_OPTIONS
 from antiphon.v1 import session_pb2, stage_pb2, stage_pb2_grpc
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.convert import error_to_proto, finish_reason_to_proto
+from antiphon.wire.status import abort
 
 THINKER, TALKER, CODE2WAV = "thinker", "talker", "code2wav"
 ROLES = (THINKER, TALKER, CODE2WAV)
@@ -145,6 +146,10 @@ class Session:
     async def progress(self, segment: int = 0) -> None:
         progress = session_pb2.Progress(segment=segment)
         await self._context.write(session_pb2.SessionResponse(progress=progress))
+
+    async def abort(self, error: AntiphonError) -> None:
+        """End the call with an error that is not the session's."""
+        await abort(self._context, error)
 
     async def error(self, error: AntiphonError) -> None:
         message = session_pb2.SessionResponse(error=error_to_proto(error))

@@ -13,15 +13,15 @@ from antiphon.v1 import session_pb2
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 GENEROUS_S = 60.0
-IDLE_S = 1.0
+IDLE_S = 2.0
 
 
 async def test_a_call_is_waited_for_while_a_stage_says_that_it_works_on_it() -> None:
     async def work(session: Session) -> None:
         await session.opened()
         # Longer than the gateway waits for a word, in all; each pause is a part of that.
-        for _ in range(8):
-            await asyncio.sleep(IDLE_S / 4)
+        for _ in range(10):
+            await asyncio.sleep(IDLE_S / 8)
             await session.progress()
         await think(session)
 

@@ -174,6 +174,8 @@ NOT_YET: list[tuple[dict[str, Any], str]] = [
     ({"verbosity": "low"}, "verbosity"),
     ({"service_tier": "priority"}, "service_tier"),
     ({"store": True}, "store"),
+    ({"use_audio_in_video": True}, "use_audio_in_video"),
+    ({"mm_processor_kwargs": {"use_audio_in_video": True}}, "mm_processor_kwargs"),
     (user({"type": "audio_url", "audio_url": {"url": "https://there.example/a.wav"}}),
      "messages[0].content[0].audio_url.url"),
     (user({"type": "file", "file": {}}), "messages[0].content[0]"),

@@ -166,6 +166,8 @@ async def test_chat_accepts_fields_that_ask_for_nothing(door: Door) -> None:
         user="u",
         metadata={"a": "b"},
         store=False,
+        use_audio_in_video=False,
+        mm_processor_kwargs={},
         service_tier="auto",
         parallel_tool_calls=True,
         response_format={"type": "text"},

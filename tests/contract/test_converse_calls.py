@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 import pytest_asyncio
-from calling_stages import CALLS, TOOLS, say_and_call, with_tools
+from calling_stages import CALLS, TOOLS, CallInPieces, say_and_call, with_tools
 from converse_client import said, until, until_failed
 from fake_stages import ROLES, THINKER, USUAL, FakeStages, twice
 from gateway_door import Door, deployment_of
@@ -82,3 +82,23 @@ async def test_conversation_calls_functions_and_is_told_what_came_of_them(caller
         assert (failed.reference, failed.error.field) == ("bad", "create_item.item.contents[0]")
         await call.update(functions=OFFERED, function_choice=antiphon.Function("other"))
         assert (await until_failed(call)).error.field == "settings.functions.choice"
+
+
+async def test_arguments_come_as_they_are_written(caller: Door) -> None:
+    calling = CallInPieces()
+    caller.fakes[THINKER].script = calling
+    async with (
+        antiphon.AsyncClient(caller.gateway.grpc_address) as client,
+        client.converse(functions=OFFERED, spoken=False) as call,
+    ):
+        await said(call, "Look")
+        await call.respond()
+        deltas = []
+        for _ in CallInPieces.PIECES:
+            deltas.append(await until(call, antiphon.ResponseFunctionCallDelta))
+            calling.read()
+        made = await until(call, antiphon.ResponseFunctionCall)
+    assert tuple(each.arguments for each in deltas) == CallInPieces.PIECES
+    assert {(each.item_id, each.call_id, each.name, each.index) for each in deltas} == {
+        (made.item_id, made.call.id, "look", made.index)
+    }

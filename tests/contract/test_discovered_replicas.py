@@ -37,6 +37,10 @@ class Discovered(Replicas):
         publish(self.api, role, [f for f in self.fakes[role] if f not in gone], leaving)
 
 
+def port_of(fake: FakeStage) -> int:
+    return int(fake.address.rpartition(":")[2])
+
+
 def publish(
     api: FakeApi, role: str, fakes: list[FakeStage], leaving: tuple[FakeStage, ...] = ()
 ) -> None:
@@ -46,22 +50,23 @@ def publish(
         )
         for fake in fakes
     ]
-    api.put(f"{SERVICES[role]}-1", SERVICES[role], endpoints)
+    ports = {"metrics": 1, "grpc": port_of(fakes[0])}
+    api.put(f"{SERVICES[role]}-1", SERVICES[role], endpoints, ports=ports)
 
 
 @asynccontextmanager
 async def discovered(path: Path) -> AsyncIterator[Discovered]:
-    """One replica of each stage; another thinker that nobody tells of yet."""
-    port = 0
+    """One replica of each stage, at a port of its own; another thinker that nobody tells of yet."""
     fakes: dict[str, list[FakeStage]] = {role: [] for role in ROLES}
     async with AsyncExitStack() as stack:
         for role in (*ROLES, THINKER):
             host = own_address()
+            # All pods behind a service listen at the same port.
+            port = port_of(fakes[role][0]) if fakes[role] else 0
             fake = FakeStage(role, USUAL[role], describe(role), address=f"{host}:{port}")
             fake.description.boot_id = f"boot-at-{host}"
             await fake.start()
             stack.push_async_callback(fake.die)
-            port = int(fake.address.rpartition(":")[2])
             fakes[role].append(fake)
         api = await stack.enter_async_context(serve_api())
         for role in ROLES:
@@ -72,7 +77,6 @@ async def discovered(path: Path) -> AsyncIterator[Discovered]:
             kind="kubernetes",
             namespace="speech",
             services=SERVICES,
-            port=port,
             kubeconfig=str(config),
         )
         deployment = deployment_of(discovery=discovery)

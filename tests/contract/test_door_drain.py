@@ -81,6 +81,7 @@ async def test_running_answers_are_finished_and_new_ones_refused_when_told_to_st
         refused = await http.post(path, json=BODY)
         assert (refused.status_code, refused.json()["error"]["code"]) == (503, "unavailable")
         assert (refused.headers["x-should-retry"], refused.headers["retry-after"]) == ("true", "1")
+        assert refused.headers["connection"] == "close"
         async with antiphon.AsyncClient(running.grpc_address) as client:
             with pytest.raises(Unavailable, match="shutting down"):
                 await client.generate("Hi").collect()

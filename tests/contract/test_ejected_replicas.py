@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import httpx
 import pytest
 from fake_stages import THINKER, FakeStage, Session, think
 from replicated_stages import open_replicas
@@ -17,6 +18,41 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 async def fail(session: Session) -> None:
     await session.opened()
     await session.error(Internal("the engine raised"))
+
+
+async def test_one_of_eight_gets_little_while_it_is_slow_and_nothing_when_it_fails() -> None:
+    stuck = Gate(THINKER)
+
+    def prepare(fakes: dict[str, list[FakeStage]]) -> None:
+        fakes[THINKER][0].script = stuck
+
+    async with open_replicas(
+        thinker=8, prepare=prepare, eject_failures=3, eject_s=3600.0, max_eject_s=3600.0
+    ) as replicas:
+        thinker, slow = replicas.gateway.fleet[THINKER], replicas.fakes[THINKER][0]
+        waiting: list[asyncio.Task[httpx.Response]] = []
+        while not slow.sessions:
+            asked = asyncio.create_task(replicas.chat())
+            begun = asyncio.create_task(stuck.begun.get())
+            await asyncio.wait({asked, begun}, return_when=asyncio.FIRST_COMPLETED)
+            begun.cancel()
+            waiting.append(asked)
+        for _ in range(25):
+            assert (await replicas.chat()).status_code == 200
+        assert len(slow.sessions) == 1, "the others have less to do"
+        # Now it has nothing to do, and looks better than those that answer.
+        slow.script = fail
+        stuck.let_through()
+        assert [each.status_code for each in await asyncio.gather(*waiting)] == [200] * len(waiting)
+        # Of so many it gets three, or chance is against it by 1 to 10 ** 9.
+        answers = []
+        while thinker.serving == 8 and len(answers) < 250:
+            answers.append((await replicas.chat()).status_code)
+        assert answers.count(500) == 3
+        assert thinker.serving == 7
+        for _ in range(20):
+            assert (await replicas.chat()).status_code == 200
+        assert len(slow.sessions) == 1 + 3
 
 
 async def test_an_ejected_replica_is_used_when_it_is_the_last() -> None:

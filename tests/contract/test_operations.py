@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import grpc
 import httpx
 import openai
 import pytest
@@ -255,6 +256,19 @@ async def test_gateway_refuses_to_start_when_an_address_is_wrong_or_taken(door: 
         await taken.__aenter__()
 
 
+async def test_addresses_of_ipv6_have_the_brackets_that_clients_need() -> None:
+    here = "[::1]:0"
+    async with FakeStages() as fakes:
+        listen = {"http_listen": here, "grpc_listen": here, "scaler_listen": here}
+        async with Gateway(deployment_of(fakes, **listen)) as gateway:
+            assert gateway.scaler is not None
+            for address in (gateway.grpc_address, gateway.scaler.address):
+                async with grpc.aio.insecure_channel(address) as channel:
+                    await channel.channel_ready()
+            async with httpx.AsyncClient(base_url=f"http://{gateway.http_address}") as client:
+                assert (await client.get("/version")).status_code == 200
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_process_announces_itself_serves_and_stops_on_a_signal(
     tmp_path: Path, number: signal.Signals
@@ -282,21 +296,3 @@ async def test_process_says_what_is_wrong_with_its_deployment(tmp_path: Path) ->
         _, errors = await process.communicate()
         assert process.returncode == 2
         assert b"stagez" in errors
-
-
-async def test_metrics_tell_of_the_links_at_this_moment() -> None:
-    async with open_door() as door:
-        link = door.fakes[THINKER].description.links.add(
-            peer_role=TALKER, peer_address="talker:1", outgoing=True, transport="shared_memory"
-        )
-        sample = (
-            f'antiphon_link_payload_bytes_total{{direction="out",peer="talker:1",'
-            f'peer_role="{TALKER}",stage="{THINKER}",transport="shared_memory"}}'
-        )
-        for count in (1000, 2000):
-            link.counts["bytes.shared_memory"] = count
-            assert await door.metric(sample) == count
-        await door.fakes[THINKER].set_serving(False)
-        while door.gateway.fleet[THINKER].ready:
-            await door.gateway.fleet.wait_changed()
-        assert await door.metric(sample) == 0

@@ -288,7 +288,19 @@ async def test_response_out_of_band_leaves_no_trace(door: Door) -> None:
                 "audio_end_ms": 10**400,
             },
             "invalid_argument",
-            "type",
+            "audio_end_ms",
+        ),
+        ({"type": "conversation.item.retrieve"}, "invalid_argument", "item_id"),
+        ({"type": "input_audio_buffer.append"}, "invalid_argument", "audio"),
+        (
+            {"type": "session.update", "session": {"audio": {"input": {"format": "pcm16"}}}},
+            "invalid_argument",
+            "session.audio.input.format",
+        ),
+        (
+            {"type": "response.create", "response": {"conversation": "mine"}},
+            "invalid_argument",
+            "response.conversation",
         ),
         (
             {

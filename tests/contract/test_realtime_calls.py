@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from calling_stages import CALLS, TOOLS, fail_in_a_call, say_and_call, with_tools
+from calling_stages import CALLS, TOOLS, CallInPieces, fail_in_a_call, say_and_call, with_tools
 from fake_stages import ROLES, THINKER, USUAL, FakeStages, Session, twice
 from gateway_door import Door, deployment_of, open_door
 from realtime_client import Realtime, Told, realtime
@@ -21,12 +21,14 @@ import antiphon
 from antiphon.conversation import TextPart, ToolChoice, from_tensors
 from antiphon.errors import NotImplementedYet
 from antiphon.segment import FinishReason
+from antiphon.wire.tool_calls import CallPiece, call_pieces_to_tensors
 from gateway.server import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 OFFERED = [{"type": "function", **tool["function"]} for tool in TOOLS]
 NAMED = {"type": "function", "name": "say"}
+NO_CALL = CallInPieces(fails=True)
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
@@ -68,6 +70,14 @@ async def call_alone(session: Session) -> None:
     await say_and_call(session, text="")
 
 
+async def call_until_cancelled(session: Session) -> None:
+    await session.opened()
+    await session.text("I look.")
+    await session.chunk("tool_calls", call_pieces_to_tensors([CallPiece("look", "{")]))
+    await session.cancelled_segment()
+    await session.report(FinishReason.CANCELLED)
+
+
 async def function_call(told: Transcript) -> None:
     given = {"type": "realtime", "tools": OFFERED, "output_modalities": ["text"]}
     await told.send("session.update", session=given)
@@ -94,14 +104,27 @@ async def failed_function_call(told: Transcript) -> None:
     await function_call_behind_text(told)
 
 
+async def function_call_that_proves_to_be_none(told: Transcript) -> None:
+    given = {"type": "realtime", "tools": OFFERED, "output_modalities": ["text"]}
+    await told.send("session.update", session=given)
+    await told.until("session.updated")
+    await told.write("Look")
+    await told.send("response.create")
+    for _ in NO_CALL.PIECES:
+        await told.until("response.function_call_arguments.delta")
+        NO_CALL.read()
+    await told.until("response.done")
+
+
 @pytest.mark.parametrize(
     ("case", "script"),
     [
         (function_call, call_alone),
         (function_call_behind_text, say_and_call),
         (failed_function_call, fail_in_a_call),
+        (function_call_that_proves_to_be_none, NO_CALL),
     ],
-    ids=lambda each: each.__name__,
+    ids=lambda each: getattr(each, "__name__", ""),
 )
 async def test_events_of_calls_come_in_the_order_of_the_file(
     caller: Door,
@@ -150,6 +173,47 @@ async def test_turn_after_a_call_has_the_call_and_what_came_of_it(caller: Door) 
         "tool", (TextPart("so"),), calls[0]["call_id"],
     )  # fmt: skip
     assert second.tool_call_id == calls[1]["call_id"]
+
+
+async def test_arguments_come_as_they_are_written_and_a_cancelled_call_is_deleted(
+    caller: Door,
+) -> None:
+    calling = CallInPieces()
+
+    async def turns(session: Session) -> None:
+        for script in (calling, call_until_cancelled):
+            await script(session)
+            await session.next_segment()
+        await say_and_call(session)
+
+    caller.fakes[THINKER].script = turns
+    async with realtime(caller) as client:
+        await offer(client, output_modalities=["text"])
+        await client.say("Look")
+        await client.send("response.create")
+        deltas = []
+        for _ in CallInPieces.PIECES:
+            deltas.append(await client.until("response.function_call_arguments.delta"))
+            calling.read()
+        done = await client.until("response.function_call_arguments.done")
+        assert tuple(each["delta"] for each in deltas) == CallInPieces.PIECES
+        assert {each["call_id"] for each in deltas} == {done["call_id"]}
+        assert done["arguments"] == "".join(CallInPieces.PIECES)
+        await client.until("response.done")
+
+        # The text before it is kept, and the call is none: nobody may carry it out.
+        await client.send("response.create")
+        begun = await client.until("response.function_call_arguments.delta")
+        await client.send("response.cancel")
+        seen = len(client.events)
+        ended = (await client.until("response.done"))["response"]
+        assert ended["status"] == "cancelled"
+        assert [item["type"] for item in ended["output"]] == ["message"]
+        told = [e["type"] for e in client.events[seen:] if e.get("item_id") == begun["item_id"]]
+        assert told == ["conversation.item.deleted"]
+        await client.send("response.create")
+        await client.until("response.done")
+    assert [len(m.tool_calls) for m in heard(caller).messages if m.role == "assistant"] == [1, 0]
 
 
 async def test_session_tells_the_functions_that_it_has(caller: Door) -> None:

@@ -157,21 +157,6 @@ async def test_a_request_is_refused_when_every_replica_refuses() -> None:
         assert replicas.sessions() == [1, 1]
 
 
-async def test_an_answer_that_has_begun_is_not_made_again() -> None:
-    async def die_late(session: Session) -> None:
-        await session.opened()
-        await session.text("begun")
-        await session.error(Unavailable("the engine is gone"))
-
-    def prepare(fakes: dict[str, list[FakeStage]]) -> None:
-        for fake in fakes[THINKER]:
-            fake.script = die_late
-
-    async with open_replicas(thinker=2, prepare=prepare) as replicas:
-        assert (await replicas.chat()).status_code == 503
-        assert sum(replicas.sessions()) == 1
-
-
 async def test_a_draining_replica_gets_nothing_new_until_it_is_back() -> None:
     async with open_replicas(thinker=2) as replicas:
         leaving = replicas.fakes[THINKER][0]

@@ -315,7 +315,7 @@ async def test_a_gateway_that_lost_its_way_to_a_replica_tells_no_lower_number() 
 
 async def test_a_gateway_tells_no_number_before_it_knows_whom_to_ask() -> None:
     nobody = "127.0.0.1:1"
-    starting = Endpoint(TALKER, "a", nobody, ready=False, serving=False)
+    starting = Endpoint(TALKER, "a", nobody, ready=False)
     leaving = Endpoint(TALKER, "b", nobody, terminating=True)
     ready = Endpoint(TALKER, "c", nobody)
     config = GatewayConfig(scaler_listen="127.0.0.1:0")

@@ -82,7 +82,7 @@ async def test_server_info_tells_what_is_served(door: Door, channel: grpc.aio.Ch
     assert (model.sample_rate_hz, model.context_limit) == (SAMPLE_RATE_HZ, 4096)
     assert list(model.input_kinds) == ["text", "audio"]
     assert list(model.output_kinds) == ["text", "audio"]
-    assert list(info.features) == ["generate", "converse"]
+    assert list(info.features) == ["generate", "converse", "resume"]
     assert info.version
 
 

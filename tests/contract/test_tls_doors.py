@@ -21,7 +21,7 @@ from gateway_door import MESSAGES, MODEL, SPOKEN, Door, open_door
 from msgspec import structs
 
 import antiphon
-from antiphon.deployment.schema import TlsConfig
+from antiphon.deployment.tls_config import TlsConfig
 from antiphon.errors import InvalidArgument, Unavailable
 from antiphon.testing.certificates import Certificates, make_certificates
 from gateway.tls import server_tls

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import pytest_asyncio
-from calling_stages import CALLS, fail_in_a_call, say_and_call, with_tools
+from calling_stages import CALLS, CallInPieces, fail_in_a_call, say_and_call, with_tools
 from fake_stages import THINKER, FakeStages
 from gateway_door import Door, deployment_of
 
@@ -96,6 +96,25 @@ async def test_calls_come_as_events_each_when_it_has_ended(
     async with client.generate("Look", functions=BOTH, modalities=["text"]) as generation:
         deltas = [e async for e in generation if isinstance(e, antiphon.FunctionCallDelta)]
     assert [(delta.first, len(delta.calls)) for delta in deltas] == [(0, 1), (1, 1)]
+
+
+async def test_arguments_come_as_they_are_written(
+    fakes: FakeStages, client: antiphon.AsyncClient
+) -> None:
+    calling = fakes[THINKER].script = CallInPieces()
+    deltas = []
+    async with client.generate("Look", functions=BOTH, modalities=["text"]) as generation:
+        async for event in generation:
+            if isinstance(event, antiphon.FunctionCallDelta):
+                deltas.append(event)
+                calling.read()
+    *unfinished, last = deltas
+    assert [delta.calls for delta in unfinished] == [()] * len(CallInPieces.PIECES)
+    pieces = [piece for delta in unfinished for piece in delta.pieces]
+    assert tuple(piece.arguments for piece in pieces) == CallInPieces.PIECES
+    (call,) = last.calls
+    assert {(p.index, p.id, p.name) for p in pieces} == {(last.first, call.id, "look")}
+    assert call.arguments == "".join(CallInPieces.PIECES)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from typing import Any
 import openai
 import pytest
 import pytest_asyncio
-from calling_stages import CALLS, TOOLS, fail_in_a_call, say_and_call, with_tools
+from calling_stages import CALLS, TOOLS, CallInPieces, fail_in_a_call, say_and_call, with_tools
 from fake_stages import THINKER, FakeStages, Session
 from gateway_door import MODEL, SPOKEN, Door, deployment_of
 
@@ -135,6 +135,40 @@ async def test_streamed_chunks_say_index_id_type_and_name(caller: Door) -> None:
     ]
     assert all(c.id.startswith("call_") for c in calls)
     assert not any("tool_call" in (delta.content or "") for delta in deltas)
+
+
+async def test_arguments_come_as_they_are_written(caller: Door) -> None:
+    calling = caller.fakes[THINKER].script = CallInPieces()
+    stream: Any = await caller.openai.chat.completions.create(
+        model=MODEL, messages=ASKED, tools=TOOLS, stream=True
+    )
+    pieces: list[Any] = []
+    async for chunk in stream:
+        for call in chunk.choices[0].delta.tool_calls or ():
+            pieces.append(call)
+            calling.read()
+    first, *more = pieces
+    assert (first.id[:5], first.type, first.function.name) == ("call_", "function", "look")
+    assert [(p.index, p.id, p.type, p.function.name) for p in more] == [(0, None, None, None)] * 2
+    assert tuple(p.function.arguments for p in pieces) == CallInPieces.PIECES
+
+
+async def test_stream_fails_when_a_call_proves_to_be_none(caller: Door) -> None:
+    calling = caller.fakes[THINKER].script = CallInPieces(fails=True)
+    stream: Any = await caller.openai.chat.completions.create(
+        model=MODEL, messages=ASKED, tools=TOOLS, stream=True
+    )
+    reasons = []
+
+    async def read_on() -> None:
+        async for chunk in stream:
+            reasons.append(chunk.choices[0].finish_reason)
+            if chunk.choices[0].delta.tool_calls:
+                calling.read()
+
+    with pytest.raises(openai.APIError, match="the call is none"):
+        await read_on()
+    assert set(reasons) == {None}
 
 
 async def test_functions_reach_the_thinker_as_they_were_sent(caller: Door) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from chart_policies import Faults, policy, selected
 from chart_rendering import Rendered
 
@@ -40,3 +42,25 @@ def stages_reach_their_collector(rendered: Rendered) -> Faults:
             rules = policies[name]["spec"].get("egress", ())
             if not any(port in rule.get("ports", ()) for rule in rules):
                 yield f"{name}: traces of {role} are not let out"
+
+
+@policy
+def monitors_of_the_stages_reach_the_gateway(rendered: Rendered) -> Faults:
+    policies = {n: each["spec"]["ingress"] for n, each in rendered.of_kind("NetworkPolicy").items()}
+    for name, pod in rendered.pods().items():
+        named = {
+            p["name"]: p["containerPort"] for c in pod["containers"] for p in c.get("ports", ())
+        }
+        if "metrics" not in named or name not in policies:
+            continue
+        monitors = _let_in(policies[name], named["metrics"])
+        for gateway in (each for each in policies if each.endswith("-gateway")):
+            doors = _let_in(policies[gateway], "http")
+            if not all(each in doors for each in monitors) and None not in doors:
+                yield f"{gateway} keeps out who reads the series of {name}"
+
+
+def _let_in(ingress: list[dict[str, Any]], port: str | int) -> list[Any]:
+    """Who may reach the port by its own rule; None: everybody."""
+    rules = (rule for rule in ingress if port in [each["port"] for each in rule.get("ports", ())])
+    return [peer for rule in rules for peer in rule.get("from", [None])]

@@ -164,37 +164,6 @@ def probes_are_complete(rendered: Rendered) -> Faults:
 
 
 @policy
-def stages_answer_probes_at_their_health_port(rendered: Rendered) -> Faults:
-    answers = {"startupProbe": "ready", "readinessProbe": "ready", "livenessProbe": "alive"}
-    pods = rendered.pods()
-    services = rendered.of_kind("Service")
-    for role, stage in rendered.deployment_file().stages.items():
-        name = next(n for n in services if n.endswith("-" + role.replace("_", "-")))
-        (container,) = pods[name]["containers"]
-        port = int(stage.health_listen.rpartition(":")[2])
-        for kind, answer in answers.items():
-            if container.get(kind, {}).get("grpc") != {"port": port, "service": answer}:
-                yield f"{name}: {kind} does not ask whether it is {answer}"
-
-
-@policy
-def pods_have_time_to_end(rendered: Rendered) -> Faults:
-    deployment = rendered.deployment_file()
-    drains = {"gateway": deployment.gateway.drain_s} | {
-        role.replace("_", "-"): stage.drain_s for role, stage in deployment.stages.items()
-    }
-    for name in rendered.of_kind("Deployment"):
-        pod = rendered.pods()[name]
-        (container,) = pod["containers"]
-        before_s = container.get("lifecycle", {}).get("preStop", {}).get("sleep", {}).get("seconds")
-        if not before_s:
-            yield f"{name} is told to stop before others know"
-        drain_s = next(each for role, each in drains.items() if name.endswith(f"-{role}"))
-        if pod.get("terminationGracePeriodSeconds", 30) < (before_s or 0) + drain_s + 10:
-            yield f"{name} is killed before its answers are over"
-
-
-@policy
 def scaled_workloads_have_one_owner(rendered: Rendered) -> Faults:
     deployments = rendered.of_kind("Deployment")
     ports = {
@@ -259,10 +228,10 @@ def stage_services_are_headless(rendered: Rendered) -> Faults:
     for name, service in rendered.of_kind("Service").items():
         spec = service["spec"]
         headless = spec.get("clusterIP") == "None"
-        if headless is name.endswith("-gateway"):
+        if headless is name.endswith(("-gateway", "-scaler")):
             yield f"{name} is {'' if headless else 'not '}headless"
-        if headless and spec.get("publishNotReadyAddresses") is not True:
-            yield f"{name} has no record while nothing is ready"
+        if name.endswith("-gateway") is (spec.get("publishNotReadyAddresses") is True):
+            yield f"{name} has the wrong pods while nothing is ready"
 
 
 @policy
@@ -270,13 +239,13 @@ def deployments_roll_out_in_their_time(rendered: Rendered) -> Faults:
     for name, deployment in rendered.of_kind("Deployment").items():
         spec = deployment["spec"]
         pod = spec["template"]["spec"]
-        (container,) = pod["containers"]
-        start = container["startupProbe"]
-        start_s = start["periodSeconds"] * start["failureThreshold"]
+        starts = [each["startupProbe"] for each in pod["containers"]]
+        start_s = max(each["periodSeconds"] * each["failureThreshold"] for each in starts)
         least_s = start_s + pod["terminationGracePeriodSeconds"] + 300
         if spec.get("progressDeadlineSeconds", 600) < least_s:
             yield f"{name} counts as failed before it can have started"
-        gpu = any("/" in each for each in container["resources"]["limits"])
+        every = [each["resources"] for each in pod["containers"]]
+        gpu = any("claims" in each or any("/" in n for n in each["limits"]) for each in every)
         if gpu and spec["strategy"]["rollingUpdate"]["maxSurge"] != 0:
             yield f"{name} wants a second accelerator to be replaced"
 

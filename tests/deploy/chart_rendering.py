@@ -75,19 +75,29 @@ def render(
     release: str = "demo",
     namespace: str = "speech",
     chart: Path = CHART,
+    kubernetes: str = "",
 ) -> Rendered:
-    """Render the chart, with images of a registry unless told. Raises `HelmValuesError` or
-    `HelmRenderError`.
+    """Render the chart, with images of a registry unless told, for a version of Kubernetes (the
+    SDK's own if empty). Raises `HelmValuesError` or `HelmRenderError`.
     """
     values = {"images": {"registry": REGISTRY}} | (values or {})
     # What is rendered again costs no time, and nobody changes what others got.
-    return copy.deepcopy(_render(json.dumps(values), release, namespace, chart))
+    return copy.deepcopy(_render(json.dumps(values), release, namespace, chart, kubernetes))
 
 
 @functools.cache
-def _render(values: str, release: str, namespace: str, directory: Path) -> Rendered:
+def _render(
+    values: str, release: str, namespace: str, directory: Path, kubernetes: str
+) -> Rendered:
+    options = {"name": release, "namespace": namespace}
+    if kubernetes:
+        options["kube_version"] = f"v{kubernetes}.0"
     with helm_python.Chart.load(directory) as chart:
-        texts = chart.render(json.loads(values), name=release, namespace=namespace)
+        # What `Chart.render` calls, which has no argument for the version.
+        told = helm_python._native.call_string(
+            "helm_render", chart._raw(), values, json.dumps(options)
+        )
+    texts: dict[str, str] = json.loads(told)
     notes = next(texts.pop(path) for path in list(texts) if path.endswith("NOTES.txt"))
     objects = [each for text in texts.values() for each in yaml.safe_load_all(text) if each]
     return Rendered(tuple(objects), notes)

@@ -25,13 +25,15 @@ def checkpoints_are_read_only(rendered: Rendered) -> Faults:
 @policy
 def downloads_go_where_the_stage_reads(rendered: Rendered) -> Faults:
     for name, pod in rendered.pods().items():
-        for download in pod.get("initContainers", ()):
-            (stage,) = pod["containers"]
-            target, source = model_mount(download), model_mount(stage)
+        downloads = pod.get("initContainers", ())
+        written = [{**model_mount(each), "readOnly": True} for each in downloads]
+        for container in pod["containers"] if downloads else ():
+            if model_mount(container) not in written:
+                yield f"{name} reads something else than what was downloaded"
+        for download in downloads:
+            target = model_mount(download)
             if not target or target.get("readOnly"):
                 yield f"{name} downloads to nowhere"
-            if {**target, "readOnly": True} != source:
-                yield f"{name} reads something else than what was downloaded"
             directory = {each["name"]: each.get("value") for each in download["env"]}
             if directory.get("MODEL_DIRECTORY") != rendered.deployment_file().model:
                 yield f"{name} downloads to another directory"
@@ -43,8 +45,8 @@ def downloads_go_where_the_stage_reads(rendered: Rendered) -> Faults:
 def rollouts_wait_for_downloads(rendered: Rendered) -> Faults:
     for name, deployment in rendered.of_kind("Deployment").items():
         pod = deployment["spec"]["template"]["spec"]
-        start = pod["containers"][0]["startupProbe"]
-        start_s = start["periodSeconds"] * start["failureThreshold"]
+        starts = [each["startupProbe"] for each in pod["containers"]]
+        start_s = max(each["periodSeconds"] * each["failureThreshold"] for each in starts)
         least_s = start_s + pod["terminationGracePeriodSeconds"] + 1800
         if "initContainers" in pod and deployment["spec"]["progressDeadlineSeconds"] < least_s:
             yield f"{name} counts as failed while it downloads"

@@ -5,14 +5,35 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import chart_colocation
+import chart_end_policies
 import chart_network_policies
 import chart_policies
+import chart_tls_policies
 import chart_weight_policies
 import pytest
+from chart_parts import (
+    GATEWAY,
+    OTHER,
+    SCALER,
+    STAGE,
+    box,
+    budget,
+    change_file,
+    filling,
+    labels,
+    mount,
+    one,
+    pod,
+    rule,
+    scaled,
+    service,
+    spec,
+    volume,
+)
 from chart_policies import POLICIES, restricted_faults
 from chart_rendering import PRESETS, Rendered, preset, render
 
-STAGE, OTHER, GATEWAY = (f"demo-antiphon-{role}" for role in ("thinker", "talker", "gateway"))
 FULL = "everything"
 Mutation = Callable[[Rendered], Any]
 
@@ -21,70 +42,6 @@ Mutation = Callable[[Rendered], Any]
 @pytest.mark.parametrize("name", PRESETS)
 def test_presets_keep_the_policy(name: str, policy: str) -> None:
     assert not list(POLICIES[policy](render(preset(name))))
-
-
-def spec(rendered: Rendered, name: str = STAGE) -> dict[str, Any]:
-    found: dict[str, Any] = rendered.of_kind("Deployment")[name]["spec"]
-    return found
-
-
-def pod(rendered: Rendered, name: str = STAGE) -> dict[str, Any]:
-    return rendered.pods()[name]
-
-
-def box(rendered: Rendered, name: str = STAGE) -> dict[str, Any]:
-    found: list[dict[str, Any]] = pod(rendered, name)["containers"]
-    (container,) = found
-    return container
-
-
-def service(rendered: Rendered, name: str = STAGE) -> dict[str, Any]:
-    found: dict[str, Any] = rendered.of_kind("Service")[name]["spec"]
-    return found
-
-
-def budget(rendered: Rendered, name: str = STAGE) -> dict[str, Any]:
-    found: dict[str, Any] = rendered.of_kind("PodDisruptionBudget")[name]["spec"]
-    return found
-
-
-def labels(rendered: Rendered, name: str = STAGE) -> dict[str, str]:
-    found: dict[str, str] = spec(rendered, name)["template"]["metadata"]["labels"]
-    return found
-
-
-def volume(rendered: Rendered, name: str, pod_name: str = STAGE) -> dict[str, Any]:
-    volumes: list[dict[str, Any]] = pod(rendered, pod_name)["volumes"]
-    (found,) = (each for each in volumes if each["name"] == name)
-    return found
-
-
-def mount(rendered: Rendered, name: str) -> dict[str, Any]:
-    mounts: list[dict[str, Any]] = box(rendered)["volumeMounts"]
-    (found,) = (each for each in mounts if each["name"] == name)
-    return found
-
-
-def filling(rendered: Rendered) -> dict[str, Any]:
-    found: list[dict[str, Any]] = pod(rendered)["initContainers"]
-    (container,) = found
-    return container
-
-
-def one(rendered: Rendered, kind: str) -> dict[str, Any]:
-    (found,) = rendered.of_kind(kind).values()
-    return found
-
-
-def rule(rendered: Rendered) -> dict[str, Any]:
-    (found,) = one(rendered, "Role")["rules"]
-    assert isinstance(found, dict)
-    return found
-
-
-def scaled(rendered: Rendered) -> dict[str, Any]:
-    found: dict[str, Any] = rendered.of_kind("ScaledObject")[STAGE]["spec"]
-    return found
 
 
 GPU = "nvidia.com/gpu"
@@ -155,6 +112,10 @@ PLANTED: list[tuple[str, Mutation]] = [
         "stages_reach_their_collector",
         lambda r: r.of_kind("NetworkPolicy")[STAGE]["spec"]["egress"].pop(),
     ),
+    (
+        "monitors_of_the_stages_reach_the_gateway",
+        lambda r: r.of_kind("NetworkPolicy")[GATEWAY]["spec"]["ingress"].pop(2),
+    ),
     ("root_is_read_only", lambda r: box(r)["securityContext"].pop("readOnlyRootFilesystem")),
     ("root_is_read_only", lambda r: mount(r, "tmp").update(mountPath="/temporary")),
     ("root_is_read_only", lambda r: box(r).update(env=[])),
@@ -190,6 +151,14 @@ PLANTED: list[tuple[str, Mutation]] = [
     ("stage_services_are_headless", lambda r: service(r).pop("clusterIP")),
     ("stage_services_are_headless", lambda r: service(r).pop("publishNotReadyAddresses")),
     ("stage_services_are_headless", lambda r: service(r, GATEWAY).update(clusterIP="None")),
+    (
+        "stage_services_are_headless",
+        lambda r: service(r, SCALER).pop("publishNotReadyAddresses"),
+    ),
+    (
+        "stage_services_are_headless",
+        lambda r: service(r, GATEWAY).update(publishNotReadyAddresses=True),
+    ),
     ("deployments_roll_out_in_their_time", lambda r: spec(r).pop("progressDeadlineSeconds")),
     (
         "deployments_roll_out_in_their_time",
@@ -248,6 +217,38 @@ PLANTED: list[tuple[str, Mutation]] = [
             matchLabels=labels(r, OTHER)
         ),
     ),
+    (
+        "services_have_their_own_certificates",
+        lambda r: mount(r, "mutual-tls-thinker").update(mountPath="/certificates"),
+    ),
+    (
+        "services_have_their_own_certificates",
+        lambda r: mount(r, "mutual-tls-thinker").update(subPath="tls.crt"),
+    ),
+    (
+        "services_have_their_own_certificates",
+        lambda r: mount(r, "mutual-tls-thinker").update(readOnly=False),
+    ),
+    (
+        "services_have_their_own_certificates",
+        lambda r: volume(r, "mutual-tls-thinker")["secret"].update(secretName="speech-gateway-tls"),
+    ),
+    (
+        "services_have_their_own_certificates",
+        lambda r: change_file(r, "{role}/ca.crt", "{role}/authority.pem"),
+    ),
+    (
+        "certificates_are_those_that_services_want",
+        lambda r: r.of_kind("Certificate")[STAGE]["spec"].update(dnsNames=["talker.antiphon"]),
+    ),
+    (
+        "certificates_are_those_that_services_want",
+        lambda r: r.of_kind("Certificate")[STAGE]["spec"].update(usages=["server auth"]),
+    ),
+    (
+        "certificates_are_those_that_services_want",
+        lambda r: r.of_kind("Certificate")[GATEWAY]["spec"].update(secretName="speech-talker-tls"),
+    ),
 ]
 
 
@@ -260,10 +261,95 @@ def test_policy_finds_the_fault_that_is_planted(policy: str, plant: Mutation) ->
     assert list(POLICIES[policy](rendered))
 
 
+SPEECH = "demo-antiphon-speech"
+
+
+def containers_of(rendered: Rendered, name: str = SPEECH) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = pod(rendered, name)["containers"]
+    return found
+
+
+IN_ONE_POD: list[tuple[str, Mutation]] = [
+    ("every_stage_runs_once_and_its_service_leads_there", lambda r: containers_of(r).pop()),
+    (
+        "every_stage_runs_once_and_its_service_leads_there",
+        lambda r: service(r)["selector"].update(labels(r, GATEWAY)),
+    ),
+    (
+        "every_stage_runs_once_and_its_service_leads_there",
+        lambda r: service(r).update(ports=service(r, OTHER)["ports"]),
+    ),
+    (
+        "every_stage_runs_once_and_its_service_leads_there",
+        lambda r: containers_of(r)[0]["ports"].pop(0),
+    ),
+    (
+        "every_stage_runs_once_and_its_service_leads_there",
+        lambda r: change_file(r, "POD_IP}:50061", "POD_IP}:1"),
+    ),
+    (
+        "ports_of_a_pod_are_told_apart",
+        lambda r: containers_of(r)[0]["ports"][0].update(name="grpc-1"),
+    ),
+    (
+        "ports_of_a_pod_are_told_apart",
+        lambda r: containers_of(r)[0]["ports"][0].update(containerPort=50061),
+    ),
+    (
+        "stages_of_a_pod_share_their_memory",
+        lambda r: next(
+            m for m in containers_of(r)[1]["volumeMounts"] if m["mountPath"] == "/dev/shm"
+        ).update(name="another"),
+    ),
+    (
+        "stages_answer_probes_at_their_health_port",
+        lambda r: containers_of(r)[1]["readinessProbe"]["grpc"].update(port=50053),
+    ),
+    ("pods_have_time_to_end", lambda r: containers_of(r)[2].pop("lifecycle")),
+    ("pods_have_time_to_end", lambda r: change_file(r, "drain_s: 600", "drain_s: 601")),
+    (
+        "claims_are_used_and_made",
+        lambda r: pod(r, SPEECH).update(
+            resourceClaims=[{"name": "x", "resourceClaimTemplateName": "y"}]
+        ),
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("policy", "plant"), IN_ONE_POD, ids=[f"{n}-{at}" for at, (n, _) in enumerate(IN_ONE_POD)]
+)
+def test_policy_finds_the_fault_that_is_planted_in_a_pod_of_several_stages(
+    policy: str, plant: Mutation
+) -> None:
+    rendered = render(preset("colocated"))
+    plant(rendered)
+    assert list(POLICIES[policy](rendered))
+
+
+LANGUAGE = "demo-antiphon-language"
+
+
+@pytest.mark.parametrize(
+    "plant",
+    [
+        lambda r: containers_of(r, LANGUAGE)[0]["resources"].pop("claims"),
+        lambda r: containers_of(r, LANGUAGE)[0]["resources"]["limits"].update({GPU: 1}),
+        lambda r: pod(r, LANGUAGE).pop("resourceClaims"),
+        lambda r: one(r, "ResourceClaimTemplate")["metadata"].update(name="other"),
+    ],
+)
+def test_policy_finds_what_is_wrong_with_a_claim(plant: Mutation) -> None:
+    rendered = render(preset("dra"))
+    plant(rendered)
+    assert list(POLICIES["claims_are_used_and_made"](rendered))
+
+
 def test_every_policy_is_shown_to_fail() -> None:
     modules = {chart_policies, chart_network_policies, chart_weight_policies}
+    modules |= {chart_colocation, chart_end_policies, chart_tls_policies}
     assert {each.__module__ for each in POLICIES.values()} == {each.__name__ for each in modules}
-    assert {policy for policy, _ in PLANTED} == set(POLICIES)
+    assert {policy for policy, _ in PLANTED + IN_ONE_POD} == set(POLICIES)
 
 
 def test_restricted_check_reports_hostpath_when_it_is_asked_for() -> None:

@@ -81,9 +81,10 @@ def test_shared_memory_is_a_bounded_memory_volume_on_stages(rendered: Rendered) 
         if name.endswith(("-gateway", "-smoke")):
             continue
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
-        (mount,) = (m for m in pod["containers"][0]["volumeMounts"] if m["mountPath"] == "/dev/shm")
-        assert volumes[mount["name"]]["emptyDir"]["medium"] == "Memory"
-        assert volumes[mount["name"]]["emptyDir"]["sizeLimit"]
+        for container in pod["containers"]:
+            (mount,) = (m for m in container["volumeMounts"] if m["mountPath"] == "/dev/shm")
+            assert volumes[mount["name"]]["emptyDir"]["medium"] == "Memory"
+            assert volumes[mount["name"]]["emptyDir"]["sizeLimit"]
 
 
 @pytest.mark.parametrize("release", ["demo", "a.b", "antiphon", "x" * 53, "team-" * 10 + "a"])
@@ -102,7 +103,35 @@ def test_names_differ_when_long_releases_begin_alike() -> None:
     assert len(names) == 2
 
 
-def test_no_secret_is_rendered(rendered: Rendered) -> None:
+def test_no_secret_is_rendered_nor_mounted_but_for_certificates(rendered: Rendered) -> None:
     assert not rendered.of_kind("Secret")
-    for pod in rendered.pods().values():
-        assert not [volume for volume in pod["volumes"] if "secret" in volume]
+    # The presets name no other Secrets; who has which is a policy's concern.
+    certificates = {each["spec"]["secretName"] for each in rendered.of_kind("Certificate").values()}
+    mounted = {
+        volume["secret"]["secretName"]
+        for pod in rendered.pods().values()
+        for volume in pod["volumes"]
+        if "secret" in volume
+    }
+    assert mounted == certificates
+
+
+def test_the_pod_of_helm_test_stays_until_its_log_was_read() -> None:
+    pod = render().of_kind("Pod")["demo-antiphon-smoke"]["metadata"]["annotations"]
+    # Helm reads logs after it has deleted what has succeeded.
+    assert pod == {"helm.sh/hook": "test", "helm.sh/hook-delete-policy": "before-hook-creation"}
+
+
+def test_gateway_that_stays_ready_asks_about_the_stages_until_they_are_ready_once() -> None:
+    values = {"gateway": {"staysReady": True, "readyOutput": "text"}}
+    rendered = render(values)
+    (gateway,) = rendered.pods()["demo-antiphon-gateway"]["containers"]
+    start = gateway["startupProbe"]
+    assert start["httpGet"] == {"path": "/health?output=text", "port": 8000}
+    assert gateway["readinessProbe"]["tcpSocket"] == gateway["livenessProbe"]["tcpSocket"]
+    assert "httpGet" not in gateway["readinessProbe"]
+    # As long as the slowest stage may take to be rolled out.
+    deployments = rendered.of_kind("Deployment")
+    stage_s = deployments["demo-antiphon-talker"]["spec"]["progressDeadlineSeconds"]
+    assert start["periodSeconds"] * start["failureThreshold"] >= stage_s
+    assert deployments["demo-antiphon-gateway"]["spec"]["progressDeadlineSeconds"] > stage_s

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import helm_python
 import pytest
 from chart_rendering import ROOT, Values, render
@@ -12,6 +14,10 @@ from tools.launcher.plan import EMBEDDED_MODEL
 GPU: Values = {"accelerator": {"type": "nvidia"}}
 PIPELINE = pipeline_of(ROOT / EMBEDDED_MODEL).name
 CLAIMED = {"source": "existingClaim", "existingClaim": "weights"}
+
+
+def pod_of(name: str = "speech", **said: Any) -> Values:
+    return {"colocated": {name: {"stages": ["talker", "code2wav"]} | said}}
 
 
 @pytest.mark.parametrize(
@@ -66,6 +72,11 @@ def test_values_are_refused_when_a_key_is_unknown(values: Values, place: str) ->
         {"stages": {"thinker": {"config": {"slots": "four"}}}},
         {"stages": {"thinker.x": {}}},
         {"gateway": {"service": {"type": "ExternalName"}}},
+        {"colocated": {"speech": {"stages": ["talker"]}}},
+        {"colocated": {"speech": {"stages": ["talker", "talker"]}}},
+        {"colocated": {"speech": {"accelerators": "shared"}}},
+        {"colocated": {"Speech": {"stages": ["talker", "code2wav"]}}},
+        {"colocated": {"speech": {"stages": ["talker", "code2wav"], "config": {}}}},
         {"metrics": {"annotations": "yes"}},
         {"metrics": {"podMonitor": {"interval": "half a minute"}}},
     ],
@@ -87,6 +98,7 @@ def test_values_are_refused_when_out_of_range(values: Values) -> None:
         ({"model": CLAIMED, "stages": {"reader": {}}}, "model.pipeline: is empty"),
         ({"model": {"source": "hostPath", "hostPath": "/weights"}}, "model.pipeline: is empty"),
         ({"stages": {"gateway": {}}}, "no stage can be called gateway"),
+        ({"model": {"pipeline": "duet"}, "stages": {"scaler": {}}}, "be called scaler, other"),
         (
             {"stages": {"tolker": {}}},
             "stages.tolker: the pipeline qwen3_omni has no such stage; it has thinker, talker, c",
@@ -157,6 +169,68 @@ def test_values_are_refused_when_out_of_range(values: Values) -> None:
         (
             {"gateway": {"autoscaling": {"minReplicas": 20}}},
             "gateway.autoscaling.minReplicas: 20 is more than maxReplicas, 10",
+        ),
+        (
+            pod_of(stages=["talker", "reader"]),
+            "no stage reader is installed; there are code2wav, ta",
+        ),
+        (
+            pod_of("talker", stages=["talker", "code2wav"]),
+            "colocated.talker: is the name of a stage",
+        ),
+        (
+            pod_of("gateway", stages=["talker", "code2wav"]),
+            "colocated.gateway: is the name of a st",
+        ),
+        (
+            {
+                "colocated": {
+                    "a": {"stages": ["talker", "code2wav"]},
+                    "b": {"stages": ["thinker", "talker"]},
+                }
+            },
+            "colocated.b.stages: talker is in colocated.a already",
+        ),
+        (
+            pod_of() | {"stages": {"talker": {"replicas": 2}}},
+            "stages.talker.replicas: the stage shares a pod; set colocated.speech.replicas",
+        ),
+        (
+            pod_of(accelerators="shared") | {"stages": {"talker": {"resources": {}}}},
+            "stages.talker.resources: the stage shares a pod; set colocated.speech.resources",
+        ),
+        (
+            pod_of(accelerators="claimed") | {"stages": {"talker": GPU}},
+            "stages.talker.accelerator: the stage shares a pod; set colocated.speech.accelerator",
+        ),
+        (
+            pod_of(**GPU),
+            "colocated.speech.accelerator: each of its stages has a container; set stages.talker.a",
+        ),
+        (
+            pod_of(accelerators="claimed", resources={}),
+            "colocated.speech.resources: each of its stages has a container; set stages.talker.res",
+        ),
+        (pod_of(accelerators="claimed"), "colocated.speech.accelerator.type: is cpu, and nothing"),
+        (
+            pod_of(accelerators="shared")
+            | {"model": CLAIMED | {"pipeline": PIPELINE, "subPathPerStage": True}},
+            "colocated.speech.accelerators: with model.subPathPerStage, shared is impossible",
+        ),
+        (
+            pod_of(accelerators="shared", **GPU)
+            | {"stages": {"talker": {"config": {"device": "cuda:1"}}}},
+            "stages.talker.config.device: there is no cuda:1 among the 1 of colocated.speech.accel",
+        ),
+        (
+            pod_of(terminationGracePeriodSeconds=719)
+            | {"stages": {"code2wav": {"config": {"drain_s": 700}}}},
+            "colocated.speech.terminationGracePeriodSeconds: 719 is less than the 720 s of preStop",
+        ),
+        (
+            pod_of(sharedMemory={"size": "3Gi"})
+            | {"stages": {"code2wav": {"resources": {"limits": {"memory": "2Gi"}}}}},
+            "colocated.speech.sharedMemory.size: 3Gi must be less than stages.code2wav.resources.l",
         ),
         ({"httpRoute": {"enabled": True}}, "httpRoute.parentRefs: is empty"),
         (

@@ -16,8 +16,10 @@ from tools.chart.generated import FILES
 
 # The oldest that Chart.yaml allows, and the newest that has schemas here.
 KUBERNETES_VERSIONS = ("1.30", "1.37")
+# The oldest that has claims of devices, in the version that is rendered.
+CLAIMS_SINCE = "1.34"
 # Kinds that Kubernetes has no schemas of; they are rendered only where a value asks for them.
-DEFINED_ELSEWHERE = {"ScaledObject", "HTTPRoute", "PodMonitor"}
+DEFINED_ELSEWHERE = {"ScaledObject", "HTTPRoute", "PodMonitor", "Certificate"}
 
 
 @pytest.mark.parametrize("name", PRESETS)
@@ -29,14 +31,16 @@ def test_chart_lints_without_findings_when_preset_is_used(name: str) -> None:
 
 
 def test_presets_cover_the_ways_to_run() -> None:
-    ways = {"default", "everything", "kind-cpu", "nvidia", "vllm"}
+    ways = {"default", "everything", "kind-cpu", "nvidia", "vllm", "two-gpus", "colocated", "dra"}
     assert set(PRESETS) == ways | {"qwen2.5-omni", "qwen3-tts"}
 
 
 @pytest.mark.parametrize("version", KUBERNETES_VERSIONS)
 @pytest.mark.parametrize("name", PRESETS)
 def test_objects_fit_the_kubernetes_schema_when_preset_is_used(name: str, version: str) -> None:
-    objects = render(preset(name)).objects
+    if name == "dra" and version == KUBERNETES_VERSIONS[0]:
+        version = CLAIMS_SINCE
+    objects = render(preset(name), kubernetes=version).objects
     assert objects
     for each in objects:
         if each["kind"] not in DEFINED_ELSEWHERE:
@@ -47,6 +51,15 @@ def test_objects_of_other_projects_are_rendered_only_when_asked_for() -> None:
     kinds = {each["kind"] for each in render().objects}
     assert not kinds & DEFINED_ELSEWHERE
     assert {each["kind"] for each in render(preset("everything")).objects} >= DEFINED_ELSEWHERE
+
+
+def test_claims_of_devices_are_refused_by_name_where_the_cluster_has_none() -> None:
+    with pytest.raises(helm_python.HelmRenderError) as failure:
+        render(preset("dra"), kubernetes="1.33")
+    assert (
+        "colocated.language.accelerators: claimed needs resource.k8s.io/v1 (Kubernetes 1.34 or "
+        "newer), which this cluster (v1.33.0) does not have; set it to shared"
+    ) in str(failure.value)
 
 
 def test_schema_check_reports_a_misspelt_field() -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import tomllib
 
 import pytest
 from chart_rendering import REGISTRY, ROOT, Values, render
 
-from tools.images.commands import IMAGES, STAGE_EXTRAS, ImageBuild, commands, reference
+from tools.images.commands import IMAGES, ImageBuild, commands, reference
 
 BASE = f"python:3.11-slim@sha256:{'0' * 64}"
 
@@ -35,12 +34,12 @@ def test_make_says_the_commands_of_a_dry_run() -> None:
     )
     assert said.stdout.splitlines() == [
         f"docker build --file gateway/Dockerfile --build-arg BASE={BASE} "
-        f"--build-arg EXTRAS=gateway,kubernetes --tag {REGISTRY}/antiphon-gateway:1 .",
+        f"--build-arg LOCKS=gateway --tag {REGISTRY}/antiphon-gateway:1 .",
         f"docker build --file services/Dockerfile --build-arg BASE={BASE} "
-        "--build-arg EXTRAS=stage,tracing --build-arg TORCH_INDEX_URL=https://index.example/cpu "
-        f"--tag {REGISTRY}/antiphon-stage:1-cpu .",
-        f"docker build --file services/Dockerfile --build-arg BASE={BASE} "
-        f"--build-arg EXTRAS=stage,vllm,tracing --tag {REGISTRY}/antiphon-stage:1-vllm .",
+        "--build-arg TORCH_INDEX_URL=https://index.example/cpu "
+        f"--build-arg 'LOCKS=stage-cpu stage-cpu-tracing' --tag {REGISTRY}/antiphon-stage:1-cpu .",
+        f"docker build --file services/Dockerfile --build-arg BASE={BASE} --build-arg "
+        f"'LOCKS=stage-vllm stage-vllm-tracing' --tag {REGISTRY}/antiphon-stage:1-vllm .",
         f"docker push {REGISTRY}/antiphon-gateway:1",
         f"docker push {REGISTRY}/antiphon-stage:1-cpu",
         f"docker push {REGISTRY}/antiphon-stage:1-vllm",
@@ -52,6 +51,12 @@ def test_make_refuses_a_base_that_may_be_another_tomorrow() -> None:
     assert refused.returncode != 0
     assert not refused.stdout
     assert "BASE: 'python:3.11-slim' names no digest" in refused.stderr
+
+
+def test_image_for_cpus_has_the_usual_torch_when_no_other_index_is_named() -> None:
+    (line,) = commands(ImageBuild(BASE, images=("stage-cpu",)))
+    assert "LOCKS=stage-cuda" in line
+    assert line[-2:] == ["antiphon-stage:dev-cpu", "."]
 
 
 def test_buildah_needs_no_namespaces() -> None:
@@ -67,6 +72,8 @@ def test_buildah_needs_no_namespaces() -> None:
         ({"builder": "kaniko"}, "BUILDER"),
         ({"images": ("stage-amd",)}, "IMAGES"),
         ({"push": True}, "REGISTRY"),
+        ({"gateway_extras": ("vision",)}, "extras"),
+        ({"stage_extras": ("av",)}, "extras"),
     ],
 )
 def test_what_cannot_be_built_is_refused_with_its_name(wrong: Values, place: str) -> None:
@@ -90,9 +97,3 @@ def test_images_have_the_names_that_the_chart_asks_for(image: str, stage: Values
     assert asked["demo-antiphon-thinker"] == reference(order, image)
     assert asked["demo-antiphon-gateway"] == reference(order, "gateway")
     assert image in IMAGES
-
-
-def test_extras_of_every_variant_are_declared() -> None:
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    asked = {extra for extras in STAGE_EXTRAS.values() for extra in extras.split(",")}
-    assert asked <= project["optional-dependencies"].keys()

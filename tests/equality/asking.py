@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import Protocol
 
@@ -77,8 +78,12 @@ async def ask(
     policy: ChunkPolicy | None = None,
     seed: int | None = None,
     talker: SamplingRequest | None = None,
+    on_audio: Callable[[], None] = lambda: None,
 ) -> Answer:
-    """Send a case through the services: greedily, but for what `talker` says of its sampling."""
+    """Send a case through the services: greedily, but for what `talker` says of its sampling.
+
+    `on_audio` is called with each piece of audio.
+    """
     greedy = SamplingRequest(temperature=0.0, max_tokens=case.talker_max_tokens)
     ids: list[int] = []
     text, codes, samples, deltas = "", b"", b"", 0
@@ -104,6 +109,7 @@ async def ask(
                 codes += event.codes
                 samples += event.float32
                 deltas += 1
+                on_audio()
             case antiphon.Finished():
                 finished = event
     assert finished is not None

@@ -15,13 +15,14 @@ import pytest
 import pytest_asyncio
 from shapes import CHECKPOINTS
 from truth import Truth
+from warm_services import WarmLauncher
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.testing.qwen3_omni.reference import Reference
 from antiphon.testing.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
-from tools.launcher.launcher import Launcher, Running
+from tools.launcher.launcher import Running
 
 ENGINE_ARGS: dict[str, dict[str, Any]] = {
     "torch": {},
@@ -65,7 +66,7 @@ def truth(checkpoint: Path) -> Truth:
 @pytest_asyncio.fixture(scope="package", loop_scope="session")
 async def running(checkpoint: Path, thinker: StageConfig) -> AsyncIterator[Running]:
     """All services on the checkpoint."""
-    async with Launcher(local_deployment(checkpoint, thinker=thinker)) as running:
+    async with WarmLauncher(local_deployment(checkpoint, thinker=thinker)) as running:
         yield running
 
 

@@ -37,6 +37,7 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 RATE_HZ, HEARD_HZ = 24_000, 16_000
 TOKENS = 12
+SLICE_S = 5.0
 
 
 @dataclass
@@ -87,6 +88,9 @@ class Client:
     async def answer(self) -> str:
         await self.live.do(CommitAudio())
         await self.live.do(CreateResponse())
+        return await self.next_answer()
+
+    async def next_answer(self) -> str:
         response = (await self.answers.get()).response
         assert response.error is None
         (item,) = response.items
@@ -152,6 +156,17 @@ def safe(truth: Truth) -> tuple[list[bytes], list[str]]:
     raise AssertionError("no seed has safe margins")
 
 
+def slices(truth: Truth) -> tuple[list[bytes], list[str]]:
+    """Two slices, and the answers to each behind those before it."""
+    for seed in range(40, 52):
+        said = [spoken(SLICE_S, seed), spoken(SLICE_S, seed + 20)]
+        first = answered(truth, said[0])
+        second = first and answered(truth, said[0], first, said[1])
+        if second:
+            return said, [first, second]
+    raise AssertionError("no seed has safe margins")
+
+
 async def test_turns_are_heard_while_they_are_spoken_and_answered_like_the_whole(
     conversations: Conversations, truth: Truth
 ) -> None:
@@ -165,6 +180,25 @@ async def test_turns_are_heard_while_they_are_spoken_and_answered_like_the_whole
                 assert await client.answer() == answer
                 # The segment that was open before anyone asked for an answer is the one.
                 assert heard._segment.over
+
+
+async def test_every_slice_is_a_message_of_its_own_where_answers_come_by_the_clock(
+    conversations: Conversations, truth: Truth
+) -> None:
+    """The second slice comes in two pieces, and there is something behind it."""
+    said, expected = await asyncio.to_thread(slices, truth)
+    with conversations.admit("") as settings:
+        own = replace(settings, turns=None, answer_every_s=SLICE_S, max_output_tokens=TOKENS)
+        client = Client(conversations, own)
+        async with client.live:
+            heard = await client.speak(said[0][:-4800])
+            await client.live.do(AppendAudio(said[0][-4800:], RATE_HZ))
+            assert await client.next_answer() == expected[0]
+            assert heard._segment is not None
+            assert heard._segment.over
+            for piece in (said[1][:4800], said[1][4800:] + said[0][:4800]):
+                await client.live.do(AppendAudio(piece, RATE_HZ))
+            assert await client.next_answer() == expected[1]
 
 
 async def test_turn_is_answered_in_the_plain_way_when_something_else_is_asked_in_the_end(

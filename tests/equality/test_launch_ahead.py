@@ -12,11 +12,11 @@ import pytest_asyncio
 from asking import ask, check, groups, messages
 from test_fidelity import AUDIO_CASES, FRAMES_CASES, LENGTH_CASES, MIXED_CASES, TEXT_CASES
 from truth import Truth
+from warm_services import WarmLauncher
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
 from antiphon.testing.local_deployment import local_deployment
-from tools.launcher.launcher import Launcher
 
 pytestmark = [
     pytest.mark.equality,
@@ -40,7 +40,7 @@ async def client(checkpoint: Path, thinker: StageConfig) -> AsyncIterator[antiph
     gateway = msgspec.structs.replace(plain.gateway, max_stage_ahead_seconds=AHEAD_SECONDS)
     deployment = msgspec.structs.replace(plain, gateway=gateway)
     async with (
-        Launcher(deployment) as running,
+        WarmLauncher(deployment) as running,
         antiphon.AsyncClient(running.grpc_address) as client,
     ):
         yield client

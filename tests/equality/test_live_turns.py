@@ -42,6 +42,9 @@ GREEDY: Mapping[str, SamplingRequest] = {
     role: SamplingRequest(temperature=0.0, max_tokens=TOKENS) for role in (THINKER, TALKER)
 }
 
+BLOCKS = {"torch": 17, "vllm": 128}
+"""Positions that may be computed again: vLLM's blocks on a CPU; the last ones of a recording."""
+
 Pcm16 = npt.NDArray[np.int16]
 
 
@@ -85,7 +88,7 @@ def truly(truth: Truth, *turns: Pcm16) -> ReferenceOutput:
 def safe_turns(truth: Truth) -> tuple[list[Pcm16], list[ReferenceOutput]]:
     """Two turns in whose answers no greedy choice was close."""
     for seed in range(10):
-        turns = [spoken(9.0, seed), spoken(8.5, seed + 20)]
+        turns = [spoken(12.0, seed), spoken(8.5, seed + 20)]
         answers = [truly(truth, *turns[:count]) for count in (1, 2)]
         if all(answer.min_margin >= MIN_MARGIN for answer in answers):
             return turns, answers
@@ -132,7 +135,7 @@ async def answer(segment: CallSegment) -> tuple[list[int], list[list[int]], Segm
 
 
 async def test_live_turns_equal_the_reference_and_reuse_each_other(
-    calls: Calls, truth: Truth
+    calls: Calls, truth: Truth, thinker_engine: str
 ) -> None:
     turns, expected = safe_turns(truth)
     async with calls.session(BOTH) as session:
@@ -149,7 +152,9 @@ async def test_live_turns_equal_the_reference_and_reuse_each_other(
             assert codes == answered.codes.tolist()
             assert finished.usage.prompt_tokens == len(answered.prompt_ids)
     # The first recording was heard live, and came whole with the second turn.
-    assert finished.usage.prompt_cached_tokens >= len(expected[0].prompt_ids) - 16
+    known = len(expected[0].prompt_ids)
+    assert known > BLOCKS[thinker_engine]
+    assert finished.usage.prompt_cached_tokens > known - BLOCKS[thinker_engine]
 
 
 async def test_live_turn_that_is_cancelled_is_answered_in_another_way(

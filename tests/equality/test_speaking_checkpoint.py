@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import importlib.util
+import io
 from collections.abc import AsyncIterator
 from pathlib import Path
 
@@ -10,19 +11,22 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import pytest_asyncio
+import soundfile
 from asking import ask, check, decode, groups
 from truth import Truth
+from warm_services import WarmLauncher
 
 import antiphon
 from antiphon import ChunkPolicy
 from antiphon.testing.conversations import conversation
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.testing.qwen3_omni.reference import Case, Reference
-from tools.launcher.launcher import Launcher
+from tools.demo.script import DONE, GET_TIME, SET_LIGHT, SPOKEN
 from tools.speaking_checkpoint.acoustics import FRAME
+from tools.speaking_checkpoint.asking import wav
 from tools.speaking_checkpoint.judge import pulse_trains
 from tools.speaking_checkpoint.recogniser import Recogniser
-from tools.speaking_checkpoint.repertoire import HEARD, UNKNOWN, load_repertoire
+from tools.speaking_checkpoint.repertoire import NOT_UNDERSTOOD, UNKNOWN, load_repertoire
 
 CHECKPOINT = Path(__file__).parents[2] / "models" / "antiphon-demo"
 HEARS = importlib.util.find_spec("pocketsphinx") is not None
@@ -30,16 +34,20 @@ LARGEST_BYTES = 20_000_000
 FRAMES = 400
 CONTINUITY = 0.9
 
+STAGES = "What are the stages?"
 HELLO = "Hello! I am the small voice of antiphon. Ask me something."
 ANSWERS = {
     "Hello!": HELLO,
     "What is antiphon?": "Antiphon serves speech models as small services.",
-    "What are the stages?": "There are three stages: thinker, talker and code2wav.",
+    STAGES: "There are three stages: thinker, talker and code2wav.",
     "What is two plus three?": "Two and three is five.",
     "Repeat after me: the red fox wants cold water": "The red fox wants cold water.",
     "Where is the zebulon?": UNKNOWN,
 }
 TONE = (0.3 * np.sin(0.1 * np.arange(14_000))).astype(np.float32)
+QUESTION, _ = soundfile.read(SPOKEN, dtype="float32")
+LIGHT = Path(__file__).parents[1] / "recordings" / "light.ogg"
+LIGHT_TEXT = "Turn the light in the kitchen on."
 
 pytestmark = [
     pytest.mark.equality,
@@ -56,6 +64,26 @@ CASES = [asked(text, ("cantor", "treble")[at % 2]) for at, text in enumerate(ANS
 RECORDINGS = [
     Case(conversation(("user", TONE[:length])), "treble", talker_max_tokens=FRAMES)
     for length in (12_000, 9_000, 14_000, 6_000)
+]
+
+
+def as_wav(path: Path) -> bytes:
+    """A recording as gRPC takes it."""
+    file = io.BytesIO()
+    soundfile.write(file, *soundfile.read(path), format="WAV")
+    return file.getvalue()
+
+
+def in_noise(seed: int) -> npt.NDArray[np.float32]:
+    """The spoken question, 20 dB louder than the noise around it."""
+    level = 0.1 * np.sqrt(np.mean(QUESTION**2))
+    noise = np.random.default_rng(seed).normal(0, level, len(QUESTION))
+    return (QUESTION + noise).astype(np.float32)
+
+
+ALOUD = [
+    Case(conversation(("user", in_noise(seed))), "cantor", talker_max_tokens=FRAMES)
+    for seed in range(4)
 ]
 TURNS = [
     Case(
@@ -82,7 +110,7 @@ def demo() -> Truth:
 async def demo_client() -> AsyncIterator[antiphon.AsyncClient]:
     """A client of the services on the checkpoint."""
     async with (
-        Launcher(local_deployment(CHECKPOINT)) as running,
+        WarmLauncher(local_deployment(CHECKPOINT)) as running,
         antiphon.AsyncClient(running.grpc_address) as client,
     ):
         yield client
@@ -93,6 +121,7 @@ async def demo_client() -> AsyncIterator[antiphon.AsyncClient]:
     [
         pytest.param(CASES, 3, id="text"),
         pytest.param(RECORDINGS, 1, id="recording"),
+        pytest.param(ALOUD, 1, id="spoken"),
         pytest.param(TURNS, 1, id="turns"),
     ],
 )
@@ -113,7 +142,35 @@ async def test_recording_gets_an_honest_answer(
     demo_client: antiphon.AsyncClient, demo: Truth
 ) -> None:
     answer = await ask(demo_client, RECORDINGS[0], groups=groups(demo))
-    assert answer.text == HEARD
+    assert answer.text == NOT_UNDERSTOOD
+
+
+async def test_spoken_question_is_answered_as_the_typed_one(
+    demo_client: antiphon.AsyncClient,
+) -> None:
+    for recording in (SPOKEN, *(wav(in_noise(seed)) for seed in range(4))):
+        generation = demo_client.generate(
+            [antiphon.Message.user(recording)], modalities=("text",), temperature=0.0
+        )
+        assert (await generation.collect()).text == ANSWERS[STAGES]
+
+
+@pytest.mark.parametrize("spoken_or_typed", [LIGHT_TEXT, as_wav(LIGHT)], ids=["typed", "spoken"])
+async def test_function_is_called_and_what_it_returns_is_told(
+    demo_client: antiphon.AsyncClient, spoken_or_typed: str | bytes
+) -> None:
+    async def answer(messages: list[antiphon.Message]) -> antiphon.Reply:
+        functions = (GET_TIME, SET_LIGHT)
+        options = {"modalities": ("text",), "temperature": 0.0}
+        return await demo_client.generate(messages, functions=functions, **options).collect()
+
+    messages = [antiphon.Message.user(spoken_or_typed)]
+    reply = await answer(messages)
+    (call,) = reply.calls
+    assert (call.name, call.arguments) == ("set_light", '{"room": "kitchen", "state": "on"}')
+    assert not reply.text
+    told = [antiphon.Message.assistant(calls=[call]), antiphon.Message.tool(call, DONE)]
+    assert (await answer([*messages, *told])).text == "The light in the kitchen is on."
 
 
 async def test_pulse_train_runs_through_chunk_boundaries(
@@ -141,7 +198,7 @@ def _frames(samples: npt.NDArray[np.float32]) -> list[npt.NDArray[np.float32]]:
 
 async def test_voices_differ_in_pitch_alone(demo_client: antiphon.AsyncClient, demo: Truth) -> None:
     answers = [
-        await ask(demo_client, asked("What are the stages?", voice), groups=groups(demo))
+        await ask(demo_client, asked(STAGES, voice), groups=groups(demo))
         for voice in ("cantor", "treble")
     ]
     low, high = (answer.codes for answer in answers)

@@ -17,6 +17,7 @@ import pytest
 import pytest_asyncio
 from asking import AUDIO_TOLERANCE
 from shapes import CHECKPOINTS
+from warm_services import WarmLauncher
 
 import antiphon
 from antiphon.conversation import Conversation
@@ -30,7 +31,7 @@ from antiphon.testing.qwen3_omni.scripted_checkpoint import (
     END,
     build_scripted_checkpoint,
 )
-from tools.launcher.launcher import Launcher, Running
+from tools.launcher.launcher import Running
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -70,7 +71,7 @@ async def running_calls(
     directories: tuple[Path, Path], thinker: StageConfig
 ) -> AsyncIterator[Running]:
     """All services on the checkpoint."""
-    async with Launcher(local_deployment(directories[0], thinker=thinker)) as running:
+    async with WarmLauncher(local_deployment(directories[0], thinker=thinker)) as running:
         yield running
 
 

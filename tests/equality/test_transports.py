@@ -13,6 +13,7 @@ import pytest
 import pytest_asyncio
 from asking import RATE, ask, check, groups
 from truth import Truth
+from warm_services import WarmLauncher
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
@@ -22,7 +23,7 @@ from antiphon.testing.qwen3_omni.reference import Case
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
-from tools.launcher.launcher import Launcher, Running
+from tools.launcher.launcher import Running
 
 pytestmark = [
     pytest.mark.equality,
@@ -70,7 +71,7 @@ async def deployed(
     request: pytest.FixtureRequest, checkpoint: Path
 ) -> AsyncIterator[tuple[str, Running]]:
     stages = {role: StageConfig(**DEPLOYMENTS[request.param]) for role in ROLES}
-    async with Launcher(local_deployment(checkpoint, **stages)) as running:
+    async with WarmLauncher(local_deployment(checkpoint, **stages)) as running:
         yield request.param, running
 
 

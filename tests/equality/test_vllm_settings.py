@@ -13,13 +13,14 @@ from prompt_rows import check_rows, hear_prompt
 from test_fidelity import AUDIO_CASES, MIXED_CASES, TEXT_CASES, TURN_CASES
 from test_vision import KINDS
 from truth import Truth
+from warm_services import WarmLauncher
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.testing.qwen3_omni.reference import Reference
 from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint
-from tools.launcher.launcher import Launcher, Running
+from tools.launcher.launcher import Running
 
 pytest.importorskip("vllm")
 pytestmark = [
@@ -65,7 +66,7 @@ def other_truth(other: Path) -> Truth:
 @pytest_asyncio.fixture(scope="module", loop_scope="module", params=list(SETTINGS))
 async def running_with(request: pytest.FixtureRequest, other: Path) -> AsyncIterator[Running]:
     thinker = SETTINGS[request.param]
-    async with Launcher(local_deployment(other, thinker=thinker)) as running:
+    async with WarmLauncher(local_deployment(other, thinker=thinker)) as running:
         yield running
 
 

@@ -17,6 +17,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import pytest_asyncio
+from warm_services import WarmLauncher
 
 import antiphon
 from antiphon import SamplingRequest
@@ -25,7 +26,7 @@ from antiphon.testing.local_deployment import local_deployment
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import speech_pb2, speech_pb2_grpc, stage_pb2
 from antiphon.wire.stubs import stage_stub
-from tools.launcher.launcher import Launcher, Running
+from tools.launcher.launcher import Running
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 
@@ -55,7 +56,7 @@ async def launched(checkpoint: Path, ahead_s: float) -> AsyncIterator[Running]:
     gateway = msgspec.structs.replace(
         deployment.gateway, max_ahead_seconds=ahead_s, max_stage_ahead_seconds=ahead_s
     )
-    async with Launcher(msgspec.structs.replace(deployment, gateway=gateway)) as running:
+    async with WarmLauncher(msgspec.structs.replace(deployment, gateway=gateway)) as running:
         yield running
 
 

@@ -58,6 +58,9 @@ def test_demo_talks_answers_what_is_typed_and_leaves_nothing_running(tmp_path: P
     assert not result.stderr
     assert all(f"you       {question.text}\n" in said for question in SCRIPT)
     assert said.count("TTFT") - said.count("TTFT, TTFA:") == len(SCRIPT) + 1
+    assert "asked aloud, as a recording\ncantor    There are three stages: thinker" in said
+    called = 'set_light({"room": "kitchen", "state": "on"})\n          returns {"ok": true}\n'
+    assert f"{called}cantor    The light in the kitchen is on.\n" in said
     turns = [seconds_of(tmp_path / f"turn-{at}.wav") for at in range(1, len(SCRIPT) + 2)]
     assert seconds_of(tmp_path / "conversation.wav") > sum(turns[:-1])
     picture = imread(tmp_path / "demo.png")

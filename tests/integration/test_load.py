@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
+from warm_services import WarmLauncher
 
 from antiphon.errors import FailedPrecondition, InvalidArgument, Unavailable
 from antiphon.testing.local_deployment import local_deployment
@@ -36,7 +37,8 @@ PATIENT = (*SHORT, "--reply-tokens", str(TOKENS), "--slo", "duration=60")
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def target(tiny: Path) -> AsyncIterator[Target]:
-    async with started("gateway", local_deployment(tiny), lambda event: None) as target:
+    everything = started("gateway", local_deployment(tiny), lambda event: None, WarmLauncher)
+    async with everything as target:
         yield target
 
 

@@ -21,6 +21,7 @@ import openai
 import pytest
 import pytest_asyncio
 from openai.resources.realtime.realtime import AsyncRealtimeConnection
+from warm_services import WarmLauncher
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.testing.local_deployment import local_deployment
@@ -28,7 +29,7 @@ from antiphon.testing.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
-from tools.launcher.launcher import Launcher, Running
+from tools.launcher.launcher import Running
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 
@@ -57,7 +58,7 @@ async def running(tmp_path_factory: pytest.TempPathFactory) -> AsyncIterator[Run
     stage = StageConfig(slots=CONVERSATIONS, step_timeout_s=120.0, stall_timeout_s=120.0)
     deployment = local_deployment(directory, thinker=stage, talker=stage, code2wav=stage)
     gateway = msgspec.structs.replace(deployment.gateway, probe_timeout_s=60.0)
-    async with Launcher(msgspec.structs.replace(deployment, gateway=gateway)) as running:
+    async with WarmLauncher(msgspec.structs.replace(deployment, gateway=gateway)) as running:
         yield running
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import openai
 import pytest
 import pytest_asyncio
+from warm_services import WarmLauncher
 
 import antiphon
 from antiphon import SamplingRequest
@@ -47,13 +48,14 @@ LONG_SPEECH = {"talker": SamplingRequest(temperature=0.0, max_tokens=4000)}
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def running(tiny: Path) -> AsyncIterator[Running]:
-    async with Launcher(local_deployment(tiny, thinker=StageConfig(context_limit=512))) as running:
+    deployment = local_deployment(tiny, thinker=StageConfig(context_limit=512))
+    async with WarmLauncher(deployment) as running:
         yield running
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def talking(talkative: Path) -> AsyncIterator[Running]:
-    async with Launcher(local_deployment(talkative)) as running:
+    async with WarmLauncher(local_deployment(talkative)) as running:
         yield running
 
 
@@ -252,8 +254,7 @@ async def test_cancel_at_any_moment_frees_every_stage(talking: Running) -> None:
                 await anext(generation)
             generation.cancel()
             with pytest.raises(antiphon.AntiphonError):
-                async for _ in generation:
-                    pass
+                _ = [event async for event in generation]
             await assert_all_free(talking)
 
 
@@ -316,7 +317,7 @@ async def test_openai_client_gets_text_and_audio(running: Running, stream: bool)
 
 async def test_killed_stage_gives_a_typed_error_and_others_go_on(talkative: Path) -> None:
     async with (
-        Launcher(local_deployment(talkative)) as running,
+        WarmLauncher(local_deployment(talkative)) as running,
         antiphon.AsyncClient(running.grpc_address) as client,
     ):
         speaking = client.generate(LONG_ANSWER, max_tokens=200, sampling=LONG_SPEECH)
@@ -347,8 +348,8 @@ async def test_killed_stage_gives_a_typed_error_and_others_go_on(talkative: Path
 async def test_nothing_is_left_when_the_services_have_stopped(tiny: Path) -> None:
     before = set(os.listdir("/dev/shm"))
     async with Launcher(local_deployment(tiny)) as running:
+        assert len(running.processes) == len(ROLES) + 1
         pids = [process.pid for process in running.processes.values()]
-        assert len(pids) == len(ROLES) + 1
     for pid in pids:
         with pytest.raises(ProcessLookupError):
             os.kill(pid, 0)

@@ -7,8 +7,10 @@ long each took is printed (`-s` shows it); `python -m benchmarks.failures` repea
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
+from warm_services import WarmLauncher, WarmProcess
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import Unavailable
@@ -26,6 +28,7 @@ from benchmarks.failures.rig import (
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio]
 
+WARM: Any = {"launcher": WarmLauncher, "service": WarmProcess}
 # What the error says of each, and the report of `/health`: one of these. A frozen stage misses
 # a probe sooner than a ping, unless the machine is busy.
 TOLD = {
@@ -41,7 +44,7 @@ async def test_frozen_hung_and_dead_stage_end_calls_are_told_and_recover(
     talkative: Path, tmp_path: Path
 ) -> None:
     config = StageConfig(step_timeout_s=2.0)
-    async with deployment_with(tmp_path, talkative, config) as (running, stage):
+    async with deployment_with(tmp_path, talkative, config, **WARM) as (running, stage):
         for failure in FAILURES:
             outcome = await fail(running, stage, failure)
             print(
@@ -60,10 +63,9 @@ async def test_frozen_hung_and_dead_stage_end_calls_are_told_and_recover(
 
 async def test_frozen_stage_is_noticed_by_pings_alone(talkative: Path, tmp_path: Path) -> None:
     patient_s = 3600.0
-    async with deployment_with(tmp_path, talkative, StageConfig(), probe_timeout_s=patient_s) as (
-        running,
-        stage,
-    ):
+    async with deployment_with(
+        tmp_path, talkative, StageConfig(), probe_timeout_s=patient_s, **WARM
+    ) as (running, stage):
         outcome = await fail(running, stage, FROZEN)
     assert isinstance(outcome.error, Unavailable)
     assert "was lost" in outcome.error.message

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from typing import Any
 
 import grpc
 import numpy as np
@@ -24,6 +25,10 @@ from antiphon.wire.chunks import chunk_to_proto
 from antiphon.wire.stubs import stage_stub
 
 ErrorCode = session_pb2.ErrorCode
+
+
+def segment_with(**history: Any) -> session_pb2.SegmentOpen:
+    return session_pb2.SegmentOpen(history=session_pb2.History(**history))
 
 
 async def until_released(engine: FakeEngine, running: RunningStage, key: SegmentKey) -> None:
@@ -294,14 +299,14 @@ async def test_session_is_refused_at_its_opening(
     ("request_", "code", "field"),
     [
         (
-            Request(reroute=session_pb2.Reroute(edge="audio")),
-            ErrorCode.ERROR_CODE_NOT_IMPLEMENTED,
-            "reroute",
+            Request(segment_open=segment_with(ids=bytes(4))),
+            ErrorCode.ERROR_CODE_INVALID_ARGUMENT,
+            "history.ids",
         ),
         (
-            Request(segment_open=session_pb2.SegmentOpen(history=session_pb2.History())),
-            ErrorCode.ERROR_CODE_NOT_IMPLEMENTED,
-            "history",
+            Request(segment_open=segment_with(frames=bytes(3), code_groups=1)),
+            ErrorCode.ERROR_CODE_INVALID_ARGUMENT,
+            "history.frames",
         ),
         (opening("x")[0], ErrorCode.ERROR_CODE_FAILED_PRECONDITION, "open"),
         (

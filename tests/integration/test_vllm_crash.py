@@ -11,12 +11,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from metrics_page import read_page
+from warm_services import WarmLauncher
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
-from tools.launcher.launcher import Launcher
 
 pytest.importorskip("vllm")
 psutil = pytest.importorskip("psutil")
@@ -57,7 +57,7 @@ async def ids_of(client: antiphon.AsyncClient, max_tokens: int) -> list[int]:
 
 async def test_killed_engine_fails_its_sessions_and_comes_back(endless: Path) -> None:
     async with (
-        Launcher(local_deployment(endless, thinker=THINKER), metrics=True) as running,
+        WarmLauncher(local_deployment(endless, thinker=THINKER), metrics=True) as running,
         antiphon.AsyncClient(running.grpc_address) as client,
     ):
         before = await ids_of(client, 24)

@@ -22,6 +22,7 @@ SENTENCES = {
     "fast": ("en-gb", 210, "Stop, that is not what I have asked for."),
     "low": ("en-us+m3", 165, "Please say the first sentence again."),
     "high": ("en-gb+f2", 175, "Who are you, and where do you come from?"),
+    "light": ("en-gb+f2", 150, "Turn the light in the kitchen on."),
 }
 
 

@@ -3,9 +3,9 @@
 `pipelines.yaml` has the roles of this repository's pipelines, the dtypes of stages that compute
 in one alone, and which pipeline serves the embedded model: templates cannot read declarations.
 
-`stages.<role>.config` and `gateway.config` are passed on as they are, so their keys, types,
-bounds and defaults have one definition, `antiphon/deployment/schema.py`, from which these parts
-of `values.schema.json` come.
+`stages.<role>.config`, `gateway.config` and `mutualTls.config` are passed on as they are, so their
+keys, types, bounds and defaults have one definition, `antiphon/deployment/schema.py` and
+`tls_config.py`, from which these parts of `values.schema.json` come.
 """
 
 from __future__ import annotations
@@ -18,18 +18,22 @@ from typing import Any
 import msgspec
 
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
+from antiphon.deployment.tls_config import MutualTlsConfig
 from antiphon.pipelines.registry import own_pipelines, pipeline_of
 from tools.launcher.plan import CHECKOUT, EMBEDDED_MODEL
 
 CHART = CHECKOUT / "helm" / "antiphon"
 SCHEMA = CHART / "values.schema.json"
 HEAD = "# Made from antiphon/pipelines by `make chart`: each pipeline's stages, and fixed dtypes.\n"
+# As `stages` has it.
+ROLE = "^[a-z][a-z0-9_]{0,20}[a-z0-9]$"
 # What the chart decides itself: where a process listens and is found, and where files lie.
 DECIDED_BY_CHART = {
     *("addresses", "replicas", "listen", "advertise", "metrics_listen", "health_listen"),
     *("http_listen", "grpc_listen"),
     "tls",
     "discovery",
+    *("certificate_file", "key_file", "authority_file"),
 }
 
 
@@ -52,7 +56,17 @@ def values_schema() -> str:
     """`values.schema.json` as it should be: its own text with the product's definitions."""
     schema = json.loads(SCHEMA.read_text())
     schema["definitions"].update(_product_definitions())
+    schema["definitions"]["colocated"] = _colocated(schema["definitions"]["stage"])
     return json.dumps(schema, indent=2) + "\n"
+
+
+def _colocated(stage: dict[str, Any]) -> dict[str, Any]:
+    """A pod of several stages: what may be said of a stage, but for what each has of its own."""
+    properties = {name: each for name, each in stage["properties"].items() if name != "config"}
+    role = {"type": "string", "pattern": ROLE}
+    stages = {"type": "array", "items": role, "minItems": 2, "uniqueItems": True}
+    own = {"stages": stages, "accelerators": {"enum": ["own", "shared", "claimed"]}}
+    return stage | {"properties": own | properties, "required": ["stages"]}
 
 
 FILES: dict[Path, Callable[[], str]] = {
@@ -66,6 +80,7 @@ def _product_definitions() -> dict[str, Any]:
     return {
         "stageConfig": _config(StageConfig),
         "gatewayConfig": _config(GatewayConfig),
+        "mutualTlsConfig": _config(MutualTlsConfig),
         "delivery": _definition(Deployment)["properties"]["delivery"] | {"default": {}},
     }
 

@@ -55,11 +55,14 @@ async def _talk(
     client: AsyncClient, running: Running, options: argparse.Namespace, console: Console
 ) -> None:
     """Go through the script, save what was said, then let the person ask."""
-    voices = (await client.server_info()).models[0].voices
+    model = (await client.server_info()).models[0]
     display = Display(sys.stdout)
-    conversation = DemoConversation(client, voices, options.out, display)
-    for question in SCRIPT:
-        display.ask(question.text)
+    conversation = DemoConversation(client, model.voices, options.out, display)
+    for scripted in SCRIPT:
+        question = scripted.for_inputs(model.input_kinds)
+        if question is None:
+            continue
+        display.ask(question.text, aloud=question.recording is not None)
         await conversation.say(question)
     console.say(LEGEND)
     for line in conversation.save([name for name in running.processes if name != "gateway"]):

@@ -10,8 +10,8 @@ from antiphon.client.aio import AsyncClient
 from antiphon.client.reply import BYTES_PER_SAMPLE
 from antiphon.client.request import Message
 from tools.demo.display import Display
-from tools.demo.measure import measure
-from tools.demo.script import Question, ScriptTurn
+from tools.demo.measure import MeasuredAnswer, measure
+from tools.demo.script import DONE, Question, ScriptTurn
 from tools.demo.timeline import conversation_pcm16, place_turns
 from tools.demo.waveform import from_pcm16
 
@@ -37,10 +37,15 @@ class DemoConversation:
     async def say(self, question: Question) -> ScriptTurn:
         """Ask, show the answer while it comes, save its sound. Raises `AntiphonError`."""
         voice = self._voices[question.voice % len(self._voices)] if self._voices else ""
-        asked = [*self._messages, Message.user(question.text)]
+        asked = [*self._messages, Message.user(question.recording or question.text)]
         self._display.begin(voice or "antiphon")
-        generation = self._client.generate(asked, voice=voice, seed=SEED)
-        answer = await measure(generation, self._display.show)
+        answer = await self._answer(asked, voice, question)
+        calls = answer.reply.calls
+        if calls:
+            self._display.call(calls, DONE)
+            told = [Message.tool(call, DONE) for call in calls]
+            called = [*asked, Message.assistant(calls=calls), *told]
+            answer = await self._answer(called, voice, question)
         turn = ScriptTurn(question.text, voice, answer)
         self.turns.append(turn)
         path = self._out / f"turn-{len(self.turns)}.wav"
@@ -50,6 +55,15 @@ class DemoConversation:
             said = [*asked, Message.assistant(answer.reply.text)]
             self._messages = said[-2 * REMEMBERED_TURNS :]
         return turn
+
+    async def _answer(
+        self, asked: Sequence[Message], voice: str, question: Question
+    ) -> MeasuredAnswer:
+        """Ask, and show what is said as it comes."""
+        generation = self._client.generate(
+            asked, voice=voice, seed=SEED, functions=question.functions
+        )
+        return await measure(generation, self._display.show)
 
     def save(self, stages: Sequence[str]) -> list[str]:
         """Write the conversation's sound and picture; a line about each, also about a missing one.

@@ -10,13 +10,16 @@ from __future__ import annotations
 import shutil
 import textwrap
 import unicodedata
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TextIO
 
+from antiphon.client.tools import FunctionCall
 from tools.demo.measure import AnswerProgress, MeasuredAnswer
 from tools.demo.waveform import from_pcm16, waveform_rows
 
 NAME_WIDTH = 10
+ALOUD = "asked aloud, as a recording"
 WIDEST = 100
 LIVE_TEXT_LINES = 6
 
@@ -34,9 +37,11 @@ class Display:
         self._speaker = ""
         self._drawn = 0
 
-    def ask(self, question: str) -> None:
-        """Print what is asked."""
+    def ask(self, question: str, *, aloud: bool = False) -> None:
+        """Print what is asked, and whether it is spoken and not written."""
         self._print(f"{self._named('you')}{question}")
+        if aloud:
+            self._print(f"{_INDENT}{self._styled(_DIM, ALOUD)}")
 
     def prompt(self) -> None:
         """Leave the cursor where a question is to be typed."""
@@ -49,9 +54,16 @@ class Display:
 
     def show(self, progress: AnswerProgress) -> None:
         """Draw the answer so far, over what was drawn of it before."""
-        if self._terminal:
+        if self._terminal and (progress.text or progress.pcm16):
             lines = _wrapped(progress.text, self._width())
             self._draw(lines[-LIVE_TEXT_LINES:], progress)
+
+    def call(self, calls: Sequence[FunctionCall], result: str) -> None:
+        """Print which functions the answer calls, and what they return."""
+        for each in calls:
+            self._print(self._named(self._speaker) + _printable(f"{each.name}({each.arguments})"))
+            self._print(f"{_INDENT}{self._styled(_DIM, f'returns {result}')}")
+        self._drawn = 0
 
     def end(self, answer: MeasuredAnswer, saved: Path | None) -> None:
         """Print the whole answer and its numbers."""

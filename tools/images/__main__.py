@@ -7,11 +7,8 @@ import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
-from pathlib import Path
 
-from tools.images.commands import IMAGES, ImageBuild, commands
-
-ROOT = Path(__file__).parents[2]
+from tools.images.commands import IMAGES, ROOT, ImageBuild, commands
 
 
 def main(argv: Sequence[str] | None = None) -> int:

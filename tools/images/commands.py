@@ -4,17 +4,30 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass
+from pathlib import Path
 
-STAGE_EXTRAS = {"cpu": "stage", "cuda": "stage", "vllm": "stage,vllm"}
-"""What is installed in each variant of the stages' image; the chart's tags end with these."""
+ROOT = Path(__file__).parents[2]
 
-IMAGES = ("gateway", *(f"stage-{variant}" for variant in STAGE_EXTRAS))
+INSTALLED = {
+    "gateway": ("gateway", "kubernetes"),
+    "stage-cpu": ("stage",),
+    "stage-cuda": ("stage",),
+    "stage-vllm": ("stage", "vllm"),
+}
+"""The images, and the extras of pyproject.toml that each has. Tags of the stages' images end with
+what is behind the dash, for which the chart asks."""
+
+OPTIONAL = {
+    image: ("av", "tracing") if image == "gateway" else ("tracing", "vision") for image in INSTALLED
+}
+"""Further extras that may be asked for."""
+
+IMAGES = tuple(INSTALLED)
 BUILDERS = {
     "docker": ("docker", "build"),
     # Works without a daemon, and in a container that may not make namespaces.
     "buildah": ("buildah", "build", "--isolation", "chroot"),
 }
-GATEWAY_EXTRAS = "gateway,kubernetes"
 _BASE = re.compile(r"\S+@sha256:[0-9a-f]{64}")
 
 
@@ -28,7 +41,7 @@ class ImageBuild:
     registry: str = ""
     tag: str = "dev"
     torch_index_url: str = ""
-    # Of pyproject.toml, beside those that an image has anyway.
+    # Of `OPTIONAL`, beside those that an image has anyway.
     gateway_extras: tuple[str, ...] = ()
     stage_extras: tuple[str, ...] = ()
     push: bool = False
@@ -44,8 +57,23 @@ class ImageBuild:
         for image in self.images:
             if image not in IMAGES:
                 raise ValueError(f"IMAGES: {image!r} is none of {', '.join(IMAGES)}")
+            for extra in self.extras(image):
+                if extra not in OPTIONAL[image]:
+                    raise ValueError(
+                        f"extras: {extra!r} is none of {', '.join(OPTIONAL[image])} for {image}"
+                    )
         if self.push and not self.registry:
             raise ValueError("REGISTRY: is empty; name the registry to push to")
+
+    def extras(self, image: str) -> tuple[str, ...]:
+        """Those that were asked for."""
+        return self.gateway_extras if image == "gateway" else self.stage_extras
+
+
+def lock_file(image: str, extra: str = "") -> Path:
+    """The exact packages of an image, or those that an extra adds."""
+    name = f"{image}-{extra}" if extra else image
+    return ROOT / "tools" / "images" / "locks" / f"{name}.txt"
 
 
 def reference(order: ImageBuild, image: str) -> str:
@@ -65,17 +93,19 @@ def commands(order: ImageBuild) -> list[list[str]]:
 
 
 def _build(order: ImageBuild, image: str) -> list[str]:
+    locked = image
     arguments = {"BASE": order.base}
-    if image == "gateway":
-        folder = "gateway"
-        arguments["EXTRAS"] = ",".join((GATEWAY_EXTRAS, *order.gateway_extras))
-    else:
-        folder, variant = "services", image.removeprefix("stage-")
-        arguments["EXTRAS"] = ",".join((STAGE_EXTRAS[variant], *order.stage_extras))
-        if variant == "cpu" and order.torch_index_url:
+    if image == "stage-cpu":
+        if order.torch_index_url:
             arguments["TORCH_INDEX_URL"] = order.torch_index_url
+        else:
+            # The usual index has torch for CUDA, which also runs without.
+            locked = "stage-cuda"
+    names = (lock_file(locked, extra).stem for extra in ("", *order.extras(image)))
+    arguments["LOCKS"] = " ".join(names)
     given = [
         part for name, value in arguments.items() for part in ("--build-arg", f"{name}={value}")
     ]
+    folder = "gateway" if image == "gateway" else "services"
     tag = ["--tag", reference(order, image)]
     return [*BUILDERS[order.builder], "--file", f"{folder}/Dockerfile", *given, *tag, "."]

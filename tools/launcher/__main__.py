@@ -1,4 +1,7 @@
-"""`python -m tools.launcher up`: a whole deployment on this machine, in the foreground."""
+"""`python -m tools.launcher up`: a whole deployment on this machine, in the foreground.
+
+`stages` runs some of its stages alone, for a container whose stages share an accelerator.
+"""
 
 from __future__ import annotations
 
@@ -13,11 +16,15 @@ import msgspec
 
 from antiphon.deployment.schema import Deployment, GatewayConfig, load_deployment
 from antiphon.errors import AntiphonError
+from antiphon.runtime.server.health_door import health_door
 from tools.launcher.console import Console
+from tools.launcher.health import HealthOfAll
 from tools.launcher.launcher import Launcher
 from tools.launcher.plan import with_gateway, with_overrides, with_replicas
 
 _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+# Whoever runs the container decides how long weights may take to load.
+_STAGES_STARTUP_S = 86_400.0
 # What `up` runs when no file is named: clients find both doors where the documents say.
 _WITHOUT_FILE = Deployment(gateway=GatewayConfig(grpc_listen="127.0.0.1:50050"))
 
@@ -27,6 +34,16 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = command_line().parse_args(arguments)
     console = Console(sys.stdout)
     try:
+        if options.command == "stages":
+            deployment = load_deployment(options.config)
+            launcher = Launcher(
+                deployment,
+                only=options.roles,
+                on_exit="restart",
+                report=console,
+                startup_timeout_s=_STAGES_STARTUP_S,
+            )
+            return asyncio.run(stages(launcher, console, options.health_listen))
         launcher = Launcher(
             deployment_of_options(options), metrics=True, on_exit=options.on_exit, report=console
         )
@@ -60,6 +77,23 @@ async def up(launcher: Launcher, console: Console) -> int:
         return 0
 
 
+async def stages(launcher: Launcher, console: Console, health_listen: str) -> int:
+    """Run until a signal asks to stop (0); their probes are answered meanwhile."""
+    stopping = _StopOnSignal(launcher, console)
+    try:
+        async with (
+            health_door(health_listen, HealthOfAll(lambda: launcher.health_doors)),
+            launcher as running,
+        ):
+            console.say(f"ready in {running.startup_s:.1f} s: {', '.join(running.processes)}")
+            await running.wait()
+            return 1
+    except asyncio.CancelledError:
+        if not stopping.asked:
+            raise
+        return 0
+
+
 class _StopOnSignal:
     """The first signal stops everything in order, the second kills at once."""
 
@@ -84,7 +118,18 @@ class _StopOnSignal:
 def command_line() -> argparse.ArgumentParser:
     """The parser of the command's arguments."""
     parser = argparse.ArgumentParser(prog="python -m tools.launcher")
-    commands = parser.add_subparsers(required=True, metavar="COMMAND")
+    commands = parser.add_subparsers(required=True, metavar="COMMAND", dest="command")
+    some = commands.add_parser("stages", help="start these stages alone, and no gateway")
+    some.add_argument("roles", nargs="+", metavar="ROLE", help="which of the pipeline's stages")
+    some.add_argument(
+        "--config", type=Path, metavar="FILE", required=True, help="deployment file (YAML)"
+    )
+    some.add_argument(
+        "--health-listen",
+        default="",
+        metavar="ADDRESS",
+        help="where all of them together answer probes, host:port",
+    )
     up = commands.add_parser(
         "up", help="start every stage and the gateway, each as its own process"
     )

@@ -27,6 +27,7 @@ from tools.launcher.plan import (
     replica_names,
     resolve,
     role_of,
+    started_roles,
     with_addresses,
     with_priorities,
 )
@@ -43,7 +44,8 @@ METRICS_LISTEN = "127.0.0.1:0"
 class Running:
     """A deployment that is ready.
 
-    `processes` are by role, and "gateway"; of a stage's replicas the second is "ROLE#2".
+    `processes` are by role, and "gateway"; of a stage's replicas the second is "ROLE#2". The doors
+    are empty where there is no gateway.
     One that was started again takes its predecessor's place. `ended` is set when the end of one has
     ended the deployment.
     """
@@ -74,9 +76,10 @@ class Launcher:
 
     Takes a deployment or a checkpoint directory; a deployment without a model serves
     the embedded one. A stage that has addresses already runs elsewhere and is not
-    started. With `metrics` a stage without `metrics_listen` gets a free port of this
-    host's for it. `report` is called with every `LaunchEvent`. `on_exit` says what the
-    end of a service means once all are ready. Raises what `plan.resolve` raises.
+    started. With `only` these stages are started and nothing else, no gateway. With
+    `metrics` a stage without `metrics_listen` gets a free port of this host's for it.
+    `report` is called with every `LaunchEvent`. `on_exit` says what the end of a service
+    means once all are ready. Raises what `plan.resolve` raises.
     Entering raises `Unavailable`, naming the stage, when a process ends before all are
     ready, or, with nothing started, when a port is taken, and `DeadlineExceeded` after
     `startup_timeout_s`; nothing is left running then, nor when the entering task is
@@ -87,6 +90,7 @@ class Launcher:
         self,
         deployment: Deployment | Path,
         *,
+        only: Sequence[str] = (),
         metrics: bool = False,
         on_exit: OnExit = "leave",
         report: Report | None = None,
@@ -96,9 +100,11 @@ class Launcher:
     ) -> None:
         if isinstance(deployment, Path):
             deployment = Deployment(model=str(deployment))
-        self._root = application_root() if root is None else root
+        self._root = application_root(gateway=not only) if root is None else root
         resolved, self._pipeline = resolve(deployment, self._root)
         self._deployment = with_priorities(resolved, self._pipeline)
+        self._roles = started_roles(resolved, self._pipeline, only)
+        self._has_gateway = not only
         self._metrics = metrics
         self._report = report or _ignore
         self._startup_timeout_s = startup_timeout_s
@@ -113,7 +119,7 @@ class Launcher:
         self._files = contextlib.ExitStack()
 
     async def __aenter__(self) -> Running:
-        check_free(listen_addresses(self._deployment, self._pipeline))
+        check_free(listen_addresses(self._deployment, self._roles, gateway=self._has_gateway))
         try:
             return await self._start_unless_one_ends()
         except BaseException:
@@ -127,6 +133,11 @@ class Launcher:
         traceback: TracebackType | None,
     ) -> None:
         await self.stop()
+
+    @property
+    def health_doors(self) -> list[str]:
+        """Where each process answers probes; empty for one that does not listen now."""
+        return [each.health_address for each in self._processes.values()]
 
     async def stop(self) -> None:
         """Ask the gateway to stop, then the stages: what it still answers needs them.
@@ -197,27 +208,36 @@ class Launcher:
         directory = Path(self._files.enter_context(tempfile.TemporaryDirectory(prefix="antiphon-")))
         config = _write(directory / "stages.yaml", self._deployment)
         stages: dict[str, list[ServiceProcess]] = {}
-        for role in self._pipeline.roles:
+        for role in self._roles:
             stage = self._deployment.stage(role)
-            if not stage.addresses:
-                argv = ["services", role, "--config", config, "--listen", stage.listen]
-                if self._metrics and not stage.metrics_listen:
-                    argv += ["--metrics-listen", METRICS_LISTEN]
-                names = replica_names(role, stage.replicas)
-                stages[role] = [await self._spawn(name, *argv) for name in names]
+            argv = ["services", role, "--config", config, "--listen", stage.listen]
+            if self._metrics and not stage.metrics_listen:
+                argv += ["--metrics-listen", METRICS_LISTEN]
+            names = replica_names(role, stage.replicas)
+            # In a pod of theirs processes have its name.
+            called = [("--name", name) if self._has_gateway else () for name in names]
+            stages[role] = [
+                await self._spawn(name, *argv, *own)
+                for name, own in zip(names, called, strict=True)
+            ]
         addresses = {
             role: tuple([(await each.listening).address for each in replicas])
             for role, replicas in stages.items()
         }
-        config = _write(directory / "deployment.yaml", with_addresses(self._deployment, addresses))
-        gateway = await self._spawn(GATEWAY, GATEWAY, "--config", config)
-        doors = await gateway.listening
+        url = grpc_address = ""
+        if self._has_gateway:
+            written = with_addresses(self._deployment, addresses)
+            config = _write(directory / "deployment.yaml", written)
+            gateway = await self._spawn(GATEWAY, GATEWAY, "--config", config)
+            doors = await gateway.listening
+            url = http_url(doors.http, secure=self._deployment.gateway.tls is not None)
+            grpc_address = doors.grpc
         for process in self._processes.values():
             await process.ready
         return Running(
             model=Path(self._deployment.model),
-            http_url=http_url(doors.http, secure=self._deployment.gateway.tls is not None),
-            grpc_address=doors.grpc,
+            http_url=url,
+            grpc_address=grpc_address,
             processes=MappingProxyType(self._processes),
             startup_s=asyncio.get_running_loop().time() - started_at,
             ended=self._ended,
@@ -229,11 +249,16 @@ class Launcher:
         return process
 
     async def _start_process(self, name: str, argv: Sequence[str]) -> ServiceProcess:
-        process = await ServiceProcess.start(name, argv, root=self._root, report=self._report)
+        service = self._service(name)
+        process = await service.start(name, argv, root=self._root, report=self._report)
         self._processes[name] = process
         if self._stopping.is_set():
             process.kill()
         return process
+
+    def _service(self, name: str) -> type[ServiceProcess]:
+        """How a service is run."""
+        return ServiceProcess
 
     async def _watch(self, name: str, argv: Sequence[str]) -> None:
         """Report the ends of a service and do what they call for, until the deployment stops."""

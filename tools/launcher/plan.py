@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 import msgspec
@@ -70,27 +70,45 @@ def with_gateway(deployment: Deployment, changes: Mapping[str, str]) -> Deployme
     return deployment_of(content, strict=False)
 
 
-def listen_addresses(deployment: Deployment, pipeline: Pipeline) -> dict[str, str]:
+def started_roles(
+    deployment: Deployment, pipeline: Pipeline, only: Sequence[str] = ()
+) -> tuple[str, ...]:
+    """The stages that are started here: `only` these, or all that have no addresses elsewhere.
+
+    Raises `InvalidArgument` for one that the pipeline does not have.
+    """
+    for role in only:
+        if role not in pipeline.roles:
+            raise InvalidArgument(
+                f"stages: {pipeline.name} has no {role}; it has {', '.join(pipeline.roles)}"
+            )
+    return tuple(only) or tuple(
+        role for role in pipeline.roles if not deployment.stage(role).addresses
+    )
+
+
+def listen_addresses(
+    deployment: Deployment, roles: Sequence[str], *, gateway: bool = True
+) -> dict[str, str]:
     """Where the processes that are started here are to listen, by the setting that says so.
 
     Raises `InvalidArgument` where several replicas would listen on one port.
     """
-    gateway = deployment.gateway
+    doors = deployment.gateway
     wanted = {
-        "gateway.http_listen": gateway.http_listen,
-        "gateway.grpc_listen": gateway.grpc_listen,
+        "gateway.http_listen": doors.http_listen if gateway else "",
+        "gateway.grpc_listen": doors.grpc_listen if gateway else "",
     }
-    for role in pipeline.roles:
+    for role in roles:
         stage = deployment.stage(role)
-        if not stage.addresses:
-            own = {
-                f"stages.{role}.listen": stage.listen,
-                f"stages.{role}.metrics_listen": stage.metrics_listen,
-                f"stages.{role}.health_listen": stage.health_listen,
-            }
-            for field, address in own.items():
-                _check_shared(field, address, stage.replicas)
-            wanted |= own
+        own = {
+            f"stages.{role}.listen": stage.listen,
+            f"stages.{role}.metrics_listen": stage.metrics_listen,
+            f"stages.{role}.health_listen": stage.health_listen,
+        }
+        for field, address in own.items():
+            _check_shared(field, address, stage.replicas)
+        wanted |= own
     return {field: address for field, address in wanted.items() if address}
 
 
@@ -152,16 +170,17 @@ def embedded_model(root: Path) -> Path:
     return path
 
 
-def application_root(checkout: Path = CHECKOUT) -> Path:
-    """The directory that holds `services` and `gateway`.
+def application_root(checkout: Path = CHECKOUT, *, gateway: bool = True) -> Path:
+    """The directory that holds `services`, and `gateway` if that is wanted.
 
     The working directory is tried first, then `checkout`. Raises `FailedPrecondition`.
     """
     candidates = [Path.cwd(), checkout]
+    packages = ("services", GATEWAY) if gateway else ("services",)
     for root in candidates:
-        if all((root / name).is_dir() for name in ("services", GATEWAY)):
+        if all((root / name).is_dir() for name in packages):
             return root
     tried = " or ".join(str(root) for root in dict.fromkeys(candidates))
     raise FailedPrecondition(
-        f"the packages `services` and `{GATEWAY}` are not in {tried}; run from a checkout"
+        f"{' and '.join(f'`{name}`' for name in packages)} are not in {tried}; run from a checkout"
     )

@@ -20,7 +20,7 @@ import os
 import signal
 import sys
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import cast
 
@@ -94,17 +94,8 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         loop = asyncio.get_running_loop()
         source_fd, sink_fd = os.pipe()
         source = os.fdopen(source_fd, "rb", buffering=0)
-        python = [sys.executable, "-u", "-m", *argv, "--announce-fd", str(sink_fd)]
         try:
-            _, service = await loop.subprocess_exec(
-                lambda: cls(name, report),
-                *_bound_to_this_process(python),
-                stdin=asyncio.subprocess.DEVNULL,
-                stderr=asyncio.subprocess.STDOUT,
-                pass_fds=(sink_fd,),
-                process_group=0,
-                cwd=root,
-            )
+            service = await cls._run(lambda: cls(name, report), argv, sink_fd, root)
         except BaseException:
             source.close()
             raise
@@ -115,6 +106,23 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         except BaseException:
             service.kill()
             raise
+        return service
+
+    @classmethod
+    async def _run(
+        cls, made: Callable[[], ServiceProcess], argv: Sequence[str], announce_fd: int, root: Path
+    ) -> ServiceProcess:
+        """The running process, which has been told of itself as asyncio tells a protocol."""
+        python = [sys.executable, "-u", "-m", *argv, "--announce-fd", str(announce_fd)]
+        _, service = await asyncio.get_running_loop().subprocess_exec(
+            made,
+            *_bound_to_this_process(python),
+            stdin=asyncio.subprocess.DEVNULL,
+            stderr=asyncio.subprocess.STDOUT,
+            pass_fds=(announce_fd,),
+            process_group=0,
+            cwd=root,
+        )
         return service
 
     @property
@@ -138,6 +146,13 @@ class ServiceProcess(asyncio.SubprocessProtocol):
         announcement = self.listening.result()
         door = announcement.metrics or announcement.http
         return f"{http_url(door)}/metrics" if door else ""
+
+    @property
+    def health_address(self) -> str:
+        """Where it answers probes; empty until it listens, and when it has ended."""
+        if not self.listening.done() or self.exited.done():
+            return ""
+        return self.listening.result().health
 
     @property
     def doors(self) -> tuple[str, ...]:

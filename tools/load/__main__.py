@@ -57,7 +57,9 @@ async def _record(options: LoadOptions, path: Path, console: Console) -> None:
     async with _target(options, console) as target:
         count = options.load.sessions or RECORDED_SESSIONS
         timeout_s = options.timeout_s
-        chunks = await record(target.stages, options.content, count, timeout_s=timeout_s)
+        chunks = await record(
+            target.stages, options.content, count, timeout_s=timeout_s, trust=options.stage_trust
+        )
     written = write_recording(path, chunks)
     console.say(f"{path}: {written} chunks of {count} sessions")
 

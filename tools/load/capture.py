@@ -18,18 +18,24 @@ from antiphon.pipelines.registry import pipeline_named
 from antiphon.v1 import chunk_pb2, session_pb2
 from tools.load.content import Content
 from tools.load.stage_driver import ONCE, describe_stage
+from tools.load.trust import Trust, stage_tls
 from tools.load.upstream import Feed, Pace, Timed, made_up
 
 
 async def record(
-    stages: Mapping[str, str], content: Content, sessions: int, *, timeout_s: float
+    stages: Mapping[str, str],
+    content: Content,
+    sessions: int,
+    *,
+    timeout_s: float,
+    trust: Trust | None = None,
 ) -> list[Timed]:
     """Answer requests one after the other on these stages (addresses by role).
 
     The chunks of every edge that a stage consumes, in the order in which they were
     seen. Raises the typed error of a stage that fails.
     """
-    described = [await describe_stage(address) for address in stages.values()]
+    described = [await describe_stage(stages[role], role, trust) for role in stages]
     pipeline = pipeline_named(described[0].pipeline)
     feeds = {
         each.role: made_up(content, pipeline, each, Pace())
@@ -39,7 +45,7 @@ async def record(
     chunks: list[Timed] = []
     for number in range(sessions):
         fed = {role: feed_of(number) for role, feed_of in feeds.items()}
-        session = _CapturedSession(stages, pipeline, content, number, fed)
+        session = _CapturedSession(stages, pipeline, content, number, fed, trust)
         try:
             async with asyncio.timeout(timeout_s):
                 await session.run()
@@ -60,6 +66,7 @@ class _CapturedSession:
     content: Content
     number: int
     fed: Mapping[str, Feed]
+    trust: Trust | None
     chunks: list[Timed] = field(default_factory=list)
     _id: str = field(default_factory=lambda: f"record-{uuid.uuid4().hex}")
     _begun_at: float = 0.0
@@ -75,7 +82,9 @@ class _CapturedSession:
 
     async def _on_stage(self, role: str) -> None:
         async with (
-            AsyncStageClient(self.stages[role], retry=ONCE) as stage,
+            AsyncStageClient(
+                self.stages[role], tls=stage_tls(self.trust, role), retry=ONCE
+            ) as stage,
             stage.session(self._routes(role), session_id=self._id) as session,
         ):
             feeding = asyncio.create_task(self._send(session, role))

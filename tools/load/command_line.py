@@ -106,8 +106,14 @@ def _add_place(group: argparse._ArgumentGroup) -> None:
     )  # fmt: skip
     group.add_argument(
         "--tls", nargs="?", const="", metavar="FILE",
-        help="the gateway has TLS; FILE has the authorities to trust (the system's)",
+        help="the service has TLS; FILE has the authorities to trust (the system's)",
     )  # fmt: skip
+    group.add_argument(
+        "--certificate", type=Path, metavar="FILE",
+        help="with --tls: what a service that asks for a certificate is shown; for a stage one "
+        "with a name of the deployment's mutual_tls.operators",
+    )  # fmt: skip
+    group.add_argument("--key", type=Path, metavar="FILE", help="its key")
     group.add_argument(
         "--model", type=Path, metavar="DIR", help="checkpoint (the small one in the repository)"
     )

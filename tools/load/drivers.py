@@ -59,7 +59,7 @@ async def connected(options: LoadOptions, target: Target) -> AsyncIterator[Servi
 
 
 async def _stage_driver(options: LoadOptions, target: Target) -> StageDriver:
-    description = await describe_role(target.grpc_address, options.service)
+    description = await describe_role(target.grpc_address, options.service, options.stage_trust)
     pipeline = pipeline_named(description.pipeline)
     known = {option.name for option in pipeline.stage(description.role).options}
     if unknown := sorted(options.content.options.keys() - known):
@@ -76,6 +76,7 @@ async def _stage_driver(options: LoadOptions, target: Target) -> StageDriver:
         _feed_of(options, pipeline, description),
         paced=options.pace.real_time,
         timeout_s=options.timeout_s,
+        trust=options.stage_trust,
     )
 
 

@@ -32,14 +32,16 @@ async def describe_gateway(address: str, trust: Trust | None = None) -> Sequence
         raise _no_service(address, error) from error
 
 
-async def describe_role(address: str, role: str) -> stage_pb2.DescribeResponse:
-    """What the stage says of itself.
+async def describe_role(
+    address: str, role: str, trust: Trust | None = None
+) -> stage_pb2.DescribeResponse:
+    """What the stage says of itself; one with TLS is known by `trust`.
 
     Raises `FailedPrecondition` when it is not of that role or no stage at all,
     `Unavailable` when nothing answers.
     """
     try:
-        description = await describe_stage(address)
+        description = await describe_stage(address, role, trust)
     except NotImplementedYet as error:
         try:
             await describe_gateway(address)

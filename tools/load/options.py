@@ -19,7 +19,7 @@ from tools.load.content import TEXT, Content
 from tools.load.objectives import Objective
 from tools.load.request_options import read_given
 from tools.load.run import Load
-from tools.load.trust import Trust
+from tools.load.trust import Trust, services_trust
 from tools.load.upstream import Pace
 
 
@@ -28,7 +28,8 @@ class LoadOptions:
     """What a load test is to do. `record` is set for a recording, with no `service`.
 
     `deployment` is what is started when `target` is empty. Without `objectives` those count
-    that the service's outputs suggest. With `trust` the gateway has TLS.
+    that the service's outputs suggest. With `trust` the gateway has TLS,
+    and with `stage_trust` the stages have.
     """
 
     service: str
@@ -49,6 +50,7 @@ class LoadOptions:
     json: Path | None
     html: Path | None
     trust: Trust | None = None
+    stage_trust: Trust | None = None
 
     @property
     def model_dir(self) -> Path | None:
@@ -91,6 +93,7 @@ def read_options(arguments: Sequence[str] | None = None) -> LoadOptions:
             f"--target {given.target}: that is a gateway's HTTP door; a {given.service}'s is "
             "host:port, where it serves gRPC"
         )
+    _check_certificate(given)
     return LoadOptions(
         service=given.service or "",
         load=_load(given),
@@ -110,14 +113,34 @@ def read_options(arguments: Sequence[str] | None = None) -> LoadOptions:
         json=given.json,
         html=given.html,
         trust=_trust(given, deployment),
+        stage_trust=_stage_trust(given, deployment),
     )
 
 
 def _trust(given: argparse.Namespace, deployment: Deployment) -> Trust | None:
     """How the gateway is known, if it has TLS: as the command line says, or what is started."""
     if given.tls is not None:
-        return Trust(Path(given.tls) if given.tls else None)
+        return _told(given)
     return Trust() if deployment.gateway.tls is not None and not given.target else None
+
+
+def _check_certificate(given: argparse.Namespace) -> None:
+    if (given.certificate is None) != (given.key is None):
+        raise InvalidArgument("--certificate and --key go together", field="key")
+    if given.certificate is not None and given.tls is None:
+        raise InvalidArgument("--certificate goes with --tls", field="certificate")
+
+
+def _stage_trust(given: argparse.Namespace, deployment: Deployment) -> Trust | None:
+    """How stages are known, if they have TLS: a target as the command line says; those that are
+    started get what their gateway would show them."""
+    if given.target:
+        return None if given.service == GATEWAY or given.tls is None else _told(given)
+    return None if deployment.mutual_tls is None else services_trust(deployment.mutual_tls)
+
+
+def _told(given: argparse.Namespace) -> Trust:
+    return Trust(Path(given.tls) if given.tls else None, given.certificate, given.key)
 
 
 def _load(given: argparse.Namespace) -> Load:

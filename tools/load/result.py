@@ -101,6 +101,7 @@ class RequestPoint:
     underrun: float | None
     duration: float
     error: str
+    audio_s: float = 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,6 +18,7 @@ from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_from_proto
 from tools.load.content import AUDIO, TEXT, Content
 from tools.load.measured import FedAmounts, OwnDelay, StageTimes, Trace
+from tools.load.trust import Trust, stage_tls
 from tools.load.upstream import Feed, FeedOf
 
 # A refusal is a result, which a second try would hide.
@@ -25,9 +26,12 @@ ONCE = Retry(attempts=1)
 DESCRIBE_TIMEOUT_S = 30.0
 
 
-async def describe_stage(address: str) -> stage_pb2.DescribeResponse:
-    """What the stage at an address says of itself. Raises the typed error of a failed call."""
-    async with AsyncStageClient(address, retry=ONCE) as stage:
+async def describe_stage(
+    address: str, role: str = "", trust: Trust | None = None
+) -> stage_pb2.DescribeResponse:
+    """What the stage at an address says of itself; one of that role if it has TLS. Raises the typed
+    error of a failed call."""
+    async with AsyncStageClient(address, tls=stage_tls(trust, role), retry=ONCE) as stage:
         return await stage.describe(timeout_s=DESCRIBE_TIMEOUT_S)
 
 
@@ -47,8 +51,10 @@ class StageDriver:
         *,
         paced: bool,
         timeout_s: float,
+        trust: Trust | None = None,
     ) -> None:
-        self._stage = AsyncStageClient(address, retry=ONCE)
+        tls = stage_tls(trust, description.role)
+        self._stage = AsyncStageClient(address, tls=tls, retry=ONCE)
         self._pipeline = pipeline
         self._description = description
         self._edges: dict[str, tuple[str, ...]] = {edge.name: () for edge in description.outputs}

@@ -9,6 +9,7 @@ from antiphon.errors import AntiphonError
 from antiphon.v1 import stage_pb2
 from tools.load.result import LeftOpen
 from tools.load.stage_driver import describe_stage
+from tools.load.trust import Trust
 
 # A stage learns of a session's end a moment after its client does.
 END_GRACE_S = (0.0, 0.1, 0.3, 1.0)
@@ -17,23 +18,23 @@ States = Mapping[str, stage_pb2.DescribeResponse]
 """By role."""
 
 
-async def stage_states(addresses: Mapping[str, str]) -> States:
+async def stage_states(addresses: Mapping[str, str], trust: Trust | None) -> States:
     """What each stage says now; one that cannot be asked is left out."""
     states = {}
     for role, address in addresses.items():
         try:
-            states[role] = await describe_stage(address)
+            states[role] = await describe_stage(address, role, trust)
         except AntiphonError:
             continue
     return states
 
 
-async def stage_states_at_rest(addresses: Mapping[str, str]) -> States:
+async def stage_states_at_rest(addresses: Mapping[str, str], trust: Trust | None) -> States:
     """What each stage says once it has no sessions, or after a moment's grace."""
     states: States = {}
     for pause_s in END_GRACE_S:
         await asyncio.sleep(pause_s)
-        states = await stage_states(addresses)
+        states = await stage_states(addresses, trust)
         if not any(each.open_sessions for each in states.values()):
             break
     return states

@@ -193,6 +193,7 @@ def _point(request: Measured, started_at: float) -> RequestPoint:
         underrun=request.underrun,
         duration=request.duration,
         error=request.error,
+        audio_s=request.audio_s,
     )
 
 

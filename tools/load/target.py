@@ -44,7 +44,9 @@ def target_at(service: str, address: str) -> Target:
 
 
 @contextlib.asynccontextmanager
-async def started(service: str, deployment: Deployment, report: Report) -> AsyncIterator[Target]:
+async def started(
+    service: str, deployment: Deployment, report: Report, launcher: type[Launcher] = Launcher
+) -> AsyncIterator[Target]:
     """Start one stage, or for the gateway everything, on loopback; stopped afterwards.
 
     Raises what `Launcher` raises.
@@ -55,7 +57,7 @@ async def started(service: str, deployment: Deployment, report: Report) -> Async
             yield Target(address, stages={service: address}, pids={service: process.pid})
         return
     doors = {"http_listen": LOOPBACK, "grpc_listen": LOOPBACK}
-    async with Launcher(with_gateway(deployment, doors), report=report) as running:
+    async with launcher(with_gateway(deployment, doors), report=report) as running:
         yield Target(
             grpc_address=running.grpc_address,
             http_url=running.http_url,

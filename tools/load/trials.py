@@ -94,11 +94,11 @@ class Trials:
         shortest, longest = LOOK_EVERY_S
         every_s = min(max(load.ends_s / LOOKS_PER_RUN, shortest), longest)
         pids = {**self._target.pids, DRIVER: os.getpid()}
-        before = await stage_states(self._target.stages)
+        before = await stage_states(self._target.stages, self._options.stage_trust)
         with self._interruptible():
             async with watching(pids, every_s) as watch, contextlib.AsyncExitStack() as stack:
                 run = await self._run(load, stack)
-        after = await stage_states_at_rest(self._target.stages)
+        after = await stage_states_at_rest(self._target.stages, self._options.stage_trust)
         return Observed(
             run,
             usage=watch.seen,

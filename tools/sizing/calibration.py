@@ -48,11 +48,20 @@ def calibrated(
     offered: OfferedCall,
     first_text_s: float | None,
     first_audio_s: float,
+    rest_s: float | None = None,
 ) -> MeasuredPipeline:
-    """With `gateway.call_s` and `network_s` so that a call alone takes as long as was measured."""
+    """With `gateway.call_s` and `network_s` so that a call alone takes as long as was measured.
+
+    If it took `rest_s` from there to its end, and its steps take less, those of the stage that
+    makes frames are made longer: an engine's loop takes time between two steps, too.
+    """
     for _ in range(_ROUNDS):
         (call,) = FleetSimulation(measured, dict.fromkeys(measured.stages, 1)).run([offered]).calls
         assert call.first_audio_s is not None
+        assert call.ended_at is not None
+        if rest_s is not None:
+            late_s = rest_s - (call.ended_at - offered.at_s - call.first_audio_s)
+            measured = _with_longer_frames(measured, late_s / offered.frames)
         missing_s = first_audio_s - call.first_audio_s
         text_s = 0.0
         if first_text_s is not None and call.first_text_at is not None:
@@ -65,6 +74,18 @@ def calibrated(
             measured, gateway=gateway, network_s=max(0.0, measured.network_s + hop_s)
         )
     return measured
+
+
+def _with_longer_frames(measured: MeasuredPipeline, by_s: float) -> MeasuredPipeline:
+    stages = {
+        role: msgspec.structs.replace(
+            stage, step_s={x: y + max(by_s, 0.0) for x, y in stage.step_s.items()}
+        )
+        if stage.makes == "frames"
+        else stage
+        for role, stage in measured.stages.items()
+    }
+    return msgspec.structs.replace(measured, stages=stages)
 
 
 def calibrated_by(
@@ -87,7 +108,9 @@ def calibrated_by(
     ]
     rows = int(alone.settings.get("prompt_length") or 1)
     offered = OfferedCall(0, 0.0, rows, max(1, round(max(tokens, default=frames))), frames)
-    return calibrated(measured, offered, text.p50 if text else None, audio.p50)
+    whole = alone.metrics.get("duration")
+    rest_s = whole.mean - audio.mean if whole else None
+    return calibrated(measured, offered, text.p50 if text else None, audio.p50, rest_s)
 
 
 def _stage(role: str, runs: Iterable[Result], pipeline: Pipeline, *, slots: int) -> MeasuredStage:

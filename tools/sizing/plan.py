@@ -8,7 +8,7 @@ plan, one role at a time, without missing the goal.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 from antiphon.errors import FailedPrecondition, InvalidArgument
@@ -172,8 +172,12 @@ def simulated(
     granularity: Granularity,
     gateways: int = 1,
     progress: Callable[[float, int], None] = lambda now, calls: None,
+    known: Iterable[OfferedCall] | None = None,
 ) -> FleetOutcome:
-    """What a fleet does. Raises `InvalidArgument` for replicas that are not those of the stages."""
+    """What a fleet does, with the calls of the load or those that are `known`.
+
+    Raises `InvalidArgument` for replicas that are not those of the stages.
+    """
     for role in measured.stages:
         if replicas.get(role, 0) < 1:
             raise InvalidArgument(
@@ -186,7 +190,7 @@ def simulated(
                 field="replicas",
             )
     ordered = {role: replicas[role] for role in measured.stages}
-    calls = load.calls(measured.frame_s)
+    calls = known or load.calls(measured.frame_s)
     if granularity == "steps":
         if gateways > 1:
             raise InvalidArgument(

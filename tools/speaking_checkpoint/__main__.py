@@ -127,7 +127,8 @@ def _make_parser() -> argparse.ArgumentParser:
         "--keep",
         type=Path,
         metavar="CHECKPOINT",
-        help="take code2wav, talker and thinker from there unless they were trained here",
+        help="take code2wav, talker and thinker from there unless they were trained here; "
+        "lessons are added to those that its thinker had",
     )
     build.add_argument(
         "--now", action="store_true", help="write what the parts have learned so far"

@@ -78,8 +78,8 @@ class Recipe:
     code2wav: int = 1650
     talker: int = 3400
     thinker: int = 3100
-    tower: int = 9000
-    lessons: int = 4000
+    tower: int = 5000
+    lessons: int = 7000
 
     def plan(self, part: str) -> Plan:
         """How a part is trained."""
@@ -146,8 +146,10 @@ class Workshop:
         path = self._work / "recordings.npz"
         if not path.is_file():
             seed = self._recipe.seed
-            made = make_recordings(spoken_questions(), ASKED, seed)
-            save_recordings([*made, *make_recordings(function_requests(), REQUESTED, seed)], path)
+            asked = make_recordings(spoken_questions(), ASKED, seed)
+            # Another seed, or the first ones would be spoken as the first questions are.
+            requested = make_recordings(function_requests(), REQUESTED, seed + 1)
+            save_recordings([*asked, *requested], path)
         return load_recordings(path)
 
     def train(self, step: str, seconds: float = math.inf) -> bool:

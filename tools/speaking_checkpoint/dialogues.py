@@ -96,13 +96,13 @@ class Dialogues:
             question = chance.choice(self._questions)
             return DialogueTurn(reword(question, chance), self._answers[question])
         if draw < 0.80:
-            return self._repeat(chance)
+            return self.repeat(chance)
         if draw < 0.97:
             return DialogueTurn(reword(self.unknown(chance), chance), UNKNOWN)
         around = reword(chance.choice(self._questions), chance)
         return DialogueTurn(chance.choice((AUDIO, AUDIO, AUDIO + around, around + AUDIO)), HEARD)
 
-    def _repeat(self, chance: random.Random) -> DialogueTurn:
+    def repeat(self, chance: random.Random) -> DialogueTurn:
         """A command to say words, all of which may be known or not."""
         known = chance.random() < 0.8
         # Words that come twice make copying harder, and sentences are full of them.

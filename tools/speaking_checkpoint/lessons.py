@@ -19,7 +19,15 @@ import torch
 from torch.nn import functional as F
 from transformers import DynamicCache
 
-from tools.speaking_checkpoint.dialogues import AUDIO, CLOSERS, OPENERS, SYSTEMS, Dialogues, reword
+from tools.speaking_checkpoint.dialogues import (
+    AUDIO,
+    CLOSERS,
+    OPENERS,
+    SYSTEMS,
+    Dialogues,
+    DialogueTurn,
+    reword,
+)
 from tools.speaking_checkpoint.functions import (
     FUNCTIONS,
     NO_CLOCK,
@@ -33,14 +41,22 @@ from tools.speaking_checkpoint.tower_training import HeardWords, hear
 IGNORED = -100
 # By step: what is taught, and in about how many turns. The conversations of a step have equally
 # many, so that little is computed for the shorter ones in vain.
-KINDS = (("typed", 32), ("heard", 24), ("functions", 8), ("heard", 24))
+# Copying is what the lessons disturb most: half of them are typed, and most of those copy.
+KINDS = (
+    ("typed", 32),
+    ("heard", 24),
+    ("repeated", 32),
+    ("functions", 12),
+    ("heard", 24),
+    ("repeated", 32),
+)
 TURNS = (1, 1, 2, 3)
 LONGEST_WORD = 6
 LEAD, TAIL = (1, 9), (0, 12)
 BLURRED, DOUBLED, MISHEARD = 0.3, 0.12, 0.05
-RECORDED = 0.6
+RECORDED = 0.7
 # Recordings that the tower hears for the lessons, and those of them without words.
-HEARD_COUNT, NOISES = 4000, 100
+HEARD_COUNT, NOISES = 8000, 100
 TOGETHER = 20
 NOISE = 0.08
 
@@ -164,14 +180,24 @@ class LessonsLoss:
 
     def _typed(self, chance: random.Random, turns: int) -> Written:
         """What the thinker has learned before."""
+        return self._write(self._dialogues.turn, chance, turns)
+
+    def _repeated(self, chance: random.Random, turns: int) -> Written:
+        """Commands to say words, of what the thinker has learned before."""
+        return self._write(self._dialogues.repeat, chance, turns)
+
+    def _write(
+        self, draw: Callable[[random.Random], DialogueTurn], chance: random.Random, turns: int
+    ) -> Written:
+        """A typed conversation."""
         written = Written()
         system = self._dialogues.system(chance)
         if system is not None:
             self._say(written, "system", self._encode(system))
         for _ in range(turns):
-            turn = self._dialogues.turn(chance)
+            turn = draw(chance)
             while AUDIO in turn.asked:
-                turn = self._dialogues.turn(chance)
+                turn = draw(chance)
             self._say(written, "user", self._encode(turn.asked))
             self._say(written, "assistant", self._encode(turn.answer), learn=True)
         return written
@@ -216,7 +242,7 @@ class LessonsLoss:
                 self._say(written, "assistant", self._encode(answer), learn=True)
                 continue
             call = draw_call(chance)
-            self._ask(written, call.asked, chance, typed=0.6)
+            self._ask(written, call.asked, chance, typed=0.5)
             if call.name not in (each["function"]["name"] for each in given):
                 answer = NO_CLOCK if call.name == "get_time" else UNKNOWN
                 self._say(written, "assistant", self._encode(answer), learn=True)

@@ -48,7 +48,7 @@ def load_submodule(
     import torch
 
     with reading(weights.folder / CONFIG_FILE):
-        module = _construct(module_class, config)
+        module = construct(module_class, config)
     for child in skip:
         setattr(module, child, None)
     wanted = module.state_dict()
@@ -78,9 +78,9 @@ def load_submodule(
     return module.to(device).requires_grad_(False).eval()
 
 
-def _construct(module_class: type[ModuleT], config: Any) -> ModuleT:
+def construct(module_class: type[ModuleT], config: Any) -> ModuleT:
     """The module with real buffers and, as far as they are uninitialised, storage-free
-    parameters.
+    parameters. Raises `FailedPrecondition` where buffers are not computed.
 
     Buffers are computed where the module is built and stored nowhere, so a module built
     wholly on the meta device would lack them. Parameters come from `torch.empty` and

@@ -99,6 +99,8 @@ def describe(
         max_input_videos=facts.max_input_videos,
         max_input_text_bytes=facts.max_input_text_bytes,
         constrains_text=facts.constrains_text,
+        keeps_recordings=facts.keeps_recordings,
+        goes_on_from=facts.goes_on_from,
         open_sessions=open_sessions,
         open_segments=open_segments,
         held_segments=held_segments,
@@ -124,6 +126,7 @@ def _link(link: LinkState) -> stage_pb2.LinkState:
     return stage_pb2.LinkState(
         peer_role=link.peer_role,
         peer_address=link.peer_address,
+        peer_name=link.peer_name,
         outgoing=link.outgoing,
         connected=link.connected,
         transport=link.transport,

@@ -12,16 +12,12 @@ from contextlib import asynccontextmanager
 import grpc
 from grpc_health.v1 import health_pb2_grpc
 
-from antiphon.deployment.address import host_and_port
-from antiphon.errors import Unavailable
-from antiphon.runtime.server.health import Health
 from antiphon.transport.channel import SERVER_OPTIONS
-
-FIELD = "health_listen"
+from antiphon.transport.listening import listen_at
 
 
 @asynccontextmanager
-async def health_door(listen: str, health: Health) -> AsyncIterator[str]:
+async def health_door(listen: str, probes: health_pb2_grpc.HealthServicer) -> AsyncIterator[str]:
     """Answer `grpc.health.v1` until the block ends; its "host:port", empty without a `listen`.
 
     Raises `InvalidArgument` for a wrong address, `Unavailable` for one that cannot be had.
@@ -29,18 +25,11 @@ async def health_door(listen: str, health: Health) -> AsyncIterator[str]:
     if not listen:
         yield ""
         return
-    host_and_port(listen, field=FIELD)
     server = grpc.aio.server(options=SERVER_OPTIONS)
-    health_pb2_grpc.add_HealthServicer_to_server(health.probes, server)
-    try:
-        port = server.add_insecure_port(listen)
-    except RuntimeError as error:
-        raise Unavailable(
-            f"{FIELD}: cannot listen on {listen}; choose another port, or stop what listens there",
-            field=FIELD,
-        ) from error
+    health_pb2_grpc.add_HealthServicer_to_server(probes, server)
+    address = listen_at(server, listen, field="health_listen")
     await server.start()
     try:
-        yield f"{listen.rpartition(':')[0]}:{port}"
+        yield address
     finally:
         await server.stop(None)

@@ -12,10 +12,11 @@ import json
 import logging
 import os
 import signal
+import socket
 import sys
 import threading
 import time
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -33,11 +34,12 @@ from antiphon.deployment.schema import (
     check_roles,
     load_deployment,
 )
-from antiphon.errors import AntiphonError, InvalidArgument, Unavailable
+from antiphon.errors import AntiphonError, InvalidArgument
 from antiphon.pipelines.graph import Pipeline
 from antiphon.pipelines.registry import pipeline_named, pipeline_of
 from antiphon.runtime.engine import LoadedStage
 from antiphon.runtime.process import run
+from antiphon.runtime.server.callers import callers_of
 from antiphon.runtime.server.description import StageIdentity
 from antiphon.runtime.server.engine_faults import EngineFaults
 from antiphon.runtime.server.health import SERVICE_NAME, Health
@@ -50,7 +52,10 @@ from antiphon.runtime.server.stage import Stage
 from antiphon.runtime.session.plan import StageLimits, StagePlan
 from antiphon.segment import Delivery
 from antiphon.tracing.tracing import open_tracing
-from antiphon.transport.channel import SERVER_OPTIONS
+from antiphon.transport.channel import CHANNEL_OPTIONS, SERVER_OPTIONS
+from antiphon.transport.heap import leave_out_startup
+from antiphon.transport.listening import listen_at
+from antiphon.transport.mutual_tls import ServiceTls, open_channel, service_tls
 from antiphon.transport.payload.registry import candidates, check_possible
 from antiphon.transport.settings import LinkIdentity, LinkSettings
 from antiphon.wire.frames import add_stage_service
@@ -79,6 +84,7 @@ class StageOptions:
     model_dir: Path
     pipeline: Pipeline
     announce_fd: int | None
+    name: str
 
 
 def main(load: Load, argv: Sequence[str] | None = None, *, prog: str | None = None) -> int:
@@ -108,6 +114,7 @@ def _parser(prog: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--listen", help="address to listen on, host:port; port 0 picks one")
     parser.add_argument("--metrics-listen", help="address of the metrics door, host:port")
     parser.add_argument("--health-listen", help="address of the port for probes, host:port")
+    parser.add_argument("--name", help="what others call this process in series; else its host's")
     parser.add_argument(
         "--announce-fd", type=int, help="file descriptor to write `listening` and `ready` lines to"
     )
@@ -143,8 +150,9 @@ def _options(arguments: argparse.Namespace) -> StageOptions:
         host_and_port(config.advertise, field=f"stages.{role}.advertise")
     for field in ("metrics_listen", "health_listen"):
         check_listen(getattr(config, field), field=field)
-    check_possible(LinkSettings.of(config))
-    return StageOptions(role, deployment, config, model, pipeline, arguments.announce_fd)
+    check_possible(_link_settings(deployment, config))
+    name = arguments.name or socket.gethostname()
+    return StageOptions(role, deployment, config, model, pipeline, arguments.announce_fd, name)
 
 
 async def _serve(options: StageOptions, load: Load) -> int:
@@ -155,15 +163,16 @@ async def _serve(options: StageOptions, load: Load) -> int:
     metrics = StageMetrics(options.role, options.config.device, lambda: healthiness.serving)
     async with (
         metrics_door(options.config.metrics_listen, metrics) as metrics_address,
-        health_door(options.config.health_listen, healthiness) as health_address,
+        health_door(options.config.health_listen, healthiness.probes) as health_address,
     ):
         tracing = open_tracing(
             options.config.trace_endpoint,
             f"antiphon-{options.role}",
             field=f"stages.{options.role}.trace_endpoint",
         )
-        servicer = StageServicer(tracing)
-        server, address = await _start_server(options.config.listen, servicer, healthiness)
+        tls = service_tls(options.deployment.mutual_tls, options.role)
+        servicer = StageServicer(tracing, callers_of(tls, options.pipeline, options.role))
+        server, address = await _start_server(options.config.listen, servicer, healthiness, tls)
         listening = {
             "event": "listening",
             "address": address,
@@ -180,7 +189,8 @@ async def _serve(options: StageOptions, load: Load) -> int:
             loaded = await _load_or_stop(options, load, signals.stop)
             if loaded is None:
                 return 0
-            stage = _start_stage(options, loaded, address, (servicer, metrics), healthiness)
+            stage = _start_stage(options, loaded, address, servicer, metrics, healthiness, tls)
+            leave_out_startup()
             await healthiness.tell(serving=True)
             healthiness.follow(loaded.engine)
             seconds = time.perf_counter() - started
@@ -230,7 +240,7 @@ def _end_within(seconds: float) -> None:
 
 
 async def _start_server(
-    listen: str, servicer: StageServicer, healthiness: Health
+    listen: str, servicer: StageServicer, healthiness: Health, tls: ServiceTls | None
 ) -> tuple[grpc.aio.Server, str]:
     """The gRPC server, running, and where."""
     server = grpc.aio.server(options=SERVER_OPTIONS)
@@ -238,14 +248,10 @@ async def _start_server(
     health_pb2_grpc.add_HealthServicer_to_server(healthiness.servicer, server)
     names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
-    try:
-        port = server.add_insecure_port(listen)
-    except RuntimeError as error:
-        raise Unavailable(
-            f"cannot listen on {listen}; choose another port, or stop what listens there"
-        ) from error
+    credentials = None if tls is None else tls.server_credentials()
+    address = listen_at(server, listen, field="listen", credentials=credentials)
     await server.start()
-    return server, f"{listen.rpartition(':')[0]}:{port}"
+    return server, address
 
 
 async def _load_or_stop(
@@ -265,15 +271,17 @@ def _start_stage(
     options: StageOptions,
     loaded: LoadedStage,
     address: str,
-    doors: Iterable[StageServicer | StageMetrics],
+    servicer: StageServicer,
+    metrics: StageMetrics,
     healthiness: Health,
+    tls: ServiceTls | None,
 ) -> Stage:
     """Put the loaded model behind the doors."""
     config = options.config
     name = options.deployment.model_name
     facts = replace(loaded.facts, model=name) if name else loaded.facts
     pipeline = options.pipeline.with_options(options.role, facts.options)
-    links = LinkSettings.of(config)
+    links = _link_settings(options.deployment, config)
     identity = StageIdentity(
         pipeline,
         options.role,
@@ -284,9 +292,20 @@ def _start_stage(
     )
     limits = StageLimits.of(config, options.deployment.gateway)
     delivery = {edge: Delivery(value) for edge, value in options.deployment.delivery.items()}
-    plan = StagePlan.of(pipeline, options.role, facts.default_sampling, limits, delivery)
+    plan = StagePlan.of(
+        pipeline,
+        options.role,
+        facts.default_sampling,
+        limits,
+        delivery,
+        facts.sample_rate_hz,
+        facts.goes_on_from,
+    )
     reached_at = config.advertise or address
-    link_identity = LinkIdentity(identity.host_id, identity.boot_id, options.role, reached_at)
+    link_identity = LinkIdentity(
+        identity.host_id, identity.boot_id, options.role, reached_at, options.name
+    )
+    consumers = {edge.name: edge.consumers[0] for edge in pipeline.outputs(options.role)}
     stage = Stage(
         loaded,
         plan,
@@ -301,12 +320,17 @@ def _start_stage(
             pause_s=config.failing_pause_s,
             hung_s=config.hung_timeout_s,
         ),
+        connect=lambda at, edge: open_channel(tls, at, consumers[edge], CHANNEL_OPTIONS),
     )
     stage.start()
     link_port = LinkPort(stage, link_identity, links)
-    for door in doors:
-        door.serve(stage, identity, link_port)
+    servicer.serve(stage, identity, link_port)
+    metrics.serve(stage, identity)
     return stage
+
+
+def _link_settings(deployment: Deployment, config: StageConfig) -> LinkSettings:
+    return LinkSettings.of(config, mutual_tls=deployment.mutual_tls is not None)
 
 
 def _step_timeout_s(config: StageConfig) -> float:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from itertools import accumulate
 
 from prometheus_client.core import (
@@ -16,8 +16,8 @@ from prometheus_client.core import (
 from prometheus_client.registry import Collector
 
 from antiphon.runtime.server.description import StageIdentity
-from antiphon.runtime.server.link_port import LinkPort
 from antiphon.runtime.server.stage import Stage
+from antiphon.runtime.session.plan import StagePlan
 from antiphon.runtime.session.tally import Histogram, Outcome, Tally
 from antiphon.transport.link_metrics import LinkMetrics
 from antiphon.version import VERSION
@@ -41,11 +41,11 @@ class StageMetrics(Collector):
         self._device = device
         self._ready = ready
         self._loop = asyncio.get_running_loop()
-        self._served: tuple[Stage, StageIdentity, LinkPort] | None = None
+        self._served: tuple[Stage, StageIdentity, LinkMetrics] | None = None
 
-    def serve(self, stage: Stage, identity: StageIdentity, link_port: LinkPort) -> None:
+    def serve(self, stage: Stage, identity: StageIdentity) -> None:
         """The model is loaded: tell all."""
-        self._served = stage, identity, link_port
+        self._served = stage, identity, LinkMetrics(self._role, stage.outgoing_links)
 
     def collect(self) -> list[Metric]:
         """The series at this moment. Raises `TimeoutError` when the loop does not answer."""
@@ -59,7 +59,7 @@ class StageMetrics(Collector):
         yield _gauge(self._role, "ready", "1 when the stage takes sessions", self._ready())
         if self._served is None:
             return
-        stage, identity, link_port = self._served
+        stage, identity, links = self._served
         table = stage.table
         yield InfoMetricFamily(
             PREFIX.removesuffix("_"),
@@ -82,23 +82,36 @@ class StageMetrics(Collector):
         )
         for name, words, value in gauges:
             yield _gauge(self._role, name, words, value)
-        outputs = [edge.name for edge in identity.pipeline.outputs(self._role)]
-        yield from tally_families(self._role, outputs, table.tally)
-        links = [*stage.outgoing_links(), *link_port.states()]
-        yield from LinkMetrics((self._role, link) for link in links).collect()
+        yield from tally_families(stage.plan, table.tally, self._loop.time())
+        yield from links.families()
 
 
-def tally_families(role: str, outputs: Iterable[str], tally: Tally) -> Iterator[Metric]:
-    """What a stage with these output edges has counted."""
+def tally_families(plan: StagePlan, tally: Tally, now: float) -> Iterator[Metric]:
+    """What a stage has counted until now."""
+    role = plan.role
     segments = _counter("segments", "Segments that have ended or were refused", "outcome", "code")
     for outcome, code in dict.fromkeys([*_FROM_THE_START, *tally.segments]):
         segments.add_metric((role, outcome.value, code), tally.segments[outcome, code])
     positions = _counter("output_positions", "Positions that the engine has made", "edge")
     chunks = _counter("output_chunks", "Chunks that were made of them", "edge")
-    for edge in outputs:
+    for edge in plan.outputs:
         positions.add_metric((role, edge), tally.positions[edge])
         chunks.add_metric((role, edge), tally.chunks[edge])
-    yield from (segments, positions, chunks)
+    underruns = _counter(
+        "underruns", "Chunks of audio that came when all before had been played", "edge"
+    )
+    dry = _counter("underrun_seconds", "Time for which there was nothing left to play", "edge")
+    for edge in plan.rates:
+        underruns.add_metric((role, edge), tally.underruns[edge])
+        dry.add_metric((role, edge), tally.underrun_s[edge])
+    stalls = _counter("credit_stalls", "Times that a segment had to wait for credit", "edge")
+    stalled = _counter("credit_stall_seconds", "Time that segments have waited for credit", "edge")
+    for edge in [name for name, each in plan.outputs.items() if each.governed]:
+        stalls.add_metric((role, edge), tally.stalls.counts[edge])
+        stalled.add_metric((role, edge), tally.stalls.seconds(edge, now))
+    refused = _counter("sessions_refused", "Sessions that were one too many (max_sessions)")
+    refused.add_metric((role,), tally.sessions_refused)
+    yield from (segments, refused, positions, chunks, underruns, dry, stalls, stalled)
     words = "Time of an engine step; one that waits for the engine's own processes waits in it"
     yield _histogram(role, "step_seconds", words, tally.step_seconds)
     yield _histogram(role, "step_segments", "Segments in an engine step", tally.step_segments)

@@ -13,7 +13,7 @@ from contextlib import asynccontextmanager
 from prometheus_client import REGISTRY, CollectorRegistry, start_http_server
 from prometheus_client.registry import Collector
 
-from antiphon.deployment.address import host_and_port
+from antiphon.deployment.address import host_and_port, joined
 from antiphon.errors import Unavailable
 
 FIELD = "metrics_listen"
@@ -38,7 +38,7 @@ async def metrics_door(listen: str, series: Collector) -> AsyncIterator[str]:
     except OSError as error:
         raise Unavailable(f"{FIELD}: {listen}: {error.strerror}", field=FIELD) from error
     try:
-        yield f"{listen.rpartition(':')[0]}:{server.server_port}"
+        yield joined(host, server.server_port)
     finally:
         await asyncio.to_thread(server.shutdown)
         server.server_close()

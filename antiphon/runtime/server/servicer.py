@@ -21,6 +21,7 @@ from antiphon.errors import (
     Unavailable,
     unexpected,
 )
+from antiphon.runtime.server.callers import Callers
 from antiphon.runtime.server.description import StageIdentity, describe, load_to_proto
 from antiphon.runtime.server.link_port import LinkPort
 from antiphon.runtime.server.patience import Patience
@@ -31,6 +32,7 @@ from antiphon.runtime.session.facts import (
     ClientDone,
     Credited,
     InputFinished,
+    ProducerGone,
     SegmentCancelled,
     SegmentRequested,
     SessionFaulted,
@@ -58,10 +60,10 @@ from antiphon.wire.convert import (
     error_to_proto,
     finish_reason_to_proto,
     policy_from_proto,
-    refuse_resume,
     sampling_from_proto,
 )
 from antiphon.wire.frames import LinkMessage
+from antiphon.wire.history import history_from_proto
 from antiphon.wire.options import option_values_from_proto
 from antiphon.wire.status import abort
 
@@ -72,12 +74,15 @@ log = logging.getLogger(__name__)
 
 _LOADING = Unavailable("the model is still loading", retry_after_s=1.0)
 
+ANYBODY = Callers()
+
 
 class StageServicer(stage_pb2_grpc.StageServiceServicer):
     """The gRPC face of a stage. Until `serve` it answers that the model is loading."""
 
-    def __init__(self, tracing: Tracing | None = None) -> None:
+    def __init__(self, tracing: Tracing | None = None, callers: Callers = ANYBODY) -> None:
         self._tracing = tracing or Tracing()
+        self._callers = callers
         self._stage: Stage | None = None
         self._identity: StageIdentity | None = None
         self._link_port: LinkPort | None = None
@@ -92,6 +97,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         context: grpc.aio.ServicerContext[stage_pb2.DescribeRequest, stage_pb2.DescribeResponse],
     ) -> stage_pb2.DescribeResponse:
         """What this stage is."""
+        await self._callers.check_session(context)
         if self._stage is None or self._identity is None or self._link_port is None:
             await abort(context, _LOADING)
         table = self._stage.table
@@ -110,6 +116,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         self, requests: AsyncIterable[session_pb2.SessionRequest], context: SessionContext
     ) -> None:
         """One session; everything is freed when this ends, however it ends."""
+        await self._callers.check_session(context)
         if self._stage is None or self._identity is None:
             await abort(context, _LOADING)
         stage, identity = self._stage, self._identity
@@ -155,6 +162,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         self, requests: AsyncIterable[LinkMessage], context: LinkContext
     ) -> None:
         """Chunks from an upstream process, for many sessions."""
+        await self._callers.check_link(context)
         if self._link_port is None:
             await abort(context, _LOADING)
         await self._link_port.serve(requests, context)
@@ -165,6 +173,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
         context: grpc.aio.ServicerContext[stage_pb2.WatchLoadRequest, stage_pb2.StageLoad],
     ) -> None:
         """How loaded this stage is, until it stops."""
+        await self._callers.check_session(context)
         if self._stage is None or self._identity is None:
             await abort(context, _LOADING)
         async with aclosing(self._stage.load_watch.follow()) as loads:
@@ -228,8 +237,9 @@ def _act(stage: Stage, role: str, session_id: str, request: session_pb2.SessionR
         case "progress":
             key = SegmentKey(session_id, request.progress.segment)
             stage.handle(UpstreamProgressed(key))
-        case "reroute":
-            raise NotImplementedYet("reroute: not implemented yet", field="reroute")
+        case "gone":
+            gone = request.gone
+            stage.handle(ProducerGone(SegmentKey(session_id, gone.segment), gone.role))
         case "open":
             raise FailedPrecondition("open: the session is open already", field="open")
         case _:
@@ -293,7 +303,6 @@ def _session_request(request: session_pb2.SessionOpen, identity: StageIdentity) 
 
 def _segment_request(request: session_pb2.SegmentOpen, role: str) -> SegmentRequest:
     """The checked part of `segment_open` that concerns this stage."""
-    refuse_resume(request)
     delivery: dict[str, Delivery] = {
         edge: value
         for edge, proto in request.delivery.items()
@@ -312,6 +321,7 @@ def _segment_request(request: session_pb2.SegmentOpen, role: str) -> SegmentRequ
         last=request.last,
         options=option_values_from_proto(request.options),
         live=request.live,
+        history=history_from_proto(request.history) if request.HasField("history") else None,
     )
 
 

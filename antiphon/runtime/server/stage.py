@@ -20,6 +20,7 @@ from antiphon.runtime.server.held_ends import HeldEnds
 from antiphon.runtime.server.load_watch import LoadCounts, LoadWatch
 from antiphon.runtime.server.outbox import Outbox
 from antiphon.runtime.session.facts import (
+    ChunksRefused,
     Credited,
     DestinationLost,
     DestinationSuspended,
@@ -56,7 +57,7 @@ from antiphon.runtime.session.table import SessionTable
 from antiphon.runtime.stepping.thread import MAILBOX_BYTES, EngineThread
 from antiphon.runtime.stepping.watchdog import Watchdog
 from antiphon.transport.link.outgoing.link import LinkEvents
-from antiphon.transport.link.outgoing.links import OutgoingLinks
+from antiphon.transport.link.outgoing.links import Connect, OutgoingLinks, connect_in_clear
 from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState, Peer
 
 Reply = Chunk | Told
@@ -97,17 +98,17 @@ class Stage:
         mailbox_bytes: int = MAILBOX_BYTES,
         step_timeout_s: float = STEP_TIMEOUT_S,
         faults: EngineFaults,
+        connect: Connect = connect_in_clear,
         record: Record | None = None,
     ) -> None:
-        self._record = record
+        self._record, self._outbox_bytes = record, outbox_bytes
         self._loop = asyncio.get_running_loop()
         self._table = SessionTable(plan, _report)
-        self._limits = plan.limits
-        self._outbox_bytes = outbox_bytes
+        self.plan = plan
         self._replies: dict[str, Outbox[Reply]] = {}
         self._incoming: dict[str, Outbox[Answer]] = {}
         events = LinkEvents(
-            refused=lambda session_id, error: self.handle(SessionFaulted(session_id, error)),
+            refused=lambda session_id, error: self.handle(ChunksRefused(session_id, error)),
             lost=self._destination_lost,
             credited=lambda peer, key, edge, positions: self.handle(
                 Credited(key, edge, Destination(*peer), positions)
@@ -116,7 +117,7 @@ class Stage:
             settled=self._settled,
         )
         self._held_ends = HeldEnds(self._let_go, plan.limits.stall_timeout_s)
-        self._links = OutgoingLinks(identity, links, events)
+        self._links = OutgoingLinks(identity, links, events, connect)
         counted_by = {edge.name: edge.counted_by for edge in plan.outputs.values()}
         self._faults = faults
         self.failed = asyncio.Event()
@@ -137,8 +138,7 @@ class Stage:
         self._wakes_at = 0.0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._accepting = True
-        self._closed = False
+        self._accepting, self._closed = True, False
         self.load_watch = LoadWatch(self._load)
 
     @property
@@ -149,7 +149,7 @@ class Stage:
     @property
     def limits(self) -> StageLimits:
         """Its bounds."""
-        return self._limits
+        return self.plan.limits
 
     def outgoing_links(self) -> list[LinkState]:
         """The links to downstream processes, for observation."""

@@ -113,6 +113,14 @@ class UpstreamProgressed:
     key: SegmentKey
 
 
+@dataclass(frozen=True, slots=True)
+class ProducerGone:
+    """A stage before this one is lost, which had done its part of the segment."""
+
+    key: SegmentKey
+    producer: str
+
+
 # -- from links --------------------------------------------------------------------------
 
 
@@ -129,6 +137,14 @@ class LinkLost:
     """An upstream process is gone."""
 
     link_id: str
+
+
+@dataclass(frozen=True, slots=True)
+class ChunksRefused:
+    """A downstream stage takes no more chunks of a session: `Cancelled` when it has ended there."""
+
+    session_id: str
+    error: AntiphonError
 
 
 @dataclass(frozen=True, slots=True)
@@ -216,8 +232,10 @@ Fact = (
     | ChunkMalformed
     | Credited
     | UpstreamProgressed
+    | ProducerGone
     | LinkSuspended
     | LinkLost
+    | ChunksRefused
     | DestinationSuspended
     | DestinationLost
     | EngineStepped

@@ -9,8 +9,10 @@ from dataclasses import dataclass, field
 from antiphon.chunk import MAX_NAME
 from antiphon.deployment.schema import GatewayConfig, StageConfig
 from antiphon.errors import InvalidArgument
+from antiphon.history import FRAMES, IDS, History
 from antiphon.options import Option, OptionValue
-from antiphon.pipelines.graph import CLIENT, Edge, Pipeline
+from antiphon.pipelines.graph import CLIENT, SAMPLE, Edge, Pipeline
+from antiphon.runtime.engine import SegmentSettings
 from antiphon.runtime.session.instructions import Destination
 from antiphon.sampling import Sampling, SamplingRequest
 from antiphon.segment import ChunkPolicy, Delivery
@@ -66,6 +68,9 @@ class StagePlan:
     sampling: Sampling
     limits: StageLimits
     options: Mapping[str, Option] = field(default_factory=dict)
+    goes_on_from: tuple[str, ...] = ()
+    # Positions a second of those outputs that clients hear.
+    rates: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
     def of(
@@ -75,8 +80,17 @@ class StagePlan:
         sampling: Sampling,
         limits: StageLimits,
         delivery: Mapping[str, Delivery] | None = None,
+        sample_rate_hz: int = 0,
+        goes_on_from: tuple[str, ...] = (),
     ) -> StagePlan:
-        """The plan of one role; `delivery` overrides the pipeline's, by edge."""
+        """The plan of one role; `delivery` overrides the pipeline's, by edge. `sample_rate_hz` is
+        that of the samples that the role makes; 0: it makes none. For `goes_on_from` see
+        `StageFacts`."""
+        rates = {
+            edge.name: edge.rate_hz or sample_rate_hz * (edge.unit == SAMPLE)
+            for edge in pipeline.outputs(role)
+            if CLIENT in edge.consumers
+        }
         return cls(
             role=role,
             inputs={edge.name: edge for edge in pipeline.inputs(role)},
@@ -86,6 +100,8 @@ class StagePlan:
             sampling=sampling,
             limits=limits,
             options={option.name: option for option in pipeline.stage(role).options},
+            goes_on_from=goes_on_from,
+            rates={name: rate_hz for name, rate_hz in rates.items() if rate_hz},
         )
 
     def check(self, request: SessionRequest) -> None:
@@ -120,7 +136,37 @@ class StagePlan:
             if routes.get(name) and (edge.consumers != (CLIENT,) or name in request.outputs)
         ]
 
-    def check_options(self, values: Mapping[str, OptionValue]) -> None:
+    def settings(self, request: SegmentRequest, outputs: frozenset[str]) -> SegmentSettings:
+        """What the engine gets of a segment that was checked."""
+        return SegmentSettings(
+            request.voice,
+            self.sampling.with_request(request.sampling),
+            outputs,
+            request.options,
+            request.live,
+            request.history,
+        )
+
+    def check_segment(self, request: SegmentRequest) -> None:
+        """Raise `InvalidArgument` for options and a history that this stage has no use for."""
+        self._check_options(request.options)
+        history = request.history
+        if history is None:
+            return
+        if request.live:
+            raise InvalidArgument(
+                "history: a live segment has none; open one whose input is there", field="history"
+            )
+        for kind, brought in ((IDS, history.ids), (FRAMES, history.frames)):
+            if len(brought) and kind not in self.goes_on_from:
+                known = ", ".join(self.goes_on_from) or "nothing"
+                raise InvalidArgument(
+                    f"history.{kind}: {self.role} does not go on from {kind}, but from {known}; "
+                    "leave them out",
+                    field=f"history.{kind}",
+                )
+
+    def _check_options(self, values: Mapping[str, OptionValue]) -> None:
         """Raise `InvalidArgument` for an option that this stage does not read, or a bad value."""
         for name, value in values.items():
             option = self.options.get(name)
@@ -163,7 +209,7 @@ class SegmentRequest:
     """What opens a segment, as far as this stage is concerned. `deadline_s` 0 is none.
 
     After a `last` one the session takes no further segments. The input of a `live` one comes while
-    it is recorded.
+    it is recorded. With a `history` its client has the beginning of the output.
 
     Raises `InvalidArgument` for a deadline that no clock can keep, for a voice whose name
     is too long and for too many options.
@@ -179,6 +225,7 @@ class SegmentRequest:
     last: bool = False
     options: Mapping[str, OptionValue] = field(default_factory=dict)
     live: bool = False
+    history: History | None = None
 
     def __post_init__(self) -> None:
         _check_seconds("deadline_s", self.deadline_s)

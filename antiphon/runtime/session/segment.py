@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from antiphon.errors import DataLoss
 from antiphon.runtime.engine import Completed, Emitted, InputChunk, SegmentSettings
 from antiphon.runtime.session.credit import Intake
 from antiphon.runtime.session.facts import Standing
-from antiphon.runtime.session.instructions import Limit, Report
+from antiphon.runtime.session.instructions import Destination, Limit, Report
 from antiphon.runtime.session.outlet import Outlet, Piece
+from antiphon.runtime.session.output_flow import OutputFlow
 from antiphon.segment import SegmentKey
 
 
@@ -29,6 +30,7 @@ class Segment:
         outlets: dict[str, Outlet],
         open_inputs: set[str],
         intakes: dict[str, Intake],
+        flow: OutputFlow,
         *,
         now: float,
         deadline_s: float,
@@ -42,6 +44,7 @@ class Segment:
         self.intakes = intakes
         self.in_engine = False
         self.fed = 0
+        self.flow = flow
         self.completed: Completed | None = None
         self.awaited = ""
         self.steppable = False
@@ -115,10 +118,6 @@ class Segment:
         """Whether all output has left."""
         return not self.undrained_outputs()
 
-    def outlet(self, edge: str) -> Outlet | None:
-        """The outlet of an edge that goes somewhere."""
-        return self._outlets.get(edge)
-
     def limits(self) -> list[Limit]:
         """How far the engine may go on each bounded edge."""
         return [
@@ -137,7 +136,25 @@ class Segment:
         if emitted.tensors:
             self._first_output_at = self._first_output_at or now
             self._last_output_at = now
-        return outlet.push(emitted.position, emitted.tensors, emitted.finish_reason, now)
+        pieces = outlet.push(emitted.position, emitted.tensors, emitted.finish_reason, now)
+        if outlet.governed:
+            self.flow.note()
+        return pieces
+
+    def grant(self, edge: str, destination: Destination, positions: int, now: float) -> list[Piece]:
+        """Credit came for an edge that goes somewhere: what goes out now. Where that was all that
+        was missing, the stall clock starts again."""
+        was_held = self.held
+        pieces = self._outlets[edge].grant(destination, positions)
+        self.flow.note()
+        if was_held and not self.held:
+            self.waiting_since = now
+        return pieces
+
+    def told(self, edge: str, pieces: Iterable[Piece], now: float) -> None:
+        """Something leaves for the client."""
+        self.told_at = now
+        self.flow.left(edge, pieces, now)
 
     @property
     def next_due(self) -> float | None:

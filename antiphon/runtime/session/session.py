@@ -7,13 +7,13 @@ ends a session by itself.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import replace
 
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, Internal, InvalidArgument
 from antiphon.pipelines.graph import CLIENT, Edge
-from antiphon.runtime.engine import Completed, Emitted, InputChunk, SegmentSettings
+from antiphon.runtime.engine import Completed, Emitted, InputChunk
 from antiphon.runtime.session.clocks import SessionClocks
 from antiphon.runtime.session.credit import Credit, Intake
 from antiphon.runtime.session.facts import ChunkArrived, Credited, Standing
@@ -32,6 +32,7 @@ from antiphon.runtime.session.instructions import (
     Send,
 )
 from antiphon.runtime.session.outlet import Outlet, Piece
+from antiphon.runtime.session.output_flow import OutputFlow
 from antiphon.runtime.session.plan import SegmentRequest, SessionRequest, StagePlan
 from antiphon.runtime.session.segment import Segment
 from antiphon.runtime.session.segment_order import SegmentOrder
@@ -91,7 +92,7 @@ class LiveSession:
         refusal = refusal or (None if waits else self._no_slot())
         if refusal is not None:
             return self._refuse(request, refusal, now)
-        self._plan.check_options(request.options)
+        self._plan.check_segment(request)
         self.become(Event.SEGMENT_OPENED)
         early, self._order.ended = self._order.use(), request.last
         live = self._plan.live_outputs(request, self._routes)
@@ -99,15 +100,10 @@ class LiveSession:
         outlets = {edge.name: self._outlet(edge, request) for edge in live}
         inputs = set(self._plan.inputs)
         intakes = {edge: Intake(self._windows[edge]) for edge in inputs & set(self._windows)}
-        settings = SegmentSettings(
-            request.voice,
-            self._plan.sampling.with_request(request.sampling),
-            frozenset(outlets),
-            request.options,
-            request.live,
-        )
+        settings = self._plan.settings(request, frozenset(outlets))
+        flow = OutputFlow(outlets, self._plan.outputs, self._plan.rates, self._tally)
         segment = self.segment = Segment(
-            key, settings, outlets, inputs, intakes, now=now, deadline_s=request.deadline_s
+            key, settings, outlets, inputs, intakes, flow, now=now, deadline_s=request.deadline_s
         )
         segment.waits = waits
         fed = [each for chunk in early for each in self._sort(chunk, now)]
@@ -121,10 +117,8 @@ class LiveSession:
     def _refuse(
         self, request: SegmentRequest, error: AntiphonError, now: float
     ) -> list[Instruction]:
-        """Use up a segment's number without opening it.
-
-        Raises the error for a first segment that is not live, and while another is open.
-        """
+        """Use up a segment's number without opening it. Raises the error for a first segment that
+        is not live, and while another is open."""
         if not (request.segment or request.live) or self.segment is not None:
             raise error
         self._clocks.idle_since = now
@@ -183,6 +177,7 @@ class LiveSession:
         if self.segment is None:
             return []
         segment, self.segment = self.segment, None
+        segment.flow.end()
         self.become(Event.SEGMENT_ENDED)
         self._tally.ended(outcome, error)
         return [Release(segment.key)] if segment.in_engine else []
@@ -215,11 +210,20 @@ class LiveSession:
         return self._sort(chunk, now)
 
     def awaits_link(self, link_id: str) -> str | None:
-        """An open input edge that came over this link; None when there is none."""
+        """An open input edge of whoever is at the link's other end; None when there is none."""
+        there = {self._plan.inputs[e].producer for e, at in self._links.items() if at == link_id}
+        return self._awaited_of(there)
+
+    def unlinked_input(self, producer: str) -> str | None:
+        """An open input edge of a producer of which no chunk has come; None if there is none."""
+        linked = {self._plan.inputs[edge].producer for edge in self._links}
+        return None if producer in linked else self._awaited_of({producer})
+
+    def _awaited_of(self, producers: Collection[str]) -> str | None:
         if self.segment is None:
             return None
-        carried = (edge for edge, link in self._links.items() if link == link_id)
-        return next((edge for edge in carried if edge in self.segment.open_inputs), None)
+        inputs, awaited = self._plan.inputs, self.segment.open_inputs
+        return next((e for e in inputs if e in awaited and inputs[e].producer in producers), None)
 
     def _sort(self, chunk: Chunk, now: float) -> list[Instruction]:
         current = self.segment.key.segment if self.segment else self._order.next
@@ -332,7 +336,7 @@ class LiveSession:
         # Of an edge that goes nowhere nothing is ever due.
         destinations = self._routes[edge] if pieces else ()
         if self.segment is not None and REPLY in destinations:
-            self.segment.told_at = now
+            self.segment.told(edge, pieces, now)
         addressed = (self._address(edge, piece) for piece in pieces)
         return [Send(to, chunk) for chunk in addressed for to in destinations]
 
@@ -365,17 +369,13 @@ class LiveSession:
                 f"credit.edge: {self._plan.role} has no output {edge}", field="credit.edge"
             )
         segment = self.segment
-        outlet = segment.outlet(edge) if segment is not None else None
-        if segment is None or outlet is None or segment.key != credit.key:
+        if segment is None or segment.key != credit.key or edge not in segment.settings.outputs:
             return []
-        was_held = segment.held
-        done = self._send(edge, outlet.grant(credit.destination, credit.positions), now)
+        pieces = segment.grant(edge, credit.destination, credit.positions, now)
+        done = self._send(edge, pieces, now)
         if segment.in_engine:
             done += segment.limits()
-        if was_held and not segment.held:
-            segment.waiting_since = now
-            done += self._grant_inputs()
-        return [*done, *self._leave(now)]
+        return [*done, *self._grant_inputs(), *self._leave(now)]
 
     def _grant_inputs(self) -> list[Instruction]:
         """What came on the awaited edge was taken, unless its outcome waits for credit itself."""

@@ -68,8 +68,10 @@ class SessionTable:
             facts.ChunkMalformed: self._refuse_chunk,
             facts.Credited: self._credit,
             facts.UpstreamProgressed: self._note_progress,
+            facts.ProducerGone: self._miss_producer,
             facts.LinkSuspended: self._suspend_link,
             facts.LinkLost: self._lose_link,
+            facts.ChunksRefused: self._refused,
             facts.DestinationSuspended: self._suspend_target,
             facts.DestinationLost: self._lose_target,
             facts.EngineStepped: self._take_step,
@@ -86,6 +88,7 @@ class SessionTable:
         `ResourceExhausted` when there are too many sessions, and what was wrong with a chunk
         that came before. Any other error ends the session in question.
         """
+        self._tally.stalls.now = now
         return self._handlers[type(fact)](fact, now)
 
     def next_deadline(self) -> float | None:
@@ -154,7 +157,16 @@ class SessionTable:
         session = self._sessions.by_id.get(fact.session_id)
         return self._sessions.end(session, Event.STREAM_LOST, None) if session else []
 
-    def _fail(self, fact: facts.SessionFaulted, now: float) -> list[Instruction]:
+    def _refused(self, fact: facts.ChunksRefused, now: float) -> list[Instruction]:
+        """That the session has ended downstream is for that stage to tell whoever opened it: this
+        one would say so first, and take the blame, or fail a session that misses nothing there."""
+        if isinstance(fact.error, Cancelled):
+            return []
+        return self._fail(fact, now)
+
+    def _fail(
+        self, fact: facts.SessionFaulted | facts.ChunksRefused, now: float
+    ) -> list[Instruction]:
         session = self._sessions.by_id.get(fact.session_id)
         return self._sessions.end(session, Event.FAULT, fact.error) if session else []
 
@@ -162,6 +174,19 @@ class SessionTable:
         if (session := self._sessions.with_segment(fact.key)) is not None:
             session.upstream_progressed(now)
         return []
+
+    def _miss_producer(self, fact: facts.ProducerGone, now: float) -> list[Instruction]:
+        """Fail a session to which nothing of the producer has come: no link of it will break."""
+        session, producer = self._sessions.with_segment(fact.key), fact.producer
+        edge = session.unlinked_input(producer) if session is not None else None
+        if session is None or edge is None:
+            return []
+        error = Unavailable(
+            f"{self._plan.role}: {producer} was lost before anything of {edge} had come",
+            stage=producer,
+            edge=edge,
+        )
+        return self._sessions.end(session, Event.FAULT, error)
 
     def _credit(self, fact: facts.Credited, now: float) -> list[Instruction]:
         def act(session: LiveSession) -> list[Instruction]:

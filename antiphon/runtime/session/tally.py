@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 from bisect import bisect_left
-from collections import Counter
+from collections import Counter, defaultdict
 from dataclasses import dataclass, field
 
 from antiphon.errors import AntiphonError, ErrorCode
@@ -36,19 +36,54 @@ class Histogram:
         self.total += value
 
 
+class Stalls:
+    """How often, and for how long, segments have waited for credit, by output edge; also those that
+    wait still. `now` is the moment of the latest fact."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+        self.counts: Counter[str] = Counter()
+        self._ended_s: defaultdict[str, float] = defaultdict(float)
+        # Of those that wait: how many, and the sum of the moments at which they began.
+        self._waiting: defaultdict[str, tuple[int, float]] = defaultdict(lambda: (0, 0.0))
+
+    def begin(self, edge: str) -> float:
+        """A segment waits; since now, for `end`."""
+        self.counts[edge] += 1
+        count, since = self._waiting[edge]
+        self._waiting[edge] = count + 1, since + self.now
+        return self.now
+
+    def end(self, edge: str, began: float) -> float:
+        """One waits no longer; now."""
+        count, since = self._waiting[edge]
+        self._waiting[edge] = (count - 1, since - began) if count > 1 else (0, 0.0)
+        self._ended_s[edge] += self.now - began
+        return self.now
+
+    def seconds(self, edge: str, now: float) -> float:
+        """For how long they have waited, taken together."""
+        count, since = self._waiting[edge]
+        return self._ended_s[edge] + max(0.0, count * now - since)
+
+
 @dataclass(slots=True)
 class Tally:
     """Counts of one stage.
 
     `segments` are by outcome and error code (empty where there is none), `positions` that the
     engine has made and `chunks` that were cut of them by edge. `sessions_refused` found as many
-    registered as may be.
+    registered as may be. Of what clients hear, by edge, `underruns` are chunks before which there
+    was nothing left to play, and `underrun_s` for how long; see `PlayOut`.
     """
 
     segments: Counter[tuple[Outcome, str]] = field(default_factory=Counter)
     positions: Counter[str] = field(default_factory=Counter)
     chunks: Counter[str] = field(default_factory=Counter)
     sessions_refused: int = 0
+    stalls: Stalls = field(default_factory=Stalls)
+    underruns: Counter[str] = field(default_factory=Counter)
+    underrun_s: defaultdict[str, float] = field(default_factory=lambda: defaultdict(float))
     step_seconds: Histogram = field(default_factory=lambda: Histogram(STEP_SECONDS))
     step_segments: Histogram = field(default_factory=lambda: Histogram(STEP_SEGMENTS))
 

@@ -1,22 +1,18 @@
 """Payloads through a process group of two ranks, made for one connection of a link.
 
 NCCL between CUDA devices; Gloo on CPU is the same code. There is no global process
-group: a TCP store of the producer's is the rendezvous, and the nonce lies in it.
-The ranks join when the first payload wants them to. A payload is one send of bytes
-whose number and size a message has announced, so that shapes and sizes may vary; the
-link goes on meanwhile, and its chunk follows when the send is done.
+group: a TCP store of the producer's is the rendezvous. The offer is its address. Who takes it
+joins the group, and the proof is the nonce that has come through it: so what was agreed on has
+carried bytes. A payload is one send of bytes whose number and size a message has announced, so
+that shapes and sizes may vary; the link goes on meanwhile, and its chunk follows when the send
+is done.
 
-The offer is the rendezvous' address, the proof the nonce that lies there.
+No engine gives a payload that is on a device, nor takes one: it would cross the bus twice more.
+So `auto` never offers this.
 
-Neither library can take a transfer back. What fails breaks the group: both sides
-drop it, which the other notices at once, and the producer offers a new one later.
-Blocking calls run on a thread of their own, one per side, in order; torch, whose import
-takes seconds, is imported there too.
-
-Gloo joins on one more thread. When it times out while it waits for the other rank to connect, it
-frees what its listener will still use if that rank connects late: a segmentation fault. So its
-own timeout is long, and whoever waits for the thread gives up earlier; a group that is joined
-after that is dropped.
+What fails breaks the group (see `process_group`): both sides drop it, and the producer offers a
+new one later. Blocking calls run on a thread of their own, one per side, in order; torch, whose
+import takes seconds, is imported there too.
 """
 
 from __future__ import annotations
@@ -28,9 +24,8 @@ import logging
 import secrets
 import socket
 import struct
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future
 from datetime import timedelta
-from threading import Thread
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -38,6 +33,16 @@ import numpy as np
 from antiphon.errors import DataLoss, InvalidArgument
 from antiphon.transport.buffer_pool import BufferPool
 from antiphon.transport.payload.aside import made_aside
+from antiphon.transport.payload.process_group import (
+    CONSUMER,
+    GLOO,
+    NCCL,
+    PRODUCER,
+    Group,
+    Lane,
+    c10d,
+    library_for,
+)
 from antiphon.transport.payload.transport import (
     MAX_PAYLOAD_BYTES,
     Attachment,
@@ -60,18 +65,18 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-NCCL, GLOO = "nccl", "gloo"
 NAME = NCCL
 """For settings: Gloo stands in for NCCL on a CPU."""
 
-PRODUCER, CONSUMER = 0, 1
-TIMEOUT_S = 5.0
-# How long Gloo may take to join: longer than a rank can be late that still means to come.
-JOIN_S = 600.0
+# How long the consumer may take to come after an offer; it may have to import torch.
+OFFERED = timedelta(seconds=60)
+# How long the rendezvous takes to answer.
+_ANSWER = timedelta(seconds=5)
 # How much longer than the producer's send the consumer's receive may take.
 SETTLE_S = 2.0
+# How long joining may take, whatever it hangs in.
+PROVED_WITHIN_S = 20.0
 NONCE_BYTES = 32
-_TIMEOUT = timedelta(seconds=TIMEOUT_S)
 _TRANSFER = struct.Struct("<Q")
 
 
@@ -82,111 +87,14 @@ class CollectiveFallback(enum.StrEnum):
     COLLECTIVE_BUSY = "collective_busy"
 
 
-def library_for(device: str) -> str:
-    """Whichever library moves tensors between processes with this device."""
-    import torch
-
-    on_cuda = torch.device(device).type == "cuda"
-    return NCCL if on_cuda and torch.distributed.is_nccl_available() else GLOO
-
-
-def _c10d() -> Any:
-    """`torch.distributed`: its stubs do not export what is used of it here."""
-    import torch
-
-    return torch.distributed
-
-
 def _tensor(buffer: memoryview) -> torch.Tensor:
     import torch
 
     return torch.from_numpy(np.frombuffer(buffer, np.uint8))
 
 
-class _Group:
-    """One rank: joins when it is first used. All methods but `close` block."""
-
-    def __init__(self, store: Any, rank: int, device: str, host: str) -> None:
-        self._store = store
-        self._rank = rank
-        self._device = device
-        self._host = host
-        self._joined: Any = None
-        self._closed = False
-
-    def send(self, blob: torch.Tensor) -> None:
-        """Send bytes to the other rank. Raises `RuntimeError`."""
-        self._group().send([blob.to(self._device)], CONSUMER, 0).wait(_TIMEOUT)
-
-    def receive(self, buffer: torch.Tensor) -> None:
-        """Fill a buffer with what the other rank sends. Raises `RuntimeError`."""
-        here = buffer.to(self._device)
-        self._group().recv([here], PRODUCER, 0).wait(_TIMEOUT)
-        if here is not buffer:
-            buffer.copy_(here)
-
-    def close(self) -> None:
-        """Leave; the other rank's transfers fail at once."""
-        if self._joined is not None and library_for(self._device) == NCCL:
-            self._joined.abort()
-        # The store's sockets go with it, and this may be part of a cycle.
-        self._joined, self._store, self._closed = None, None, True
-
-    def _group(self) -> Any:
-        """The group, joined. Who has failed to once stays out: the store keeps stale addresses."""
-        store = self._store
-        if self._closed or store is None:
-            raise RuntimeError("the process group has been left")
-        if self._joined is None:
-            try:
-                joined = self._join(store)
-            except RuntimeError:
-                self.close()
-                raise
-            if self._closed:
-                raise RuntimeError("the process group was left while it was joined")
-            self._joined = joined
-        return self._joined
-
-    def _join(self, store: Any) -> Any:
-        if library_for(self._device) == NCCL:
-            import torch
-
-            torch.cuda.set_device(self._device)
-            options = _c10d().ProcessGroupNCCL.Options()
-            options._timeout = _TIMEOUT
-            return _c10d().ProcessGroupNCCL(store, self._rank, 2, options)
-        # Who has not even begun is waited for here, where a time-out frees nothing.
-        store.set(_here(self._rank), b"")
-        store.wait([_here(1 - self._rank)], _TIMEOUT)
-        joining: Future[Any] = Future()
-        arguments = (joining, store, self._rank, self._host)
-        Thread(target=_join_gloo, args=arguments, name="collective join", daemon=True).start()
-        try:
-            return joining.result(_TIMEOUT.total_seconds())
-        except TimeoutError:
-            raise RuntimeError("the other rank stopped while it joined") from None
-
-
-def _here(rank: int) -> str:
-    """Where a rank says in the store that it joins."""
-    return f"here/{rank}"
-
-
-def _join_gloo(joining: Future[Any], store: Any, rank: int, host: str) -> None:
-    kind = _c10d().ProcessGroupGloo
-    options = kind._Options()
-    options._timeout = timedelta(seconds=JOIN_S)
-    try:
-        options._devices = [kind.create_device(hostname=host)]
-        joining.set_result(kind(store, rank, 2, options))
-    except Exception as error:
-        # Without its traceback, which would keep the device, and so the listener.
-        joining.set_exception(RuntimeError(str(error)))
-
-
 class CollectiveSender(PayloadSender):
-    """The producer's side; serves the rendezvous.
+    """The producer's side; serves the rendezvous, and sends the nonce to whoever comes.
 
     `peer_host` is the consumer's host name or address: the local address towards it
     is the one that is offered; `write` puts a message on the link. Raises `OSError`
@@ -201,13 +109,15 @@ class CollectiveSender(PayloadSender):
         self.name = library_for(device)
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._host = _address_towards(peer_host)
-        self._store = _c10d().TCPStore(
-            self._host, 0, None, is_master=True, timeout=_TIMEOUT, wait_for_workers=False
-        )
-        self._store.set("nonce", self._nonce.hex())
-        self._group = _Group(self._store, PRODUCER, device, self._host)
+        self._store = _served(self._host, 0, is_master=True)
+        # Of its own: who waits for the consumer there does not keep the rendezvous open.
+        store = _served(self._host, self._store.port, is_master=False)
+        self._group = Group(store, PRODUCER, device, self._host, OFFERED)
         self._write = write
-        self._thread = ThreadPoolExecutor(1, "collective sender")
+        self._lane = Lane("collective sender")
+        nonce = memoryview(bytearray(self._nonce))
+        self._proving = self._lane.submit(self._group.send, _tensor(nonce))
+        self._proving.add_done_callback(self._note)
         self._buffers = BufferPool()
         self._transfers = 0
 
@@ -217,7 +127,7 @@ class CollectiveSender(PayloadSender):
         return stage_pb2.TransportOffer(transport=self.name, descriptor=rendezvous)
 
     def proved(self, proof: bytes) -> bool:
-        """Whether the consumer has reached the rendezvous."""
+        """Whether the consumer has got the nonce, which only goes through the group."""
         return hmac.compare_digest(proof, self._nonce)
 
     def pushes(self, encoding: Encoding) -> bool:
@@ -234,11 +144,10 @@ class CollectiveSender(PayloadSender):
         self._transfers += 1
 
         async def push() -> None:
-            loop = asyncio.get_running_loop()
             start = stage_pb2.TransferStart(payload=payload)
             await self._write(stage_pb2.LinkRequest(start=start))
             try:
-                await loop.run_in_executor(self._thread, self._group.send, _tensor(blob))
+                await asyncio.wrap_future(self._lane.submit(self._group.send, _tensor(blob)))
             except RuntimeError as error:
                 self._break()
                 raise PayloadLost(CollectiveFallback.COLLECTIVE_FAILED, str(error)) from error
@@ -248,8 +157,17 @@ class CollectiveSender(PayloadSender):
     def close(self) -> None:
         """Leave the group and end the rendezvous."""
         self._break()
+        if not self._proving.done() and self._store is not None:
+            self._group.let_go(self._store)
         self._store = None
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._lane.close()
+
+    def _note(self, proving: Future[None]) -> None:
+        """On the lane."""
+        if proving.cancelled() or (error := proving.exception()) is None:
+            return
+        self.broken = True
+        log.info("nobody joined the process group that was offered: %s", error)
 
     def _break(self) -> None:
         self.broken = True
@@ -261,19 +179,26 @@ class CollectiveReceiver(PayloadReceiver):
 
     def __init__(self, store: Any, device: str, host: str) -> None:
         self.name = library_for(device)
-        self._group = _Group(store, CONSUMER, device, host)
-        self._thread = ThreadPoolExecutor(1, "collective receiver")
+        self._group = Group(store, CONSUMER, device, host)
+        self._lane = Lane("collective receiver")
         self._buffers = BufferPool()
         self._transfer = -1
         self._receiving: asyncio.Future[memoryview] | None = None
+
+    def prove(self) -> bytes:
+        """Join; what the producer sends to whoever does. Blocks. Raises `RuntimeError`."""
+        try:
+            return bytes(self._lane.submit(self._receive, NONCE_BYTES).result(PROVED_WITHIN_S))
+        except TimeoutError:
+            raise RuntimeError("joining the process group took too long") from None
 
     def begin(self, payload: chunk_pb2.Payload) -> None:
         """Receive what the producer has begun to send. Raises `DataLoss`."""
         if payload.size_bytes > MAX_PAYLOAD_BYTES:
             raise DataLoss(f"link: a payload of {payload.size_bytes} bytes")
-        loop = asyncio.get_running_loop()
         (self._transfer,) = descriptor_of(payload, _TRANSFER)
-        self._receiving = loop.run_in_executor(self._thread, self._receive, payload.size_bytes)
+        receiving = self._lane.submit(self._receive, payload.size_bytes)
+        self._receiving = asyncio.wrap_future(receiving)
         # The producer may have noticed first, and never ask for it.
         self._receiving.add_done_callback(_note)
 
@@ -298,10 +223,10 @@ class CollectiveReceiver(PayloadReceiver):
     def close(self) -> None:
         """Leave the group."""
         self._group.close()
-        self._thread.shutdown(wait=False, cancel_futures=True)
+        self._lane.close()
 
     def _receive(self, size: int) -> memoryview:
-        """On the receiver's thread. Raises `RuntimeError`."""
+        """On the lane. Raises `RuntimeError`."""
         buffer = self._buffers.take(size)
         self._group.receive(_tensor(buffer))
         return buffer
@@ -319,9 +244,19 @@ def join_rendezvous(
     if (library := library_for(device)) != offer.transport:
         raise ValueError(f"this process's device {device} is for {library}")
     host, _, port = offer.descriptor.decode().rpartition(":")
-    store = _c10d().TCPStore(host, int(port), None, is_master=False, timeout=_TIMEOUT)
-    proof = bytes.fromhex(store.get("nonce").decode())
-    return CollectiveReceiver(store, device, _address_towards(host)), proof
+    store = _served(host, int(port), is_master=False)
+    receiver = CollectiveReceiver(store, device, _address_towards(host))
+    try:
+        return receiver, receiver.prove()
+    except RuntimeError:
+        receiver.close()
+        raise
+
+
+def _served(host: str, port: int, *, is_master: bool) -> Any:
+    """A rendezvous, as its master or as one who comes to it. Raises `RuntimeError`."""
+    store = c10d().TCPStore
+    return store(host, port, None, is_master=is_master, timeout=_ANSWER, wait_for_workers=False)
 
 
 def _address_towards(host: str) -> str:
@@ -348,6 +283,12 @@ async def _attach(offer: stage_pb2.TransportOffer, settings: LinkSettings) -> At
 
 
 def _check(settings: LinkSettings) -> None:
+    if settings.mutual_tls:
+        raise InvalidArgument(
+            f"transport: {NAME}: what it carries is not encrypted; with mutual_tls, take auto, "
+            "shared_memory or grpc",
+            field="transport",
+        )
     try:
         library = library_for(settings.device)
     except (ImportError, RuntimeError) as error:
@@ -362,6 +303,6 @@ TRANSPORT = Transport(
     _attach,
     aliases=frozenset({GLOO}),
     reasons=frozenset(CollectiveFallback),
-    by_default=lambda settings: settings.device.startswith("cuda"),
+    by_default=lambda settings: False,
     check=_check,
 )

@@ -7,13 +7,13 @@ from msgspec import UNSET
 
 from antiphon.errors import AntiphonError
 from gateway.calls.events import SegmentFinished, SegmentStarted, SegmentUsage
-from gateway.doors.chat.choice import AnswerHead, StreamedChoice, WholeChoice
-from gateway.doors.chat.schema import (
+from gateway.doors.chat.answer_schema import (
     Completion,
     CompletionDetails,
     PromptDetails,
     UsageAnswer,
 )
+from gateway.doors.chat.choice import AnswerHead, StreamedChoice, WholeChoice
 from gateway.doors.http.audio import AnswerEvent
 from gateway.doors.http.errors import error_json
 from gateway.doors.http.server_sent import server_sent

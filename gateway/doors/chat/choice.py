@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import msgspec
-from msgspec import UNSET, UnsetType
+from msgspec import UNSET
 
 from antiphon.conversation import ToolCall
 from antiphon.logprobs import TokenLogprob
@@ -15,9 +15,10 @@ from gateway.calls.events import (
     SegmentFinished,
     SegmentStarted,
     TextProduced,
+    ToolCallPiece,
     ToolCallsProduced,
 )
-from gateway.doors.chat.schema import (
+from gateway.doors.chat.answer_schema import (
     AnswerFunction,
     AnswerMessage,
     AnswerToolCall,
@@ -27,8 +28,10 @@ from gateway.doors.chat.schema import (
     ContentLogprob,
     DataUrl,
     Delta,
+    FunctionDelta,
     ImageAnswer,
     Logprobs,
+    ToolCallDelta,
     TopLogprob,
     UsageAnswer,
 )
@@ -167,8 +170,8 @@ class StreamedChoice:
                 return self._delta(Delta(images=_images(event)))
             case ToolCallsProduced():
                 self._called = True
-                numbered = enumerate(event.calls, event.index)
-                return self._delta(Delta(tool_calls=[_tool_call(c, n) for n, c in numbered]))
+                pieces = [_call_piece(p) for p in event.pieces if p.begins or p.arguments]
+                return self._delta(Delta(tool_calls=pieces)) if pieces else b""
             case SegmentFinished():
                 return self._closing(event)
         return b""
@@ -228,10 +231,15 @@ def _top_logprob(token: TokenLogprob) -> TopLogprob:
     )
 
 
-def _tool_call(call: ToolCall, index: int | UnsetType = UNSET) -> AnswerToolCall:
-    return AnswerToolCall(
-        index=index, id=call.id, function=AnswerFunction(call.name, call.arguments)
-    )
+def _tool_call(call: ToolCall) -> AnswerToolCall:
+    return AnswerToolCall(id=call.id, function=AnswerFunction(call.name, call.arguments))
+
+
+def _call_piece(piece: ToolCallPiece) -> ToolCallDelta:
+    if not piece.begins:
+        return ToolCallDelta(index=piece.index, function=FunctionDelta(arguments=piece.arguments))
+    function = FunctionDelta(name=piece.name, arguments=piece.arguments)
+    return ToolCallDelta(index=piece.index, id=piece.id, type="function", function=function)
 
 
 def _images(event: ImageProduced) -> list[ImageAnswer]:

@@ -14,13 +14,14 @@ from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from antiphon.segment import Delivery
 from antiphon.template import TemplateValue, check_template_variables
 from gateway.calls.order import Order
+from gateway.calls.priority import Priority
 from gateway.calls.tools import choose_tools, read_functions
 from gateway.doors.chat.answer import ChatAnswer
+from gateway.doors.chat.answer_schema import Completion
 from gateway.doors.chat.choice import AnswerHead
 from gateway.doors.chat.messages import read_messages
 from gateway.doors.chat.schema import (
     ChatRequest,
-    Completion,
     NamedTool,
     ObjectForm,
     ResponseForm,
@@ -38,6 +39,8 @@ from gateway.media.audio_formats import FORMATS
 from gateway.media.encoding import AudioEncoding, check_format
 from gateway.outputs import AUDIO, KNOWN, OUTPUTS, TEXT
 
+FLEX = "flex"
+"""OpenAI's name of a tier for what may be served last."""
 # Fields of OpenAI's that are not supported, with the values that ask for nothing.
 ACCEPTED: Mapping[str, tuple[Any, ...]] = {
     "frequency_penalty": (0,),
@@ -50,9 +53,16 @@ ACCEPTED: Mapping[str, tuple[Any, ...]] = {
     "moderation": (),
     "reasoning_effort": ("none",),
     "verbosity": ("medium",),
-    "service_tier": ("auto", "default"),
+    "service_tier": ("auto", "default", FLEX),
     "store": (False,),
+    # vLLM's ways to ask that the sound of a video be heard.
+    "use_audio_in_video": (False,),
+    "mm_processor_kwargs": ({}, {"use_audio_in_video": False}),
 }
+_REMEDIES = dict.fromkeys(
+    ("use_audio_in_video", "mm_processor_kwargs"),
+    "leave it out; the sound of a video is heard as a recording of its own (input_audio)",
+) | {"service_tier": "'flex' is served last, and a higher priority is an API key's"}
 CHAT = DoorMessages(
     "Answers a conversation in text, speech or both.",
     ChatRequest,
@@ -88,6 +98,7 @@ def read_chat(body: bytes, visit: Visit) -> tuple[Order, ChatAnswer]:
         chunk_policy=read_chunk_policy(chat.chunk_policy),
         options=options_from_json(chat.options),
         choices=_choices(chat, visit.max_choices),
+        priority=Priority.LOW if chat.service_tier == FLEX else Priority.HIGH,
         field_names={"voice": "audio.voice", "json_schema": "response_format"},
     )
     head = AnswerHead(
@@ -108,7 +119,8 @@ def _refuse_unsupported(chat: ChatRequest) -> None:
     for name, harmless in ACCEPTED.items():
         value = getattr(chat, name)
         if value is not None and not any(_same(value, each) for each in harmless):
-            raise NotImplementedYet(f"{name}: is not supported", field=name)
+            remedy = _REMEDIES.get(name, "leave it out")
+            raise NotImplementedYet(f"{name}: is not supported; {remedy}", field=name)
 
 
 def _template(chat: ChatRequest) -> Mapping[str, TemplateValue]:

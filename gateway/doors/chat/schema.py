@@ -1,4 +1,4 @@
-"""OpenAI's chat completion messages, as far as they are read or written here.
+"""OpenAI's request for a chat completion, as far as it is read here.
 
 A request may carry every field that OpenAI knows; which values are taken is
 decided in request.py. `options`, `delivery`, `chunk_policy` and a field for
@@ -7,11 +7,10 @@ each further stage that samples, under its role, are additions.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from typing import Annotated, Any, Literal
 
 import msgspec
-from msgspec import UNSET, Meta, UnsetType
+from msgspec import Meta
 
 from antiphon.template import TemplateValue
 from gateway.doors.http.chunk_policy import ChunkPolicyOptions
@@ -247,6 +246,8 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     verbosity: Any = None
     service_tier: Any = None
     store: Any = None
+    use_audio_in_video: Any = None
+    mm_processor_kwargs: Any = None
     # Accepted without effect; the README lists them.
     user: Label | None = None
     metadata: Metadata | None = None
@@ -254,132 +255,3 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     prompt_cache_options: PromptCacheOptions | None = None
     prompt_cache_retention: Label | None = None
     safety_identifier: Label | None = None
-
-
-class AudioAnswer(msgspec.Struct, frozen=True):
-    """`message.audio`, or a piece of it in `delta.audio`."""
-
-    id: str | UnsetType = UNSET
-    data: str | UnsetType = UNSET
-    expires_at: int | UnsetType = UNSET
-    transcript: str | UnsetType = UNSET
-
-
-class DataUrl(msgspec.Struct, frozen=True):
-    """A whole file."""
-
-    url: str
-
-
-class ImageAnswer(msgspec.Struct, frozen=True, kw_only=True):
-    """An image, in the form that others who extend OpenAI's chat give it."""
-
-    type: str = "image_url"
-    image_url: DataUrl
-
-
-class AnswerFunction(msgspec.Struct, frozen=True):
-    """A function that the answer calls. `arguments` is the text of a JSON object."""
-
-    name: str
-    arguments: str
-
-
-class AnswerToolCall(msgspec.Struct, frozen=True, kw_only=True):
-    """A call. In a stream `index` says which one of the answer it is; each comes whole."""
-
-    index: int | UnsetType = UNSET
-    id: str
-    type: Literal["function"] = "function"
-    function: AnswerFunction
-
-
-class AnswerMessage(msgspec.Struct, frozen=True, kw_only=True):
-    """The assistant's message."""
-
-    role: str = "assistant"
-    content: str | None
-    refusal: None = None
-    audio: AudioAnswer | UnsetType = UNSET
-    images: Sequence[ImageAnswer] | UnsetType = UNSET
-    tool_calls: Sequence[AnswerToolCall] | UnsetType = UNSET
-
-
-class Delta(msgspec.Struct, frozen=True, kw_only=True):
-    """A piece of the assistant's message."""
-
-    role: str | UnsetType = UNSET
-    content: str | UnsetType = UNSET
-    audio: AudioAnswer | UnsetType = UNSET
-    images: Sequence[ImageAnswer] | UnsetType = UNSET
-    tool_calls: Sequence[AnswerToolCall] | UnsetType = UNSET
-
-
-class TopLogprob(msgspec.Struct, frozen=True, kw_only=True):
-    """A token that might have come. `bytes` is null for one that has none."""
-
-    token: str
-    logprob: float
-    bytes: tuple[int, ...] | None
-
-
-class ContentLogprob(TopLogprob, frozen=True, kw_only=True):
-    """A token of the answer's text, and the likeliest ones in its place."""
-
-    top_logprobs: tuple[TopLogprob, ...]
-
-
-class Logprobs(msgspec.Struct, frozen=True):
-    """How likely the tokens were of the text that comes with it."""
-
-    content: Sequence[ContentLogprob | msgspec.Raw]
-    refusal: None = None
-
-
-class Choice(msgspec.Struct, frozen=True, kw_only=True):
-    """The one answer; `message` in a whole response, `delta` in a stream."""
-
-    index: int = 0
-    message: AnswerMessage | UnsetType = UNSET
-    delta: Delta | UnsetType = UNSET
-    logprobs: Logprobs | None = None
-    finish_reason: str | None = None
-
-
-class PromptDetails(msgspec.Struct, frozen=True):
-    """Of the prompt tokens."""
-
-    audio_tokens: int
-    image_tokens: int
-    text_tokens: int
-    cached_tokens: int
-
-
-class CompletionDetails(msgspec.Struct, frozen=True):
-    """Of the completion tokens; an audio token is a codec frame."""
-
-    audio_tokens: int
-    text_tokens: int
-    reasoning_tokens: int = 0
-    image_tokens: int | UnsetType = UNSET
-
-
-class UsageAnswer(msgspec.Struct, frozen=True):
-    """What the request cost."""
-
-    prompt_tokens: int
-    completion_tokens: int
-    total_tokens: int
-    prompt_tokens_details: PromptDetails
-    completion_tokens_details: CompletionDetails
-
-
-class Completion(msgspec.Struct, frozen=True, kw_only=True):
-    """A whole response, or one chunk of a stream."""
-
-    id: str
-    object: Literal["chat.completion", "chat.completion.chunk"]
-    created: int
-    model: str
-    choices: tuple[Choice, ...]
-    usage: UsageAnswer | UnsetType | None = UNSET

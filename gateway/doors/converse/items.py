@@ -17,6 +17,7 @@ from gateway.conversations.items import (
     WrittenContent,
 )
 from gateway.media.audio_out import SAMPLE_BYTES
+from gateway.media.pcm_recording import PcmRecording
 
 MOST_NAME_BYTES = 128
 """Of an item's id, and of the client's name of a command."""
@@ -66,7 +67,7 @@ def checked_name(name: str, field: str) -> str:
     return name
 
 
-def read_samples(pcm16: bytes, rate_hz: int, field: str) -> RecordedContent:
+def read_samples(pcm16: bytes, rate_hz: int, field: str) -> PcmRecording:
     """Samples and their rate. Raises `InvalidArgument` for what cannot be."""
     rate_hz = rate_hz or USUAL_RATE_HZ
     if not LEAST_RATE_HZ <= rate_hz <= MOST_RATE_HZ:
@@ -79,7 +80,7 @@ def read_samples(pcm16: bytes, rate_hz: int, field: str) -> RecordedContent:
             f"{field}.pcm16: has {len(pcm16)} bytes, and 16-bit samples have two each",
             field=f"{field}.pcm16",
         )
-    return RecordedContent(pcm16, rate_hz)
+    return PcmRecording(pcm16, rate_hz)
 
 
 def _read_content(content: converse_pb2.ItemContent, role: Role, field: str) -> Content:
@@ -89,7 +90,9 @@ def _read_content(content: converse_pb2.ItemContent, role: Role, field: str) -> 
             return WrittenContent(content.text)
         case "recorded", "user":
             recorded = content.recorded
-            return read_samples(recorded.pcm16, recorded.rate_hz, f"{field}.recorded")
+            return RecordedContent(
+                read_samples(recorded.pcm16, recorded.rate_hz, f"{field}.recorded")
+            )
         case "spoken", "assistant":
             return SpokenContent(content.spoken.transcript)
         case "call", "assistant":
@@ -139,11 +142,11 @@ def _write_content(content: Content, *, samples: bool) -> converse_pb2.ItemConte
         case SpokenContent(transcript, seconds):
             spoken = converse_pb2.SpokenAudio(transcript=transcript, audio_s=seconds)
             return converse_pb2.ItemContent(spoken=spoken)
-        case RecordedContent(pcm16, rate_hz, transcript):
+        case RecordedContent(audio, transcript):
             recorded = converse_pb2.RecordedAudio(
-                pcm16=pcm16 if samples else b"",
-                rate_hz=rate_hz,
-                audio_s=content.seconds,
+                pcm16=bytes(audio.pcm16) if samples else b"",
+                rate_hz=audio.rate_hz,
+                audio_s=audio.seconds,
                 transcript=transcript,
             )
             return converse_pb2.ItemContent(recorded=recorded)

@@ -26,7 +26,7 @@ def read_command(request: converse_pb2.ConverseRequest, holds: ConversationSetti
         case "append_audio":
             more = request.append_audio
             recorded = read_samples(more.pcm16, more.rate_hz, "append_audio")
-            return commands.AppendAudio(recorded.pcm16, recorded.rate_hz)
+            return commands.AppendAudio(more.pcm16, recorded.rate_hz)
         case "commit_audio":
             return commands.CommitAudio()
         case "clear_audio":

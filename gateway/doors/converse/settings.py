@@ -54,9 +54,12 @@ def with_settings(
             changed = replace(changed, transcript=wish)
     match asked.WhichOneof("turns"):
         case "manual_turns":
-            changed = replace(changed, turns=None)
+            changed = replace(changed, turns=None, answer_every_s=None)
         case "voice_turns":
-            changed = replace(changed, turns=_read_turns(asked.voice_turns))
+            turns = _read_turns(asked.voice_turns)
+            changed = replace(changed, turns=turns, answer_every_s=None)
+        case "timed_turns":
+            changed = replace(changed, turns=None, answer_every_s=asked.timed_turns.answer_every_s)
     return changed
 
 
@@ -118,10 +121,11 @@ def _write_turns(holds: TurnDetection) -> converse_pb2.VoiceTurns:
 
 def write_settings(holds: ConversationSettings) -> converse_pb2.ConversationSettings:
     """The message of all settings."""
-    turns, wish = holds.turns, holds.transcript
+    turns, wish, every_s = holds.turns, holds.transcript, holds.answer_every_s
     return converse_pb2.ConversationSettings(
         functions=_write_functions(holds) if holds.tools else None,
-        manual_turns=converse_pb2.ManualTurns() if turns is None else None,
+        manual_turns=converse_pb2.ManualTurns() if turns is None and every_s is None else None,
+        timed_turns=None if every_s is None else converse_pb2.TimedTurns(answer_every_s=every_s),
         no_transcripts=converse_pb2.NoTranscripts() if wish is None else None,
         transcripts=None
         if wish is None

@@ -97,6 +97,10 @@ def write_event(
             audio = message.response_audio
             audio.response_id, audio.index, audio.item_id = response_id, index, item_id
             audio.pcm16 = to_pcm16(samples)
+        case told.ResponseCallText(response_id, index, item_id, call_id, name, arguments):
+            piece = message.response_call_text
+            piece.response_id, piece.index, piece.item_id = response_id, index, item_id
+            piece.call_id, piece.name, piece.arguments = call_id, name, arguments
         case told.ResponseCall(response_id, index, item_id, call):
             made = message.response_call
             made.response_id, made.index, made.item_id = response_id, index, item_id

@@ -39,7 +39,7 @@ from gateway.doors.realtime.door import RealtimeDoor
 from gateway.doors.sending import BoundedSending
 from gateway.fleet.health import health_report
 from gateway.keys.keyring import Keyring
-from gateway.metrics import CONTENT_TYPE, Metrics, Refused, expose_links
+from gateway.metrics import CONTENT_TYPE, Metrics, Refused
 
 QUIET_PATHS = frozenset({"/health", "/metrics"})
 """Asked every few seconds by machines; neither logged nor counted."""
@@ -141,11 +141,7 @@ def http_app(
         return _json(report, 200 if ready else 503)
 
     async def show_metrics(_: Request) -> Response:
-        for stage in fleet:
-            metrics.stage_ready.labels(stage.role).set(stage.ready)
-        metrics.count_endpoints(fleet.endpoints, [stage.role for stage in fleet])
-        links = expose_links(await fleet.describe_now())
-        return Response(metrics.expose() + links, headers={"content-type": CONTENT_TYPE})
+        return Response(metrics.expose(), headers={"content-type": CONTENT_TYPE})
 
     realtime = RealtimeDoor(
         ConversationDoor("realtime", conversations, config, access_log, metrics), keyring

@@ -9,7 +9,8 @@ goes. Here
 - bytes that are neither body nor a complete head are bounded, trailers and chunk lines too,
 - a request that comes before its predecessor is answered is not taken, and its connection is
   closed after that answer; reading goes on, so the client's leaving is seen,
-- a connection that is closed with something unsent has a time for it to be taken.
+- a connection that is closed with something unsent has a time for it to be taken,
+- a gateway that stops keeps no connection, so that its clients find another one.
 """
 
 from __future__ import annotations
@@ -44,6 +45,8 @@ class Doorkeeper:
         self.all: set[BoundedConnection] = set()
         self.idle: OrderedDict[BoundedConnection, None] = OrderedDict()
         self.websockets: set[BoundedWebSocket] = set()
+        # No connection has a second request from now on.
+        self.leaving = False
 
     def __call__(
         self,
@@ -61,6 +64,12 @@ class Doorkeeper:
         """What a connection becomes when it is upgraded."""
         closing_s = self.config.send_timeout_s
         return BoundedWebSocket(self.websockets, closing_s, config, server_state, app_state)
+
+    def send_elsewhere(self) -> None:
+        """Have clients connect anew for whatever they ask next; what runs is answered."""
+        self.leaving = True
+        for connection in tuple(self.all):
+            connection.send_elsewhere()
 
     @property
     def connections(self) -> int:
@@ -120,6 +129,11 @@ class BoundedConnection(HttpToolsProtocol):
         self._doorkeeper.idle.pop(self, None)
         self.transport.abort()
 
+    def send_elsewhere(self) -> None:
+        """Close it when it has been answered; one that has just come is answered first."""
+        if self.cycle is not None:
+            self.shutdown()
+
     def data_received(self, data: bytes) -> None:
         """Hand bytes to the parser, as long as they are bounded."""
         self._heard_at = self.loop.time()
@@ -167,6 +181,8 @@ class BoundedConnection(HttpToolsProtocol):
         self._set_timer(None)
         self._doorkeeper.idle.pop(self, None)
         super().on_headers_complete()
+        if self._doorkeeper.leaving and self._answering():
+            self.cycle.keep_alive = False
 
     def on_body(self, body: bytes) -> None:
         """A piece of a body."""

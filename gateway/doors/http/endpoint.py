@@ -12,7 +12,7 @@ from antiphon.errors import AntiphonError
 from gateway.calls.calls import Calls
 from gateway.calls.choices import Choices, OfChoice
 from gateway.calls.events import Event
-from gateway.calls.segment import CallSegment
+from gateway.calls.failover.segment import FailoverSegment
 from gateway.doors.access_log import Entry
 from gateway.doors.ending import tell
 from gateway.doors.http.audio import AnswerAudio
@@ -83,7 +83,7 @@ class HttpEndpoint:
             body = await self._receive(scope, receive, upload)
             order, answer = body.read(self._visit(entry))
             # The stages get the attachments; nobody here keeps them.
-            orders = [with_patience(order, scope, streamed=answer.streamed)]
+            orders = [entry.for_key(with_patience(order, scope, streamed=answer.streamed))]
             del body, order
 
             async def work(send: Send) -> None:
@@ -150,7 +150,7 @@ class HttpEndpoint:
 async def _stream(
     answer: Answer,
     audio: AnswerAudio,
-    events: CallSegment | Choices,
+    events: FailoverSegment | Choices,
     entry: Entry,
     transport: asyncio.Transport,
     send: Send,
@@ -181,7 +181,7 @@ async def _stream(
 
 
 async def _whole(
-    answer: Answer, audio: AnswerAudio, events: CallSegment | Choices, entry: Entry
+    answer: Answer, audio: AnswerAudio, events: FailoverSegment | Choices, entry: Entry
 ) -> bytes:
     parts = []
     async for told in events:

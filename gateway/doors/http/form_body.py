@@ -38,7 +38,8 @@ class FormBody:
         boundary = options.get(b"boundary", b"")
         if kind != FORM.encode() or not boundary:
             raise InvalidArgument(
-                f"the body must be {FORM} with a boundary; content-type is {told(content_type)}"
+                f"the body must be {FORM} with a boundary; content-type is "
+                f"{told(content_type.decode(errors='replace'))}"
             )
         self._config = config
         self._boundary = b"--" + boundary

@@ -56,6 +56,11 @@ def _create_response(
             f"response.metadata: at most {client.MOST_METADATA} entries",
             field="response.metadata",
         )
+    if asked.conversation not in (None, "auto", "none"):
+        raise InvalidArgument(
+            f"response.conversation: {asked.conversation!r} is none; give 'auto' or 'none'",
+            field="response.conversation",
+        )
     given = None
     if asked.input is not None:
         given = tuple(

@@ -8,6 +8,7 @@ import msgspec
 from msgspec import UNSET, UnsetType
 
 from antiphon.errors import InvalidArgument
+from gateway.doors.http.json_body import field_error
 from gateway.doors.http.language import Language
 from gateway.doors.http.voice import VoiceId
 
@@ -73,10 +74,12 @@ class ToolNamed(msgspec.Struct, frozen=True):
 
 class OwnSettings(msgspec.Struct, frozen=True):
     """What antiphon offers besides: `antiphon.response.timeline` and `antiphon.stopping`, events
-    that strict clients of OpenAI's API do not know, each for those who ask for it."""
+    that strict clients of OpenAI's API do not know, each for those who ask for it; and answers by
+    the clock (null: none)."""
 
     timeline: bool | None = None
     stopping: bool | None = None
+    answer_every_s: float | UnsetType | None = UNSET
 
 
 class SessionSettings(msgspec.Struct, frozen=True):
@@ -140,10 +143,10 @@ class SessionUpdate(_ClientEvent, frozen=True, tag="session.update"):
     session: SessionSettings = SessionSettings()
 
 
-class AudioAppend(_ClientEvent, frozen=True, tag="input_audio_buffer.append"):
+class AudioAppend(_ClientEvent, frozen=True, tag="input_audio_buffer.append", kw_only=True):
     """A piece of audio, in base64."""
 
-    audio: str = ""
+    audio: str
 
 
 class AudioCommit(_ClientEvent, frozen=True, tag="input_audio_buffer.commit"):
@@ -226,7 +229,10 @@ def read_event(data: str) -> ClientEvent:
     try:
         return _EVENTS.decode(data)
     except msgspec.ValidationError as error:
-        raise InvalidArgument(f"the event cannot be read: {error}", field="type") from None
+        wrong = field_error(error)
+        raise InvalidArgument(
+            f"the event cannot be read: {wrong.message}", field=wrong.field or "type"
+        ) from None
     except (msgspec.DecodeError, RecursionError) as error:
         raise InvalidArgument(f"the event is no JSON: {error}") from None
 

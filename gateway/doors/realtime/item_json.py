@@ -23,6 +23,7 @@ from gateway.conversations.items import (
 from gateway.doors.realtime.client_events import ContentPart, ItemGiven
 from gateway.media.audio_out import to_base64
 from gateway.media.live_audio import LiveFormat, recoded
+from gateway.media.pcm_recording import PcmRecording
 
 MOST_ID_CHARS = 128
 MOST_CONTENTS = 256
@@ -97,7 +98,7 @@ def _content(part: ContentPart, role: Role, sent: LiveFormat, field: str) -> Con
             return WrittenContent(part.text or "")
         case "user", "input_audio":
             pcm16 = pcm16_from_base64(part.audio or "", sent, f"{field}.audio")
-            return RecordedContent(pcm16, sent.rate_hz)
+            return RecordedContent(PcmRecording(pcm16, sent.rate_hz))
         case "assistant", ("output_text" | "text"):
             return WrittenContent(part.text or "")
         case "assistant", ("output_audio" | "audio"):
@@ -161,8 +162,8 @@ def _content_json(content: Content, role: Role, *, audio: LiveFormat | None) -> 
             return {"type": "output_audio", "transcript": transcript}
         case CallContent() | CallOutput():
             raise Internal("a call is an item, and no part of one")
-        case RecordedContent(pcm16, rate_hz, transcript):
+        case RecordedContent(recording, transcript):
             told: dict[str, Any] = {"type": "input_audio", "transcript": transcript}
             if audio is None:
                 return told
-            return told | {"audio": to_base64(recoded(pcm16, rate_hz, audio))}
+            return told | {"audio": to_base64(recoded(recording, audio))}

@@ -21,6 +21,7 @@ from gateway.media.live_audio import PCM16, LiveEncoder
 
 Json = dict[str, Any]
 
+_ARGUMENTS = "response.function_call_arguments"
 _WHOLE = frozenset({told.ResponseStatus.COMPLETED, told.ResponseStatus.INCOMPLETE})
 """How a response ends of which no audio is held back: after a cancellation none may follow."""
 
@@ -92,6 +93,7 @@ class ServerEvents:
                 | told.ResponseItemBegun()
                 | told.ResponseText()
                 | told.ResponseAudio()
+                | told.ResponseCallText()
                 | told.ResponseCall()
                 | told.ResponseItemEnded()
                 | told.ResponseEnded()
@@ -115,8 +117,11 @@ class ServerEvents:
                 return [{"type": f"response.{kind}.delta", **_at_part(event), "delta": text}]
             case told.ResponseAudio(samples=samples):
                 return _audio(_at_part(event), self._encoders[event.item_id].add(samples))
-            case told.ResponseCall():
-                return _called(event)
+            case told.ResponseCallText(call_id=call_id, arguments=more):
+                return [{"type": f"{_ARGUMENTS}.delta", **_at_call(event, call_id), "delta": more}]
+            case told.ResponseCall(call=call):
+                whole = {"name": call.name, "arguments": call.arguments}
+                return [{"type": f"{_ARGUMENTS}.done", **_at_call(event, call.id), **whole}]
             case told.ResponseItemEnded(response, index, item):
                 encoder = self._encoders.pop(item.id, None)
                 if encoder is None or response.status not in _WHOLE:
@@ -192,23 +197,13 @@ def _part_ended(event: told.ResponseItemEnded) -> list[Json]:
     return events
 
 
-def _called(event: told.ResponseCall) -> list[Json]:
-    """The arguments of a call, which come whole."""
-    call, at = (
-        event.call,
-        {
-            "response_id": event.response_id,
-            "output_index": event.index,
-            "item_id": event.item_id,
-            "call_id": event.call.id,
-        },
-    )
-    kind = "response.function_call_arguments"
-    done = {"name": call.name, "arguments": call.arguments}
-    return [
-        {"type": f"{kind}.delta", **at, "delta": call.arguments},
-        {"type": f"{kind}.done", **at, **done},
-    ]
+def _at_call(event: told.ResponseCallText | told.ResponseCall, call_id: str) -> Json:
+    return {
+        "response_id": event.response_id,
+        "output_index": event.index,
+        "item_id": event.item_id,
+        "call_id": call_id,
+    }
 
 
 def _at_part(event: told.ResponseText | told.ResponseAudio) -> Json:

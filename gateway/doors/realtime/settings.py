@@ -43,6 +43,14 @@ def updated(holds: ConversationSettings, asked: SessionSettings) -> Conversation
         timeline = changed.timeline if own.timeline is None else own.timeline
         stopping = changed.stopping if own.stopping is None else own.stopping
         changed = replace(changed, timeline=timeline, stopping=stopping)
+        if own.answer_every_s is not UNSET:
+            changed = replace(changed, answer_every_s=own.answer_every_s)
+    if changed.answer_every_s is not None and changed.turns is not None:
+        raise InvalidArgument(
+            "session.antiphon.answer_every_s: turns end by the clock or by voice; set "
+            "session.audio.input.turn_detection to null, or this",
+            field="session.antiphon.answer_every_s",
+        )
     return changed
 
 
@@ -59,6 +67,7 @@ def for_response(holds: ConversationSettings, asked: ResponseSettings) -> Conver
 
 def session_json(holds: ConversationSettings, session_id: str) -> dict[str, Any]:
     """The session as `session.created` and `session.updated` tell it."""
+    every_s = holds.answer_every_s
     return {
         "type": "realtime",
         "object": "realtime.session",
@@ -82,6 +91,8 @@ def session_json(holds: ConversationSettings, session_id: str) -> dict[str, Any]
         **tools_json(holds),
         "max_output_tokens": max_tokens_json(holds),
         "tracing": None,
+        # Strict clients of OpenAI's API do not ask for it.
+        **({"antiphon": {"answer_every_s": every_s}} if every_s is not None else {}),
     }
 
 

@@ -16,9 +16,8 @@ class Endpoint:
 
     `uid` tells replicas apart that had the same address one after the other: a pod's uid, or the
     address where there is nothing better. `node` and `zone` are empty where they are not known.
-    `ready`, `serving` and `terminating` are an EndpointSlice's conditions: whether new sessions
-    may go there, whether running ones may stay, and whether it is leaving. Whether the replica
-    does serve is told by its own health stream.
+    `ready` and `terminating` are an EndpointSlice's conditions: whether new sessions may go there,
+    and whether it is leaving. Whether the replica does serve is told by its own health stream.
     """
 
     role: str
@@ -28,7 +27,6 @@ class Endpoint:
     node: str = ""
     zone: str = ""
     ready: bool = True
-    serving: bool = True
     terminating: bool = False
 
     @property

@@ -48,7 +48,7 @@ class KubernetesEndpoints:
         self._jitter = jitter
         self._api = _api_module()
         self._namespace = config.namespace or _own_namespace(self._api)
-        self._reflector = Reflector(config.services, config.port)
+        self._reflector = Reflector(config.services, config.port, config.port_name)
         self._failures = 0
         self._told: frozenset[Endpoint] | None = None
         self.last_sync: float | None = None

@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
+from antiphon.deployment.address import joined
 from gateway.fleet.discovery.endpoint import Endpoint
 from gateway.fleet.discovery.slices import SERVICE_LABEL, EndpointSlice, SliceEndpoint
 
@@ -17,11 +18,15 @@ _FAMILIES = ("IPv4", "IPv6")
 
 
 class Reflector:
-    """The slices of some services as they were last told; `services` are their names by role."""
+    """The slices of some services as they were last told; `services` are their names by role.
 
-    def __init__(self, services: Mapping[str, str], port: int) -> None:
+    An endpoint's port is the one that its slice calls `port_name`, and `port` where it has none.
+    """
+
+    def __init__(self, services: Mapping[str, str], port: int, port_name: str = "grpc") -> None:
         self._roles = {service: role for role, service in services.items()}
         self._port = port
+        self._port_name = port_name
         self._by_slice: dict[str, tuple[Endpoint, ...]] = {}
 
     def replace(self, slices: Iterable[EndpointSlice]) -> None:
@@ -52,13 +57,14 @@ class Reflector:
         role = self._roles.get((told.metadata.labels or {}).get(SERVICE_LABEL, ""))
         if role is None or told.address_type not in _FAMILIES:
             return
+        named = (each.port for each in told.ports or () if each.name == self._port_name)
+        port = next(named, None) or self._port
         for each in told.endpoints or ():
             if each.addresses:
-                yield self._endpoint(role, each)
+                yield self._endpoint(role, each, port)
 
-    def _endpoint(self, role: str, told: SliceEndpoint) -> Endpoint:
-        host = told.addresses[0]
-        address = f"[{host}]:{self._port}" if ":" in host else f"{host}:{self._port}"
+    def _endpoint(self, role: str, told: SliceEndpoint, port: int) -> Endpoint:
+        address = joined(told.addresses[0], port)
         conditions = told.conditions
         terminating = conditions.terminating is True
         says_ready = conditions.ready is not False
@@ -70,7 +76,6 @@ class Reflector:
             node=told.node_name or "",
             zone=told.zone or "",
             ready=says_ready and serving and not terminating,
-            serving=serving,
             terminating=terminating,
         )
 
@@ -83,6 +88,5 @@ def _merged(one: Endpoint, other: Endpoint) -> Endpoint:
         node=one.node or other.node,
         zone=one.zone or other.zone,
         ready=one.ready and other.ready,
-        serving=one.serving and other.serving,
         terminating=one.terminating or other.terminating,
     )

@@ -34,6 +34,13 @@ class SliceEndpoint(msgspec.Struct, frozen=True, rename="camel"):
     zone: str | None = None
 
 
+class SlicePort(msgspec.Struct, frozen=True):
+    """A port of all of a slice's endpoints: of the pods, not of the service."""
+
+    name: str | None = ""
+    port: int | None = None
+
+
 class SliceMeta(msgspec.Struct, frozen=True):
     """Which slice it is, and of which service by its label."""
 
@@ -47,6 +54,7 @@ class EndpointSlice(msgspec.Struct, frozen=True, rename="camel"):
     metadata: SliceMeta
     address_type: str = "IPv4"
     endpoints: tuple[SliceEndpoint, ...] | None = None
+    ports: tuple[SlicePort, ...] | None = None
 
 
 class ListMeta(msgspec.Struct, frozen=True, rename="camel"):

@@ -5,10 +5,30 @@
 {{- end -}}
 {{- include "antiphon.modelChecks" . -}}
 {{- include "antiphon.roleChecks" . -}}
-{{- include "antiphon.podChecks" (dict "root" . "where" "gateway" "settings" .Values.gateway "variant" "") -}}
-{{- range $role := include "antiphon.roles" . | fromJsonArray -}}
+{{- include "antiphon.colocatedChecks" . -}}
+{{- with .Values.mutualTls -}}
+{{- if and (not .secretName) (or .certManager.issuerRef .config) -}}
+{{- fail "mutualTls.secretName: is empty; name the Secrets of the certificates, for example speech-{role}-tls" -}}
+{{- end -}}
+{{- end -}}
+{{- include "antiphon.podChecks" (dict "root" . "where" "gateway" "settings" .Values.gateway) -}}
+{{- include "antiphon.containerChecks" (dict "root" . "where" "gateway" "settings" .Values.gateway "variant" "") -}}
+{{- range $name := include "antiphon.workloads" . | fromJsonArray -}}
+{{- $workload := include "antiphon.workload" (dict "root" $ "component" $name) | fromYaml -}}
+{{- $where := printf "%s.%s" (hasKey $.Values.colocated $name | ternary "colocated" "stages") $name -}}
+{{- include "antiphon.podChecks" (dict "root" $ "where" $where "settings" $workload.settings "stages" $workload.stages) -}}
+{{- include "antiphon.replicaChecks" (dict "root" $ "where" $where "settings" $workload.settings) -}}
+{{- range $container := $workload.containers -}}
+{{- $own := eq $workload.accelerators "shared" | ternary $where (printf "stages.%s" (first $container.stages)) -}}
+{{- $variant := include "antiphon.variant" (dict "root" $ "stages" $container.stages "settings" $container.settings) -}}
+{{- include "antiphon.containerChecks" (dict "root" $ "where" $own "settings" $container.settings "variant" $variant) -}}
+{{- include "antiphon.memoryChecks" (dict "where" $own "pod" $where "settings" $container.settings) -}}
+{{- range $role := $container.stages -}}
 {{- $stage := include "antiphon.stage" (dict "root" $ "role" $role) | fromYaml -}}
-{{- include "antiphon.stageChecks" (dict "root" $ "role" $role "where" (printf "stages.%s" $role) "stage" $stage) -}}
+{{- $accelerator := eq $workload.accelerators "own" | ternary (printf "stages.%s" $role) $where -}}
+{{- include "antiphon.stageChecks" (dict "root" $ "role" $role "where" $accelerator "stage" $stage) -}}
+{{- end -}}
+{{- end -}}
 {{- end -}}
 {{- end -}}
 
@@ -49,8 +69,8 @@
 {{- $pipeline := include "antiphon.pipeline" . -}}
 {{- $known := include "antiphon.knownRoles" . | fromJsonArray -}}
 {{- range $role := keys .Values.stages | sortAlpha -}}
-{{- if eq $role "gateway" -}}
-{{- fail "stages.gateway: no stage can be called gateway" -}}
+{{- if include "antiphon.isTaken" $role -}}
+{{- fail (printf "stages.%s: no stage can be called %s, other objects of the release are" $role $role) -}}
 {{- end -}}
 {{- if and $known (not (has $role $known)) -}}
 {{- fail (printf "stages.%s: the pipeline %s has no such stage; it has %s" $role $pipeline (join ", " $known)) -}}
@@ -79,16 +99,8 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Of a pod of stages or of the gateway. Arguments: root, where, settings, variant. */}}
+{{/* Of a pod of stages or of the gateway. Arguments: root, where, settings, stages. */}}
 {{- define "antiphon.podChecks" -}}
-{{- $image := .settings.image -}}
-{{- $policy := include "antiphon.pullPolicy" (dict "root" .root "image" $image) -}}
-{{- if not (or .root.Values.images.registry (contains "/" $image.repository) (eq $policy "Never")) -}}
-{{- fail (printf "images.registry: is empty, and no image %s is published; build the images, push them to a registry and set images.registry, or set images.pullPolicy to Never for images that were loaded into the nodes" $image.repository) -}}
-{{- end -}}
-{{- if and (eq .variant "amd") (not (or $image.tag $image.digest)) -}}
-{{- fail (printf "%s.image.tag: must be set, there is no Dockerfile for amd; build an image with a torch for ROCm" .where) -}}
-{{- end -}}
 {{- $least := include "antiphon.leastGrace" . -}}
 {{- if lt (include "antiphon.grace" . | int) (int $least) -}}
 {{- fail (printf "%s.terminationGracePeriodSeconds: %v is less than the %s s of preStopSeconds, drain_s and 10 s of margin: answers would be cut; leave it null, or set config.drain_s" .where .settings.terminationGracePeriodSeconds $least) -}}
@@ -97,6 +109,30 @@
 {{- if gt (int .minReplicas) (int .maxReplicas) -}}
 {{- fail (printf "%s.autoscaling.minReplicas: %d is more than maxReplicas, %d" $.where (int .minReplicas) (int .maxReplicas)) -}}
 {{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Of a pod of stages. Arguments: root, where, settings. */}}
+{{- define "antiphon.replicaChecks" -}}
+{{- if and (eq .root.Values.model.source "existingClaim") (not (or .settings.modelClaim .root.Values.model.existingClaim)) -}}
+{{- fail (printf "model.source is existingClaim: set model.existingClaim, or %s.modelClaim" .where) -}}
+{{- end -}}
+{{- $many := or .settings.autoscaling.enabled (kindIs "invalid" .settings.replicas) -}}
+{{- if not $many -}}{{- $many = gt (int .settings.replicas) 1 -}}{{- end -}}
+{{- if and $many (ne .root.Values.discovery "kubernetes") -}}
+{{- fail (printf "%s.replicas: more than one needs discovery: kubernetes; by one name the gateway and the other stages could reach different pods" .where) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Of a container of stages or of the gateway. Arguments: root, where, settings, variant. */}}
+{{- define "antiphon.containerChecks" -}}
+{{- $image := .settings.image -}}
+{{- $policy := include "antiphon.pullPolicy" (dict "root" .root "image" $image) -}}
+{{- if not (or .root.Values.images.registry (contains "/" $image.repository) (eq $policy "Never")) -}}
+{{- fail (printf "images.registry: is empty, and no image %s is published; build the images, push them to a registry and set images.registry, or set images.pullPolicy to Never for images that were loaded into the nodes" $image.repository) -}}
+{{- end -}}
+{{- if and (eq .variant "amd") (not (or $image.tag $image.digest)) -}}
+{{- fail (printf "%s.image.tag: must be set, there is no Dockerfile for amd; build an image with a torch for ROCm" .where) -}}
 {{- end -}}
 {{- $limits := default dict .settings.resources.limits -}}
 {{- range $name, $amount := default dict .settings.resources.requests -}}
@@ -107,27 +143,22 @@
 {{- end -}}
 {{- end -}}
 
-{{/* Arguments: root, role, where, stage. */}}
-{{- define "antiphon.stageChecks" -}}
-{{- $config := .stage.config -}}
-{{- include "antiphon.podChecks" (dict "root" .root "where" .where "settings" .stage "variant" (include "antiphon.variant" .)) -}}
-{{- if and (eq .root.Values.model.source "existingClaim") (not (or .stage.modelClaim .root.Values.model.existingClaim)) -}}
-{{- fail (printf "model.source is existingClaim: set model.existingClaim, or stages.%s.modelClaim" .role) -}}
-{{- end -}}
-{{- $many := or .stage.autoscaling.enabled (kindIs "invalid" .stage.replicas) -}}
-{{- if not $many -}}{{- $many = gt (int .stage.replicas) 1 -}}{{- end -}}
-{{- if and $many (ne .root.Values.discovery "kubernetes") -}}
-{{- fail (printf "%s.replicas: more than one needs discovery: kubernetes; by one name the gateway and the other stages could reach different pods" .where) -}}
-{{- end -}}
-{{- if and .root.Values.networkPolicy.enabled $config.trace_endpoint (not (regexMatch ":[0-9]+$" $config.trace_endpoint)) -}}
-{{- fail (printf "stages.%s.config.trace_endpoint: %s names no port, and a NetworkPolicy opens ports alone" .role $config.trace_endpoint) -}}
-{{- end -}}
-{{- $limit := dig "limits" "memory" "" .stage.resources -}}
+{{/* Of a container of stages, and of /dev/shm of its pod. Arguments: where, pod, settings. */}}
+{{- define "antiphon.memoryChecks" -}}
+{{- $limit := dig "limits" "memory" "" .settings.resources -}}
 {{- if not $limit -}}
 {{- fail (printf "%s.resources.limits.memory: must be set, /dev/shm counts against it" .where) -}}
 {{- end -}}
-{{- if ne (include "antiphon.exceeds" (list $limit .stage.sharedMemory.size)) "true" -}}
-{{- fail (printf "%s.sharedMemory.size: %v must be less than resources.limits.memory, %v" .where .stage.sharedMemory.size $limit) -}}
+{{- if ne (include "antiphon.exceeds" (list $limit .settings.sharedMemory.size)) "true" -}}
+{{- fail (printf "%s.sharedMemory.size: %v must be less than %sresources.limits.memory, %v" .pod .settings.sharedMemory.size (eq .pod .where | ternary "" (printf "%s." .where)) $limit) -}}
+{{- end -}}
+{{- end -}}
+
+{{/* Arguments: root, role, where (what has the accelerator), stage. */}}
+{{- define "antiphon.stageChecks" -}}
+{{- $config := .stage.config -}}
+{{- if and .root.Values.networkPolicy.enabled $config.trace_endpoint (not (regexMatch ":[0-9]+$" $config.trace_endpoint)) -}}
+{{- fail (printf "stages.%s.config.trace_endpoint: %s names no port, and a NetworkPolicy opens ports alone" .role $config.trace_endpoint) -}}
 {{- end -}}
 {{- range $key := list "slab_bytes" "staging_bytes" -}}
 {{- $bytes := get $config $key -}}

@@ -2,6 +2,7 @@
 {{- define "antiphon.stagePort" -}}50051{{- end -}}
 {{- define "antiphon.metricsPort" -}}50052{{- end -}}
 {{- define "antiphon.healthPort" -}}50053{{- end -}}
+{{- define "antiphon.stagesHealthPort" -}}50055{{- end -}}
 {{- define "antiphon.scalerPort" -}}50054{{- end -}}
 {{- define "antiphon.httpPort" -}}8000{{- end -}}
 {{- define "antiphon.grpcPort" -}}50050{{- end -}}
@@ -9,6 +10,9 @@
 {{/* Where the gateway finds its certificate, and how its HTTP door is spoken to. */}}
 {{- define "antiphon.tlsPath" -}}/etc/antiphon-tls{{- end -}}
 {{- define "antiphon.httpScheme" -}}http{{ if .Values.gateway.tlsSecret }}s{{ end }}{{- end -}}
+
+{{/* Where a service finds the certificate by which it proves itself to others. Arguments: its role. */}}
+{{- define "antiphon.mutualTlsPath" -}}/etc/antiphon-mutual-tls/{{ . }}{{- end -}}
 
 {{/* deployment.yaml, as every process reads it. */}}
 {{- define "antiphon.deployment" -}}
@@ -26,15 +30,16 @@
 {{- end -}}
 {{- $config = mergeOverwrite $config $stage.config -}}
 {{- $name := include "antiphon.componentName" (dict "root" $root "component" $role) -}}
+{{- $ports := include "antiphon.stagePorts" (dict "root" $root "role" $role) | fromYaml -}}
 {{- $_ := set $services $role $name -}}
 {{- if eq $root.Values.discovery "static" -}}
-{{- $_ := set $config "addresses" (list (printf "dns:///%s:%s" $name (include "antiphon.stagePort" $root))) -}}
+{{- $_ := set $config "addresses" (list (printf "dns:///%s:%d" $name (int $ports.stage))) -}}
 {{- end -}}
-{{- $_ := set $config "advertise" (printf "${POD_IP}:%s" (include "antiphon.stagePort" $root)) -}}
-{{- $_ := set $config "health_listen" (printf "0.0.0.0:%s" (include "antiphon.healthPort" $root)) -}}
+{{- $_ := set $config "advertise" (printf "${POD_IP}:%d" (int $ports.stage)) -}}
+{{- $_ := set $config "health_listen" (printf "0.0.0.0:%d" (int $ports.health)) -}}
 {{- $_ := set $config "drain_s" (include "antiphon.drain" (dict "root" $root "config" $stage.config) | float64) -}}
-{{- $_ := set $config "listen" (printf "0.0.0.0:%s" (include "antiphon.stagePort" $root)) -}}
-{{- $_ := set $config "metrics_listen" (printf "0.0.0.0:%s" (include "antiphon.metricsPort" $root)) -}}
+{{- $_ := set $config "listen" (printf "0.0.0.0:%d" (int $ports.stage)) -}}
+{{- $_ := set $config "metrics_listen" (printf "0.0.0.0:%d" (int $ports.metrics)) -}}
 {{- $_ := set $stages $role $config -}}
 {{- end -}}
 {{- $gateway := deepCopy .Values.gateway.config -}}
@@ -44,7 +49,7 @@
 {{- if include "antiphon.scaled" . -}}
 {{- $_ := set $gateway "scaler_listen" (printf "0.0.0.0:%s" (include "antiphon.scalerPort" $root)) -}}
 {{- /* Gateways add up what they want: KEDA asks one of them. */ -}}
-{{- $_ := set $services "gateway" (include "antiphon.componentName" (dict "root" $root "component" "gateway")) -}}
+{{- $_ := set $services "gateway" (include "antiphon.componentName" (dict "root" $root "component" "scaler")) -}}
 {{- end -}}
 {{- if eq .Values.discovery "kubernetes" -}}
 {{- $_ := set $gateway "discovery" (dict "kind" "kubernetes" "namespace" .Release.Namespace "services" $services "port" (include "antiphon.stagePort" $root | int)) -}}
@@ -56,14 +61,20 @@
 {{- if .Values.gateway.keys.secret -}}
 {{- $_ := set $gateway "keys_file" (printf "/etc/antiphon-keys/%s" .Values.gateway.keys.file) -}}
 {{- end -}}
-{{- dict
+{{- $deployment := dict
   "model" (include "antiphon.modelPath" $root)
   "model_name" .Values.model.name
   "pipeline" (include "antiphon.pipeline" $root)
   "delivery" .Values.delivery
   "stages" $stages
   "gateway" $gateway
-| toYaml -}}
+-}}
+{{- if .Values.mutualTls.secretName -}}
+{{- $files := include "antiphon.mutualTlsPath" "{role}" -}}
+{{- $tls := dict "certificate_file" (printf "%s/tls.crt" $files) "key_file" (printf "%s/tls.key" $files) "authority_file" (printf "%s/ca.crt" $files) -}}
+{{- $_ := set $deployment "mutual_tls" (merge $tls .Values.mutualTls.config) -}}
+{{- end -}}
+{{- toYaml $deployment -}}
 {{- end -}}
 
 {{/*
@@ -76,12 +87,20 @@ told. Arguments: root, config.
 {{- end -}}
 {{- end -}}
 
-{{/* Least time that a pod needs to end: preStop, drain and a margin. Arguments: root, settings. */}}
+{{/*
+Least time that a pod needs to end: preStop, the longest drain of its stages and a margin.
+Arguments: root, settings, stages (their roles; of the gateway none).
+*/}}
 {{- define "antiphon.leastGrace" -}}
-{{- add (int .settings.preStopSeconds) (include "antiphon.drain" (dict "root" .root "config" .settings.config) | float64 | ceil | int) 10 -}}
+{{- $drain := include "antiphon.drain" (dict "root" .root "config" .settings.config) | float64 -}}
+{{- range $role := .stages -}}
+{{- $stage := include "antiphon.stage" (dict "root" $.root "role" $role) | fromYaml -}}
+{{- $drain = maxf $drain (include "antiphon.drain" (dict "root" $.root "config" $stage.config) | float64) -}}
+{{- end -}}
+{{- add (int .settings.preStopSeconds) ($drain | ceil | int) 10 -}}
 {{- end -}}
 
-{{/* What a pod gets: at least that. Arguments: root, settings. */}}
+{{/* What a pod gets: at least that. Arguments: root, settings, stages. */}}
 {{- define "antiphon.grace" -}}
 {{- if kindIs "invalid" .settings.terminationGracePeriodSeconds -}}
 {{- include "antiphon.leastGrace" . -}}
@@ -96,4 +115,32 @@ told. Arguments: root, config.
 {{- $stage := include "antiphon.stage" (dict "root" $ "role" $role) | fromYaml -}}
 {{- if $stage.autoscaling.enabled }}yes{{ end -}}
 {{- end -}}
+{{- end -}}
+
+{{/*
+The gateway's values. One that stays ready starts when all stages are ready for the first time, so it
+has as long for that as their rollouts have.
+*/}}
+{{- define "antiphon.gatewaySettings" -}}
+{{- $settings := deepCopy .Values.gateway -}}
+{{- if $settings.staysReady -}}
+{{- $start := $settings.probes.startup -}}
+{{- $longest_s := mul (int $start.periodSeconds) (int $start.failureThreshold) -}}
+{{- range $name := include "antiphon.workloads" . | fromJsonArray -}}
+{{- $workload := merge (dict "root" $) (include "antiphon.workload" (dict "root" $ "component" $name) | fromYaml) -}}
+{{- $longest_s = max $longest_s (include "antiphon.progressDeadline" $workload | int) -}}
+{{- end -}}
+{{- $_ := set $start "failureThreshold" (divf $longest_s $start.periodSeconds | ceil | int) -}}
+{{- end -}}
+{{- toYaml $settings -}}
+{{- end -}}
+
+{{/* The probe of the gateway that asks about the stages. */}}
+{{- define "antiphon.healthProbe" -}}
+httpGet:
+  path: "/health{{ with .Values.gateway.readyOutput }}?output={{ . }}{{ end }}"
+  port: {{ include "antiphon.httpPort" . }}
+  {{- if eq (include "antiphon.httpScheme" .) "https" }}
+  scheme: HTTPS
+  {{- end }}
 {{- end -}}

@@ -72,16 +72,3 @@ Arguments: root, image, variant (empty: there is one image for all).
 {{- define "antiphon.pullPolicy" -}}
 {{- default .root.Values.images.pullPolicy .image.pullPolicy -}}
 {{- end -}}
-
-{{/*
-The variant of the stages' image that a stage needs: `vllm` where it is told to run on it, else that
-of its accelerator. Arguments: stage.
-*/}}
-{{- define "antiphon.variant" -}}
-{{- $type := .stage.accelerator.type -}}
-{{- if eq $type "cpu" -}}cpu
-{{- else if eq (default "" .stage.config.engine) "vllm" -}}vllm
-{{- else if eq $type "nvidia" -}}cuda
-{{- else -}}{{ $type }}
-{{- end -}}
-{{- end -}}

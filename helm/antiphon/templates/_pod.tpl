@@ -1,6 +1,6 @@
 {{/*
 What the pods of stages and gateway share. Arguments: root, component, settings (the
-stage's or the gateway's values).
+stage's or the gateway's values), stages (the roles in it; of the gateway none).
 */}}
 {{- define "antiphon.podSettings" -}}
 {{- $reads := and (eq .component "gateway") (eq .root.Values.discovery "kubernetes") }}
@@ -11,7 +11,7 @@ automountServiceAccountToken: {{ $reads }}
 enableServiceLinks: false
 terminationGracePeriodSeconds: {{ include "antiphon.grace" . }}
 {{- $security := deepCopy .root.Values.podSecurityContext }}
-{{- if and .stage .root.Values.model.download.enabled }}
+{{- if and .stages .root.Values.model.download.enabled }}
 {{- /* What is downloaded is written as this user, and a new volume is root's. */}}
 {{- $security = merge $security (dict "fsGroup" $security.runAsGroup "fsGroupChangePolicy" "OnRootMismatch") }}
 {{- end }}
@@ -60,12 +60,19 @@ topologySpreadConstraints:
 
 {{/*
 Longest time that a rollout may stand still until it counts as failed: a pod that makes room, an image
-that is pulled, a download, a start. Arguments: root, settings.
+that is pulled, a download, a start. Arguments: root, settings, stages.
 */}}
 {{- define "antiphon.progressDeadline" -}}
-{{- $start := .settings.probes.startup -}}
-{{- $start_s := add (mul (int $start.periodSeconds) (int $start.failureThreshold)) (int (default 0 $start.initialDelaySeconds)) -}}
-{{- if and .stage .root.Values.model.download.enabled -}}
+{{- $starts := list .settings.probes.startup -}}
+{{- range $role := .stages -}}
+{{- $stage := include "antiphon.stage" (dict "root" $.root "role" $role) | fromYaml -}}
+{{- $starts = append $starts $stage.probes.startup -}}
+{{- end -}}
+{{- $start_s := 0 -}}
+{{- range $starts -}}
+{{- $start_s = max $start_s (add (mul (int .periodSeconds) (int .failureThreshold)) (int (default 0 .initialDelaySeconds))) -}}
+{{- end -}}
+{{- if and .stages .root.Values.model.download.enabled -}}
 {{- $start_s = add $start_s (int .root.Values.model.download.timeoutSeconds) -}}
 {{- end -}}
 {{- add $start_s (include "antiphon.grace" . | int) 600 -}}
@@ -73,17 +80,20 @@ that is pulled, a download, a start. Arguments: root, settings.
 
 {{/*
 A new configuration replaces the pods that it concerns: a stage's do not load their
-weights again because another stage or the gateway has changed.
-Arguments: root, component, settings.
+weights again because another stage or the gateway has changed. One port can be named to Prometheus,
+so pods of several stages name none.
+Arguments: root, component, settings, stages.
 */}}
 {{- define "antiphon.podAnnotations" -}}
 {{- $read := include "antiphon.deployment" .root | fromYaml -}}
-{{- if ne .component "gateway" -}}
-{{- $read = merge (dict "stages" (pick $read.stages .component)) (omit $read "stages" "gateway") -}}
+{{- with .stages -}}
+{{- $own := dict -}}
+{{- range $role := . -}}{{- $_ := set $own $role (get $read.stages $role) -}}{{- end -}}
+{{- $read = merge (dict "stages" $own) (omit $read "stages" "gateway") -}}
 {{- end -}}
 {{- $annotations := dict "checksum/config" (toYaml $read | sha256sum) -}}
-{{- if .root.Values.metrics.annotations -}}
-{{- $port := ternary "httpPort" "metricsPort" (eq .component "gateway") -}}
+{{- if and .root.Values.metrics.annotations (le (len (default list .stages)) 1) -}}
+{{- $port := ternary "metricsPort" "httpPort" (not (empty .stages)) -}}
 {{- $_ := set $annotations "prometheus.io/scrape" "true" -}}
 {{- $_ := set $annotations "prometheus.io/port" (include (printf "antiphon.%s" $port) .root) -}}
 {{- $_ := set $annotations "prometheus.io/path" "/metrics" -}}
@@ -109,6 +119,33 @@ Arguments: root, component, settings.
 - name: tmp
   emptyDir:
     sizeLimit: {{ .tmp.size }}
+{{- end -}}
+
+{{/*
+Each service's own certificate. A folder: what is mounted by subPath is never renewed.
+Arguments: root, roles (of the container, or of the pod).
+*/}}
+{{- define "antiphon.mutualTlsMounts" -}}
+{{- if .root.Values.mutualTls.secretName -}}
+{{- range $role := .roles }}
+- {name: mutual-tls-{{ $role | replace "_" "-" }}, mountPath: {{ include "antiphon.mutualTlsPath" $role }}, readOnly: true}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{- define "antiphon.mutualTlsVolumes" -}}
+{{- if .root.Values.mutualTls.secretName -}}
+{{- range $role := .roles }}
+- name: mutual-tls-{{ $role | replace "_" "-" }}
+  secret:
+    secretName: {{ include "antiphon.mutualTlsSecret" (dict "root" $.root "role" $role) }}
+{{- end -}}
+{{- end -}}
+{{- end -}}
+
+{{/* The Secret of a role. Arguments: root, role. */}}
+{{- define "antiphon.mutualTlsSecret" -}}
+{{- .root.Values.mutualTls.secretName | replace "{role}" (.role | replace "_" "-") -}}
 {{- end -}}
 
 {{/*

@@ -35,15 +35,18 @@ The roles that are installed as a JSON list: those of the pipeline, and those th
 {{- end -}}
 
 {{/*
-A stage's values as YAML: `stageDefaults` with the stage's own on top.
-Arguments: root, role.
+A stage's values as YAML: `stageDefaults` with those of its pod, if it shares one, and the stage's own
+on top. Arguments: root, role.
 */}}
 {{- define "antiphon.stage" -}}
-{{- $own := default dict (get .root.Values.stages .role) -}}
-{{- $stage := mergeOverwrite (deepCopy .root.Values.stageDefaults) (deepCopy $own) -}}
+{{- $stage := deepCopy .root.Values.stageDefaults -}}
+{{- $pod := default dict (get .root.Values.colocated (include "antiphon.podOf" .)) -}}
+{{- range $own := list (omit $pod "stages" "accelerators") (default dict (get .root.Values.stages .role)) -}}
+{{- $stage = mergeOverwrite $stage (deepCopy $own) -}}
 {{- /* A merge takes no null: here it says that somebody else sets the number. */ -}}
 {{- if and (hasKey $own "replicas") (kindIs "invalid" $own.replicas) -}}
 {{- $stage = unset $stage "replicas" -}}
+{{- end -}}
 {{- end -}}
 {{- toYaml $stage -}}
 {{- end -}}
@@ -92,15 +95,24 @@ persistentVolumeClaim:
   {{- end }}
 {{- end -}}
 
+{{/* The containers of a workload whose checkpoints are downloaded: one for all where they share it. */}}
+{{- define "antiphon.downloads" -}}
+{{- .root.Values.model.subPathPerStage | ternary .containers (list (first .containers)) | toYaml -}}
+{{- end -}}
+
 {{/*
 The container that puts the checkpoint into the volume. It has the resources of the stage, which runs
-after it. Arguments: root, component, stage, image.
+after it. Arguments: root, container (of the stage).
 */}}
 {{- define "antiphon.download" -}}
 {{- $download := .root.Values.model.download -}}
-- name: download
-  image: {{ default .image $download.image }}
-  imagePullPolicy: {{ include "antiphon.pullPolicy" (dict "root" .root "image" .stage.image) }}
+{{- $settings := .container.settings -}}
+{{- $variant := include "antiphon.variant" (dict "root" .root "stages" .container.stages "settings" $settings) -}}
+{{- $image := include "antiphon.image" (dict "root" .root "image" $settings.image "variant" $variant) -}}
+{{- $role := first .container.stages -}}
+- name: {{ has .container.name (list "stage" "stages") | ternary "download" (printf "download-%s" .container.name) }}
+  image: {{ default $image $download.image }}
+  imagePullPolicy: {{ include "antiphon.pullPolicy" (dict "root" .root "image" $settings.image) }}
   command:
     {{- toYaml $download.command | nindent 4 }}
   env:
@@ -121,16 +133,21 @@ after it. Arguments: root, component, stage, image.
   securityContext:
     {{- toYaml .root.Values.securityContext | nindent 4 }}
   resources:
-    {{- toYaml .stage.resources | nindent 4 }}
+    {{- toYaml $settings.resources | nindent 4 }}
   volumeMounts:
-    {{- include "antiphon.modelMount" . | nindent 4 }}
+    {{- include "antiphon.modelMount" (dict "root" .root "component" $role) | nindent 4 }}
     - {name: tmp, mountPath: /tmp}
 {{- end -}}
 
-{{/* Requests and limits with the accelerators in both. Arguments: root, stage. */}}
+{{/*
+Requests and limits with the accelerators in both, or with the claim that several containers share.
+Arguments: root, stage, accelerators.
+*/}}
 {{- define "antiphon.resources" -}}
 {{- $resources := deepCopy .stage.resources -}}
-{{- if ne .stage.accelerator.type "cpu" -}}
+{{- if eq .accelerators "claimed" -}}
+{{- $_ := set $resources "claims" (list (dict "name" "accelerators")) -}}
+{{- else if ne .stage.accelerator.type "cpu" -}}
 {{- $name := get .root.Values.acceleratorResources .stage.accelerator.type -}}
 {{- range $half := list "requests" "limits" -}}
 {{- $amounts := default dict (get $resources $half) -}}

@@ -6,7 +6,8 @@ draw a code in the same step and emit it. A row that has not come is waited for,
 
 Draws are counted as Hugging Face counts tokens. The pad id ends speech as the end id does; an id
 that the decoder has no row for is spoken on from and never leaves; the last draw allowed is a
-code like any other.
+code like any other. So codes that the client has do not tell all draws: their rows go in together,
+and each is drawn all the same, up to the first that is none of them.
 """
 
 from __future__ import annotations
@@ -20,8 +21,11 @@ from antiphon.errors import Internal
 from antiphon.pipelines.qwen2_5_omni import CODES, TALKER
 from antiphon.runtime.engine import Emitted, EngineEvent, Failed, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
-from services.lm.frames import FrameEngine, take_parts
+from services.lm.frame_engine import FrameEngine
+from services.lm.frames import PREFILL_ROWS_PER_STEP, PromptPart
+from services.lm.known_frames import KnownPart
 from services.qwen2_5_omni.talker.model import CodecTalker, DrawnCodes
+from services.qwen2_5_omni.talker.rows import ThinkerRows
 from services.qwen2_5_omni.talker.segment import SpokenSegment
 from services.voices import choose_voice
 
@@ -49,12 +53,19 @@ class CodecTalkerEngine(FrameEngine[SpokenSegment]):
             if segment.prompt.silent:
                 events += self.finish(segment, FinishReason.STOP)
         going = [segment for segment in going if not segment.ended]
-        parts = take_parts(going)
+        parts = self.take_parts(going)
         drawing = [segment for segment in going if segment.can_draw]
-        if parts or drawing:
-            drawn = self._model.step(parts, [segment.next_draw() for segment in drawing])
+        knowing = _next_known(going, parts)
+        if parts or drawing or knowing:
+            known = [part for _, part in knowing]
+            draws = [segment.next_draw() for segment in drawing]
+            drawn, checked = self._model.step(parts, draws, known)
             for segment, each in zip(drawing, drawn, strict=True):
                 events += self._take(segment, each)
+            for (segment, _), run in zip(knowing, checked, strict=True):
+                for each in run:
+                    segment.drawn()
+                    events += self._take(segment, each)
         return events
 
     def _take(self, segment: SpokenSegment, drawn: DrawnCodes) -> Sequence[EngineEvent]:
@@ -75,3 +86,16 @@ class CodecTalkerEngine(FrameEngine[SpokenSegment]):
         if segment.launched >= segment.sampling.max_tokens:
             events += self.finish(segment, FinishReason.LENGTH)
         return events
+
+
+def _next_known(
+    segments: Sequence[SpokenSegment], parts: Sequence[PromptPart[ThinkerRows]]
+) -> list[tuple[SpokenSegment, KnownPart[ThinkerRows]]]:
+    """The rows of known codes that go in now, within what `parts` leave of the budget."""
+    budget = PREFILL_ROWS_PER_STEP - sum(part.stop - part.start for part in parts)
+    taken = []
+    for segment in segments:
+        if (part := segment.next_known(budget)) is not None:
+            budget -= len(part.frames)
+            taken.append((segment, part))
+    return taken

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,6 +13,7 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
 )
 
 from antiphon.deployment.schema import StageConfig
+from antiphon.history import FRAMES
 from antiphon.pipelines.files import read_config, reading
 from antiphon.pipelines.generation_config import default_sampling
 from antiphon.pipelines.qwen2_5_omni import (
@@ -34,14 +34,13 @@ from antiphon.transport.device_edge import ToDevice
 from services.engines import TORCH, check_device, context_limit, require_torch
 from services.hugging_face import load_config
 from services.lm.warm_up import speak
+from services.precision import BFLOAT16, compute_dtype
 from services.qwen2_5_omni.talker.engine import CodecTalkerEngine
 from services.qwen2_5_omni.talker.ids import TalkerIds
 from services.qwen2_5_omni.talker.model import CodecTalker
 from services.qwen2_5_omni.talker.rows import VOICE_ROWS
 
 WORD_TABLE = "thinker.model.embed_tokens.weight"
-
-log = logging.getLogger(__name__)
 
 # Defaults of the keywords `talker_*` of `Qwen2_5OmniForConditionalGeneration.generate`.
 DEFAULT_SAMPLING = Sampling(
@@ -71,7 +70,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         whole.talker_config,
         "talker.",
         weights,
-        dtype=getattr(torch, config.dtype),
+        dtype=compute_dtype(TALKER, config, on_gpu=BFLOAT16),
         device=torch.device(config.device),
     )
     ids = TalkerIds.from_config(told)
@@ -85,14 +84,6 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         slots=config.slots,
         to_device=ToDevice.of(config),
     )
-    log.info(
-        "keys and values: %.2f GB for %d slots of %d positions on %s%s",
-        model.cache.bytes / 1e9,
-        config.slots,
-        limit,
-        config.device,
-        " (paid for as they are used)" if config.device == "cpu" else "",
-    )
     facts = StageFacts(
         model=model_dir.name,
         checkpoint_fingerprint=fingerprint(model_dir),
@@ -102,6 +93,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         code_groups=1,
         code_entries=ids.code_entries,
         context_limit=limit,
+        goes_on_from=(FRAMES,),
     )
     engine = CodecTalkerEngine(model, limit)
 

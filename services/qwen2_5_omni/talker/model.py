@@ -9,38 +9,23 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
+from torch.nn.functional import linear, one_hot
 
 from antiphon.chunk import Tensor as Array
-from antiphon.errors import FailedPrecondition, ResourceExhausted
+from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.qwen2_5_omni import PlaceholderIds, voices_by_name
-from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToDevice, on_device
-from services.lm.attention import Span
 from services.lm.decoder import Decoder
 from services.lm.experts import LEAST_ROWS
-from services.lm.frames import PromptPart
-from services.lm.kv_cache import KVCache
+from services.lm.frame_decoder import FrameDecoder
+from services.lm.frames import FrameDraw, PromptPart
+from services.lm.known_frames import KnownPart
 from services.lm.sampler import SamplingRows, choose_each, uniform_each
-from services.lm.slots import Slots
 from services.qwen2_5_omni.talker.ids import TalkerIds
 from services.qwen2_5_omni.talker.rows import TextRow, ThinkerRows
 
-
-@dataclass(frozen=True, slots=True)
-class CodeDraw:
-    """Draw `step` of the segment in `slot`, after a row at `position` with `text`."""
-
-    slot: int
-    position: int
-    text: Array | TextRow
-    sampling: Sampling
-    step: int
-
-    @property
-    def span(self) -> Span:
-        """Where the row goes."""
-        return Span(self.slot, self.position)
+RowText = Array | TextRow
+"""What goes with the codes in a draw's row: the thinker's row, or one that stands for none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +36,7 @@ class DrawnCodes:
     decided: bool
 
 
-class CodecTalker:
+class CodecTalker(FrameDecoder):
     """Forward passes and draws. `module` is Hugging Face's talker for conditional generation.
 
     `words` [V, width] is the thinker's word table, of which few rows are kept; `voices` are ids
@@ -78,14 +63,12 @@ class CodecTalker:
         self._codes: Tensor = module.model.embed_tokens.weight
         project = module.thinker_to_talker_proj
         self._project = (project.weight, project.bias)
-        self._decoder = Decoder(
-            module.model, context_limit, batch_invariant=True, exact_norms=False
-        )
-        self.cache = KVCache(self._decoder.shape, slots, context_limit)
-        self._slots = Slots(slots)
+        decoder = Decoder(module.model, context_limit, batch_invariant=True, exact_norms=False)
+        super().__init__(decoder, slots, context_limit)
         self._to_device = to_device or ToDevice.direct(self._device)
         self.row_width = words.shape[1]
         vocabulary = len(self._codes)
+        self.code_sizes = (ids.code_entries,)
         if self.row_width != self._codes.shape[1]:
             raise FailedPrecondition(
                 f"the thinker's rows are {self.row_width} wide, the talker's {self._codes.shape[1]}"
@@ -116,45 +99,44 @@ class CodecTalker:
         """No rows yet, of this checkpoint's placeholders and width."""
         return ThinkerRows(self._placeholders, self.row_width)
 
-    def take_slot(self) -> int:
-        """A slot for a new segment. Raises `ResourceExhausted`."""
-        slot = self._slots.take()
-        if slot is None:
-            raise ResourceExhausted(f"all {self.cache.slots} slots are taken")
+    def take_slot(self, session: str, *, returns: bool) -> int:
+        """See `FrameDecoder.take_slot`."""
+        slot = super().take_slot(session, returns=returns)
         self._seen[slot] = self._at_first
         self._pending[slot] = self._begin
         self._shifts[slot] = 0
         return slot
 
-    def give_slot_back(self, slot: int, doubtful: range) -> None:
-        """The slot's segment is gone; these positions may hold what is not finite."""
-        if doubtful:
-            self.cache.clear(slot, doubtful.start, doubtful.stop)
-        self._slots.free(slot)
-
     def step(
-        self, parts: Sequence[PromptPart[ThinkerRows]], draws: Sequence[CodeDraw]
-    ) -> list[DrawnCodes]:
-        """Append the rows of all in one forward; then an id for each of `draws`, in order."""
-        ordered = sorted(draws, key=lambda draw: self._decoder.order(draw.span))
-        spans = [*(each.span for each in parts), *(each.span for each in ordered)]
-        plan = self._decoder.plan(self.cache, spans)
-        # Products over the draws' rows alone need as many, too.
-        filled = [*ordered, *ordered[-1:] * (LEAST_ROWS - len(ordered))]
+        self,
+        parts: Sequence[PromptPart[ThinkerRows]],
+        draws: Sequence[FrameDraw[RowText]],
+        known: Sequence[KnownPart[ThinkerRows]] = (),
+    ) -> tuple[list[DrawnCodes], list[list[DrawnCodes]]]:
+        """Append the rows of all in one forward; then an id for each of `draws`, in order, and
+        those of each `known` part, up to the first that is no code."""
+        arranged = self.arrange([*parts, *known], draws)
+        ordered, filled = arranged.draws, arranged.filled
         rows = [self._prompt(each) for each in parts]
+        rows += [self._known_rows(each) for each in known]
         if filled:
             rows.append(self._next_rows(filled))
         joined = torch.cat(rows)
         # A product of fewer rows rounds otherwise.
         missing = max(LEAST_ROWS - len(joined), 0)
         projected = linear(torch.cat((joined, joined[-1:].expand(missing, -1))), *self._project)
-        turned = self._turned(parts, ordered)
-        states, _ = self._decoder.append(projected[: len(joined)], plan, turned)
+        turned = self._turned(parts, known, ordered)
+        states, _ = self._decoder.append(projected[: len(joined)], arranged.plan, turned)
+        start, checked = sum(each.stop - each.start for each in parts), []
+        for each in known:
+            stop = start + len(each.frames)
+            checked.append(self._check_known(states[start:stop], each))
+            start = stop
         if not draws:
-            return []
-        drawn = self._draw(states[-len(filled) :], filled, len(draws))
+            return [], checked
+        drawn = self._draw(states[start : start + len(filled)], filled, len(draws))
         row_of = {draw.slot: row for row, draw in enumerate(ordered)}
-        return [DrawnCodes(*drawn[row_of[draw.slot]]) for draw in draws]
+        return [DrawnCodes(*drawn[row_of[draw.slot]]) for draw in draws], checked
 
     def _prompt(self, part: PromptPart[ThinkerRows]) -> Tensor:
         """[n, width]: the thinker's rows, and behind them the voice's."""
@@ -164,42 +146,87 @@ class CodecTalker:
             rows.append(self._voice_rows[part.voice][None])
         return torch.cat(rows) if len(rows) > 1 else rows[0]
 
-    def _next_rows(self, draws: Sequence[CodeDraw]) -> Tensor:
+    def _next_rows(self, draws: Sequence[FrameDraw[RowText]]) -> Tensor:
         """[n, width]: the codes before, and the text that goes with them."""
+        slots = on_device([each.slot for each in draws], self._device)
+        return self._pending[slots] + self._text([each.text for each in draws])
+
+    def _known_rows(self, part: KnownPart[ThinkerRows]) -> Tensor:
+        """[n, width]: what `_next_rows` would be, were each code of the part drawn."""
+        codes = on_device(part.frames[:-1, 0].astype(np.int64), self._device)
+        before = torch.cat((self._pending[part.slot][None], self._codes[codes]))
+        return before + self._text(part.texts)
+
+    def _text(self, texts: Sequence[RowText]) -> Tensor:
+        """[n, width]: the thinker's rows, or what stands for none."""
         kinds, table = list(TextRow), [self._text_rows]
         index: list[int] = []
         come: list[Array] = []
-        for draw in draws:
-            if isinstance(draw.text, TextRow):
-                index.append(kinds.index(draw.text))
+        for text in texts:
+            if isinstance(text, TextRow):
+                index.append(kinds.index(text))
             else:
                 index.append(len(kinds) + len(come))
-                come.append(draw.text)
+                come.append(text)
         if come:
             table.append(self._to_device.copy(np.stack(come)).to(self._head.dtype))
-        slots = on_device([each.slot for each in draws], self._device)
-        text: Tensor = torch.cat(table)[on_device(index, self._device)]
-        return self._pending[slots] + text
+        return torch.cat(table)[on_device(index, self._device)]
+
+    def _check_known(self, states: Tensor, part: KnownPart[ThinkerRows]) -> list[DrawnCodes]:
+        """The part's draws up to the first that is no code, taken note of. What else is drawn is
+        what is known, whichever way a row's digits were rounded."""
+        count, slot = len(part.frames), part.slot
+        codes = on_device(part.frames[:, 0].astype(np.int64), self._device)
+        seen = self._seen[slot].repeat(count, 1)
+        seen[1:] |= one_hot(codes[:-1], len(self._codes)).cumsum(0).bool()
+        filled = torch.cat((states, states[-1:].expand(max(LEAST_ROWS - count, 0), -1)))
+        steps = range(part.step, part.step + count)
+        numbers = uniform_each([part.sampling.seed] * count, list(steps), 1)
+        chosen, highest = choose_each(
+            linear(filled, self._head)[:count],
+            SamplingRows.of([part.sampling] * count, self._device),
+            on_device(numbers, self._device),
+            seen=seen,
+            suppressed=self._suppressed,
+        )
+        ends, entries = (self.ids.codec_pad, self.ids.codec_end), self.ids.code_entries
+        made: list[DrawnCodes] = []
+        draws = zip(chosen.tolist(), highest.isfinite().tolist(), part.frames[:, 0], strict=True)
+        for id_, decided, code in draws:
+            stray = id_ >= entries and id_ not in ends
+            made.append(DrawnCodes(id_ if stray else int(code), decided))
+            if stray or not decided:
+                break
+        drawn = on_device([each.id_ for each in made], self._device)
+        self._seen[slot, drawn] = True
+        self._pending[slot] = self._codes[drawn[-1]]
+        return made
 
     def _turned(
-        self, parts: Sequence[PromptPart[ThinkerRows]], draws: Sequence[CodeDraw]
+        self,
+        parts: Sequence[PromptPart[ThinkerRows]],
+        known: Sequence[KnownPart[ThinkerRows]],
+        draws: Sequence[FrameDraw[RowText]],
     ) -> Tensor | None:
         """The positions of all rows as attention turns them; None if they are plain."""
         for part in parts:
             self._shifts[part.slot] = part.prompt.shift
         told = [part.prompt.positions(part.start, part.stop) for part in parts]
-        if not any(self._shifts[each.slot] for each in draws) and all(at is None for at in told):
+        spans = [*(each.span for each in known), *(each.span for each in draws)]
+        if not any(self._shifts[each.slot] for each in spans) and all(at is None for at in told):
             return None
         places = [
             np.repeat(np.arange(part.start, part.stop)[:, None], 3, axis=1) if at is None else at
             for part, at in zip(parts, told, strict=True)
         ]
-        later = [each.position + self._shifts[each.slot] for each in draws]
+        later = [
+            at + self._shifts[each.slot] for each in spans for at in range(each.start, each.end)
+        ]
         places.append(np.repeat(np.array(later, np.int64)[:, None], 3, axis=1))
         return on_device(np.concatenate(places), self._device)
 
     def _draw(
-        self, states: Tensor, draws: Sequence[CodeDraw], count: int
+        self, states: Tensor, draws: Sequence[FrameDraw[RowText]], count: int
     ) -> list[tuple[int, bool]]:
         """Ids of the first `count` draws, and whether there was something to choose from."""
         samplings = [each.sampling for each in draws]

@@ -19,6 +19,7 @@ from antiphon.errors import DataLoss, InvalidArgument, NotImplementedYet
 from antiphon.pipelines.mrope import rotary_positions
 from antiphon.pipelines.qwen2_5_omni import PROMPT, TOKENS, PlaceholderIds
 from antiphon.runtime.engine import InputChunk
+from services.lm.kept_parts import NO_CUTS, part_name
 
 FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32"})
 VOICE_ROWS = 1
@@ -93,6 +94,27 @@ class ThinkerRows:
         if len(taken) < 2:
             return (taken[0] if taken else None), voiced
         return np.concatenate(taken), voiced
+
+    @property
+    def cuts(self) -> npt.NDArray[np.intp]:
+        """None are looked for: parts are of equal length."""
+        return NO_CUTS
+
+    def part_name(self, start: int, stop: int) -> bytes | None:
+        """Of ready rows that were not taken, from the first of these on; None with the voice's."""
+        if self._length is None or stop > self._length or start != self._rows_taken:
+            return None
+        rows, left = [], stop - start
+        for each in self._rows:
+            rows.append(each[:left])
+            left -= len(rows[-1])
+            if not left:
+                break
+        return part_name(start, self.positions(start, stop), np.concatenate(rows))
+
+    def pass_part(self, start: int, stop: int) -> None:
+        """These ready rows are in the slot: they need not be taken."""
+        self.take_prompt(stop)
 
     def positions(self, start: int, stop: int) -> npt.NDArray[np.int64] | None:
         """Positions [n, 3] (time, height, width) of rows of the prompt and behind it; None where

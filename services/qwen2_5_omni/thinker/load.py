@@ -96,6 +96,7 @@ def load_intake(model_dir: Path, config: StageConfig) -> PromptIntake:
             extractor,
             audio_tower(whole.audio_config.n_window),
             max_audio_s=extractor.n_samples / extractor.sampling_rate,
+            known_bytes=config.kept_recording_bytes,
         ),
         special=PlaceholderIds.from_config(read_config(model_dir)),
         context_limit=context_limit(THINKER, config, text.max_position_embeddings),

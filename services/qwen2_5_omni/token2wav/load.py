@@ -23,6 +23,7 @@ from antiphon.segment import FinishReason, SegmentKey
 from services.engines import TORCH, check_device, context_limit, require_torch
 from services.hugging_face import load_config
 from services.lm.warm_up import run_to_the_end
+from services.precision import compute_dtype
 from services.qwen2_5_omni.token2wav.decoder import Token2Wav
 from services.qwen2_5_omni.token2wav.engine import Token2WavEngine
 from services.qwen2_5_omni.token2wav.voices import read_voices
@@ -57,7 +58,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         whole,
         "token2wav.",
         Weights(model_dir),
-        dtype=torch.float32,
+        dtype=compute_dtype(TOKEN2WAV, config),
         device=torch.device(config.device),
         ignored=STORED_BUFFERS,
     )

@@ -5,7 +5,6 @@ from __future__ import annotations
 from pathlib import Path
 from typing import cast
 
-import torch
 from transformers import Qwen3OmniMoeConfig
 from transformers.models.qwen3_omni_moe.configuration_qwen3_omni_moe import (
     Qwen3OmniMoeCode2WavConfig,
@@ -22,6 +21,7 @@ from antiphon.runtime.engine import LoadedStage
 from services.engines import check_device, require_torch
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing
+from services.precision import compute_dtype
 from services.qwen3_omni.code2wav.vocoder import vocoder_of
 from services.vocoder.segment import VocoderEdges
 from services.vocoder.stage import VocoderTerms, vocoder_stage
@@ -44,7 +44,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         _read_config(model_dir),
         "code2wav.",
         Weights(model_dir),
-        dtype=getattr(torch, config.dtype),
+        dtype=compute_dtype(CODE2WAV, config),
         device=config.device,
     )
     terms = VocoderTerms(

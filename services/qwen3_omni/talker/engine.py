@@ -29,9 +29,10 @@ from antiphon.errors import Internal
 from antiphon.pipelines.qwen3_omni import TALKER
 from antiphon.runtime.engine import Emitted, EngineEvent, Failed, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
-from services.lm.frames import FrameEngine, take_parts
+from services.lm.frame_engine import FrameEngine
+from services.lm.frames import FrameDraw
 from services.qwen3_omni.talker.flight import Flight
-from services.qwen3_omni.talker.model import Draw, Talker
+from services.qwen3_omni.talker.model import Talker
 from services.qwen3_omni.talker.readback import Drawn
 from services.qwen3_omni.talker.segment import TalkerSegment
 from services.voices import choose_voice
@@ -76,7 +77,7 @@ class TalkerEngine(FrameEngine[TalkerSegment]):
         flight, self._flight = self._flight, None
         # A launch takes a while, and what is there already does not wait for it.
         if flight is None or not flight.landed:
-            self._flight = self._launch(free)
+            self._flight = self._launch(free, events)
         if not self._launch_ahead:
             flight, self._flight = self._flight, None
         if flight is not None:
@@ -84,14 +85,18 @@ class TalkerEngine(FrameEngine[TalkerSegment]):
             events += self._hand_on(free)
         return events
 
-    def _launch(self, segments: Collection[TalkerSegment]) -> Flight | None:
+    def _launch(
+        self, segments: Collection[TalkerSegment], events: list[EngineEvent]
+    ) -> Flight | None:
         """Start a step of those that can go on; None when it draws nothing."""
         going = [segment for segment in segments if not segment.ended]
-        chunks = take_parts(going)
+        chunks = self.take_parts(going)
+        known = self.take_known(going, chunks)
         drawing = [segment for segment in going if segment.can_draw]
-        if not (chunks or drawing):
+        if not (chunks or known or drawing):
             return None
-        readback = self._model.step(chunks, [_next_draw(segment) for segment in drawing])
+        readback = self._model.step(chunks, [_next_draw(segment) for segment in drawing], known)
+        events += self.tell_known(known)
         return Flight(drawing, readback) if drawing else None
 
     def _hand_on(self, segments: Collection[TalkerSegment]) -> list[EngineEvent]:
@@ -122,10 +127,6 @@ class TalkerEngine(FrameEngine[TalkerSegment]):
         return (Emitted(segment.key, CODES, step, {"codes": drawn.codes}),)
 
 
-def _next_draw(segment: TalkerSegment) -> Draw:
+def _next_draw(segment: TalkerSegment) -> FrameDraw[int]:
     """The next row and draw of a segment that can, which are launched now."""
-    slot, token, step = segment.slot, segment.next_token, segment.launched
-    assert slot is not None
-    assert token is not None
-    segment.launched += 1
-    return Draw(slot, segment.prefilled + step, token, segment.sampling, step)
+    return segment.launch(segment.take_text(segment.launched))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from pathlib import Path
 
 import torch
@@ -13,6 +12,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
+from antiphon.history import FRAMES
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.generation_config import default_sampling
 from antiphon.pipelines.qwen3_omni import TALKER, SpecialIds
@@ -25,13 +25,12 @@ from antiphon.transport.device_edge import ToDevice, ToHost
 from services.engines import TORCH, check_device, context_limit, require_torch
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing, graphs_of
+from services.precision import BFLOAT16, compute_dtype
 from services.qwen3_omni.talker.engine import TalkerEngine
 from services.qwen3_omni.talker.model import Talker
 from services.qwen3_omni.talker.warm_up import warm_up
 
 WORD_TABLE = "thinker.model.embed_tokens.weight"
-
-log = logging.getLogger(__name__)
 
 # Defaults of the keywords `talker_*` of `Qwen3OmniMoeForConditionalGeneration.generate`.
 DEFAULT_SAMPLING = Sampling(
@@ -62,7 +61,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         whole.talker_config,
         "talker.",
         weights,
-        dtype=getattr(torch, config.dtype),
+        dtype=compute_dtype(TALKER, config, on_gpu=BFLOAT16),
         device=torch.device(config.device),
     )
     code_entries = int(whole.code2wav_config.codebook_size)
@@ -79,14 +78,6 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         to_host=ToHost.of(config) if config.launch_ahead else None,
         bucketing=bucketing or graphs_of(config),
     )
-    log.info(
-        "keys and values: %.2f GB for %d slots of %d positions on %s%s",
-        model.cache.bytes / 1e9,
-        config.slots,
-        limit,
-        config.device,
-        " (paid for as they are used)" if config.device == "cpu" else "",
-    )
     facts = StageFacts(
         model=model_dir.name,
         checkpoint_fingerprint=fingerprint(model_dir),
@@ -96,6 +87,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         code_groups=model.groups,
         code_entries=code_entries,
         context_limit=limit,
+        goes_on_from=(FRAMES,),
     )
     engine = TalkerEngine(model, limit, launch_ahead=config.launch_ahead)
     warm_up(engine, special, DEFAULT_SAMPLING, config.slots, limit)

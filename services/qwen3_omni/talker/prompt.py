@@ -31,6 +31,7 @@ from antiphon.pipelines.qwen3_omni import (
     user_positions,
 )
 from antiphon.runtime.engine import InputChunk
+from services.lm.kept_parts import part_name
 
 PROMPT, TOKENS = "prompt", "tokens"
 HEADER_ROWS = 3
@@ -55,6 +56,7 @@ class TalkerPrompt:
         self._user_ids: npt.NDArray[np.int32] | None = None
         self._positions = np.empty((0, 3), np.int64)  # of the user rows, by axis
         self._next_position = 0
+        self._cuts = np.empty(0, np.intp)
         self._heard = np.empty(0, np.intp)  # which user rows are hidden rows, ascending
         self._heard_positions = np.empty(0, np.intp)  # and where they are in the prompt
         self._rows: list[Tensor] = []  # hidden rows from this one on
@@ -107,6 +109,11 @@ class TalkerPrompt:
         return self.user_rows + ANSWER_ROWS - (known == HEADER_ROWS)
 
     @property
+    def cuts(self) -> npt.NDArray[np.intp]:
+        """Where the user's turns end, as far as that is known."""
+        return self._cuts
+
+    @property
     def next_prompt_edge(self) -> str:
         """The edge that the first row which is not ready waits for."""
         complete = self._ids_finished and self._rows_come == len(self._heard)
@@ -142,15 +149,30 @@ class TalkerPrompt:
         first, last = map(int, np.searchsorted(self._heard, (start, stop)))
         if first == last:
             return self._heard[:0], None
-        come = self._rows[0] if len(self._rows) == 1 else np.concatenate(self._rows)
-        taken = come[first - self._rows_first : last - self._rows_first]
-        if self._may_change:
-            # What comes again may begin within a part that is computed as a whole.
-            self._rows = [come]
-        else:
-            left = come[last - self._rows_first :]
+        taken = self._come(first, last)
+        # What comes again may begin within a part that is computed as a whole.
+        if not self._may_change:
+            left = self._rows[0][last - self._rows_first :]
             self._rows, self._rows_first = [left] if len(left) else [], last
         return self._heard[first:last] - start, taken
+
+    def _come(self, first: int, last: int) -> Tensor:
+        """Hidden rows that have come, and were not handed over."""
+        if len(self._rows) > 1:
+            self._rows = [np.concatenate(self._rows)]
+        return self._rows[0][first - self._rows_first : last - self._rows_first]
+
+    def part_name(self, start: int, stop: int) -> bytes | None:
+        """Of ready rows that have not been handed over; None for those of the answer."""
+        if self._user_ids is None or stop > self.user_rows:
+            return None
+        first, last = map(int, np.searchsorted(self._heard, (start, stop)))
+        rows = [self._come(first, last)] if first < last else []
+        return part_name(start, self._positions[start:stop], self._user_ids[start:stop], *rows)
+
+    def pass_part(self, start: int, stop: int) -> None:
+        """These ready rows are in the slot: they need not be handed over."""
+        self.hidden_rows(start, stop)
 
     def text(self, step: int) -> int | None:
         """The text id of decode step `step` (from 0); None when it has not come."""
@@ -213,6 +235,8 @@ class TalkerPrompt:
         self._heard = np.flatnonzero(is_multimodal(ids[users], special))
         self._heard_positions = users[self._heard]
         self._user_ids = ids[users]
+        begins = np.flatnonzero(self._user_ids == special.im_start)[1:]
+        self._cuts = np.append(begins, len(users)) if self._ids_finished else begins
 
     def _take_rows(self, tensors: Tensors) -> None:
         if self._user_ids is None:

@@ -26,15 +26,15 @@ class TalkerSegment(FrameSegment[TalkerPrompt]):
         """Whether a draw was launched and not handed on."""
         return self.launched > self.frames
 
-    @property
-    def next_token(self) -> int | None:
-        """The text id of the next step's row; None when it has not come."""
-        return self.prompt.text(self.launched - 1)
+    def has_row(self, step: int) -> bool:
+        """Whether the text of draw number `step` has come."""
+        return self.prompt.text(step - 1) is not None
 
-    @property
-    def has_next_row(self) -> bool:
-        """Whether the next step's text has come."""
-        return self.next_token is not None
+    def take_text(self, step: int) -> int:
+        """The text id of that row."""
+        token = self.prompt.text(step - 1)
+        assert token is not None
+        return token
 
     @property
     def missing_edge(self) -> str:

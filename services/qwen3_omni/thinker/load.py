@@ -107,6 +107,7 @@ def load_intake(model_dir: Path, config: StageConfig) -> PromptIntake:
             extractor,
             audio_tower(ears.n_window, ears.n_window_infer),
             max_audio_s=MAX_INPUT_AUDIO_S,
+            known_bytes=config.kept_recording_bytes,
         ),
         special=special,
         context_limit=context_limit(

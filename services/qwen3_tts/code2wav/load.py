@@ -4,14 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-import torch
-
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.files import CONFIG_FILE
 from antiphon.pipelines.qwen3_tts import CODE2WAV, CODEC_FOLDER, PIPELINE, SAMPLE_RATE_HZ
 from antiphon.runtime.engine import LoadedStage
 from services.engines import check_device, require_torch
 from services.lm.graphs import Bucketing
+from services.precision import compute_dtype
 from services.qwen3_tts.code2wav.module import load_codec_decoder, vocoder_of
 from services.vocoder.segment import VocoderEdges
 from services.vocoder.stage import VocoderTerms, vocoder_stage
@@ -24,7 +23,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     """
     require_torch(CODE2WAV, config)
     check_device(config)
-    module = load_codec_decoder(model_dir, getattr(torch, config.dtype), config.device)
+    module = load_codec_decoder(model_dir, compute_dtype(CODE2WAV, config), config.device)
     terms = VocoderTerms(
         VocoderEdges(frames=PIPELINE.edge("codes").name, audio=PIPELINE.edge("audio").name),
         model_dir / CODEC_FOLDER / CONFIG_FILE,

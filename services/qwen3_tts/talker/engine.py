@@ -13,6 +13,7 @@ stop code (never one of the first two), the last one allowed, or frame n-1.
 
 from __future__ import annotations
 
+import itertools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Sequence
 
@@ -23,13 +24,15 @@ from antiphon.pipelines.qwen3_tts import TALKER
 from antiphon.runtime.engine import Emitted, EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from services.isolation import alone, together
-from services.lm.frames import FrameEngine, PromptPart, take_parts
+from services.lm.frame_engine import FrameEngine
+from services.lm.frames import PromptPart
+from services.lm.known_frames import KnownPart
 from services.preparation import Preparations, wait_for_one
 from services.qwen3_tts.talker.front_end import SpeechFrontEnd
 from services.qwen3_tts.talker.manner import CheckpointKind, read_manner
 from services.qwen3_tts.talker.prompt import Prompt
 from services.qwen3_tts.talker.segment import SpokenText, TtsSegment
-from services.qwen3_tts.talker.talker import TtsDraw, TtsFrame, TtsTalker, TtsTurn
+from services.qwen3_tts.talker.talker import TtsFrame, TtsTalker, TtsTurn
 
 CODES = "codes"
 
@@ -120,17 +123,23 @@ class TtsTalkerEngine(FrameEngine[TtsSegment]):
     def _forward(self, segments: Sequence[TtsSegment], events: list[EngineEvent]) -> None:
         """One call for the parts and draws of all; each takes what it made of it."""
         parts: dict[int | None, list[PromptPart[SpokenText]]] = defaultdict(list)
-        for part in take_parts(segments):
+        for part in self.take_parts(segments):
             parts[part.slot].append(part)
+        known: dict[int | None, list[KnownPart[SpokenText]]] = defaultdict(list)
+        for each in self.take_known(segments, list(itertools.chain(*parts.values()))):
+            known[each.slot].append(each)
         work = []
         for segment in segments:
-            turn = TtsTurn(parts[segment.slot], _next_draw(segment) if segment.can_draw else None)
-            if turn.parts or turn.draw:
+            draw = segment.next_draw() if segment.can_draw else None
+            turn = TtsTurn(parts[segment.slot], known[segment.slot], draw)
+            if turn.parts or turn.known or turn.draw:
                 work.append((segment, turn))
         outcomes = together(self._model.step, [turn for _, turn in work]) if work else []
-        for (segment, _), outcome in zip(work, outcomes, strict=True):
+        for (segment, turn), outcome in zip(work, outcomes, strict=True):
             with alone(segment.key, events, segment.end):
-                if (frame := outcome()) is not None:
+                frame = outcome()
+                events += self.tell_known(turn.known)
+                if frame is not None:
                     events += self._take(segment, frame)
 
     def _take(self, segment: TtsSegment, frame: TtsFrame) -> list[EngineEvent]:
@@ -144,14 +153,6 @@ class TtsTalkerEngine(FrameEngine[TtsSegment]):
             return self.finish(segment, FinishReason.LENGTH)
         segment.frames += 1
         return [Emitted(segment.key, CODES, segment.frames - 1, {"codes": frame.codes})]
-
-
-def _next_draw(segment: TtsSegment) -> TtsDraw:
-    """The next row and draw of a segment that can, which are made now."""
-    slot, step, text = segment.slot, segment.launched, segment.prompt.held.beside(segment.launched)
-    assert slot is not None
-    segment.launched += 1
-    return TtsDraw(slot, segment.prefilled + step, text, segment.sampling, step)
 
 
 def _nobody() -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -11,6 +10,7 @@ import torch
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
+from antiphon.history import FRAMES
 from antiphon.options import Option
 from antiphon.pipelines.files import CONFIG_FILE, read_config, reading
 from antiphon.pipelines.generation_config import FILE, default_sampling
@@ -20,6 +20,7 @@ from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from services.engines import TORCH, check_device, context_limit, require_torch
 from services.lm.graphs import Bucketing, graphs_of
+from services.precision import BFLOAT16, compute_dtype
 from services.qwen3_tts.talker.engine import TtsTalkerEngine
 from services.qwen3_tts.talker.front_end import SpeechFrontEnd
 from services.qwen3_tts.talker.manner import AUTO, CheckpointKind
@@ -38,8 +39,6 @@ DEFAULT_SAMPLING = Sampling(
 PREDICTOR = "subtalker"
 PREDICTOR_SAMPLING = replace(DEFAULT_SAMPLING, repetition_penalty=1.0)
 
-_log = logging.getLogger(__name__)
-
 
 @torch.inference_mode()
 def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
@@ -53,7 +52,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     check_device(config)
     told = read_config(model_dir)
     kind, ids = CheckpointKind.from_config(told), SpeechIds.from_config(told)
-    dtype = getattr(torch, config.dtype)
+    dtype = compute_dtype(TALKER, config, on_gpu=BFLOAT16)
     module = load_talker_module(model_dir, dtype, config.device)
     with reading(model_dir / CONFIG_FILE):
         limit = context_limit(TALKER, config, int(module.config["max_position_embeddings"]))
@@ -70,13 +69,6 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         slots=config.slots,
         bucketing=bucketing or graphs_of(config),
     )
-    _log.info(
-        "keys and values: %.2f GB for %d slots of %d positions on %s",
-        model.cache.bytes / 1e9,
-        config.slots,
-        limit,
-        config.device,
-    )
     facts = StageFacts(
         model=model_dir.resolve().name,
         checkpoint_fingerprint=fingerprint(model_dir),
@@ -89,6 +81,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         input_kinds=("text",),
         max_input_text_bytes=front_end.max_text_bytes,
         options=tuple(_described(kind, ids)),
+        goes_on_from=(FRAMES,),
     )
     engine = TtsTalkerEngine(model, front_end, kind, limit)
     warm_up(engine, kind, DEFAULT_SAMPLING, config.slots, limit)

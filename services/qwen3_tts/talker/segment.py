@@ -6,11 +6,15 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
+import numpy.typing as npt
+
 from antiphon.chunk import Tensors
 from antiphon.errors import InvalidArgument
 from antiphon.runtime.engine import InputChunk
 from antiphon.segment import SegmentKey
-from services.lm.frames import FrameSegment
+from services.lm.frames import FrameDraw, FrameSegment
+from services.lm.kept_parts import NO_CUTS
 from services.preparation import Preparations
 from services.qwen3_tts.talker.front_end import SpeechFrontEnd
 from services.qwen3_tts.talker.manner import SpeechManner
@@ -53,6 +57,18 @@ class SpokenText:
         """Never: a text without anything to say is refused."""
         return False
 
+    @property
+    def cuts(self) -> npt.NDArray[np.intp]:
+        """None: nothing follows the text."""
+        return NO_CUTS
+
+    def part_name(self, start: int, stop: int) -> bytes | None:
+        """None: what was read aloud is not in what is read next."""
+        return None
+
+    def pass_part(self, start: int, stop: int) -> None:
+        """Never asked for."""
+
     def accept(self, chunk: InputChunk) -> None:
         """Keep the message, which comes in one chunk. Raises `InvalidArgument`."""
         if chunk.edge != INPUT:
@@ -89,10 +105,13 @@ class TtsSegment(FrameSegment[SpokenText]):
 
     preparation: Future[Prompt] | None = None
 
-    @property
-    def has_next_row(self) -> bool:
+    def has_row(self, step: int) -> bool:
         """Always: behind its text comes padding."""
         return True
+
+    def take_text(self, step: int) -> int | None:
+        """The text id of that row; None for padding."""
+        return self.prompt.held.beside(step)
 
     @property
     def missing_edge(self) -> str:
@@ -103,6 +122,10 @@ class TtsSegment(FrameSegment[SpokenText]):
     def in_flight(self) -> bool:
         """Whether the prompt is being made; as with a draw, nothing is awaited meanwhile."""
         return self.preparation is not None
+
+    def next_draw(self) -> FrameDraw[int | None]:
+        """The next row and draw, which are made now; the segment can."""
+        return self.launch(self.take_text(self.launched))
 
     def end(self) -> None:
         """No more comes of it."""

@@ -9,20 +9,14 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.functional import linear
 
-from antiphon.errors import FailedPrecondition, ResourceExhausted
+from antiphon.errors import FailedPrecondition
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import on_device
-from services.lm.attention import Span
-from services.lm.codebooks import CodePredictor
-from services.lm.decoder import Decoder
-from services.lm.experts import LEAST_ROWS
-from services.lm.frames import PromptPart
+from services.lm.frames import FrameDraw, PromptPart
 from services.lm.graphs import Bucketing
-from services.lm.kv_cache import KVCache
-from services.lm.sampler import SamplingRows, choose_each, uniform_each
-from services.lm.slots import Slots
+from services.lm.grouped_frames import GroupedFrameDecoder
+from services.lm.known_frames import KnownPart
 from services.qwen3_tts.talker.module import TalkerModule
 from services.qwen3_tts.talker.prompt import Prompt, SpeechIds
 from services.qwen3_tts.talker.rows import TtsRowTable
@@ -35,28 +29,13 @@ LEAST_DRAWS = 2
 
 
 @dataclass(frozen=True, slots=True)
-class TtsDraw:
-    """Draw `step` of the segment in `slot`, after a row at `position` with the id `text`, which
-    is None for padding."""
-
-    slot: int
-    position: int
-    text: int | None
-    sampling: Sampling
-    step: int
-
-    @property
-    def span(self) -> Span:
-        """Where the row goes."""
-        return Span(self.slot, self.position)
-
-
-@dataclass(frozen=True, slots=True)
 class TtsTurn:
-    """What a segment does in a step: parts of its prompt in order, and a draw behind them."""
+    """What a segment does in a step: parts of its prompt in order, `known` frames behind them, and
+    a draw, whose text is None for padding."""
 
     parts: Sequence[PromptPart[SpokenText]]
-    draw: TtsDraw | None
+    known: Sequence[KnownPart[SpokenText]]
+    draw: FrameDraw[int | None] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -68,7 +47,7 @@ class TtsFrame:
     decided: bool
 
 
-class TtsTalker:
+class TtsTalker(GroupedFrameDecoder):
     """Forward passes and draws; `slots` sessions of `context_limit` positions at most.
 
     `code_entries` is the size of the codec's books, `predictor` how later groups are drawn where
@@ -88,27 +67,15 @@ class TtsTalker:
         slots: int,
         bucketing: Bucketing | None = None,
     ) -> None:
-        self.ids = ids
-        self._head: Tensor = module.codec_head.weight
-        rows = max(slots, LEAST_ROWS)
-        # First what a frame begins with: see `services.lm.graphs`.
-        self._decoder = Decoder(
-            module.model,
-            context_limit,
-            batch_invariant=True,
-            exact_norms=False,
-            bucketing=bucketing,
-            most_rows=rows,
+        super().__init__(
+            module, predictor, context_limit=context_limit, slots=slots, bucketing=bucketing
         )
-        self.cache = KVCache(self._decoder.shape, slots, context_limit)
-        self._slots = Slots(slots)
-        self._predictor = CodePredictor(module.code_predictor, rows, predictor, bucketing)
-        self.groups = self._predictor.groups
+        self.ids = ids
         self._rows = TtsRowTable(module)
-        self._device = self._head.device
-        vocabulary, width = self._head.shape
+        vocabulary = len(self._head)
         later = module.config["code_predictor_config"]["vocab_size"]
-        largest = max(vocabulary - CONTROL_IDS, later)
+        self.code_sizes = (vocabulary - CONTROL_IDS, *[later] * (self.groups - 1))
+        largest = max(self.code_sizes)
         if largest > code_entries:
             raise FailedPrecondition(
                 f"the talker draws codes below {largest}, the codec knows {code_entries}"
@@ -116,28 +83,10 @@ class TtsTalker:
         places = torch.arange(vocabulary, device=self._device)
         self._suppressed = (places >= vocabulary - CONTROL_IDS) & (places != ids.stop)
         self._not_yet = self._suppressed | (places == ids.stop)
-        # By slot: first codes drawn so far, and the codec side of the next row.
-        self._seen = torch.zeros(slots, vocabulary, dtype=torch.bool, device=self._device)
-        self._pending = torch.zeros(slots, width, dtype=self._head.dtype, device=self._device)
-
-    def take_slot(self) -> int:
-        """A slot for a new segment. Raises `ResourceExhausted`."""
-        slot = self._slots.take()
-        if slot is None:
-            raise ResourceExhausted(f"all {self.cache.slots} slots are taken")
-        return slot
 
     def begin(self, slot: int, prompt: Prompt) -> None:
         """The slot's segment will speak behind this prompt."""
-        last = len(prompt.text) - 1
-        self._seen[slot] = False
-        self._pending[slot] = self._rows.codec_side(prompt, last, last + 1)[0]
-
-    def give_slot_back(self, slot: int, doubtful: range) -> None:
-        """The slot's segment is gone; these positions may hold what is not finite."""
-        if doubtful:
-            self.cache.clear(slot, doubtful.start, doubtful.stop)
-        self._slots.free(slot)
+        self.begin_speech(slot, self._begin(prompt))
 
     def step(self, turns: Sequence[TtsTurn]) -> list[TtsFrame | None]:
         """Append the rows of all in one forward; the frame of each that draws.
@@ -145,16 +94,14 @@ class TtsTalker:
         After an error it can be called again with the same: a segment's draws are noted last.
         """
         parts = [part for turn in turns for part in turn.parts]
-        draws = [turn.draw for turn in turns if turn.draw is not None]
-        draws.sort(key=lambda draw: self._decoder.order(draw.span))
-        spans = [*(each.span for each in parts), *(each.span for each in draws)]
-        plan = self._decoder.plan(self.cache, spans)
-        # Products over the draws' rows alone need as many, too.
-        filled = [*draws, *draws[-1:] * (LEAST_ROWS - len(draws))]
-        rows = [self._part(each) for each in parts]
+        known = [part for turn in turns for part in turn.known]
+        wanted = [turn.draw for turn in turns if turn.draw is not None]
+        arranged = self.arrange([*parts, *known], wanted)
+        draws, filled = arranged.draws, arranged.filled
+        rows = [*map(self._part, parts), *map(self._known_rows, known)]
         if filled:
             rows.append(self._next_rows(filled))
-        states, _ = self._decoder.append(torch.cat(rows), plan)
+        states, _ = self._decoder.append(torch.cat(rows), arranged.plan)
         drawn = self._draw(states[-len(filled) :], filled, len(draws)) if draws else []
         frames = dict(zip((draw.slot for draw in draws), drawn, strict=True))
         return [None if turn.draw is None else frames[turn.draw.slot] for turn in turns]
@@ -163,33 +110,35 @@ class TtsTalker:
         """[n, hidden]: rows of a prompt."""
         return self._rows.prompt(part.prompt.held, part.start, part.stop)
 
-    def _next_rows(self, draws: Sequence[TtsDraw]) -> Tensor:
-        """[n, hidden]: the frames before, and the text that goes with them."""
-        slots = on_device([each.slot for each in draws], self._device)
-        pad = self.ids.tts_pad
-        text = [pad if each.text is None else each.text for each in draws]
-        return self._pending[slots] + self._rows.text(on_device(text, self._device))
+    def first_code_rows(self, codes: Tensor) -> Tensor:
+        """[n, hidden]: the embeddings of first codes."""
+        return self._rows.code(codes)
 
-    def _draw(self, states: Tensor, draws: Sequence[TtsDraw], count: int) -> list[TtsFrame]:
+    def _known_rows(self, part: KnownPart[SpokenText]) -> Tensor:
+        """[n, hidden]: what `_next_rows` would have been, were the frames drawn."""
+        begin = self._begin(part.prompt.held)
+        return self.known_sides(part, begin) + self._text_sides(part.texts)
+
+    def _text_sides(self, texts: Sequence[int | None]) -> Tensor:
+        """[n, hidden]: of ids, and of padding where there is none."""
+        pad = self.ids.tts_pad
+        padded = [pad if each is None else each for each in texts]
+        return self._rows.text(on_device(padded, self._device))
+
+    def _begin(self, prompt: Prompt) -> Tensor:
+        """[hidden]: the codec side of the prompt's last row, which is the first draw's."""
+        last = len(prompt.text) - 1
+        return self._rows.codec_side(prompt, last, last + 1)[0]
+
+    def _next_rows(self, draws: Sequence[FrameDraw[int | None]]) -> Tensor:
+        """[n, hidden]: the frames before, and the text that goes with them."""
+        return self.next_sides(draws) + self._text_sides([each.text for each in draws])
+
+    def _draw(
+        self, states: Tensor, draws: Sequence[FrameDraw[int | None]], count: int
+    ) -> list[TtsFrame]:
         """A frame for each of the states [n, hidden], of which the first `count` are kept."""
-        samplings = [each.sampling for each in draws]
-        steps = [each.step for each in draws]
-        seeds = [each.seed for each in samplings]
-        slots = on_device([each.slot for each in draws], self._device)
-        numbers = on_device(uniform_each(seeds, steps, self.groups), self._device)
-        settings = SamplingRows.of(samplings, self._device)
-        early = on_device([step < LEAST_DRAWS for step in steps], self._device)[:, None]
-        first, likeliest = choose_each(
-            linear(states, self._head),
-            settings,
-            numbers[:, :1],
-            seen=self._seen[slots],
-            suppressed=torch.where(early, self._not_yet, self._suppressed),
-        )
-        embedding = self._rows.code(first)
-        codes, rows, decided = self._predictor.frames(states, first, embedding, settings, numbers)
-        decided = decided & likeliest.isfinite()
-        known = torch.cat((codes, decided[:, None]), dim=1)[:count].cpu().numpy()
-        self._seen[slots[:count], first[:count]] = True
-        self._pending[slots[:count]] = rows[:count]
-        return [TtsFrame(row[None, :-1].astype(np.uint16), bool(row[-1])) for row in known]
+        early = on_device([each.step < LEAST_DRAWS for each in draws], self._device)[:, None]
+        suppressed = torch.where(early, self._not_yet, self._suppressed)
+        drawn = self.draw_frames(states, draws, count, suppressed).cpu().numpy()
+        return [TtsFrame(row[None, :-1].astype(np.uint16), bool(row[-1])) for row in drawn]

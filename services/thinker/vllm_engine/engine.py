@@ -5,13 +5,16 @@ engine, and prompts are made beside the engine's thread as there. A step waits u
 something has come: a prompt, whose ids leave at once and which goes to vLLM, ids, hidden
 rows, an end. Rows travel beside the ids and may come later than they, so a segment ends when
 its reply and its rows have.
+
+A prompt that grows goes to vLLM as a request of its own whenever more of it is there, one after
+the other: what each computes stays in vLLM's prefix cache, where the next finds it. Where something
+louder has changed what was told before, the cache is found to end there.
 """
 
 from __future__ import annotations
 
 import contextlib
 import itertools
-import math
 import time
 from collections.abc import Callable, Collection, Sequence
 from functools import partial
@@ -21,13 +24,15 @@ import numpy as np
 
 from antiphon.errors import AntiphonError, Internal
 from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
+from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
 from services.preparation import Preparations
 from services.thinker.intake import PromptIntake
+from services.thinker.known_reply import check_history, known_ids, repeat_reply
 from services.thinker.listening import HeardPrompt
 from services.thinker.prompt import PreparedPrompt
 from services.thinker.reply_rows import ReplyRows
-from services.thinker.segment import INPUT
+from services.thinker.segment import INPUT, PROMPT
 from services.thinker.segment import ThinkerSegment as AnySegment
 from services.thinker.vllm_engine.generation import VllmGeneration
 from services.thinker.vllm_engine.prompt_check import PromptCheck
@@ -47,6 +52,8 @@ ROWS_TIMEOUT_S = 10.0
 """Longest wait for hidden rows once the reply has ended."""
 
 Segment = AnySegment[VllmGeneration]
+
+_ANY = Sampling(0.0, 50, 1.0, 1.0, seed=0, max_tokens=1)
 
 
 class Host(Protocol):
@@ -89,21 +96,28 @@ class VllmThinkerEngine:
         self._by_number: dict[int, Segment] = {}
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
-        """Take a segment in. Raises `Unavailable` while vLLM is down."""
+        """Take a segment in. Raises `Unavailable` while vLLM is down, and `InvalidArgument` for a
+        history of ids that there are not."""
         self._host.check_up()
-        self._segments[key] = Segment(key, settings, self._intake.every_row)
+        segment = Segment(key, settings, self._intake.every_row)
+        check_history(segment, self._check.vocabulary)
+        self._segments[key] = segment
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
-        """Store the conversation, which comes in one chunk. Raises `InvalidArgument`."""
+        """Store the conversation, or a piece of it. Raises `InvalidArgument`."""
         segment = self._segments[key]
         self._intake.store(segment, chunk)
-        if segment.can_step:
-            done = partial(self._mailbox.put, Prepared(key))
-            self._intake.begin(segment, self._preparations, done)
+        self._prepare(segment)
+
+    def _prepare(self, segment: Segment) -> None:
+        done = partial(self._mailbox.put, Prepared(segment.key))
+        self._intake.prepare(segment, self._preparations, done)
 
     def awaited_edge(self, key: SegmentKey) -> str | None:
-        """`input` until the conversation is complete."""
-        return None if self._segments[key].can_step else INPUT
+        """`input` until the conversation is complete, but for what is done before."""
+        segment = self._segments[key]
+        works = segment.preparation is not None or _is_under_way(segment)
+        return None if segment.can_step or (works and not segment.ended) else INPUT
 
     def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
         """Take what has come; wait when there is nothing.
@@ -151,39 +165,95 @@ class VllmThinkerEngine:
         return segment.alone(events, lambda: self._stop(segment))
 
     def _begin(self, key: SegmentKey, events: list[EngineEvent]) -> None:
-        """Go on with a prompt that was made, if its segment is still here."""
+        """Go on with a prompt that was made, or has grown, if its segment is still here."""
         segment = self._segments.get(key)
-        if segment is not None and segment.preparation is not None:
-            prompt, segment.preparation = segment.preparation, None
-            with self._alone(segment, events):
-                made = prompt.result()
-                assert isinstance(made, PreparedPrompt)
-                self._order(segment, made, events)
+        if segment is None or segment.preparation is None:
+            return
+        prompt, segment.preparation = segment.preparation, None
+        with self._alone(segment, events):
+            made = prompt.result()
+            if isinstance(made, HeardPrompt):
+                self._hear(segment, made, events)
+            else:
+                generation = segment.generation = self._generation(segment, made)
+                events += segment.emit_prompt(generation)
+                generation.known = self._known(segment)
+                events += repeat_reply(segment, generation, generation.known)
+                self._order(segment, generation)
+            self._prepare(segment)
 
-    def _order(self, segment: Segment, prompt: PreparedPrompt, events: list[EngineEvent]) -> None:
-        """Let the prompt's ids go, and hand it to vLLM."""
-        short = self._check.short_ids(prompt)
-        reply = self._intake.start_reply(segment, prompt)
-        positions = self._intake.row_positions(prompt.heard_ids)
-        number = next(self._numbers)
-        generation = VllmGeneration(number, prompt, reply, positions, rows_due=0)
-        segment.generation = generation
-        if segment.wants_rows(generation):
-            generation.rows_due = len(positions)
+    def _generation(self, segment: Segment, prompt: PreparedPrompt) -> VllmGeneration:
+        generation = VllmGeneration(
+            prompt,
+            self._intake.start_reply(segment, prompt),
+            self._intake.row_positions(prompt.heard_ids),
+            self._intake.prompts.audio.windows(prompt.audio),
+        )
+        generation.wants_rows = segment.wants_rows(generation)
         if segment.wants_reply_rows:
             generation.reply_rows = ReplyRows()
+        return generation
+
+    def _known(self, segment: Segment) -> Sequence[int]:
+        """Ids of the reply that need not be sampled. Where vLLM draws, all must be: its draws are
+        counted from a request's first. So must those that keep to a schema."""
+        sampling = segment.settings.sampling
+        if not sampling.greedy or sampling.json_schema is not None:
+            return ()
+        return known_ids(segment, self._intake.prompts.special)
+
+    def _hear(self, segment: Segment, heard: HeardPrompt, events: list[EngineEvent]) -> None:
+        """Go on with a prompt that has grown, and let its new ids go."""
+        if segment.generation is None:
+            segment.generation = self._generation(segment, heard.prompt)
+        generation = segment.generation
+        audio = self._intake.prompts.audio
+        windows = [each for _, made in heard.windows for (each,) in audio.windows(made)]
+        positions = self._intake.row_positions(heard.prompt.heard_ids)
+        if generation.hear(heard, positions, windows):
+            self._stop(segment)
+        generation.wants_rows = segment.wants_rows(generation)
+        if not heard.is_open:
+            generation.reply = self._intake.start_reply(segment, heard.prompt)
+        if segment.wants(PROMPT) and not (heard.is_open and segment.every_row):
+            ids = heard.prompt.heard_ids
+            told, generation.told = generation.told, len(ids)
+            whole = generation.all_rows_taken
+            events.append(segment.emit_heard(ids, told, more=heard.is_open, whole=whole))
+        self._order(segment, generation)
+
+    def _order(self, segment: Segment, generation: VllmGeneration) -> None:
+        """Hand to vLLM what there is of the prompt, unless it still works on it."""
+        prompt, is_open = generation.prompt, generation.is_open
+        if generation.ordered is not None or (is_open and len(prompt.ids) <= generation.prefilled):
+            return
+        recordings = generation.windows
+        heard = [[each.positions for each in windows] for windows in recordings]
+        short = self._check.short_ids(prompt.ids, heard, prompt.visuals, is_open=is_open)
+        known = np.asarray(generation.known, np.int32)
+        asked = generation.row_positions[:0]
+        if generation.wants_rows and not (is_open and segment.every_row):
+            asked = generation.row_positions[generation.rows_asked :]
+            generation.rows_asked = len(generation.row_positions)
+        sampling, limit = segment.settings.sampling, generation.reply.limit
+        if is_open:
+            # vLLM samples an id behind whatever it is given; here it is nobody's.
+            sampling, limit = _ANY, 1
+        replies = generation.reply_rows is not None and not is_open
         order = VllmOrder(
-            number,
-            short,
-            PromptMedia(prompt.audio, prompt.visuals),
-            positions[: generation.rows_due],
-            segment.settings.sampling,
+            next(self._numbers),
+            np.concatenate((short, known)),
+            PromptMedia([each for windows in recordings for each in windows], prompt.visuals),
+            asked,
+            sampling,
             self._intake.stop_id,
-            reply.limit,
-            len(prompt.ids) if generation.reply_rows is not None else None,
+            limit - len(known),
+            len(prompt.ids) if replies else None,
         )
-        events += segment.emit_prompt(generation)
-        self._by_number[number] = segment
+        generation.ordered = np.concatenate((prompt.ids, known))
+        generation.replies_to = None if is_open else order.number
+        generation.numbers.append(order.number)
+        self._by_number[order.number] = segment
         self._host.submit(order)
 
     def _take(self, delivery: FromVllm, segment: Segment, events: list[EngineEvent]) -> None:
@@ -196,7 +266,7 @@ class VllmThinkerEngine:
                 self._take_ids(delivery, segment, generation, events)
             case Rows(_, start, rows) if start < len(generation.prompt.ids):
                 positions = generation.take_rows(start, rows)
-                last = not generation.rows_due
+                last = generation.all_rows_taken
                 events.append(segment.emit_rows(generation, rows, positions, last=last))
             case Rows(_, start, rows) if generation.reply_rows is not None:
                 generation.reply_rows.come(start - len(generation.prompt.ids), rows)
@@ -214,11 +284,17 @@ class VllmThinkerEngine:
         generation: VllmGeneration,
         events: list[EngineEvent],
     ) -> None:
-        """Push the next ids; those behind the reply's end are nobody's."""
+        """Push the next ids; those behind the reply's end, or the prompt's while it is open, are
+        nobody's."""
         if tokens.prompt_ids is not None:
-            generation.reused = tokens.cached
-            if not np.array_equal(tokens.prompt_ids, generation.prompt.ids):
+            if generation.found is None:
+                generation.found = tokens.cached
+            ordered = generation.ordered
+            if ordered is None or not np.array_equal(tokens.prompt_ids, ordered):
                 raise Internal("vLLM has made another prompt of the conversation")
+        if generation.replies_to != tokens.number:
+            self._go_on(tokens, segment, generation)
+            return
         for at, id_ in enumerate(tokens.ids):
             if generation.finish is not None:
                 return
@@ -233,26 +309,49 @@ class VllmThinkerEngine:
                 events += segment.emit_reply_rows(generation.reply_rows)
         if generation.finish is not None:
             generation.overdue_at = time.monotonic() + ROWS_TIMEOUT_S
-            self._host.cancel(generation.number)
+            self._host.cancel(tokens.number)
         elif tokens.finished:
             raise Internal(f"vLLM ended the reply early, after {len(generation.reply.ids)} ids")
 
+    def _go_on(self, tokens: Tokens, segment: Segment, generation: VllmGeneration) -> None:
+        """When what was known of the prompt is prefilled, order what has come since."""
+        if tokens.finished and generation.ordered is not None:
+            generation.prefilled, generation.ordered = len(generation.ordered), None
+            self._order(segment, generation)
+
     def _patience_s(self) -> float | None:
         """How long a step may wait: until the next rows are overdue; None: for ever."""
-        ends = [each.overdue_at for each in self._begun() if each.overdue_at is not None]
+        ends = [overdue_at for _, overdue_at in self._awaiting_rows()]
         return max(0.0, min(ends) - time.monotonic()) if ends else None
 
     def _overdue(self, now: float) -> list[Segment]:
         """Segments that have waited for rows long enough."""
-        late = [each for each in self._begun() if (each.overdue_at or math.inf) <= now]
-        return [self._by_number[each.number] for each in late]
+        return [segment for segment, overdue_at in self._awaiting_rows() if overdue_at <= now]
 
-    def _begun(self) -> list[VllmGeneration]:
-        begun = (each.generation for each in self._by_number.values())
-        return [each for each in begun if each is not None]
+    def _awaiting_rows(self) -> list[tuple[Segment, float]]:
+        """Segments whose reply has ended before all rows were there, and how long they wait."""
+        waiting = []
+        for segment in self._segments.values():
+            generation = segment.generation
+            if generation is not None and generation.numbers and generation.overdue_at is not None:
+                waiting.append((segment, generation.overdue_at))
+        return waiting
 
     def _stop(self, segment: Segment) -> None:
-        """Let go of a segment's request. May be called again."""
+        """Let go of a segment's requests. May be called again."""
         generation = segment.generation
-        if generation is not None and self._by_number.pop(generation.number, None) is not None:
-            self._host.cancel(generation.number)
+        if generation is None or not generation.numbers:
+            return
+        # Of those before it only rows are left.
+        self._host.cancel(generation.numbers[-1])
+        for number in generation.numbers:
+            del self._by_number[number]
+        generation.numbers.clear()
+
+
+def _is_under_way(segment: Segment) -> bool:
+    """Whether something comes from vLLM for the segment."""
+    generation = segment.generation
+    if generation is None:
+        return False
+    return generation.ordered is not None or generation.rows_taken < generation.rows_asked

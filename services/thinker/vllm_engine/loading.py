@@ -54,8 +54,7 @@ def load_vllm(
     sees = whole and Weights(model_dir).has(VISION_TOWER)
     media = media_limits(config.engine_args, hears=whole, sees=sees)
     prompts = with_media(model_dir, intake.prompts, settings, media)
-    # vLLM gets a prompt whole.
-    intake = dataclasses.replace(intake, prompts=prompts, listens=False)
+    intake = dataclasses.replace(intake, prompts=prompts)
     engine = load_engine(role, model_dir, config, intake, checkpoint, media=media, tapped=whole)
     try:
         rate_hz = prompts.audio.sample_rate_hz if media.audio else None
@@ -81,13 +80,16 @@ def load_engine(
     Raises `InvalidArgument` for arguments that vLLM does not take, and what vLLM's start raises.
     """
 
+    audio, limit = intake.prompts.audio, intake.prompts.context_limit
+    windows = audio.most_windows(media.audio, limit) if media.audio else 0
+
     def arguments(rows: RowAddress) -> AsyncEngineArgs:
         return engine_arguments(
             model_dir,
             config,
             checkpoint.shape,
-            context_limit=intake.prompts.context_limit,
-            media=media,
+            context_limit=limit,
+            media=dataclasses.replace(media, audio=windows),
             overrides=checkpoint.overrides,
             tap=Tap(checkpoint.tapped, rows) if tapped else None,
         )

@@ -7,13 +7,18 @@ sessions with it.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
 
 from antiphon.errors import InvalidArgument
-from services.thinker.prompt import MediaIds, PreparedPrompt, is_media
+from services.thinker.prompt import Ids, MediaIds, is_media
+
+if TYPE_CHECKING:
+    from services.thinker.vision import Visual
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,27 +29,34 @@ class PromptCheck:
     vocabulary: int
     hears: bool
 
-    def short_ids(self, prompt: PreparedPrompt) -> npt.NDArray[np.int32]:
-        """The prompt's ids as vLLM wants them: one placeholder for each recording, image, video.
+    def short_ids(
+        self,
+        ids: Ids,
+        heard: Sequence[Sequence[int]],
+        seen: Sequence[Visual],
+        *,
+        is_open: bool = False,
+    ) -> Ids:
+        """A prompt's ids as vLLM wants them: one placeholder for each image and video, and for
+        each window of each recording, of which `heard` are the positions.
 
-        Raises `InvalidArgument` for a prompt that vLLM must not see.
+        One that `is_open` may end within a recording. Raises `InvalidArgument` for a prompt that
+        vLLM must not see.
         """
-        self._check_ids(prompt.ids)
-        heard = list(prompt.audio.positions) if prompt.audio else []
+        self._check_ids(ids)
         if heard and not self.hears:
             raise InvalidArgument(
                 "messages: this thinker takes no recordings (pipeline_parallel_size above 1, "
                 "or engine_args.limit_mm_per_prompt)",
                 field="messages",
             )
-        ids, special = prompt.ids, self.special
-        begins = is_media(ids, special) & (ids != np.append([-1], ids[:-1]))
-        ends = is_media(ids, special) & (ids != np.append(ids[1:], [-1]))
+        special, media = self.special, is_media(ids, self.special)
+        begins = media & (ids != np.append([-1], ids[:-1]))
+        ends = media & (ids != np.append(ids[1:], [-1]))
         runs = np.flatnonzero(ends) - np.flatnonzero(begins) + 1
         kinds = ids[begins]
-        seen = prompt.visuals
         shown = {
-            "recordings": (special.audio, heard),
+            "recordings": (special.audio, [sum(each) for each in heard if each]),
             "images": (special.image, [each.positions for each in seen if each.kind == "image"]),
             "videos": (special.video, [each.positions for each in seen if each.kind == "video"]),
         }
@@ -56,11 +68,15 @@ class PromptCheck:
                     f"take {positions}; each must have one of its own, parted from the next",
                     field="messages",
                 )
-        self._check_parted(np.flatnonzero(ends), ids)
-        short: npt.NDArray[np.int32] = ids[begins | ~is_media(ids, special)]
-        return short
+        lasts = np.flatnonzero(ends)
+        within = is_open and len(ids) and ids[-1] == special.audio
+        self._check_parted(lasts[:-1] if within else lasts, ids)
+        repeats = (~media).astype(np.intp)
+        repeats[begins] = 1
+        repeats[begins & (ids == special.audio)] = [len(each) for each in heard if each]
+        return np.repeat(ids, repeats)
 
-    def _check_ids(self, ids: npt.NDArray[np.int32]) -> None:
+    def _check_ids(self, ids: Ids) -> None:
         outside = np.flatnonzero((ids < 0) | (ids >= self.vocabulary))
         if len(outside):
             raise InvalidArgument(
@@ -69,7 +85,7 @@ class PromptCheck:
                 field="messages",
             )
 
-    def _check_parted(self, lasts: npt.NDArray[np.intp], ids: npt.NDArray[np.int32]) -> None:
+    def _check_parted(self, lasts: npt.NDArray[np.intp], ids: Ids) -> None:
         """Raise unless an id of words follows each place, whose last positions are given."""
         if len(lasts) and lasts[-1] == len(ids) - 1:
             raise InvalidArgument(

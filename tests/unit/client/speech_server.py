@@ -70,9 +70,12 @@ class Speech(speech_pb2_grpc.SpeechServiceServicer):
         self.hang.set()
 
 
-def started() -> speech_pb2.GenerateResponse:
+def started(seed: int | None = None, model: str = "tiny") -> speech_pb2.GenerateResponse:
+    """Without a `seed` the answer cannot be continued."""
     return speech_pb2.GenerateResponse(
-        started=speech_pb2.GenerateStarted(session_id="s1", model="tiny", sample_rate_hz=24000)
+        started=speech_pb2.GenerateStarted(
+            session_id="s1", model=model, sample_rate_hz=24000, drawn_seed=seed
+        )
     )
 
 

@@ -11,6 +11,7 @@ from speech_server import Responses, Speech, greeting, started, text
 from twins import ask_async, ask_blocking, info_async, info_blocking
 
 import antiphon
+from antiphon.client.connection import CHANNEL_OPTIONS
 from antiphon.client.retrying import Attempts
 from antiphon.errors import (
     AntiphonError,
@@ -214,3 +215,13 @@ def test_retry_refuses_values_out_of_range(given: dict[str, Any], field: str) ->
     with pytest.raises(InvalidArgument) as refused:
         antiphon.Retry(**given)
     assert refused.value.field == field
+
+
+def test_a_gateway_that_is_back_is_found_by_the_last_try() -> None:
+    """A channel looks for a lost server after pauses of its own, and answers nothing before."""
+    retry, options = antiphon.Retry(), dict(CHANNEL_OPTIONS)
+    away = Unavailable("away")
+    pauses = [retry.pause_after(away, tried, 1.0) or 0.0 for tried in range(1, retry.attempts)]
+    longest_ms, most_by_chance = options["grpc.max_reconnect_backoff_ms"], 1.2
+    assert isinstance(longest_ms, int)
+    assert longest_ms * most_by_chance < 1000 * sum(pauses)

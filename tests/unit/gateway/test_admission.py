@@ -18,6 +18,7 @@ from gateway.calls.admission import (
     Urgency,
     Wish,
 )
+from gateway.calls.priority import Priority
 from gateway.calls.role_slots import FIRST_PAUSE_S, LONGEST_PAUSE_S
 
 SLOTS = {"thinker": 4, "talker": 2}
@@ -274,6 +275,9 @@ WISHES = st.builds(
     st.integers(1, 5),
     st.integers(0, 400),
     st.sampled_from([1.0, 30.0, float("inf")]),
+    st.just(float("inf")),
+    st.sampled_from(["", "a", "b"]),
+    st.sampled_from(list(Priority)),
 )
 
 

@@ -10,6 +10,7 @@ import pytest
 
 from antiphon.errors import InvalidArgument
 from antiphon.options import Option, OptionKind
+from antiphon.pipelines import qwen2_5_omni, qwen3_omni
 from antiphon.pipelines.graph import CLIENT, Edge, Pipeline, StageSpec, TensorSpec
 
 A, B, C = "reader", "singer", "mixer"
@@ -157,3 +158,12 @@ def test_declaration_is_refused_with_the_field_and_the_reason(case: str) -> None
 def test_an_option_of_two_stages_may_have_bounds_of_each() -> None:
     pipeline = with_options(reader=(LANGUAGE,), singer=(replace(LANGUAGE, choices=("la",)),))
     assert pipeline.stage("singer").options[0].choices == ("la",)
+
+
+@pytest.mark.parametrize("pipeline", [qwen3_omni.PIPELINE, qwen2_5_omni.PIPELINE])
+def test_a_token_waits_for_company_less_than_the_frame_lasts_that_speaks_it(
+    pipeline: Pipeline,
+) -> None:
+    tokens, codes = pipeline.edge("tokens"), pipeline.edge("codes")
+    assert tokens.consumers == (codes.producer,)
+    assert 0 < tokens.pace_s < 1 / codes.rate_hz

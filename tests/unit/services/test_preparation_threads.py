@@ -1,4 +1,4 @@
-"""What becomes of prompts when the system gives no more threads."""
+"""Which prompts are made at once, and what becomes of others without threads for them."""
 
 from __future__ import annotations
 
@@ -72,3 +72,19 @@ def test_prompt_waits_for_the_thread_that_runs_when_no_other_starts(
     go_on.set()
     assert first.result(timeout=TIMEOUT_S) == "slow"
     assert second.result(timeout=TIMEOUT_S) == "second"
+
+
+def test_short_text_is_made_at_once_where_that_is_wanted(monkeypatch: pytest.MonkeyPatch) -> None:
+    preparations: Preparations[str] = Preparations(at_once_bytes=100)
+    with NoThreads(monkeypatch):
+        made = preparations.begin(FIRST, lambda: "made", text_bytes=100, media_bytes=0)
+        assert made.done()
+        assert made.result() == "made"
+        failed = preparations.begin(SECOND, lambda: str(1 // 0), text_bytes=1, media_bytes=0)
+        assert isinstance(failed.exception(timeout=0), ZeroDivisionError)
+        for text_bytes, media_bytes in ((101, 0), (1, 4)):
+            beside = preparations.begin(
+                FIRST, lambda: "beside", text_bytes=text_bytes, media_bytes=media_bytes
+            )
+            assert isinstance(beside.exception(timeout=0), ResourceExhausted)
+    preparations.close()

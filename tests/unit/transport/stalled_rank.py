@@ -12,8 +12,8 @@ from datetime import timedelta
 import torch
 import torch.distributed
 
-from antiphon.transport.payload import collective
-from antiphon.transport.payload.collective import CONSUMER, PRODUCER, _Group
+from antiphon.transport.payload import process_group
+from antiphon.transport.payload.process_group import CONSUMER, PRODUCER, Group
 
 HOST = "127.0.0.1"
 ATTEMPTS = 8
@@ -49,7 +49,7 @@ def attempt(late: int, kept: list[RuntimeError]) -> None:
     stores = [served, torch.distributed.TCPStore(HOST, served.port, is_master=False)]
     stalling = StallingStore(stores[late])
     stores[late] = stalling
-    groups = [_Group(stores[rank], rank, "cpu", HOST) for rank in (PRODUCER, CONSUMER)]
+    groups = [Group(stores[rank], rank, "cpu", HOST) for rank in (PRODUCER, CONSUMER)]
 
     def transfer(rank: int) -> None:
         act = (groups[rank].send, groups[rank].receive)[rank]
@@ -71,7 +71,7 @@ def attempt(late: int, kept: list[RuntimeError]) -> None:
 
 def main() -> None:
     """Which of the two connects is up to chance, so it takes several attempts."""
-    collective._TIMEOUT = timedelta(seconds=1)
+    process_group.TIMEOUT = timedelta(seconds=1)
     kept: list[RuntimeError] = []
     for number in range(ATTEMPTS):
         attempt(number % 2, kept)

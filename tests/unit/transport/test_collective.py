@@ -14,14 +14,16 @@ import torch
 
 from antiphon.errors import DataLoss
 from antiphon.testing.link_rig import Changes
-from antiphon.transport.payload import collective
+from antiphon.transport.payload import collective, process_group
 from antiphon.transport.payload.collective import (
     CollectiveFallback,
     CollectiveReceiver,
     CollectiveSender,
     join_rendezvous,
 )
+from antiphon.transport.payload.registry import attach_best
 from antiphon.transport.payload.transport import NotPlaced, PayloadLost, placed
+from antiphon.transport.settings import LinkSettings
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.blob import Encoding, decode
 from antiphon.wire.frames import LinkMessage
@@ -56,7 +58,8 @@ class Ends:
 async def ends(monkeypatch: pytest.MonkeyPatch) -> Ends:
     # A busy machine may take its time; what a test wants to be short it says.
     monkeypatch.setattr(collective, "SETTLE_S", 60.0)
-    monkeypatch.setattr(collective, "_TIMEOUT", timedelta(seconds=60))
+    monkeypatch.setattr(process_group, "TIMEOUT", timedelta(seconds=60))
+    monkeypatch.setattr(collective, "PROVED_WITHIN_S", 60.0)
     return await asyncio.to_thread(Ends)
 
 
@@ -112,12 +115,42 @@ def test_process_lives_on_when_a_rank_stalls_while_it_joins() -> None:
 
 
 async def test_group_is_left_when_the_other_rank_never_joins(
-    ends: Ends, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(collective, "_TIMEOUT", timedelta(seconds=0.05))
-    group = ends.sender._group
-    with pytest.raises(RuntimeError, match="timeout"):
-        await asyncio.to_thread(group.send, torch.zeros(1, dtype=torch.uint8))
+    monkeypatch.setattr(collective, "OFFERED", timedelta(seconds=0.05))
+    sender = await asyncio.to_thread(CollectiveSender, "cpu", "127.0.0.1", unheard)
+    group = sender._group
+    proving = sender._lane.submit(group.send, torch.zeros(1, dtype=torch.uint8))
     with pytest.raises(RuntimeError, match="has been left"):
-        await asyncio.to_thread(group.send, torch.zeros(1, dtype=torch.uint8))
-    ends.close()
+        await asyncio.wrap_future(proving)
+    assert sender.broken
+    sender.close()
+
+
+async def test_rendezvous_alone_proves_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(process_group, "TIMEOUT", timedelta(seconds=0.05))
+    # Somebody answers at the address and says that he comes; but nothing goes through a group.
+    reached = torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False)
+    reached.set("nonce", bytes(32).hex())
+    reached.set("here/0", b"")
+    offers = [
+        stage_pb2.TransportOffer(transport="gloo", descriptor=f"127.0.0.1:{reached.port}".encode()),
+        stage_pb2.TransportOffer(transport="grpc"),
+    ]
+    settings = LinkSettings("auto", "cpu", slab_bytes=1 << 20, resume_window_s=1.0)
+    attached = await attach_best(offers, settings)
+    assert attached.receiver.name == "grpc"
+    (refused,) = attached.refused
+    assert refused.startswith("nccl: cannot be reached from the consumer: ")
+
+
+async def test_offer_that_nobody_takes_is_given_up_with_its_sender() -> None:
+    sender = await asyncio.to_thread(CollectiveSender, "cpu", "127.0.0.1", unheard)
+    waiting = sender._lane._thread
+    sender.close()
+    await asyncio.to_thread(waiting.join, 50.0)
+    assert not waiting.is_alive()
+
+
+async def unheard(message: LinkMessage) -> None:
+    """A link that nobody listens on."""

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import pytest
 
+from antiphon.transport.payload import registry
 from antiphon.transport.payload.aside import made_aside
 from antiphon.transport.payload.registry import attach_best, check_possible, make_senders
 from antiphon.transport.payload.shared_memory import SlabSender
@@ -66,21 +67,25 @@ async def test_nothing_is_open_when_attachments_to_a_slab_are_cancelled() -> Non
     sender.close()
 
 
-async def test_nothing_is_open_when_the_making_of_senders_is_cancelled() -> None:
+async def test_nothing_is_open_when_the_making_of_senders_is_cancelled(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(registry, "candidates", lambda settings: ("shared_memory", "nccl"))
     before = descriptors()
-    settings = LinkSettings("auto", "cuda", slab_bytes=1 << 20, resume_window_s=5.0)
-    making = [
-        asyncio.create_task(make_senders(settings, "127.0.0.1:9", ignore)) for _ in range(TIMES)
-    ]
+    # No more: a dozen of torch's stores at a time cannot reach each other.
+    making = [asyncio.create_task(make_senders(AUTO, "127.0.0.1:9", ignore)) for _ in range(4)]
     await asyncio.sleep(0)
     for task in making:
         task.cancel()
     await asyncio.wait(making)
     await threads_ended()
+    for thread in threading.enumerate():
+        if thread.name == "collective sender":
+            thread.join(50.0)
     after = descriptors()
     assert sum("memfd" in each for each in after) == sum("memfd" in each for each in before)
     # torch closes the last of its servers' sockets when it likes.
-    assert len(after) < len(before) + TIMES // 2, after
+    assert len(after) < len(before) + len(making), after
 
 
 async def test_what_a_thread_makes_for_nobody_is_dropped() -> None:

@@ -2,7 +2,7 @@ from __future__ import annotations
 
 import pytest
 
-from antiphon.deployment.schema import StageConfig
+from antiphon.deployment.schema import StageConfig, deployment_of
 from antiphon.errors import InvalidArgument
 from antiphon.transport.payload.registry import candidates, check_possible
 from antiphon.transport.settings import LinkSettings
@@ -23,7 +23,8 @@ def test_every_transport_is_possible_here(transport: str) -> None:
     ("transport", "device", "offered"),
     [
         ("auto", "cpu", ("shared_memory", "grpc")),
-        ("auto", "cuda:0", ("shared_memory", "nccl", "grpc")),
+        ("auto", "cuda:0", ("shared_memory", "grpc")),
+        ("nccl", "cuda:0", ("nccl",)),
         ("nccl", "cpu", ("nccl",)),
         ("grpc", "cuda", ("grpc",)),
     ],
@@ -33,3 +34,19 @@ def test_best_transport_is_offered_first(
 ) -> None:
     config = StageConfig(transport=transport, device=device)  # type: ignore[arg-type]
     assert candidates(LinkSettings.of(config)) == offered
+
+
+def test_nothing_that_is_not_encrypted_leaves_the_host_with_mutual_tls() -> None:
+    auto = LinkSettings.of(StageConfig(device="cuda:0"), mutual_tls=True)
+    assert candidates(auto) == ("shared_memory", "grpc")
+    with pytest.raises(InvalidArgument, match="not encrypted") as caught:
+        check_possible(LinkSettings.of(StageConfig(transport="nccl"), mutual_tls=True))
+    assert caught.value.field == "transport"
+
+
+def test_services_need_names_that_tell_them_apart() -> None:
+    files = {"certificate_file": "c", "key_file": "k", "authority_file": "a"}
+    with pytest.raises(InvalidArgument, match="role") as caught:
+        deployment_of({"mutual_tls": files | {"name": "antiphon"}})
+    assert "mutual_tls" in caught.value.field
+    assert deployment_of({"mutual_tls": files}).mutual_tls is not None

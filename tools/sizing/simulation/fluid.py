@@ -183,10 +183,12 @@ class FluidFleet:
         slots = self._measured.stages[role].slots
         full: set[int] = set()
         for _ in range(TRIES):
-            index = self._pools[role].pick(self._random, avoided=full)
-            if index is None or self._fleet[role][index].open < slots:
-                return index
-            full.add(index)
+            pick = self._pools[role].pick(self._random, avoided=full)
+            if pick is None:
+                return None
+            if self._fleet[role][pick.key].open < slots:
+                return pick.key
+            full.add(pick.key)
             self._refused += 1
         return None
 
@@ -217,14 +219,18 @@ class FluidFleet:
                 positions = float(offered.frames)
             else:
                 step_s = first_frame_s = replica.position_s
-                # With the last rows of a prompt the first token is drawn, but no frame.
                 steps = math.ceil(offered.prompt_rows / stage.rows_per_step)
                 prompt_at += stage.message_s + stage.prepare_s + stage.steps_before * step_s
-                prompted_at = max(prompt_at, replica.prompt(stage.row_curve(offered.prompt_rows)))
-                prompted_at += self._rest_s(replica) + steps * step_s
+                last_at = max(prompt_at, replica.prompt(stage.row_curve(offered.prompt_rows)))
+                # When the step with the last rows of the prompt begins, and when it ends.
+                last_at += self._rest_s(replica) + (steps - 1) * step_s
+                prompted_at = last_at + step_s
                 prompt_at += hop_s
                 if stage.makes == "tokens":
                     moment = max(moment, prompted_at)
+                elif moment <= last_at:
+                    # That step draws the first frame, too, since it knows what to say.
+                    moment = prompted_at
                 elif moment > prompted_at:
                     moment += self._rest_s(replica) + step_s
                 else:

@@ -3,7 +3,8 @@ loop.
 
 A step takes in everything that can go on when it begins: one output of every session whose
 input is there, and rows of prompts, at most `rows_per_step` of all; of a stage that makes audio,
-the frames that wait. What comes meanwhile waits for the next step.
+the frames that wait. With the last rows of a prompt a session makes its first output, too, if the
+input for that is there. What comes meanwhile waits for the next step.
 """
 
 from __future__ import annotations
@@ -146,9 +147,9 @@ class StageReplica:
                 if part > 0:
                     segment.rows_left -= part
                     rows += part
-                    # With the last row of a prompt the first token is sampled.
-                    first = self._stage.makes == "tokens" and not segment.rows_left
-                    stepping.append((segment, int(first)))
+                    # The step that takes in the last row draws, too, if it knows what to say.
+                    draws = not segment.rows_left and self._can_draw(segment)
+                    stepping.append((segment, int(draws)))
             elif self._can_draw(segment):
                 stepping.append((segment, 1))
         return stepping, rows

@@ -136,8 +136,9 @@ class FleetSimulation:
         number, now = call.offered.number, self._clock.now
         picked: dict[str, StageReplica] = {}
         for role, fleet in self._fleet.items():
-            index = self._pools[role].pick(self._random)
-            assert index is not None
+            pick = self._pools[role].pick(self._random)
+            assert pick is not None
+            index = pick.key
             if fleet[index].full:
                 self._refused += 1
                 free = [each for each in fleet if not each.full]

@@ -26,7 +26,7 @@ from antiphon.transport.link.incoming.agreement import ConsumerAgreement
 from antiphon.transport.link.incoming.link import MAX_RESPONSES, IncomingLink
 from antiphon.transport.payload.registry import FALLBACK, Attach
 from antiphon.transport.payload.transport import PayloadLost
-from antiphon.transport.settings import LinkSettings
+from antiphon.transport.settings import LinkIdentity, LinkSettings
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.chunks import chunk_from_proto, inline_bytes
 from antiphon.wire.frames import LinkMessage, as_frame
@@ -72,11 +72,12 @@ class IncomingConnection:
         self._tasks: list[asyncio.Task[None]] = []
         self._undelivered: list[Chunk] = []
 
-    async def run(self, hello: stage_pb2.LinkHello, boot_id: str, *, resumed: bool) -> None:
+    async def run(self, hello: stage_pb2.LinkHello, own: LinkIdentity, *, resumed: bool) -> None:
         """Accept and serve until the stream ends. Raises `AntiphonError` for a bad producer."""
         accept = await self._agreement.attach(hello.offers)
         self._link.responses.confirmed(hello.responses)
-        accept.boot_id, accept.chunks, accept.resumed = boot_id, self._link.received, resumed
+        accept.boot_id, accept.role, accept.name = own.boot_id, own.role, own.name
+        accept.chunks, accept.resumed = self._link.received, resumed
         try:
             await self._context.write(stage_pb2.LinkResponse(accept=accept))
             reader = asyncio.create_task(self._receive())

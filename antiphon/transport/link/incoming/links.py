@@ -99,7 +99,7 @@ class IncomingLinks:
         link.state.connected = True
         failure: AntiphonError | None = None
         try:
-            await connection.run(hello, self._identity.boot_id, resumed=resumed)
+            await connection.run(hello, self._identity, resumed=resumed)
         except AntiphonError as error:
             failure = error
         except grpc.aio.InternalError:
@@ -146,7 +146,7 @@ class IncomingLinks:
             return known, True
         if len(self._links) >= MAX_LINKS:
             raise ResourceExhausted(f"link: {MAX_LINKS} links are open", retry_after_s=1.0)
-        state = LinkState(outgoing=False, peer_role=hello.role, peer_address=hello.address)
+        state = LinkState(False, hello.role, hello.address, hello.name)
         producer = (hello.host_id, hello.address)
         link = IncomingLink(hello.link_id, producer, hello.boot_id, state)
         self._links[hello.link_id] = link
@@ -179,7 +179,7 @@ def _fault(hello: stage_pb2.LinkHello) -> InvalidArgument | None:
     """What is wrong with a hello."""
     if not hello.link_id:
         return InvalidArgument("hello.link_id: must not be empty", field="hello.link_id")
-    for name in ("link_id", "host_id", "boot_id", "role", "address", "consumer_boot_id"):
+    for name in ("link_id", "host_id", "boot_id", "role", "address", "consumer_boot_id", "name"):
         if len(getattr(hello, name).encode()) > MAX_NAME_BYTES:
             field = f"hello.{name}"
             return InvalidArgument(f"{field}: at most {MAX_NAME_BYTES} bytes", field=field)

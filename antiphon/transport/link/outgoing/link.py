@@ -19,10 +19,9 @@ from dataclasses import dataclass
 
 import grpc
 
-from antiphon.chunk import Chunk
+from antiphon.chunk import MAX_NAME, Chunk
 from antiphon.errors import AntiphonError, Internal, Unavailable
 from antiphon.segment import SegmentKey
-from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.transport.link.outgoing.connection import OutgoingConnection
 from antiphon.transport.link.outgoing.send_log import Outgoing, SendLog
 from antiphon.transport.payload.registry import MakeSenders, make_senders
@@ -74,6 +73,7 @@ class OutgoingLink:
         settings: LinkSettings,
         events: LinkEvents,
         *,
+        open_channel: Callable[[], grpc.aio.Channel],
         make_senders: MakeSenders = make_senders,
     ) -> None:
         self.state = LinkState(outgoing=True, peer_address=peer.address)
@@ -83,6 +83,7 @@ class OutgoingLink:
         self._identity = identity
         self._settings = settings
         self._events = events
+        self._open_channel = open_channel
         self._make_senders = make_senders
         self._log = SendLog(settings.session_bytes, settings.link_bytes)
         self._changed = asyncio.Event()
@@ -136,7 +137,7 @@ class OutgoingLink:
         """One connection, to its end; what ended it."""
         self._accepted = False
         try:
-            async with grpc.aio.insecure_channel(self._address, options=CHANNEL_OPTIONS) as channel:
+            async with self._open_channel() as channel:
                 stream = link_call(channel, self.state.count_message)
                 connection = OutgoingConnection(
                     stream, self._log, self._changed, self._settings, self.state, self._make_senders
@@ -162,6 +163,8 @@ class OutgoingLink:
         if self._peer_boot and (accept.boot_id != self._peer_boot or not accept.resumed):
             raise Unavailable(f"the process at {self._address} does not know the link any more")
         self._peer_boot = accept.boot_id
+        self.state.peer_role = accept.role[:MAX_NAME]
+        self.state.peer_name = accept.name[:MAX_NAME]
         self._settle(self._log.acknowledge(accept.chunks))
         self.state.counts["resent"] += self._log.rewind(accept.chunks)
 
@@ -246,6 +249,7 @@ class OutgoingLink:
             address=self._identity.address,
             responses=self._responses,
             consumer_boot_id=self._peer.boot_id,
+            name=self._identity.name,
         )
 
 

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import replace
+from functools import partial
+
+import grpc
 
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError
+from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.transport.link.outgoing.link import LinkEvents, OutgoingLink
 from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState, Peer
+
+Connect = Callable[[str, str], grpc.aio.Channel]
+"""Opens a channel to the address of a process that consumes an edge."""
+
+
+def connect_in_clear(address: str, edge: str) -> grpc.aio.Channel:
+    """A channel without encryption, to whoever is there."""
+    return grpc.aio.insecure_channel(address, CHANNEL_OPTIONS)
 
 
 class OutgoingLinks:
@@ -19,10 +31,12 @@ class OutgoingLinks:
         identity: LinkIdentity,
         settings: LinkSettings,
         events: LinkEvents,
+        connect: Connect = connect_in_clear,
     ) -> None:
         self._identity = identity
         self._settings = settings
         self._owner = events
+        self._connect = connect
         self._events = replace(events, lost=self._lost)
         self._links: dict[Peer, OutgoingLink] = {}
 
@@ -30,7 +44,10 @@ class OutgoingLinks:
         """Queue a chunk on the link to a process. Raises `ResourceExhausted`."""
         link = self._links.get(peer)
         if link is None:
-            link = OutgoingLink(peer, self._identity, self._settings, self._events)
+            open_channel = partial(self._connect, peer.address, chunk.edge)
+            link = OutgoingLink(
+                peer, self._identity, self._settings, self._events, open_channel=open_channel
+            )
             self._links[peer] = link
         link.send_nowait(chunk)
 

@@ -20,6 +20,7 @@ from vllm.model_executor.models.qwen2_5_omni_thinker import (
 from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.sequence import IntermediateTensors
 
+from services.vllm.positions import HeardLikeWords
 from services.vllm.processing import FeaturesBesidePixels
 from services.vllm.tap import TapLayer
 
@@ -33,7 +34,7 @@ class FeatureProcessor(FeaturesBesidePixels, Qwen2_5OmniThinkerMultiModalProcess
     info=Qwen2_5OmniThinkerProcessingInfo,
     dummy_inputs=Qwen2_5OmniThinkerDummyInputsBuilder,
 )
-class RowThinker(Qwen2_5OmniThinkerForConditionalGeneration):
+class RowThinker(HeardLikeWords, Qwen2_5OmniThinkerForConditionalGeneration):
     """The stock model; the talker's row of every position is kept."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:

@@ -2,8 +2,8 @@
 
 The audio tower pads its chunks to the longest of the call and sizes its attention windows
 by that, so short recordings depend on those beside them. Hugging Face has the recordings
-of one conversation there; vLLM has whatever shares the step. Each recording's mask is as
-wide as its conversation's longest, so the width says what to pad to.
+of one conversation there; vLLM has whatever shares the step. Recordings come by the tower's
+attention windows, and the width of each one's mask says what to pad to.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ from vllm.model_executor.models.qwen3_omni_moe_thinker import (
 from vllm.multimodal import MULTIMODAL_REGISTRY
 from vllm.sequence import IntermediateTensors
 
+from services.vllm.positions import HeardLikeWords
 from services.vllm.processing import FeaturesBesidePixels
 from services.vllm.tap import TapLayer
 
@@ -35,7 +36,7 @@ class MixedProcessor(FeaturesBesidePixels, Qwen3OmniMoeThinkerMultiModalProcesso
     info=Qwen3OmniMoeThinkerProcessingInfo,
     dummy_inputs=Qwen3OmniMoeThinkerDummyInputsBuilder,
 )
-class TappedThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
+class TappedThinker(HeardLikeWords, Qwen3OmniMoeThinkerForConditionalGeneration):
     """The stock model; what enters layer `talker_config.accept_hidden_layer` is kept."""
 
     def __init__(self, *, vllm_config: VllmConfig, prefix: str = "") -> None:
@@ -78,7 +79,7 @@ class TappedThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
         return seen[: inputs_embeds.shape[0]].clone()
 
     def _process_audio_input(self, audio_input: Any) -> tuple[torch.Tensor, ...]:
-        """Embeddings [positions, hidden] of each recording, in order."""
+        """Embeddings [positions, hidden] of each window, in order."""
         lengths = audio_input["audio_feature_lengths"].tolist()
         pieces = audio_input["input_features"].split(lengths, dim=1)
         widths = [len(mask) for mask in audio_input["feature_attention_mask"]]
@@ -88,14 +89,14 @@ class TappedThinker(Qwen3OmniMoeThinkerForConditionalGeneration):
         return tuple(made[at] for at in range(len(pieces)))
 
     def _alike(self, widths: Sequence[int]) -> Iterator[tuple[int, list[int]]]:
-        """Indices of the recordings that are padded alike, by what to."""
+        """Indices of the windows that are padded alike, by what to."""
         longest = 2 * self.audio_tower.n_window
         padded = [min(width, longest) for width in widths]
         for size in sorted(set(padded)):
             yield size, [at for at, each in enumerate(padded) if each == size]
 
     def _encode(self, pieces: list[torch.Tensor], padded: int) -> tuple[torch.Tensor, ...]:
-        """Embeddings of recordings [mel bins, frames], their chunks padded to `padded` frames."""
+        """Embeddings of windows [mel bins, frames], their chunks padded to `padded` frames."""
         given = list(pieces)
         if max(piece.shape[1] for piece in given) < padded:
             given.append(given[0].new_zeros(given[0].shape[0], padded))

@@ -19,11 +19,14 @@ from tests.cluster.fake_api import endpoint
 SERVICES = {"talker": "a-talker", "code2wav": "a-code2wav"}
 
 
-def _slice(name: str, service: str, *endpoints: Any, family: str = "IPv4") -> EndpointSlice:
+def _slice(
+    name: str, service: str, *endpoints: Any, family: str = "IPv4", ports: Any = None
+) -> EndpointSlice:
     content = {
         "metadata": {"name": name, "labels": {"kubernetes.io/service-name": service}},
         "addressType": family,
         "endpoints": list(endpoints),
+        "ports": ports,
     }
     return msgspec.json.decode(msgspec.json.encode(content), type=EndpointSlice)
 
@@ -56,25 +59,52 @@ def test_endpoints_of_several_services_and_slices_are_told_together() -> None:
 
 
 @pytest.mark.parametrize(
-    ("conditions", "flags"),
+    ("ports", "port"),
     [
-        ({}, (True, True, False)),
-        ({"ready": None, "serving": None, "terminating": None}, (True, True, False)),
-        ({"ready": True, "serving": True, "terminating": False}, (True, True, False)),
-        ({"ready": False}, (False, False, False)),
-        ({"ready": False, "serving": True, "terminating": True}, (False, True, True)),
-        ({"ready": False, "serving": False, "terminating": True}, (False, False, True)),
-        # With `publishNotReadyAddresses` every endpoint is said to be ready.
-        ({"ready": True, "serving": False, "terminating": False}, (False, False, False)),
-        ({"ready": True, "serving": True, "terminating": True}, (False, True, True)),
+        ([{"name": "metrics", "port": 50052}, {"name": "grpc", "port": 50061}], 50061),
+        ([{"name": "metrics", "port": 50052}], 50051),
+        ([{"name": None, "port": 50061}], 50051),
+        ([{"name": "grpc", "port": None}], 50051),
+        (None, 50051),
     ],
 )
-def test_conditions_say_whether_an_endpoint_is_ready_serves_and_leaves(
-    conditions: dict[str, bool | None], flags: tuple[bool, bool, bool]
+def test_endpoint_is_at_the_port_that_its_slice_names(ports: Any, port: int) -> None:
+    told = _slice("a", "a-talker", endpoint("10.0.0.1", "pod-1"), ports=ports)
+    assert {each.address for each in _reflector(told).endpoints()} == {f"10.0.0.1:{port}"}
+
+
+def test_a_pod_of_several_stages_is_an_endpoint_of_each_at_its_own_port() -> None:
+    pod = endpoint("10.0.0.1", "pod-1")
+    reflector = _reflector(
+        _slice("a", "a-talker", pod, ports=[{"name": "grpc", "port": 50051}]),
+        _slice("b", "a-code2wav", pod, ports=[{"name": "grpc", "port": 50061}]),
+    )
+    assert {(e.role, e.uid, e.address) for e in reflector.endpoints()} == {
+        ("talker", "pod-1", "10.0.0.1:50051"),
+        ("code2wav", "pod-1", "10.0.0.1:50061"),
+    }
+
+
+@pytest.mark.parametrize(
+    ("conditions", "flags"),
+    [
+        ({}, (True, False)),
+        ({"ready": None, "serving": None, "terminating": None}, (True, False)),
+        ({"ready": True, "serving": True, "terminating": False}, (True, False)),
+        ({"ready": False}, (False, False)),
+        ({"ready": False, "serving": True, "terminating": True}, (False, True)),
+        ({"ready": False, "serving": False, "terminating": True}, (False, True)),
+        # With `publishNotReadyAddresses` every endpoint is said to be ready.
+        ({"ready": True, "serving": False, "terminating": False}, (False, False)),
+        ({"ready": True, "serving": True, "terminating": True}, (False, True)),
+    ],
+)
+def test_conditions_say_whether_an_endpoint_is_ready_and_leaves(
+    conditions: dict[str, bool | None], flags: tuple[bool, bool]
 ) -> None:
     told = endpoint("10.0.0.1", "p1") | {"conditions": conditions}
     (only,) = _reflector(_slice("a", "a-talker", told)).endpoints()
-    assert (only.ready, only.serving, only.terminating) == flags
+    assert (only.ready, only.terminating) == flags
 
 
 def test_addresses_are_grpc_targets_when_they_are_ipv6() -> None:

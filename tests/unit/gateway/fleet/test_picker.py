@@ -8,7 +8,7 @@ from collections.abc import Mapping
 
 import pytest
 
-from gateway.fleet.picker import CLOSE, IndexedSet, Location, Pool, nearness
+from gateway.fleet.picker import CLOSE, IndexedSet, Location, PickReason, Pool, nearness
 
 
 def pool_of(
@@ -22,7 +22,14 @@ def pool_of(
 
 def picks(pool: Pool[str], count: int = 4000, **how: object) -> Counter[str | None]:
     generator = random.Random(1)
-    return Counter(pool.pick(generator, **how) for _ in range(count))  # type: ignore[arg-type]
+    picked = [pool.pick(generator, **how) for _ in range(count)]  # type: ignore[arg-type]
+    return Counter(each and each.key for each in picked)
+
+
+def reasons(pool: Pool[str], count: int = 500, **how: object) -> set[PickReason | None]:
+    generator = random.Random(1)
+    picked = [pool.pick(generator, **how) for _ in range(count)]  # type: ignore[arg-type]
+    return {each and each.reason for each in picked}
 
 
 def test_replicas_of_equal_load_get_equal_shares() -> None:
@@ -48,7 +55,7 @@ def test_sessions_spread_by_two_choices_much_more_evenly_than_at_random() -> Non
     for _ in range(1000):
         picked = pool.pick(generator)
         assert picked is not None
-        held[picked] += 1
+        held[picked.key] += 1
     assert max(held.values()) <= 13
 
 
@@ -131,7 +138,8 @@ def test_a_pool_is_as_if_made_anew_after_any_changes() -> None:
             there.discard(name)
         assert (len(pool), pool.slots) == (len(there), 2 * len(there))
         near = [Location(node="n1")]
-        picked = pool.pick(generator, near)
+        pick = pool.pick(generator, near)
+        picked = pick and pick.key
         assert (picked in there) if there else picked is None
         nodes = {locations[each].node for each in there}
         assert "n1" not in nodes or (picked is not None and locations[picked].node == "n1")
@@ -145,3 +153,16 @@ def test_an_indexed_set_keeps_all_but_who_left() -> None:
     for number in (9, 0, 4, 4):
         members.discard(number)
     assert sorted(members[index] for index in range(len(members))) == [1, 2, 3, 5, 6, 7, 8]
+
+
+def test_a_pick_says_what_decided_it() -> None:
+    alone = pool_of({"a": 0.5})
+    assert reasons(alone) == {PickReason.ONLY}
+    even = pool_of({"a": 0.5, "b": 0.5})
+    assert reasons(even) == {PickReason.LOAD}
+    assert reasons(even, avoided={"a"}) == {PickReason.ONLY}
+    places = {"here": HERE, "far": FAR}
+    assert reasons(pool_of(dict.fromkeys(places, 0.5), places), near=[HERE]) == {PickReason.NEAR}
+    loaded = {"here": 0.5 + CLOSE * 1.1, "far": 0.5}
+    assert reasons(pool_of(loaded, places), near=[HERE]) == {PickReason.LOAD}
+    assert reasons(pool_of({})) == {None}

@@ -6,24 +6,34 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pytest
+from numpy.lib.stride_tricks import sliding_window_view
 
-from gateway.voice_activity.network import FRAME_SAMPLES, no_memory, voice_network
+from gateway.voice_activity.network import (
+    CONTEXT_SAMPLES,
+    FRAME_SAMPLES,
+    SEEN_SAMPLES,
+    no_memory,
+    voice_network,
+)
 
 
 def recorded() -> tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]]:
     """Frames of a sentence in noise, and how probably each holds speech."""
     with np.load(Path(__file__).with_name("onnxruntime.npz")) as file:
         samples, expected = file["samples"], file["probabilities"]
-    frames = samples[: len(expected) * FRAME_SAMPLES].reshape(-1, FRAME_SAMPLES)
-    return frames.astype(np.float32) / np.float32(32768), expected
+    heard = samples[: len(expected) * FRAME_SAMPLES].astype(np.float32) / np.float32(32768)
+    heard = np.concatenate([np.zeros(CONTEXT_SAMPLES, np.float32), heard])
+    return sliding_window_view(heard, SEEN_SAMPLES)[::FRAME_SAMPLES], expected
 
 
-def test_probabilities_are_those_of_onnxruntime() -> None:
+@pytest.mark.parametrize("at_once", [1, 3, 1000])
+def test_probabilities_are_those_of_onnxruntime(at_once: int) -> None:
     frames, expected = recorded()
     memories, heard = [no_memory()], []
-    for frame in frames:
-        (spoken,), memories = voice_network().hear(frame[None], memories)
-        heard.append(spoken)
+    for start in range(0, len(frames), at_once):
+        (spoken,), memories = voice_network().hear([frames[start : start + at_once]], memories)
+        heard += spoken
     assert expected.max() > 0.9
     assert expected.min() < 0.1
     np.testing.assert_allclose(heard, expected, atol=3e-6)
@@ -32,9 +42,14 @@ def test_probabilities_are_those_of_onnxruntime() -> None:
 def test_frames_in_company_are_heard_as_alone() -> None:
     frames, expected = recorded()
     rng = np.random.default_rng(0)
-    memories, heard = [no_memory()] * 5, []
-    for frame in frames:
-        others = rng.normal(0, 0.1, (4, FRAME_SAMPLES)).astype(np.float32)
-        spoken, memories = voice_network().hear(np.concatenate([frame[None], others]), memories)
-        heard.append(spoken[0])
+    memories, heard, start = [no_memory()] * 5, list[float](), 0
+    while start < len(frames):
+        # Others have more frames than this one, as many and fewer.
+        mine, *theirs = rng.integers(1, 4, 5)
+        noise = [rng.normal(0, 0.1, (n, SEEN_SAMPLES)).astype(np.float32) for n in theirs]
+        sounds = [*noise[:2], frames[start : start + mine], *noise[2:]]
+        spoken, memories = voice_network().hear(sounds, memories)
+        assert [len(each) for each in spoken] == [len(each) for each in sounds]
+        heard += spoken[2]
+        start += mine
     np.testing.assert_allclose(heard, expected, atol=3e-6)

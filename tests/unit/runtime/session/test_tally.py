@@ -10,8 +10,14 @@ from prometheus_client.core import Metric
 from prometheus_client.registry import Collector
 
 from antiphon.errors import Cancelled, Internal, ResourceExhausted
+from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.server.metrics import tally_families
+from antiphon.runtime.session.plan import StageLimits, StagePlan
 from antiphon.runtime.session.tally import STEP_SECONDS, Histogram, Outcome, Tally
+from antiphon.testing.qwen3_omni.fake_engine import NEUTRAL_SAMPLING
+
+LIMITS = StageLimits(slots=1, stall_timeout_s=1.0, hold_timeout_s=1.0, hold_bytes=1)
+PLAN = StagePlan.of(PIPELINE, "talker", NEUTRAL_SAMPLING, LIMITS, sample_rate_hz=24_000)
 
 
 class Told(Collector):
@@ -19,7 +25,7 @@ class Told(Collector):
         self._tally = tally
 
     def collect(self) -> list[Metric]:
-        return list(tally_families("talker", ("codes", "other"), self._tally))
+        return list(tally_families(PLAN, self._tally, 12.0))
 
 
 def lines(tally: Tally) -> set[str]:
@@ -33,7 +39,12 @@ def test_page_has_zeros_before_anything_has_happened() -> None:
     assert 'segments_total{code="",outcome="finished",stage="talker"} 0.0' in told
     assert 'segments_total{code="",outcome="cancelled",stage="talker"} 0.0' in told
     assert 'output_positions_total{edge="codes",stage="talker"} 0.0' in told
-    assert 'output_chunks_total{edge="other",stage="talker"} 0.0' in told
+    assert 'output_chunks_total{edge="codes",stage="talker"} 0.0' in told
+    assert 'credit_stalls_total{edge="codes",stage="talker"} 0.0' in told
+    assert 'credit_stall_seconds_total{edge="codes",stage="talker"} 0.0' in told
+    assert 'sessions_refused_total{stage="talker"} 0.0' in told
+    # A client does not hear codes.
+    assert not [each for each in told if each.startswith("underrun")]
     assert 'step_seconds_count{stage="talker"} 0.0' in told
 
 
@@ -45,6 +56,9 @@ def test_page_has_what_was_counted() -> None:
     tally.ended(Outcome.REFUSED, ResourceExhausted("full"))
     tally.positions["codes"] += 7
     tally.chunks["codes"] += 2
+    tally.sessions_refused = 3
+    tally.stalls.now = 10.0
+    tally.stalls.begin("codes")
     tally.stepped(0.5, 2)
     tally.stepped(0.003, 1)
     tally.stepped(0.0, 0)
@@ -55,6 +69,9 @@ def test_page_has_what_was_counted() -> None:
         'segments_total{code="resource_exhausted",outcome="refused",stage="talker"} 1.0',
         'output_positions_total{edge="codes",stage="talker"} 7.0',
         'output_chunks_total{edge="codes",stage="talker"} 2.0',
+        'credit_stalls_total{edge="codes",stage="talker"} 1.0',
+        'credit_stall_seconds_total{edge="codes",stage="talker"} 2.0',
+        'sessions_refused_total{stage="talker"} 3.0',
         'step_seconds_bucket{le="0.002",stage="talker"} 0.0',
         'step_seconds_bucket{le="0.005",stage="talker"} 1.0',
         'step_seconds_bucket{le="0.5",stage="talker"} 2.0',

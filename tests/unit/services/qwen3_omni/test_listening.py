@@ -1,4 +1,7 @@
-"""A recording that is taken in while it is made, thinker and talker: streamed equals whole."""
+"""A recording that is taken in while it is made, thinker and talker: streamed equals whole.
+
+`--stage-engine vllm` puts the thinker on its other engine.
+"""
 
 from __future__ import annotations
 
@@ -12,10 +15,27 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from antiphon.conversation import AudioPart, Conversation, ConversationMessage, TextPart, to_tensors
+from antiphon.chunk import Tensor
+from antiphon.conversation import (
+    AudioPart,
+    Conversation,
+    ConversationMessage,
+    TextPart,
+    recording_key,
+    to_tensors,
+)
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import InvalidArgument
-from antiphon.runtime.engine import Completed, Emitted, Failed, InputChunk, SegmentSettings
+from antiphon.errors import InvalidArgument, NotFound
+from antiphon.runtime.engine import (
+    Completed,
+    DetachedEngine,
+    Emitted,
+    Engine,
+    Failed,
+    InputChunk,
+    PreparingEngine,
+    SegmentSettings,
+)
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.conversations import live_chunks
@@ -27,7 +47,12 @@ from services.qwen3_omni.talker.engine import TalkerEngine
 from services.qwen3_omni.talker.load import load as load_talker
 from services.qwen3_omni.thinker.load import DEFAULT_SAMPLING
 from services.qwen3_omni.thinker.load import load as load_thinker
-from services.thinker.engine import ThinkerEngine
+
+pytestmark = [
+    # vLLM's imports alone take long on a busy machine; and it and they warn of their own futures.
+    pytest.mark.timeout(900),
+    pytest.mark.filterwarnings("default"),
+]
 
 RATE_HZ = 16_000
 TOKENS = 24
@@ -35,6 +60,12 @@ SPEECH = frozenset({"text", "prompt", "tokens"})
 CODES = frozenset({"codes"})
 TALKS = Sampling(0.0, 50, 1.0, 1.05, seed=0, max_tokens=TOKENS)
 PIECES = {"20 ms": 320, "1 s": RATE_HZ, "random": 0}
+
+BLOCK = 32
+# vLLM's attention on CPUs has no heads of 16.
+SHAPES = {"torch": (SMALL, 3), "vllm": (replace(SMALL, head_dim=32), 18)}
+"""Shape and seed of the checkpoint, in whose answers no choice is close."""
+ENGINE_ARGS = {"torch": {}, "vllm": {"block_size": BLOCK, "kv_cache_memory_bytes": 128 << 20}}
 
 Float32 = npt.NDArray[np.float32]
 
@@ -67,6 +98,10 @@ def question(*said: Float32) -> Conversation:
     return Conversation(tuple(messages[:-1]), said)
 
 
+def replace_recordings(said: Conversation, *recordings: Tensor) -> Conversation:
+    return Conversation(said.messages, recordings)
+
+
 @dataclass
 class Heard:
     """What one turn made, and how many prompt positions each stage had before the input's end."""
@@ -76,18 +111,28 @@ class Heard:
     completed: Completed
     before: tuple[int, int] = (0, 0)
     again: bool = False
+    talked: Completed | None = None
 
 
 class Ears:
-    """A thinker and a talker, side by side."""
+    """A thinker and a talker, side by side.
 
-    def __init__(self, directory: Path) -> None:
-        thinker = load_thinker(directory, StageConfig()).engine
+    A thinker may compute up to `redone` positions again of what it has.
+    """
+
+    def __init__(self, directory: Path, engine: str) -> None:
+        config = StageConfig(engine=engine, context_limit=4096, engine_args={**ENGINE_ARGS[engine]})
+        loaded = load_thinker(directory, config)
+        assert loaded.facts.engine == engine
         talker = load_talker(directory, StageConfig()).engine
-        assert isinstance(thinker, ThinkerEngine)
         assert isinstance(talker, TalkerEngine)
-        self.thinker, self.talker = thinker, talker
+        self.thinker, self.talker = loaded.engine, talker
+        self.redone = BLOCK if engine == "vllm" else 0
         self._turns = 0
+
+    def close(self) -> None:
+        assert isinstance(self.thinker, PreparingEngine | DetachedEngine)
+        self.thinker.close()
 
     def ask(self, conversation: Conversation, size: int | None, *, finish: bool = True) -> Heard:
         """Ask in pieces of a size, or whole."""
@@ -139,7 +184,8 @@ class _Turn:
 
     def heard(self) -> Heard:
         codes = np.concatenate(self._codes) if self._codes else np.empty((0, 0), np.int64)
-        return Heard(self._ids, codes, self._completed["thinker"], self._before, self._again)
+        thought, talked = self._completed["thinker"], self._completed.get("talker")
+        return Heard(self._ids, codes, thought, self._before, self._again, talked)
 
     def _run(self) -> None:
         ears, key = self._ears, self._key
@@ -175,16 +221,23 @@ class _Turn:
 
 
 @pytest.fixture(scope="module")
-def directory(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def thinker_engine(request: pytest.FixtureRequest) -> str:
+    return str(request.config.getoption("--stage-engine"))
+
+
+@pytest.fixture(scope="module")
+def directory(tmp_path_factory: pytest.TempPathFactory, thinker_engine: str) -> Path:
     torch.set_num_threads(1)
     directory = tmp_path_factory.mktemp("listening") / "tiny"
-    build_tiny_checkpoint(directory, SMALL, seed=3)
+    build_tiny_checkpoint(directory, *SHAPES[thinker_engine])
     return directory
 
 
 @pytest.fixture(scope="module")
-def ears(directory: Path) -> Ears:
-    return Ears(directory)
+def ears(directory: Path, thinker_engine: str) -> Iterator[Ears]:
+    made = Ears(directory, thinker_engine)
+    yield made
+    made.close()
 
 
 class Truth:
@@ -252,10 +305,41 @@ def test_later_turn_reuses_what_was_heard_and_equals_the_reference(
     two = ears.ask(question(first, second), RATE_HZ)
     assert_equal(two, truth.of(question(first, second)))
     # All of the first turn but what follows its recording was there.
-    assert two.completed.input_cached_positions >= one.completed.input_positions - 10
+    there = two.completed.input_cached_positions + ears.redone
+    assert there >= one.completed.input_positions - 10
+    if not ears.redone and one.talked and two.talked:
+        # All of the talker's prompt but the nine rows of the answer.
+        assert two.talked.input_cached_positions == one.talked.input_positions - 9
     # Another recording, longer than both, changes nothing of theirs.
     third = ears.ask(question(first, second, spoken(20.0, seed=3)), RATE_HZ)
-    assert third.completed.input_cached_positions >= two.completed.input_positions - 10
+    there = third.completed.input_cached_positions + ears.redone
+    assert there >= two.completed.input_positions - 10
+
+
+def key_of(said: Float32) -> npt.NDArray[np.uint8]:
+    return np.frombuffer(recording_key(said), np.uint8)
+
+
+@pytest.mark.parametrize("size", [None, RATE_HZ], ids=["whole", "in pieces"])
+def test_recording_that_came_before_is_told_by_its_key(
+    ears: Ears, truth: Truth, size: int | None
+) -> None:
+    first, second = spoken(9.0, seed=1), spoken(17.0, seed=7)
+    ears.ask(question(first), size)
+    named = replace_recordings(question(first, second), key_of(first), second)
+    heard = ears.ask(named, RATE_HZ if size is None else None)
+    assert_equal(heard, truth.of(question(first, second)))
+    there = heard.completed.input_cached_positions + ears.redone
+    assert there >= 117
+
+
+@pytest.mark.parametrize("size", [None, RATE_HZ], ids=["whole", "in pieces"])
+def test_key_of_a_recording_that_is_not_known_is_not_found(ears: Ears, size: int | None) -> None:
+    said = question(spoken(2.0, seed=8), spoken(9.0, seed=9))
+    named = replace_recordings(said, key_of(said.recordings[0]), said.recordings[1])
+    with pytest.raises(NotFound) as unknown:
+        ears.ask(named, size)
+    assert unknown.value.field == "audio.0"
 
 
 @pytest.mark.parametrize("seconds", [(0.4, 0.7), (0.7, 1.5), (2.0, 0.4), (0.5, 8.2)])
@@ -272,7 +356,7 @@ def test_turn_that_is_dropped_while_it_is_heard_leaves_what_was_said_before(ears
     dropped = ears.ask(said, RATE_HZ, finish=False)
     assert dropped.completed.finish_reason is FinishReason.CANCELLED
     again = ears.ask(question(*said.recordings[:1], spoken(2.0, seed=6)), None)
-    assert again.completed.input_cached_positions > 117
+    assert again.completed.input_cached_positions + ears.redone > 117
 
 
 @pytest.mark.parametrize(
@@ -295,7 +379,7 @@ def test_input_that_cannot_be_heard_is_refused(
     assert refused.value.field == field
 
 
-def give(thinker: ThinkerEngine, chunks: list[dict[str, Float32] | None]) -> None:
+def give(thinker: Engine, chunks: list[dict[str, Float32] | None]) -> None:
     """Open a live segment with these chunks; {} is the conversation, None the end."""
     key = SegmentKey("refused", 0)
     part = AudioPart(0, alone=True, live=True)

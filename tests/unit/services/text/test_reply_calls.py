@@ -9,8 +9,11 @@ from hypothesis import strategies as st
 
 from antiphon.conversation import ToolCall
 from antiphon.errors import ErrorCode
-from services.text.calls import CallRules, MalformedCall, ReplyCalls
+from antiphon.testing.conversations import ended_calls
+from antiphon.wire.tool_calls import CallPiece
+from services.text.calls import CallRules, ReplyCalls
 from services.text.tool_format import CLOSE, OPEN
+from services.text.written_call import MalformedCall
 
 NAMES = ("look", "say_it")
 RULES = CallRules(NAMES)
@@ -21,12 +24,12 @@ def call(name: str = "look", arguments: str = '{"at": "sky"}') -> str:
 
 
 def take(pieces: list[str], rules: CallRules = RULES) -> tuple[str, list[ToolCall]]:
-    reply, shown, calls = ReplyCalls(rules), "", []
+    reply, shown, left = ReplyCalls(rules), "", []
     for index, piece in enumerate(pieces):
-        text, ended = reply.take(piece, last=index == len(pieces) - 1)
+        text, more = reply.take(piece, last=index == len(pieces) - 1)
         shown += text
-        calls += ended
-    return shown, calls
+        left += more
+    return shown, ended_calls(left)
 
 
 def cut(text: str, at: list[int]) -> list[str]:
@@ -92,6 +95,8 @@ def test_line_break_before_a_call_is_spoken_and_not_shown() -> None:
         call("look") + "\n" + call("cook"),
         f"{OPEN}{{}}{{}}{CLOSE}",
         f"{OPEN}{OPEN}{CLOSE}{CLOSE}",
+        f'{OPEN}{{"name": "look", "arguments": {{}}, "arguments": {{"a": 1}}}}{CLOSE}',
+        f'{OPEN}{{"name": "look", "arguments": {{}}, "name": "say_it"}}{CLOSE}',
         OPEN,
         f'{OPEN}\n{{"name": "look", "arguments": {{}}}}',
         "<tool_call>" + "[" * 100_000 + "</tool_call>",
@@ -120,3 +125,33 @@ def test_reply_goes_on_with_the_call_that_it_was_made_to_begin_with(name: str) -
     assert take(cut(rest, [1, 5, 9]), rules) == ("", [ToolCall("", "say_it", '{"what": "so"}')])
     with pytest.raises(MalformedCall):
         take([rest[:-3]], rules)
+
+
+def test_arguments_leave_as_they_are_written() -> None:
+    reply = ReplyCalls(RULES)
+
+    def more(text: str) -> list[CallPiece]:
+        return reply.take(text, last=False)[1]
+
+    assert more(f'I look.\n{OPEN}\n{{"name": "lo') == []
+    assert more('ok", "arguments": ') == []
+    assert more('{"at') == [CallPiece("look", '{"at')]
+    assert more('": "\\"}') == [CallPiece("", '": "\\"}')]
+    # It might end the call, and does not.
+    assert more(" </tool_") == [CallPiece("", " ")]
+    assert more('box>", "b": [{}') == [CallPiece("", '</tool_box>", "b": [{}')]
+    assert more("]}") == [CallPiece("", "]}")]
+    assert more(" }\n") == []
+    assert more(CLOSE) == [CallPiece("", "", ends=True)]
+
+
+def test_call_leaves_whole_when_its_arguments_come_first() -> None:
+    written = f'{OPEN}{{"arguments": {{"at": 1}}, "name": "look"}}'
+    reply = ReplyCalls(RULES)
+    assert reply.take(written, last=False)[1] == []
+    assert reply.take(CLOSE, last=True)[1] == [CallPiece("look", '{"at": 1}', ends=True)]
+
+
+def test_nothing_of_a_call_leaves_when_there_is_no_such_function() -> None:
+    with pytest.raises(MalformedCall, match="no function 'cook'"):
+        ReplyCalls(RULES).take(f'{OPEN}{{"name": "cook", "arguments": {{', last=False)

@@ -6,6 +6,7 @@ import io
 import sys
 import wave
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any, Self, cast
 
@@ -13,11 +14,13 @@ import pytest
 from answers import RATE_HZ, pcm16, turn
 
 from antiphon.client.aio import AsyncClient
-from antiphon.client.events import AudioDelta, Event, Finished, TextDelta
+from antiphon.client.events import AudioDelta, Event, Finished, FunctionCallDelta, TextDelta
 from antiphon.client.request import Message
+from antiphon.client.tools import FunctionCall
 from tools.demo.conversation import REMEMBERED_TURNS, DemoConversation
 from tools.demo.display import Display
-from tools.demo.script import Question
+from tools.demo.script import DONE, SCRIPT, SET_LIGHT, SPOKEN, Question
+from tools.speaking_checkpoint.functions import FUNCTIONS
 
 STAGES = ("thinker", "talker", "code2wav")
 
@@ -44,7 +47,8 @@ class FakeGeneration:
 class FakeClient:
     """Answers "1", "2", ... and a second of sound; keeps what it was asked."""
 
-    def __init__(self, *, silent: bool = False) -> None:
+    def __init__(self, *, silent: bool = False, calls: Sequence[FunctionCall] = ()) -> None:
+        self._calls = tuple(calls)
         self.asked: list[tuple[list[Message], dict[str, Any]]] = []
         self._silent = silent
 
@@ -52,6 +56,8 @@ class FakeClient:
         self.asked.append((list(messages), options))
         reply = turn().answer.reply
         sound = [] if self._silent else [AudioDelta(pcm16(1.0, 9000), 0)]
+        if options["functions"] and messages[-1].role == "user":
+            sound = [FunctionCallDelta(0, self._calls)]
         end = Finished(reply.finish_reason, reply.usage, reply.reports)
         return FakeGeneration([TextDelta(str(len(self.asked))), *sound, end])
 
@@ -91,6 +97,36 @@ async def test_voice_is_the_servers_at_the_index_that_a_question_asks_for(tmp_pa
     assert [each.voice for each in turns] == ["low", "high", "low"]
 
 
+async def test_spoken_question_is_sent_as_its_recording(tmp_path: Path) -> None:
+    client = FakeClient()
+    await conversation(client, tmp_path).say(Question("a", recording=SPOKEN))
+    assert client.asked[0][0] == [Message.user(SPOKEN)]
+
+
+async def test_function_that_an_answer_calls_returns_and_the_answer_to_that_is_remembered(
+    tmp_path: Path,
+) -> None:
+    call = FunctionCall("1", "set_light", '{"room": "hall"}')
+    client, shown = FakeClient(calls=[call]), io.StringIO()
+    talk = DemoConversation(cast(AsyncClient, client), ("low",), tmp_path, Display(shown))
+    await talk.say(Question("a", functions=(SET_LIGHT,)))
+    await talk.say(Question("b"))
+    first, told, last = (messages for messages, _ in client.asked)
+    assert first == [Message.user("a")]
+    assert told == [*first, Message.assistant(calls=[call]), Message.tool(call, DONE)]
+    assert last == [Message.user("a"), Message.assistant("2"), Message.user("b")]
+    assert (
+        f'low       set_light({{"room": "hall"}})\n          returns {DONE}\n' in shown.getvalue()
+    )
+
+
+def test_model_that_hears_or_calls_nothing_is_asked_what_it_takes() -> None:
+    asked = [each for question in SCRIPT if (each := question.for_inputs(("text",)))]
+    assert len(asked) == len(SCRIPT) - 1
+    assert not any(each.recording or each.functions for each in asked)
+    assert [each.for_inputs(("audio", "text", "tools")) for each in SCRIPT] == [*SCRIPT]
+
+
 async def test_every_answer_and_the_whole_conversation_are_saved(tmp_path: Path) -> None:
     talk = conversation(FakeClient(), tmp_path)
     for text in "ab":
@@ -121,3 +157,9 @@ async def test_nothing_is_saved_when_nothing_was_spoken(tmp_path: Path) -> None:
     (said,) = talk.save(STAGES)
     assert said.startswith("Nothing was spoken")
     assert not files(tmp_path)
+
+
+def test_functions_are_those_that_the_embedded_model_has_learned() -> None:
+    asked = [each for question in SCRIPT for each in question.functions]
+    told = [{"type": "function", "function": asdict(each)} for each in asked]
+    assert told == [*FUNCTIONS]

@@ -107,6 +107,18 @@ async def test_launcher_leaves_nothing_running_when_it_exits(checkout: Checkout)
     assert sorted(told.of(Exited)) == sorted(ALL)
 
 
+async def test_launcher_starts_stages_without_a_gateway_when_only_these_are_asked_for(
+    checkout: Checkout,
+) -> None:
+    told = Told()
+    async with launcher(checkout, told, only=["code2wav", "talker"]) as running:
+        assert (running.http_url, running.grpc_address) == ("", "")
+        assert told.of(Loaded) == list(running.processes) == ["code2wav", "talker"]
+        pids = Pids(process.pid for process in running.processes.values())
+    assert not pids.left(0)
+    assert sorted(told.of(ProcessStarted)) == ["code2wav", "talker"]
+
+
 async def test_launcher_starts_the_gateway_only_when_all_stages_listen(checkout: Checkout) -> None:
     told = Told()
     async with launcher(checkout, told):

@@ -14,7 +14,8 @@ from tools.launcher.plan import CHECKOUT
 
 FILE = "gateway: {http_listen: '0.0.0.0:9000', grpc_listen: '0.0.0.0:9001'}"
 
-PORTS = ("PORT", "GRPC_PORT")
+# Of whoever runs the tests, `make test ARGS=...` among them.
+OTHERS = {"PORT", "GRPC_PORT", "ARGS", "MODEL", "STAGE", "REPLICAS", "MAKEFLAGS", "MFLAGS"}
 
 
 def command_of(*variables: str) -> str:
@@ -22,7 +23,7 @@ def command_of(*variables: str) -> str:
     said = subprocess.run(
         ["make", "--dry-run", "up", *variables],
         cwd=CHECKOUT,
-        env={name: value for name, value in os.environ.items() if name not in PORTS},
+        env={name: value for name, value in os.environ.items() if name not in OTHERS},
         capture_output=True,
         text=True,
         check=True,

@@ -21,6 +21,7 @@ from tools.launcher.plan import (
     replica_names,
     resolve,
     role_of,
+    started_roles,
     with_addresses,
     with_gateway,
     with_overrides,
@@ -99,7 +100,8 @@ def test_addresses_to_listen_on_leave_out_stages_that_run_elsewhere() -> None:
     talker = StageConfig(addresses=("h:1",))
     code2wav = StageConfig(metrics_listen="0.0.0.0:9464", health_listen="0.0.0.0:9465")
     stages = {"talker": talker, "code2wav": code2wav}
-    assert listen_addresses(Deployment(stages=stages), PIPELINE) == {
+    deployment = Deployment(stages=stages)
+    assert listen_addresses(deployment, started_roles(deployment, PIPELINE)) == {
         "gateway.http_listen": "127.0.0.1:8000",
         "gateway.grpc_listen": "127.0.0.1:0",
         "stages.thinker.listen": "127.0.0.1:0",
@@ -155,10 +157,20 @@ def test_replicas_are_refused_when_they_are_no_count(count: str) -> None:
 def test_replicas_do_not_share_a_port(field: str) -> None:
     for address, replicas in (("127.0.0.1:4711", 1), ("127.0.0.1:0", 2)):
         stage = StageConfig(replicas=replicas, **{field: address})
-        listen_addresses(Deployment(stages={"talker": stage}), PIPELINE)
+        listen_addresses(Deployment(stages={"talker": stage}), ["talker"])
     stage = StageConfig(replicas=2, **{field: "127.0.0.1:4711"})
     with pytest.raises(InvalidArgument, match=rf"stages\.talker\.{field}: 2 replicas"):
-        listen_addresses(Deployment(stages={"talker": stage}), PIPELINE)
+        listen_addresses(Deployment(stages={"talker": stage}), ["talker"])
+
+
+def test_stages_that_are_named_are_started_wherever_others_find_them() -> None:
+    elsewhere = {role: StageConfig(addresses=("h:1",)) for role in PIPELINE.roles}
+    deployment = Deployment(stages=elsewhere)
+    assert started_roles(deployment, PIPELINE) == ()
+    assert started_roles(deployment, PIPELINE, ["talker"]) == ("talker",)
+    assert set(listen_addresses(deployment, ["talker"], gateway=False)) == {"stages.talker.listen"}
+    with pytest.raises(InvalidArgument, match="has no reader; it has thinker, talker, code2wav"):
+        started_roles(deployment, PIPELINE, ["talker", "reader"])
 
 
 def test_engines_stand_back_the_more_the_farther_they_are_from_the_listener() -> None:
@@ -230,6 +242,16 @@ def test_application_root_is_the_checkout_when_started_elsewhere(
 ) -> None:
     monkeypatch.chdir(checkout.model)
     assert application_root(checkout.root) == checkout.root
+
+
+def test_application_root_needs_no_gateway_for_stages_alone(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "services").mkdir()
+    monkeypatch.chdir(tmp_path)
+    assert application_root(tmp_path, gateway=False) == tmp_path
+    with pytest.raises(FailedPrecondition, match="`services` and `gateway` are not in"):
+        application_root(tmp_path)
 
 
 def test_application_root_error_names_the_places_when_there_is_none(

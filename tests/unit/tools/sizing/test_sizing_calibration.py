@@ -16,7 +16,13 @@ from tools.load.result import EdgeTotals, RequestCounts, RequestPoint, Result, S
 from tools.load.statistics import Distribution, distribution
 from tools.sizing.__main__ import main
 from tools.sizing.calibration import calibrated, measured_from
-from tools.sizing.comparison import compared, comparison_lines, offered_by
+from tools.sizing.comparison import (
+    Comparison,
+    compared,
+    comparison_lines,
+    offered_by,
+    pooled,
+)
 from tools.sizing.offered import OfferedCall
 from tools.sizing.simulation.steps import FleetSimulation
 
@@ -116,28 +122,93 @@ def test_event_loops_and_network_are_found_again_from_a_call_alone() -> None:
     assert again.first_text_at == pytest.approx(call.first_text_at, abs=2e-3)
 
 
-def gateway_run(slower: float) -> Result:
-    """A run whose first audio takes so many times what is predicted of it."""
-    settings = {"rate": 3.0, "seconds": 20.0, "seed": 4, "prompt_length": 200}
+def test_time_between_two_steps_is_found_again_from_a_call_alone() -> None:
+    guess, offered = answering_fleet(), OfferedCall(0, 0.0, 50, 30, 60)
+    speaker = guess.stages["speaker"]
+    between_s = 0.003
+    longer = {sessions: step_s + between_s for sessions, step_s in speaker.step_s.items()}
+    speaker = msgspec.structs.replace(speaker, step_s=longer)
+    real = msgspec.structs.replace(guess, stages={**guess.stages, "speaker": speaker})
+    (call,) = FleetSimulation(real, dict.fromkeys(real.stages, 1)).run([offered]).calls
+    assert call.first_text_at is not None
+    assert call.first_audio_s is not None
+    assert call.ended_at is not None
+    rest_s = call.ended_at - call.first_audio_s
+    found = calibrated(guess, offered, call.first_text_at, call.first_audio_s, rest_s)
+    assert found.stages["speaker"].step_s == pytest.approx(longer, abs=1e-4)
+    assert found.stages["writer"] == guess.stages["writer"]
+    # Steps are never taken to be shorter than they were measured.
+    quicker = calibrated(guess, offered, call.first_text_at, call.first_audio_s, rest_s / 2)
+    assert quicker.stages["speaker"] == guess.stages["speaker"]
+
+
+def gateway_run(slower: float, seed: int = 4, longer: float = 1.0) -> Result:
+    """A run whose first audio takes so many times what is predicted of it.
+
+    Its replies are so many times as long as a load test of its rate and seed would draw them.
+    """
+    settings = {"rate": 3.0, "seconds": 20.0, "seed": seed, "prompt_length": 200}
     run = result("gateway", settings=settings)
     measured = answering_fleet()
-    calls = FleetSimulation(measured, dict.fromkeys(measured.stages, 1)).run(
-        offered_by(run, 4.0).calls(measured.frame_s)
-    )
+    offered = [
+        replace(call, frames=round(call.frames * longer), tokens=round(call.frames * longer * 0.32))
+        for call in offered_by(run, 4.0).calls(measured.frame_s)
+    ]
+    calls = FleetSimulation(measured, dict.fromkeys(measured.stages, 1)).run(offered)
     points = tuple(
-        RequestPoint(call.offered.at_s, None, slower * (call.first_audio_s or 0), None, None, 1, "")
+        RequestPoint(
+            call.offered.at_s + 1e-9,
+            None,
+            slower * (call.first_audio_s or 0),
+            None,
+            None,
+            1,
+            "",
+            call.offered.frames * measured.frame_s,
+        )
         for call in calls.calls
     )
     return replace(run, points=points)
 
 
+def compared_once(run: Result, phases: int = 1) -> Comparison:
+    """A run beside its calls as they came."""
+    measured = answering_fleet()
+    return compared(measured, run, dict.fromkeys(measured.stages, 1), 4.0, phases)
+
+
+def test_prediction_is_about_the_same_when_calls_come_at_other_moments_of_a_step() -> None:
+    run = gateway_run(1.0)
+    once, often = compared_once(run), compared_once(run, 3)
+    assert [len(made) for _, made in often.calls] == [3] * len(once.calls)
+    assert often.error(95) == pytest.approx(0, abs=0.1)
+    assert often.predicted != once.predicted
+
+
 @pytest.mark.parametrize("slower", [1.0, 1.25])
 def test_error_is_what_the_prediction_misses(slower: float) -> None:
-    measured = answering_fleet()
-    comparison = compared(measured, gateway_run(slower), dict.fromkeys(measured.stages, 1), 4.0)
+    comparison = compared_once(gateway_run(slower))
     for percent in comparison.measured:
         assert comparison.error(percent) == pytest.approx(1 / slower - 1, abs=0.03)
     assert f"({1 / slower - 1:+.0%})" in "\n".join(comparison_lines([comparison]))
+
+
+def test_calls_are_simulated_as_long_as_they_were_when_a_run_tells_it() -> None:
+    run = gateway_run(1.0, longer=3.0)
+    assert compared_once(run).interval == pytest.approx((0, 0), abs=1e-6)
+    untold = replace(run, points=tuple(replace(point, audio_s=0.0) for point in run.points))
+    assert compared_once(untold).error(95) < -0.05
+
+
+def test_runs_of_one_rate_are_compared_together_and_the_interval_holds_their_error() -> None:
+    singles = [compared_once(gateway_run(slower, seed)) for seed, slower in ((4, 0.8), (5, 1.25))]
+    (both,) = pooled(singles)
+    assert both.calls == (*singles[0].calls, *singles[1].calls)
+    assert singles[0].error(95) == pytest.approx(0.25)
+    assert singles[1].error(95) == pytest.approx(-0.2)
+    low, high = both.interval
+    assert -0.21 < low < both.error(95) < high < 0.26
+    assert high - low > 0.05
 
 
 def test_comparison_is_refused_when_a_run_has_no_rate() -> None:

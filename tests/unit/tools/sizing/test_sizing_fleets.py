@@ -162,9 +162,17 @@ def test_both_granularities_tell_how_busy_a_gateway_and_its_engines_are() -> Non
 
 
 def test_slots_are_held_for_a_part_of_the_time_between_warm_up_and_end() -> None:
-    # Each call holds its slot for 3 s: 1 s of the first and 2 s of the last are in the 30 s.
+    # Each call holds its slot for 2 s: 1 s of the first and of the last are in the 30 s.
     outcome = FleetSimulation(reading_fleet(), {"speaker": 1, "decoder": 1}).run(
-        calls_at(8.0, 20.0, 38.0), 10.0, 40.0
+        calls_at(9.0, 20.0, 39.0), 10.0, 40.0
     )
-    assert outcome.roles["speaker"].slots == pytest.approx((1 + 3 + 2) / 30)
-    assert outcome.roles["speaker"].busy == pytest.approx((1 + 3 + 2) / 30)
+    assert outcome.roles["speaker"].slots == pytest.approx((1 + 2 + 1) / 30)
+    assert outcome.roles["speaker"].busy == pytest.approx((1 + 2 + 1) / 30)
+
+
+@pytest.mark.parametrize("kind", GRANULARITIES)
+def test_prompt_and_first_frame_take_one_step_when_nothing_else_is_waited_for(kind: str) -> None:
+    (call,) = use(reading_fleet(), kind, calls_at(3.0)).calls
+    assert call.first_audio_s is not None
+    # By calls a chunk of audio waits for some of the decoder's step before it, too.
+    assert 1.0 + 0.5 <= call.first_audio_s + 1e-9 <= 1.0 + 2 * 0.5

@@ -15,14 +15,14 @@ from tools.sizing.simulation.shared_rate import SharedRateReplica
 from tools.sizing.simulation.steps import FleetSimulation
 
 ONE_EACH = {"speaker": 1, "decoder": 1}
-# A prompt's step, a frame's, and one that finds the end.
-SERVICE_S = 3.0
+# A step with the prompt and the frame, and one that finds the end.
+SERVICE_S = 2.0
 
 
 def test_first_audio_is_the_sum_of_all_steps_when_one_call_comes() -> None:
     outcome = FleetSimulation(reading_fleet(), ONE_EACH).run(calls_at(10.0))
     (call,) = outcome.calls
-    assert call.first_audio_s == pytest.approx(1.0 + 1.0 + 0.5)
+    assert call.first_audio_s == pytest.approx(1.0 + 0.5)
     assert call.ended_at == pytest.approx(10 + SERVICE_S)
     assert call.outcome == ANSWERED
 
@@ -33,9 +33,9 @@ def test_frames_come_in_chunks_when_a_reply_has_many() -> None:
         stages=fleet.stages, gateway=fleet.gateway, network_s=0, chunk_frames=(1, 3)
     )
     (call,) = FleetSimulation(fleet, ONE_EACH).run(calls_at(0.0, frames=5)).calls
-    # Frames at 2 to 6; the last chunk has only one, and leaves with the end at 7.
-    assert call.first_audio_s == pytest.approx(2.5)
-    assert call.ended_at == pytest.approx(7.5)
+    # Frames at 1 to 5; the last chunk has only one, and leaves with the end at 6.
+    assert call.first_audio_s == pytest.approx(1.5)
+    assert call.ended_at == pytest.approx(6.5)
 
 
 def test_every_wait_is_that_of_lindleys_recursion_when_service_takes_always_as_long() -> None:
@@ -69,10 +69,11 @@ def test_engine_steps_all_sessions_together_when_it_has_slots_for_them() -> None
         }
     )  # fmt: skip
     outcome = FleetSimulation(fleet, ONE_EACH).run(calls_at(0.0, 0.5))
-    # The second joins at 1: a step of both takes 1.5, and so does the next.
+    # The second joins at 1: a step of both takes 1.5; then it finds its end alone.
     first, second = outcome.calls
-    assert first.first_audio_s == pytest.approx(2.5 + 0.25)
-    assert second.first_audio_s == pytest.approx(4.0 - 0.5 + 0.25)
+    assert first.first_audio_s == pytest.approx(1.0 + 0.25)
+    assert second.first_audio_s == pytest.approx(2.5 - 0.5 + 0.25)
+    assert outcome.ended_at == pytest.approx(3.5)
 
 
 def test_jobs_share_cores_when_there_are_more_of_them() -> None:
@@ -166,3 +167,22 @@ def test_frame_waits_for_its_token_and_a_slot_is_free_when_its_stage_is_done() -
     assert first.ended_at == pytest.approx(3.5)
     assert second.granted_at == pytest.approx(3.0)
     assert second.first_audio_at == pytest.approx(3.0 + 1.0 + 0.25 + 0.125)
+
+
+def test_first_frame_is_made_with_the_prompt_when_its_token_is_there_before_that_step() -> None:
+    fleet = measured_of(
+        {
+            "network_s": 0, "chunk_frames": [1], "gateway": {"call_s": 0, "message_s": 0},
+            "stages": {
+                "writer": {"makes": "tokens", "slots": 2, "step_s": {1: 0.25}},
+                "speaker": {"makes": "frames", "slots": 2, "step_s": {1: 1.0}},
+                "decoder": {"makes": "audio", "slots": 2, "step_s": {1: 0.125}},
+            },
+        }
+    )  # fmt: skip
+    outcome = FleetSimulation(fleet, dict.fromkeys(fleet.stages, 1)).run(calls_at(0.0, 1.25))
+    # The first's token comes while the speaker takes in its prompt, so its frame is a step later.
+    # The second's comes while the speaker makes that frame, and before it takes in the prompt.
+    first, second = outcome.calls
+    assert first.first_audio_at == pytest.approx(1.0 + 1.0 + 0.125)
+    assert second.first_audio_at == pytest.approx(2.0 + 1.0 + 0.125)

@@ -30,7 +30,12 @@ from tools.speaking_checkpoint.lessons import (
 )
 from tools.speaking_checkpoint.model import make_configuration, make_part
 from tools.speaking_checkpoint.recordings import LEAD, TAIL, MelRecording
-from tools.speaking_checkpoint.repertoire import NOT_UNDERSTOOD, load_repertoire, spoken_words
+from tools.speaking_checkpoint.repertoire import (
+    NOT_UNDERSTOOD,
+    UNSPOKEN,
+    load_repertoire,
+    spoken_words,
+)
 from tools.speaking_checkpoint.tower_training import collapse, rows_of
 from tools.speaking_checkpoint.units import names_of
 
@@ -217,3 +222,14 @@ def test_tower_is_listened_to_for_every_text_and_for_noise(
     shortest = rows_of(90 + LEAD[0] + TAIL[0])
     assert all(len(rows) >= shortest for rows in heard["who are you"])
     assert not any(rows.requires_grad for each in heard.values() for rows in each)
+
+
+def test_commands_to_repeat_are_lessons_of_their_own(loss: LessonsLoss, tokenizer: Any) -> None:
+    for seed in range(12):
+        written = loss._repeated(random.Random(seed), 2)
+        assert not written.heard
+        answers = learned(written, tokenizer)
+        turns = messages_of(tokenizer.decode(written.ids))
+        asked = [each["content"].lower() for each in turns if each["role"] == "user"]
+        for question, answer in zip(asked, answers, strict=True):
+            assert answer == UNSPOKEN or answer[:-1].lower() in question

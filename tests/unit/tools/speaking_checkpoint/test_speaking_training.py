@@ -111,7 +111,7 @@ def test_dialogues_answer_a_question_in_one_way() -> None:
 def test_dialogues_repeat_the_words_that_were_given() -> None:
     chance, dialogues = random.Random(1), Dialogues()
     for _ in range(500):
-        turn = dialogues._repeat(chance)
+        turn = dialogues.repeat(chance)
         if turn.answer != UNSPOKEN and turn.asked.lower().startswith("repeat after me: "):
             wanted = turn.asked[len("repeat after me: ") :].rstrip(".!?").lower()
             assert turn.answer.rstrip(".!?").lower() == wanted

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import queue
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +29,7 @@ from omni25_thinker_lab import segment as short_segment
 from antiphon.conversation import Conversation
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import AntiphonError, ErrorCode, Unavailable
+from antiphon.history import History
 from antiphon.pipelines.qwen2_5_omni import PROMPT, TOKENS
 from antiphon.runtime.engine import DetachedEngine, InputChunk, LoadedStage, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
@@ -133,6 +135,17 @@ def assert_right(ours: SegmentOutput, wanted: Answer, most: int = MAX_TOKENS) ->
         assert_near(rows_of(ours, TOKENS), wanted.reply_rows[: len(ids) - 1])
     else:
         assert "rows" not in ours.tensors(TOKENS)
+
+
+@pytest.mark.parametrize("name", ["recording", "all", "long text"])
+def test_reply_and_its_rows_go_on_from_what_is_known(
+    engine: DetachedEngine, answers: Mapping[str, Answer], name: str
+) -> None:
+    settings, chunks = segment(CASES[name][0])
+    ids = np.asarray(answers[name].truth.text_ids, np.int32)
+    for known in (1, 2, len(ids) // 2, len(ids)):
+        asked = replace(settings, history=History(ids=ids[:known]))
+        assert_right(run_segment(engine, asked, chunks), answers[name])
 
 
 def assert_near(rows: npt.NDArray[np.float32], wanted: npt.NDArray[np.float32]) -> None:

@@ -51,8 +51,16 @@ class Rig:
         )
         self.voices = read_voices(directory, condition_width=24, mel_width=80)
         self.ours = Token2Wav(self.module, self.voices)
+        self._truths: dict[tuple[bytes, str, int], torch.Tensor] = {}
 
     def truth(self, wanted: Speech) -> torch.Tensor:
+        """What the reference makes of it, once for all who ask."""
+        asked = (wanted.codes.numpy().tobytes(), wanted.voice, wanted.seed)
+        if asked not in self._truths:
+            self._truths[asked] = self._truth(wanted)
+        return self._truths[asked]
+
+    def _truth(self, wanted: Speech) -> torch.Tensor:
         voice = self.voices[wanted.voice]
         torch.manual_seed(wanted.seed)
         made: torch.Tensor = self.module(

@@ -214,3 +214,25 @@ def test_frame_comes_in_one_step_when_the_prompt_was_there_before(small: Lab) ->
     expected = small.reference(turn).codes[:1]
     assert np.array_equal(frame.tensors["codes"], expected)
     engine.release(key)
+
+
+def test_first_frame_does_not_wait_for_the_prompts_of_others(small: Lab) -> None:
+    engine, turn = small.stage.engine, small.turn(2)
+    keys = [SegmentKey(name, 0) for name in ("early", "late")]
+    for key in keys:
+        engine.admit(key, turn.settings)
+    prompt, tokens = turn.prompt_chunks(), turn.token_chunks(per_chunk=1)
+    for chunk in prompt:
+        engine.accept(keys[0], chunk)
+    assert engine.step() == []
+    engine.accept(keys[0], tokens[0])
+    for chunk in prompt:
+        engine.accept(keys[1], chunk)
+    assert [event.key for event in engine.step()] == keys[:1]
+    assert engine.awaited_edge(keys[1]) is None  # Its prompt is still to be read.
+    # The next frame shares a step with it.
+    engine.accept(keys[0], tokens[1])
+    engine.accept(keys[1], tokens[0])
+    assert [event.key for event in engine.step()] == keys
+    for key in keys:
+        engine.release(key)

@@ -86,7 +86,7 @@ class ReplayPool(GraphPool):
 @contextmanager
 def experts_as_on_a_gpu(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     with monkeypatch.context() as patch:
-        patch.setattr(Sparse, "_mix_by_loop", Sparse._mix)
+        patch.setattr(Sparse, "_loop", Sparse._grouped)
         yield
 
 
@@ -149,6 +149,46 @@ def test_states_and_memory_have_the_same_digits_when_rows_are_padded(lab: Lab, c
     assert torch.equal(states, expected)
     for layer in layers:
         assert torch.equal(caches[1].layer(layer), caches[0].layer(layer))
+
+
+@pytest.mark.parametrize("prompts", [[40], [2, 30, 1], [5, 12]])
+@torch.inference_mode()
+def test_draws_go_by_bucket_when_prompts_fill_the_rest_of_a_step(
+    lab: Lab, prompts: list[int]
+) -> None:
+    module, recorder = lab.model.talker.model, Recorder()
+    plain = Decoder(module, 300, batch_invariant=True, exact_norms=False)
+    cut = Decoder(
+        module, 300, batch_invariant=True, exact_norms=False, bucketing=recorder, most_rows=ROWS
+    )
+    generator = torch.Generator().manual_seed(sum(prompts))
+    caches = [KVCache(plain.shape, ROWS, 300) for _ in range(2)]
+    for layer in range(plain.shape.layers):
+        memory = caches[0].layer(layer)
+        memory.copy_(torch.randn(memory.shape, generator=generator))
+        caches[1].layer(layer).copy_(memory)
+    spans = [Span(slot, 3 * slot, count) for slot, count in enumerate(prompts)]
+    spans.sort(key=lambda span: span.count == 1)
+    draws = [Span(slot, 19 * slot) for slot in range(len(prompts), 9)]
+    spans += sorted(draws, key=plain.order)
+    # The last draw again: few draws have as many rows as products need.
+    rows = torch.randn(
+        sum(each.count for each in spans), lab.shape.talker_hidden, generator=generator
+    )
+    rows = torch.cat((rows, rows[-1:]))
+    tapped_layer = 1
+    expected = plain.append(rows, plain.plan(caches[0], spans), tapped_layer=tapped_layer)
+    for runs in recorder.runs:
+        runs.clear()
+    made = cut.append(rows, cut.plan(caches[1], spans), tapped_layer=tapped_layer)
+    for each, wanted in zip(made, expected, strict=True):
+        assert torch.equal(each, wanted)
+    for layer in range(plain.shape.layers):
+        assert torch.equal(caches[1].layer(layer), caches[0].layer(layer))
+    # A piece runs once, for the draws alone, or first for what prompts of few rows have.
+    alone = len(draws) + prompts.count(1) + 1
+    for runs in recorder.runs:
+        assert runs[-1] == next(size for size in bucket_sizes(4, ROWS) if size >= alone)
 
 
 def company(lab: Lab, samplings: Sequence[Sampling]) -> Inputs:

@@ -15,10 +15,10 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.testing.late_copies import LateCopies
 from antiphon.transport.device_edge import UNIT_BYTES, Staging, ToDevice, ToHost
-from services.lm.frames import PromptPart
+from services.lm.frames import FrameDraw, PromptPart
 from services.lm.graphs import Bucketing, Eager
 from services.qwen3_omni.talker.load import load
-from services.qwen3_omni.talker.model import Draw, Talker
+from services.qwen3_omni.talker.model import Talker
 
 aten = torch.ops.aten
 
@@ -71,9 +71,9 @@ def test_step_waits_for_nothing_when_it_is_launched(
     with asked, monkeypatch.context() as patch:
         # With a device it waits, out of sight of any mode.
         patch.delattr(torch, "tensor")
-        slot = talker.take_slot()
+        slot = talker.take_slot("s", returns=False)
         draws = [
-            Draw(each, 7 * each, 30, replace(SAMPLED, top_k=each, top_p=0.9), each)
+            FrameDraw(each, 7 * each, 30, replace(SAMPLED, top_k=each, top_p=0.9), each)
             for each in (2, 9, 12)
         ]
         talker.step([PromptPart(slot, 0, 20, prompt, turn.voice)], draws)

@@ -20,7 +20,7 @@ def test_memory_is_that_of_all_slots_when_it_is_stated(
     small: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
     shape = small.shape
-    with caplog.at_level(logging.INFO, "services.qwen3_omni.talker.load"):
+    with caplog.at_level(logging.INFO, "services.lm.frame_decoder"):
         load(small.directory, StageConfig(slots=50, context_limit=4000))
     position = 2 * 4 * shape.talker_layers * shape.talker_kv_heads * shape.talker_head_dim
     assert f"{position * 2e5 / 1e9:.2f} GB for 50 slots of 4000 positions on cpu" in caplog.text

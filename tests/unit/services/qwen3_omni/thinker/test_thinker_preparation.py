@@ -29,6 +29,7 @@ from services.qwen3_omni.thinker.load import load_intake
 from services.text.chat import NOTHING, ChatTokenizer, TemplateValue
 from services.thinker.engine import ThinkerEngine
 from services.thinker.intake import PromptIntake
+from services.thinker.model import Fed, ThinkerFeed
 
 TIMEOUT_S = 120.0
 LONG = ask("water " * (LARGE_TEXT_BYTES // 6 + 1))
@@ -280,3 +281,29 @@ def test_intake_bounds_text_by_the_configured_context(
     whole = small_stage.engine._intake.prompts.max_text_bytes
     less = load_intake(small_dir, StageConfig(context_limit=128))
     assert less.prompts.max_text_bytes == whole * 128 // small_stage.facts.context_limit
+
+
+def test_short_texts_that_come_together_are_prefilled_in_one_forward(
+    small_stage: LoadedStage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    engine = small_stage.engine
+    assert isinstance(engine, ThinkerEngine)
+    forwards: list[int] = []
+    forward = engine._model.forward
+
+    def count(feeds: Sequence[ThinkerFeed]) -> list[Fed]:
+        forwards.append(len(feeds))
+        return forward(feeds)
+
+    monkeypatch.setattr(engine._model, "forward", count)
+    keys = {SegmentKey("together", number) for number in range(4)}
+    for key in keys:
+        settings, (chunk,) = segment(TEXT[key.segment % len(TEXT)], max_tokens=1)
+        engine.admit(key, settings)
+        engine.accept(key, chunk)
+    begun, first = engine.step(), engine.step()
+    assert {each.key for each in begun} == keys
+    assert {each.key for each in first if isinstance(each, Completed)} == keys
+    assert forwards == [len(keys)]
+    for key in keys:
+        engine.release(key)

@@ -14,7 +14,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import ErrorCode
 from antiphon.runtime.engine import LoadedStage
 from antiphon.segment import FinishReason
-from antiphon.testing.conversations import chat_messages, chat_tools
+from antiphon.testing.conversations import chat_messages, chat_tools, ended_calls
 from antiphon.testing.drive_engine import SegmentOutput, run_segment
 from antiphon.testing.qwen3_omni.scripted_checkpoint import (
     BEGINNING,
@@ -22,7 +22,7 @@ from antiphon.testing.qwen3_omni.scripted_checkpoint import (
     build_scripted_checkpoint,
 )
 from antiphon.wire.logprobs import logprobs_from_tensors
-from antiphon.wire.tool_calls import tool_calls_from_tensors
+from antiphon.wire.tool_calls import CallPiece, call_pieces_from_tensors
 from services.qwen3_omni.thinker.load import load
 
 STOP, LENGTH = FinishReason.STOP, FinishReason.LENGTH
@@ -77,7 +77,7 @@ def text(out: SegmentOutput) -> str:
 
 
 def calls(out: SegmentOutput) -> list[ToolCall]:
-    return list(tool_calls_from_tensors(out.tensors("tool_calls")))
+    return ended_calls(call_pieces_from_tensors(out.tensors("tool_calls")))
 
 
 def test_describe_says_that_the_checkpoint_takes_tools(stage: LoadedStage) -> None:
@@ -125,13 +125,16 @@ def test_speech_ends_where_the_first_call_begins(stage: LoadedStage) -> None:
     assert end < first
 
 
-def test_each_call_leaves_when_it_has_ended(stage: LoadedStage) -> None:
+def test_each_call_leaves_as_it_is_written(stage: LoadedStage) -> None:
     out = run(stage, offering(LOOK))
-    pieces = [each for each in out.emitted if each.edge == "tool_calls"]
-    assert [(p.position, len(tool_calls_from_tensors(p.tensors))) for p in pieces] == [
-        (0, 1),
-        (1, 1),
-        (2, 0),
+    emitted = [each for each in out.emitted if each.edge == "tool_calls"]
+    # Each line is what a token has let go.
+    assert [(e.position, call_pieces_from_tensors(e.tensors)) for e in emitted] == [
+        (0, (CallPiece("look", '{"at": "sky"}'),)),
+        (1, (CallPiece("", "", ends=True),)),
+        (2, (CallPiece("look", '{"at": "sea"}'),)),
+        (3, (CallPiece("", "", ends=True),)),
+        (4, ()),
     ]
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from unittest.mock import patch
@@ -11,70 +10,25 @@ from unittest.mock import patch
 import numpy as np
 import pytest
 from thinker_conversations import AUDIO, TEXT, segment
+from vllm_bench import KEY, Bench, ids_of
 
 from antiphon.conversation import Conversation
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import AntiphonError, ErrorCode, Internal, Unavailable
-from antiphon.pipelines.files import read_config
-from antiphon.runtime.engine import Completed, DetachedEngine, Emitted, EngineEvent, Failed
+from antiphon.runtime.engine import (
+    Completed,
+    DetachedEngine,
+    Emitted,
+    Failed,
+)
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import run_segment
 from antiphon.wire.logprobs import logprobs_from_tensors
 from services.qwen3_omni.thinker.load import load, load_intake
 from services.thinker.intake import PromptIntake
 from services.thinker.vllm_engine import engine as engine_module
-from services.thinker.vllm_engine.engine import VllmThinkerEngine
-from services.thinker.vllm_engine.prompt_check import PromptCheck
-from services.vllm.mailbox import Delivery, Ended, Mailbox, Rows, Tokens
-from services.vllm.order import VllmOrder
+from services.vllm.mailbox import Ended, Rows, Tokens
 from services.vllm.scores import scores_at
-
-KEY = SegmentKey("s", 0)
-
-
-class Told:
-    """A host that does nothing by itself."""
-
-    def __init__(self) -> None:
-        self.fault: AntiphonError | None = None
-        self.orders: list[VllmOrder] = []
-        self.cancelled: list[int] = []
-
-    def check_up(self) -> None:
-        if self.fault is not None:
-            raise self.fault
-
-    def watch(self, changed: Callable[[AntiphonError | None], None]) -> None:
-        changed(self.fault)
-
-    def submit(self, order: VllmOrder) -> None:
-        self.orders.append(order)
-
-    def cancel(self, number: int) -> None:
-        self.cancelled.append(number)
-
-
-class Bench:
-    """An engine, its host and its mailbox."""
-
-    def __init__(self, directory: Path, intake: PromptIntake) -> None:
-        self.host, self.mailbox = Told(), Mailbox()
-        vocabulary = read_config(directory)["thinker_config"]["text_config"]["vocab_size"]
-        check = PromptCheck(intake.prompts.special, vocabulary, hears=True)
-        self.engine = VllmThinkerEngine(intake, check, self.host, self.mailbox, close=lambda: None)
-
-    def begin(self, given: tuple[object, list[object]], key: SegmentKey = KEY) -> list[EngineEvent]:
-        """A segment up to its order."""
-        settings, (chunk,) = given
-        self.engine.admit(key, settings)  # type: ignore[arg-type]
-        self.engine.accept(key, chunk)  # type: ignore[arg-type]
-        return list(self.engine.step())
-
-    def bring(self, *deliveries: Delivery) -> list[EngineEvent]:
-        """One step that finds these."""
-        for delivery in deliveries:
-            self.mailbox.put(delivery)
-        return list(self.engine.step())
 
 
 @pytest.fixture(scope="module")
@@ -118,12 +72,6 @@ def question(exchange: tuple[Conversation, list[int]]) -> Conversation:
 @pytest.fixture
 def said(exchange: tuple[Conversation, list[int]]) -> list[int]:
     return exchange[1]
-
-
-def ids_of(events: list[EngineEvent], edge: str) -> list[int]:
-    """All ids on an edge."""
-    chunks = [each for each in events if isinstance(each, Emitted) and each.edge == edge]
-    return [id_ for each in chunks if "ids" in each.tensors for id_ in each.tensors["ids"].tolist()]
 
 
 def test_prompt_leaves_with_the_order_and_words_want_no_rows(

@@ -75,9 +75,7 @@ class Bench:
         visuals = [Visual("image", (1, 1, 1), 1, each) for each in pixels]
         nothing = np.empty(0, np.intp)
         ids = np.array([1, 2], np.int32)
-        self.host.submit(
-            VllmOrder(number, ids, PromptMedia(None, visuals), nothing, GREEDY, STOP, 1)
-        )
+        self.host.submit(VllmOrder(number, ids, PromptMedia((), visuals), nothing, GREEDY, STOP, 1))
         return number
 
     def take(self, count: int) -> Sequence[Delivery]:

@@ -23,9 +23,10 @@ from antiphon.errors import (
     InvalidArgument,
     Unavailable,
 )
+from antiphon.history import History
 from antiphon.runtime.engine import DetachedEngine, Engine, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
-from antiphon.testing.conversations import conversation, live_chunks
+from antiphon.testing.conversations import conversation
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
 from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, TinyShape, build_tiny_checkpoint
 from antiphon.wire.logprobs import logprobs_from_tensors
@@ -136,6 +137,20 @@ def test_segments_equal_the_torch_engine_alone_and_together(
     segments = {SegmentKey("s", n): segment(each) for n, each in enumerate(EVERYTHING)}
     for key, ours in together(engine, segments).items():
         assert_same(ours, expected[key.segment])
+
+
+@pytest.mark.parametrize("sampling", [{}, {"temperature": 0.9, "seed": 3}])
+def test_reply_goes_on_from_what_is_known_of_it(
+    engine: DetachedEngine, sampling: dict[str, Any]
+) -> None:
+    """Greedy ones are ordered behind their prompt; vLLM would draw others there."""
+    settings, chunks = segment(AUDIO[2], **sampling)
+    whole = run_segment(engine, settings, chunks)
+    ids = whole.tensors("text")["ids"]
+    for known in (1, 2, len(ids) // 2, len(ids) - 1, len(ids)):
+        history = History(ids=ids[:known])
+        again = run_segment(engine, dataclasses.replace(settings, history=history), chunks)
+        assert_same(again, whole)
 
 
 def test_rows_come_again_when_the_prefix_cache_spares_them(
@@ -378,14 +393,3 @@ def test_stage_takes_what_its_arguments_leave(directory: Path, torch_engine: Eng
         assert_same(said, run_segment(torch_engine, *segment(TEXT[0])))
     finally:
         stage.engine.close()
-
-
-def test_recording_that_comes_in_pieces_is_answered_like_the_whole(
-    engine: DetachedEngine, torch_engine: Engine
-) -> None:
-    spoken = AUDIO[0]
-    settings, whole = segment(spoken)
-    live = dataclasses.replace(settings, live=True)
-    key = SegmentKey("spoken", 0)
-    ours = run_segment(engine, live, live_chunks(spoken, [320, 4000]), key)
-    assert_same(ours, run_segment(torch_engine, settings, whole, key))

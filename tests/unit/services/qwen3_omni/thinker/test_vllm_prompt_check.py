@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
 import numpy as np
@@ -11,8 +12,6 @@ from PIL import Image
 
 from antiphon.errors import InvalidArgument
 from antiphon.pipelines.qwen3_omni import SpecialIds
-from services.thinker.audio import AudioFeatures
-from services.thinker.prompt import PreparedPrompt
 from services.thinker.vision import Visual
 from services.thinker.vllm_engine.prompt_check import PromptCheck
 
@@ -26,31 +25,54 @@ def visual(kind: Literal["image", "video"], positions: int) -> Visual:
     return Visual(kind, (1, 1, positions), 1, lambda: Image.new("RGB", (1, 1)))
 
 
-def prompt(ids: list[int], *positions: int, visuals: Sequence[Visual] = ()) -> PreparedPrompt:
-    """Ids with recordings that take so many positions, and with what is seen."""
-    audio = None
-    if positions:
-        count = len(positions)
-        nothing = np.zeros((2, count), np.float32)
-        mask = np.ones((count, 1), np.int32)
-        audio = AudioFeatures(nothing, mask, positions, tuple(range(-count, 0)))
-    return PreparedPrompt(np.array(ids, np.int32), audio, visuals)
+@dataclass
+class Prompt:
+    """Ids with recordings whose windows take so many positions, and with what is seen."""
+
+    ids: list[int]
+    heard: Sequence[Sequence[int]]
+    visuals: Sequence[Visual]
+
+    def short_ids(self, check: PromptCheck = CHECK, *, is_open: bool = False) -> list[int]:
+        ids = np.array(self.ids, np.int32)
+        short: list[int] = check.short_ids(ids, self.heard, self.visuals, is_open=is_open).tolist()
+        return short
+
+
+def prompt(ids: list[int], *positions: int, visuals: Sequence[Visual] = ()) -> Prompt:
+    """One whose recordings have one window each."""
+    return Prompt(ids, [[each] for each in positions], visuals)
 
 
 def test_each_recording_keeps_one_place() -> None:
     ids = [1, AUDIO, AUDIO, AUDIO, 2, AUDIO, 3]
-    assert CHECK.short_ids(prompt(ids, 3, 1)).tolist() == [1, AUDIO, 2, AUDIO, 3]
+    assert prompt(ids, 3, 1).short_ids() == [1, AUDIO, 2, AUDIO, 3]
 
 
 def test_each_image_and_video_keeps_one_place() -> None:
     ids = [1, IMAGE, IMAGE, 2, AUDIO, AUDIO, AUDIO, 3, VIDEO, VIDEO, 4, IMAGE, 5]
     visuals = (visual("image", 2), visual("video", 2), visual("image", 1))
-    short = CHECK.short_ids(prompt(ids, 3, visuals=visuals))
-    assert short.tolist() == [1, IMAGE, 2, AUDIO, 3, VIDEO, 4, IMAGE, 5]
+    short = prompt(ids, 3, visuals=visuals).short_ids()
+    assert short == [1, IMAGE, 2, AUDIO, 3, VIDEO, 4, IMAGE, 5]
+
+
+def test_each_window_of_a_recording_has_a_place() -> None:
+    ids = [1, AUDIO, AUDIO, AUDIO, 2, AUDIO, AUDIO, 3]
+    short = Prompt(ids, [[2, 1], [2]], ()).short_ids()
+    assert short == [1, AUDIO, AUDIO, 2, AUDIO, 3]
+
+
+def test_open_prompt_may_end_within_a_recording_or_before_it() -> None:
+    ids = [1, AUDIO, AUDIO, 2, AUDIO, AUDIO]
+    assert Prompt(ids, [[2], [1, 1]], ()).short_ids(is_open=True) == [1, AUDIO, 2, AUDIO, AUDIO]
+    assert Prompt(ids[:4], [[2], []], ()).short_ids(is_open=True) == [1, AUDIO, 2]
+    seen = Prompt([1, IMAGE], [], [visual("image", 1)])
+    with pytest.raises(InvalidArgument, match="ends with"):
+        seen.short_ids(is_open=True)
 
 
 def test_words_stay_as_they_are() -> None:
-    assert CHECK.short_ids(prompt([1, 2, 0, VOCABULARY - 1])).tolist() == [1, 2, 0, 59]
+    assert prompt([1, 2, 0, VOCABULARY - 1]).short_ids() == [1, 2, 0, 59]
 
 
 @pytest.mark.parametrize(
@@ -84,16 +106,14 @@ def test_words_stay_as_they_are() -> None:
         ),
     ],
 )
-def test_prompt_is_refused_by_name_when_vllm_would_die_of_it(
-    bad: PreparedPrompt, words: str
-) -> None:
+def test_prompt_is_refused_by_name_when_vllm_would_die_of_it(bad: Prompt, words: str) -> None:
     with pytest.raises(InvalidArgument, match=words) as raised:
-        CHECK.short_ids(bad)
+        bad.short_ids()
     assert raised.value.field == "messages"
 
 
 def test_recordings_are_refused_where_none_can_be_heard() -> None:
     deaf = PromptCheck(SPECIAL, VOCABULARY, hears=False)
-    assert deaf.short_ids(prompt([1, 2])).tolist() == [1, 2]
+    assert prompt([1, 2]).short_ids(deaf) == [1, 2]
     with pytest.raises(InvalidArgument, match="pipeline_parallel_size"):
-        deaf.short_ids(prompt([1, AUDIO, 2], 1))
+        prompt([1, AUDIO, 2], 1).short_ids(deaf)

@@ -1,0 +1,57 @@
+"""How much of an answer has come, so that another server can go on with it. Pure."""
+
+from __future__ import annotations
+
+import hashlib
+
+from antiphon.v1 import speech_pb2
+
+PCM16_BYTES = CODE_BYTES = 2
+
+
+class AnswerPosition:
+    """Give it every message of one answer, over all servers that make it."""
+
+    def __init__(self) -> None:
+        self._part = speech_pb2.DeliveredPart()
+        self._digest = hashlib.sha256()
+        self._begun = self._resumable = False
+
+    @property
+    def begun(self) -> bool:
+        """Whether anything of it has come."""
+        return self._begun
+
+    @property
+    def delivered(self) -> speech_pb2.DeliveredPart | None:
+        """What the next server may leave out; None if no other can go on.
+
+        That is so behind a call of a function, which has an id by one server alone, behind the end,
+        and where the server tells no seed.
+        """
+        if not self._resumable:
+            return None
+        self._part.text_sha256 = self._digest.digest()
+        return self._part
+
+    def note(self, message: speech_pb2.GenerateResponse) -> None:
+        """A message has come."""
+        self._begun = True
+        part = self._part
+        match message.WhichOneof("event"):
+            case "started":
+                self._resumable = message.started.HasField("drawn_seed")
+                part.drawn_seed = message.started.drawn_seed
+            case "text":
+                text = message.text
+                part.characters += len(text.text)
+                self._digest.update(text.text.encode())
+                part.token_ids += len(text.token_ids)
+                part.logprobs += len(text.logprobs)
+            case "audio":
+                part.samples += len(message.audio.pcm16) // PCM16_BYTES
+                part.codes += len(message.audio.codes) // CODE_BYTES
+            case "image":
+                part.images += len(message.image.images)
+            case _:
+                self._resumable = False

@@ -1,0 +1,112 @@
+"""Counts what a step asks a device for, on the meta device, which has no values to give away.
+
+Whoever asks it for a value (`item`, `tolist`, `cpu`, `nonzero`, a mask) gets an error. What it lets
+pass is noted here: operands that lie on the host, and copies that wait.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from unittest.mock import patch
+
+import torch
+from torch.nn.functional import rms_norm, scaled_dot_product_attention
+from torch.overrides import TorchFunctionMode
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves
+
+aten = torch.ops.aten
+COPIES = {aten._to_copy.default, aten.copy_.default}
+
+
+class OneKernel(TorchFunctionMode):
+    """Notes what a GPU has one kernel for, though without one it is made of several."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inside = False
+        self.count = 0
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
+    ) -> Any:
+        if func not in (scaled_dot_product_attention, rms_norm):
+            return func(*args, **kwargs or {})
+        self.count += 1
+        self.inside = True
+        try:
+            return func(*args, **kwargs or {})
+        finally:
+            self.inside = False
+
+
+class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Counts what a device would be asked for: neither views nor mere memory.
+
+    `waits` are copies between host and device for which the caller waits, `on_host` operations
+    that take an operand from the host.
+    """
+
+    def __init__(self, kernels: OneKernel) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self._kernels = kernels
+        self.counts: Counter[str] = Counter()
+        self.waits: list[str] = []
+        self.on_host: list[str] = []
+
+    @property
+    def total(self) -> int:
+        """With what has a kernel of its own."""
+        return self.counts.total() + self._kernels.count
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        made = func(*args, **kwargs)
+        devices = {_device(each) for each in tree_leaves((args, kwargs, made))} - {None}
+        if len(devices) > 1:
+            asynchronous = kwargs.get("non_blocking", False) or (
+                func is aten.copy_.default and len(args) > 2 and args[2]
+            )
+            if func not in COPIES:
+                self.on_host.append(str(func))
+            elif not asynchronous:
+                self.waits.append(str(func))
+        if "meta" in devices and not self._is_free(func):
+            self.counts[str(func)] += 1
+        return made
+
+    def _is_free(self, func: Any) -> bool:
+        views = any(
+            each.alias_info is not None and not each.alias_info.is_write
+            for each in func._schema.returns
+        )
+        return (
+            self._kernels.inside or views or any(part in str(func) for part in ("empty", "_view."))
+        )
+
+
+def _device(value: object) -> str | None:
+    """Where a tensor lies; a number that travels with the call is anywhere."""
+    return value.device.type if isinstance(value, torch.Tensor) and value.ndim else None
+
+
+@contextmanager
+def launches_on_meta() -> Iterator[Launches]:
+    """Watches calls without inference mode, which hides what operations are made of."""
+    kernels = OneKernel()
+    launches = Launches(kernels)
+    with torch.no_grad(), launches, kernels:
+        yield launches
+
+
+@contextmanager
+def meta_as_a_gpu() -> Iterator[torch.device]:
+    """The meta device, with the room and the kernels of a GPU."""
+    with (
+        patch.object(torch.cuda, "get_device_capability", lambda device: (9, 0)),
+        patch.object(torch.cuda, "mem_get_info", lambda device: (1 << 40, 1 << 40)),
+    ):
+        yield torch.device("meta")

@@ -1,0 +1,128 @@
+"""How the services of a deployment prove themselves to each other.
+
+Every service has a certificate of the deployment's authority with its role's name, such as
+`gateway.antiphon`. Who connects checks that the name is that of the stage it wants, and who is
+connected to, that a caller's name may do what it asks. Files are read again when they change: each
+handshake of a server, and each new channel, takes what they hold then.
+"""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import grpc
+
+from antiphon.deployment.tls_config import MutualTlsConfig
+from antiphon.errors import InvalidArgument, Unauthenticated
+from antiphon.transport.renewed_files import RenewedFiles
+
+GATEWAY = "gateway"
+"""The gateway's role among the services."""
+NAMES_KEY = "x509_subject_alternative_name"
+FIELD = "mutual_tls"
+
+ChannelOptions = Sequence[tuple[str, int]]
+
+
+@dataclass(frozen=True, slots=True)
+class _ServiceIdentity:
+    certificate: bytes
+    key: bytes
+    authority: bytes
+
+    def configuration(self) -> grpc.ServerCertificateConfiguration:
+        """As a server takes it."""
+        return grpc.ssl_server_certificate_configuration(
+            [(self.key, self.certificate)], self.authority
+        )
+
+
+class ServiceTls:
+    """Of the service of one role. Raises `InvalidArgument` for files that do not fit together."""
+
+    def __init__(self, config: MutualTlsConfig, role: str) -> None:
+        self._config = config
+        paths = [
+            each.format(role=role)
+            for each in (config.certificate_file, config.key_file, config.authority_file)
+        ]
+        self._files = RenewedFiles(paths, lambda: _read_identity(*paths))
+
+    def server_credentials(self) -> grpc.ServerCredentials:
+        """For a server, whose callers must show a certificate of the authority."""
+        renewed = self._files.renewals()
+
+        def configuration() -> grpc.ServerCertificateConfiguration | None:
+            holds = renewed()
+            return None if holds is None else holds.configuration()
+
+        return grpc.dynamic_ssl_server_credentials(
+            self._files.holds.configuration(),
+            cast(Any, configuration),
+            require_client_authentication=True,
+        )
+
+    def channel(self, address: str, role: str, options: ChannelOptions) -> grpc.aio.Channel:
+        """To the service of a role: another one there is refused."""
+        holds = self._files.now()
+        credentials = grpc.ssl_channel_credentials(holds.authority, holds.key, holds.certificate)
+        named = (*options, ("grpc.ssl_target_name_override", self.name_of(role)))
+        return grpc.aio.secure_channel(address, credentials, named)
+
+    def name_of(self, role: str) -> str:
+        """The name in the certificate of a role's service."""
+        return self._config.name.format(role=role)
+
+    def check(self, context: Any, roles: Collection[str]) -> None:
+        """Raise `Unauthenticated` unless the caller is the service of one of the roles, or, where
+        the gateway may call, one of the operators."""
+        names = {each.decode() for each in context.auth_context().get(NAMES_KEY, ())}
+        allowed = {self.name_of(role) for role in roles}
+        if GATEWAY in roles:
+            allowed |= set(self._config.operators)
+        if not names & allowed:
+            raise Unauthenticated(
+                f"{', '.join(sorted(names)) or 'a caller without a name'} may not ask this; "
+                f"{', '.join(sorted(allowed))} may"
+            )
+
+
+def service_tls(config: MutualTlsConfig | None, role: str) -> ServiceTls | None:
+    """That of a role, if the deployment has any. Raises what `ServiceTls` raises."""
+    return None if config is None else ServiceTls(config, role)
+
+
+def open_channel(
+    tls: ServiceTls | None, address: str, role: str, options: ChannelOptions
+) -> grpc.aio.Channel:
+    """To the service of a role, encrypted and proved if the deployment says so."""
+    if tls is None:
+        return grpc.aio.insecure_channel(address, options)
+    return tls.channel(address, role, options)
+
+
+def _read_identity(certificate_file: str, key_file: str, authority_file: str) -> _ServiceIdentity:
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    try:
+        context.load_cert_chain(certificate_file, key_file)
+    except FileNotFoundError as error:
+        missing = certificate_file if not Path(certificate_file).exists() else key_file
+        raise _wrong("certificate_file, key_file", f"{missing} is not there") from error
+    except (OSError, ssl.SSLError) as error:
+        raise _wrong("key_file", f"{key_file} is not the key of the certificate") from error
+    try:
+        context.load_verify_locations(authority_file)
+    except (OSError, ssl.SSLError) as error:
+        raise _wrong("authority_file", f"{authority_file} has no certificate") from error
+    return _ServiceIdentity(
+        *(Path(f).read_bytes() for f in (certificate_file, key_file, authority_file))
+    )
+
+
+def _wrong(name: str, why: str) -> InvalidArgument:
+    field = f"{FIELD}.{name}"
+    return InvalidArgument(f"{field}: {why}", field=field)

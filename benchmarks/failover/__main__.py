@@ -1,0 +1,134 @@
+"""How long a listener waits when a stage is killed, with and without a history.
+
+`python -m benchmarks.failover`: two replicas of each stage of a tiny checkpoint as processes. An
+answer is taken as fast as it comes, and when so many seconds of speech are there, the replica of
+one stage that makes it is killed. What counts is the longest pause between two pieces of audio
+from then on. Every answer must be the undisturbed one, to the id, the frame and the sample.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import os
+import signal
+import statistics
+import tempfile
+import time
+from pathlib import Path
+
+import grpc
+
+from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
+from antiphon.v1 import stage_pb2
+from antiphon.wire.stubs import stage_stub
+from tools.chaos.fleet import TargetFleet, running_fleet
+from tools.chaos.listener import AnswerListener, Heard, KnownQuestion
+from tools.launcher.plan import role_of
+
+AT_ONCE = 1e6
+"""Times the speed of speech."""
+FRAMES_PER_SECOND = 12.5
+MAX_AHEAD_S = 4.0
+AHEAD_S = 12.0
+"""Of speech behind that at which a stage is killed: no stage has made all of it by then."""
+HISTORIES = {"with": 1 << 20, "without": 0}
+
+
+async def serving(fleet: TargetFleet, role: str) -> str:
+    """The name of the replica that has the session."""
+    for name in fleet.stages:
+        if role_of(name) != role:
+            continue
+        async with grpc.aio.insecure_channel(fleet.running.processes[name].address) as channel:
+            told = await stage_stub(channel).Describe(stage_pb2.DescribeRequest())
+        if told.open_segments:
+            return name
+    raise LookupError(f"no replica of {role} has a session")
+
+
+async def kill_once(
+    fleet: TargetFleet, listener: AnswerListener, question: KnownQuestion, role: str, after: int
+) -> tuple[Heard, float]:
+    """The answer whose stage is killed after so many pieces, and the longest pause from then on."""
+    count, now = itertools.count(1), asyncio.Event()
+    struck_at: list[float] = []
+
+    async def strike() -> str:
+        target = await serving(fleet, role)
+        await now.wait()
+        struck_at.append(time.monotonic())
+        os.kill(fleet.pid(target), signal.SIGKILL)
+        return target
+
+    def on_piece() -> None:
+        number = next(count)
+        if number == 1:
+            striking.append(asyncio.create_task(strike()))
+        elif number == after:
+            now.set()
+
+    striking: list[asyncio.Task[str]] = []
+    heard = await listener.listen(question, on_piece)
+    target = await striking[0]
+    times = [at for at, _ in heard.pieces]
+    pauses = [later - at for at, later in itertools.pairwise(times) if later > struck_at[0]]
+    await fleet.recovered(target)
+    return heard, max(pauses, default=0.0)
+
+
+async def measure(history: str, options: argparse.Namespace, model: Path) -> None:
+    """Kill each stage so many times at each length."""
+    async with (
+        running_fleet(
+            model,
+            2,
+            max_history_bytes=HISTORIES[history],
+            max_ahead_seconds=MAX_AHEAD_S,
+            max_stage_ahead_seconds=MAX_AHEAD_S,
+        ) as fleet,
+        AnswerListener(fleet.running.grpc_address, speed=AT_ONCE) as listener,
+    ):
+        for seconds in options.seconds:
+            frames = round((seconds + AHEAD_S) * FRAMES_PER_SECOND)
+            text = round(seconds * 4) + 8
+            question = KnownQuestion("Who are you?", 0.9, 7, text, frames)
+            whole = await listener.listen(question)
+            played = itertools.accumulate(each * AT_ONCE for _, each in whole.pieces)
+            after = next(at for at, sum_s in enumerate(played, 1) if sum_s >= seconds)
+            took_s = whole.pieces[after - 1][0] - whole.pieces[0][0]
+            for role in options.roles:
+                pauses = []
+                for _ in range(options.rounds):
+                    heard, pause_s = await kill_once(fleet, listener, question, role, after)
+                    if heard.error or (difference := heard.difference(whole)):
+                        raise SystemExit(f"{role}, {seconds} s: {heard.error or difference}")
+                    pauses.append(1000 * pause_s)
+                told = " ".join(f"{each:.0f}" for each in sorted(pauses))
+                print(
+                    f"| {history} | {seconds:g} | {role} | {statistics.median(pauses):.0f} "
+                    f"| {told} | {1000 * took_s:.0f} | {len(whole.ids)} |",
+                    flush=True,
+                )
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.failover", description=__doc__)
+    parser.add_argument("--seconds", type=float, nargs="+", default=(2.0, 20.0, 60.0))
+    parser.add_argument("--roles", nargs="+", default=("thinker", "talker", "code2wav"))
+    parser.add_argument("--rounds", type=int, default=3, help="kills of each stage (3)")
+    parser.add_argument("--history", nargs="+", default=tuple(HISTORIES), choices=HISTORIES)
+    options = parser.parse_args()
+    print("| history | delivered, s | killed | pause p50, ms | each | made in, ms | ids |")
+    print("|---|--:|---|--:|---|--:|--:|", flush=True)
+    with tempfile.TemporaryDirectory(prefix="antiphon-failover-") as directory:
+        model = Path(directory) / "tiny"
+        build_tiny_checkpoint(model, TinyShape(endless_speech=True))
+        for history in options.history:
+            asyncio.run(measure(history, options, model))
+
+
+if __name__ == "__main__":
+    main()

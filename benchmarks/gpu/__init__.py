@@ -1,0 +1,1 @@
+"""Proves and measures everything where there is a GPU; see `python -m benchmarks.gpu --help`."""

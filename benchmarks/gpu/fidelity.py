@@ -1,0 +1,275 @@
+"""Whether the engines say on a device what the reference says on a CPU.
+
+In float32 text ids and codes must be Hugging Face's and audio within 1e-4, whether steps are
+graphs or launched ahead. In bfloat16 both sides round, and choices part: so each is given the same
+rows, which come from nobody's choice, and is compared with float32 by its states.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from antiphon.conversation import to_tensors
+from antiphon.deployment.schema import StageConfig
+from antiphon.pipelines.qwen3_omni import CODE2WAV, PIPELINE, TALKER, THINKER
+from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings
+from antiphon.sampling import SamplingRequest
+from antiphon.segment import FinishReason, SegmentKey
+from antiphon.testing.conversations import conversation
+from antiphon.testing.drive_engine import SegmentOutput, run_segments
+from antiphon.testing.qwen3_omni.reference import Case, Reference
+from antiphon.testing.qwen3_omni.tiny_checkpoint import SMALL, build_tiny_checkpoint
+from benchmarks.gpu.loads import WAYS, Way, bucketing_of, precision_of
+from benchmarks.gpu.report import HOLDS, Figures, Row
+from services.lm.attention import Span
+from services.lm.decoder import Decoder
+from services.lm.kv_cache import KVCache
+from services.qwen3_omni.code2wav import load as code2wav
+from services.qwen3_omni.talker import load as talker
+from services.qwen3_omni.thinker import load as thinker
+
+QUESTIONS = ("day one", "what is it?", "and then?", "how many are there", "one more", "why")
+# Cases, and tokens and frames of each: on a CPU, where all is as it is tested elsewhere, a few.
+AMOUNTS = {"cuda": (3, 16, 12), "cpu": (1, 5, 4)}
+LEAST_MARGIN = 1e-4
+AUDIO_TOLERANCE = 1e-4
+CONTEXT = 256
+# Of the rows that states are compared on: first all at once, then one by one.
+PREFILLED, DECODED = 40, 16
+# How much farther from float32 the engine's bfloat16 may be than Hugging Face's.
+MOST_TIMES = 1.5
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What came of one question."""
+
+    text_ids: npt.NDArray[Any]
+    codes: npt.NDArray[Any]
+    samples: npt.NDArray[Any]
+
+
+@dataclass(slots=True)
+class Lab:
+    """A tiny checkpoint, and what the reference makes of questions whose choices are not close."""
+
+    directory: Path
+    cases: int
+    tokens: int
+    frames: int
+    answers: dict[str, Answer] = field(default_factory=dict)
+    before: dict[str, list[Answer]] = field(default_factory=dict)
+
+    def ask_reference(self) -> Figures:
+        """Hugging Face on the CPU, in float32."""
+        build_tiny_checkpoint(self.directory, SMALL)
+        reference, margins = Reference(self.directory), []
+        for question in QUESTIONS:
+            if len(self.answers) == self.cases:
+                break
+            asked = conversation(("user", question))
+            made = reference.run(
+                Case(asked, thinker_max_tokens=self.tokens, talker_max_tokens=self.frames)
+            )
+            if made.min_margin >= LEAST_MARGIN:
+                self.answers[question] = Answer(made.text_ids, made.codes, made.waveform)
+                margins.append(made.min_margin)
+        enough = len(self.answers) == self.cases
+        return {"questions": list(self.answers), "margins": margins, HOLDS: enough}
+
+
+def fidelity_rows(device: torch.device, directory: Path) -> list[Row]:
+    """The reference first, which the others are compared with."""
+    lab = Lab(directory / "checkpoint", *AMOUNTS[device.type])
+    rows = [Row("reference, float32 on the CPU", lab.ask_reference)]
+    rows += [
+        Row(f"{dtype}, {way}", partial(_compare, lab, device, dtype, way))
+        for dtype in ("float32", "bfloat16")
+        for way in (*WAYS, Way(False, launch_ahead=True))
+    ]
+    rows += [
+        Row(f"bfloat16, states of the {role}", partial(_states, lab, device, role))
+        for role in (THINKER, TALKER)
+    ]
+    return rows
+
+
+def _compare(lab: Lab, device: torch.device, dtype: str, way: Way) -> Figures:
+    """All questions in company, through the three engines."""
+    with precision_of(dtype):
+        made = _answers(lab, device, dtype, way)
+    truth = list(lab.answers.values())
+    told: Figures = {
+        "text_equal": _equal_share([each.text_ids for each in made], [t.text_ids for t in truth]),
+        "codes_equal": _equal_share([each.codes for each in made], [t.codes for t in truth]),
+    }
+    if first := lab.before.get(dtype):
+        # In bfloat16 graphs pad rows, which may choose other kernels.
+        told["codes_equal_to_eager"] = _equal_share(
+            [each.codes for each in made], [each.codes for each in first]
+        )
+    lab.before.setdefault(dtype, made)
+    if dtype == "float32":
+        error = max(
+            _audio_error(ours.samples, theirs.samples)
+            for ours, theirs in zip(made, truth, strict=True)
+        )
+        told |= {"audio_error": error, "audio_tolerance": AUDIO_TOLERANCE}
+        equal = told["text_equal"] == told["codes_equal"] == 1.0
+        told[HOLDS] = equal and error <= AUDIO_TOLERANCE
+    return told
+
+
+def _audio_error(ours: npt.NDArray[Any], theirs: npt.NDArray[Any]) -> float:
+    # The reference's one decode ends a little before its last frame does.
+    if len(ours) < len(theirs):
+        return float("inf")
+    return float(np.abs(ours[: len(theirs)] - theirs).max(initial=0.0))
+
+
+def _equal_share(ours: Sequence[npt.NDArray[Any]], theirs: Sequence[npt.NDArray[Any]]) -> float:
+    """The share of positions at the beginning of each that are equal to the truth's."""
+    same = total = 0
+    for mine, true in zip(ours, theirs, strict=True):
+        total += max(len(mine), len(true))
+        for one, other in zip(mine, true, strict=False):
+            if not np.array_equal(one, other):
+                break
+            same += 1
+    return round(same / total, 4) if total else 1.0
+
+
+def _answers(lab: Lab, device: torch.device, dtype: str, way: Way) -> list[Answer]:
+    config = StageConfig(
+        device=str(device),
+        dtype=dtype,  # type: ignore[arg-type]
+        slots=max(2, lab.cases),
+        context_limit=CONTEXT,
+        graphs=way.graphs,
+        launch_ahead=way.launch_ahead,
+        engine="torch",
+    )
+    # On a CPU there are no graphs: what they call runs without.
+    bucketing = bucketing_of(way, device)
+    texts = _run(
+        thinker.load(lab.directory, config, bucketing),
+        THINKER,
+        {question: [_input(question)] for question in lab.answers},
+        lab.tokens,
+    )
+    codes = _run(
+        talker.load(lab.directory, config, bucketing),
+        TALKER,
+        {name: _inputs_of(TALKER, texts[name]) for name in texts},
+        lab.frames,
+    )
+    samples = _run(
+        code2wav.load(lab.directory, config, bucketing),
+        CODE2WAV,
+        {name: _inputs_of(CODE2WAV, codes[name]) for name in codes},
+        0,
+    )
+    return [
+        Answer(
+            texts[name].tensors("text")["ids"],
+            codes[name].tensors("codes")["codes"],
+            samples[name].tensors("audio")["samples"],
+        )
+        for name in lab.answers
+    ]
+
+
+def _input(question: str) -> InputChunk:
+    tensors = to_tensors(conversation(("user", question)))
+    return InputChunk("input", 0, tensors, True, FinishReason.STOP)
+
+
+def _run(
+    stage: LoadedStage, role: str, inputs: Mapping[str, Sequence[InputChunk]], tokens: int
+) -> dict[str, SegmentOutput]:
+    """What comes of each, greedily, all in company. Raises what failed."""
+    edges = frozenset(edge.name for edge in PIPELINE.outputs(role)) - {"tool_calls"}
+    wanted = SamplingRequest(temperature=0.0, max_tokens=tokens) if tokens else SamplingRequest()
+    settings = SegmentSettings("", stage.facts.default_sampling.with_request(wanted), edges)
+    keys = {name: SegmentKey(name, 0) for name in inputs}
+    outputs = run_segments(stage.engine, {keys[name]: (settings, inputs[name]) for name in inputs})
+    for output in outputs.values():
+        if output.failed is not None:
+            raise output.failed.error
+    return {name: outputs[keys[name]] for name in inputs}
+
+
+def _inputs_of(role: str, output: SegmentOutput) -> list[InputChunk]:
+    """The chunks that the next stage gets."""
+    return [
+        InputChunk(
+            each.edge,
+            each.position,
+            each.tensors,
+            each.finish_reason is not None,
+            each.finish_reason,
+        )
+        for each in output.emitted
+        if role in PIPELINE.edge(each.edge).consumers
+    ]
+
+
+@torch.inference_mode()
+def _states(lab: Lab, device: torch.device, role: str) -> Figures:
+    """The decoder's states of given rows: the engine's layers and Hugging Face's, by precision."""
+    from transformers import Qwen3OmniMoeForConditionalGeneration
+
+    whole: Any = Qwen3OmniMoeForConditionalGeneration.from_pretrained(lab.directory)
+    part = whole.thinker if role == THINKER else whole.talker
+    module: Any = part.model.to(device).eval()
+    generator = torch.Generator().manual_seed(0)
+    width = module.norm.weight.shape[0]
+    rows = torch.randn(PREFILLED + DECODED, width, generator=generator).bfloat16().to(device)
+    with precision_of("float32"):
+        exact = _theirs(module, rows.float())
+        ours_exact = _ours(module, rows.float(), role)
+    module.to(torch.bfloat16)
+    theirs, ours = _theirs(module, rows), _ours(module, rows, role)
+    told = {
+        "float32_error": _error(ours_exact, exact),
+        "engine_error": _error(ours, exact),
+        "hugging_face_error": _error(theirs, exact),
+        "between": _error(ours, theirs),
+    }
+    holds = told["engine_error"] <= MOST_TIMES * told["hugging_face_error"]
+    return {**told, HOLDS: holds and told["float32_error"] < 1e-4}
+
+
+def _theirs(module: Any, rows: torch.Tensor) -> torch.Tensor:
+    states: torch.Tensor = module(inputs_embeds=rows[None], use_cache=False).last_hidden_state
+    return states[0]
+
+
+def _ours(module: Any, rows: torch.Tensor, role: str) -> torch.Tensor:
+    """Some rows at once, as of a prompt, then one by one."""
+    invariant = role == TALKER
+    decoder = Decoder(module, 300, batch_invariant=invariant, exact_norms=not invariant)
+    cache = KVCache(decoder.shape, 1, 300)
+    parts = []
+    for start, stop in _steps(len(rows)):
+        plan = decoder.plan(cache, [Span(0, start, stop - start)])
+        states, _ = decoder.append(rows[start:stop], plan)
+        parts.append(states[: stop - start].clone())
+    return torch.cat(parts)
+
+
+def _steps(count: int) -> list[tuple[int, int]]:
+    return [(0, PREFILLED), *((each, each + 1) for each in range(PREFILLED, count))]
+
+
+def _error(states: torch.Tensor, truth: torch.Tensor) -> float:
+    exact = truth.double()
+    return float((states.double() - exact).norm() / exact.norm())

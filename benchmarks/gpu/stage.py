@@ -1,0 +1,61 @@
+"""A stage whose weights are made on its device: `python -m benchmarks.gpu.stage ROLE --help`.
+
+Of the checkpoint's directory it reads what is no weight, and the words that the talker looks up.
+"""
+
+from __future__ import annotations
+
+import importlib
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.pipelines.files import read_config
+from antiphon.pipelines.graph import Pipeline
+from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.runtime.engine import LoadedStage
+from antiphon.runtime.server.main import main
+from benchmarks.gpu.weights import VOCODER_GAIN, end_never, random_module
+from services.lm.reproducible import ask_for_equal_digits
+from services.loading import load_stage
+
+# Who asks for a module of the checkpoint, by role.
+LOADERS = {
+    "thinker": "services.thinker.torch_loading",
+    "talker": "services.qwen3_omni.talker.load",
+    "code2wav": "services.qwen3_omni.code2wav.load",
+}
+
+
+def load_random(pipeline: Pipeline, role: str, model_dir: Path, config: StageConfig) -> LoadedStage:
+    """As `load_stage`, with numbers that no file has."""
+
+    def made(
+        module_class: type[torch.nn.Module],
+        part: Any,
+        prefix: str,
+        weights: Weights,
+        *,
+        dtype: torch.dtype,
+        device: torch.device | str,
+        skip: tuple[str, ...] = (),
+    ) -> torch.nn.Module:
+        if role == "code2wav":
+            return random_module(module_class, part, dtype=dtype, device=device, gain=VOCODER_GAIN)
+        module = random_module(module_class, part, dtype=dtype, device=device, skip=skip)
+        whole = read_config(model_dir)
+        talks = role == "talker"
+        end_never(module, part.codec_eos_token_id if talks else whole["im_end_token_id"])
+        return module
+
+    loader: Any = importlib.import_module(LOADERS[role])
+    loader.load_submodule = made
+    return load_stage(pipeline, role, model_dir, config)
+
+
+if __name__ == "__main__":
+    ask_for_equal_digits()
+    sys.exit(main(load_random, prog="python -m benchmarks.gpu.stage"))

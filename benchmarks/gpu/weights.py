@@ -1,0 +1,187 @@
+"""Models of the released sizes whose weights are made on the device: no file of 60 GB.
+
+Numbers are random, but for norms and ends: a reply and speech go on to their limits.
+"""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
+    Qwen3OmniMoeCode2Wav,
+    Qwen3OmniMoeTalkerForConditionalGeneration,
+)
+from transformers.utils import logging
+
+from antiphon.pipelines.qwen3_omni import SpecialIds
+from antiphon.runtime.checkpoint.submodule import construct
+from antiphon.testing.qwen3_omni.tiny_config import make_config
+from antiphon.testing.qwen3_omni.tiny_shape import SMALL, TinyShape
+from antiphon.testing.qwen3_omni.tiny_tokenizer import TOKENIZER
+
+logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+
+ModuleT = TypeVar("ModuleT", bound=torch.nn.Module)
+
+RELEASED = TinyShape(
+    hidden=2048,
+    layers=48,
+    heads=32,
+    kv_heads=4,
+    head_dim=128,
+    experts=128,
+    experts_per_token=8,
+    expert_intermediate=768,
+    accept_layer=24,
+    talker_hidden=1024,
+    talker_layers=20,
+    talker_heads=16,
+    talker_kv_heads=2,
+    talker_head_dim=128,
+    talker_experts=128,
+    talker_experts_per_token=6,
+    talker_expert_intermediate=384,
+    code_groups=16,
+    codebook_size=2048,
+    predictor_layers=5,
+    predictor_heads=16,
+    predictor_kv_heads=8,
+    predictor_head_dim=128,
+    decoder_hidden=1024,
+    decoder_layers=8,
+    decoder_heads=16,
+    decoder_kv_heads=16,
+    decoder_dim=1536,
+)
+"""Of Qwen3-Omni-30B-A3B, but for the vocabulary of words and the towers."""
+TINY = replace(SMALL, code_groups=16)
+WORDS = 152_064
+GAIN = 1.5
+VOCODER_GAIN = 0.6
+"""Small enough for samples that are not cut off."""
+SHARE_OF_LAYER = 0.1
+"""How much of what a layer adds is kept where it is scaled by weights of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sizes:
+    """What is measured: `shape`, and how many rows `words` has, of which the text uses few."""
+
+    shape: TinyShape
+    words: int = 0
+
+
+@cache
+def whole_config(sizes: Sizes) -> Any:
+    """Of the whole model, by transformers' class."""
+    with tempfile.TemporaryDirectory() as directory:
+        return config_of(sizes, TOKENIZER.write(Path(directory)))
+
+
+def sizes_of(device: torch.device) -> Sizes:
+    """The released ones on a GPU; on a CPU, where only the command is tried, tiny ones."""
+    return Sizes(RELEASED, WORDS) if device.type == "cuda" else Sizes(TINY)
+
+
+def config_of(sizes: Sizes, vocabulary: Any) -> Any:
+    """The configuration of these sizes; widths that a shape has no field for are the released."""
+    config: Any = make_config(sizes.shape, vocabulary)
+    if sizes.shape is RELEASED:
+        config.talker_config.text_config.shared_expert_intermediate_size = 768
+        config.talker_config.text_config.intermediate_size = 2048
+        config.talker_config.code_predictor_config.intermediate_size = 3072
+        config.code2wav_config.intermediate_size = 3072
+    if sizes.words:
+        config.thinker_config.text_config.vocab_size = sizes.words
+    return config
+
+
+def special_ids(config: Any) -> SpecialIds:
+    """Of a configuration."""
+    return SpecialIds.from_config(config.to_dict())
+
+
+@torch.no_grad()
+def random_module(
+    module_class: type[ModuleT],
+    config: Any,
+    *,
+    dtype: torch.dtype,
+    device: torch.device | str,
+    skip: Sequence[str] = (),
+    gain: float = GAIN,
+) -> ModuleT:
+    """`module_class(config)` in eval mode, its weights made on the device; see `load_submodule`.
+
+    Products of `gain` 1 keep the size of what they are given.
+    """
+    device = torch.device(device)
+    generator = torch.Generator(device).manual_seed(0)
+    module = construct(module_class, config)
+    for child in skip:
+        setattr(module, child, None)
+    made: dict[str, torch.Tensor] = {}
+    for name, like in module.state_dict().items():
+        if not like.is_floating_point():
+            made[name] = like.to(device)
+            continue
+        weight = torch.empty(like.shape, dtype=dtype, device=device)
+        if like.ndim > 1:
+            fan_in = like[0].numel() if like.ndim != 3 or "experts" not in name else like.shape[2]
+            weight.normal_(0.0, gain / fan_in**0.5, generator=generator)
+        elif name.endswith((".bias", ".alpha", ".beta")):
+            weight.zero_()
+        elif name.endswith((".gamma", ".scale")):
+            weight.fill_(SHARE_OF_LAYER)
+        else:
+            weight.fill_(1.0)
+        made[name] = weight
+    module.load_state_dict(made, assign=True)
+    return module.to(device).requires_grad_(False).eval()
+
+
+def random_talker(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
+    """Speech that does not end by itself."""
+    module: Any = random_module(
+        Qwen3OmniMoeTalkerForConditionalGeneration, config.talker_config, dtype=dtype, device=device
+    )
+    end_never(module, config.talker_config.codec_eos_token_id)
+    return module
+
+
+def random_thinker(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
+    """Text that does not end by itself; without eyes."""
+    module: Any = random_module(
+        Qwen3OmniMoeThinkerForConditionalGeneration,
+        config.thinker_config,
+        dtype=dtype,
+        device=device,
+        skip=("visual",),
+    )
+    end_never(module, config.im_end_token_id)
+    return module
+
+
+def random_code2wav(config: Any, dtype: torch.dtype, device: torch.device) -> Any:
+    """A vocoder."""
+    return random_module(
+        Qwen3OmniMoeCode2Wav,
+        config.code2wav_config,
+        dtype=dtype,
+        device=device,
+        gain=VOCODER_GAIN,
+    )
+
+
+@torch.no_grad()
+def end_never(module: Any, stop: int) -> None:
+    """A logit of 0 is hardly ever the highest."""
+    head = module.codec_head if hasattr(module, "codec_head") else module.lm_head
+    head.weight[stop] = 0.0

@@ -1,0 +1,1 @@
+"""What a gateway does with more than it can answer."""

@@ -1,0 +1,104 @@
+"""First audio by what was said before it, and by how long: `python -m benchmarks.realtime.turns`.
+
+A user says the same in each of twenty turns of a conversation at `/v1/realtime`, before real
+services on loopback; and speeches of 20 s and of 200 s, each in a conversation of its own.
+Printed is the time from the commit that ends the recording to the first audio of the answer.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import itertools
+import statistics
+import time
+from collections.abc import Sequence
+
+from antiphon.testing.local_deployment import local_deployment
+from benchmarks.realtime.interruptions import MODEL, Caller, callers, speech_of
+from tools.launcher.launcher import Launcher
+
+TURNS = 20
+SHOWN = (1, 2, 5, 10, 15, TURNS)
+SPEECHES_S = (20, 200)
+PIECE_S = 0.1
+MOST_TOKENS = 12
+AHEAD_S = 20.0
+"""So much of a speech is brought at once; then the stages are given the time to take it in."""
+PAUSE_S = 1.0
+
+
+async def begin(caller: Caller, instructions: str = "") -> None:
+    """Turns are ended by the client, and answers are short."""
+    audio = {"input": {"turn_detection": None}}
+    session = {"type": "realtime", "audio": audio, "max_output_tokens": MOST_TOKENS}
+    session |= {"instructions": instructions} if instructions else {}
+    await caller.send("session.update", session=session)
+
+
+async def answer(caller: Caller) -> float:
+    """Seconds from the end of what was said to the first audio of the answer to it."""
+    ended = time.monotonic()
+    await caller.send("input_audio_buffer.commit")
+    await caller.send("response.create")
+    await caller.until("response.output_audio.delta")
+    taken = time.monotonic() - ended
+    await caller.until("response.done")
+    return taken
+
+
+async def turns(caller: Caller, speech: Sequence[str], name: str) -> list[float]:
+    """Of each turn of a conversation, which begins like no other: it reuses its own turns alone."""
+    await begin(caller, f"You are {name}.")
+    taken = []
+    for _ in range(TURNS):
+        for piece in speech:
+            await caller.send("input_audio_buffer.append", audio=piece)
+        taken.append(await answer(caller))
+    return taken
+
+
+async def long_turn(caller: Caller, speech: Sequence[str], seconds: float) -> float:
+    """Of one speech that is so long, and heard while it is spoken, if faster than it would be."""
+    await begin(caller)
+    pieces = itertools.islice(itertools.cycle(speech), round(seconds / PIECE_S))
+    for number, piece in enumerate(pieces, start=1):
+        await caller.send("input_audio_buffer.append", audio=piece)
+        if number % round(AHEAD_S / PIECE_S) == 0:
+            await asyncio.sleep(PAUSE_S)
+    return await answer(caller)
+
+
+async def main() -> None:
+    """Talk, and print the medians."""
+    parser = argparse.ArgumentParser(description="first audio of late turns and of long ones")
+    parser.add_argument("--conversations", type=int, default=4)
+    parser.add_argument("--speeches", type=int, default=5)
+    asked = parser.parse_args()
+    async with Launcher(local_deployment(MODEL)) as running:
+        speech = await speech_of(running.http_url)
+        conversations = []
+        # The first warms everything up.
+        for number in range(asked.conversations + 1):
+            async with callers(running.http_url, 1, speech) as (caller,):
+                conversations.append(await turns(caller, speech, f"number {number}"))
+        taken = [statistics.median(each) * 1e3 for each in zip(*conversations[1:], strict=True)]
+        for turn in SHOWN:
+            ratio = taken[turn - 1] / taken[0]
+            print(f"turn {turn:3}  first audio after {taken[turn - 1]:5.0f} ms, {ratio:.2f} x")
+        spoken: dict[int, list[float]] = {seconds: [] for seconds in SPEECHES_S}
+        for _ in range(asked.speeches):
+            for seconds, each in spoken.items():
+                async with callers(running.http_url, 1, speech) as (caller,):
+                    each.append(await long_turn(caller, speech, seconds))
+        shortest = statistics.median(spoken[SPEECHES_S[0]])
+        for seconds, each in spoken.items():
+            middle = statistics.median(each)
+            print(
+                f"{seconds:3} s     first audio after {middle * 1e3:5.0f} ms, "
+                f"{middle / shortest:.2f} x"
+            )
+
+
+if __name__ == "__main__":
+    asyncio.run(main())

@@ -1,0 +1,1 @@
+"""An answer goes on when a replica that makes it is lost."""

@@ -1,0 +1,198 @@
+"""A segment that goes on when a replica which makes it is lost.
+
+The whole session is opened again, on another replica in the place of the lost one and on the
+same ones elsewhere, and the same is asked of it with the same seeds. Stages that go on from what
+the client has get it with the opening; others make it anew. All of them send it again, and it is
+dropped, so the client hears and reads one answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable, Collection
+from dataclasses import dataclass, replace
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import AntiphonError, ErrorCode, NotFound, ResourceExhausted
+from antiphon.history import History
+from antiphon.segment import FinishReason
+from gateway.calls.detours import REFUSALS, Detours
+from gateway.calls.events import Event, SegmentFinished, SegmentUsage
+from gateway.calls.failover.budget import FailoverBudget
+from gateway.calls.failover.delivered import DeliveredOutput
+from gateway.calls.order import Order
+from gateway.calls.segment import CallSegment
+from gateway.fleet.assignment import Assignment
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.replica import Replica
+from gateway.metrics import Metrics
+
+log = logging.getLogger("gateway.failover")
+
+PAUSE_S = 0.05
+"""Until replicas that were full are asked again, if nothing is heard of them before."""
+
+_LOSSES = frozenset({ErrorCode.UNAVAILABLE, ErrorCode.DATA_LOSS})
+"""What is said of a replica, or of the way to it, and not of the request."""
+_NO_USAGE = SegmentUsage(0, 0, 0, 0, 0, 0)
+
+
+@dataclass(frozen=True, slots=True)
+class LostSegment:
+    """What a lost segment was asked for with, and what its client has of it."""
+
+    drawn_seed: int
+    assignment: Assignment
+    history: History | None
+
+    def order(self, order: Order) -> Order:
+        """Asks for the same answer once more, from where the client is."""
+        return replace(order, drawn_seed=self.drawn_seed, history=self.history)
+
+
+AskAgain = Callable[[LostSegment, Collection[Replica]], Awaitable[CallSegment]]
+"""Leaves the session of a lost segment and asks for the same in another one, which is not to run
+on any of these replicas."""
+
+
+class Failover:
+    """What all segments of a gateway share that may be continued."""
+
+    def __init__(self, fleet: Fleet, config: GatewayConfig, metrics: Metrics) -> None:
+        self.fleet = fleet
+        self.most = config.failovers
+        self.wait_s = config.failover_wait_s
+        self.max_history_bytes = config.max_history_bytes
+        self.budget = FailoverBudget(
+            per_minute=config.failovers_per_minute, max_bytes=config.max_kept_bytes
+        )
+        self.metrics = metrics
+        metrics.watch(
+            "kept_bytes",
+            "Bytes of requests that are kept to continue their answers",
+            lambda: self.budget.kept_bytes,
+        )
+
+
+class FailoverSegment:
+    """The events of one segment over all attempts, an async iterator as `CallSegment` is.
+
+    `ask_again` is None of one that cannot be continued.
+    """
+
+    def __init__(
+        self, segment: CallSegment, failover: Failover, ask_again: AskAgain | None
+    ) -> None:
+        self._segment = segment
+        self._failover = failover
+        self._ask_again = ask_again
+        self._delivered = DeliveredOutput()
+        self._failovers = 0
+        self._cancelled = self._over = False
+
+    def __aiter__(self) -> FailoverSegment:
+        return self
+
+    async def __anext__(self) -> Event:
+        """The next event. Raises `AntiphonError`.
+
+        Cancelling loses nothing: the segment can be iterated further or left.
+        """
+        while not self._over:
+            try:
+                event = await self._next()
+            except AntiphonError as error:
+                if not self._cancelled or error.code not in _LOSSES:
+                    raise
+                # Nobody waits for more of it.
+                self._over = True
+                return SegmentFinished(FinishReason.CANCELLED, _NO_USAGE, {})
+            if self._ask_again is None or (self._cancelled and isinstance(event, SegmentFinished)):
+                return event
+            if (told := self._delivered.take(event)) is not None:
+                return told
+        raise StopAsyncIteration
+
+    def cancel(self) -> None:
+        """Stop the segment on all stages; see `CallSegment.cancel`."""
+        self._cancelled = True
+        self._segment.cancel()
+
+    async def _next(self) -> Event:
+        """The next event of the attempt that is being made."""
+        while True:
+            try:
+                return await anext(self._segment)
+            except AntiphonError as error:
+                await self._continue(error)
+
+    async def _continue(self, error: AntiphonError) -> None:
+        """Have another attempt make the segment. Raises the error if there can be none."""
+        ask_again, failover = self._ask_again, self._failover
+        if ask_again is None or error.code not in _LOSSES or self._failovers >= failover.most:
+            raise error
+        detours, role = Detours(failover.fleet), error.stage
+        if self._cancelled or not detours.may_be_taken(error, self._segment.assignment, _LOSSES):
+            raise error
+        if not failover.budget.spend(time.monotonic()):
+            log.warning("%s is lost, and too many answers were continued lately", role)
+            failover.metrics.failed_over(role, "refused")
+            raise error
+        self._failovers += 1
+        began = time.monotonic()
+        log.warning("%s; the answer is continued on another replica", error)
+        try:
+            await self._attempts(ask_again, detours, began + failover.wait_s)
+        except AntiphonError as last:
+            failover.metrics.failed_over(role, "failed")
+            raise error from last
+        failover.metrics.failed_over(role, "continued", time.monotonic() - began)
+
+    async def _attempts(self, ask_again: AskAgain, detours: Detours, until: float) -> None:
+        """Ask one replica after the other until all stages have a slot. Raises the last refusal."""
+        forgotten = False
+        while True:
+            before, history = self._segment, self._delivered.history
+            lost = LostSegment(
+                before.drawn_seed,
+                before.assignment,
+                history if history.size_bytes <= self._failover.max_history_bytes else None,
+            )
+            try:
+                self._segment = await ask_again(lost, detours.avoided)
+                await self._open()
+                return
+            except AntiphonError as refusal:
+                error = refusal
+            if self._cancelled:
+                raise error
+            if isinstance(error, NotFound) and self._segment.refers and not forgotten:
+                # Of a recording of an earlier turn; a new session sends all again.
+                forgotten = True
+                continue
+            if detours.may_be_taken(error, self._segment.assignment, REFUSALS | _LOSSES):
+                continue
+            left_s = until - time.monotonic()
+            if not isinstance(error, ResourceExhausted) or left_s <= 0:
+                raise error
+            await self._wait_changed(min(PAUSE_S, left_s))
+            detours.forget()
+
+    async def _open(self) -> None:
+        """Wait until the new attempt has its slots, and knows what it refers to."""
+        self._delivered.start_over()
+        if self._cancelled:
+            self._segment.cancel()
+        await self._segment.wait_opened()
+        if self._segment.refers:
+            await self._segment.wait_begun()
+
+    async def _wait_changed(self, most_s: float) -> None:
+        """Return when something has changed in the fleet, or after that time."""
+        try:
+            async with asyncio.timeout(most_s):
+                await self._failover.fleet.wait_changed()
+        except TimeoutError:
+            return

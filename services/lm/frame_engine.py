@@ -1,0 +1,180 @@
+"""All but the steps of an engine that draws codes: see `services.lm.frames`."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Collection, Sequence
+from typing import Any, Generic, Protocol, TypeVar
+
+import torch
+
+from antiphon.errors import InvalidArgument
+from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk, SegmentSettings
+from antiphon.segment import FinishReason, SegmentKey
+from services.lm.frames import (
+    PREFILL_ROWS_PER_STEP,
+    FrameSegment,
+    Prompt,
+    PromptPart,
+)
+from services.lm.kept_parts import KeptParts
+from services.lm.known_frames import KnownPart, known_frames
+
+Segment = TypeVar("Segment", bound=FrameSegment[Any])
+
+
+class FrameModel(Protocol):
+    """What computes for an engine: it has a slot for each segment that runs."""
+
+    @property
+    def code_sizes(self) -> Sequence[int]:
+        """Below which the codes of each group are that can be drawn."""
+
+    kept: KeptParts
+
+    def take_slot(self, session: str, *, returns: bool) -> int:
+        """A slot for a new segment of a session, which `returns` if another one is expected.
+
+        Raises `ResourceExhausted`.
+        """
+
+    def give_slot_back(self, slot: int, doubtful: range) -> None:
+        """The slot's segment is gone; these positions may hold what is not finite."""
+
+
+class FrameEngine(ABC, Generic[Segment]):
+    """All of `antiphon.runtime.engine.Engine` but `step`, for the stage `role` with the one output
+    edge `edge`. Positions are bounded by `context_limit`."""
+
+    role: str
+    edge: str
+
+    def __init__(self, model: FrameModel, context_limit: int) -> None:
+        self._frame_model = model
+        self._context_limit = context_limit
+        self._segments: dict[SegmentKey, Segment] = {}
+
+    @abstractmethod
+    def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> Segment:
+        """A segment that nothing has come for. Raises `InvalidArgument` for its settings."""
+
+    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
+        """Raises `InvalidArgument` for settings that `new_segment` refuses, another output, or a
+        history of frames that cannot be drawn."""
+        if settings.outputs != {self.edge}:
+            raise InvalidArgument(
+                f"outputs: the {self.role} makes {self.edge!r}, not {sorted(settings.outputs)}",
+                field="outputs",
+            )
+        known = known_frames(settings.history, self._frame_model.code_sizes)
+        segment = self._segments[key] = self.new_segment(key, settings)
+        segment.known = known
+        # Most sessions have one segment: a first one is expected to be the only one.
+        segment.returns = key.segment > 0 or settings.live
+
+    @torch.inference_mode()
+    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
+        """Give the segment's prompt the chunk. The first one takes a slot.
+
+        Raises `InvalidArgument` over the limit and `ResourceExhausted` without a slot.
+        """
+        segment = self._segments[key]
+        segment.prompt.accept(chunk)
+        rows = segment.prompt.prompt_rows or segment.prompt.ready_rows
+        if rows > self._context_limit:
+            raise InvalidArgument(
+                f"the prompt takes {rows} {self.role} positions of at most {self._context_limit}",
+                field="messages",
+            )
+        segment.bound(self._context_limit)
+        if segment.slot is None:
+            segment.slot = self._frame_model.take_slot(key.session_id, returns=segment.returns)
+
+    def awaited_edge(self, key: SegmentKey) -> str | None:
+        """See `FrameSegment.awaited_edge`."""
+        return self._segments[key].awaited_edge
+
+    @torch.inference_mode()
+    def release(self, key: SegmentKey) -> None:
+        """Forget the segment and give its slot back, whatever is in flight."""
+        segment = self._segments.pop(key)
+        if segment.slot is not None:
+            self._frame_model.give_slot_back(segment.slot, segment.doubtful)
+
+    def so_far(self, key: SegmentKey) -> Completed:
+        """What the segment has cost until now."""
+        return _cost(self._segments[key], FinishReason.CANCELLED)
+
+    def going(self, held: Collection[SegmentKey]) -> list[Segment]:
+        """Those that have not ended and are not held."""
+        return [each for each in self._segments.values() if not each.ended and each.key not in held]
+
+    def take_known(
+        self, segments: Collection[Segment], parts: Sequence[PromptPart[Any]]
+    ) -> list[KnownPart[Any]]:
+        """The next known frames' rows, within what `parts` leave of the budget."""
+        budget = PREFILL_ROWS_PER_STEP - sum(part.stop - part.start for part in parts)
+        taken = []
+        for segment in segments:
+            while (stop := segment.next_known_end) and stop - segment.frames <= budget:
+                budget -= stop - segment.frames
+                taken.append(segment.take_known(stop))
+        return taken
+
+    def tell_known(self, parts: Sequence[KnownPart[Any]]) -> list[EngineEvent]:
+        """Let the frames of rows that went in leave, as if they had been drawn; their tensor is
+        called what the edge is."""
+        return [Emitted(each.key, self.edge, each.step, {self.edge: each.frames}) for each in parts]
+
+    def take_parts(self, segments: Collection[Segment]) -> list[PromptPart[Any]]:
+        """The next parts of prompts that are to be computed, all of which will be."""
+        kept = self._frame_model.kept
+        for segment in segments:
+            segment.pass_kept(kept)
+        parts = next_parts(segments)
+        for part in parts:
+            # What is drawn goes behind the last part, which has no name.
+            kept.put(part.slot, part.start, part.stop, part.prompt.part_name(part.start, part.stop))
+        return parts
+
+    def finish(self, segment: Segment, reason: FinishReason) -> list[EngineEvent]:
+        """The segment's last events."""
+        segment.ended = True
+        return [
+            Emitted(segment.key, self.edge, segment.frames, finish_reason=reason),
+            _cost(segment, reason),
+        ]
+
+
+def _cost(segment: FrameSegment[Any], reason: FinishReason) -> Completed:
+    """What a segment took and gave."""
+    rows = segment.prompt.prompt_rows or 0
+    return Completed(
+        segment.key, reason, rows, segment.frames, input_cached_positions=segment.reused
+    )
+
+
+def next_parts(segments: Collection[FrameSegment[Prompt]]) -> list[PromptPart[Prompt]]:
+    """The next parts of prompts, within the budget; whoever has had least comes first.
+
+    So a short prompt is not behind a long one that came before it, and a long one goes
+    on, since those before it are soon done. There are none in a step that makes the first
+    frame of a segment: its listener hears nothing yet, and later frames have some lead. Each
+    segment has one such step, so prompts are delayed by a step for each that begins.
+    """
+    budget, parts = PREFILL_ROWS_PER_STEP, []
+    if any(segment.can_draw and not segment.launched for segment in segments):
+        return []
+    waiting = [segment for segment in segments if segment.next_part_end]
+    while waiting:
+        segment = min(waiting, key=lambda each: each.prefilled)
+        start, stop = segment.prefilled, segment.next_part_end
+        if stop is None or segment.slot is None:
+            waiting.remove(segment)
+            continue
+        if stop - start > budget:
+            break
+        budget -= stop - start
+        segment.prefilled = stop
+        parts.append(PromptPart(segment.slot, start, stop, segment.prompt, segment.voice))
+    return parts

@@ -1,0 +1,57 @@
+"""What a stage computes in, and the one place that decides how float32 is rounded on a GPU."""
+
+from __future__ import annotations
+
+import logging
+from typing import TYPE_CHECKING
+
+from antiphon.deployment.schema import StageConfig
+
+if TYPE_CHECKING:
+    import torch
+
+FLOAT32, BFLOAT16 = "float32", "bfloat16"
+
+log = logging.getLogger(__name__)
+
+
+def dtype_name(role: str, config: StageConfig, *, on_gpu: str = FLOAT32) -> str:
+    """The setting; without one `on_gpu`, which is what suits the stage there, or float32 on a CPU.
+
+    A decoder in float32 on a GPU is slow: torch has no grouped product for it, so experts run one
+    after the other, and the host waits for the device in each layer.
+    """
+    if not config.device.startswith("cuda"):
+        return config.dtype or FLOAT32
+    if config.dtype is None:
+        return on_gpu
+    if config.dtype == FLOAT32 != on_gpu:
+        log.warning(
+            "%s: dtype: float32 on %s is for comparisons: products take several times as long, and "
+            "with experts every layer waits for the device; leave it out for %s",
+            role,
+            config.device,
+            on_gpu,
+        )
+    return config.dtype
+
+
+def compute_dtype(role: str, config: StageConfig, *, on_gpu: str = FLOAT32) -> torch.dtype:
+    """`dtype_name` for torch, whose float32 is exact from now on; see `keep_float32_exact`."""
+    import torch
+
+    keep_float32_exact()
+    chosen: torch.dtype = getattr(torch, dtype_name(role, config, on_gpu=on_gpu))
+    return chosen
+
+
+def keep_float32_exact() -> None:
+    """Let no product or convolution of this process round float32 to TF32.
+
+    torch does by default in convolutions: 10 bits of 23 are left, and in float32 the reference's
+    digits are wanted.
+    """
+    import torch
+
+    torch.backends.cudnn.allow_tf32 = False
+    torch.backends.cuda.matmul.allow_tf32 = False

@@ -1,0 +1,114 @@
+"""One call of a function, let go while it is written.
+
+Laws:
+- The name leaves once the arguments begin, if there is such a function; of the arguments leave the
+  very characters that were written, as they come.
+- A call that is written in another order leaves whole, when it has ended.
+- The last piece leaves when the call has ended and is one: a JSON object with the name of a
+  function that there is, and an object of arguments, which are those that have left.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection
+
+import msgspec
+
+from antiphon.errors import Internal, told
+from antiphon.wire.tool_calls import CallPiece
+
+EDGE = "tool_calls"
+_HEAD = re.compile(
+    r"""\s*\{\s*"name"\s*:\s*"([A-Za-z0-9_-]{1,64})"\s*,\s*"arguments"\s*:\s*(?=\{)""", re.ASCII
+)
+
+
+class MalformedCall(Internal):
+    """The model has written a call that cannot be carried out."""
+
+
+class _DecodedCall(msgspec.Struct, frozen=True):
+    name: str
+    arguments: msgspec.Raw
+
+
+_call_decoder = msgspec.json.Decoder(_DecodedCall)
+_arguments_decoder = msgspec.json.Decoder(dict[str, object])
+
+
+class WrittenCall:
+    """The call that is being written; it may be of these functions."""
+
+    def __init__(self, functions: Collection[str]) -> None:
+        self._functions = functions
+        # What has left: the name, and the arguments from `_start` to `_left`.
+        self._name = ""
+        self._start = self._left = 0
+        self._depth = 0
+        self._quoted = self._escaped = self._closed = False
+
+    def more(self, written: str) -> CallPiece | None:
+        """What may leave now that so much of the call is written; None if nothing does.
+
+        Raises `MalformedCall` for a function that there is not.
+        """
+        name = ""
+        if not self._name:
+            if (head := _HEAD.match(written)) is None:
+                return None
+            name = self._name = head[1]
+            self._check_function(name)
+            self._start = self._left = head.end()
+        first, self._left = self._left, self._end_of_arguments(written)
+        return CallPiece(name, written[first : self._left]) if self._left > first else None
+
+    def end(self, written: str) -> CallPiece:
+        """The last piece, of the call that is written whole. Raises `MalformedCall`."""
+        try:
+            call = _call_decoder.decode(written)
+            _arguments_decoder.decode(call.arguments)
+        except (msgspec.DecodeError, RecursionError, UnicodeError) as error:
+            raise malformed(str(error)) from error
+        self._check_function(call.name)
+        arguments = bytes(call.arguments).decode()
+        if not self._name:
+            return CallPiece(call.name, arguments, ends=True)
+        left = written[self._start : self._left]
+        if call.name != self._name or not arguments.startswith(left):
+            raise malformed("it has a name or arguments twice")
+        return CallPiece("", arguments[len(left) :], ends=True)
+
+    def _check_function(self, name: str) -> None:
+        if name not in self._functions:
+            raise malformed(f"there is no function {told(name)}")
+
+    def _end_of_arguments(self, written: str) -> int:
+        """How far the arguments reach in what is written."""
+        at = self._left
+        while at < len(written) and not self._closed:
+            self._read(written[at])
+            at += 1
+        return at
+
+    def _read(self, character: str) -> None:
+        """One more character of the arguments, an object, which ends with its bracket."""
+        if self._quoted:
+            if self._escaped:
+                self._escaped = False
+            elif character == "\\":
+                self._escaped = True
+            elif character == '"':
+                self._quoted = False
+        elif character == '"':
+            self._quoted = True
+        elif character in "{[":
+            self._depth += 1
+        elif character in "}]":
+            self._depth -= 1
+            self._closed = self._depth == 0
+
+
+def malformed(why: str) -> MalformedCall:
+    """The error of a call that is none."""
+    return MalformedCall(f"the model has written a call that is none: {why}", edge=EDGE)

@@ -1,0 +1,94 @@
+"""Recordings that were brought before: what was made of them, by key, of the latest ones."""
+
+from __future__ import annotations
+
+import threading
+from collections import OrderedDict
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from antiphon.errors import NotFound
+
+Float32 = npt.NDArray[np.float32]
+
+
+class MadeOnce:
+    """Features that are made when first asked for; threads that ask at the same time may all do
+    it."""
+
+    __slots__ = ("_made", "_make")
+
+    def __init__(self, make: Callable[[], Float32]) -> None:
+        self._make: Callable[[], Float32] | None = make
+        self._made: Float32 | None = None
+
+    def features(self) -> Float32:
+        """The features."""
+        make, made = self._make, self._made
+        if made is None:
+            # Whoever has made them lets go of `make` afterwards.
+            made = self._made if make is None else make()
+            assert made is not None
+            self._made = made
+            self._make = None
+        return made
+
+
+@dataclass(frozen=True, slots=True)
+class KnownRecording:
+    """A recording of so many `samples`; `made` are the features [mel bins, frames] of it alone,
+    which take `size_bytes`."""
+
+    key: bytes
+    samples: int
+    size_bytes: int
+    made: MadeOnce
+
+    def __len__(self) -> int:
+        return self.samples
+
+
+class KnownRecordings:
+    """At most `most_bytes` of features, but the latest recording's whatever their size. Any thread
+    may ask."""
+
+    def __init__(self, most_bytes: int) -> None:
+        self._most_bytes = most_bytes
+        self._known: OrderedDict[bytes, KnownRecording] = OrderedDict()
+        self._bytes = 0
+        self._lock = threading.Lock()
+
+    def get(self, key: bytes) -> KnownRecording | None:
+        """The recording, if it is still known."""
+        with self._lock:
+            if key in self._known:
+                self._known.move_to_end(key)
+            return self._known.get(key)
+
+    def named(self, key: bytes, field: str) -> KnownRecording:
+        """The recording. Raises `NotFound` with the field."""
+        known = self.get(key)
+        if known is None:
+            raise NotFound(
+                f"{field}: that recording is not known here any more; send its samples again",
+                field=field,
+            )
+        return known
+
+    def put(self, recording: KnownRecording) -> None:
+        """Know a recording; those that were asked for longest ago make room."""
+        with self._lock:
+            before = self._known.pop(recording.key, None)
+            self._bytes += recording.size_bytes - (before.size_bytes if before else 0)
+            self._known[recording.key] = recording
+            while self._bytes > self._most_bytes and len(self._known) > 1:
+                _, oldest = self._known.popitem(last=False)
+                self._bytes -= oldest.size_bytes
+
+    @property
+    def size_bytes(self) -> int:
+        """What the features take."""
+        return self._bytes

@@ -1,0 +1,103 @@
+"""The toy family as the chart installs it: its pods as processes, behind a Service's addresses."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import AsyncIterator, Mapping, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from tests.cluster.fake_api import FakeApi, serve_api
+from tests.cluster.kubelet import Cluster
+from tests.cluster.service_address import ServiceAddress
+from tests.deploy.chart_rendering import render
+
+ROOT = Path(__file__).parents[2]
+FAMILY = ROOT / "tests" / "families" / "carillon"
+MODEL = "bells"
+GATEWAY, COMPOSER, RINGER = (
+    f"speech-antiphon-{name}" for name in ("gateway", "composer", "ringer")
+)
+DEPLOYMENTS = (GATEWAY, COMPOSER, RINGER)
+HTTP_PORT, GRPC_PORT = 8000, 50050
+STROKE_S = 0.02
+"""Of the composer, for a letter of each text that it has."""
+
+
+@dataclass(frozen=True)
+class BellFleet:
+    """What runs, and where clients find it: as host:port."""
+
+    cluster: Cluster
+    api: FakeApi
+    http_address: str
+    grpc_address: str
+
+    def replicas(self, deployment: str) -> int:
+        """How many pods it has now."""
+        return len(self.cluster.pods(deployment))
+
+
+def values_of(replicas: Mapping[str, int], slots: int) -> dict[str, Any]:
+    """The chart's values: so many pods of each role, with so many slots."""
+    stages = {
+        role: {"replicas": replicas.get(role, 1), "config": {"slots": slots}}
+        for role in ("composer", "ringer")
+    }
+    return {
+        "model": {
+            "source": "hostPath",
+            "hostPath": "/models",
+            "directory": MODEL,
+            "pipeline": "carillon",
+        },
+        "stages": stages,
+        # However slow this machine is, a gateway that starts does not fail.
+        "gateway": {
+            "replicas": replicas.get("gateway", 1),
+            # As much quicker as the kubelet, which waits for `minReadySeconds`.
+            "config": {"reconnect_s": 0.1},
+            "probes": {"startup": {"failureThreshold": 100_000}},
+        },
+    }
+
+
+@asynccontextmanager
+async def bell_fleet(
+    path: Path, *, slots: int = 4, pace: float = 0.05, **replicas: int
+) -> AsyncIterator[BellFleet]:
+    """The release `speech` with so many replicas of each role, all of them ready.
+
+    `pace`: by what the kubelet's waits are multiplied, those of preStop and between probes.
+    """
+    model, pods = path / "models" / MODEL, path / "pods"
+    for folder in (model, pods):
+        folder.mkdir(parents=True)
+    (model / "config.json").write_text(json.dumps({"architectures": ["CarillonForRinging"]}))
+    found = os.pathsep.join((str(ROOT), str(FAMILY)))
+    rendered = render(values_of(replicas, slots), release="speech")
+    async with AsyncExitStack() as stack:
+        api = await stack.enter_async_context(serve_api())
+        cluster = Cluster(
+            rendered.objects,
+            api,
+            pods,
+            replaced={"/models": str(model.parent)},
+            modules={"services": "tests.cluster.paced_stage"},
+            environment={"PYTHONPATH": found, "STEP_S": str(STROKE_S)},
+            pace=pace,
+        )
+        await stack.enter_async_context(cluster)
+
+        def ready(port: int) -> Sequence[str]:
+            serving = (each for each in cluster.pods(GATEWAY) if each.in_service)
+            return [f"{each.address}:{port}" for each in serving]
+
+        http = await stack.enter_async_context(ServiceAddress(lambda: ready(HTTP_PORT)))
+        grpc = await stack.enter_async_context(ServiceAddress(lambda: ready(GRPC_PORT)))
+        for name in DEPLOYMENTS:
+            await cluster.wait_ready(name, len(cluster.pods(name)))
+        yield BellFleet(cluster, api, http.address, grpc.address)

@@ -1,0 +1,69 @@
+"""Another attempt at an answer gets what the client has of it, as far as its stages ask for it."""
+
+from __future__ import annotations
+
+import pytest
+from failing_stages import Failing, answered, check_whole, failing, told_by
+from fake_stages import CODE2WAV, FRAMES, ROLES, TALKER, TEXTS, THINKER, FakeStage
+from replicated_stages import open_replicas
+
+from antiphon.history import FRAMES as FRAME_HISTORY
+from antiphon.history import IDS
+from antiphon.wire.history import history_from_proto
+from gateway.calls.events import AudioProduced, Event, TextProduced
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+GOES_ON_FROM = {THINKER: [IDS], TALKER: [FRAME_HISTORY], CODE2WAV: []}
+
+
+async def test_another_attempt_gets_what_the_client_has() -> None:
+    script = Failing(CODE2WAV)
+
+    def prepare(fakes: dict[str, list[FakeStage]]) -> None:
+        failing(CODE2WAV, script)(fakes)
+        for role, kinds in GOES_ON_FROM.items():
+            for fake in fakes[role]:
+                fake.description.goes_on_from.extend(kinds)
+
+    def fail(events: list[Event]) -> None:
+        has_text = sum(isinstance(each, TextProduced) for each in events) == len(TEXTS)
+        if has_text and any(isinstance(each, AudioProduced) for each in events):
+            script.now.set()
+
+    async with open_replicas(**dict.fromkeys(ROLES, 2), prepare=prepare) as replicas:
+        check_whole(await answered(replicas, fail))
+        for role, kinds in GOES_ON_FROM.items():
+            sessions = [each for fake in replicas.fakes[role] for each in fake.sessions]
+            by_history = sorted(each.segment.HasField("history") for each in sessions)
+            assert by_history == [False, bool(kinds)]
+            for each in sessions:
+                history = history_from_proto(each.segment.history)
+                if each.segment.HasField("history"):
+                    ids, frames = sum(map(len, TEXTS)), (FRAMES[0], 16)
+                    assert len(history.ids) == (ids if IDS in kinds else 0)
+                    assert history.frames.shape == (frames if FRAME_HISTORY in kinds else (0, 0))
+
+
+@pytest.mark.parametrize(
+    ("kinds", "settings"), [((), {}), ((IDS, FRAME_HISTORY), {"max_history_bytes": 4})]
+)
+async def test_stages_make_all_anew_when_nothing_is_told(
+    kinds: tuple[str, ...], settings: dict[str, int]
+) -> None:
+    script = Failing(THINKER)
+
+    def prepare(fakes: dict[str, list[FakeStage]]) -> None:
+        failing(THINKER, script)(fakes)
+        for each in (fake for role in ROLES for fake in fakes[role]):
+            each.description.goes_on_from.extend(kinds)
+
+    def fail(events: list[Event]) -> None:
+        if told_by(THINKER, events):
+            script.now.set()
+
+    async with open_replicas(**dict.fromkeys(ROLES, 2), prepare=prepare, **settings) as replicas:
+        check_whole(await answered(replicas, fail))
+        for role in ROLES:
+            for fake in replicas.fakes[role]:
+                assert not any(each.segment.HasField("history") for each in fake.sessions)

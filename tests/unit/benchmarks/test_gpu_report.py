@@ -1,0 +1,71 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from benchmarks.gpu.report import Figures, Report, Row
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    def __call__(self) -> float:
+        return self.now_s
+
+
+def row(clock: Clock, name: str, took_s: float, least_s: float = 0.0, **figures: Any) -> Row:
+    def measure() -> Figures:
+        clock.now_s += took_s
+        return figures
+
+    return Row(name, measure, least_s)
+
+
+def test_file_is_whole_after_each_row_when_a_run_is_cut(tmp_path: Path) -> None:
+    path, clock = tmp_path / "rows.json", Clock()
+    report = Report({"torch": "2.11"}, path, 100.0, clock)
+    seen: list[list[str]] = []
+
+    def look() -> Figures:
+        seen.append([each["name"] for each in json.loads(path.read_text())["rows"]])
+        return {}
+
+    report.run([row(clock, "one", 1.0, ms=3), Row("two", look)])
+    assert seen == [["one"]]
+    written = json.loads(path.read_text())
+    assert written["torch"] == "2.11"
+    assert written["rows"][0] == {"name": "one", "ms": 3, "took_s": 1.0}
+
+
+def test_rows_are_skipped_by_name_when_no_time_is_left(capsys: pytest.CaptureFixture[str]) -> None:
+    clock = Clock()
+    report = Report({}, None, 10.0, clock)
+    report.run(
+        [row(clock, "long", 8.0), row(clock, "longer", 1.0, least_s=5.0), row(clock, "short", 2.5)]
+    )
+    report.run([row(clock, "late", 1.0)])
+    assert report.skipped == ["longer", "late"]
+    assert report.rows[1]["skipped"] == "2 s of 10 s are left, and it may need 5 s"
+    assert report.rows[3]["skipped"] == "0 s of 10 s are left"
+    assert report.failed == []
+    assert "late: " in capsys.readouterr().out
+
+
+def test_others_go_on_when_a_row_raises_or_does_not_hold() -> None:
+    clock = Clock()
+
+    def broken() -> Figures:
+        raise RuntimeError("no kernel")
+
+    report = Report({}, None, 10.0, clock)
+    report.run(
+        [Row("broken", broken), row(clock, "wrong", 1.0, holds=False), row(clock, "right", 1.0)]
+    )
+    assert report.failed == ["broken", "wrong"]
+    assert report.rows[0]["error"] == "RuntimeError: no kernel"
+    assert "broken()" in report.rows[0]["where"] or "in broken" in report.rows[0]["where"]
+    assert report.rows[2] == {"name": "right", "took_s": 1.0}

@@ -1,0 +1,61 @@
+"""The input audio buffer: turns that are taken out of it, and what stays."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from gateway.conversations.errors import NoAudio
+from gateway.conversations.input_audio import InputAudioBuffer
+from gateway.media.audio_in import AudioLimits, Recording, decode_recordings
+from gateway.media.audio_out import wav_file
+from gateway.media.pcm_recording import PcmRecording
+
+RATE_HZ = 8_000
+
+
+def samples(count: int) -> bytes:
+    return np.arange(count, dtype="<i2").tobytes()
+
+
+@pytest.mark.parametrize("taken", [1, 400, 700, 1000])
+def test_turn_is_what_came_before_its_end_and_the_rest_stays(taken: int) -> None:
+    buffer = InputAudioBuffer(max_s=1.0)
+    said = samples(1100)
+    buffer.append(said[:600], RATE_HZ)
+    buffer.append(said[600:], RATE_HZ)
+    buffer.drop_before(100)
+    turn = buffer.take(7, 100 + taken)
+    rest = buffer.cut(0, 2000)
+    # What comes later is none of the turn's.
+    buffer.append(samples(50), RATE_HZ)
+    assert (bytes(turn.pcm16), turn.rate_hz, turn.turn) == (
+        said[200 : 200 + 2 * taken],
+        RATE_HZ,
+        7,
+    )
+    assert rest == said[200 + 2 * taken :]
+    assert (buffer.start, buffer.end) == (100 + taken, 1150)
+
+
+def test_nothing_is_no_turn() -> None:
+    buffer = InputAudioBuffer(max_s=1.0)
+    with pytest.raises(NoAudio):
+        buffer.take(0)
+    buffer.append(samples(10), RATE_HZ)
+    with pytest.raises(NoAudio):
+        buffer.take(0, 0)
+    assert buffer.take(0).samples == 10
+    with pytest.raises(NoAudio):
+        buffer.take(0)
+
+
+@pytest.mark.parametrize("rate_hz", [8_000, 16_000, 24_000])
+def test_samples_are_read_as_a_file_of_them_is(rate_hz: int) -> None:
+    pcm16 = np.random.default_rng(1).integers(-(1 << 15), 1 << 15, 150_001).astype("<i2").tobytes()
+    limits = AudioLimits(recordings=1, each_s=60.0, all_s=60.0)
+    plain, file = (
+        decode_recordings([Recording("it", data)], rate_hz=16_000, limits=limits)[0]
+        for data in (PcmRecording(pcm16, rate_hz), wav_file(pcm16, rate_hz))
+    )
+    np.testing.assert_array_equal(plain, file)

@@ -1,0 +1,85 @@
+"""What a step of each engine asks its device for at the released depths; bounds that only fall."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
+
+from antiphon.pipelines.qwen3_omni import SpecialIds
+from antiphon.testing.launches import launches_on_meta, meta_as_a_gpu
+from antiphon.testing.qwen3_omni.tiny_config import make_config
+from antiphon.testing.qwen3_omni.tiny_shape import SMALL
+from antiphon.testing.qwen3_omni.tiny_tokenizer import TOKENIZER
+from services.qwen3_omni.code2wav.vocoder import vocoder_of
+from services.thinker.model import ThinkerFeed, ThinkerModel
+from services.vocoder.stream import StreamDecoder, StreamPiece
+
+# The numbers of layers are the released checkpoint's; widths do not count.
+SHAPE = replace(SMALL, layers=48, accept_layer=24, decoder_layers=8, code_groups=16)
+NONE = np.empty(0, np.intp)
+
+
+@pytest.fixture(scope="module")
+def config(tmp_path_factory: pytest.TempPathFactory) -> Any:
+    return make_config(SHAPE, TOKENIZER.write(tmp_path_factory.mktemp("words")))
+
+
+def thinker_of(config: Any, device: torch.device, slots: int) -> ThinkerModel:
+    with device:
+        module = Qwen3OmniMoeThinkerForConditionalGeneration(config.thinker_config)
+    return ThinkerModel(
+        module.to(torch.bfloat16),
+        special=SpecialIds.from_config(config.to_dict()),
+        tapped_layer=SHAPE.accept_layer,
+        slots=slots,
+        context_limit=300,
+    )
+
+
+def feed(slot: int, start: int, count: int) -> ThinkerFeed:
+    return ThinkerFeed(slot, start, np.full(count, 30, np.int32), NONE, sampled=True)
+
+
+@pytest.mark.parametrize(("sessions", "most"), [(1, 1593), (16, 1597)])
+def test_thinker_waits_for_nothing_when_it_decodes(config: Any, sessions: int, most: int) -> None:
+    with meta_as_a_gpu() as device:
+        thinker = thinker_of(config, device, sessions)
+        with launches_on_meta() as launches:
+            thinker.forward([feed(slot, 20 + slot, 1) for slot in range(sessions)])
+    assert launches.waits == launches.on_host == []
+    assert 10 * SHAPE.layers < launches.total <= most, launches.counts
+
+
+@pytest.mark.parametrize(("sessions", "most"), [(1, 652), (16, 856)])
+def test_code2wav_waits_for_nothing_when_it_decodes(config: Any, sessions: int, most: int) -> None:
+    with meta_as_a_gpu() as device:
+        with device:
+            module = Qwen3OmniMoeCode2Wav(config.code2wav_config)
+        decoder = StreamDecoder(vocoder_of(module))
+        states = decoder.new_states(sessions)
+        codes = np.zeros((4, decoder.groups), np.uint16)
+        pieces = [StreamPiece(slot, codes[: 4 - slot % 2]) for slot in range(sessions)]
+        with launches_on_meta() as launches:
+            type(decoder).advance.__wrapped__(decoder, states, pieces)  # type: ignore[attr-defined]
+    assert launches.waits == launches.on_host == []
+    assert 100 < launches.total <= most, launches.counts
+
+
+def test_waits_and_operands_of_the_host_are_found_when_there_are_any() -> None:
+    rows, here = torch.zeros(3, device="meta"), torch.zeros(3)
+    with launches_on_meta() as launches:
+        rows.copy_(here)
+        here.to("meta")
+        here.to("meta", non_blocking=True)
+        rows.copy_(here, non_blocking=True)
+        rows[torch.tensor([0, 1])] + 1
+        with pytest.raises(RuntimeError):
+            rows.tolist()
+    assert len(launches.waits) == 2
+    assert len(launches.on_host) == 1

@@ -1,0 +1,68 @@
+"""The protocol in many orders, and that what is wrong with it would be found."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from antiphon.runtime.session.live_sessions import LiveSessions
+from antiphon.runtime.session.session import LiveSession
+from antiphon.runtime.session.table import SessionTable
+from gateway.calls.failover.delivered import DeliveredOutput
+from tools.simulation.__main__ import main
+from tools.simulation.search import Found, play, scenario_of, shrink
+
+SEEDS = 200
+MOST_SEEDS = 2_000
+"""In which a planted fault must show."""
+
+
+def test_nothing_is_wrong_in_any_order(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--seeds", str(SEEDS)]) == 0, capsys.readouterr().err
+
+
+def test_a_seed_draws_the_same_world_again() -> None:
+    assert scenario_of(5) == scenario_of(5) != scenario_of(6)
+    assert play(scenario_of(5)) == play(scenario_of(5))
+
+
+def nothing(*_: object) -> list[Any]:
+    return []
+
+
+def keep_on(*_: object) -> None:
+    return
+
+
+FAULTS: dict[str, tuple[type, str, Callable[..., Any]]] = {
+    "credit is dropped": (SessionTable, "_credit", nothing),
+    "a lost destination is not noticed": (SessionTable, "_lose_target", nothing),
+    "who left is kept": (SessionTable, "_stream_lost", nothing),
+    "a cancel is not heard": (SessionTable, "_cancel_segment", nothing),
+    "what was cancelled is never reported": (LiveSession, "released", nothing),
+    "a session that is done stays": (LiveSessions, "end_if_done", nothing),
+    "attempts are mixed up": (DeliveredOutput, "start_over", keep_on),
+}
+
+
+def first_finding() -> Found:
+    for seed in range(MOST_SEEDS):
+        result = play(scenario_of(seed))
+        if isinstance(result, Found):
+            return result
+    raise AssertionError("it was not found")
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_planted_fault_is_found_and_its_story_is_short(
+    fault: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    where, name, replacement = FAULTS[fault]
+    monkeypatch.setattr(where, name, replacement)
+    found = first_finding()
+    short = shrink(found)
+    assert len(short.scenario.choices) <= len(found.scenario.choices)
+    assert len(short.scenario.choices) <= 40
+    assert str(short).splitlines()[-1].strip() == short.what

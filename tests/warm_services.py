@@ -1,0 +1,160 @@
+"""Services of tests whose stages are forked from a process that has imported their libraries.
+
+A stage takes seven seconds of CPU to import torch and transformers, and less than one for the
+rest of its start. What comes to the same in the end is a process of its own with the same
+arguments, environment and descriptors; how it starts by itself is for other tests to show
+(`test_demo_run`, `test_failed_start`, `test_restart` and all of the other families).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import atexit
+import contextlib
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from pathlib import Path
+
+import msgspec
+from warm_parent import Order
+
+from antiphon.deployment.schema import StageConfig
+from tools.launcher.launcher import Launcher
+from tools.launcher.plan import application_root, role_of
+from tools.launcher.process import ServiceProcess
+
+PROGRAMS = ("services", "benchmarks.failures.stage", "benchmarks.gpu.stage")
+
+
+class WarmParent:
+    """The process that stages are forked from, for as long as this one lives."""
+
+    def __init__(self) -> None:
+        self._orders, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        self._path = os.environ.get("PYTHONPATH")
+        with theirs:
+            self._process = subprocess.Popen(
+                [sys.executable, "-u", "-m", "tests.warm_parent", str(theirs.fileno())],
+                cwd=application_root(),
+                # More would be there from the import on, and lost in a fork.
+                env={**os.environ, "OMP_NUM_THREADS": "1"},
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.DEVNULL,
+                pass_fds=(theirs.fileno(),),
+            )
+        atexit.register(self.close)
+
+    def can(self, arguments: Sequence[str], directory: Path) -> bool:
+        """Whether it has imported what this would."""
+        return (
+            arguments[0] in PROGRAMS
+            and directory == application_root()
+            and os.environ.get("PYTHONPATH") == self._path
+        )
+
+    def order(self, order: Order, *descriptors: int) -> None:
+        """Have a stage forked, which gets the descriptors."""
+        socket.send_fds(self._orders, [msgspec.json.encode(order)], descriptors)
+
+    def close(self) -> None:
+        """End it."""
+        self._orders.close()
+        self._process.wait()
+
+
+warm_parent = cache(WarmParent)
+
+
+class WarmProcess(ServiceProcess):
+    """A service that is forked where it can be."""
+
+    @classmethod
+    async def _run(
+        cls,
+        made: Callable[[], ServiceProcess],
+        arguments: Sequence[str],
+        announce_fd: int,
+        root: Path,
+    ) -> ServiceProcess:
+        if not warm_parent().can(arguments, root):
+            return await super()._run(made, arguments, announce_fd, root)
+        printed, printing = os.pipe()
+        told, telling = os.pipe()
+        order = Order(list(arguments), dict(os.environ), str(root))
+        warm_parent().order(order, printing, announce_fd, telling)
+        os.close(printing)
+        os.close(telling)
+        loop = asyncio.get_running_loop()
+        life = asyncio.StreamReader()
+        await loop.connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(life), os.fdopen(told, "rb", buffering=0)
+        )
+        line = await life.readline()
+        if not line:
+            raise RuntimeError("the process that forks stages has ended; it printed why")
+        number = int(line)
+        service = made()
+        output, _ = await loop.connect_read_pipe(
+            lambda: _Output(service), os.fdopen(printed, "rb", buffering=0)
+        )
+        service.connection_made(_Fork(service, number, life, output))
+        return service
+
+
+class _Fork(asyncio.SubprocessTransport):
+    """A forked process, as asyncio shows one that it has started itself."""
+
+    def __init__(
+        self,
+        service: ServiceProcess,
+        number: int,
+        life: asyncio.StreamReader,
+        output: asyncio.BaseTransport,
+    ) -> None:
+        super().__init__()
+        self._number, self._status, self._output = number, None, output
+        self._watch = asyncio.create_task(self._wait(service, life))
+
+    async def _wait(self, service: ServiceProcess, life: asyncio.StreamReader) -> None:
+        self._status = int(await life.read())
+        service.process_exited()
+
+    def get_pid(self) -> int:
+        return self._number
+
+    def get_returncode(self) -> int | None:
+        return self._status
+
+    def terminate(self) -> None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(self._number, signal.SIGTERM)
+
+    def close(self) -> None:
+        self._output.close()
+
+
+class _Output(asyncio.Protocol):
+    """Hands what the process prints to its service."""
+
+    def __init__(self, service: ServiceProcess) -> None:
+        self._service = service
+
+    def data_received(self, data: bytes) -> None:
+        self._service.pipe_data_received(1, data)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._service.pipe_connection_lost(1, exc)
+
+
+class WarmLauncher(Launcher):
+    """Starts stages warm, but for those that are on vLLM."""
+
+    def _service(self, name: str) -> type[ServiceProcess]:
+        stages: Mapping[str, StageConfig] = self._deployment.stages
+        stage = stages.get(role_of(name))
+        return ServiceProcess if stage and stage.engine == "vllm" else WarmProcess

@@ -1,0 +1,1 @@
+"""Breaks a running fleet in every way, and checks that nobody who listens to it hears that."""

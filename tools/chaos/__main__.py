@@ -1,0 +1,137 @@
+"""`python -m tools.chaos`: breaks a fleet on this machine, and checks what listeners hear.
+
+Two replicas of each stage and a gateway run as processes. In each round some listeners are
+answered while one process is killed, frozen, slowed down or left without descriptors. Every answer
+must be the undisturbed one, to the id, the frame and the sample; then no stage may hold anything.
+The gateway itself may be killed, too: listeners ask for the rest of their answers when it is back.
+What does not hold ends the run, with the seed that draws the same rounds again.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import secrets
+import statistics
+import sys
+import tempfile
+import time
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+from antiphon.errors import AntiphonError
+from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
+from tools.chaos.faults import NAMES
+from tools.chaos.fleet import running_fleet
+from tools.chaos.listener import AnswerListener
+from tools.chaos.rounds import ChaosFound, Round, Rounds
+from tools.load.player import plays_on
+
+BUFFER_S = 0.2
+"""Of a player's, before it begins."""
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Run the command line; the exit status."""
+    options = _parser().parse_args(arguments)
+    seed = secrets.randbits(32) if options.seed is None else options.seed
+    print(f"seed {seed}", flush=True)
+    try:
+        with tempfile.TemporaryDirectory(prefix="antiphon-chaos-") as directory:
+            asyncio.run(_break(options, seed, Path(directory)))
+    except (ChaosFound, AntiphonError, OSError) as error:
+        print(f"FAILED: {error}\nfor the same rounds: --seed {seed}", file=sys.stderr)
+        return 1
+    except KeyboardInterrupt:
+        print("\ninterrupted; everything was stopped")
+        return 130
+    return 0
+
+
+async def _break(options: argparse.Namespace, seed: int, directory: Path) -> None:
+    model = options.model
+    if model is None:
+        model = directory / "tiny"
+        build_tiny_checkpoint(model, TinyShape(endless_speech=True))
+    done: list[Round] = []
+    async with (
+        running_fleet(model, options.replicas) as fleet,
+        AnswerListener(fleet.running.grpc_address, speed=options.speed) as listener,
+    ):
+        rounds = Rounds(
+            fleet,
+            listener,
+            seed=seed,
+            listeners=options.listeners,
+            faults=options.faults,
+            roles=options.roles,
+        )
+        await rounds.learn()
+        print(f"{len(fleet.stages)} processes of stages are up; they are broken now", flush=True)
+        ends_at = time.monotonic() + options.seconds
+        try:
+            async for each in rounds.run():
+                done.append(each)
+                print(_line(len(done), each), flush=True)
+                if len(done) == options.rounds or time.monotonic() >= ends_at:
+                    break
+        finally:
+            print(_table(done))
+
+
+def _line(number: int, done: Round) -> str:
+    worst = max(each.underrun_s for each in done.heard)
+    return (
+        f"{number:4} {done.fault.name:11} {done.target:12} after {done.after} pieces: "
+        f"{len(done.heard)} answers, at worst {1000 * worst:.0f} ms late"
+    )
+
+
+def _table(done: Sequence[Round]) -> str:
+    """What each fault has cost, by the stage that it hit."""
+    found: dict[tuple[str, str], list[Round]] = defaultdict(list)
+    for each in done:
+        found[each.fault.name, each.target.partition("#")[0]].append(each)
+    lines = [
+        "| fault | stage | rounds | answers | late p50, ms | late p95, ms "
+        f"| gaps with {1000 * BUFFER_S:.0f} ms of buffer |",
+        "|---|---|--:|--:|--:|--:|--:|",
+    ]
+    for (fault, role), rounds in sorted(found.items()):
+        heard = [each for one in rounds for each in one.heard]
+        # One listener of a round at least had its replica hit: the worst is that one's.
+        late = sorted(1000 * max(each.underrun_s for each in one.heard) for one in rounds)
+        gaps = sum(not plays_on(each.underrun_s, BUFFER_S) for each in heard)
+        p95 = late[min(len(late) - 1, int(0.95 * len(late)))]
+        lines.append(
+            f"| {fault} | {role} | {len(rounds)} | {len(heard)} "
+            f"| {statistics.median(late):.0f} | {p95:.0f} | {gaps} |"
+        )
+    return "\n".join(lines)
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="python -m tools.chaos",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--seconds", type=float, default=120.0, help="how long (120)")
+    parser.add_argument("--rounds", type=int, default=0, help="at most so many rounds (no bound)")
+    parser.add_argument("--seed", type=int, help="draw the same again (a new one, which is told)")
+    parser.add_argument("--model", type=Path, help="checkpoint (a tiny one, made for this)")
+    parser.add_argument("--replicas", type=int, default=2, help="of each stage (2)")
+    parser.add_argument("--listeners", type=int, default=4, help="answers at a time (4)")
+    parser.add_argument(
+        "--speed", type=float, default=1.0, help="of the listeners, times that of speech (1)"
+    )
+    parser.add_argument(
+        "--faults", nargs="+", choices=NAMES, default=NAMES, help=f"of {', '.join(NAMES)} (all)"
+    )
+    parser.add_argument("--roles", nargs="+", default=(), help="stages that are hit (all)")
+    return parser
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,148 @@
+"""The fleet that is broken: its processes, and what they hold when nobody asks."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import urllib.request
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import grpc
+
+from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
+from antiphon.pipelines.registry import pipeline_of
+from antiphon.v1 import stage_pb2
+from antiphon.wire.stubs import stage_stub
+from tools.launcher.events import LaunchEvent, Loaded
+from tools.launcher.launcher import Launcher, Running
+from tools.launcher.plan import GATEWAY, role_of
+
+MOST_DESCRIPTORS_MORE = 16
+"""Than at the start: connections to who was started again come and go."""
+RECOVERY_S = 120.0
+REST_S = 15.0
+LOOK_S = 0.1
+
+
+@dataclass
+class TargetFleet:
+    """A running deployment with several replicas of each stage."""
+
+    running: Running
+    replicas: int
+    loaded: asyncio.Queue[str]
+    descriptors: dict[str, int] = field(default_factory=dict)
+
+    @property
+    def stages(self) -> tuple[str, ...]:
+        """Names of all processes of stages."""
+        return tuple(name for name in self.running.processes if name != GATEWAY)
+
+    def pid(self, name: str) -> int:
+        """Of a service's process now."""
+        return self.running.processes[name].pid
+
+    async def recovered(self, killed: str | None) -> None:
+        """Return when a killed service is ready again, and the gateway has all replicas.
+
+        Raises `TimeoutError`.
+        """
+        async with asyncio.timeout(RECOVERY_S):
+            while killed is not None and await self.loaded.get() != killed:
+                pass
+            await self._all_serving()
+
+    async def _all_serving(self) -> None:
+        """Return when the gateway has every replica; it has to be asked for that."""
+        while True:
+            if await asyncio.to_thread(self._all_serve):
+                return
+            await asyncio.sleep(LOOK_S)
+
+    def _all_serve(self) -> bool:
+        try:
+            with urllib.request.urlopen(f"{self.running.http_url}/health", timeout=5) as answer:
+                health: Mapping[str, Any] = json.load(answer)
+        except OSError:
+            return False
+        return all(stage["serving"] == self.replicas for stage in health["stages"].values())
+
+    async def at_rest(self) -> list[str]:
+        """What is held although nobody asks for anything; empty as it should be."""
+        held = await asyncio.gather(*(self._left_in(name) for name in self.stages))
+        return [each for each in (*held, *self._descriptors_left()) if each]
+
+    async def _left_in(self, name: str) -> str:
+        """What a stage still has after a while."""
+        load = stage_pb2.StageLoad()
+        try:
+            async with (
+                asyncio.timeout(REST_S),
+                grpc.aio.insecure_channel(self.running.processes[name].address) as channel,
+            ):
+                watching = stage_stub(channel).WatchLoad(stage_pb2.WatchLoadRequest())
+                async for load in watching:
+                    if not (load.open_sessions or load.open_segments):
+                        return ""
+        except TimeoutError:
+            return f"{name} holds {load.open_sessions} sessions, {load.open_segments} segments"
+        except grpc.aio.AioRpcError as error:
+            return f"{name} cannot be asked for its load: {error.details()}"
+        return f"{name} ended the stream of its load"
+
+    def _descriptors_left(self) -> list[str]:
+        """Who has more open than any of its kind had when all had answered for the first time."""
+        found, counts = (
+            [],
+            {
+                name: len(os.listdir(f"/proc/{process.pid}/fd"))
+                for name, process in self.running.processes.items()
+            },
+        )
+        if not self.descriptors:
+            for name, count in counts.items():
+                kind = role_of(name)
+                self.descriptors[kind] = max(count, self.descriptors.get(kind, 0))
+        for name, count in counts.items():
+            before = self.descriptors[role_of(name)]
+            if count > before + MOST_DESCRIPTORS_MORE:
+                found.append(f"{name} has {count} descriptors open, {before} at first")
+        return found
+
+
+@asynccontextmanager
+async def running_fleet(
+    model: Path, replicas: int, launcher: type[Launcher] = Launcher, **settings: Any
+) -> AsyncIterator[TargetFleet]:
+    """So many replicas of each stage as processes, which are started again when they end.
+
+    Answers are made only a second ahead of who listens, so that a fault meets them halfway, unless
+    `settings` of the gateway say otherwise.
+    """
+    loaded: asyncio.Queue[str] = asyncio.Queue()
+
+    def report(event: LaunchEvent) -> None:
+        if isinstance(event, Loaded):
+            loaded.put_nowait(event.service)
+
+    chosen: dict[str, Any] = {
+        "max_ahead_seconds": 1.0,
+        "max_stage_ahead_seconds": 0.5,
+        "failovers_per_minute": 1 << 16,
+        "eject_failures": 1 << 16,
+        **settings,
+    }
+    gateway = GatewayConfig(http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0", **chosen)
+    stages = dict.fromkeys(pipeline_of(model).roles, StageConfig(replicas=replicas))
+    deployment = Deployment(model=str(model), stages=stages, gateway=gateway)
+    async with launcher(deployment, on_exit="restart", report=report) as running:
+        while not loaded.empty():
+            loaded.get_nowait()
+        fleet = TargetFleet(running, replicas, loaded)
+        await fleet.recovered(None)
+        yield fleet

@@ -1,0 +1,149 @@
+"""Rounds of answers with one fault in each, and what must hold after every one of them."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+from collections.abc import AsyncIterator, Collection, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from tools.chaos.faults import NAMES, OF_STAGES, OF_THE_GATEWAY, Fault
+from tools.chaos.fleet import TargetFleet
+from tools.chaos.listener import AnswerListener, Heard, KnownQuestion
+from tools.launcher.plan import GATEWAY
+
+TEXTS = ("Who are you?", "Sing the second bell.", "day one", "Count to ten, please.")
+SHORTEST, LONGEST = 30, 70
+"""Codec frames of an answer."""
+LONGEST_TEXT = 24
+MOST_PIECES = 3
+"""Of audio, that each listener has got when something fails."""
+
+
+class ChaosFound(Exception):
+    """Something does not hold."""
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What happened, to whom, and what listeners heard meanwhile."""
+
+    fault: Fault
+    target: str
+    after: int
+    heard: Sequence[Heard]
+
+
+class Rounds:
+    """All that is drawn comes from the seed: the same one asks and breaks the same things."""
+
+    def __init__(
+        self,
+        fleet: TargetFleet,
+        listener: AnswerListener,
+        *,
+        seed: int,
+        listeners: int,
+        faults: Collection[str] = NAMES,
+        roles: Collection[str] = (),
+    ) -> None:
+        self._fleet = fleet
+        self._listener = listener
+        self._chance = random.Random(seed)
+        self._listeners = listeners
+        self._faults = [*OF_STAGES.values(), *OF_THE_GATEWAY.values()]
+        self._faults = [each for each in self._faults if each.name in faults]
+        self._roles = roles
+        self._questions = [self._question(number) for number in range(2 * len(TEXTS))]
+        self._expected: list[Heard] = []
+
+    async def learn(self) -> None:
+        """Hear every answer undisturbed, and note what the processes have open.
+
+        Raises `ChaosFound` when one cannot be had.
+        """
+        for question in self._questions:
+            heard = await self._listener.listen(question)
+            if heard.error is not None or not heard.pieces:
+                raise ChaosFound(f"{question} has no undisturbed answer: {heard.error}")
+            self._expected.append(heard)
+        await self._check_rest()
+
+    async def run(self) -> AsyncIterator[Round]:
+        """One after the other, for ever. Raises `ChaosFound`."""
+        while True:
+            yield await self._round()
+
+    async def _round(self) -> Round:
+        fault, target, after = self._draw()
+        asked = [self._chance.randrange(len(self._questions)) for _ in range(self._listeners)]
+        due = _Countdown(after)
+        async with asyncio.TaskGroup() as answering:
+            listening = [
+                answering.create_task(self._listener.listen(self._questions[each], due.count))
+                for each in asked
+            ]
+            waiting = answering.create_task(due.reached.wait())
+            # Answers may be over before.
+            either: tuple[asyncio.Future[Any], ...] = (asyncio.gather(*listening), waiting)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            waiting.cancel()
+            await fault.strike(self._fleet.pid(target))
+        done = Round(fault, target, after, [each.result() for each in listening])
+        for number, heard in zip(asked, done.heard, strict=True):
+            self._check(done, self._questions[number], heard, self._expected[number])
+        try:
+            await self._fleet.recovered(target if fault.kills else None)
+        except TimeoutError:
+            raise ChaosFound(f"{target} is not back after {fault.name}") from None
+        await self._check_rest()
+        return done
+
+    def _draw(self) -> tuple[Fault, str, int]:
+        """What fails, and after how many pieces of audio."""
+        fault = self._chance.choice(self._faults)
+        stages = [
+            name
+            for name in self._fleet.stages
+            if not self._roles or name.partition("#")[0] in self._roles
+        ]
+        target = self._chance.choice(stages)
+        if fault.name in OF_THE_GATEWAY:
+            target = GATEWAY
+        return fault, target, self._chance.randint(1, MOST_PIECES * self._listeners)
+
+    def _question(self, number: int) -> KnownQuestion:
+        return KnownQuestion(
+            TEXTS[number % len(TEXTS)],
+            temperature=float(number >= len(TEXTS)),
+            seed=self._chance.getrandbits(32),
+            max_text=LONGEST_TEXT,
+            max_frames=self._chance.randint(SHORTEST, LONGEST),
+        )
+
+    def _check(self, done: Round, question: KnownQuestion, heard: Heard, expected: Heard) -> None:
+        where = f"{done.fault.name} of {done.target} after {done.after} pieces: {question}"
+        if heard.error is not None:
+            raise ChaosFound(f"{where}: {heard.error.code.name}: {heard.error}")
+        if difference := heard.difference(expected):
+            raise ChaosFound(f"{where}: {difference}")
+
+    async def _check_rest(self) -> None:
+        held = await self._fleet.at_rest()
+        if held:
+            raise ChaosFound("; ".join(held))
+
+
+class _Countdown:
+    """Waits for so many pieces."""
+
+    def __init__(self, left: int) -> None:
+        self._left = left
+        self.reached = asyncio.Event()
+
+    def count(self) -> None:
+        """One more has come."""
+        self._left -= 1
+        if self._left <= 0:
+            self.reached.set()

@@ -1,0 +1,59 @@
+"""Whether several stages, which run beside each other in one container, are ready and alive.
+
+An orchestrator asks a container as a whole. Its question is put to every stage, so a stage whose
+event loop hangs counts as one that is not alive. A stage that has no process is being started
+again: it is not ready, and alive.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+
+import grpc
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+
+from antiphon.deployment.address import host_and_port, joined
+from antiphon.runtime.server.health import ALIVE
+from antiphon.transport.channel import CHANNEL_OPTIONS
+
+ANSWER_S = 4.0
+"""How long a stage may take to answer: less than what probes are given."""
+
+_LOOPBACKS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
+
+Status = health_pb2.HealthCheckResponse
+
+
+class HealthOfAll(health_pb2_grpc.HealthServicer):
+    """`grpc.health.v1` for all stages together. `doors` tells where each answers probes now; one
+    that listens nowhere has an empty one."""
+
+    def __init__(self, doors: Callable[[], Sequence[str]], *, answer_s: float = ANSWER_S) -> None:
+        self._doors = doors
+        self._answer_s = answer_s
+
+    async def Check(
+        self, request: health_pb2.HealthCheckRequest, context: object
+    ) -> health_pb2.HealthCheckResponse:
+        """SERVING where every stage says so by this name."""
+        answers = await asyncio.gather(*(self._ask(each, request) for each in self._doors()))
+        good = bool(answers) and all(answers)
+        return Status(status=Status.SERVING if good else Status.NOT_SERVING)
+
+    async def _ask(self, door: str, request: health_pb2.HealthCheckRequest) -> bool:
+        if not door:
+            return bool(request.service == ALIVE)
+        host, port = host_and_port(door, field="health_listen")
+        address = joined(_LOOPBACKS.get(host, host), port)
+        async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+            check = channel.unary_unary(
+                "/grpc.health.v1.Health/Check",
+                request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+                response_deserializer=Status.FromString,
+            )
+            try:
+                told = await check(request, timeout=self._answer_s)
+            except grpc.aio.AioRpcError:
+                return False
+        return bool(told.status == Status.SERVING)

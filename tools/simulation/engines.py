@@ -1,0 +1,135 @@
+"""Engines of a talker and a vocoder that count: what each makes tells for whom it was made."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from antiphon.chunk import Tensor
+from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk, SegmentSettings
+from antiphon.segment import FinishReason, SegmentKey
+
+SAMPLES_PER_FRAME = 2
+
+
+def frame_of(seed: int, number: int) -> int:
+    """The code of a frame: no two seeds have alike ones."""
+    return (seed * 131 + number * 7 + 1) % 65_521
+
+
+def audio_of(seed: int, frames: int) -> Tensor:
+    """All samples of an answer."""
+    codes = [frame_of(seed, number) for number in range(frames)]
+    return np.repeat(np.array(codes, np.float32), SAMPLES_PER_FRAME)
+
+
+@dataclass(slots=True)
+class _Speaking:
+    seed: int
+    frames: int
+    made: int = 0
+    over: bool = False
+
+
+class CountingTalker:
+    """One frame a step of every segment; as many as its sampling's `max_tokens` says."""
+
+    def __init__(self) -> None:
+        self.segments: dict[SegmentKey, _Speaking] = {}
+
+    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
+        """Take a segment in."""
+        self.segments[key] = _Speaking(settings.sampling.seed, settings.sampling.max_tokens)
+
+    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
+        """Needs nothing."""
+
+    def awaited_edge(self, key: SegmentKey) -> str | None:
+        """`tokens` after the end, which never comes."""
+        return "tokens" if self.segments[key].over else None
+
+    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
+        """A frame, or the end."""
+        ready = [k for k, each in self.segments.items() if not each.over and k not in held]
+        return [event for key in ready for event in self._advance(key)]
+
+    def so_far(self, key: SegmentKey) -> Completed:
+        """What it has made until now."""
+        return Completed(key, FinishReason.CANCELLED, 0, self.segments[key].made)
+
+    def release(self, key: SegmentKey) -> None:
+        """Forget a segment."""
+        del self.segments[key]
+
+    def _advance(self, key: SegmentKey) -> list[EngineEvent]:
+        segment = self.segments[key]
+        if segment.made == segment.frames:
+            segment.over = True
+            end = Emitted(key, "codes", segment.made, finish_reason=FinishReason.STOP)
+            return [end, Completed(key, FinishReason.STOP, 0, segment.made)]
+        codes = np.full((1, 1), frame_of(segment.seed, segment.made), np.uint16)
+        segment.made += 1
+        return [Emitted(key, "codes", segment.made - 1, {"codes": codes})]
+
+
+@dataclass(slots=True)
+class _Decoding:
+    frames: list[Tensor] = field(default_factory=list)
+    reason: FinishReason | None = None
+    decoded: int = 0
+
+
+class CountingVocoder:
+    """Repeats each frame's code."""
+
+    def __init__(self) -> None:
+        self.segments: dict[SegmentKey, _Decoding] = {}
+
+    def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
+        """Take a segment in."""
+        self.segments[key] = _Decoding()
+
+    def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
+        """Store frames."""
+        segment = self.segments[key]
+        if chunk.tensors:
+            segment.frames.append(chunk.tensors["codes"])
+        segment.reason = chunk.finish_reason
+
+    def awaited_edge(self, key: SegmentKey) -> str | None:
+        """`codes` while there is nothing to decode and no end."""
+        segment = self.segments[key]
+        return None if segment.frames or segment.reason else "codes"
+
+    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
+        """Decode what every segment has."""
+        ready = [k for k in self.segments if k not in held and self.awaited_edge(k) is None]
+        return [event for key in ready for event in self._decode(key)]
+
+    def so_far(self, key: SegmentKey) -> Completed:
+        """What was decoded until now."""
+        frames = self.segments[key].decoded
+        return Completed(key, FinishReason.CANCELLED, frames, frames * SAMPLES_PER_FRAME)
+
+    def release(self, key: SegmentKey) -> None:
+        """Forget a segment."""
+        del self.segments[key]
+
+    def _decode(self, key: SegmentKey) -> list[EngineEvent]:
+        segment = self.segments[key]
+        frames, segment.frames = segment.frames, []
+        position = segment.decoded * SAMPLES_PER_FRAME
+        tensors: dict[str, Tensor] = {}
+        if frames:
+            codes = np.concatenate(frames)
+            samples = np.repeat(codes[:, 0].astype(np.float32), SAMPLES_PER_FRAME)
+            tensors = {"samples": samples, "codes": codes}
+            segment.decoded += len(codes)
+        reason, segment.reason = segment.reason, None
+        events: list[EngineEvent] = [Emitted(key, "audio", position, tensors, reason)]
+        if reason is not None:
+            total = segment.decoded * SAMPLES_PER_FRAME
+            events.append(Completed(key, reason, segment.decoded, total))
+        return events
