@@ -37,6 +37,8 @@ class PendingAnswer:
         self._attempts = attempts
         self._pauser = pauser
         self._position = AnswerPosition()
+        # What a server said of itself says more than that it can no longer be reached.
+        self._last_words: Unavailable | None = None
         self._call = start(attempts.left_s, None)
 
     async def next_event(self) -> Event | None:
@@ -73,10 +75,12 @@ class PendingAnswer:
             try:
                 message = await self._call.read()
                 if message is not None and message.HasField("error"):
-                    _raise_if_the_servers_own(message.error)
+                    self._raise_if_the_servers_own(message.error)
             except AntiphonError as error:
                 self._call.cancel()
                 pause_s = self._pause_after(error)
+                if pause_s is None and isinstance(error, Unavailable) and self._last_words:
+                    raise self._last_words from error
                 if pause_s is None:
                     raise
             else:
@@ -98,12 +102,12 @@ class PendingAnswer:
         lost = isinstance(error, Unavailable) and self._position.delivered is not None
         return self._attempts.pause_after(error) if lost else None
 
-
-def _raise_if_the_servers_own(error: session_pb2.SessionError) -> None:
-    """Raise what a server says of itself, which stops: others may go on with its answers."""
-    told = error_from_proto(error)
-    if isinstance(told, Unavailable) and not told.stage:
-        raise told
+    def _raise_if_the_servers_own(self, error: session_pb2.SessionError) -> None:
+        """Raise what a server says of itself, which stops: others may go on with its answers."""
+        told = error_from_proto(error)
+        if isinstance(told, Unavailable) and not told.stage:
+            self._last_words = told
+            raise told
 
 
 async def server_info(channel: Channel, timeout_s: float, retry: Retry) -> ServerInfo:

@@ -53,6 +53,18 @@ async def begin(session: Session) -> None:
     await USUAL[session.role](session)
 
 
+async def until_begun(call: antiphon.AsyncConversationCall) -> antiphon.ResponseAudioDelta:
+    """The first audio, once text has come, too; each comes from a stage of its own."""
+    audio, text = None, False
+    async for event in call:
+        text = text or isinstance(event, antiphon.ResponseTextDelta)
+        if audio is None and isinstance(event, antiphon.ResponseAudioDelta):
+            audio = event
+        if audio is not None and text:
+            return audio
+    raise AssertionError("the conversation has ended")
+
+
 async def until_failed(call: antiphon.AsyncConversationCall) -> antiphon.CommandFailed:
     async for event in call:
         if isinstance(event, antiphon.CommandFailed):

@@ -70,6 +70,16 @@ class Realtime:
             assert event["type"] != "error" or kind == "error", event
         return event
 
+    async def until_begun(self) -> Told:
+        """The first delta of audio, once text has come, too; each comes from a stage of its own."""
+        first: dict[str, Told] = {}
+        kinds = ("response.output_audio.delta", "response.output_audio_transcript.delta")
+        while not all(kind in first for kind in kinds):
+            event = await self.next()
+            assert event["type"] != "error", event
+            first.setdefault(event["type"], event)
+        return first[kinds[0]]
+
 
 @asynccontextmanager
 async def realtime(door: Door, model: str = MODEL, **headers: str) -> AsyncIterator[Realtime]:

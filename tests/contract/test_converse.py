@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from converse_client import asked, begin, said, until, until_failed
+from converse_client import asked, begin, said, until, until_begun, until_failed
 from fake_stages import (
     CODE2WAV,
     FRAMES,
@@ -144,7 +144,7 @@ async def test_interrupted_answer_is_cut_to_what_was_heard(
     async with client.converse() as call:
         await said(call, "Tell me a story")
         await call.respond()
-        delta = await until(call, antiphon.ResponseAudioDelta)
+        delta = await until_begun(call)
         # The audio lasts 0.777 s; half of it is "Once" and a piece of a word.
         await call.interrupt(0.4)
         after: list[Any] = []

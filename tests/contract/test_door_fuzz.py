@@ -32,6 +32,7 @@ from gateway_door import Door, open_door
 
 from antiphon.errors import InvalidArgument, NotFound, NotImplementedYet
 from antiphon.options import Option, OptionKind
+from antiphon.v1.session_pb2 import ERROR_CODE_DATA_LOSS, SessionError
 from antiphon.v1.speech_pb2 import GenerateResponse
 from antiphon.wire.options import option_to_proto
 from antiphon.wire.status import error_from_rpc
@@ -156,7 +157,9 @@ async def test_grpc_door_stands_whatever_bytes_come_through_it(
             try:
                 async with asyncio.timeout(QUIET_S):
                     answers = [GenerateResponse.FromString(each) async for each in method(data)]
-                said = "".join(each.error.message for each in answers)
+                said = "".join(
+                    each.error.message for each in answers if not _tells_another(each.error)
+                )
             except grpc.aio.AioRpcError as failure:
                 error = error_from_rpc(failure)
                 if not isinstance(error, InvalidArgument | NotFound | NotImplementedYet):
@@ -171,6 +174,11 @@ async def test_grpc_door_stands_whatever_bytes_come_through_it(
         kept = _kept_bytes()
         print(f"{where}: {kept >> 10} KiB kept")
         assert kept < MAX_KEPT_BYTES, f"{where}: {kept >> 10} KiB are kept"
+
+
+def _tells_another(error: SessionError) -> bool:
+    """Whether it says that the message claims to have what its answer does not have."""
+    return error.code == ERROR_CODE_DATA_LOSS and error.field == "delivered"
 
 
 async def _run(names: tuple[str, ...], door: Door) -> None:

@@ -13,6 +13,7 @@ from gateway_door import MODEL, Door
 
 from antiphon.segment import FinishReason
 from gateway.calls.events import Event, SegmentFinished
+from gateway.calls.order import Order
 from gateway.conversations import commands
 from gateway.conversations.events import (
     ConversationEvent,
@@ -37,6 +38,9 @@ class Line:
     def note(self, event: Event) -> None:
         if isinstance(event, SegmentFinished):
             self.made.set()
+
+    def for_key(self, order: Order) -> Order:
+        return order
 
     @contextmanager
     def admitted(self) -> Iterator[None]:

@@ -139,7 +139,7 @@ async def test_cancelled_response_ends_in_order_and_is_cut_to_what_was_heard(doo
     async with realtime(door) as client:
         await client.say("Tell me a story")
         await client.send("response.create")
-        await client.until("response.output_audio.delta")
+        await client.until_begun()
         await client.send("response.cancel")
         start = len(client.events)
         done = (await client.until("response.done"))["response"]
@@ -170,7 +170,7 @@ async def test_truncation_before_the_end_is_told_holds_when_it_is(door: Door) ->
     async with realtime(door) as client:
         await client.say("Tell me a story")
         await client.send("response.create")
-        delta = await client.until("response.output_audio.delta")
+        delta = await client.until_begun()
         await client.send("response.cancel")
         await client.send(
             "conversation.item.truncate",

@@ -21,6 +21,7 @@ from antiphon.testing.margins import MIN_MARGIN
 from antiphon.testing.qwen3_omni.reference import Case
 from gateway.calls.calls import Calls
 from gateway.calls.events import Event
+from gateway.calls.order import Order
 from gateway.conversations.commands import AppendAudio, ChangeSettings, CommitAudio, CreateResponse
 from gateway.conversations.conversation import LiveConversation
 from gateway.conversations.conversations import Conversations
@@ -46,6 +47,9 @@ class Entry:
 
     def note(self, event: Event) -> None:
         pass
+
+    def for_key(self, order: Order) -> Order:
+        return order
 
     def admitted(self) -> AbstractContextManager[None]:
         return nullcontext()
