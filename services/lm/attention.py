@@ -10,6 +10,8 @@ instead (measured: above 256 KB of keys and values per layer).
 A batch-invariant plan reads, for each such row, the positions up to the next power of two,
 so that how its attention is computed depends on its own position alone, never on the
 company, and neither do its digits. Any other reads up to the longest of the call.
+
+Which kernel a call is for: see `services.lm.attention_calls`.
 """
 
 from __future__ import annotations
@@ -25,10 +27,9 @@ import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
-from torch.nn.attention.bias import causal_lower_right
-from torch.nn.functional import scaled_dot_product_attention
 
 from antiphon.transport.device_edge import together_on_device
+from services.lm.attention_calls import Call, flash_takes
 from services.lm.kv_cache import KVCache
 
 # Rows share a call up to so many positions, whatever their lengths. A batch-invariant
@@ -52,22 +53,6 @@ class Span:
     def end(self) -> int:
         """The sequence's length with these positions."""
         return self.start + self.count
-
-
-@dataclass(frozen=True, slots=True)
-class _Call:
-    """Rows that attend together: those of one span, or one of each of several.
-
-    They see the first `length` positions of `slots`. `mask` adds 0 or -inf: [n, length] of
-    one span's n rows, [n, 1, 1, length] of one row each. None where all is seen, and where
-    attention of several rows is causal from position 0 or made so by the device.
-    """
-
-    rows: slice
-    slots: slice | Tensor
-    length: int
-    mask: Tensor | None
-    span: Span | None = None
 
 
 class AttentionPlan:
@@ -100,7 +85,7 @@ class AttentionPlan:
     def split(self) -> tuple[AttentionPlan, AttentionPlan] | None:
         """The same for two forwards, one after the other: of the rows up to the last span of
         several, and of those behind. None where either has none."""
-        long = [call.rows.stop for call in self._calls if call.span is not None]
+        long = [call.rows.stop for call in self._calls if call.prompt]
         if not long or long[-1] == self.count:
             return None
         return self._part(0, long[-1]), self._part(long[-1], self.count)
@@ -121,12 +106,13 @@ class AttentionPlan:
         """Remember the rows' keys and values, and mix; see `services.lm.layer.Attend`."""
         all_memory = self._cache.layer(layer)
         all_memory[self._slots, self.positions] = memory[: self.count]
-        mixed = [self._mix(call, queries[call.rows], all_memory) for call in self._calls]
+        shape = self._cache.shape
+        mixed = [call.mix(queries[call.rows], all_memory, shape) for call in self._calls]
         if self.count < len(queries):
             mixed.append(mixed[-1][-1:].expand(len(queries) - self.count, -1, -1))
         return torch.cat(mixed) if len(mixed) > 1 else mixed[0]
 
-    def _make_calls(self, spans: Sequence[Span]) -> Iterator[_Call]:
+    def _make_calls(self, spans: Sequence[Span]) -> Iterator[Call]:
         row = 0
         for several, grouped in itertools.groupby(spans, self._alike):
             group = list(grouped)
@@ -136,17 +122,17 @@ class AttentionPlan:
                 yield from self._make_short(group, row)
             row += sum(each.count for each in group)
 
-    def _make_long(self, group: Sequence[Span], row: int) -> Iterator[_Call]:
+    def _make_long(self, group: Sequence[Span], row: int) -> Iterator[Call]:
         """Spans of several rows: a call for each."""
-        on_cpu = self._cache.shape.device.type == "cpu"
+        masked = not flash_takes(self._cache.shape)
         for span in group:
             rows, slots = slice(row, row + span.count), slice(span.slot, span.slot + 1)
-            # Else the device's kernels need none: see `_mix`.
-            mask = self._mask(rows, span.end) if span.start and on_cpu else None
-            yield _Call(rows, slots, span.end, mask, span)
+            mask = self._mask(rows, span.end) if span.start and masked else None
+            from_start = span.start == 0
+            yield Call(rows, slots, span.end, mask, prompt=True, from_start=from_start)
             row = rows.stop
 
-    def _make_short(self, group: Sequence[Span], row: int) -> Iterator[_Call]:
+    def _make_short(self, group: Sequence[Span], row: int) -> Iterator[Call]:
         """Spans of one row: a call for all of them or, for each, one of its own."""
         length = max(each.end for each in group)
         if self._invariant:
@@ -162,7 +148,7 @@ class AttentionPlan:
         rows, mask = slice(row, row + len(group)), None
         if self._invariant or len(group) > 1:
             mask = self._mask(rows, length)[:, None, None]
-        yield _Call(rows, slots, length, mask)
+        yield Call(rows, slots, length, mask)
 
     def _alike(self, span: Span) -> int | None:
         """Equal for spans of one row that may share a call."""
@@ -180,32 +166,6 @@ class AttentionPlan:
         later = torch.arange(length, device=shape.device) > self.positions[rows, None]
         zeros = torch.zeros(later.shape, dtype=shape.dtype, device=shape.device)
         return zeros.masked_fill_(later, -math.inf)
-
-    def _mix(self, call: _Call, queries: Tensor, all_memory: Tensor) -> Tensor:
-        """What the call's rows [n, heads, head_dim] saw, of the same shape."""
-        shape = self._cache.shape
-        seen = all_memory[:, : call.length][call.slots].transpose(1, 2)
-        keys, values = seen.chunk(2, dim=1)
-        if call.span is None:
-            # Query heads that share a key head are rows of one product: it is read once.
-            asked = queries.view(len(queries), shape.key_heads, -1, shape.head_dim)
-            mixed = scaled_dot_product_attention(
-                asked, keys, values, attn_mask=call.mask, scale=shape.scale
-            )
-            return mixed.flatten(1, 2)
-        mask, from_start = call.mask, call.span.start == 0
-        if mask is None and not from_start:
-            mask = causal_lower_right(call.span.count, call.length)
-        mixed = scaled_dot_product_attention(
-            queries.transpose(0, 1)[None],
-            keys,
-            values,
-            attn_mask=mask,
-            is_causal=from_start,
-            scale=shape.scale,
-            enable_gqa=True,
-        )
-        return mixed[0].transpose(0, 1)
 
 
 def span_order(span: Span, *, batch_invariant: bool) -> tuple[int, int]:

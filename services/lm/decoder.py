@@ -40,7 +40,8 @@ class Decoder:
         most_rows: int = 0,
     ) -> None:
         weight: Tensor = model.norm.weight
-        self._invariant = batch_invariant
+        # What a row reads costs on a GPU, where it buys nothing.
+        self._invariant = batch_invariant and weight.device.type == "cpu"
         self.least_rows = LEAST_ROWS if batch_invariant else 1
         self._layers = tuple(
             Layer(module, batch_invariant=batch_invariant, exact_norms=exact_norms)

@@ -33,7 +33,7 @@ def _noisy_cache(slots: int, capacity: int, dim: int = DIM) -> KVCache:
     return cache
 
 
-def _by_definition(queries: Tensor, keys: Tensor, values: Tensor, start: int) -> Tensor:
+def by_definition(queries: Tensor, keys: Tensor, values: Tensor, start: int) -> Tensor:
     """Softmax attention of [n, heads, d] over [length, key heads, d], in float64."""
     group = queries.shape[1] // keys.shape[1]
     keys, values = (each.double().repeat_interleave(group, 1) for each in (keys, values))
@@ -73,7 +73,7 @@ def test_rows_see_their_own_sequence_and_nothing_after_them(
         end = at + span.count
         assert plan.positions[at:end].tolist() == list(range(span.start, span.end))
         assert torch.equal(all_keys[span.slot, span.start : span.end], keys[at:end])
-        expected = _by_definition(
+        expected = by_definition(
             queries[at:end], all_keys[span.slot, : span.end], all_values[span.slot, : span.end],
             span.start,
         )  # fmt: skip
