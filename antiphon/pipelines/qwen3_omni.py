@@ -44,6 +44,9 @@ THINKER, TALKER, CODE2WAV = "thinker", "talker", "code2wav"
 DEFAULT_VOICE = "ethan"
 """The voice when none is asked for, if the checkpoint has it; that of the reference's call."""
 
+AUDIO_CHUNK_POSITIONS = 13
+"""Prompt positions of a whole chunk of the audio tower: of `2 * n_window` mel frames."""
+
 
 def talker_example(settings: ExampleSettings) -> MadeUp:
     """A prompt of random text ids, at once, and then as many reply ids, one by one."""
@@ -167,6 +170,13 @@ class SpecialIds:
     def seen(self) -> tuple[int, int]:
         """The ids of images and videos."""
         return self.image, self.video
+
+
+def window_positions(n_window: int, n_window_infer: int) -> int:
+    """Prompt positions of a whole window of the audio tower, which encodes it alone as in its
+    recording; 0 where a window is no whole number of chunks, and none can be encoded alone."""
+    chunks, rest = divmod(n_window_infer, 2 * n_window)
+    return 0 if rest else chunks * AUDIO_CHUNK_POSITIONS
 
 
 def user_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArray[np.intp]:

@@ -223,8 +223,12 @@ class FrameSegment(ABC, Generic[Prompt]):
     def _part_end(self, start: int) -> int:
         """Where the part from `start` on ends, unless the prompt ends before."""
         cuts, stop = self.prompt.cuts, start + PART_ROWS
-        at = int(np.searchsorted(cuts, start + LEAST_PART_ROWS))
+        at = int(np.searchsorted(cuts, start + self.least_part_rows(start)))
         return min(stop, int(cuts[at])) if at < len(cuts) else stop
+
+    def least_part_rows(self, start: int) -> int:
+        """Fewest rows of a part from `start` on that ends at a cut of the prompt."""
+        return LEAST_PART_ROWS
 
     def launch(self, text: Text) -> FrameDraw[Text]:
         """The next draw, which is launched now; `text` is that of its row. The segment can."""

@@ -15,7 +15,7 @@ from antiphon.errors import InvalidArgument
 from antiphon.history import FRAMES
 from antiphon.pipelines.files import read_config
 from antiphon.pipelines.generation_config import default_sampling
-from antiphon.pipelines.qwen3_omni import TALKER, SpecialIds
+from antiphon.pipelines.qwen3_omni import TALKER, SpecialIds, window_positions
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
@@ -66,6 +66,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     )
     code_entries = int(whole.code2wav_config.codebook_size)
     special = SpecialIds.from_config(read_config(model_dir))
+    ears = whole.thinker_config.audio_config
     model = Talker(
         module,
         weights.read(WORD_TABLE),
@@ -73,6 +74,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         code_entries=code_entries,
         context_limit=limit,
         slots=config.slots,
+        window=window_positions(ears.n_window, ears.n_window_infer),
         to_device=ToDevice.of(config),
         # Without it each step waits for its frames.
         to_host=ToHost.of(config) if config.launch_ahead else None,

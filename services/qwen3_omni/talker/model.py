@@ -38,8 +38,9 @@ class Talker(GroupedFrameDecoder):
     `embeddings` [V, thinker hidden] is the thinker's word table, `code_entries` the
     size of code2wav's codebooks. Raises `FailedPrecondition` when the talker could
     draw codes that are in no codebook, has no voice, or there is no memory for `slots`
-    segments of `context_limit` positions. `to_device` brings hidden rows, `to_host` frames;
-    without the latter each step waits for them. `bucketing` runs what can be a graph.
+    segments of `context_limit` positions. `window` is that of `TalkerPrompt`. `to_device`
+    brings hidden rows, `to_host` frames; without the latter each step waits for them.
+    `bucketing` runs what can be a graph.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class Talker(GroupedFrameDecoder):
         code_entries: int,
         context_limit: int,
         slots: int,
+        window: int = 0,
         to_device: ToDevice | None = None,
         to_host: ToHost | None = None,
         bucketing: Bucketing | None = None,
@@ -63,6 +65,7 @@ class Talker(GroupedFrameDecoder):
             bucketing=bucketing,
         )
         self._special = special
+        self._window = window
         self.rows = RowTable(module, embeddings, to_device)
         self.stop_code = int(module.config.codec_eos_token_id)
         vocabulary = int(module.config.text_config.vocab_size)
@@ -88,7 +91,9 @@ class Talker(GroupedFrameDecoder):
 
     def new_prompt(self) -> TalkerPrompt:
         """An empty prompt of this checkpoint's ids and widths."""
-        return TalkerPrompt(self._special, self.rows.vocabulary, self.rows.hidden_row_width)
+        return TalkerPrompt(
+            self._special, self.rows.vocabulary, self.rows.hidden_row_width, window=self._window
+        )
 
     def take_slot(self, session: str, *, returns: bool) -> int:
         """See `FrameDecoder.take_slot`."""

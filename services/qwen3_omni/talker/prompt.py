@@ -42,13 +42,17 @@ FLOAT_DTYPES = frozenset({"float16", "bfloat16", "float32", "float64"})
 class TalkerPrompt:
     """One segment's prompt and reply, as far as they have come.
 
-    `vocabulary` bounds the ids; `row_width` is the width of hidden rows.
+    `vocabulary` bounds the ids; `row_width` is the width of hidden rows; `window` is how many of
+    them the thinker makes at a time of what is being said, or 0.
     """
 
-    def __init__(self, special: SpecialIds, vocabulary: int, row_width: int) -> None:
+    def __init__(
+        self, special: SpecialIds, vocabulary: int, row_width: int, *, window: int = 0
+    ) -> None:
         self._special = special
         self._vocabulary = vocabulary
         self._row_width = row_width
+        self._window = window
         self._ids = np.empty(0, np.int32)
         self._grids: tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]] | None = None
         self._ids_finished = False
@@ -56,7 +60,7 @@ class TalkerPrompt:
         self._user_ids: npt.NDArray[np.int32] | None = None
         self._positions = np.empty((0, 3), np.int64)  # of the user rows, by axis
         self._next_position = 0
-        self._cuts = np.empty(0, np.intp)
+        self._cuts = self._windows = np.empty(0, np.intp)
         self._heard = np.empty(0, np.intp)  # which user rows are hidden rows, ascending
         self._heard_positions = np.empty(0, np.intp)  # and where they are in the prompt
         self._rows: list[Tensor] = []  # hidden rows from this one on
@@ -110,8 +114,15 @@ class TalkerPrompt:
 
     @property
     def cuts(self) -> npt.NDArray[np.intp]:
-        """Where the user's turns end, as far as that is known."""
+        """Where the user's turns end, and the windows of what they hear, as far as that is known.
+
+        So what is in of a turn that is being spoken is all that the thinker has told of it.
+        """
         return self._cuts
+
+    def is_behind_window(self, row: int) -> bool:
+        """Whether a whole window of what is heard ends before this row."""
+        return bool((self._windows == row).any())
 
     @property
     def next_prompt_edge(self) -> str:
@@ -236,7 +247,20 @@ class TalkerPrompt:
         self._heard_positions = users[self._heard]
         self._user_ids = ids[users]
         begins = np.flatnonzero(self._user_ids == special.im_start)[1:]
-        self._cuts = np.append(begins, len(users)) if self._ids_finished else begins
+        turns = np.append(begins, len(users)) if self._ids_finished else begins
+        self._windows = self._window_ends(self._user_ids == special.audio)
+        self._cuts = np.union1d(turns, self._windows)
+
+    def _window_ends(self, heard: npt.NDArray[np.bool_]) -> npt.NDArray[np.intp]:
+        """Behind the whole windows of each recording, given which rows are `heard`."""
+        if not self._window:
+            return np.empty(0, np.intp)
+        behind = np.flatnonzero(heard) + 1
+        # A recording's rows stand side by side, and words between two recordings.
+        begins = np.flatnonzero(heard & ~np.append(False, heard[:-1]))
+        first = begins[np.searchsorted(begins, behind) - 1]
+        ends: npt.NDArray[np.intp] = behind[(behind - first) % self._window == 0]
+        return ends
 
     def _take_rows(self, tensors: Tensors) -> None:
         if self._user_ids is None:

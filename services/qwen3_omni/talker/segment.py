@@ -36,6 +36,13 @@ class TalkerSegment(FrameSegment[TalkerPrompt]):
         assert token is not None
         return token
 
+    def least_part_rows(self, start: int) -> int:
+        """What follows a recording's last whole window has a part of its own up to the turn's end,
+        however short: later turns go on behind it."""
+        if self.prompt.is_behind_window(start):
+            return 1
+        return FrameSegment.least_part_rows(self, start)
+
     @property
     def missing_edge(self) -> str:
         """`prompt` or `tokens`."""

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from functools import partial
 
+from antiphon.pipelines.qwen3_omni import AUDIO_CHUNK_POSITIONS, window_positions
 from services.thinker.audio import AudioTower
-
-POSITIONS_PER_CHUNK = 13
 
 
 def audio_tower(n_window: int, n_window_infer: int = 0) -> AudioTower:
@@ -16,9 +15,8 @@ def audio_tower(n_window: int, n_window_infer: int = 0) -> AudioTower:
     It pads its chunks to the longest one of the call. A window that is no whole number of chunks
     is none that can be encoded alone.
     """
-    chunk = 2 * n_window
-    window = n_window_infer if n_window_infer % chunk == 0 else 0
-    return AudioTower(partial(encoder_positions, n_window=n_window), chunk, window)
+    window = n_window_infer if window_positions(n_window, n_window_infer) else 0
+    return AudioTower(partial(encoder_positions, n_window=n_window), 2 * n_window, window)
 
 
 def encoder_positions(frames: int, n_window: int) -> int:
@@ -30,4 +28,4 @@ def encoder_positions(frames: int, n_window: int) -> int:
     chunks, rest = divmod(frames, 2 * n_window)
     for _ in range(3):
         rest = (rest + 1) // 2
-    return POSITIONS_PER_CHUNK * chunks + rest
+    return AUDIO_CHUNK_POSITIONS * chunks + rest
