@@ -131,7 +131,8 @@ class ThinkerEngine:
         ]
         idle = not any(map(_has_work, live))
         begun = [(each, each.generation) for each in live if each.generation is not None]
-        self._go_on_sending([each for each in begun if each[1].finish is not None], events)
+        done = [each for each in begun if each[1].finish is not None or _owes_rows(*each)]
+        self._go_on_sending(done, events)
         work = [(*each, each[1].reply_feed()) for each in begun if each[1].replies]
         work += self._prompt_work([each for each in begun if each[1].remaining], events)
         if work:
@@ -318,10 +319,11 @@ class ThinkerEngine:
             events += segment.emit_reply_rows(generation.reply_rows)
 
     def _go_on_sending(
-        self, ended: Sequence[tuple[Segment, SlotGeneration]], events: list[EngineEvent]
+        self, done: Sequence[tuple[Segment, SlotGeneration]], events: list[EngineEvent]
     ) -> None:
-        """Send more rows of the prompts whose reply has ended before all had left."""
-        for segment, generation in ended:
+        """Send more rows of the prompts that have nothing else to do, as their reply has ended, or
+        more of what is said must come first."""
+        for segment, generation in done:
             with self._alone(segment, events):
                 self._send_rows(segment, generation, events)
                 self._complete(segment, generation, events)
@@ -361,7 +363,15 @@ def _has_work(segment: Segment) -> bool:
     generation = segment.generation
     if segment.ended or generation is None:
         return False
-    return generation.remaining > 0 or not generation.is_open
+    return generation.remaining > 0 or not generation.is_open or _owes_rows(segment, generation)
+
+
+def _owes_rows(segment: Segment, generation: SlotGeneration) -> bool:
+    """Whether a prompt that is all in as far as it goes has rows that were not sent, of a prefix
+    that was there: they leave while its user speaks."""
+    sends = segment.wants_rows(generation) and not generation.holds_rows
+    waits = generation.is_open and not generation.remaining
+    return sends and waits and len(generation.rows_due(1)) > 0
 
 
 def _can_step(segment: Segment) -> bool:

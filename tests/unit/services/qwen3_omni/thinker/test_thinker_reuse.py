@@ -1,6 +1,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -10,10 +11,13 @@ from thinker_reference import MARGIN, Reference
 
 from antiphon.conversation import AudioPart, Conversation, ConversationMessage, TextPart
 from antiphon.deployment.schema import StageConfig
+from antiphon.pipelines.qwen3_omni import AUDIO_CHUNK_POSITIONS
 from antiphon.runtime.engine import Engine, LoadedStage
 from antiphon.segment import SegmentKey
-from antiphon.testing.drive_engine import SegmentOutput, run_segment, run_segments
+from antiphon.testing.conversations import live_chunks
+from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
 from services.qwen3_omni.thinker.load import load
+from services.thinker import engine as engine_module
 from services.thinker.engine import ThinkerEngine
 from services.thinker.model import Fed, ThinkerFeed, ThinkerModel
 
@@ -82,6 +86,44 @@ def test_rows_of_reused_audio_come_again_in_the_next_turn(
     assert len(positions)
     assert _cached(out) > positions.max()
     _assert_equal(reference, spoken_to, out)
+
+
+def _alone(index: int) -> ConversationMessage:
+    return ConversationMessage("user", (AudioPart(index, alone=True),))
+
+
+def _row_positions(output: SegmentOutput) -> list[int]:
+    """Of the rows that have left."""
+    told = [each.tensors for each in output.emitted if "row_positions" in each.tensors]
+    return [at for each in told for at in each["row_positions"].tolist()]
+
+
+def test_rows_of_earlier_turns_leave_while_the_next_one_is_spoken(
+    engine: ThinkerEngine, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many they are: when the user stops, only what is new is left."""
+    monkeypatch.setattr(engine_module, "ROWS_AT_ONCE", 4)
+    first, second = recording(3.0), recording(1.5, seed=4)
+    run_segment(engine, *segment(Conversation((_alone(0),), (first,)), max_tokens=TURN_TOKENS))
+    answer = ConversationMessage("assistant", (TextPart("Two people"),))
+    spoken_to = Conversation((_alone(0), answer, _alone(1)), (first, second))
+    settings, _ = segment(spoken_to, max_tokens=TURN_TOKENS)
+    key, out = SegmentKey("spoken", 0), SegmentOutput()
+    engine.admit(key, replace(settings, live=True))
+    *chunks, end = live_chunks(spoken_to, [8000])
+    for chunk in chunks:
+        engine.accept(key, chunk)
+        advance(engine, {key: out})
+    earlier = _row_positions(out)
+    assert len(earlier) == 3 * AUDIO_CHUNK_POSITIONS
+    assert engine.awaited_edge(key) == "input"
+    engine.accept(key, end)
+    advance(engine, {key: out})
+    assert out.completed is not None
+    whole = run_segment(engine, *segment(spoken_to, max_tokens=TURN_TOKENS))
+    assert _row_positions(out) == _row_positions(whole)
+    assert _row_positions(out)[: len(earlier)] == earlier
+    assert out.tensors("text")["ids"].tolist() == whole.tensors("text")["ids"].tolist()
 
 
 def test_audio_that_follows_reused_audio_is_encoded_as_in_the_whole(
