@@ -32,6 +32,8 @@ MOST_TOKENS = 12
 AHEAD_S = 20.0
 """So much of a speech is brought at once; then the stages are given the time to take it in."""
 PAUSE_S = 1.0
+LAST_S = 0.4
+"""So much comes behind the last pause: who speaks is heard but for this when he stops."""
 
 
 async def begin(caller: Caller, instructions: str = "") -> None:
@@ -67,11 +69,12 @@ async def turns(caller: Caller, speech: Sequence[str], name: str) -> list[float]
 async def long_turn(caller: Caller, speech: Sequence[str], seconds: float) -> float:
     """Of one speech that is so long, and heard while it is spoken, if faster than it would be."""
     await begin(caller)
-    pieces = itertools.islice(itertools.cycle(speech), round(seconds / PIECE_S))
-    for number, piece in enumerate(pieces, start=1):
-        await caller.send("input_audio_buffer.append", audio=piece)
-        if number % round(AHEAD_S / PIECE_S) == 0:
+    count, last = round(seconds / PIECE_S), round(LAST_S / PIECE_S)
+    pieces = itertools.islice(itertools.cycle(speech), count)
+    for left, piece in zip(range(count, 0, -1), pieces, strict=True):
+        if (left - last) % round(AHEAD_S / PIECE_S) == 0:
             await asyncio.sleep(PAUSE_S)
+        await caller.send("input_audio_buffer.append", audio=piece)
     return await answer(caller)
 
 
