@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 
 from antiphon.errors import InvalidArgument, NotImplementedYet, Unavailable
 from antiphon.options import Option
@@ -17,7 +18,7 @@ from antiphon.wire.options import option_from_proto
 from gateway.fleet.lineup import Edges, Lineup
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Accepted:
     """`told` is what the stages that were ever reached tell, by role."""
 
@@ -30,9 +31,11 @@ class Accepted:
         A fleet may hold two builds, which accept different things.
         """
         own = {member.role: member.description for member in lineup.members}
+        if own.keys() == self.told.keys() and all(self.told[r] is each for r, each in own.items()):
+            return self
         return Accepted(lineup.edges, {**self.told, **own})
 
-    @property
+    @cached_property
     def roles(self) -> tuple[str, ...]:
         """All stages of the pipeline."""
         ends = (role for edge in self.edges for role in (edge.producer, edge.consumer))
@@ -111,7 +114,7 @@ class Accepted:
                 stage=unheard[0],
             )
 
-    @property
+    @cached_property
     def _options(self) -> dict[str, dict[str, Option]]:
         found: dict[str, dict[str, Option]] = {}
         for role in self.roles:
@@ -120,7 +123,7 @@ class Accepted:
                 found.setdefault(option.name, {})[role] = option
         return found
 
-    @property
+    @cached_property
     def _reader(self) -> str:
         return next(edge.consumer for edge in self.edges if edge.producer == CLIENT)
 

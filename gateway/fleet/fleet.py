@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import AsyncGenerator, Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from types import TracebackType
 
 from antiphon.deployment.schema import Deployment
@@ -38,6 +38,8 @@ from gateway.fleet.replicated_stage import RETRY_AFTER_S, Build, ReplicatedStage
 from gateway.outputs import TOOL_CALLS
 
 NONE_AVOIDED: frozenset[Replica] = frozenset()
+MAX_LINEUPS = 1024
+"""Line-ups that are kept between two changes; large fleets have more, and some are made anew."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,6 +49,16 @@ class _Chosen:
     picks: Mapping[str, Pick[Replica]]
     edges: Edges
     outputs: frozenset[str]
+
+
+@dataclass(slots=True)
+class _Derived:
+    """What follows from the replicas that may get sessions, until these change."""
+
+    descriptions: Mapping[str, stage_pb2.DescribeResponse] | None = None
+    accepted: Accepted | None = None
+    by_outputs: dict[tuple[frozenset[str], bool], Lineup] = field(default_factory=dict)
+    by_replicas: dict[tuple[object, ...], Lineup] = field(default_factory=dict)
 
 
 class Fleet:
@@ -76,6 +88,7 @@ class Fleet:
         self.discovered = False
         self._discovering: asyncio.Task[None] | None = None
         self.changes = ChangeSignal()
+        self._derived = _Derived()
         self._slots: dict[str, int] = {}
         self._resized: Callable[[Mapping[str, int]], None] = lambda slots: None
 
@@ -106,8 +119,11 @@ class Fleet:
     @property
     def descriptions(self) -> Mapping[str, stage_pb2.DescribeResponse]:
         """What the stages tell that are up, by role; of one build, if all have it."""
-        build = self._build()
-        return {stage.role: stage.require(build) for stage in self if stage.ready}
+        if self._derived.descriptions is None:
+            build = self._build()
+            told = {stage.role: stage.require(build) for stage in self if stage.ready}
+            self._derived.descriptions = told
+        return self._derived.descriptions
 
     @property
     def slots(self) -> Mapping[str, int]:
@@ -161,6 +177,11 @@ class Fleet:
 
         Raises `Unavailable` while none ever has.
         """
+        if self._derived.accepted is None:
+            self._derived.accepted = self._accepted()
+        return self._derived.accepted
+
+    def _accepted(self) -> Accepted:
         up = self.descriptions
         last = {stage.role: up.get(stage.role, stage.told) for stage in self}
         told = {role: each for role, each in last.items() if each is not None}
@@ -181,7 +202,12 @@ class Fleet:
         Raises `Unavailable` when one of them is down, `FailedPrecondition` when
         they do not fit together.
         """
-        return _lineup(self._choose(outputs), tool_calls=tool_calls)
+        asked = (outputs, tool_calls)
+        made = self._derived.by_outputs.get(asked)
+        if made is None:
+            made = _lineup(self._choose(outputs), tool_calls=tool_calls)
+            self._derived.by_outputs[asked] = made
+        return made
 
     def assign(
         self,
@@ -197,7 +223,15 @@ class Fleet:
         `line_up` raises.
         """
         chosen = self._choose(outputs, avoided, preferred)
-        return _lineup(chosen, tool_calls=tool_calls), Assignment(chosen.picks, self._by_role)
+        replicas = (pick.key for pick in chosen.picks.values())
+        known, asked = self._derived.by_replicas, (chosen.outputs, tool_calls, *replicas)
+        made = known.get(asked)
+        if made is None:
+            made = _lineup(chosen, tool_calls=tool_calls)
+            if len(known) >= MAX_LINEUPS:
+                known.clear()
+            known[asked] = made
+        return made, Assignment(chosen.picks, self._by_role)
 
     def has_others(self, roles: Iterable[str], avoided: Collection[Replica] = NONE_AVOIDED) -> bool:
         """Whether a session on these stages could do without those that are to be avoided."""
@@ -312,6 +346,7 @@ class Fleet:
 
     def _on_change(self) -> None:
         """Wake who waits for a change, and tell how many slots there are."""
+        self._derived = _Derived()
         self.changes.tell()
         slots = {**self._slots, **{s.role: n for s in self if (n := s.slots) is not None}}
         if slots != self._slots:

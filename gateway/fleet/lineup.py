@@ -9,8 +9,9 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument, NotImplementedYet
@@ -30,25 +31,28 @@ class Member:
     description: stage_pb2.DescribeResponse
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True)
 class Lineup:
-    """The stages of one session, upstream first, with the graph between them."""
+    """The stages of one session, upstream first, with the graph between them.
+
+    Sessions on the same replicas share one; what follows from it is derived once.
+    """
 
     members: tuple[Member, ...]
     edges: tuple[stage_pb2.PipelineEdge, ...]
     outputs: frozenset[str]
 
-    @property
+    @cached_property
     def roles(self) -> tuple[str, ...]:
         """The roles that take part, upstream first."""
         return tuple(member.role for member in self.members)
 
-    @property
+    @cached_property
     def input_edge(self) -> stage_pb2.PipelineEdge:
         """The edge that carries the client's input."""
         return next(edge for edge in self.edges if edge.producer == CLIENT)
 
-    @property
+    @cached_property
     def input_member(self) -> Member:
         """The stage that the client's input goes to."""
         return self.member(self.input_edge.consumer)
@@ -61,7 +65,7 @@ class Lineup:
         """The stage that makes an edge to the client."""
         return self.member(self.makers[output])
 
-    @property
+    @cached_property
     def makers(self) -> dict[str, str]:
         """The role that makes each edge to the client, wanted or not, of those that take part."""
         return {
@@ -109,6 +113,13 @@ class Lineup:
 
     def routes(self, role: str) -> tuple[session_pb2.Route, ...]:
         """Where each output edge of a stage goes in this session."""
+        return self._routes[role]
+
+    @cached_property
+    def _routes(self) -> dict[str, tuple[session_pb2.Route, ...]]:
+        return {role: tuple(self._routes_of(role)) for role in self.roles}
+
+    def _routes_of(self, role: str) -> Iterator[session_pb2.Route]:
         found: dict[str, list[session_pb2.Destination]] = {}
         for edge in self.edges:
             if edge.producer != role:
@@ -118,10 +129,8 @@ class Lineup:
                 found.setdefault(edge.name, []).append(reply)
             elif edge.consumer in self.roles:
                 found.setdefault(edge.name, []).append(_to_stage(self.member(edge.consumer)))
-        return tuple(
-            session_pb2.Route(edge=name, destinations=destinations)
-            for name, destinations in found.items()
-        )
+        for name, destinations in found.items():
+            yield session_pb2.Route(edge=name, destinations=destinations)
 
     def windows(self, config: GatewayConfig) -> dict[str, int]:
         """Positions that may be on their way before they are taken, by governed edge.

@@ -1,0 +1,88 @@
+"""What follows from the fleet is derived once, until the fleet changes."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from antiphon.deployment.schema import Deployment, StageConfig
+from antiphon.errors import Unavailable
+from antiphon.v1 import stage_pb2
+from gateway.fleet import fleet as fleet_module
+from gateway.fleet.fleet import Fleet
+from gateway.fleet.replica import Replica
+
+TEXT = frozenset({"text"})
+REPLICAS = 4
+
+
+def description(voice: str) -> stage_pb2.DescribeResponse:
+    edges = [
+        stage_pb2.PipelineEdge(name="input", consumer="thinker"),
+        stage_pb2.PipelineEdge(name="text", producer="thinker"),
+    ]
+    return stage_pb2.DescribeResponse(
+        role="thinker", pipeline="toy", voices=[voice], slots=1, pipeline_edges=edges
+    )
+
+
+@pytest.fixture
+async def fleet() -> AsyncIterator[Fleet]:
+    addresses = tuple(f"127.0.0.1:{port}" for port in range(1, REPLICAS + 1))
+    made = Fleet(Deployment(stages={"thinker": StageConfig(addresses=addresses)}))
+    async for endpoints in made.discovery.watch():
+        made._take(endpoints)
+        break
+    yield made
+    await made["thinker"].close()
+
+
+def rise(fleet: Fleet, count: int = 1) -> list[Replica]:
+    risen = list(fleet["thinker"])[:count]
+    for replica in risen:
+        replica.rise(description("one"))
+    return risen
+
+
+async def test_sessions_on_the_same_replicas_share_a_line_up(fleet: Fleet) -> None:
+    rise(fleet)
+    assert fleet.assign(TEXT)[0] is fleet.assign(TEXT)[0]
+    assert fleet.line_up(TEXT) is fleet.line_up(TEXT)
+    assert fleet.accepted() is fleet.accepted()
+    assert fleet.accepted().of_session(fleet.line_up(TEXT)) is fleet.accepted()
+
+
+async def test_what_was_derived_is_forgotten_when_a_replica_describes_itself_anew(
+    fleet: Fleet,
+) -> None:
+    (replica,) = rise(fleet)
+    assert fleet.line_up(TEXT).voices == fleet.assign(TEXT)[0].voices == fleet.voices() == ("one",)
+    before = fleet.accepted()
+    replica.rise(description("two"))
+    assert fleet.line_up(TEXT).voices == fleet.assign(TEXT)[0].voices == fleet.voices() == ("two",)
+    assert fleet.accepted() is not before
+
+
+async def test_no_line_up_is_left_when_the_last_replica_is_down(fleet: Fleet) -> None:
+    (replica,) = rise(fleet)
+    fleet.line_up(TEXT)
+    replica._fall("it broke")
+    with pytest.raises(Unavailable, match="it broke"):
+        fleet.line_up(TEXT)
+    with pytest.raises(Unavailable, match="it broke"):
+        fleet.assign(TEXT)
+
+
+async def test_line_ups_of_many_replicas_are_bounded(
+    fleet: Fleet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(fleet_module, "MAX_LINEUPS", 2)
+    replicas = rise(fleet, REPLICAS)
+    used = set()
+    for _ in range(50):
+        lineup, assignment = fleet.assign(TEXT)
+        assert lineup.members[0].address == assignment["thinker"].address
+        used.add(assignment["thinker"])
+        assert len(fleet._derived.by_replicas) <= 2
+    assert used == set(replicas)
