@@ -62,7 +62,7 @@ async def kill_once(
         os.kill(fleet.pid(target), signal.SIGKILL)
         return target
 
-    def on_piece() -> None:
+    def on_piece(seconds: float) -> None:
         number = next(count)
         if number == 1:
             striking.append(asyncio.create_task(strike()))

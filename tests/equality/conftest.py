@@ -15,7 +15,6 @@ import pytest
 import pytest_asyncio
 from shapes import CHECKPOINTS
 from truth import Truth
-from warm_services import WarmLauncher
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
@@ -23,6 +22,7 @@ from antiphon.testing.local_deployment import local_deployment
 from antiphon.testing.qwen3_omni.reference import Reference
 from antiphon.testing.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
 from tools.launcher.launcher import Running
+from tools.warm.launcher import WarmLauncher
 
 ENGINE_ARGS: dict[str, dict[str, Any]] = {
     "torch": {},

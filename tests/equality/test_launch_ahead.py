@@ -12,11 +12,11 @@ import pytest_asyncio
 from asking import ask, check, groups, messages
 from test_fidelity import AUDIO_CASES, FRAMES_CASES, LENGTH_CASES, MIXED_CASES, TEXT_CASES
 from truth import Truth
-from warm_services import WarmLauncher
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
 from antiphon.testing.local_deployment import local_deployment
+from tools.warm.launcher import WarmLauncher
 
 pytestmark = [
     pytest.mark.equality,

@@ -14,7 +14,6 @@ import pytest_asyncio
 import soundfile
 from asking import ask, check, decode, groups
 from truth import Truth
-from warm_services import WarmLauncher
 
 import antiphon
 from antiphon import ChunkPolicy
@@ -27,6 +26,7 @@ from tools.speaking_checkpoint.asking import wav
 from tools.speaking_checkpoint.judge import pulse_trains
 from tools.speaking_checkpoint.recogniser import Recogniser
 from tools.speaking_checkpoint.repertoire import NOT_UNDERSTOOD, UNKNOWN, load_repertoire
+from tools.warm.launcher import WarmLauncher
 
 CHECKPOINT = Path(__file__).parents[2] / "models" / "antiphon-demo"
 HEARS = importlib.util.find_spec("pocketsphinx") is not None

@@ -17,7 +17,6 @@ import pytest
 import pytest_asyncio
 from asking import AUDIO_TOLERANCE
 from shapes import CHECKPOINTS
-from warm_services import WarmLauncher
 
 import antiphon
 from antiphon.conversation import Conversation
@@ -32,6 +31,7 @@ from antiphon.testing.qwen3_omni.scripted_checkpoint import (
     build_scripted_checkpoint,
 )
 from tools.launcher.launcher import Running
+from tools.warm.launcher import WarmLauncher
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 

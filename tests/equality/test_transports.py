@@ -13,7 +13,6 @@ import pytest
 import pytest_asyncio
 from asking import RATE, ask, check, groups
 from truth import Truth
-from warm_services import WarmLauncher
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
@@ -24,6 +23,7 @@ from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
 from tools.launcher.launcher import Running
+from tools.warm.launcher import WarmLauncher
 
 pytestmark = [
     pytest.mark.equality,

@@ -13,7 +13,6 @@ from prompt_rows import check_rows, hear_prompt
 from test_fidelity import AUDIO_CASES, MIXED_CASES, TEXT_CASES, TURN_CASES
 from test_vision import KINDS
 from truth import Truth
-from warm_services import WarmLauncher
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
@@ -21,6 +20,7 @@ from antiphon.testing.local_deployment import local_deployment
 from antiphon.testing.qwen3_omni.reference import Reference
 from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint
 from tools.launcher.launcher import Running
+from tools.warm.launcher import WarmLauncher
 
 pytest.importorskip("vllm")
 pytestmark = [

@@ -17,7 +17,6 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 import pytest_asyncio
-from warm_services import WarmLauncher
 
 import antiphon
 from antiphon import SamplingRequest
@@ -27,6 +26,7 @@ from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import speech_pb2, speech_pb2_grpc, stage_pb2
 from antiphon.wire.stubs import stage_stub
 from tools.launcher.launcher import Running
+from tools.warm.launcher import WarmLauncher
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 

@@ -2,36 +2,31 @@
 
 from __future__ import annotations
 
-import re
-import urllib.request
+import json
 from collections.abc import AsyncIterator, Collection
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from warm_services import WarmLauncher
 
+from tools.chaos.carriers import carriers_of, failovers
 from tools.chaos.faults import NAMES
 from tools.chaos.fleet import TargetFleet, running_fleet
+from tools.chaos.kills import Kill, Kills
 from tools.chaos.listener import AnswerListener
+from tools.chaos.report import as_json
 from tools.chaos.rounds import Round, Rounds
+from tools.warm.launcher import WarmLauncher
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 
 SPEED = 8.0
-CONTINUED = re.compile(r'failovers_total\{outcome="continued",stage="\w+"\} (\S+)')
 
 
 @pytest_asyncio.fixture(scope="module", loop_scope="module")
 async def fleet(talkative: Path) -> AsyncIterator[TargetFleet]:
     async with running_fleet(talkative, 2, WarmLauncher) as running:
         yield running
-
-
-def continued(fleet: TargetFleet) -> float:
-    """Answers that went on elsewhere."""
-    with urllib.request.urlopen(f"{fleet.running.http_url}/metrics", timeout=60) as page:
-        return sum(map(float, CONTINUED.findall(page.read().decode())))
 
 
 async def run(
@@ -56,9 +51,28 @@ async def run(
 
 async def test_answers_go_on_when_any_stage_is_killed(fleet: TargetFleet) -> None:
     for seed, role in enumerate(("thinker", "talker", "code2wav")):
-        before = continued(fleet)
+        before = await failovers(fleet)
         await run(fleet, 1, seed=seed, faults={"kill"}, roles={role})
-        assert continued(fleet) > before, "nobody was answered by the one that was killed"
+        since = (await failovers(fleet)).since(before)
+        assert since.continued, "nobody was answered by the one that was killed"
+
+
+async def test_each_kill_hits_the_replica_that_makes_the_answer(fleet: TargetFleet) -> None:
+    async with (
+        AnswerListener(fleet.running.grpc_address, speed=SPEED) as listener,
+        carriers_of(fleet) as carriers,
+    ):
+        kills = Kills(fleet, listener, carriers, seed=2)
+        await kills.learn()
+        done: list[Kill] = []
+        async for each in kills.run():
+            done.append(each)
+            if len(done) == 3:
+                break
+    assert [each.stage for each in done] == ["thinker", "talker", "code2wav"]
+    assert all(each.completed and not each.found for each in done), done
+    told = json.loads(as_json(done, kills.missed, {}))["stages"]
+    assert all(each["equal"] == each["kills"] == 1 for each in told.values())
 
 
 async def test_answers_go_on_whatever_happens_to_a_stage(fleet: TargetFleet) -> None:

@@ -11,7 +11,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from warm_services import WarmProcess
 
 from benchmarks.gpu import fidelity
 from benchmarks.gpu.__main__ import NO_DEVICE, main
@@ -21,6 +20,7 @@ from benchmarks.gpu.pipeline import RandomStage, pipeline_rows
 from benchmarks.gpu.report import Report
 from tools.launcher.launcher import Launcher
 from tools.launcher.process import ServiceProcess
+from tools.warm.launcher import WarmProcess
 
 HERE = Path(__file__).parents[2]
 SKIPS = """

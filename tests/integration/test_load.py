@@ -13,7 +13,6 @@ from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from warm_services import WarmLauncher
 
 from antiphon.errors import FailedPrecondition, InvalidArgument, Unavailable
 from antiphon.testing.local_deployment import local_deployment
@@ -24,6 +23,7 @@ from tools.load.recording import feeds_of, write_recording
 from tools.load.result import Result
 from tools.load.target import Target, started, target_at
 from tools.load.trials import load_service
+from tools.warm.launcher import WarmLauncher
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 

@@ -21,7 +21,6 @@ import openai
 import pytest
 import pytest_asyncio
 from openai.resources.realtime.realtime import AsyncRealtimeConnection
-from warm_services import WarmLauncher
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.testing.local_deployment import local_deployment
@@ -30,6 +29,7 @@ from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
 from tools.launcher.launcher import Running
+from tools.warm.launcher import WarmLauncher
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 

@@ -16,7 +16,6 @@ import numpy as np
 import openai
 import pytest
 import pytest_asyncio
-from warm_services import WarmLauncher
 
 import antiphon
 from antiphon import SamplingRequest
@@ -33,6 +32,7 @@ from gateway.calls.events import AudioProduced, Event, SegmentFinished, TextProd
 from gateway.calls.order import Order
 from gateway.server import Gateway
 from tools.launcher.launcher import Launcher, Running
+from tools.warm.launcher import WarmLauncher
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
 

@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from warm_services import WarmLauncher, WarmProcess
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import Unavailable
@@ -25,6 +24,7 @@ from benchmarks.failures.rig import (
     deployment_with,
     fail,
 )
+from tools.warm.launcher import WarmLauncher, WarmProcess
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio]
 

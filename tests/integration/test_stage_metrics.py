@@ -16,7 +16,6 @@ import pytest_asyncio
 from metrics_page import Page, read_page
 from prometheus_client.core import GaugeMetricFamily, Metric
 from prometheus_client.registry import Collector
-from warm_services import WarmLauncher
 
 import antiphon
 from antiphon import SamplingRequest
@@ -26,6 +25,7 @@ from antiphon.runtime.server.metrics_door import metrics_door
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.version import VERSION
 from tools.launcher.launcher import Running
+from tools.warm.launcher import WarmLauncher
 
 ROLES = ("thinker", "talker", "code2wav")
 OUTPUTS = {

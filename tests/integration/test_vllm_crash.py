@@ -11,12 +11,12 @@ import grpc
 import pytest
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from metrics_page import read_page
-from warm_services import WarmLauncher
 
 import antiphon
 from antiphon.deployment.schema import StageConfig
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
+from tools.warm.launcher import WarmLauncher
 
 pytest.importorskip("vllm")
 psutil = pytest.importorskip("psutil")

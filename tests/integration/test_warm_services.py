@@ -7,10 +7,10 @@ import signal
 from pathlib import Path
 
 import pytest
-from warm_services import WarmProcess
 
 from tools.launcher.events import Exited, LaunchEvent, Listening, Loaded, Output, ProcessStarted
 from tools.launcher.plan import application_root
+from tools.warm.launcher import WarmProcess
 
 pytestmark = pytest.mark.processes
 

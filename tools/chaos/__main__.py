@@ -5,12 +5,16 @@ answered while one process is killed, frozen, slowed down or left without descri
 must be the undisturbed one, to the id, the frame and the sample; then no stage may hold anything.
 The gateway itself may be killed, too: listeners ask for the rest of their answers when it is back.
 What does not hold ends the run, with the seed that draws the same rounds again.
+
+With `--faults kill` alone one answer at a time is made, and each kill hits the replica that makes
+it. What does not hold is told, and the run goes on. `--replicas 1` shows how soon it is an error.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import secrets
 import statistics
 import sys
@@ -20,16 +24,26 @@ from collections import defaultdict
 from collections.abc import Sequence
 from pathlib import Path
 
+from antiphon.client.retrying import Retry
 from antiphon.errors import AntiphonError
 from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
-from tools.chaos.faults import NAMES
+from tools.chaos import report
+from tools.chaos.carriers import carriers_of
+from tools.chaos.faults import KILLED, NAMES
 from tools.chaos.fleet import running_fleet
+from tools.chaos.kills import Kill, Kills
 from tools.chaos.listener import AnswerListener
+from tools.chaos.report import BUFFER_S
 from tools.chaos.rounds import ChaosFound, Round, Rounds
+from tools.launcher.launcher import Launcher
 from tools.load.player import plays_on
+from tools.warm.launcher import WarmLauncher
 
-BUFFER_S = 0.2
-"""Of a player's, before it begins."""
+SECONDS = 120.0
+LITTLE_AHEAD = 4
+"""Ids that the thinker may be ahead: it is at work for as long as its answer is spoken."""
+ONCE = Retry(attempts=1)
+"""What the SDK would do for its caller is not what the fleet is asked for."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -39,7 +53,10 @@ def main(arguments: Sequence[str] | None = None) -> int:
     print(f"seed {seed}", flush=True)
     try:
         with tempfile.TemporaryDirectory(prefix="antiphon-chaos-") as directory:
-            asyncio.run(_break(options, seed, Path(directory)))
+            kills = tuple(options.faults) == (KILLED.name,)
+            run = _kill if kills else _break
+            if asyncio.run(run(options, seed, Path(directory))):
+                return 1
     except (ChaosFound, AntiphonError, OSError) as error:
         print(f"FAILED: {error}\nfor the same rounds: --seed {seed}", file=sys.stderr)
         return 1
@@ -49,14 +66,74 @@ def main(arguments: Sequence[str] | None = None) -> int:
     return 0
 
 
-async def _break(options: argparse.Namespace, seed: int, directory: Path) -> None:
-    model = options.model
-    if model is None:
-        model = directory / "tiny"
-        build_tiny_checkpoint(model, TinyShape(endless_speech=True))
+def _model(options: argparse.Namespace, directory: Path) -> Path:
+    """The checkpoint that is served."""
+    if options.model is not None:
+        return Path(options.model)
+    build_tiny_checkpoint(directory / "tiny", TinyShape(endless_speech=True))
+    return directory / "tiny"
+
+
+def _launcher(options: argparse.Namespace) -> type[Launcher]:
+    return WarmLauncher if options.warm else Launcher
+
+
+def _ended(options: argparse.Namespace, count: int, began_at: float) -> bool:
+    """Whether there were enough rounds; unless a number or a time is given, for two minutes."""
+    seconds = options.seconds or (float("inf") if options.rounds else SECONDS)
+    return count == options.rounds or time.monotonic() - began_at >= seconds
+
+
+async def _kill(options: argparse.Namespace, seed: int, directory: Path) -> bool:
+    """Kill what makes an answer, and tell what that cost; whether something did not hold."""
+    model = _model(options, directory)
+    done: list[Kill] = []
+    async with (
+        running_fleet(
+            model,
+            options.replicas,
+            _launcher(options),
+            max_stage_ahead_positions=LITTLE_AHEAD,
+        ) as fleet,
+        AnswerListener(fleet.running.grpc_address, speed=options.speed, retry=ONCE) as listener,
+        carriers_of(fleet) as carriers,
+    ):
+        kills = Kills(fleet, listener, carriers, seed=seed, roles=options.roles)
+        await kills.learn()
+        print(f"{len(fleet.stages)} processes of stages are up; they are killed now", flush=True)
+        began_at = time.monotonic()
+        try:
+            async for each in kills.run():
+                done.append(each)
+                print(report.line(len(done), options.rounds, each), flush=True)
+                if _ended(options, len(done), began_at):
+                    break
+        finally:
+            print(report.table(done, kills.missed))
+            if options.json is not None:
+                settings = {
+                    "seed": seed,
+                    "replicas": options.replicas,
+                    "speed": options.speed,
+                    "model": str(options.model or "tiny"),
+                    "took_s": round(time.monotonic() - began_at, 1),
+                    "load": os.getloadavg(),
+                }
+                options.json.parent.mkdir(parents=True, exist_ok=True)
+                options.json.write_text(report.as_json(done, kills.missed, settings))
+                print(options.json)
+    wrong = [each for each in done if each.found or (each.error and options.replicas > 1)]
+    if wrong:
+        print(f"FAILED: {len(wrong)} of {len(done)} do not hold; --seed {seed}", file=sys.stderr)
+    return bool(wrong)
+
+
+async def _break(options: argparse.Namespace, seed: int, directory: Path) -> bool:
+    """Break what is drawn. Raises `ChaosFound` when something does not hold."""
+    model = _model(options, directory)
     done: list[Round] = []
     async with (
-        running_fleet(model, options.replicas) as fleet,
+        running_fleet(model, options.replicas, _launcher(options)) as fleet,
         AnswerListener(fleet.running.grpc_address, speed=options.speed) as listener,
     ):
         rounds = Rounds(
@@ -69,15 +146,16 @@ async def _break(options: argparse.Namespace, seed: int, directory: Path) -> Non
         )
         await rounds.learn()
         print(f"{len(fleet.stages)} processes of stages are up; they are broken now", flush=True)
-        ends_at = time.monotonic() + options.seconds
+        began_at = time.monotonic()
         try:
             async for each in rounds.run():
                 done.append(each)
                 print(_line(len(done), each), flush=True)
-                if len(done) == options.rounds or time.monotonic() >= ends_at:
+                if _ended(options, len(done), began_at):
                     break
         finally:
             print(_table(done))
+    return False
 
 
 def _line(number: int, done: Round) -> str:
@@ -117,7 +195,9 @@ def _parser() -> argparse.ArgumentParser:
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("--seconds", type=float, default=120.0, help="how long (120)")
+    parser.add_argument(
+        "--seconds", type=float, help=f"how long ({SECONDS:.0f}, or as long as the rounds take)"
+    )
     parser.add_argument("--rounds", type=int, default=0, help="at most so many rounds (no bound)")
     parser.add_argument("--seed", type=int, help="draw the same again (a new one, which is told)")
     parser.add_argument("--model", type=Path, help="checkpoint (a tiny one, made for this)")
@@ -130,6 +210,10 @@ def _parser() -> argparse.ArgumentParser:
         "--faults", nargs="+", choices=NAMES, default=NAMES, help=f"of {', '.join(NAMES)} (all)"
     )
     parser.add_argument("--roles", nargs="+", default=(), help="stages that are hit (all)")
+    parser.add_argument(
+        "--warm", action="store_true", help="fork stages from a process that has their libraries"
+    )
+    parser.add_argument("--json", type=Path, help="with `--faults kill` alone: a file for it all")
     return parser
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -54,6 +55,7 @@ class Heard:
     samples: list[NDArray[np.float32]] = field(default_factory=list)
     pieces: list[Piece] = field(default_factory=list)
     error: AntiphonError | None = None
+    asked_at: float = field(default_factory=time.monotonic)
     sessions: set[str] = field(default_factory=set)
 
     @property
@@ -65,6 +67,11 @@ class Heard:
     def audio(self) -> NDArray[np.float32]:
         """All samples."""
         return np.concatenate(self.samples) if self.samples else np.empty(0, np.float32)
+
+    @property
+    def first_after_s(self) -> float:
+        """Until its first audio came; 0 if none has."""
+        return self.pieces[0][0] - self.asked_at if self.pieces else 0.0
 
     @property
     def underrun_s(self) -> float:
@@ -91,6 +98,12 @@ class Heard:
         return ""
 
 
+async def _play(seconds: float, hurry: asyncio.Event) -> None:
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(seconds):
+            await hurry.wait()
+
+
 def _begins(expected: str | bytes, found: str | bytes, *, whole: bool) -> bool:
     return found == (expected if whole else expected[: len(found)])
 
@@ -101,8 +114,8 @@ class AnswerListener:
     Entered, it knows what the model is like.
     """
 
-    def __init__(self, address: str, *, speed: float) -> None:
-        self._client = AsyncClient(address, retry=PATIENT)
+    def __init__(self, address: str, *, speed: float, retry: Retry = PATIENT) -> None:
+        self._client = AsyncClient(address, retry=retry)
         self._speed = speed
         self._rate_hz = 0
         self._stages: Sequence[str] = ()
@@ -116,11 +129,16 @@ class AnswerListener:
         await self._client.close()
 
     async def listen(
-        self, question: KnownQuestion, on_piece: Callable[[], None] | None = None
+        self,
+        question: KnownQuestion,
+        on_piece: Callable[[float], None] | None = None,
+        *,
+        hurry: asyncio.Event | None = None,
     ) -> Heard:
         """The answer, or what came of it before an error.
 
-        With `on_piece`, which is called for each piece of audio, at the pace of a player.
+        With `on_piece`, which is called with the seconds that each piece of audio plays for, it
+        comes at the pace of a player; from `hurry` on as fast as it can.
         """
         heard = Heard()
         try:
@@ -133,8 +151,8 @@ class AnswerListener:
                 elif isinstance(event, AudioDelta):
                     seconds = self._take(event, heard)
                     if on_piece is not None:
-                        on_piece()
-                        await asyncio.sleep(seconds)
+                        on_piece(seconds)
+                        await _play(seconds, hurry or asyncio.Event())
         except AntiphonError as error:
             heard.error = error
         return heard

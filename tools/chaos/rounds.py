@@ -25,6 +25,23 @@ class ChaosFound(Exception):
     """Something does not hold."""
 
 
+def known_questions(chance: random.Random, *, long_text: bool = False) -> list[KnownQuestion]:
+    """Each text twice: greedy, and with a seed. A long text has an id for each codec frame."""
+    questions = []
+    for number in range(2 * len(TEXTS)):
+        seed, frames = chance.getrandbits(32), chance.randint(SHORTEST, LONGEST)
+        questions.append(
+            KnownQuestion(
+                TEXTS[number % len(TEXTS)],
+                temperature=float(number >= len(TEXTS)),
+                seed=seed,
+                max_text=frames if long_text else LONGEST_TEXT,
+                max_frames=frames,
+            )
+        )
+    return questions
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """What happened, to whom, and what listeners heard meanwhile."""
@@ -55,7 +72,7 @@ class Rounds:
         self._faults = [*OF_STAGES.values(), *OF_THE_GATEWAY.values()]
         self._faults = [each for each in self._faults if each.name in faults]
         self._roles = roles
-        self._questions = [self._question(number) for number in range(2 * len(TEXTS))]
+        self._questions = known_questions(self._chance)
         self._expected: list[Heard] = []
 
     async def learn(self) -> None:
@@ -113,15 +130,6 @@ class Rounds:
             target = GATEWAY
         return fault, target, self._chance.randint(1, MOST_PIECES * self._listeners)
 
-    def _question(self, number: int) -> KnownQuestion:
-        return KnownQuestion(
-            TEXTS[number % len(TEXTS)],
-            temperature=float(number >= len(TEXTS)),
-            seed=self._chance.getrandbits(32),
-            max_text=LONGEST_TEXT,
-            max_frames=self._chance.randint(SHORTEST, LONGEST),
-        )
-
     def _check(self, done: Round, question: KnownQuestion, heard: Heard, expected: Heard) -> None:
         where = f"{done.fault.name} of {done.target} after {done.after} pieces: {question}"
         if heard.error is not None:
@@ -142,7 +150,7 @@ class _Countdown:
         self._left = left
         self.reached = asyncio.Event()
 
-    def count(self) -> None:
+    def count(self, seconds: float) -> None:
         """One more has come."""
         self._left -= 1
         if self._left <= 0:

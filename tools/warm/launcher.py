@@ -1,9 +1,9 @@
-"""Services of tests whose stages are forked from a process that has imported their libraries.
+"""Services whose stages are forked from a process that has imported their libraries.
 
 A stage takes seven seconds of CPU to import torch and transformers, and less than one for the
 rest of its start. What comes to the same in the end is a process of its own with the same
-arguments, environment and descriptors; how it starts by itself is for other tests to show
-(`test_demo_run`, `test_failed_start`, `test_restart` and all of the other families).
+arguments, environment and descriptors; how it starts by itself is for tests to show that do not
+use this (`test_demo_run`, `test_failed_start`, `test_restart` and all of the other families).
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ from functools import cache
 from pathlib import Path
 
 import msgspec
-from warm_parent import Order
 
 from antiphon.deployment.schema import StageConfig
 from tools.launcher.launcher import Launcher
 from tools.launcher.plan import application_root, role_of
 from tools.launcher.process import ServiceProcess
+from tools.warm.parent import StageOrder
 
 PROGRAMS = ("services", "benchmarks.failures.stage", "benchmarks.gpu.stage")
 
@@ -39,7 +39,7 @@ class WarmParent:
         self._path = os.environ.get("PYTHONPATH")
         with theirs:
             self._process = subprocess.Popen(
-                [sys.executable, "-u", "-m", "tests.warm_parent", str(theirs.fileno())],
+                [sys.executable, "-u", "-m", "tools.warm.parent", str(theirs.fileno())],
                 cwd=application_root(),
                 # More would be there from the import on, and lost in a fork.
                 env={**os.environ, "OMP_NUM_THREADS": "1"},
@@ -57,7 +57,7 @@ class WarmParent:
             and os.environ.get("PYTHONPATH") == self._path
         )
 
-    def order(self, order: Order, *descriptors: int) -> None:
+    def order(self, order: StageOrder, *descriptors: int) -> None:
         """Have a stage forked, which gets the descriptors."""
         socket.send_fds(self._orders, [msgspec.json.encode(order)], descriptors)
 
@@ -85,7 +85,7 @@ class WarmProcess(ServiceProcess):
             return await super()._run(made, arguments, announce_fd, root)
         printed, printing = os.pipe()
         told, telling = os.pipe()
-        order = Order(list(arguments), dict(os.environ), str(root))
+        order = StageOrder(list(arguments), dict(os.environ), str(root))
         warm_parent().order(order, printing, announce_fd, telling)
         os.close(printing)
         os.close(telling)

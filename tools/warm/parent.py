@@ -1,7 +1,7 @@
 """Forks stages of Qwen3-Omni from a process that has imported what they import.
 
-Started by `warm_services`, with the socket that orders come through. An order is one message
-with an `Order` and three descriptors: what the stage prints to, what it announces to, and
+Started by `tools.warm.launcher`, with the socket that orders come through. An order is one message
+with an `StageOrder` and three descriptors: what the stage prints to, what it announces to, and
 what tells its process's number and, on a second line, its exit status.
 """
 
@@ -28,7 +28,7 @@ MOST_BYTES = 1 << 17
 DESCRIPTORS = 3
 
 
-class Order(msgspec.Struct):
+class StageOrder(msgspec.Struct):
     """A stage to be forked."""
 
     arguments: list[str]
@@ -67,11 +67,11 @@ class Parent:
                 message, descriptors, _, _ = socket.recv_fds(each, MOST_BYTES, DESCRIPTORS)
                 if not message:
                     return None
-                order = msgspec.json.decode(message, type=Order)
+                order = msgspec.json.decode(message, type=StageOrder)
                 if (arguments := self._fork(order, descriptors)) is not None:
                     return arguments
 
-    def _fork(self, order: Order, descriptors: list[int]) -> list[str] | None:
+    def _fork(self, order: StageOrder, descriptors: list[int]) -> list[str] | None:
         printing, announcing, telling = descriptors
         parent = os.getpid()
         if number := os.fork():
@@ -103,7 +103,7 @@ def _tell(descriptor: int, number: int) -> None:
         os.write(descriptor, b"%d\n" % number)
 
 
-def _become(order: Order, printing: int, announcing: int, parent: int) -> list[str]:
+def _become(order: StageOrder, printing: int, announcing: int, parent: int) -> list[str]:
     """What starting a program would have done for the stage; its arguments."""
     signal.signal(signal.SIGINT, signal.default_int_handler)
     if ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0 or os.getppid() != parent:
