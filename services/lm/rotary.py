@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -29,9 +29,14 @@ class Rotation:
         if hasattr(rotary, "mrope_section"):
             index = index.expand(3, 1, -1)
             axes = _axes(rotary, like.device)
-        cosines, sines = (each[0, :, None] for each in rotary(like, index))
-        low, high = sines.chunk(2, dim=-1)
-        return cls(cosines, torch.cat((-low, high), dim=-1), axes)
+        cosines, sines = (each[0] for each in rotary(like, index))
+        return replace(cls.of_rows(cosines, sines), axes=axes)
+
+    @classmethod
+    def of_rows(cls, cosines: Tensor, sines: Tensor) -> Rotation:
+        """Of rows [..., head_dim] as the model's module gives them."""
+        low, high = sines.unsqueeze(-2).chunk(2, dim=-1)
+        return cls(cosines.unsqueeze(-2), torch.cat((-low, high), dim=-1))
 
     def at(self, positions: Tensor) -> Rotation:
         """Of the rows' positions, int64 [n], or [n, 3] where their axes differ."""
