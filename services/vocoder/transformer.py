@@ -98,9 +98,9 @@ class _TransformerLayer:
         """As the attention's `forward` before its last projection."""
         new, window = x.shape[1], tail.shape[1]
         rows = self._queries_keys_values(x)
-        turned, value = rows.split((self._query_size + self.key_size, self.key_size), dim=-1)
+        turned, value = torch.split(rows, [self._query_size + self.key_size, self.key_size], dim=-1)
         turned = frames.rotation.apply(turned.view(*x.shape[:2], -1, self._head_size)).flatten(2)
-        query, key = turned.split((self._query_size, self.key_size), dim=-1)
+        query, key = torch.split(turned, [self._query_size, self.key_size], dim=-1)
         joined = frames.batch.extended(tail, new)
         keys, values = joined.chunk(2, dim=-1)
         keys[:, window:], values[:, window:] = key, value
