@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import fields
 from pathlib import Path
 
@@ -10,6 +11,7 @@ import pytest
 from antiphon.conversation import ToolCall
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.sampling import SamplingRequest
+from gateway.conversations.events import AudioCommitted, ConversationEvent, ConversationSaved
 from gateway.conversations.items import (
     CallContent,
     CallOutput,
@@ -19,6 +21,7 @@ from gateway.conversations.items import (
     WrittenContent,
 )
 from gateway.conversations.saved import PendingResponse, restore, save, with_delivered
+from gateway.conversations.saving import Saving
 from gateway.conversations.seal import Seal
 from gateway.conversations.settings import ConversationSettings, TranscriptWish, TurnDetection
 from gateway.media.live_audio import A_LAW, MU_LAW
@@ -62,6 +65,27 @@ def test_all_settings_of_the_client_are_kept() -> None:
     data = save(HELD, (), (), ROOM)
     assert data is not None
     assert restore(data, FIRST).settings == HELD
+
+
+async def test_audio_that_was_committed_is_not_to_be_sent_again() -> None:
+    told: list[ConversationEvent] = []
+
+    async def send(events: Sequence[ConversationEvent]) -> None:
+        told.extend(events)
+
+    saving = Saving(send, lambda: (HELD, ()), bytes, ROOM)
+    with saving.command(counted=True):
+        pass
+    with saving.command(counted=True):
+        await saving.send([AudioCommitted("said", None)])
+        # What comes of this command is not all there yet.
+        assert len(told) == 1
+    with saving.command(counted=True):
+        pass
+    await saving.send([])
+    *_, saved = told
+    assert isinstance(saved, ConversationSaved)
+    assert (saved.commands, saved.audio_commands) == (3, 2)
 
 
 def test_items_keep_ids_texts_and_whether_they_are_complete() -> None:
