@@ -73,9 +73,6 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     slots: Positive = 16
     # Most positions of a segment; 0 takes the checkpoint's.
     context_limit: Annotated[int, msgspec.Meta(ge=0)] = 0
-    # Most prompt rows in one step of a torch engine, which those that decode wait for. Unset: 256
-    # on a CPU; on a GPU 2048 for a thinker, 4096 for a talker.
-    prefill_rows: Annotated[int, msgspec.Meta(ge=128, le=65_536)] | None = None
     # Longest wait for an awaited input, and for a chunk's session to be opened.
     stall_timeout_s: Seconds = 30.0
     hold_timeout_s: Seconds = 10.0

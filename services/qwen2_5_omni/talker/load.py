@@ -31,10 +31,8 @@ from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import InputChunk, LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToDevice
-from services.budgets import talker_rows
 from services.engines import TORCH, check_device, context_limit, require_torch
 from services.hugging_face import load_config
-from services.lm.memory import module_bytes, say_memory
 from services.lm.warm_up import speak
 from services.precision import BFLOAT16, compute_dtype
 from services.qwen2_5_omni.talker.engine import CodecTalkerEngine
@@ -54,8 +52,9 @@ DEFAULT_SAMPLING = Sampling(
 def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     """Load the talker, and a few rows of the thinker's word table.
 
-    Raises `InvalidArgument` for settings that it has no place for, or no memory for the slots, and
-    `FailedPrecondition` when the checkpoint does not fit together or its voices cannot be read.
+    Raises `InvalidArgument` for settings that it has no place for, and `FailedPrecondition`
+    when the checkpoint does not fit together, its voices cannot be read, or there is no memory
+    for the slots.
     """
     require_torch(TALKER, config)
     check_device(config)
@@ -74,7 +73,6 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         dtype=compute_dtype(TALKER, config, on_gpu=BFLOAT16),
         device=torch.device(config.device),
     )
-    weight_bytes = module_bytes(module)
     ids = TalkerIds.from_config(told)
     model = CodecTalker(
         module,
@@ -97,7 +95,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         context_limit=limit,
         goes_on_from=(FRAMES,),
     )
-    engine = CodecTalkerEngine(model, limit, prefill_rows=talker_rows(config))
+    engine = CodecTalkerEngine(model, limit)
 
     def make_input(rows: int) -> Iterator[InputChunk]:
         """A prompt of `rows` ids, none of which is seen, and a reply of one row."""
@@ -107,7 +105,6 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         yield InputChunk(TOKENS, 0, {"rows": prompt[:1]}, segment_finished=True)
 
     speak(engine, CODES, DEFAULT_SAMPLING, config.slots, limit - VOICE_ROWS - 1, make_input)
-    say_memory(TALKER, model.cache.memory, {"weights": weight_bytes}, there=model.cache.bytes)
     return LoadedStage(engine, facts)
 
 

@@ -23,7 +23,6 @@ from antiphon.errors import Internal
 from antiphon.pipelines.qwen3_tts import TALKER
 from antiphon.runtime.engine import Emitted, EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
-from services.budgets import PREFILL_ROWS
 from services.isolation import alone, together
 from services.lm.frame_engine import FrameEngine
 from services.lm.frames import PromptPart
@@ -49,15 +48,12 @@ class TtsTalkerEngine(FrameEngine[TtsSegment]):
         front_end: SpeechFrontEnd,
         kind: CheckpointKind,
         context_limit: int,
-        *,
-        prefill_rows: int = PREFILL_ROWS,
-        preparations: Preparations[Prompt] | None = None,
     ) -> None:
-        super().__init__(model, context_limit, prefill_rows)
+        super().__init__(model, context_limit)
         self._model = model
         self._front_end = front_end
         self._kind = kind
-        self._preparations = preparations or Preparations[Prompt]()
+        self._preparations: Preparations[Prompt] = Preparations()
         self._wake: Callable[[], None] = _nobody
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> TtsSegment:
