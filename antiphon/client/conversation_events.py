@@ -158,7 +158,11 @@ class ConversationReply:
 
 @dataclass(frozen=True, slots=True)
 class ConversationOpened:
-    """What is served and what holds. `sample_rate_hz` is that of answers, 0 without audio."""
+    """What is served and what holds. `sample_rate_hz` is that of answers, 0 without audio.
+
+    It comes again when the server was lost and another one goes on: an answer that was being made
+    ends then, "failed", with as much of it as has come, and what was not carried out is sent again.
+    """
 
     model: str
     sample_rate_hz: int

@@ -66,12 +66,13 @@ _REASON: Mapping[int, EndedBy] = {
 
 
 def conversation_event(message: converse_pb2.ConverseResponse) -> TalkEvent | None:
-    """The event that a message carries; None for one that this version does not know.
+    """The event that a message carries; None for one that this version does not know, and for
+    what only the client itself needs to go on elsewhere.
 
     Raises `DataLoss` for what cannot be understood.
     """
     kind = message.WhichOneof("event")
-    return None if kind is None else _READERS[kind](getattr(message, kind))
+    return None if kind in (None, "saved") else _READERS[kind](getattr(message, kind))
 
 
 def item_from_proto(proto: converse_pb2.ConversationItem) -> Item:

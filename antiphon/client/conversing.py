@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterable
 
 from antiphon.client import conversation_commands as commands
@@ -13,8 +14,15 @@ from antiphon.client.conversation_events import (
     TalkEvent,
 )
 from antiphon.client.conversation_messages import conversation_event
+from antiphon.client.conversation_position import ConversationPosition
 from antiphon.client.retrying import Attempts, Retry
-from antiphon.errors import AntiphonError, DataLoss, FailedPrecondition
+from antiphon.errors import (
+    AntiphonError,
+    Cancelled,
+    DataLoss,
+    FailedPrecondition,
+    Unavailable,
+)
 from antiphon.v1 import converse_pb2
 
 CONVERSE = Method(
@@ -30,7 +38,8 @@ Call = TwoWayCall[converse_pb2.ConverseRequest, converse_pb2.ConverseResponse]
 
 
 class Talk:
-    """One conversation. It is opened again while nothing has come of it."""
+    """One conversation. It is opened again while nothing has come of it, and when its server is
+    lost later, it goes on at another one: what was not carried out yet is sent again."""
 
     def __init__(
         self,
@@ -46,7 +55,15 @@ class Talk:
         self._attempts = attempts
         self._pauser = pauser
         self._call: Call | None = None
+        # The one that is being opened; else the same.
+        self._latest: Call | None = None
         self._opened: ConversationOpened | None = None
+        self._position = ConversationPosition()
+        # Held for as long as a command is written down, or another call takes the place of one:
+        # threads may send while another one reads.
+        self._changing = threading.Lock()
+        self._finished = False
+        self._ended: AntiphonError | None = None
         # Of the response that answers the conversation: its id, and its item's.
         self._response_id = self._item_id = ""
 
@@ -60,31 +77,35 @@ class Talk:
     async def open(self) -> None:
         """Begin. Raises what the server refuses it with."""
         while self._opened is None:
-            self._call = call = self._start(self._attempts.left_s)
-            if self._pauser.woken:
-                call.cancel()
             try:
-                await call.write(self._opening)
-                message = await call.read()
+                call, first = await self._begin(self._opening)
             except AntiphonError as error:
                 pause_s = self._attempts.pause_after(error)
                 if pause_s is None:
                     raise
+                await self._pauser.pause(pause_s)
             else:
-                first = None if message is None else conversation_event(message)
-                if not isinstance(first, ConversationOpened):
-                    call.cancel()
-                    raise DataLoss("the server has not begun the conversation")
-                self._opened = first
-                call.idle_s = self._idle_s
-                return
-            await self._pauser.pause(pause_s)
+                self._position.note(first)
+                self._opened = _opened(first)
+                self._call = call
 
     async def send(self, requests: Iterable[converse_pb2.ConverseRequest]) -> None:
-        """Say something; waits for room."""
-        call = self._open_call()
+        """Say something; waits for room. Where the server is lost meanwhile, who reads sends it to
+        the next one."""
+        self._open_call()
         for request in requests:
-            await call.write(request)
+            with self._changing:
+                if self._ended is not None:
+                    raise self._ended
+                call = self._open_call()
+                if not self._finished:
+                    self._position.sent(request)
+            try:
+                await call.write(request)
+            except AntiphonError as error:
+                replaced = call is not self._call
+                if self._finished or not (replaced or self._goes_on_after(error)):
+                    raise
 
     async def interrupt(self, heard_s: float, reference: str) -> None:
         """End the answer that is being made, and keep what was heard of the last one."""
@@ -93,27 +114,107 @@ class Talk:
 
     async def next_event(self) -> TalkEvent | None:
         """The next event; None at the end. Raises what ended the conversation."""
-        call = self._open_call()
-        while (message := await call.read()) is not None:
+        while (message := await self._next_message()) is not None:
             try:
                 event = conversation_event(message)
             except AntiphonError:
-                call.cancel()
+                self._open_call().cancel()
                 raise
+            self._position.note(message)
             if event is not None:
+                if not isinstance(event, ConversationOpened):
+                    self._attempts.succeeded()
                 self._note(event)
                 return event
         return None
 
     def finish(self) -> None:
         """Nothing more will be said."""
-        self._open_call().finish()
+        with self._changing:
+            self._finished = True
+            self._open_call().finish()
 
     def cancel(self) -> None:
         """End it."""
         self._pauser.wake()
-        if self._call is not None:
-            self._call.cancel()
+        for call in (self._call, self._latest):
+            if call is not None:
+                call.cancel()
+
+    async def _next_message(self) -> converse_pb2.ConverseResponse | None:
+        if self._ended is not None:
+            raise self._ended
+        try:
+            return await self._open_call().read()
+        except AntiphonError as error:
+            if not self._goes_on_after(error):
+                raise
+            try:
+                return await self._resume(error)
+            except AntiphonError as ended:
+                # Who sends is told, too.
+                self._ended = ended
+                raise
+
+    def _goes_on_after(self, error: AntiphonError) -> bool:
+        """Whether that is the loss of a server, which another one can take the place of."""
+        lost = isinstance(error, Unavailable) and not error.stage
+        return lost and self._position.resumable
+
+    async def _resume(self, lost: AntiphonError) -> converse_pb2.ConverseResponse:
+        """Go on at another server; its first message. Raises the loss if none can."""
+        error = lost
+        while (pause_s := self._attempts.pause_after(error)) is not None:
+            await self._pauser.pause(pause_s)
+            opening = converse_pb2.ConverseRequest(
+                open=converse_pb2.OpenConversation(
+                    model=self._opening.open.model,
+                    resumable=True,
+                    resumed=self._position.resumed,
+                )
+            )
+            try:
+                call, first = await self._begin(opening)
+                await self._send_again(call)
+            except Cancelled:
+                raise
+            except AntiphonError as refused:
+                error = refused
+            else:
+                return first
+        raise lost from (None if error is lost else error)
+
+    async def _begin(
+        self, opening: converse_pb2.ConverseRequest
+    ) -> tuple[Call, converse_pb2.ConverseResponse]:
+        self._latest = call = self._start(self._attempts.left_s)
+        if self._pauser.woken:
+            call.cancel()
+        await call.write(opening)
+        first = await call.read()
+        if first is None or not first.HasField("begun"):
+            call.cancel()
+            raise DataLoss("the server has not begun the conversation")
+        call.idle_s = self._idle_s
+        return call, first
+
+    async def _send_again(self, call: Call) -> None:
+        """Send what the other server has not carried out, and have the call take its place."""
+        with self._changing:
+            self._position.begin_again()
+        sent = 0
+        while True:
+            with self._changing:
+                sent, held = self._position.held(sent)
+                if not held:
+                    self._call = call
+                    if self._finished:
+                        call.finish()
+                    break
+            for request in held:
+                await call.write(request)
+        if self._pauser.woken:
+            call.cancel()
 
     def _open_call(self) -> Call:
         if self._call is None or self._opened is None:
@@ -122,10 +223,18 @@ class Talk:
 
     def _note(self, event: TalkEvent) -> None:
         match event:
+            case ConversationOpened():
+                self._opened = event
             case ResponseStarted(response) if not response.out_of_band:
                 self._response_id = response.id
             case ResponseItemStarted(response_id, item_id) if response_id == self._response_id:
                 self._item_id = item_id
+
+
+def _opened(first: converse_pb2.ConverseResponse) -> ConversationOpened:
+    event = conversation_event(first)
+    assert isinstance(event, ConversationOpened)
+    return event
 
 
 def _not_open() -> FailedPrecondition:
@@ -140,6 +249,7 @@ def talk(
     retry: Retry,
 ) -> Talk:
     """A conversation, which begins when it is opened."""
+    opening.open.resumable = retry.attempts > 1
 
     def start(seconds: float) -> Call:
         return channel.exchange(CONVERSE, seconds, OPEN_TIMEOUT_S)

@@ -184,6 +184,14 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # recordings where it is above `max_retrieved_bytes`.
     max_conversation_bytes: Bytes = 2 << 30
     max_retrieved_bytes: Bytes = 4 << 20
+    # A client that asks for it is told what another gateway needs to go on with its conversation:
+    # at most so many bytes, texts first, then the latest recordings that fit. That holds for so
+    # long, where a gateway has the same key: the file has one in each line, of at least 32
+    # characters; the first seals, all are taken. It is read again as `keys_file` is. Without a file
+    # each gateway has a key of its own, and goes on with nobody else's conversations.
+    resume_bytes: Bytes = 256 << 10
+    resume_within_s: Seconds = 3600.0
+    resume_key_file: str = ""
     # Whole request, and longest silence of all stages within one.
     request_timeout_s: Seconds = 600.0
     idle_timeout_s: Seconds = 60.0

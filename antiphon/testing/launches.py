@@ -1,7 +1,8 @@
 """Counts what a step asks a device for, on the meta device, which has no values to give away.
 
 Whoever asks it for a value (`item`, `tolist`, `cpu`, `nonzero`, a mask) gets an error. What it lets
-pass is noted here: operands that lie on the host, and copies that wait.
+pass is noted here: operands that lie on the host, and copies that wait. Where a step ends with a
+value on the host, zeros stand in for it, if they are wanted, and when it asked is noted.
 """
 
 from __future__ import annotations
@@ -20,19 +21,25 @@ from torch.utils._pytree import tree_leaves
 
 aten = torch.ops.aten
 COPIES = {aten._to_copy.default, aten.copy_.default}
+READS = {torch.Tensor.tolist, torch.Tensor.cpu, torch.Tensor.item}
 
 
 class OneKernel(TorchFunctionMode):
     """Notes what a GPU has one kernel for, though without one it is made of several."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, answers: bool) -> None:
         super().__init__()
         self.inside = False
         self.count = 0
+        self.asked = 0
+        self._answers = answers
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
+        if self._answers and func in READS and args[0].is_meta:
+            self.asked += 1
+            return func(torch.zeros(args[0].shape, dtype=args[0].dtype))
         if func not in (scaled_dot_product_attention, rms_norm):
             return func(*args, **kwargs or {})
         self.count += 1
@@ -61,6 +68,11 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def total(self) -> int:
         """With what has a kernel of its own."""
         return self.counts.total() + self._kernels.count
+
+    @property
+    def asked(self) -> int:
+        """How often a value was asked for, and a zero given."""
+        return self._kernels.asked
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -94,9 +106,12 @@ def _device(value: object) -> str | None:
 
 
 @contextmanager
-def launches_on_meta() -> Iterator[Launches]:
-    """Watches calls without inference mode, which hides what operations are made of."""
-    kernels = OneKernel()
+def launches_on_meta(*, answers: bool = False) -> Iterator[Launches]:
+    """Watches calls without inference mode, which hides what operations are made of.
+
+    With `answers` whoever asks for values gets zeros, else an error.
+    """
+    kernels = OneKernel(answers=answers)
     launches = Launches(kernels)
     with torch.no_grad(), launches, kernels:
         yield launches

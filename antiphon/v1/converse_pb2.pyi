@@ -148,20 +148,86 @@ class OpenConversation(google.protobuf.message.Message):
 
     MODEL_FIELD_NUMBER: builtins.int
     SETTINGS_FIELD_NUMBER: builtins.int
+    RESUMABLE_FIELD_NUMBER: builtins.int
+    RESUMED_FIELD_NUMBER: builtins.int
     model: builtins.str
     """Empty: the server's only model."""
+    resumable: builtins.bool
+    """Whether ConversationSaved is to be told, so that another server can go on."""
     @property
     def settings(self) -> global___ConversationSettings: ...
+    @property
+    def resumed(self) -> global___ResumedConversation:
+        """A conversation that goes on, with the settings and items that it had. `settings` are not read
+        then, and `model` must be the same.
+        """
+
     def __init__(
         self,
         *,
         model: builtins.str = ...,
         settings: global___ConversationSettings | None = ...,
+        resumable: builtins.bool = ...,
+        resumed: global___ResumedConversation | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["settings", b"settings"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["model", b"model", "settings", b"settings"]) -> None: ...
+    def HasField(self, field_name: typing.Literal["resumed", b"resumed", "settings", b"settings"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["model", b"model", "resumable", b"resumable", "resumed", b"resumed", "settings", b"settings"]) -> None: ...
 
 global___OpenConversation = OpenConversation
+
+@typing.final
+class ResumedConversation(google.protobuf.message.Message):
+    """A conversation whose call was lost."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: builtins.int
+    DELIVERED_FIELD_NUMBER: builtins.int
+    token: builtins.bytes
+    """The last that was told. It holds for a time, with the same API key, wherever the deployment's key
+    for such tokens is known. One that is forged, foreign or too large is refused with
+    INVALID_ARGUMENT, one that is too old with FAILED_PRECONDITION.
+    """
+    @property
+    def delivered(self) -> google.protobuf.internal.containers.RepeatedCompositeFieldContainer[global___DeliveredItem]:
+        """What came of items of answers that were still being made. They are kept as far, incomplete, and
+        their responses end with an error: ResponseItemEnded and ResponseEnded follow ConversationBegun.
+        At most 64.
+        """
+
+    def __init__(
+        self,
+        *,
+        token: builtins.bytes = ...,
+        delivered: collections.abc.Iterable[global___DeliveredItem] | None = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["delivered", b"delivered", "token", b"token"]) -> None: ...
+
+global___ResumedConversation = ResumedConversation
+
+@typing.final
+class DeliveredItem(google.protobuf.message.Message):
+    """How much of an item has reached the client."""
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    ITEM_ID_FIELD_NUMBER: builtins.int
+    TEXT_FIELD_NUMBER: builtins.int
+    AUDIO_S_FIELD_NUMBER: builtins.int
+    item_id: builtins.str
+    text: builtins.str
+    audio_s: builtins.float
+    """Seconds."""
+    def __init__(
+        self,
+        *,
+        item_id: builtins.str = ...,
+        text: builtins.str = ...,
+        audio_s: builtins.float = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["audio_s", b"audio_s", "item_id", b"item_id", "text", b"text"]) -> None: ...
+
+global___DeliveredItem = DeliveredItem
 
 @typing.final
 class ChangeSettings(google.protobuf.message.Message):
@@ -889,6 +955,7 @@ class ConverseResponse(google.protobuf.message.Message):
     RESPONSE_CALL_FIELD_NUMBER: builtins.int
     SERVER_STOPPING_FIELD_NUMBER: builtins.int
     RESPONSE_CALL_TEXT_FIELD_NUMBER: builtins.int
+    SAVED_FIELD_NUMBER: builtins.int
     @property
     def begun(self) -> global___ConversationBegun: ...
     @property
@@ -937,6 +1004,8 @@ class ConverseResponse(google.protobuf.message.Message):
     def server_stopping(self) -> global___ServerStopping: ...
     @property
     def response_call_text(self) -> global___ResponseCallText: ...
+    @property
+    def saved(self) -> global___ConversationSaved: ...
     def __init__(
         self,
         *,
@@ -964,12 +1033,48 @@ class ConverseResponse(google.protobuf.message.Message):
         response_call: global___ResponseCall | None = ...,
         server_stopping: global___ServerStopping | None = ...,
         response_call_text: global___ResponseCallText | None = ...,
+        saved: global___ConversationSaved | None = ...,
     ) -> None: ...
-    def HasField(self, field_name: typing.Literal["audio_cleared", b"audio_cleared", "audio_committed", b"audio_committed", "begun", b"begun", "event", b"event", "item_added", b"item_added", "item_deleted", b"item_deleted", "item_retrieved", b"item_retrieved", "item_truncated", b"item_truncated", "refused", b"refused", "response_audio", b"response_audio", "response_call", b"response_call", "response_call_text", b"response_call_text", "response_created", b"response_created", "response_ended", b"response_ended", "response_item_begun", b"response_item_begun", "response_item_ended", b"response_item_ended", "response_text", b"response_text", "server_stopping", b"server_stopping", "settings_changed", b"settings_changed", "silence_timed_out", b"silence_timed_out", "speech_started", b"speech_started", "speech_stopped", b"speech_stopped", "transcript_ended", b"transcript_ended", "transcript_failed", b"transcript_failed", "transcript_text", b"transcript_text"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["audio_cleared", b"audio_cleared", "audio_committed", b"audio_committed", "begun", b"begun", "event", b"event", "item_added", b"item_added", "item_deleted", b"item_deleted", "item_retrieved", b"item_retrieved", "item_truncated", b"item_truncated", "refused", b"refused", "response_audio", b"response_audio", "response_call", b"response_call", "response_call_text", b"response_call_text", "response_created", b"response_created", "response_ended", b"response_ended", "response_item_begun", b"response_item_begun", "response_item_ended", b"response_item_ended", "response_text", b"response_text", "server_stopping", b"server_stopping", "settings_changed", b"settings_changed", "silence_timed_out", b"silence_timed_out", "speech_started", b"speech_started", "speech_stopped", b"speech_stopped", "transcript_ended", b"transcript_ended", "transcript_failed", b"transcript_failed", "transcript_text", b"transcript_text"]) -> None: ...
-    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["begun", "settings_changed", "refused", "audio_committed", "audio_cleared", "item_added", "item_retrieved", "item_deleted", "item_truncated", "response_created", "response_item_begun", "response_text", "response_audio", "response_item_ended", "response_ended", "speech_started", "speech_stopped", "silence_timed_out", "transcript_text", "transcript_ended", "transcript_failed", "response_call", "server_stopping", "response_call_text"] | None: ...
+    def HasField(self, field_name: typing.Literal["audio_cleared", b"audio_cleared", "audio_committed", b"audio_committed", "begun", b"begun", "event", b"event", "item_added", b"item_added", "item_deleted", b"item_deleted", "item_retrieved", b"item_retrieved", "item_truncated", b"item_truncated", "refused", b"refused", "response_audio", b"response_audio", "response_call", b"response_call", "response_call_text", b"response_call_text", "response_created", b"response_created", "response_ended", b"response_ended", "response_item_begun", b"response_item_begun", "response_item_ended", b"response_item_ended", "response_text", b"response_text", "saved", b"saved", "server_stopping", b"server_stopping", "settings_changed", b"settings_changed", "silence_timed_out", b"silence_timed_out", "speech_started", b"speech_started", "speech_stopped", b"speech_stopped", "transcript_ended", b"transcript_ended", "transcript_failed", b"transcript_failed", "transcript_text", b"transcript_text"]) -> builtins.bool: ...
+    def ClearField(self, field_name: typing.Literal["audio_cleared", b"audio_cleared", "audio_committed", b"audio_committed", "begun", b"begun", "event", b"event", "item_added", b"item_added", "item_deleted", b"item_deleted", "item_retrieved", b"item_retrieved", "item_truncated", b"item_truncated", "refused", b"refused", "response_audio", b"response_audio", "response_call", b"response_call", "response_call_text", b"response_call_text", "response_created", b"response_created", "response_ended", b"response_ended", "response_item_begun", b"response_item_begun", "response_item_ended", b"response_item_ended", "response_text", b"response_text", "saved", b"saved", "server_stopping", b"server_stopping", "settings_changed", b"settings_changed", "silence_timed_out", b"silence_timed_out", "speech_started", b"speech_started", "speech_stopped", b"speech_stopped", "transcript_ended", b"transcript_ended", "transcript_failed", b"transcript_failed", "transcript_text", b"transcript_text"]) -> None: ...
+    def WhichOneof(self, oneof_group: typing.Literal["event", b"event"]) -> typing.Literal["begun", "settings_changed", "refused", "audio_committed", "audio_cleared", "item_added", "item_retrieved", "item_deleted", "item_truncated", "response_created", "response_item_begun", "response_text", "response_audio", "response_item_ended", "response_ended", "speech_started", "speech_stopped", "silence_timed_out", "transcript_text", "transcript_ended", "transcript_failed", "response_call", "server_stopping", "response_call_text", "saved"] | None: ...
 
 global___ConverseResponse = ConverseResponse
+
+@typing.final
+class ConversationSaved(google.protobuf.message.Message):
+    """What another server needs to go on with the conversation, told whenever that has changed; in place of
+    what was told before. It has the settings, and of all items ids, texts and transcripts; of recordings
+    the latest that fit. Audio that is no item yet is not in it.
+    """
+
+    DESCRIPTOR: google.protobuf.descriptor.Descriptor
+
+    TOKEN_FIELD_NUMBER: builtins.int
+    COMMANDS_FIELD_NUMBER: builtins.int
+    AUDIO_COMMANDS_FIELD_NUMBER: builtins.int
+    token: builtins.bytes
+    """Opaque: sealed against changes, but not encrypted. Empty: as it stands the conversation cannot be
+    resumed, because its texts are too long.
+    """
+    commands: builtins.int
+    """So many messages of the client, the opening one not counted, have been carried out. Those behind
+    them are to be sent again when the conversation has been resumed; the count begins anew then.
+    """
+    audio_commands: builtins.int
+    """So many of these messages may be left out when audio is sent again: what was appended in them is
+    an item, or was dropped.
+    """
+    def __init__(
+        self,
+        *,
+        token: builtins.bytes = ...,
+        commands: builtins.int = ...,
+        audio_commands: builtins.int = ...,
+    ) -> None: ...
+    def ClearField(self, field_name: typing.Literal["audio_commands", b"audio_commands", "commands", b"commands", "token", b"token"]) -> None: ...
+
+global___ConversationSaved = ConversationSaved
 
 @typing.final
 class ServerStopping(google.protobuf.message.Message):

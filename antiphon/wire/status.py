@@ -47,6 +47,11 @@ _OWN_END = re.compile(r"locally cancelled|channel closed", re.IGNORECASE)
 _CODE = {status: code for code, status in _STATUS.items()}
 
 
+_WRITING_FAILED = "Internal error from Core"
+"""What grpc.aio puts in the place of a call's status when a message could not be written, because
+the call or its connection is gone."""
+
+
 def error_from_rpc(failure: grpc.RpcError, *, stage: str = "") -> AntiphonError:
     """The typed error behind a failed call.
 
@@ -65,6 +70,8 @@ def error_from_rpc(failure: grpc.RpcError, *, stage: str = "") -> AntiphonError:
     if kind is Cancelled and not _OWN_END.search(said):
         # A server that stops ends so what has just come, and it tells nobody.
         kind, said = Unavailable, "the server has ended the call"
+    if kind is Internal and said == _WRITING_FAILED:
+        kind, said = Unavailable, "the call was over while something was being sent"
     if kind is ResourceExhausted and _TOO_LARGE.search(said):
         kind = InvalidArgument
     return kind(said, stage=stage)

@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Iterable
+from contextlib import AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import assert_never
@@ -45,6 +46,8 @@ from gateway.conversations.items import (
 )
 from gateway.conversations.kept_bytes import KeptBytes, KeptShare
 from gateway.conversations.responses import Logged, Responses
+from gateway.conversations.saved import SavedConversation, lost_responses
+from gateway.conversations.saving import Saving, SealToken
 from gateway.conversations.settings import ConversationSettings
 from gateway.conversations.telling import SendEvents, Telling
 from gateway.conversations.transcripts import Transcripts
@@ -68,12 +71,21 @@ class LiveConversation:
         logged: Logged,
         logged_transcript: Logged,
         kept: KeptBytes,
+        *,
+        seal: SealToken | None = None,
+        resumed: SavedConversation | None = None,
     ) -> None:
         self._calls = calls
         self._config = config
         self._settings = self._checked(settings)
-        self._telling = Telling(send)
         self._items = ItemList(max_items=config.max_parts, max_bytes=config.max_body_bytes)
+        self._resumed = resumed
+        for item in resumed.items if resumed is not None else ():
+            self._items.insert(item)
+        self._saving = (
+            None if seal is None else Saving(send, self._state, seal, config.resume_bytes)
+        )
+        self._telling = Telling(send if self._saving is None else self._saving.send)
         self._hearing = Hearing(listener, None, max_s=config.max_recording_s)
         self._hearing.detect(settings.turns, settings.answer_every_s)
         self._idle = IdleTimer(self._answer_silence)
@@ -84,11 +96,15 @@ class LiveConversation:
             calls, config, self._items, self._telling, logged_transcript
         )
         self._kept = KeptShare(kept)
+        self._kept.check(self._items.size_bytes)
         self._doing = asyncio.Lock()
         self._silence_asks = True
 
     async def __aenter__(self) -> LiveConversation:
-        await self._telling.tell(ConversationBegun(self._settings))
+        self._kept.resize(self._items.size_bytes)
+        lost = () if self._resumed is None else lost_responses(self._resumed)
+        self._resumed = None
+        await self._telling.tell(ConversationBegun(self._settings), *lost)
         return self
 
     async def __aexit__(
@@ -109,6 +125,12 @@ class LiveConversation:
         """What holds now."""
         return self._settings
 
+    @asynccontextmanager
+    async def command(self) -> AsyncIterator[None]:
+        """One message of the client, from its reading to its end, whatever comes of it."""
+        async with self._saved(counted=True):
+            yield
+
     async def do(self, command: Command) -> None:
         """Carry out a command and tell what came of it; of a response only that it has begun.
 
@@ -121,6 +143,8 @@ class LiveConversation:
                 await self._do(command)
             finally:
                 self._kept.resize(self._items.size_bytes + self._hearing.size_bytes)
+            if self._saving is not None and not isinstance(command, commands.AppendAudio):
+                self._saving.change()
 
     async def refuse(self, error: AntiphonError, reference: str | None) -> None:
         """Tell that something was not done, as a door does of what it cannot read."""
@@ -135,7 +159,7 @@ class LiveConversation:
             pass
         await self._responses.settled()
         while not self._calls.closing:
-            async with self._doing:
+            async with self._doing, self._saved():
                 if not await self._answer_slice():
                     break
             await self._responses.settled()
@@ -149,6 +173,19 @@ class LiveConversation:
         await self._calls.wait_closing()
         await self._telling.tell(GatewayStopping(self._config.drain_s, self._settings))
         await self.settled()
+
+    def _state(self) -> tuple[ConversationSettings, Iterable[ConversationItem]]:
+        return self._settings, self._items
+
+    @asynccontextmanager
+    async def _saved(self, *, counted: bool = False) -> AsyncIterator[None]:
+        """What changes in this context can be resumed from its end on."""
+        if (saving := self._saving) is None:
+            yield
+            return
+        with saving.command(counted=counted):
+            yield
+        await self._telling.tell_if(lambda: saving.due, saving.saved)
 
     async def _do(self, command: Command) -> None:
         match command:
@@ -279,7 +316,7 @@ class LiveConversation:
 
     async def _answer_silence(self) -> None:
         """Nobody speaks, or a slice may wait: ask the model again."""
-        async with self._doing:
+        async with self._doing, self._saved():
             if self._idle.due and self._settings.answer_every_s is not None:
                 with contextlib.suppress(Cancelled):
                     await self._answer_slice()

@@ -13,6 +13,8 @@ from gateway.calls.tools import KIND as TOOLS
 from gateway.conversations.conversation import LiveConversation
 from gateway.conversations.kept_bytes import KeptBytes
 from gateway.conversations.responses import Logged
+from gateway.conversations.saved import SavedConversation, restore
+from gateway.conversations.seal import Seal
 from gateway.conversations.settings import ConversationSettings
 from gateway.conversations.telling import SendEvents
 from gateway.fleet.served import served_model
@@ -27,6 +29,9 @@ class Conversations:
         self._calls = calls
         self._config = config
         self._listener = VoiceListener()
+        self._seal = Seal(
+            config.resume_key_file, holds_s=config.resume_within_s, reload_s=config.keys_reload_s
+        )
         self.kept = KeptBytes(config.max_conversation_bytes)
         self.open = 0
         self._none = asyncio.Event()
@@ -68,9 +73,14 @@ class Conversations:
         send: SendEvents,
         logged: Logged,
         logged_transcript: Logged,
+        *,
+        owner: str = "",
+        resumable: bool = False,
+        resumed: SavedConversation | None = None,
     ) -> LiveConversation:
         """A conversation that was admitted; to be entered. Raises what its settings would raise
-        as a command."""
+        as a command. One that is `resumable` tells what another gateway needs to go on, for the
+        API key of that name."""
         return LiveConversation(
             self._calls,
             self._config,
@@ -80,7 +90,13 @@ class Conversations:
             logged,
             logged_transcript,
             self.kept,
+            seal=(lambda content: self._seal.close(content, owner)) if resumable else None,
+            resumed=resumed,
         )
+
+    def resume(self, token: bytes, owner: str, first: ConversationSettings) -> SavedConversation:
+        """What was saved of a conversation. Raises `InvalidArgument` and `FailedPrecondition`."""
+        return restore(self._seal.open(token, owner, self._config.resume_bytes), first)
 
     def close(self) -> None:
         """Hear nobody any more."""

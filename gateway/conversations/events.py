@@ -259,6 +259,20 @@ class GatewayStopping:
     settings: ConversationSettings
 
 
+@dataclass(frozen=True, slots=True)
+class ConversationSaved:
+    """What another gateway needs to go on, in place of what was told before; without a token it
+    cannot.
+
+    It has what came of so many of the client's `commands`. Of their audio, that of so many is an
+    item, or was dropped.
+    """
+
+    token: bytes
+    commands: int
+    audio_commands: int
+
+
 ResponseEvent = (
     ResponseCreated
     | ResponseItemBegun
@@ -286,5 +300,6 @@ ConversationEvent = (
     | TranscriptEnded
     | TranscriptFailed
     | GatewayStopping
+    | ConversationSaved
     | ResponseEvent
 )

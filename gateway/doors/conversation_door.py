@@ -8,6 +8,7 @@ from functools import partial
 from antiphon.deployment.schema import GatewayConfig
 from gateway.conversations.conversation import LiveConversation
 from gateway.conversations.conversations import Conversations
+from gateway.conversations.saved import SavedConversation
 from gateway.conversations.settings import ConversationSettings
 from gateway.conversations.telling import SendEvents
 from gateway.doors.access_log import AccessLog
@@ -32,11 +33,25 @@ class ConversationDoor:
         return ConversationMetrics(self.metrics, self.api)
 
     def begin(
-        self, settings: ConversationSettings, send: SendEvents, key: KeyUse
+        self,
+        settings: ConversationSettings,
+        send: SendEvents,
+        key: KeyUse,
+        *,
+        resumable: bool = False,
+        resumed: SavedConversation | None = None,
     ) -> LiveConversation:
         """A conversation that was admitted, for the key; to be entered."""
         logged, logged_transcript = (
             partial(request, self.access_log, self.api, name, key=key)
             for name in ("response", "transcript")
         )
-        return self.conversations.begin(settings, send, logged, logged_transcript)
+        return self.conversations.begin(
+            settings,
+            send,
+            logged,
+            logged_transcript,
+            owner=key.name,
+            resumable=resumable,
+            resumed=resumed,
+        )

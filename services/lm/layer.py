@@ -54,6 +54,12 @@ class Norm:
         """The same shape and dtype; over the last dimension."""
         return self._norm(rows)
 
+    def twice(self, rows: Tensor) -> Tensor:
+        """The outputs for [n, heads, width], each two times: [n, heads, 2, width], contiguous."""
+        normed = rms_norm(rows, rows.shape[-1:], eps=self._epsilon).unsqueeze(-2)
+        both = rows.new_empty(*rows.shape[:-1], 2, rows.shape[-1])
+        return torch.mul(self._weight.unsqueeze(-2), normed.expand_as(both), out=both)
+
     def _rounded(self, rows: Tensor) -> Tensor:
         return self._weight * rms_norm(rows, rows.shape[-1:], eps=self._epsilon)
 
@@ -104,6 +110,9 @@ class Layer:
         """Up to attention: queries, keys and values [n, queries + 2 * key heads, head_dim]."""
         heads = self._in(self._first_norm(rows)).view(rows.shape[0], -1, self._head_dim)
         turned = heads[:, : self.queries + self.key_heads]
+        if self._head_norm is not None and not self._fused:
+            rotation.apply_to_both(self._head_norm.twice(turned), out=turned)
+            return heads
         normed = turned if self._head_norm is None else self._head_norm(turned)
         rotation.apply(normed, out=turned, fused=self._fused)
         return heads

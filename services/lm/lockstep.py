@@ -187,7 +187,7 @@ class _Layer:
         self._epsilon: float | None = None
         if hasattr(attention, "q_norm"):
             self._epsilon = attention.q_norm.variance_epsilon
-            self._added = torch.tensor(self._epsilon, device=rotation.cosines.device)
+            self._added = torch.tensor(self._epsilon, device=rotation.turns.device)
         # Where they are on their own, they are rounded as Hugging Face's are.
         self._weights: Tensor | None = None
         self.tables = self._make_tables(attention, rotation)
@@ -241,7 +241,7 @@ class _Layer:
     def _make_tables(self, attention: Any, rotation: Rotation) -> Tensor:
         """Cosines and sines [positions, 1, share + 1 or 1, 2, head_dim]; if this `folds`, with the
         weights of the head norms and attention's scale."""
-        both = torch.stack((rotation.cosines, rotation.sines), dim=-2)[:, None]
+        both = rotation.turns[:, None]
         share = attention.q_proj.out_features // attention.k_proj.out_features
         weights = both.new_ones(share + 1, 1, self._head_dim)
         if self._epsilon is not None:

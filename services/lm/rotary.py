@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -11,15 +11,24 @@ from torch import Tensor
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """Cosines and signed sines [n, 1, head_dim] of the positions of n rows.
+    """`turns` of the positions of n rows, [n, 1, 2, head_dim]: cosines, then signed sines.
 
     `axes` int64 [head_dim] says, in a table of plain positions, which of a row's three
     positions (time, height, width) turns each dimension; None where there is but one.
     """
 
-    cosines: Tensor
-    sines: Tensor
+    turns: Tensor
     axes: Tensor | None = None
+
+    @property
+    def cosines(self) -> Tensor:
+        """[n, 1, head_dim]."""
+        return self.turns[..., 0, :]
+
+    @property
+    def sines(self) -> Tensor:
+        """[n, 1, head_dim], those of the first half negative."""
+        return self.turns[..., 1, :]
 
     @classmethod
     def of(cls, rotary: Any, positions: int, like: Tensor) -> Rotation:
@@ -29,24 +38,41 @@ class Rotation:
         if hasattr(rotary, "mrope_section"):
             index = index.expand(3, 1, -1)
             axes = _axes(rotary, like.device)
-        cosines, sines = (each[0, :, None] for each in rotary(like, index))
+        cosines, sines = (each[0] for each in rotary(like, index))
+        return replace(cls.of_rows(cosines, sines), axes=axes)
+
+    @classmethod
+    def of_rows(cls, cosines: Tensor, sines: Tensor) -> Rotation:
+        """Of rows [..., head_dim] as the model's module gives them."""
         low, high = sines.chunk(2, dim=-1)
-        return cls(cosines, torch.cat((-low, high), dim=-1), axes)
+        turns = torch.stack((cosines, torch.cat((-low, high), dim=-1)), dim=-2)
+        return cls(turns.unsqueeze(-3))
 
     def at(self, positions: Tensor) -> Rotation:
         """Of the rows' positions, int64 [n], or [n, 3] where their axes differ."""
         if positions.ndim == 1:
-            return Rotation(self.cosines[positions], self.sines[positions])
-        index = positions[:, None, self.axes]
-        return Rotation(self.cosines.gather(0, index), self.sines.gather(0, index))
+            return Rotation(self.turns[positions])
+        index = positions[:, None, None, self.axes].expand(-1, -1, 2, -1)
+        return Rotation(self.turns.gather(0, index))
 
     def apply(self, heads: Tensor, out: Tensor | None = None, *, fused: bool = False) -> Tensor:
         """Hugging Face's `apply_rotary_pos_emb` of [n, heads, head_dim]; one that is `fused` has
         other digits, in fewer operations."""
-        turned = heads.roll(heads.shape[-1] // 2, -1)
         if fused:
+            turned = heads.roll(heads.shape[-1] // 2, -1)
             return torch.addcmul(heads * self.cosines, turned, self.sines, out=out)
-        return torch.add(heads * self.cosines, turned * self.sines, out=out)
+        both = torch.stack((heads, heads), dim=-2)
+        return self.apply_to_both(both, out)
+
+    def apply_to_both(self, both: Tensor, out: Tensor | None = None) -> Tensor:
+        """`apply` of heads that stand there twice, [n, heads, 2, head_dim], contiguous.
+
+        Read from the middle of the first on, the two are the first's second half and the second's
+        first half: no copy turns the halves about.
+        """
+        strides = (*both.stride()[:-2], both.shape[-1] // 2, 1)
+        parts = both.as_strided(both.shape, strides) * self.turns
+        return torch.add(*parts.unbind(-2), out=out)
 
 
 def _axes(rotary: Any, device: torch.device) -> Tensor:

@@ -248,7 +248,9 @@ def _split_mix(start: _Words, index: _Words) -> _Words:
 
 def _weights(scores: Tensor, largest: Tensor) -> Tensor:
     """float64, in proportion to the softmax over the last dimension; the largest's is 1."""
-    return (scores - largest).to(torch.float64).exp_()
+    # Subtracted in float32: the result alone is float64.
+    wide = torch.empty(scores.shape, dtype=torch.float64, device=scores.device)
+    return torch.sub(scores, largest, out=wide).exp_()
 
 
 def _kept_weights(scores: Tensor, largest: Tensor, settings: SamplingRows) -> Tensor:

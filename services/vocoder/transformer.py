@@ -14,9 +14,9 @@ from typing import Any
 import torch
 from torch import Tensor
 from torch.nn import functional
-from transformers.models.llama.modeling_llama import apply_rotary_pos_emb
 
 from antiphon.errors import FailedPrecondition
+from services.lm.rotary import Rotation
 from services.vocoder.batch import Batch, Level, Shape
 from services.vocoder.kernels import concatenated, scaled
 
@@ -28,8 +28,7 @@ class _Frames:
     """What all layers need to know of the new frames: rotation, and which keys each sees."""
 
     batch: Batch
-    cosine: Tensor
-    sine: Tensor
+    rotation: Rotation
     visible: Tensor
 
 
@@ -62,7 +61,7 @@ class SlidingTransformer:
         positions = batch.seen[:, None] + torch.arange(x.shape[1], device=x.device)
         cosine, sine = self._rotary(x, positions)
         visible = window_mask(positions, self._window)[:, None]
-        frames = _Frames(batch, cosine, sine, visible)
+        frames = _Frames(batch, Rotation.of_rows(cosine, sine), visible)
         for layer, tail in zip(self._layers, past, strict=True):
             x = layer.advance(frames, tail, x)
         y: Tensor = self._norm(x)
@@ -98,20 +97,16 @@ class _TransformerLayer:
     def _attend(self, frames: _Frames, tail: Tensor, x: Tensor) -> Tensor:
         """As the attention's `forward` before its last projection."""
         new, window = x.shape[1], tail.shape[1]
+        rows = self._queries_keys_values(x)
+        turned, value = torch.split(rows, [self._query_size + self.key_size, self.key_size], dim=-1)
+        turned = frames.rotation.apply(turned.view(*x.shape[:2], -1, self._head_size)).flatten(2)
+        query, key = torch.split(turned, [self._query_size, self.key_size], dim=-1)
         joined = frames.batch.extended(tail, new)
         keys, values = joined.chunk(2, dim=-1)
-        rows = self._queries_keys_values(x)
-        values[:, window:] = rows[..., -self.key_size :]
-        query, key = apply_rotary_pos_emb(
-            self._heads(rows[..., : self._query_size]),
-            self._heads(rows[..., self._query_size : -self.key_size]),
-            frames.cosine,
-            frames.sine,
-        )
-        self._heads(keys)[:, :, window:] = key
+        keys[:, window:], values[:, window:] = key, value
         frames.batch.keep_last(tail, joined, FRAMES)
         attended = functional.scaled_dot_product_attention(
-            query,
+            self._heads(query),
             self._heads(keys),
             self._heads(values),
             attn_mask=frames.visible,

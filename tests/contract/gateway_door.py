@@ -43,6 +43,12 @@ def deployment_of(
     )
 
 
+def tell_anew(gateway: Gateway) -> None:
+    """Have the gateway take up what a test has changed in what a stage told: the line-ups and
+    options that follow from it are derived once."""
+    gateway.fleet._on_change()
+
+
 class Door:
     """A running gateway with its stages and clients."""
 

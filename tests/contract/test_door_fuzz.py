@@ -28,7 +28,7 @@ import pytest
 from fake_stages import ROLES, THINKER
 from fuzz_cases import Case, case_of
 from fuzz_messages import message_of
-from gateway_door import Door, open_door
+from gateway_door import Door, open_door, tell_anew
 
 from antiphon.errors import InvalidArgument, NotFound, NotImplementedYet
 from antiphon.options import Option, OptionKind
@@ -134,6 +134,7 @@ def _let_it_take_all(door: Door) -> None:
     told.input_kinds.extend(("image", "video"))
     told.max_input_images = told.max_input_videos = 4
     told.options.extend(map(option_to_proto, OPTIONS))
+    tell_anew(door.gateway)
 
 
 @pytest.mark.timeout(0)

@@ -8,7 +8,7 @@ from collections.abc import AsyncIterator
 import pytest
 import pytest_asyncio
 from fake_stages import CODE2WAV, INPUT_RATE_HZ, ROLES, THINKER, USUAL, FakeStages, describe, twice
-from gateway_door import Door, deployment_of, open_door
+from gateway_door import Door, deployment_of, open_door, tell_anew
 from test_audio_input import tone, wav
 
 from antiphon.conversation import ConversationMessage, TextPart
@@ -30,6 +30,7 @@ async def own_door() -> AsyncIterator[Door]:
     async with open_door(max_recordings=2) as door:
         told = door.gateway.fleet[CODE2WAV].require()
         told.options.extend(map(option_to_proto, (ROOM, SAMPLE)))
+        tell_anew(door.gateway)
         yield door
 
 

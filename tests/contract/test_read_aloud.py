@@ -15,7 +15,7 @@ import pytest
 import pytest_asyncio
 import soundfile
 from fake_stages import FakeStages
-from gateway_door import MESSAGES, deployment_of
+from gateway_door import MESSAGES, deployment_of, tell_anew
 from reading_model import PCM16, RATE_HZ, SPEAKER, VOCODER, Reader, break_off, post, read
 
 from antiphon.conversation import from_tensors
@@ -145,6 +145,7 @@ async def test_speech_options_reach_their_stages_and_instructions_are_one(reader
     text = stage_pb2.OPTION_KIND_TEXT
     told.options.add(name="instruction", kind=text, max_bytes=99)
     told.options.add(name="manner", kind=text, max_bytes=9, instructs=True)
+    tell_anew(gateway)
     try:
         response = await post(reader, **given)
         assert response.status_code == 200, response.text
@@ -157,6 +158,7 @@ async def test_speech_options_reach_their_stages_and_instructions_are_one(reader
             assert error["message"].startswith("instructions: ")
     finally:
         told.ClearField("options")
+        tell_anew(gateway)
     got = fakes[SPEAKER].sessions[-1].segment.options
     assert got.keys() == {"pitch", "manner"}
     assert (got["pitch"].number, got["manner"].text) == (2, "Whisper.")

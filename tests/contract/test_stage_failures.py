@@ -10,7 +10,7 @@ import numpy as np
 import openai
 import pytest
 from fake_stages import CODE2WAV, ROLES, TALKER, THINKER, Session, stall, think
-from gateway_door import MESSAGES, MODEL, SPOKEN, Door, open_door
+from gateway_door import MESSAGES, MODEL, SPOKEN, Door, open_door, tell_anew
 from raw_http import chat_body, post, raw_client
 
 from antiphon.errors import (
@@ -220,12 +220,14 @@ async def test_chat_is_refused_when_stages_do_not_fit_together(door: Door, name:
     description = door.gateway.fleet[TALKER].require()
     before = getattr(description, name)
     setattr(description, name, "other")
+    tell_anew(door.gateway)
     try:
         response = await door.chat(**SPOKEN)
         health = await door.http.get("/health")
         text_only = await door.chat()
     finally:
         setattr(description, name, before)
+        tell_anew(door.gateway)
     assert response.status_code == 503
     error = error_of(response)
     assert error["code"] == "failed_precondition"

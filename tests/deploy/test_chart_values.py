@@ -181,9 +181,18 @@ def test_upgrade_replaces_the_pods_that_read_what_changed(
     assert _replaced(values) == replaced
 
 
-def test_keys_of_a_secret_are_a_file_of_the_gateway_alone() -> None:
-    rendered = render({"gateway": {"keys": {"secret": "speech-keys", "file": "k.yaml"}}})
-    assert rendered.deployment_file().gateway.keys_file == "/etc/antiphon-keys/k.yaml"
+@pytest.mark.parametrize(
+    ("value", "setting", "volume", "folder"),
+    [
+        ("keys", "keys_file", "keys", "/etc/antiphon-keys"),
+        ("resumeKey", "resume_key_file", "resume-key", "/etc/antiphon-resume"),
+    ],
+)
+def test_keys_of_a_secret_are_a_file_of_the_gateway_alone(
+    value: str, setting: str, volume: str, folder: str
+) -> None:
+    rendered = render({"gateway": {value: {"secret": "speech-keys", "file": "k.yaml"}}})
+    assert getattr(rendered.deployment_file().gateway, setting) == f"{folder}/k.yaml"
     for name, pod in rendered.pods().items():
         secrets = [each for each in pod["volumes"] if "secret" in each]
         (container,) = pod["containers"]
@@ -191,11 +200,11 @@ def test_keys_of_a_secret_are_a_file_of_the_gateway_alone() -> None:
         if not name.endswith("gateway"):
             assert not secrets
             continue
-        assert secrets == [{"name": "keys", "secret": {"secretName": "speech-keys"}}]
-        assert mounts["keys"]["mountPath"] == "/etc/antiphon-keys"
-        assert "subPath" not in mounts["keys"], "it would never change"
+        assert secrets == [{"name": volume, "secret": {"secretName": "speech-keys"}}]
+        assert mounts[volume]["mountPath"] == folder
+        assert "subPath" not in mounts[volume], "it would never change"
     stock = render()
-    assert stock.deployment_file().gateway.keys_file == ""
+    assert getattr(stock.deployment_file().gateway, setting) == ""
     assert "speech-keys" not in str(stock)
 
 

@@ -54,7 +54,9 @@ def checkpoint(shape: str, thinker_engine: str, tmp_path_factory: pytest.TempPat
 @pytest.fixture(scope="package")
 def thinker(thinker_engine: str) -> StageConfig:
     """The thinker's configuration."""
-    return StageConfig(engine=thinker_engine, engine_args=ENGINE_ARGS[thinker_engine])
+    args = ENGINE_ARGS[thinker_engine]
+    # Beside other work, as tests run, an engine that stands back gets a tenth of a core.
+    return StageConfig(engine=thinker_engine, engine_args=args, engine_nice=0)
 
 
 @pytest.fixture(scope="package")

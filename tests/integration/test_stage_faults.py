@@ -320,6 +320,14 @@ def few_items(monkeypatch: pytest.MonkeyPatch) -> int:
     return 16
 
 
+async def busy(running: RunningStage, engine: FakeEngine) -> None:
+    """The engine is in a step for another session, until its gate is opened."""
+    other = await opened(running, "other")
+    engine.gate.clear()
+    await other.send(Request(chunk=chunk_to_proto(codes_chunk(other.id, 0, [1], end=True))))
+    assert await asyncio.to_thread(engine.in_step.wait, 10)
+
+
 async def unread_turns(running: RunningStage, count: int) -> Outbox[Reply]:
     """A session with so many turns behind it; each has put a message into its outbox."""
     stage = running.stage
@@ -353,10 +361,14 @@ async def test_report_that_cannot_be_sent_leaves_an_error_and_no_segment(
 ) -> None:
     # There is room for `segment_opened` and the last chunk, and none for the report.
     turns = few_items - 3
+    # The engine hears of all of it at once, so that the last chunk comes before the reports of what
+    # was cancelled.
+    await busy(served, engine)
     unread = await unread_turns(served, turns)
     served.stage.handle(SegmentRequested("unread", audio_turn(turns)))
     served.stage.handle(ClientDone("unread"))
     served.stage.handle(ChunkArrived(codes_chunk("unread", 0, [1], end=True, segment=turns), ""))
+    engine.gate.set()
     while await asyncio.to_thread(engine.released.get, timeout=10) != ("unread", turns):
         continue
     *_, chunk, last = [reply async for reply in unread]

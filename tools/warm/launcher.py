@@ -19,10 +19,12 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import msgspec
+from msgspec.structs import replace
 
-from antiphon.deployment.schema import StageConfig
+from antiphon.deployment.schema import Deployment, StageConfig
 from tools.launcher.launcher import Launcher
 from tools.launcher.plan import application_root, role_of
 from tools.launcher.process import ServiceProcess
@@ -152,9 +154,23 @@ class _Output(asyncio.Protocol):
 
 
 class WarmLauncher(Launcher):
-    """Starts stages warm, but for those that are on vLLM."""
+    """Starts stages warm, but for those that are on vLLM, and none with less of a core's time.
+
+    Beside other work, as tests run, an engine that stands back (`with_priorities`) gets a tenth
+    of a core.
+    """
+
+    def __init__(self, deployment: Path | Deployment, **options: Any) -> None:
+        super().__init__(deployment, **options)
+        self._deployment = on_equal_terms(self._deployment)
 
     def _service(self, name: str) -> type[ServiceProcess]:
         stages: Mapping[str, StageConfig] = self._deployment.stages
         stage = stages.get(role_of(name))
         return ServiceProcess if stage and stage.engine == "vllm" else WarmProcess
+
+
+def on_equal_terms(deployment: Deployment) -> Deployment:
+    """The deployment with no engine that stands back for others."""
+    stages = {role: replace(stage, engine_nice=0) for role, stage in deployment.stages.items()}
+    return replace(deployment, stages=stages)

@@ -22,15 +22,17 @@ from antiphon.errors import (
     AntiphonError,
     Cancelled,
     DeadlineExceeded,
+    FailedPrecondition,
     Internal,
     InvalidArgument,
 )
 from antiphon.v1 import converse_pb2
 from gateway.conversations.events import ConversationEvent
+from gateway.conversations.saved import SavedConversation, with_delivered
 from gateway.conversations.settings import ConversationSettings
 from gateway.doors.conversation_door import ConversationDoor
 from gateway.doors.converse.items import checked_name
-from gateway.doors.converse.reading import read_command
+from gateway.doors.converse.reading import read_command, read_delivered
 from gateway.doors.converse.settings import with_settings
 from gateway.doors.converse.writing import write_event
 from gateway.doors.grpc_message import read_message
@@ -60,12 +62,34 @@ class ConverseDoor:
         """
         first = await self._first(context)
         with self._door.conversations.admit(first.open.model) as admitted:
-            # A client that wants turns to be detected says so.
-            manual = replace(admitted, turns=None)
-            settings = with_settings(manual, first.open.settings)
+            resumed = None
+            if first.open.HasField("resumed"):
+                resumed = self._resumed(first.open.resumed, key, admitted)
+                settings = resumed.settings
+            else:
+                # A client that wants turns to be detected says so.
+                manual = replace(admitted, turns=None)
+                settings = with_settings(manual, first.open.settings)
+            resumable = first.open.resumable
             del first
+            served = _Served(self._door, context, key, settings, resumed, resumable=resumable)
+            del resumed
             with suppress(Cancelled):
-                await _Served(self._door, context, key, settings).run()
+                await served.run()
+
+    def _resumed(
+        self,
+        asked: converse_pb2.ResumedConversation,
+        key: KeyUse,
+        first: ConversationSettings,
+    ) -> SavedConversation:
+        """The conversation of a token, as far as the client has it."""
+        delivered = read_delivered(asked.delivered)
+        try:
+            saved = self._door.conversations.resume(asked.token, key.name, first)
+        except (InvalidArgument, FailedPrecondition) as error:
+            raise type(error)(f"open.resumed.{error.message}", field="open.resumed.token") from None
+        return with_delivered(saved, delivered)
 
     async def _first(self, context: Context) -> converse_pb2.ConverseRequest:
         """The first message. Raises `InvalidArgument` and `DeadlineExceeded`."""
@@ -90,6 +114,9 @@ class _Served:
         context: Context,
         key: KeyUse,
         settings: ConversationSettings,
+        resumed: SavedConversation | None,
+        *,
+        resumable: bool,
     ) -> None:
         self._context = context
         self._config = door.config
@@ -97,7 +124,7 @@ class _Served:
         self._limit = asyncio.timeout(door.config.max_conversation_s)
         self._stalled: ClientStalled | None = None
         self._task: asyncio.Task[None] | None = None
-        self._live = door.begin(settings, self._send, key)
+        self._live = door.begin(settings, self._send, key, resumable=resumable, resumed=resumed)
 
     async def run(self) -> None:
         """Serve until the client has no more to say and has been told everything.
@@ -110,7 +137,8 @@ class _Served:
         try:
             async with self._limit, self._live, until_stopped(self._live):
                 while (data := await self._context.read()) is not grpc.aio.EOF:
-                    await self._take(data)
+                    async with self._live.command():
+                        await self._take(data)
                     del data
                 await self._live.settled()
         except (Cancelled, TimeoutError) as end:

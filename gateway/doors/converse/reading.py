@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 from antiphon.errors import InvalidArgument
 from antiphon.v1 import converse_pb2
@@ -14,6 +15,7 @@ from gateway.doors.converse.items import checked_name, read_item, read_samples
 from gateway.doors.converse.settings import with_settings
 
 MOST_METADATA = 16
+MOST_DELIVERED = 64
 MOST_KEY_BYTES, MOST_VALUE_BYTES = 64, 512
 
 
@@ -97,3 +99,18 @@ def _checked_metadata(metadata: dict[str, str]) -> dict[str, str]:
                 field=field,
             )
     return metadata
+
+
+def read_delivered(
+    items: Sequence[converse_pb2.DeliveredItem],
+) -> dict[str, tuple[str, float]]:
+    """Text and seconds of audio, by item, that a client has of answers that were being made."""
+    field = "open.resumed.delivered"
+    if len(items) > MOST_DELIVERED:
+        raise InvalidArgument(f"{field}: at most {MOST_DELIVERED} items", field=field)
+    for each in items:
+        if not 0 <= each.audio_s < math.inf:
+            raise InvalidArgument(
+                f"{field}.audio_s: must be a number of seconds from 0", field=f"{field}.audio_s"
+            )
+    return {each.item_id: (each.text, each.audio_s) for each in items}

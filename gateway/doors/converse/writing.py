@@ -67,6 +67,9 @@ def write_event(
             )
         case told.GatewayStopping(within_s):
             message.server_stopping.within_s = within_s
+        case told.ConversationSaved(token, done, audio_done):
+            message.saved.token = token
+            message.saved.commands, message.saved.audio_commands = done, audio_done
         case told.ItemDeleted(item_id):
             message.item_deleted.item_id = item_id
         case told.ItemTruncated(item_id, _, end_s):

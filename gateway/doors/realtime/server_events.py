@@ -88,6 +88,8 @@ class ServerEvents:
                 return [{"type": kind, **cut, "audio_end_ms": _ms(end_s)}]
             case told.TranscriptText() | told.TranscriptEnded() | told.TranscriptFailed():
                 return [transcript_json(event)]
+            case told.ConversationSaved():
+                return []
             case (
                 told.ResponseCreated()
                 | told.ResponseItemBegun()

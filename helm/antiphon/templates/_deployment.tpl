@@ -61,6 +61,9 @@
 {{- if .Values.gateway.keys.secret -}}
 {{- $_ := set $gateway "keys_file" (printf "/etc/antiphon-keys/%s" .Values.gateway.keys.file) -}}
 {{- end -}}
+{{- if .Values.gateway.resumeKey.secret -}}
+{{- $_ := set $gateway "resume_key_file" (printf "/etc/antiphon-resume/%s" .Values.gateway.resumeKey.file) -}}
+{{- end -}}
 {{- $deployment := dict
   "model" (include "antiphon.modelPath" $root)
   "model_name" .Values.model.name

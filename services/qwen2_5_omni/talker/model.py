@@ -191,8 +191,8 @@ class CodecTalker(FrameDecoder):
         )
         ends, entries = (self.ids.codec_pad, self.ids.codec_end), self.ids.code_entries
         made: list[DrawnCodes] = []
-        draws = zip(chosen.tolist(), highest.isfinite().tolist(), part.frames[:, 0], strict=True)
-        for id_, decided, code in draws:
+        draws = zip(_read(chosen, highest), part.frames[:, 0], strict=True)
+        for (id_, decided), code in draws:
             stray = id_ >= entries and id_ not in ends
             made.append(DrawnCodes(id_ if stray else int(code), decided))
             if stray or not decided:
@@ -241,8 +241,13 @@ class CodecTalker(FrameDecoder):
         )
         self._seen[slots[:count], chosen[:count]] = True
         self._pending[slots[:count]] = self._codes[chosen[:count]]
-        decided = highest.isfinite()[:count].tolist()
-        return list(zip(chosen[:count].tolist(), decided, strict=True))
+        return _read(chosen[:count], highest[:count])
+
+
+def _read(chosen: Tensor, highest: Tensor) -> list[tuple[int, bool]]:
+    """Ids, and whether there was something to choose from: in one question to the device."""
+    drawn = torch.stack((chosen, highest.isfinite().to(chosen.dtype)), 1).tolist()
+    return [(id_, bool(decided)) for id_, decided in drawn]
 
 
 def _check_ids(ids: TalkerIds, voices: Mapping[str, int], *, words: int, codes: int) -> None:

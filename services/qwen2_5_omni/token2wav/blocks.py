@@ -18,8 +18,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cache
 
+import numpy as np
 import torch
 from torch import Tensor
+
+from antiphon.transport.device_edge import on_device
 
 HALVES = 2
 
@@ -62,13 +65,14 @@ class BlockPlan:
         self._frames, self._device = frames, device
         self.count = sum(each.count for each in spans)
         numbers = [number for each in spans for number in range(each.first, each.stop)]
-        starts = torch.tensor(numbers, device=device)[:, None] * frames
-        self.positions = starts + torch.arange(frames, device=device)
+        starts = np.array(numbers, np.int64)[:, None] * frames
+        self.positions = on_device(starts + np.arange(frames), device)
         """int64 [blocks, frames]: of each row in its utterance."""
-        self._own = torch.ones(self.count, frames, dtype=torch.bool, device=device)
+        # Masks are made on the host, which need not ask the device whether one is full.
+        self._own = np.ones((self.count, frames), np.bool_)
         behind, ahead = list(range(-1, self.count - 1)), list(range(1, self.count + 1))
-        self._has_behind = torch.ones(self.count, dtype=torch.bool, device=device)
-        self._has_ahead = torch.ones(self.count, dtype=torch.bool, device=device)
+        self._has_behind = np.ones(self.count, np.bool_)
+        self._has_ahead = np.ones(self.count, np.bool_)
         self._recalled: list[FlowMemory] = []
         self._kept: list[tuple[FlowMemory, int]] = []
         end = 0
@@ -92,13 +96,13 @@ class BlockPlan:
     def _both_halves(self, blocks: Sequence[int]) -> Tensor:
         """Where the blocks stand in both halves' batch, with what is recalled behind it."""
         count, recalled = self.count, len(self._recalled)
-        return torch.tensor(
+        return on_device(
             [
                 half * count + block if block >= 0 else HALVES * count + half * recalled - 1 - block
                 for half in range(HALVES)
                 for block in blocks
             ],
-            device=self._device,
+            self._device,
         )
 
     def seen(
@@ -135,9 +139,11 @@ class BlockPlan:
         parts = [self._own]
         if behind:
             # A block that another one stands behind is whole.
-            parts.insert(0, self._has_behind[:, None].expand(-1, self._frames))
+            parts.insert(0, self._has_behind[:, None].repeat(self._frames, 1))
         if ahead:
-            following = self._own.roll(-1, 0)
+            following = np.roll(self._own, -1, 0)
             parts.append(following & self._has_ahead[:, None])
-        mask = torch.cat(parts, dim=1)
-        return None if bool(mask.all()) else mask.repeat(HALVES, 1)[:, None, None]
+        mask = np.concatenate(parts, 1)
+        if mask.all():
+            return None
+        return on_device(np.tile(mask, (HALVES, 1))[:, None, None], self._device)

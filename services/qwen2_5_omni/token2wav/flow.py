@@ -128,11 +128,9 @@ class Flow:
     def _turn(self, plan: BlockPlan) -> Rotation:
         """Of a call's rows, [HALVES * blocks, frames, 1, head_dim]."""
         cosines, sines = (
-            each.repeat(HALVES, 1, 1)[:, :, None]
-            for each in self._rotary(self._bias, plan.positions)
+            each.repeat(HALVES, 1, 1) for each in self._rotary(self._bias, plan.positions)
         )
-        low, high = sines.chunk(2, dim=-1)
-        return Rotation(cosines, torch.cat((-low, high), dim=-1))
+        return Rotation.of_rows(cosines, sines)
 
 
 def to_blocks(parts: Sequence[Tensor], frames: int) -> Tensor:

@@ -16,6 +16,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
+from antiphon.transport.device_edge import on_device
 from services.qwen2_5_omni.token2wav.blocks import BlockSpan, FlowMemory
 from services.qwen2_5_omni.token2wav.flow import Flow, FlowPart, FlowVoice
 from services.qwen2_5_omni.token2wav.vocoder import CONTEXT
@@ -42,8 +43,8 @@ class Utterance:
         self._context = 0
 
     def add(self, codes: Tensor, *, finished: bool) -> None:
-        """Take codes int64 [n]; none may follow when it is `finished`."""
-        self._codes = torch.cat((self._codes, codes.to(self._codes.device)))
+        """Take codes int64 [n] of the host; none may follow when it is `finished`."""
+        self._codes = torch.cat((self._codes, on_device(codes.numpy(), self._codes.device)))
         self._finished = finished
 
     @property
@@ -128,4 +129,4 @@ class Utterance:
         missing = rows - len(self._noise)
         if missing > 0:
             drawn = torch.randn(missing, self._flow.mel_width, generator=self._generator)
-            self._noise = torch.cat((self._noise, drawn.to(self._noise.device)))
+            self._noise = torch.cat((self._noise, on_device(drawn.numpy(), self._noise.device)))

@@ -46,12 +46,28 @@ def feed(slot: int, start: int, count: int) -> ThinkerFeed:
     return ThinkerFeed(slot, start, np.full(count, 30, np.int32), NONE, sampled=True)
 
 
-@pytest.mark.parametrize(("sessions", "most"), [(1, 1593), (16, 1597)])
+@pytest.mark.parametrize(("sessions", "most"), [(1, 1496), (16, 1500)])
 def test_thinker_waits_for_nothing_when_it_decodes(config: Any, sessions: int, most: int) -> None:
     with meta_as_a_gpu() as device:
         thinker = thinker_of(config, device, sessions)
         with launches_on_meta() as launches:
             thinker.forward([feed(slot, 20 + slot, 1) for slot in range(sessions)])
+    assert launches.waits == launches.on_host == []
+    assert 10 * SHAPE.layers < launches.total <= most, launches.counts
+
+
+@pytest.mark.parametrize(("heard", "most"), [(False, 1644), (True, 1647)])
+def test_thinker_waits_for_nothing_when_prompts_go_in(config: Any, heard: bool, most: int) -> None:
+    with meta_as_a_gpu() as device:
+        thinker = thinker_of(config, device, 4)
+        prompts = [feed(2, 0, 40), feed(3, 0, 30)]
+        if heard:
+            ids = prompts[0].ids.copy()
+            ids[10:20] = SpecialIds.from_config(config.to_dict()).audio
+            rows = torch.zeros(10, SHAPE.hidden, dtype=torch.bfloat16, device=device)
+            prompts[0] = replace(prompts[0], ids=ids, tapped=np.arange(10, 20), media=rows)
+        with launches_on_meta() as launches:
+            thinker.forward([feed(0, 20, 1), feed(1, 21, 1), *prompts])
     assert launches.waits == launches.on_host == []
     assert 10 * SHAPE.layers < launches.total <= most, launches.counts
 

@@ -17,13 +17,18 @@ TEXT = frozenset({"text"})
 REPLICAS = 4
 
 
-def description(voice: str) -> stage_pb2.DescribeResponse:
+def description(voice: str, build: str = "") -> stage_pb2.DescribeResponse:
     edges = [
         stage_pb2.PipelineEdge(name="input", consumer="thinker"),
         stage_pb2.PipelineEdge(name="text", producer="thinker"),
     ]
     return stage_pb2.DescribeResponse(
-        role="thinker", pipeline="toy", voices=[voice], slots=1, pipeline_edges=edges
+        role="thinker",
+        pipeline="toy",
+        checkpoint_fingerprint=build,
+        voices=[voice],
+        slots=1,
+        pipeline_edges=edges,
     )
 
 
@@ -62,6 +67,18 @@ async def test_what_was_derived_is_forgotten_when_a_replica_describes_itself_ane
     replica.rise(description("two"))
     assert fleet.line_up(TEXT).voices == fleet.assign(TEXT)[0].voices == fleet.voices() == ("two",)
     assert fleet.accepted() is not before
+
+
+async def test_a_session_is_read_by_the_rules_of_its_own_build(fleet: Fleet) -> None:
+    (_, new) = rise(fleet, 2)
+    new.rise(description("two", build="new"))
+    seen = set()
+    for _ in range(40):
+        lineup, assignment = fleet.assign(TEXT)
+        told = fleet.accepted().of_session(lineup).told["thinker"]
+        assert told is assignment["thinker"].description
+        seen.add(told.checkpoint_fingerprint)
+    assert seen == {"", "new"}
 
 
 async def test_no_line_up_is_left_when_the_last_replica_is_down(fleet: Fleet) -> None:

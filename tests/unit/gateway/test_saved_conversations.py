@@ -1,0 +1,194 @@
+"""Conversations as bytes and back, and the seal over them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import fields
+from pathlib import Path
+
+import pytest
+
+from antiphon.conversation import ToolCall
+from antiphon.errors import FailedPrecondition, InvalidArgument
+from antiphon.sampling import SamplingRequest
+from gateway.conversations.events import AudioCommitted, ConversationEvent, ConversationSaved
+from gateway.conversations.items import (
+    CallContent,
+    CallOutput,
+    ConversationItem,
+    RecordedContent,
+    SpokenContent,
+    WrittenContent,
+)
+from gateway.conversations.saved import PendingResponse, restore, save, with_delivered
+from gateway.conversations.saving import Saving
+from gateway.conversations.seal import Seal
+from gateway.conversations.settings import ConversationSettings, TranscriptWish, TurnDetection
+from gateway.media.live_audio import A_LAW, MU_LAW
+from gateway.media.pcm_recording import PcmRecording
+
+FIRST = ConversationSettings("model", ("ethan", "chelsie"), 24_000, voice="ethan")
+HELD = ConversationSettings(
+    "model",
+    ("ethan", "chelsie"),
+    24_000,
+    spoken=False,
+    voice="chelsie",
+    instructions="Be brief.",
+    max_output_tokens=7,
+    turns=TurnDetection(threshold=0.4, idle_timeout_s=3.0),
+    answer_every_s=2.0,
+    input_format=MU_LAW,
+    output_format=A_LAW,
+    transcript=TranscriptWish("en", "names"),
+    timeline=True,
+    stopping=True,
+    sampling={"thinker": SamplingRequest(temperature=0.5, stop=("end",))},
+    tools=("{}",),
+    tool_choice="none",
+    parallel_calls=False,
+)
+SERVED = {"model", "voices", "output_rate_hz", "hears", "takes_tools"}
+"""Settings that are the served model's, and not the client's."""
+ROOM = 1 << 16
+
+
+def said(number: int, samples: int, transcript: str | None = None) -> ConversationItem:
+    audio = PcmRecording(bytes(2 * samples), 24_000)
+    return ConversationItem(f"said_{number}", "user", (RecordedContent(audio, transcript),))
+
+
+def test_all_settings_of_the_client_are_kept() -> None:
+    for field in fields(ConversationSettings):
+        if field.name not in SERVED:
+            assert getattr(HELD, field.name) != getattr(FIRST, field.name), field.name
+    data = save(HELD, (), (), ROOM)
+    assert data is not None
+    assert restore(data, FIRST).settings == HELD
+
+
+async def test_audio_that_was_committed_is_not_to_be_sent_again() -> None:
+    told: list[ConversationEvent] = []
+
+    async def send(events: Sequence[ConversationEvent]) -> None:
+        told.extend(events)
+
+    saving = Saving(send, lambda: (HELD, ()), bytes, ROOM)
+    with saving.command(counted=True):
+        pass
+    with saving.command(counted=True):
+        await saving.send([AudioCommitted("said", None)])
+        # What comes of this command is not all there yet.
+        assert len(told) == 1
+    with saving.command(counted=True):
+        pass
+    await saving.send([])
+    *_, saved = told
+    assert isinstance(saved, ConversationSaved)
+    assert (saved.commands, saved.audio_commands) == (3, 2)
+
+
+def test_items_keep_ids_texts_and_whether_they_are_complete() -> None:
+    items = (
+        ConversationItem("a", "system", (WrittenContent("x"),)),
+        ConversationItem("b", "assistant", (SpokenContent("y", 1.5),), complete=False),
+        ConversationItem("c", "assistant", (CallContent(ToolCall("1", "f", "{}")),)),
+        ConversationItem("d", "tool", (CallOutput("1", "z"),)),
+    )
+    data = save(HELD, items, (), ROOM)
+    assert data is not None
+    assert restore(data, FIRST).items == items
+
+
+def test_the_latest_recordings_stay_as_far_as_they_fit() -> None:
+    items = (said(0, 100), said(1, 100, "words"), said(2, 900), said(3, 100))
+    data = save(FIRST, items, (), 2700)
+    assert data is not None
+    assert len(data) <= 2700
+    kept = [each.contents[0] for each in restore(data, FIRST).items]
+    assert kept[1] == WrittenContent("words")
+    sizes = [len(e.audio.pcm16) for e in kept if isinstance(e, RecordedContent)]
+    assert sizes == [0, 1800, 200]
+    assert save(FIRST, items, (), 200) is None
+
+
+def test_text_that_is_no_unicode_cannot_be_saved() -> None:
+    item = ConversationItem("a", "user", (WrittenContent("\ud800"),))
+    assert save(FIRST, (item,), (), ROOM) is None
+
+
+def test_an_answer_that_was_being_made_is_as_long_as_the_client_has_it() -> None:
+    call = CallContent(ToolCall("1", "f", ""))
+    items = (
+        ConversationItem("a", "assistant", (SpokenContent(""),), complete=False),
+        ConversationItem("b", "assistant", (call,), complete=False),
+    )
+    pending = PendingResponse("r", True, None, True, {"a": 0, "b": 1})
+    data = save(FIRST, items, (pending,), ROOM)
+    assert data is not None
+    kept = with_delivered(restore(data, FIRST), {"a": ("Once", 0.5), "other": ("?", 1.0)})
+    heard = (SpokenContent("Once", 0.5),)
+    assert kept.items == (ConversationItem("a", "assistant", heard, complete=False),)
+
+
+def test_another_model_and_other_bytes_are_refused() -> None:
+    data = save(FIRST, (), (), ROOM)
+    assert data is not None
+    with pytest.raises(FailedPrecondition, match="'model'"):
+        restore(data, ConversationSettings("other", (), 0))
+    with pytest.raises(InvalidArgument, match="another version"):
+        restore(b"\x91\x01", FIRST)
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_a_seal_holds_for_its_owner_and_its_time() -> None:
+    clock = Clock()
+    seal = Seal("", holds_s=10, reload_s=1, now=clock)
+    token = seal.close(b"content", "ann")
+    assert seal.open(token, "ann", 7) == b"content"
+    with pytest.raises(InvalidArgument, match="no token has more"):
+        seal.open(token, "ann", 6)
+    for other in (seal.close(b"content", "bob"), token[:-1], b"", token + b"x"):
+        with pytest.raises(InvalidArgument, match="no gateway"):
+            seal.open(other, "ann", ROOM)
+    with pytest.raises(InvalidArgument, match="no gateway"):
+        Seal("", holds_s=10, reload_s=1, now=clock).open(token, "ann", ROOM)
+    clock.now = 11.0
+    with pytest.raises(FailedPrecondition, match="older"):
+        seal.open(token, "ann", ROOM)
+
+
+def test_keys_change_with_their_file(tmp_path: Path) -> None:
+    old, new = "o" * 32, "n" * 32
+    file, clock = tmp_path / "keys", Clock()
+    file.write_text(old)
+    seal = Seal(str(file), holds_s=10, reload_s=1, clock=clock)
+    token = seal.close(b"content", "")
+    file.write_text(f"{new}\n{old}\n")
+    clock.now = 1.0
+    assert seal.open(token, "", ROOM) == b"content"
+    later = seal.close(b"content", "")
+    file.write_text("short")
+    clock.now = 2.0
+    assert seal.open(later, "", ROOM) == b"content"
+    file.write_text(f"{new}\n")
+    clock.now = 3.0
+    assert seal.open(later, "", ROOM) == b"content"
+    with pytest.raises(InvalidArgument, match="no gateway"):
+        seal.open(token, "", ROOM)
+    with pytest.raises(InvalidArgument, match="at least 32"):
+        Seal(_short(tmp_path), holds_s=10, reload_s=1)
+    with pytest.raises(InvalidArgument, match="No such file"):
+        Seal(str(tmp_path / "none"), holds_s=10, reload_s=1)
+
+
+def _short(folder: Path) -> str:
+    file = folder / "short"
+    file.write_text("short")
+    return str(file)
