@@ -9,7 +9,9 @@ What holds after every fact:
   start is a quarter of the longest wait, so that those without one are passed only by what comes
   soon after them.
 - When more wait than may, the end of the line goes: see `WaitingLine.crowding`. Nobody goes on
-  waiting for what would come too late, also when somebody else came before it.
+  waiting for what would come too late, also when somebody else came before it. Whoever is refused
+  is to be so at once, not after a wait in vain: what is late may come two standard deviations
+  after its mean.
 - A stage may be full although this gateway holds few of its slots: others may share it. It says so
   by refusing, and the request goes back to its place; `role_slots.py` says when one tries again.
 """
@@ -29,6 +31,8 @@ from gateway.calls.wish import CALLS, Ticket, Urgency, Wish
 LONGEST_RETRY_S = 60.0
 """Clients take no longer `Retry-After` at its word."""
 SHORTEST_RETRY_S = 1.0
+DEVIATIONS = 2.0
+"""How many standard deviations more than the mean a wait may take for who is let wait."""
 
 __all__ = ["CALLS", "AdmissionQueue", "Decision", "Denied", "Granted", "Reason", "Urgency", "Wish"]
 
@@ -224,26 +228,32 @@ class AdmissionQueue:
         last = Ticket(0, wish, math.inf, math.inf)
         return min(max(self._wait_s(last, now) or 0.0, SHORTEST_RETRY_S), LONGEST_RETRY_S)
 
-    def _wait_s(self, ticket: Ticket, now: float) -> float | None:
+    def _wait_s(self, ticket: Ticket, now: float, deviations: float = 0.0) -> float | None:
         """How long it is likely to wait, by what slots were held for until now and by who is
         before it; None when nothing is known."""
-        return self._wait_behind_s(ticket, _needed(self._line.before(ticket)), now)
+        return self._wait_behind_s(ticket, _needed(self._line.before(ticket)), now, deviations)
 
-    def _wait_behind_s(self, ticket: Ticket, ahead: Mapping[str, int], now: float) -> float | None:
+    def _wait_behind_s(
+        self, ticket: Ticket, ahead: Mapping[str, int], now: float, deviations: float
+    ) -> float | None:
+        """The mean, and so many standard deviations more: what frees slots is taken as a Poisson
+        process, of which the time until the k-th event spreads by sqrt(k) times that until one."""
         waits = []
         for role in ticket.needs:
             supply = self._supply(role)
             service_s = supply.service_s(now)
             if service_s is not None and supply.slots < math.inf:
                 excess = supply.held + ahead.get(role, 0) + ticket.wish.count - supply.slots
-                waits.append(max(0.0, excess) * service_s / supply.slots)
+                freed = max(0.0, excess)
+                events = freed + deviations * math.sqrt(freed)
+                waits.append(events * service_s / supply.slots)
         return max(waits, default=None)
 
     def _unbearable(self, ticket: Ticket, now: float) -> dict[Ticket, Reason]:
         """Who may not go on waiting when one more has to wait, and why. Those of its own key and
         priority, which it passed by its head start, wait for as long as they may."""
         wish = ticket.wish
-        if self._is_late(ticket, self._wait_s(ticket, now), now):
+        if self._is_late(ticket, self._wait_s(ticket, now, DEVIATIONS), now):
             return {ticket: Reason.LATE}
         gone = self._line.crowding(
             ticket, most=self._max_waiting, most_bytes=self._max_waiting_bytes
@@ -259,14 +269,15 @@ class AdmissionQueue:
                 if each in shed:
                     continue
                 is_own = (each.wish.key, each.wish.priority) == (wish.key, wish.priority)
-                if not is_own and self._is_late(each, self._wait_behind_s(each, ahead, now), now):
+                wait_s = self._wait_behind_s(each, ahead, now, DEVIATIONS)
+                if not is_own and self._is_late(each, wait_s, now):
                     shed[each] = Reason.LATE
                 else:
                     ahead.update(dict.fromkeys(each.needs, each.wish.count))
         return shed
 
     def _is_late(self, ticket: Ticket, wait_s: float | None, now: float) -> bool:
-        """Whether one that has to wait for so long would begin too late, or end so."""
+        """Whether one that may have to wait for so long would begin too late, or end so."""
         if wait_s is None:
             return False
         means_s = [self._supply(role).mean_s or 0.0 for role in ticket.needs]

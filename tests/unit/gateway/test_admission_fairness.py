@@ -228,8 +228,9 @@ def test_bytes_are_shared_alike_and_nobody_goes_for_one_who_must_go_anyway() -> 
 
 
 def measured() -> AdmissionQueue:
-    """One call, which is taken by 1, and is known to be held for 10 s."""
-    waiting = queue(longest_wait_s=25.0)
+    """One call, which is taken by 1, and is known to be held for 10 s. So the second who waits does
+    for 20 s, or with two standard deviations for 48, and the third for 30 or 65."""
+    waiting = queue(longest_wait_s=56.0)
     waiting.ask(0, of("first"), SLOTS, -10.0)
     waiting.opened(0, -10.0)
     waiting.leave(0, 0.0)
