@@ -8,6 +8,7 @@ delta follows a cancel.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable, Coroutine, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, AbstractContextManager
 from dataclasses import replace
@@ -265,7 +266,9 @@ class Responses:
             if isinstance(event, SegmentFinished):
                 ends = running.finished(event)
                 entry.status = "OK"
-                await self._end(running, ends)
+                # Who leaves with the end of it has had all that was made.
+                with contextlib.suppress(Cancelled):
+                    await self._end(running, ends)
             else:
                 await self._tell_deltas(running, event)
 

@@ -11,6 +11,7 @@ import pytest
 from fake_stages import CODE2WAV, THINKER, Session, think
 from gateway_door import MODEL, Door
 
+from antiphon.errors import AntiphonError, Cancelled
 from antiphon.segment import FinishReason
 from gateway.calls.events import Event, SegmentFinished
 from gateway.calls.order import Order
@@ -113,3 +114,31 @@ async def test_truncation_that_meets_the_end_of_an_answer_is_kept(door: Door) ->
             retrieved = await until(ItemRetrieved)
             assert isinstance(retrieved, ItemRetrieved)
             assert retrieved.item.contents == (SpokenContent("Once", 0.4),)
+
+
+async def test_who_leaves_with_the_end_of_an_answer_has_had_all_of_it(door: Door) -> None:
+    """It is no error of the answer that its last event finds nobody."""
+    written = asyncio.Event()
+    line, errors = Line(), list[AntiphonError]()
+
+    async def send(events: Sequence[ConversationEvent]) -> None:
+        if any(isinstance(event, ResponseEnded) for event in events):
+            raise Cancelled("the client has left")
+
+    @asynccontextmanager
+    async def logged(refuse: RefuseResponse) -> AsyncIterator[Line]:
+        try:
+            yield line
+        except AntiphonError as error:
+            errors.append(error)
+        finally:
+            written.set()
+
+    conversations = door.gateway._conversations
+    question = ConversationItem("", "user", (WrittenContent("Tell me a story"),))
+    with conversations.admit(MODEL) as settings:
+        async with conversations.begin(settings, send, logged, logged) as live:
+            await live.do(commands.CreateItem(question))
+            await live.do(commands.CreateResponse())
+            await written.wait()
+    assert (line.status, errors) == ("OK", [])
