@@ -60,7 +60,7 @@ class Kill:
 
 
 @dataclass(slots=True)
-class _Known:
+class _KnownAnswer:
     """An undisturbed answer, and up to which second of it each stage is at work."""
 
     question: KnownQuestion
@@ -102,7 +102,7 @@ class Kills:
         self._carriers = carriers
         self._chance = random.Random(seed)
         self._roles = list(roles) or list(dict.fromkeys(role_of(name) for name in fleet.stages))
-        self._known: list[_Known] = []
+        self._known: list[_KnownAnswer] = []
         self.missed = dict.fromkeys(self._roles, 0)
 
     async def learn(self) -> None:
@@ -117,14 +117,14 @@ class Kills:
         if held := await self._fleet.at_rest():
             raise ChaosFound("; ".join(held))
 
-    async def _hear(self, question: KnownQuestion) -> _Known:
+    async def _hear(self, question: KnownQuestion) -> _KnownAnswer:
         progress, at_work = _Progress(), dict.fromkeys(self._roles, 0.0)
         answering = asyncio.create_task(self._listener.listen(question, progress.take))
         while not answering.done():
             for name in await self._carriers.now():
                 at_work[role_of(name)] = progress.seconds
             await asyncio.sleep(LOOK_S)
-        return _Known(question, answering.result(), at_work)
+        return _KnownAnswer(question, answering.result(), at_work)
 
     async def run(self) -> AsyncIterator[Kill]:
         """One after the other, for ever. Raises `ChaosFound` when a service does not come back."""
@@ -214,7 +214,7 @@ class Kills:
             raise ChaosFound(f"{target} is not back after it was killed") from None
         return time.monotonic()
 
-    async def _heard_again(self, known: _Known) -> list[str]:
+    async def _heard_again(self, known: _KnownAnswer) -> list[str]:
         """What is wrong with the next answer, when all are back."""
         heard = await self._listener.listen(known.question)
         if heard.error is not None:

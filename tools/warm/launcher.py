@@ -102,7 +102,7 @@ class WarmProcess(ServiceProcess):
         number = int(line)
         service = made()
         output, _ = await loop.connect_read_pipe(
-            lambda: _Output(service), os.fdopen(printed, "rb", buffering=0)
+            lambda: _ForkOutput(service), os.fdopen(printed, "rb", buffering=0)
         )
         service.connection_made(_Fork(service, number, life, output))
         return service
@@ -119,7 +119,8 @@ class _Fork(asyncio.SubprocessTransport):
         output: asyncio.BaseTransport,
     ) -> None:
         super().__init__()
-        self._number, self._status, self._output = number, None, output
+        self._number, self._output = number, output
+        self._status: int | None = None
         self._watch = asyncio.create_task(self._wait(service, life))
 
     async def _wait(self, service: ServiceProcess, life: asyncio.StreamReader) -> None:
@@ -140,7 +141,7 @@ class _Fork(asyncio.SubprocessTransport):
         self._output.close()
 
 
-class _Output(asyncio.Protocol):
+class _ForkOutput(asyncio.Protocol):
     """Hands what the process prints to its service."""
 
     def __init__(self, service: ServiceProcess) -> None:

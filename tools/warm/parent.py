@@ -59,7 +59,8 @@ class Parent:
     def serve(self) -> list[str] | None:
         """Fork as ordered. In a stage it returns the stage's arguments, and None at the end."""
         while True:
-            readable, _, _ = select.select([self._orders, *self._stages], [], [])
+            sources: list[int | socket.socket] = [self._orders, *self._stages]
+            readable, _, _ = select.select(sources, [], [])
             for each in readable:
                 if isinstance(each, int):
                     self._reap(each)
