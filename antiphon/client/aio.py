@@ -100,10 +100,13 @@ class AsyncClient:
         tls: bool | Tls = False,
         api_key: str | None = None,
         key_in_clear: bool = False,
+        read_ahead_bytes: int | None = None,
         retry: Retry = Retry(),  # noqa: B008  it is frozen
     ) -> None:
         self._retry = checks.of_type("retry", retry, Retry)
-        where = target(address, tls, api_key, key_in_clear=key_in_clear)
+        where = target(
+            address, tls, api_key, key_in_clear=key_in_clear, read_ahead_bytes=read_ahead_bytes
+        )
         self._channel = AsyncioChannel(where)
 
     async def server_info(self, *, timeout_s: float = 10.0) -> ServerInfo:

@@ -37,6 +37,10 @@ CHANNEL_OPTIONS: Options = (
     ("grpc.max_reconnect_backoff_ms", MAX_RECONNECT_MS),
 )
 
+MOST_READ_AHEAD_BYTES = 64 << 20
+# HTTP/2's window of each call, which grpc else widens as the network allows.
+_WINDOW = "grpc.http2.lookahead_bytes"
+
 File = bytes | str | PathLike[str]
 
 
@@ -89,6 +93,7 @@ def target(
     api_key: str | None,
     *,
     key_in_clear: bool,
+    read_ahead_bytes: int | None = None,
     options: Options = CHANNEL_OPTIONS,
 ) -> ServerTarget:
     """What a client connects to. Raises `InvalidArgument` for what cannot be."""
@@ -105,6 +110,9 @@ def target(
                 "the network may read it",
                 field="api_key",
             )
+    if read_ahead_bytes is not None:
+        most = checks.number_between("read_ahead_bytes", read_ahead_bytes, 1, MOST_READ_AHEAD_BYTES)
+        options = (*options, ("grpc.http2.bdp_probe", 0), (_WINDOW, int(most)))
     if how is not None and how.server_name:
         name = checks.unicode_text("tls.server_name", how.server_name)
         options = (*options, ("grpc.ssl_target_name_override", name))

@@ -101,6 +101,8 @@ class Client:
     `tls` is True for a server with a certificate of a public authority, a `Tls` for another or
     for a certificate of the client's own. `api_key` goes with every call; a server that is not
     on this machine must have TLS then, or `key_in_clear` must say that the network may read it.
+    `read_ahead_bytes` bounds how much of an answer comes before it is read: what a listener who
+    pauses does not take, the stages do not make then. Unset, grpc reads ahead as it finds best.
     `retry` says when a call that failed is made again while nothing of its answer has come:
     by default twice, `Retry(attempts=1)` never.
     """
@@ -112,10 +114,13 @@ class Client:
         tls: bool | Tls = False,
         api_key: str | None = None,
         key_in_clear: bool = False,
+        read_ahead_bytes: int | None = None,
         retry: Retry = Retry(),  # noqa: B008  it is frozen
     ) -> None:
         self._retry = checks.of_type("retry", retry, Retry)
-        where = target(address, tls, api_key, key_in_clear=key_in_clear)
+        where = target(
+            address, tls, api_key, key_in_clear=key_in_clear, read_ahead_bytes=read_ahead_bytes
+        )
         self._channel = BlockingChannel(where)
 
     def server_info(self, *, timeout_s: float = 10.0) -> ServerInfo:

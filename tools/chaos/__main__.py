@@ -40,8 +40,12 @@ from tools.load.player import plays_on
 from tools.warm.launcher import WarmLauncher
 
 SECONDS = 120.0
-LITTLE_AHEAD = 4
-"""Ids that the thinker may be ahead: it is at work for as long as its answer is spoken."""
+LITTLE_AHEAD = {
+    "max_ahead_seconds": 0.2,
+    "max_stage_ahead_seconds": 0.1,
+    "max_stage_ahead_positions": 4,
+}
+"""Every stage is at work for as long as its answer is spoken, so that it can be killed then."""
 ONCE = Retry(attempts=1)
 """What the SDK would do for its caller is not what the fleet is asked for."""
 
@@ -93,7 +97,7 @@ async def _kill(options: argparse.Namespace, seed: int, directory: Path) -> bool
             model,
             options.replicas,
             _launcher(options),
-            max_stage_ahead_positions=LITTLE_AHEAD,
+            **LITTLE_AHEAD,
         ) as fleet,
         AnswerListener(fleet.running.grpc_address, speed=options.speed, retry=ONCE) as listener,
         carriers_of(fleet) as carriers,

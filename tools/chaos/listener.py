@@ -23,6 +23,8 @@ TOLERANCE = 1e-4
 """Of a sample: other chunks are decoded in other calls."""
 PATIENT = Retry(attempts=100, pause_s=0.2, longest_pause_s=0.2)
 """Until a gateway that was killed is back."""
+READ_AHEAD_BYTES = 4096
+"""Less than a tenth of a second: a fault is to meet the answer where the listener is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,7 +117,7 @@ class AnswerListener:
     """
 
     def __init__(self, address: str, *, speed: float, retry: Retry = PATIENT) -> None:
-        self._client = AsyncClient(address, retry=retry)
+        self._client = AsyncClient(address, retry=retry, read_ahead_bytes=READ_AHEAD_BYTES)
         self._speed = speed
         self._rate_hz = 0
         self._stages: Sequence[str] = ()

@@ -11,7 +11,7 @@ from speech_server import Speech, greeting
 from twins import ask_async, ask_blocking
 
 import antiphon
-from antiphon.client.connection import is_local
+from antiphon.client.connection import is_local, target
 from antiphon.errors import InvalidArgument, Unavailable
 from antiphon.testing.certificates import Certificates
 
@@ -98,6 +98,13 @@ def test_client_address_is_local_only_when_its_text_says_so(address: str, local:
     assert is_local(address) is local
 
 
+def test_what_a_listener_does_not_take_stays_with_the_server() -> None:
+    free = target("localhost:1", False, None, key_in_clear=False)
+    bound = target("localhost:1", False, None, key_in_clear=False, read_ahead_bytes=4096)
+    window = (("grpc.http2.bdp_probe", 0), ("grpc.http2.lookahead_bytes", 4096))
+    assert bound.options == (*free.options, *window)
+
+
 async def test_client_key_may_go_unencrypted_when_the_caller_says_so() -> None:
     antiphon.Client("speech.example:80", api_key="secret", key_in_clear=True).close()
 
@@ -105,6 +112,8 @@ async def test_client_key_may_go_unencrypted_when_the_caller_says_so() -> None:
 @pytest.mark.parametrize(
     ("given", "field"),
     [
+        ({"read_ahead_bytes": 0}, "read_ahead_bytes"),
+        ({"read_ahead_bytes": "much"}, "read_ahead_bytes"),
         ({"api_key": ""}, "api_key"),
         ({"api_key": "sécret"}, "api_key"),
         ({"api_key": "a\nb"}, "api_key"),
