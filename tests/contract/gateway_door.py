@@ -31,6 +31,8 @@ def deployment_of(
         "max_body_bytes": 1 << 20,
         "reconnect_s": 0.1,
         "drain_s": 0.1,
+        # Between tests the loop stands still, and the time of a probe passes.
+        "probe_timeout_s": 60.0,
         # What finds no slot is refused, unless a test says otherwise.
         "max_waiting": 0,
     }

@@ -59,7 +59,7 @@ async def test_a_running_call_goes_on_when_its_stage_says_that_it_serves_no_more
 
 async def test_a_stage_that_stops_answering_is_down_and_its_calls_end_until_it_answers() -> None:
     """Its connection, its health stream and its sessions are as good as ever."""
-    async with asyncio.timeout(GENEROUS_S), open_door() as door:
+    async with asyncio.timeout(GENEROUS_S), open_door(probe_timeout_s=1.5) as door:
         for role in (THINKER, TALKER, CODE2WAV):
             door.fakes[role].script = stall
         ready = door.gateway.fleet.readiness()
