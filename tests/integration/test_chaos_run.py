@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import pytest_asyncio
 
+from antiphon.client.retrying import Retry
 from tools.chaos.carriers import carriers_of, failovers
 from tools.chaos.faults import NAMES
 from tools.chaos.fleet import TargetFleet, running_fleet
@@ -82,3 +83,21 @@ async def test_answers_go_on_whatever_happens_to_a_stage(fleet: TargetFleet) -> 
 async def test_answers_go_on_when_the_gateway_was_killed(fleet: TargetFleet) -> None:
     (done,) = await run(fleet, 1, seed=0, faults={"gateway"})
     assert any(each.resumed for each in done.heard), "nobody listened when it was killed"
+
+
+async def test_with_one_replica_a_kill_is_an_error_and_the_next_answer_is_whole(
+    talkative: Path,
+) -> None:
+    async with (
+        running_fleet(talkative, 1, WarmLauncher, max_stage_ahead_positions=4) as fleet,
+        AnswerListener(
+            fleet.running.grpc_address, speed=SPEED, retry=Retry(attempts=1)
+        ) as listener,
+        carriers_of(fleet) as carriers,
+    ):
+        kills = Kills(fleet, listener, carriers, seed=2, roles=["talker"])
+        await kills.learn()
+        done = await anext(kills.run())
+    assert done.error.startswith("UNAVAILABLE"), done
+    assert not done.found
+    assert done.back_after_s > 0

@@ -70,7 +70,11 @@ class TargetFleet:
                 health: Mapping[str, Any] = json.load(answer)
         except OSError:
             return False
-        return all(stage["serving"] == self.replicas for stage in health["stages"].values())
+        # A stage of one replica is not counted.
+        return all(
+            stage["ready"] and stage.get("serving", 1) == self.replicas
+            for stage in health["stages"].values()
+        )
 
     async def at_rest(self) -> list[str]:
         """What is held although nobody asks for anything; empty as it should be."""
