@@ -8,7 +8,8 @@ Three signs tell whether it serves:
 * a probe, a unary health check every `probe_interval_s`: pings are also answered by a
   process whose event loop or interpreter hangs, the probe is not. The first that is not
   answered within `probe_timeout_s` takes the stage out for new requests, the second in a
-  row ends the running ones.
+  row ends the running ones. One that this process gave up too late, as it stood still
+  itself, tells nothing of the stage.
 
 A stage that says NOT_SERVING keeps its running requests: it may be draining. A stream of its
 own tells the load; a stage without that stream has the sessions of this gateway alone.
@@ -41,6 +42,8 @@ log = logging.getLogger("gateway.stages")
 
 DESCRIBE_TIMEOUT_S = 5.0
 MISSES_TO_LOSE = 2
+STOOD_STILL_S = 0.5
+"""An event loop this late was not waiting: it, or the whole machine, stood still."""
 Serving = health_pb2.HealthCheckResponse.ServingStatus
 Lost = Callable[[Unavailable], None]
 ReplicaState = Literal["ready", "starting", "draining", "ejected", "away"]
@@ -282,8 +285,12 @@ class Replica:
             # A miss has taken its time already; and whether it was one shows at once.
             if not self._misses:
                 await asyncio.sleep(self._config.probe_interval_s)
+            due = asyncio.get_running_loop().time() + self._config.probe_timeout_s
             if await self._answers():
                 self._misses = 0
+                continue
+            if (late_s := asyncio.get_running_loop().time() - due) > STOOD_STILL_S:
+                log.warning("this process stood still for %.1f s: not a miss", late_s)
                 continue
             self._misses += 1
             reason = f"it has not answered a probe within {self._config.probe_timeout_s:g} s"

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
+import time
 from typing import Any
+from unittest.mock import patch
 
 import pytest
 from fake_stages import CODE2WAV, TALKER, THINKER, FakeStage, Session, describe, stall, think
 from gateway_door import SPOKEN, deployment_of, open_door
 
 from gateway.fleet.discovery.endpoint import Endpoint
-from gateway.fleet.replica import Replica
+from gateway.fleet.replica import STOOD_STILL_S, Replica
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -106,6 +109,33 @@ async def test_a_call_goes_on_when_its_stage_misses_a_probe_now_and_then() -> No
             assert await anext(ready)
         go_on.set()
         assert (await asking).status_code == 200
+        await ready.aclose()
+
+
+async def test_a_gateway_that_stood_still_itself_takes_no_stage_for_down(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    probes, asked_again = 0, asyncio.Event()
+
+    async def stand_still() -> bool:
+        """Answer a probe, the first one when its time has run out: all share this loop."""
+        nonlocal probes
+        probes += 1
+        if probes == 1:
+            time.sleep(timeout_s + 3 * STOOD_STILL_S)  # noqa: ASYNC251 - that is the fault
+        else:
+            asked_again.set()
+        return True
+
+    timeout_s = 1.0
+    async with asyncio.timeout(GENEROUS_S), open_door(probe_timeout_s=timeout_s) as door:
+        ready = door.gateway.fleet.readiness()
+        assert await anext(ready)
+        answering = door.fakes[THINKER].health.answering
+        with patch.object(answering, "wait", stand_still), caplog.at_level(logging.INFO):
+            await asked_again.wait()
+        assert f"stage {THINKER} did not answer a probe" in caplog.text
+        assert "is down" not in caplog.text
         await ready.aclose()
 
 
