@@ -8,6 +8,7 @@ import numpy as np
 
 from antiphon.chunk import Chunk, Tensor
 from antiphon.errors import AntiphonError, ErrorCode
+from antiphon.history import History
 from antiphon.sampling import SamplingRequest
 from antiphon.v1 import session_pb2, stage_pb2
 from gateway.calls.events import AudioProduced, SegmentFinished
@@ -61,6 +62,11 @@ class Caller:
     def sampling(self) -> SamplingRequest:
         """What the talker is asked."""
         return SamplingRequest(seed=self.seed, max_tokens=self.frames)
+
+    @property
+    def history(self) -> History | None:
+        """What another attempt goes on from, for every second call; others are made anew."""
+        return self.delivered.history if self.attempt and self.seed % 2 else None
 
     @property
     def audio(self) -> Tensor:

@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from antiphon.chunk import Tensor
+from antiphon.history import History
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 
@@ -29,19 +30,24 @@ def audio_of(seed: int, frames: int) -> Tensor:
 class _Speaking:
     seed: int
     frames: int
+    known: Tensor
     made: int = 0
     over: bool = False
 
 
 class CountingTalker:
-    """One frame a step of every segment; as many as its sampling's `max_tokens` says."""
+    """One frame a step of every segment; as many as its sampling's `max_tokens` says.
+
+    Those of a history are made known in the first step.
+    """
 
     def __init__(self) -> None:
         self.segments: dict[SegmentKey, _Speaking] = {}
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Take a segment in."""
-        self.segments[key] = _Speaking(settings.sampling.seed, settings.sampling.max_tokens)
+        history, sampling = settings.history or History(), settings.sampling
+        self.segments[key] = _Speaking(sampling.seed, sampling.max_tokens, history.frames)
 
     def accept(self, key: SegmentKey, chunk: InputChunk) -> None:
         """Needs nothing."""
@@ -65,6 +71,9 @@ class CountingTalker:
 
     def _advance(self, key: SegmentKey) -> list[EngineEvent]:
         segment = self.segments[key]
+        if segment.made < len(segment.known):
+            segment.made = len(segment.known)
+            return [Emitted(key, "codes", 0, {"codes": segment.known})]
         if segment.made == segment.frames:
             segment.over = True
             end = Emitted(key, "codes", segment.made, finish_reason=FinishReason.STOP)

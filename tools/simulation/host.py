@@ -6,6 +6,7 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from antiphon.errors import AntiphonError
+from antiphon.history import FRAMES
 from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.session.facts import ChunksRefused, EngineStepped, Fact, SessionRequested
 from antiphon.runtime.session.instructions import (
@@ -40,9 +41,13 @@ class SimulatedStage:
     boot_id: str
     commands: list[EngineCommand] = field(default_factory=list)
     batches: deque[EngineStepped] = field(default_factory=deque)
+    # Of sessions that have ended well, but for chunks that are not acknowledged.
+    held_ends: dict[str, End] = field(default_factory=dict)
+    stands_still: bool = False
 
     def __post_init__(self) -> None:
-        plan = StagePlan.of(PIPELINE, self.role, SAMPLING, LIMITS)
+        goes_on_from = (FRAMES,) if self.role == TALKER else ()
+        plan = StagePlan.of(PIPELINE, self.role, SAMPLING, LIMITS, goes_on_from=goes_on_from)
         self.table = SessionTable(plan)
         self.engine = CountingTalker() if self.role == TALKER else CountingVocoder()
         counted_by = {edge.name: edge.counted_by for edge in plan.outputs.values()}

@@ -6,8 +6,8 @@ from collections import deque
 from dataclasses import dataclass, field
 
 from antiphon.chunk import Chunk
-from antiphon.runtime.session.facts import DestinationLost, Fact
-from antiphon.runtime.session.instructions import End, Grant, Instruction, Refuse, Send
+from antiphon.runtime.session.facts import Fact
+from antiphon.runtime.session.instructions import End, Instruction, Send
 from tools.simulation.caller import Caller
 from tools.simulation.host import SimulatedStage
 
@@ -32,18 +32,6 @@ class SimulatedStream:
     session_id: str
     down: deque[Fact] = field(default_factory=deque)
     up: deque[Instruction | Gone] = field(default_factory=deque)
-
-
-@dataclass(eq=False)
-class SimulatedLink:
-    """From a talker's boot to a vocoder's; neither end knows of what is on its way."""
-
-    link_id: str
-    producer: SimulatedStage
-    consumer: SimulatedStage
-    chunks: deque[Chunk | Gone] = field(default_factory=deque)
-    back: deque[Grant | Refuse | DestinationLost] = field(default_factory=deque)
-    suspended: bool = False
 
 
 def name_of(message: object) -> str:

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import random
 import re
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 
 from antiphon.errors import AntiphonError
 from tools.simulation.caller import Caller
+from tools.simulation.fleet import Move
 from tools.simulation.network import Violation
 from tools.simulation.world import World
 
@@ -33,11 +34,13 @@ class Scenario:
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """Something that must not be, and how it came about."""
+    """Something that must not be, and how it came about: the first `chosen` lines were drawn, the
+    others are the way to the end once nothing fails any more."""
 
     scenario: Scenario
     what: str
     transcript: Sequence[str]
+    chosen: int
 
     def __str__(self) -> str:
         lines = [f"{number:4} {line}" for number, line in enumerate(self.transcript, 1)]
@@ -56,49 +59,81 @@ def scenario_of(seed: int) -> Scenario:
     )
 
 
-def play(scenario: Scenario) -> Found | int:
-    """How many moves were made until all had ended as it should; or what was found."""
+def play(scenario: Scenario, script: Sequence[str] | None = None) -> Found | int:
+    """How many moves were made until all had ended as it should; or what was found.
+
+    With a `script` those of its moves are made that there are, instead of drawn ones.
+    """
     callers = [
         Caller(f"call{number}", number + 1, frames, most_attempts=2 + 2 * MOST_FAULTS)
         for number, frames in enumerate(scenario.frames)
     ]
     world = World(callers, faults=scenario.faults, cancels=scenario.cancels)
     transcript: list[str] = []
+    chosen = 0
     try:
-        for choice in scenario.choices:
-            rare, which = choice % RARE == 0, choice // RARE
-            moves = (world.faults() if rare else []) or world.moves()
-            if not moves:
-                break
-            name, move = moves[which % len(moves)]
+        moves = _drawn(world, scenario.choices) if script is None else _named(world, script)
+        for name, move in moves:
             transcript.append(name)
+            chosen += 1
             move()
         world.run_out(transcript.append)
     except (Violation, AntiphonError, AssertionError) as wrong:
-        return Found(scenario, f"{type(wrong).__name__}: {wrong}", transcript)
+        return Found(scenario, f"{type(wrong).__name__}: {wrong}", transcript, chosen)
     return len(transcript)
 
 
+def _drawn(world: World, choices: Sequence[int]) -> Iterator[Move]:
+    for choice in choices:
+        rare, which = choice % RARE == 0, choice // RARE
+        moves = (world.faults() if rare else []) or world.moves()
+        if not moves:
+            return
+        yield moves[which % len(moves)]
+
+
+def _named(world: World, script: Sequence[str]) -> Iterator[Move]:
+    for name in script:
+        for move in [*world.faults(), *world.moves()]:
+            if move[0] == name:
+                yield move
+                break
+
+
 def shrink(found: Found) -> Found:
-    """The same kind of finding with as few choices as can be left out one after the other."""
+    """The same kind of finding with as few moves, callers and frames as are needed for it, tried
+    one after the other."""
     kind = _kind(found)
 
-    def tried(choices: Sequence[int]) -> Found | None:
-        scenario = found.scenario
-        again = play(Scenario(scenario.frames, scenario.faults, scenario.cancels, choices))
-        return again if isinstance(again, Found) and _kind(again) == kind else None
+    def again(scenario: Scenario, script: Sequence[str]) -> Found | None:
+        result = play(scenario, script)
+        return result if isinstance(result, Found) and _kind(result) == kind else None
 
-    choices = list(found.scenario.choices)
-    size = len(choices)
+    size = found.chosen
     while size:
         at = 0
-        while at < len(choices):
-            shorter = choices[:at] + choices[at + size :]
-            if (again := tried(shorter)) is not None:
-                found, choices = again, shorter
+        while at < found.chosen:
+            script = list(found.transcript[: found.chosen])
+            del script[at : at + size]
+            shorter = again(found.scenario, script)
+            if shorter is not None and shorter.chosen < found.chosen:
+                found = shorter
             else:
                 at += size
         size //= 2
+    for callers in range(1, len(found.scenario.frames)):
+        scenario = replace(found.scenario, frames=found.scenario.frames[:callers])
+        if (fewer_callers := again(scenario, found.transcript[: found.chosen])) is not None:
+            found = fewer_callers
+            break
+    for number, frames in enumerate(found.scenario.frames):
+        for fewer in range(frames):
+            said = list(found.scenario.frames)
+            said[number] = fewer
+            scenario = replace(found.scenario, frames=said)
+            if (less := again(scenario, found.transcript[: found.chosen])) is not None:
+                found = less
+                break
     return found
 
 

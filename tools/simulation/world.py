@@ -11,7 +11,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from functools import partial
 
-from antiphon.errors import AntiphonError, Cancelled, Unavailable
+from antiphon.errors import AntiphonError, Cancelled, DeadlineExceeded, Unavailable
 from antiphon.runtime.session.facts import (
     ClientDone,
     Credited,
@@ -38,6 +38,9 @@ from tools.simulation.network import Gone, SimulatedStream, Violation, name_of
 MOMENT_S = 0.05
 MOST_MOMENTS = 20
 """Together they are shorter than any timeout of a stage."""
+LONG_S = 6.0
+"""Longer than a stage waits for anybody."""
+AUDIO_ALONE = frozenset({"audio"})
 MOST_MOVES = 20_000
 """Until everything has ended once nothing fails any more."""
 WINDOWS = {"codes": 3, "audio": 4 * SAMPLES_PER_FRAME}
@@ -86,6 +89,8 @@ class World:
     def faults(self) -> list[Move]:
         """Everything that may fail next, what comes of that, and callers who leave."""
         found = list(self.fleet.recoveries())
+        if self.fleet.unwell:
+            found.append(("much time passes", self._wait_long))
         if self._faults_left:
             found += [(name, partial(self._fail, fail)) for name, fail in self.fleet.faults()]
         if self._cancels_left:
@@ -119,12 +124,17 @@ class World:
             raise Violation(fault)
         if not caller.over:
             raise Violation(f"{caller.name} waits for ever")
-        if caller.error is not None:
+        late = self.fleet.waited and isinstance(caller.error, DeadlineExceeded)
+        if caller.error is not None and not late:
             raise Violation(f"{caller.name} was given up: {caller.error}")
 
     def _fail(self, fail: Callable[[], None]) -> None:
         self._faults_left -= 1
         fail()
+
+    def _wait_long(self) -> None:
+        self.fleet.waited = True
+        self.fleet.advance(LONG_S)
 
     def _pass_moment(self) -> None:
         self._moments += 1
@@ -143,7 +153,10 @@ class World:
         }
         for role, host in picked.items():
             session = SessionRequest(caller.session_id, 0, routes[role], windows=WINDOWS)
-            turn = SegmentRequest(0, caller.sampling, "", frozenset({"audio"}), {}, last=True)
+            history = caller.history if role == TALKER else None
+            turn = SegmentRequest(
+                0, caller.sampling, "", AUDIO_ALONE, {}, last=True, history=history
+            )
             stream = SimulatedStream(caller, host, caller.session_id)
             stream.down += [SessionRequested(session), SegmentRequested(caller.session_id, turn)]
             self.fleet.streams.append(stream)
@@ -151,12 +164,16 @@ class World:
     def _pick(self, role: str, caller: Caller) -> SimulatedStage:
         """One that is up, the same one whenever the same is asked in the same world."""
         alive = self.fleet.alive(role)
+        alive = [each for each in alive if not each.stands_still] or alive
         return alive[zlib.crc32(f"{role} {caller.session_id}".encode()) % len(alive)]
 
     def _deliver_up(self, stream: SimulatedStream) -> None:
         message, caller = stream.up.popleft(), stream.caller
-        ended = isinstance(message, End | Gone)
-        if ended:
+        if isinstance(message, Gone) and self.fleet.runs(stream.host):
+            # Given up while it stood still: it learns of that when it goes on.
+            stream.down.clear()
+            stream.down.append(StreamLost(stream.session_id))
+        elif isinstance(message, End | Gone):
             self.fleet.streams.remove(stream)
         left = stream.session_id != caller.session_id or caller in self._unopened
         if left or caller.finished or caller.error:

@@ -104,12 +104,11 @@ class Holding:
             self._closed.popitem(last=False)
 
     def expired(self, now: float) -> tuple[tuple[str, tuple[ChunkArrived, ...]], ...]:
-        """Sessions that were not opened in time, with their chunks; they count as closed now."""
+        """Sessions that were not opened in time, with their chunks, which are held no more."""
         gone = []
         while (expiry := self.next_expiry()) is not None and now >= expiry:
             session_id = next(iter(self._since))
             gone.append((session_id, self.take(session_id)))
-            self.close(session_id)
         return tuple(gone)
 
     def next_expiry(self) -> float | None:

@@ -325,8 +325,9 @@ class SessionTable:
         for session_id, arrivals in self._holding.expired(now):
             late = DeadlineExceeded(
                 f"{self._plan.role}: session {session_id} was not opened within "
-                f"{self._plan.limits.hold_timeout_s:g} s of its first chunk"
+                f"{self._plan.limits.hold_timeout_s:g} s of its first chunk (hold_timeout_s)"
             )
+            self._holding.close(session_id, late)
             done.append(arrivals[0].refusal(late))
         return done
 

@@ -18,12 +18,11 @@ import grpc
 from antiphon.chunk import Chunk
 from antiphon.errors import (
     AntiphonError,
-    DataLoss,
     InvalidArgument,
     ResourceExhausted,
 )
 from antiphon.transport.link.incoming.agreement import ConsumerAgreement
-from antiphon.transport.link.incoming.link import MAX_RESPONSES, IncomingLink
+from antiphon.transport.link.incoming.link import MAX_RESPONSES, IncomingLink, is_next
 from antiphon.transport.payload.registry import FALLBACK, Attach
 from antiphon.transport.payload.transport import PayloadLost
 from antiphon.transport.settings import LinkIdentity, LinkSettings
@@ -151,12 +150,10 @@ class IncomingConnection:
 
     async def _take(self, number: int, proto: chunk_pb2.Chunk) -> None:
         link = self._link
-        if number < link.received:
+        if self._asked_again and number > link.received:
             return
-        if number > link.received:
-            if self._asked_again:
-                return
-            raise DataLoss(f"link: chunk {number} came, {link.received} was expected")
+        if not is_next(number, link.received):
+            return
         fault: AntiphonError | None = None
         try:
             if proto.payload.HasField("placed"):

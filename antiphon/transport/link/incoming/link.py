@@ -10,22 +10,32 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
-from antiphon.errors import ResourceExhausted
+from antiphon.errors import DataLoss, ResourceExhausted
 from antiphon.transport.settings import LinkState
 from antiphon.v1 import stage_pb2
 
 MAX_RESPONSES = 65536
+Told = TypeVar("Told")
 
 
-class ResponseLog:
+def is_next(number: int, received: int) -> bool:
+    """Whether a chunk of the link is the one that follows those that were received; False if it
+    has come before. Raises `DataLoss` when one before it is missing."""
+    if number > received:
+        raise DataLoss(f"link: chunk {number} came, {received} was expected")
+    return number == received
+
+
+class ResponseLog(Generic[Told]):
     """Responses that the producer has not confirmed, numbered by their order."""
 
     def __init__(self) -> None:
-        self._responses: deque[stage_pb2.LinkResponse] = deque()
+        self._responses: deque[Told] = deque()
         self._first = 0
 
-    def append(self, response: stage_pb2.LinkResponse) -> None:
+    def append(self, response: Told) -> None:
         """One more. Raises `ResourceExhausted` when the producer confirms none."""
         if len(self._responses) >= MAX_RESPONSES:
             raise ResourceExhausted(f"{MAX_RESPONSES} responses wait for the producer")
@@ -37,7 +47,7 @@ class ResponseLog:
             self._responses.popleft()
             self._first += 1
 
-    def since(self, number: int) -> list[stage_pb2.LinkResponse]:
+    def since(self, number: int) -> list[Told]:
         """The responses from a number on."""
         return [self._responses[at] for at in range(number - self._first, len(self._responses))]
 
@@ -65,7 +75,7 @@ class IncomingLink:
     boot_id: str
     state: LinkState
     received: int = 0
-    responses: ResponseLog = field(default_factory=ResponseLog)
+    responses: ResponseLog[stage_pb2.LinkResponse] = field(default_factory=ResponseLog)
     changed: asyncio.Event = field(default_factory=asyncio.Event)
     expiry: asyncio.TimerHandle | None = None
     overrun: bool = False
