@@ -32,7 +32,7 @@ from antiphon.runtime.session.instructions import (
     session_of,
 )
 from tools.simulation.host import ROLES, VOCODER, SimulatedStage
-from tools.simulation.links import Acknowledged, AskedAgain, Batch, LoggedChunk, SimulatedLink
+from tools.simulation.links import Acknowledged, AskedAgain, LoggedChunk, SentChunk, SimulatedLink
 from tools.simulation.network import GONE, Gone, SimulatedStream, Violation, name_of
 
 REPLICAS = 2
@@ -360,8 +360,8 @@ class SimulatedFleet:
                 stream.up.append(GONE)
 
 
-def _told(message: Batch | Gone) -> str:
-    return name_of(message.chunk if isinstance(message, Batch) else message)
+def _told(message: SentChunk | Gone) -> str:
+    return name_of(message.chunk if isinstance(message, SentChunk) else message)
 
 
 def _where(link: SimulatedLink) -> str:

@@ -34,7 +34,7 @@ class LoggedChunk(Outgoing):
 
 
 @dataclass(frozen=True, slots=True)
-class Batch:
+class SentChunk:
     """A chunk on its way, and how many answers the producer has had when it was sent."""
 
     number: int
@@ -68,7 +68,7 @@ class SimulatedLink:
     consumer: SimulatedStage
     log: SendLog = field(default_factory=lambda: SendLog(LOG_BYTES, LOG_BYTES))
     answers: ResponseLog[Grant | Refuse] = field(default_factory=ResponseLog)
-    forth: deque[Batch | Gone] = field(default_factory=deque)
+    forth: deque[SentChunk | Gone] = field(default_factory=deque)
     back: deque[Answered] = field(default_factory=deque)
     suspended: bool = False
     received: int = 0
@@ -92,13 +92,13 @@ class SimulatedLink:
     def may_lose_payload(self) -> bool:
         """Whether the chunk that comes next is one that is wanted."""
         batch = self.forth[0] if self.forth and not self.suspended else None
-        return isinstance(batch, Batch) and batch.number == self.received
+        return isinstance(batch, SentChunk) and batch.number == self.received
 
     def send(self) -> None:
         """The producer sends its next chunk."""
         first = self.log.first()
         assert isinstance(first, LoggedChunk)
-        self.forth.append(Batch(self.log.sent(first), first.chunk, self.answers_had))
+        self.forth.append(SentChunk(self.log.sent(first), first.chunk, self.answers_had))
 
     def take(self) -> Chunk | Gone | None:
         """The consumer gets the next message: a chunk, unless it has had it or waits for one
@@ -120,7 +120,7 @@ class SimulatedLink:
     def lose_payload(self) -> None:
         """The consumer gets the next message, but not the bytes that it tells of."""
         batch = self.forth.popleft()
-        assert isinstance(batch, Batch)
+        assert isinstance(batch, SentChunk)
         self._asked_again = True
         self.back.append(AskedAgain(batch.number))
 
