@@ -6,7 +6,8 @@ for nobody else, and so do large recordings, images and videos: small inputs hav
 of their own. What nobody wants any more is
 dropped while it waits; what is being made is made to its end, for nobody.
 
-A short text alone takes less than the start of a thread: who says so has it made at once.
+A short text alone takes less than the start of a thread: who says so has it made at once. Where a
+GPU computes, so many of them between two steps and no more: it would have nothing to do meanwhile.
 
 Bounded by the segments that are open: each has one preparation at most.
 """
@@ -19,8 +20,10 @@ from collections.abc import Callable, Collection
 from concurrent.futures import FIRST_COMPLETED, Future, wait
 from typing import Any, Generic, TypeVar
 
+from antiphon.deployment.schema import StageConfig
 from antiphon.errors import Internal, ResourceExhausted
 from antiphon.segment import SegmentKey
+from services.budgets import GPU_PREPARED_AT_ONCE, GPU_SMALL_THREADS, on_gpu
 
 SHORT_TEXT_BYTES = 2 << 10
 """Up to here a text takes 0.1 to 0.3 ms, as a thread does until it runs beside an engine."""
@@ -41,14 +44,36 @@ _log = logging.getLogger(__name__)
 class Preparations(Generic[PromptT]):
     """Makes prompts on a few threads, which live as long as there is something to make.
 
-    Those of at most `at_once_bytes` of text, and of nothing else, are made by whoever asks.
+    Those of at most `at_once_bytes` of text, and of nothing else, are made by whoever asks: all, or
+    `most_at_once` in a step. Other small ones have so many threads.
     """
 
-    def __init__(self, at_once_bytes: int = 0) -> None:
+    def __init__(
+        self,
+        at_once_bytes: int = 0,
+        *,
+        most_at_once: int | None = None,
+        small_threads: int = SMALL_AT_ONCE,
+    ) -> None:
         self._at_once_bytes = at_once_bytes
-        self._small: _Lane[PromptT] = _Lane("prepare", SMALL_AT_ONCE)
+        self._most_at_once = most_at_once
+        self._made_at_once = 0
+        self._small: _Lane[PromptT] = _Lane("prepare", small_threads)
         self._text: _Lane[PromptT] = _Lane("prepare text", LARGE_AT_ONCE)
         self._media: _Lane[PromptT] = _Lane("prepare media", LARGE_AT_ONCE)
+
+    @classmethod
+    def of(cls, config: StageConfig, at_once_bytes: int = 0) -> Preparations[PromptT]:
+        """What suits the stage's device."""
+        if not on_gpu(config):
+            return cls(at_once_bytes)
+        return cls(
+            at_once_bytes, most_at_once=GPU_PREPARED_AT_ONCE, small_threads=GPU_SMALL_THREADS
+        )
+
+    def begin_step(self) -> None:
+        """A step begins; as many as before may be made at once after it."""
+        self._made_at_once = 0
 
     def begin(
         self,
@@ -64,7 +89,8 @@ class Preparations(Generic[PromptT]):
         So many bytes of text, and of recordings, images and videos, go into it.
         """
         preparation: Future[PromptT] = Future()
-        if text_bytes <= self._at_once_bytes and not media_bytes:
+        if text_bytes <= self._at_once_bytes and not media_bytes and self._may_make_at_once:
+            self._made_at_once += 1
             _settle(preparation, _attempt(make))
             return preparation
         lane = self._small
@@ -74,6 +100,10 @@ class Preparations(Generic[PromptT]):
             lane = self._media
         lane.put(key, make, preparation)
         return preparation
+
+    @property
+    def _may_make_at_once(self) -> bool:
+        return self._most_at_once is None or self._made_at_once < self._most_at_once
 
     def drop(self, key: SegmentKey) -> None:
         """Forget what waits to be made for a segment."""
@@ -89,6 +119,10 @@ class Preparations(Generic[PromptT]):
 def wait_for_one(preparations: Collection[Future[Any]]) -> None:
     """Return when one of them is done, or there is none."""
     wait(preparations, return_when=FIRST_COMPLETED)
+
+
+def wake_nobody() -> None:
+    """Who is woken before anyone is."""
 
 
 class _Lane(Generic[PromptT]):

@@ -66,13 +66,14 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # torch intra-op threads; 0 leaves torch's choice.
     threads: Annotated[int, msgspec.Meta(ge=0)] = 1
     # How far the engine's thread stands back for others that want its core, as `nice` has it
-    # (Linux). Unset: not at all; `up`, whose stages share one machine, sets it for stages on
-    # the CPU, more the farther their output is from the listener.
+    # (Linux). Unset: not at all; `up` sets it on a CPU, more the farther from the listener.
     engine_nice: Annotated[int, msgspec.Meta(ge=0, le=19)] | None = None
     # Segments open at a time.
     slots: Positive = 16
     # Most positions of a segment; 0 takes the checkpoint's.
     context_limit: Annotated[int, msgspec.Meta(ge=0)] = 0
+    # Most prompt rows in a step of a torch engine. Unset: 256 on a CPU, 2048 or 4096 on a GPU.
+    prefill_rows: Annotated[int, msgspec.Meta(ge=128, le=65_536)] | None = None
     # Longest wait for an awaited input, and for a chunk's session to be opened.
     stall_timeout_s: Seconds = 30.0
     hold_timeout_s: Seconds = 10.0

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
@@ -16,8 +15,6 @@ from services.lm.kept_parts import KeptParts
 from services.lm.known_frames import KnownPart
 from services.lm.kv_cache import KVCache
 from services.lm.slots import Slots
-
-log = logging.getLogger(__name__)
 
 Text = TypeVar("Text")
 
@@ -36,7 +33,7 @@ class Arranged(Generic[Text]):
 class FrameDecoder:
     """What computes for a `FrameEngine`; a subclass knows what rows and draws are made of.
 
-    Raises `FailedPrecondition` where there is no memory for `slots` segments of `context_limit`
+    Raises `InvalidArgument` where there is no memory for `slots` segments of `context_limit`
     positions.
     """
 
@@ -45,14 +42,6 @@ class FrameDecoder:
         self.cache = KVCache(decoder.shape, slots, context_limit)
         self._slots = Slots(slots)
         self.kept = KeptParts()
-        log.info(
-            "keys and values: %.2f GB for %d slots of %d positions on %s%s",
-            self.cache.bytes / 1e9,
-            slots,
-            context_limit,
-            decoder.shape.device,
-            " (paid for as they are used)" if decoder.shape.device.type == "cpu" else "",
-        )
 
     def take_slot(self, session: str, *, returns: bool) -> int:
         """A slot for a new segment of a session, which `returns` if another one is expected: that

@@ -11,12 +11,8 @@ import torch
 from antiphon.errors import InvalidArgument
 from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
-from services.lm.frames import (
-    PREFILL_ROWS_PER_STEP,
-    FrameSegment,
-    Prompt,
-    PromptPart,
-)
+from services.budgets import PREFILL_ROWS
+from services.lm.frames import FrameSegment, Prompt, PromptPart
 from services.lm.kept_parts import KeptParts
 from services.lm.known_frames import KnownPart, known_frames
 
@@ -44,14 +40,18 @@ class FrameModel(Protocol):
 
 class FrameEngine(ABC, Generic[Segment]):
     """All of `antiphon.runtime.engine.Engine` but `step`, for the stage `role` with the one output
-    edge `edge`. Positions are bounded by `context_limit`."""
+    edge `edge`. Positions are bounded by `context_limit`, and prompt rows in a step by
+    `prefill_rows`, which is a part of a prompt at least."""
 
     role: str
     edge: str
 
-    def __init__(self, model: FrameModel, context_limit: int) -> None:
+    def __init__(
+        self, model: FrameModel, context_limit: int, prefill_rows: int = PREFILL_ROWS
+    ) -> None:
         self._frame_model = model
         self._context_limit = context_limit
+        self._prefill_rows = prefill_rows
         self._segments: dict[SegmentKey, Segment] = {}
 
     @abstractmethod
@@ -113,13 +113,17 @@ class FrameEngine(ABC, Generic[Segment]):
         self, segments: Collection[Segment], parts: Sequence[PromptPart[Any]]
     ) -> list[KnownPart[Any]]:
         """The next known frames' rows, within what `parts` leave of the budget."""
-        budget = PREFILL_ROWS_PER_STEP - sum(part.stop - part.start for part in parts)
+        budget = self.left_of_budget(parts)
         taken = []
         for segment in segments:
             while (stop := segment.next_known_end) and stop - segment.frames <= budget:
                 budget -= stop - segment.frames
                 taken.append(segment.take_known(stop))
         return taken
+
+    def left_of_budget(self, parts: Sequence[PromptPart[Any]]) -> int:
+        """How many rows beside these may go in with a step."""
+        return self._prefill_rows - sum(part.stop - part.start for part in parts)
 
     def tell_known(self, parts: Sequence[KnownPart[Any]]) -> list[EngineEvent]:
         """Let the frames of rows that went in leave, as if they had been drawn; their tensor is
@@ -131,7 +135,7 @@ class FrameEngine(ABC, Generic[Segment]):
         kept = self._frame_model.kept
         for segment in segments:
             segment.pass_kept(kept)
-        parts = next_parts(segments)
+        parts = next_parts(segments, self._prefill_rows)
         for part in parts:
             # What is drawn goes behind the last part, which has no name.
             kept.put(part.slot, part.start, part.stop, part.prompt.part_name(part.start, part.stop))
@@ -154,15 +158,15 @@ def _cost(segment: FrameSegment[Any], reason: FinishReason) -> Completed:
     )
 
 
-def next_parts(segments: Collection[FrameSegment[Prompt]]) -> list[PromptPart[Prompt]]:
-    """The next parts of prompts, within the budget; whoever has had least comes first.
+def next_parts(segments: Collection[FrameSegment[Prompt]], budget: int) -> list[PromptPart[Prompt]]:
+    """The next parts of prompts, within the budget of rows; whoever has had least comes first.
 
     So a short prompt is not behind a long one that came before it, and a long one goes
     on, since those before it are soon done. There are none in a step that makes the first
     frame of a segment: its listener hears nothing yet, and later frames have some lead. Each
     segment has one such step, so prompts are delayed by a step for each that begins.
     """
-    budget, parts = PREFILL_ROWS_PER_STEP, []
+    parts: list[PromptPart[Prompt]] = []
     if any(segment.can_draw and not segment.launched for segment in segments):
         return []
     waiting = [segment for segment in segments if segment.next_part_end]

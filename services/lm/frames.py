@@ -28,8 +28,6 @@ from services.lm.attention import Span
 from services.lm.kept_parts import KeptParts
 from services.lm.known_frames import Frames, KnownPart, check_count, no_frames
 
-# Bounds how long the draws of other segments wait for a long prompt.
-PREFILL_ROWS_PER_STEP = 256
 PART_ROWS = 128
 """Most rows of a part."""
 LEAST_PART_ROWS = 32

@@ -17,13 +17,13 @@ from __future__ import annotations
 
 import math
 import mmap
-import os
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from antiphon.errors import FailedPrecondition
+from services.lm.memory import SlotMemory
 
 FIRST_CAPACITY = 256
 
@@ -49,7 +49,7 @@ class KVCache:
     """`positions` keys and values at most for each of `slots` sequences.
 
     One that `grows` allocates nothing before the first `reserve`; else all is there, or
-    `FailedPrecondition` is raised. Must run in inference mode.
+    `InvalidArgument` is raised. Must run in inference mode.
     """
 
     def __init__(
@@ -57,11 +57,13 @@ class KVCache:
     ) -> None:
         self.shape, self.slots, self.positions = shape, slots, positions
         self.capacity = 0
-        self.bytes = slots * positions * shape.layers * shape.position_bytes
+        self.memory = SlotMemory(
+            slots, positions, shape.layers * shape.position_bytes, shape.device
+        )
         """Of a cache that has all positions."""
         self._layers: list[Tensor] = []
         if not grows:
-            _check_room(self.bytes, shape.device)
+            self.memory.require_room()
             self._allocate(positions)
 
     def reserve(self, positions: int) -> None:
@@ -69,6 +71,11 @@ class KVCache:
         if positions > self.capacity:
             wanted = max(positions, 2 * self.capacity, FIRST_CAPACITY)
             self._allocate(max(positions, min(wanted, self.positions)))
+
+    @property
+    def bytes(self) -> int:
+        """Of what is there by now."""
+        return self.capacity * self.slots * self.memory.position_bytes
 
     def layer(self, index: int) -> Tensor:
         """One layer's [slots, capacity, 2 * key heads, head_dim]: keys, then values."""
@@ -112,16 +119,6 @@ class KVCache:
         if hasattr(mmap, "MADV_NOHUGEPAGE"):
             memory.madvise(mmap.MADV_NOHUGEPAGE)
         return torch.frombuffer(memory, dtype=shape.dtype).view(size)
-
-
-def _check_room(size: int, device: torch.device) -> None:
-    """Raise `FailedPrecondition` unless so many bytes may be taken."""
-    if device.type == "cpu":
-        room = os.sysconf("SC_PHYS_PAGES") * os.sysconf("SC_PAGE_SIZE")
-    else:
-        room = torch.cuda.mem_get_info(device)[0]
-    if size > room:
-        raise _no_room(f"{size / 1e9:.1f} GB, and {device} has {room / 1e9:.1f} GB")
 
 
 def _no_room(what: str) -> FailedPrecondition:

@@ -1,16 +1,16 @@
 """The `torch` engine of the thinker: continuous batching over slots.
 
-A segment's conversation becomes prompt ids on threads beside the engine's, see
-`preparation`; then it goes through three kinds of step:
+A segment's conversation becomes prompt ids beside the engine's thread (`preparation`); then it goes
+through three kinds of step:
 - begin: the prompt's ids leave on `prompt` at once, so that the talker prefills while
   the thinker does;
 - prefill, in as many steps as its rows need: hidden rows that the talker reads leave on
   `prompt` as they are made, and with the last of the prompt the first id is sampled;
 - decode: one more id, and, where the talker reads it, the row of the one before.
-Every call of `step` runs one forward: the latest id of every segment that decodes, and
-at most `prefill_rows` prompt rows; it encodes the recordings, an image or a video of one
-segment, and begins all whose prompts are made. So a step's length, and with it the gap
-between two ids of a reply, does not depend on how long others' prompts are.
+Every call of `step` runs one forward: the latest id of every segment that decodes, and at most
+`prefill_rows` prompt rows; it encodes what one segment says or shows, and of others as far as that
+is no more work than so many rows, and begins all whose prompts are made. So a step's length, and
+with it the gap between two ids of a reply, does not depend on how long others' prompts are.
 
 A fault in a step fails its segment alone: a forward that failed for all is run again
 one by one (it writes the same keys and values to the same places).
@@ -27,6 +27,7 @@ from antiphon.errors import NotImplementedYet
 from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import SegmentKey
 from antiphon.transport.device_edge import ToHost
+from services.budgets import ENCODED_AT_LEAST, PREFILL_ROWS
 from services.isolation import together
 from services.lm.sampling import (
     LogitsRow,
@@ -36,10 +37,10 @@ from services.lm.sampling import (
     score_together,
 )
 from services.lm.slots import Slots
-from services.preparation import SHORT_TEXT_BYTES, Preparations, wait_for_one
+from services.preparation import SHORT_TEXT_BYTES, wait_for_one, wake_nobody
 from services.text.logprobs import ReplyLogprobs
 from services.thinker.generation import SlotGeneration
-from services.thinker.intake import PromptIntake
+from services.thinker.intake import PromptIntake, ThinkerPreparations
 from services.thinker.known_reply import check_history, known_ids, repeat_reply
 from services.thinker.listening import HeardPrompt
 from services.thinker.model import ThinkerFeed, ThinkerModel
@@ -48,11 +49,8 @@ from services.thinker.schedule import prefill_shares
 from services.thinker.segment import INPUT, PROMPT
 from services.thinker.segment import ThinkerSegment as AnySegment
 
-PREFILL_ROWS = 256
-"""Most prompt rows in one step: what bounds how long a step delays those that decode."""
-
 ROWS_AT_ONCE = 512
-"""Most rows of one prompt that leave in one step; a reused prefix may have more of them."""
+"""Most rows of one prompt that leave in one step, or as many as are made in one."""
 
 Segment = AnySegment[SlotGeneration]
 _Work = list[tuple[Segment, SlotGeneration, ThinkerFeed]]
@@ -68,6 +66,7 @@ class ThinkerEngine:
         intake: PromptIntake,
         *,
         prefill_rows: int = PREFILL_ROWS,
+        preparations: ThinkerPreparations | None = None,
         to_host: ToHost | None = None,
     ) -> None:
         self._to_host = to_host or ToHost.direct()
@@ -76,8 +75,9 @@ class ThinkerEngine:
         self._prefill_rows = prefill_rows
         self._slots = Slots(model.cache.slots)
         self._segments: dict[SegmentKey, Segment] = {}
-        self._preparations = Preparations[PreparedPrompt | HeardPrompt](SHORT_TEXT_BYTES)
-        self._wake: Callable[[], None] = _nobody
+        self._rows_at_once = max(ROWS_AT_ONCE, prefill_rows)
+        self._preparations = preparations or ThinkerPreparations(SHORT_TEXT_BYTES)
+        self._wake: Callable[[], None] = wake_nobody
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Take a segment in. Raises `NotImplementedYet` for text that is to keep to a schema, and
@@ -126,6 +126,7 @@ class ThinkerEngine:
         Waits for a prompt when there is nothing else to do.
         """
         events: list[EngineEvent] = []
+        self._preparations.begin_step()
         live = [
             each for each in self._segments.values() if _can_step(each) and each.key not in held
         ]
@@ -211,20 +212,28 @@ class ThinkerEngine:
     ) -> _Work:
         """This step's part of the prompts that have, or get, a slot."""
         placed = [each for each in waiting if self._place(*each, events)]
-        encodes = next((segment for segment, each in placed if each.must_encode), None)
-        ready = []
-        for segment, generation in placed:
-            if segment is encodes:
-                with self._alone(segment, events):
-                    generation.encode(self._model.encode)
-            if not (segment.ended or generation.must_encode):
-                ready.append((segment, generation))
+        self._encode(placed, events)
+        ready = [each for each in placed if not (each[0].ended or each[1].must_encode)]
         shares = prefill_shares([each.remaining for _, each in ready], self._prefill_rows)
         return [
             (*each, each[1].prompt_feed(count))
             for each, count in zip(ready, shares, strict=True)
             if count
         ]
+
+    def _encode(
+        self, placed: Sequence[tuple[Segment, SlotGeneration]], events: list[EngineEvent]
+    ) -> None:
+        """Encode what the oldest prompt needs next, and more as far as the budget goes."""
+        left = self._prefill_rows
+        for segment, generation in placed:
+            while not segment.ended and (positions := generation.to_encode):
+                cost = max(positions, ENCODED_AT_LEAST)
+                if left < self._prefill_rows and cost > left:
+                    break
+                left -= cost
+                with self._alone(segment, events):
+                    generation.encode(self._model.encode)
 
     def _place(
         self, segment: Segment, generation: SlotGeneration, events: list[EngineEvent]
@@ -301,7 +310,7 @@ class ThinkerEngine:
         sends = segment.wants_rows(generation) and not generation.holds_rows
         if not sends or generation.all_rows_sent:
             return
-        positions = generation.rows_due(ROWS_AT_ONCE)
+        positions = generation.rows_due(self._rows_at_once)
         if len(positions):
             rows = self._to_host.copy(self._model.row_store.take(generation.placed(), positions))
             generation.rows_sent(len(positions))
@@ -379,10 +388,6 @@ def _can_step(segment: Segment) -> bool:
     return segment.can_step or (
         not segment.ended and (segment.preparation is not None or _has_work(segment))
     )
-
-
-def _nobody() -> None:
-    """Who is woken before anyone is."""
 
 
 def _logits_row(segment: Segment, generation: SlotGeneration, logits: torch.Tensor) -> LogitsRow:

@@ -140,9 +140,14 @@ class SlotGeneration:
     @property
     def must_encode(self) -> bool:
         """Whether something must be encoded before more of the prompt can be fed."""
+        return self.to_encode > 0
+
+    @property
+    def to_encode(self) -> int:
+        """How many positions what must be encoded next takes; 0 for nothing."""
         while self._pieces and self._pieces[0][0][-1] < self.length:
             self._pieces.popleft()
-        return len(self._pieces) > 0
+        return len(self._pieces[0][0]) if self._pieces else 0
 
     def place(self, claim: Claim) -> None:
         """Take the slot, with what is in it already."""

@@ -19,6 +19,7 @@ from services.thinker.listening import HeardPrompt, LiveInput
 from services.thinker.prompt import Ids, PreparedPrompt, PromptFactory
 from services.thinker.segment import INPUT, PROMPT, TEXT, TOKENS, G, Positions, ThinkerSegment
 
+ThinkerPreparations = Preparations[PreparedPrompt | HeardPrompt]
 SEEN = ("image.", "video.")
 """What the tensors of files to decode are called."""
 
@@ -66,7 +67,7 @@ class PromptIntake:
     def prepare(
         self,
         segment: ThinkerSegment[G],
-        preparations: Preparations[PreparedPrompt | HeardPrompt],
+        preparations: ThinkerPreparations,
         done: Callable[[], None],
     ) -> None:
         """Start making the segment's prompt, or what can be made of one that grows, if nothing of
@@ -85,7 +86,7 @@ class PromptIntake:
     def _listen(
         self,
         segment: ThinkerSegment[G],
-        preparations: Preparations[PreparedPrompt | HeardPrompt],
+        preparations: ThinkerPreparations,
         done: Callable[[], None],
     ) -> None:
         """Start preparing what has come of a live segment's input, if that is enough."""
@@ -97,7 +98,7 @@ class PromptIntake:
     def _begin(
         self,
         segment: ThinkerSegment[G],
-        preparations: Preparations[PreparedPrompt | HeardPrompt],
+        preparations: ThinkerPreparations,
         done: Callable[[], None],
     ) -> None:
         """Start making the prompt of a segment whose input is complete."""
@@ -116,7 +117,7 @@ class PromptIntake:
     def _start(
         self,
         segment: ThinkerSegment[G],
-        preparations: Preparations[PreparedPrompt | HeardPrompt],
+        preparations: ThinkerPreparations,
         make: Callable[[], PreparedPrompt | HeardPrompt],
         done: Callable[[], None],
         *,

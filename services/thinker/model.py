@@ -21,6 +21,7 @@ from services.lm.attention import Span
 from services.lm.decoder import Decoder
 from services.lm.graphs import Bucketing
 from services.lm.kv_cache import KVCache
+from services.lm.memory import SlotMemory
 from services.thinker.audio import AudioFeatures
 from services.thinker.patches import VisualPatches
 from services.thinker.prompt import MediaIds, is_media
@@ -93,7 +94,8 @@ class ThinkerModel:
     A row is hidden state number `tapped_layer`, as `Decoder.append` counts, or, `with_words`, the
     sum of it and the word's embedding, which is zero where something is heard or seen. `special`
     are the ids that stand for that.
-    `bucketing` runs what can be a graph.
+    `bucketing` runs what can be a graph. Raises `InvalidArgument` for slots that a GPU cannot hold
+    at their longest.
     """
 
     def __init__(
@@ -124,9 +126,15 @@ class ThinkerModel:
                 bucketing=bucketing,
                 most_rows=slots,
             )
-        self.cache = KVCache(self._decoder.shape, slots, context_limit, grows=True)
+        shape, width = self._decoder.shape, int(self._words.weight.shape[1])
+        row_bytes = width * self._words.weight.element_size()
+        self.memory = SlotMemory(
+            slots, context_limit, shape.layers * shape.position_bytes + row_bytes, self.device
+        )
+        """Of slots that are at their longest, with the talker's rows."""
+        self.memory.require_room(grows=True)
+        self.cache = KVCache(shape, slots, context_limit, grows=True)
         self.vocabulary = len(self._words.weight)
-        width: int = self._words.weight.shape[1]
         self.row_store = RowStore(self._words.weight, width, slots, context_limit)
 
     def encode(self, piece: AudioFeatures | VisualPatches) -> Tensor:

@@ -14,15 +14,20 @@ from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
 from antiphon.transport.device_edge import ToHost
+from services.budgets import text_rows
 from services.engines import TORCH
 from services.lm.graphs import Bucketing, graphs_of
+from services.lm.memory import module_bytes, say_memory
 from services.precision import BFLOAT16, compute_dtype
+from services.preparation import SHORT_TEXT_BYTES
 from services.thinker.engine import ThinkerEngine
-from services.thinker.intake import PromptIntake
+from services.thinker.intake import PromptIntake, ThinkerPreparations
 from services.thinker.loading import first_picture, thinker_facts, with_media
 from services.thinker.model import ThinkerModel
 from services.thinker.warm_up import warm_up
 from services.vllm.media import MediaLimits
+
+TOWERS = "audio_tower", "visual"
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,11 +54,12 @@ def load_torch(
     *,
     media: MediaLimits,
     bucketing: Bucketing | None,
-    prefill_rows: int,
+    prefill_rows: int | None,
 ) -> LoadedStage:
     """The stage, warmed up; it takes what `media` says; `intake` is without eyes.
 
-    Raises `FailedPrecondition` for weights that are not complete, and where no prompt succeeds.
+    Raises `FailedPrecondition` for weights that are not complete, and where no prompt succeeds;
+    `InvalidArgument` for slots that a GPU cannot hold at their longest.
     """
     to_host = ToHost.of(config)
     prompts = with_media(model_dir, intake.prompts, thinker.processor, media, cuts=True)
@@ -67,6 +73,9 @@ def load_torch(
         device=torch.device(config.device),
         skip=() if media.sees else ("visual",),
     )
+    children = module.named_children()
+    towers = sum(module_bytes(child) for name, child in children if name in TOWERS)
+    parts = {"weights": module_bytes(module) - towers, "encoders": towers}
     model = ThinkerModel(
         module,
         special=prompts.special,
@@ -76,7 +85,14 @@ def load_torch(
         context_limit=prompts.context_limit,
         bucketing=bucketing or graphs_of(config),
     )
-    engine = ThinkerEngine(model, intake, prefill_rows=prefill_rows, to_host=to_host)
+    engine = ThinkerEngine(
+        model,
+        intake,
+        prefill_rows=prefill_rows or text_rows(config),
+        preparations=ThinkerPreparations.of(config, SHORT_TEXT_BYTES),
+        to_host=to_host,
+    )
     warm_up(engine, prompts.audio.sample_rate_hz, first_picture(media))
     engine.forget()
+    say_memory(role, model.memory, parts, there=model.cache.bytes)
     return LoadedStage(engine, thinker_facts(role, model_dir, prompts, TORCH, media), to_host)

@@ -1,7 +1,7 @@
 """The talker's engine: speech codes of many segments, one a step each.
 
 A step is one forward over everything that can go on: parts of prompts, at most
-`PREFILL_ROWS_PER_STEP` rows of them, and one row of every segment whose next row has come. Those
+`prefill_rows` rows of them, and one row of every segment whose next row has come. Those
 draw a code in the same step and emit it. A row that has not come is waited for, never replaced.
 
 Draws are counted as Hugging Face counts tokens. The pad id ends speech as the end id does; an id
@@ -21,8 +21,8 @@ from antiphon.errors import Internal
 from antiphon.pipelines.qwen2_5_omni import CODES, TALKER
 from antiphon.runtime.engine import Emitted, EngineEvent, Failed, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
+from services.budgets import PREFILL_ROWS
 from services.lm.frame_engine import FrameEngine
-from services.lm.frames import PREFILL_ROWS_PER_STEP, PromptPart
 from services.lm.known_frames import KnownPart
 from services.qwen2_5_omni.talker.model import CodecTalker, DrawnCodes
 from services.qwen2_5_omni.talker.rows import ThinkerRows
@@ -35,8 +35,10 @@ class CodecTalkerEngine(FrameEngine[SpokenSegment]):
 
     role, edge = TALKER, CODES
 
-    def __init__(self, model: CodecTalker, context_limit: int) -> None:
-        super().__init__(model, context_limit)
+    def __init__(
+        self, model: CodecTalker, context_limit: int, *, prefill_rows: int = PREFILL_ROWS
+    ) -> None:
+        super().__init__(model, context_limit, prefill_rows)
         self._model = model
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> SpokenSegment:
@@ -55,7 +57,7 @@ class CodecTalkerEngine(FrameEngine[SpokenSegment]):
         going = [segment for segment in going if not segment.ended]
         parts = self.take_parts(going)
         drawing = [segment for segment in going if segment.can_draw]
-        knowing = _next_known(going, parts)
+        knowing = _next_known(going, self.left_of_budget(parts))
         if parts or drawing or knowing:
             known = [part for _, part in knowing]
             draws = [segment.next_draw() for segment in drawing]
@@ -89,10 +91,9 @@ class CodecTalkerEngine(FrameEngine[SpokenSegment]):
 
 
 def _next_known(
-    segments: Sequence[SpokenSegment], parts: Sequence[PromptPart[ThinkerRows]]
+    segments: Sequence[SpokenSegment], budget: int
 ) -> list[tuple[SpokenSegment, KnownPart[ThinkerRows]]]:
-    """The rows of known codes that go in now, within what `parts` leave of the budget."""
-    budget = PREFILL_ROWS_PER_STEP - sum(part.stop - part.start for part in parts)
+    """The rows of known codes that go in now, within the budget."""
     taken = []
     for segment in segments:
         if (part := segment.next_known(budget)) is not None:

@@ -31,8 +31,10 @@ from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import InputChunk, LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToDevice
+from services.budgets import frame_rows
 from services.engines import TORCH, check_device, context_limit, require_torch
 from services.hugging_face import load_config
+from services.lm.memory import module_bytes, say_memory
 from services.lm.warm_up import speak
 from services.precision import BFLOAT16, compute_dtype
 from services.qwen2_5_omni.talker.engine import CodecTalkerEngine
@@ -52,9 +54,8 @@ DEFAULT_SAMPLING = Sampling(
 def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     """Load the talker, and a few rows of the thinker's word table.
 
-    Raises `InvalidArgument` for settings that it has no place for, and `FailedPrecondition`
-    when the checkpoint does not fit together, its voices cannot be read, or there is no memory
-    for the slots.
+    Raises `InvalidArgument` for settings that it has no place for, or no memory for the slots, and
+    `FailedPrecondition` when the checkpoint does not fit together or its voices cannot be read.
     """
     require_torch(TALKER, config)
     check_device(config)
@@ -73,6 +74,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         dtype=compute_dtype(TALKER, config, on_gpu=BFLOAT16),
         device=torch.device(config.device),
     )
+    weight_bytes = module_bytes(module)
     ids = TalkerIds.from_config(told)
     model = CodecTalker(
         module,
@@ -95,7 +97,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         context_limit=limit,
         goes_on_from=(FRAMES,),
     )
-    engine = CodecTalkerEngine(model, limit)
+    engine = CodecTalkerEngine(model, limit, prefill_rows=frame_rows(config))
 
     def make_input(rows: int) -> Iterator[InputChunk]:
         """A prompt of `rows` ids, none of which is seen, and a reply of one row."""
@@ -105,6 +107,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         yield InputChunk(TOKENS, 0, {"rows": prompt[:1]}, segment_finished=True)
 
     speak(engine, CODES, DEFAULT_SAMPLING, config.slots, limit - VOICE_ROWS - 1, make_input)
+    say_memory(TALKER, model.cache.memory, {"weights": weight_bytes}, there=model.cache.bytes)
     return LoadedStage(engine, facts)
 
 

@@ -40,9 +40,9 @@ class CodecTalker(FrameDecoder):
     """Forward passes and draws. `module` is Hugging Face's talker for conditional generation.
 
     `words` [V, width] is the thinker's word table, of which few rows are kept; `voices` are ids
-    in it by name. Raises `FailedPrecondition` when there is no voice, an id is in no table, or
-    there is no memory for `slots` segments of `context_limit` positions. `to_device` brings the
-    thinker's rows.
+    in it by name. Raises `FailedPrecondition` when there is no voice or an id is in no table,
+    and `InvalidArgument` when there is no memory for `slots` segments of `context_limit` positions.
+    `to_device` brings the thinker's rows.
     """
 
     def __init__(

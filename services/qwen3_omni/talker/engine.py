@@ -1,7 +1,7 @@
 """The talker's engine: speech codes of many segments, one frame a step each.
 
 A step is one forward over everything that can go on: chunks of prompts, at most
-`PREFILL_ROWS_PER_STEP` rows of them, and one row of every segment whose next text has
+`prefill_rows` rows of them, and one row of every segment whose next text has
 come. Those draw a frame in the same step and emit it. So a frame leaves at once, before
 its successor's text is waited for; a text row that has not come is waited for, never
 replaced; and a long prompt delays others by its share of a step.
@@ -29,6 +29,7 @@ from antiphon.errors import Internal
 from antiphon.pipelines.qwen3_omni import TALKER
 from antiphon.runtime.engine import Emitted, EngineEvent, Failed, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
+from services.budgets import PREFILL_ROWS
 from services.lm.frame_engine import FrameEngine
 from services.lm.frames import FrameDraw
 from services.qwen3_omni.talker.flight import Flight
@@ -48,8 +49,15 @@ class TalkerEngine(FrameEngine[TalkerSegment]):
 
     role, edge = TALKER, CODES
 
-    def __init__(self, model: Talker, context_limit: int, *, launch_ahead: bool = False) -> None:
-        super().__init__(model, context_limit)
+    def __init__(
+        self,
+        model: Talker,
+        context_limit: int,
+        *,
+        prefill_rows: int = PREFILL_ROWS,
+        launch_ahead: bool = False,
+    ) -> None:
+        super().__init__(model, context_limit, prefill_rows)
         self._model = model
         self._launch_ahead = launch_ahead
         self._flight: Flight | None = None

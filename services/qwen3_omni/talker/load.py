@@ -22,9 +22,11 @@ from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToDevice, ToHost
+from services.budgets import frame_rows
 from services.engines import TORCH, check_device, context_limit, require_torch
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing, graphs_of
+from services.lm.memory import module_bytes, say_memory
 from services.precision import BFLOAT16, compute_dtype
 from services.qwen3_omni.talker.engine import TalkerEngine
 from services.qwen3_omni.talker.model import Talker
@@ -43,9 +45,8 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     """Load the talker and the thinker's word table; no other weights are read.
 
     `bucketing` is what `config.graphs` chooses if None: CUDA graphs, or nothing on a CPU.
-    Raises `InvalidArgument` for settings that it has no place for, and
-    `FailedPrecondition` when the checkpoint does not fit together or there is no memory
-    for the slots.
+    Raises `InvalidArgument` for settings that it has no place for, or no memory for the slots, and
+    `FailedPrecondition` when the checkpoint does not fit together.
     """
     require_torch(TALKER, config)
     _check_launch_ahead(config)
@@ -64,6 +65,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         dtype=compute_dtype(TALKER, config, on_gpu=BFLOAT16),
         device=torch.device(config.device),
     )
+    weight_bytes = module_bytes(module)
     code_entries = int(whole.code2wav_config.codebook_size)
     special = SpecialIds.from_config(read_config(model_dir))
     ears = whole.thinker_config.audio_config
@@ -91,8 +93,11 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         context_limit=limit,
         goes_on_from=(FRAMES,),
     )
-    engine = TalkerEngine(model, limit, launch_ahead=config.launch_ahead)
+    engine = TalkerEngine(
+        model, limit, prefill_rows=frame_rows(config), launch_ahead=config.launch_ahead
+    )
     warm_up(engine, special, DEFAULT_SAMPLING, config.slots, limit)
+    say_memory(TALKER, model.cache.memory, {"weights": weight_bytes}, there=model.cache.bytes)
     return LoadedStage(engine, facts)
 
 

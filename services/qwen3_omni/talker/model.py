@@ -37,9 +37,9 @@ class Talker(GroupedFrameDecoder):
 
     `embeddings` [V, thinker hidden] is the thinker's word table, `code_entries` the
     size of code2wav's codebooks. Raises `FailedPrecondition` when the talker could
-    draw codes that are in no codebook, has no voice, or there is no memory for `slots`
-    segments of `context_limit` positions. `window` is that of `TalkerPrompt`. `to_device`
-    brings hidden rows, `to_host` frames; without the latter each step waits for them.
+    draw codes that are in no codebook or has no voice, and `InvalidArgument` when there is no
+    memory for `slots` segments of `context_limit` positions. `window` is that of `TalkerPrompt`.
+    `to_device` brings hidden rows, `to_host` frames; without the latter each step waits for them.
     `bucketing` runs what can be a graph.
     """
 

@@ -28,7 +28,6 @@ from services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
 from services.text.chat import load_chat_tokenizer
 from services.text.detokenizer import Vocabulary
 from services.thinker.audio import AudioFrontEnd
-from services.thinker.engine import PREFILL_ROWS
 from services.thinker.intake import PromptIntake
 from services.thinker.loading import (
     DEFAULT_SAMPLING as DEFAULT_SAMPLING,
@@ -49,13 +48,13 @@ def load(
     config: StageConfig,
     bucketing: Bucketing | None = None,
     *,
-    prefill_rows: int = PREFILL_ROWS,
+    prefill_rows: int | None = None,
 ) -> LoadedStage:
     """The thinker of a checkpoint directory, warmed up.
 
-    `prefill_rows` is the most prompt rows that share one step with those that decode, and
-    `bucketing` what `config.graphs` chooses if None, both in the torch engine. Raises
-    `InvalidArgument` for an engine or a context limit that it does not have,
+    `prefill_rows` is the most prompt rows that share one step with those that decode, what
+    `text_rows` chooses if None, and `bucketing` what `config.graphs` does, both in the torch
+    engine. Raises `InvalidArgument` for an engine or a context limit that it does not have,
     `FailedPrecondition` for a checkpoint that is not complete.
     """
     name = choose_engine(THINKER, config, vllm_runs=environment.is_installed)

@@ -23,11 +23,12 @@ from antiphon.errors import Internal
 from antiphon.pipelines.qwen3_tts import TALKER
 from antiphon.runtime.engine import Emitted, EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
+from services.budgets import PREFILL_ROWS
 from services.isolation import alone, together
 from services.lm.frame_engine import FrameEngine
 from services.lm.frames import PromptPart
 from services.lm.known_frames import KnownPart
-from services.preparation import Preparations, wait_for_one
+from services.preparation import Preparations, wait_for_one, wake_nobody
 from services.qwen3_tts.talker.front_end import SpeechFrontEnd
 from services.qwen3_tts.talker.manner import CheckpointKind, read_manner
 from services.qwen3_tts.talker.prompt import Prompt
@@ -48,13 +49,16 @@ class TtsTalkerEngine(FrameEngine[TtsSegment]):
         front_end: SpeechFrontEnd,
         kind: CheckpointKind,
         context_limit: int,
+        *,
+        prefill_rows: int = PREFILL_ROWS,
+        preparations: Preparations[Prompt] | None = None,
     ) -> None:
-        super().__init__(model, context_limit)
+        super().__init__(model, context_limit, prefill_rows)
         self._model = model
         self._front_end = front_end
         self._kind = kind
-        self._preparations: Preparations[Prompt] = Preparations()
-        self._wake: Callable[[], None] = _nobody
+        self._preparations = preparations or Preparations[Prompt]()
+        self._wake: Callable[[], None] = wake_nobody
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> TtsSegment:
         """Raises `InvalidArgument` for a manner that the checkpoint does not have."""
@@ -153,7 +157,3 @@ class TtsTalkerEngine(FrameEngine[TtsSegment]):
             return self.finish(segment, FinishReason.LENGTH)
         segment.frames += 1
         return [Emitted(segment.key, CODES, segment.frames - 1, {"codes": frame.codes})]
-
-
-def _nobody() -> None:
-    """Who is woken before anyone is."""

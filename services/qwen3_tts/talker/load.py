@@ -18,9 +18,12 @@ from antiphon.pipelines.qwen3_tts import CODEC_FOLDER, OPTIONS, TALKER
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
+from services.budgets import frame_rows
 from services.engines import TORCH, check_device, context_limit, require_torch
 from services.lm.graphs import Bucketing, graphs_of
+from services.lm.memory import module_bytes, say_memory
 from services.precision import BFLOAT16, compute_dtype
+from services.preparation import Preparations
 from services.qwen3_tts.talker.engine import TtsTalkerEngine
 from services.qwen3_tts.talker.front_end import SpeechFrontEnd
 from services.qwen3_tts.talker.manner import AUTO, CheckpointKind
@@ -45,8 +48,8 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     """The talker with its text front end, and the encoders of a checkpoint that clones voices.
 
     `bucketing` is what `config.graphs` chooses if None. Raises `InvalidArgument` for settings
-    that it has no place for, and `FailedPrecondition` when the checkpoint does not fit together
-    or there is no memory for the slots.
+    that it has no place for, or no memory for the slots, and `FailedPrecondition` when the
+    checkpoint does not fit together.
     """
     require_torch(TALKER, config)
     check_device(config)
@@ -54,6 +57,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     kind, ids = CheckpointKind.from_config(told), SpeechIds.from_config(told)
     dtype = compute_dtype(TALKER, config, on_gpu=BFLOAT16)
     module = load_talker_module(model_dir, dtype, config.device)
+    weight_bytes = module_bytes(module)
     with reading(model_dir / CONFIG_FILE):
         limit = context_limit(TALKER, config, int(module.config["max_position_embeddings"]))
     tokenizer = LiteralTokenizer(load_tokenizer(model_dir), tags=False)
@@ -83,8 +87,16 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         options=tuple(_described(kind, ids)),
         goes_on_from=(FRAMES,),
     )
-    engine = TtsTalkerEngine(model, front_end, kind, limit)
+    engine = TtsTalkerEngine(
+        model,
+        front_end,
+        kind,
+        limit,
+        prefill_rows=frame_rows(config),
+        preparations=Preparations.of(config),
+    )
     warm_up(engine, kind, DEFAULT_SAMPLING, config.slots, limit)
+    say_memory(TALKER, model.cache.memory, {"weights": weight_bytes}, there=model.cache.bytes)
     return LoadedStage(engine, facts)
 
 

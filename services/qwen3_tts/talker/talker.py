@@ -51,9 +51,9 @@ class TtsTalker(GroupedFrameDecoder):
     """Forward passes and draws; `slots` sessions of `context_limit` positions at most.
 
     `code_entries` is the size of the codec's books, `predictor` how later groups are drawn where
-    first codes are not greedy. Raises `FailedPrecondition` when there is no memory for the
-    slots, or codes could be drawn that the codec does not have. `bucketing` runs what can be a
-    graph.
+    first codes are not greedy. Raises `InvalidArgument` when there is no memory for the slots,
+    and `FailedPrecondition` when codes could be drawn that the codec does not have. `bucketing`
+    runs what can be a graph.
     """
 
     def __init__(

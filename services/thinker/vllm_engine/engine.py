@@ -83,6 +83,7 @@ class VllmThinkerEngine:
         mailbox: Mailbox,
         *,
         close: Callable[[], None],
+        preparations: Preparations[PreparedPrompt | HeardPrompt] | None = None,
     ) -> None:
         """`host` is started; `close` ends everything behind the engine."""
         self._intake = intake
@@ -90,7 +91,7 @@ class VllmThinkerEngine:
         self._host = host
         self._mailbox = mailbox
         self._close = close
-        self._preparations: Preparations[PreparedPrompt | HeardPrompt] = Preparations()
+        self._preparations = preparations or Preparations[PreparedPrompt | HeardPrompt]()
         self._numbers = itertools.count()
         self._segments: dict[SegmentKey, Segment] = {}
         self._by_number: dict[int, Segment] = {}

@@ -14,6 +14,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
 from services.engines import VLLM
+from services.preparation import Preparations
 from services.thinker.intake import PromptIntake
 from services.thinker.loading import VISION_TOWER, first_picture, thinker_facts, with_media
 from services.thinker.vllm_engine.engine import VllmThinkerEngine
@@ -96,4 +97,11 @@ def load_engine(
 
     vllm = launch(role, config, arguments)
     check = PromptCheck(intake.prompts.special, checkpoint.vocabulary, hears=media.audio > 0)
-    return VllmThinkerEngine(intake, check, vllm.host, vllm.mailbox, close=vllm.close)
+    return VllmThinkerEngine(
+        intake,
+        check,
+        vllm.host,
+        vllm.mailbox,
+        close=vllm.close,
+        preparations=Preparations.of(config),
+    )

@@ -11,11 +11,13 @@ import torch
 from transformers import Qwen3OmniMoeThinkerForConditionalGeneration
 from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3OmniMoeCode2Wav
 
+from antiphon.errors import InvalidArgument
 from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.testing.launches import launches_on_meta, meta_as_a_gpu
 from antiphon.testing.qwen3_omni.tiny_config import make_config
 from antiphon.testing.qwen3_omni.tiny_shape import SMALL
 from antiphon.testing.qwen3_omni.tiny_tokenizer import TOKENIZER
+from services.lm.memory import WORKING_BYTES
 from services.qwen3_omni.code2wav.vocoder import vocoder_of
 from services.thinker.model import ThinkerFeed, ThinkerModel
 from services.vocoder.stream import StreamDecoder, StreamPiece
@@ -40,6 +42,19 @@ def thinker_of(config: Any, device: torch.device, slots: int) -> ThinkerModel:
         slots=slots,
         context_limit=300,
     )
+
+
+def test_thinker_whose_slots_do_not_fit_a_gpu_at_their_longest_is_refused(
+    config: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with meta_as_a_gpu() as device:
+        memory = thinker_of(config, device, 16).memory
+        monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (WORKING_BYTES + room, 0))
+        room = memory.bytes
+        thinker_of(config, device, 16)
+        room -= 1
+        with pytest.raises(InvalidArgument, match=r"enough for 15 slots"):
+            thinker_of(config, device, 16)
 
 
 def feed(slot: int, start: int, count: int) -> ThinkerFeed:

@@ -33,7 +33,6 @@ from antiphon.testing.drive_engine import SegmentOutput, run_segment
 from antiphon.testing.qwen2_5_omni.reference import Omni25Reference
 from antiphon.transport.device_edge import NoStream, Staging, ToHost
 from services.qwen2_5_omni.thinker.load import load
-from services.thinker import engine as engine_module
 from services.thinker.engine import ThinkerEngine
 
 TEXT_ONLY = frozenset({TEXT})
@@ -90,7 +89,7 @@ def test_rows_leave_in_pieces_when_a_prefix_has_them_all(
     engine: ThinkerEngine, answers: dict[str, Answer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reply ends long before: its segment stays until the last piece has left."""
-    monkeypatch.setattr(engine_module, "ROWS_AT_ONCE", 16)
+    monkeypatch.setattr(engine, "_rows_at_once", 16)
     wanted = answers["recordings"]
     run_segment(engine, *segment(wanted.asked, outputs=TEXT_ONLY))
     key, out = SegmentKey("pieces", 0), SegmentOutput()
@@ -118,7 +117,7 @@ def test_rows_leave_in_pieces_when_a_prefix_has_them_all(
 def test_segment_can_be_cancelled_while_its_last_rows_leave(
     engine: ThinkerEngine, answers: dict[str, Answer], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(engine_module, "ROWS_AT_ONCE", 16)
+    monkeypatch.setattr(engine, "_rows_at_once", 16)
     wanted = answers["recordings"]
     run_segment(engine, *segment(wanted.asked, outputs=TEXT_ONLY))
     key = SegmentKey("cancelled", 0)

@@ -16,7 +16,7 @@ from antiphon.errors import (
 from antiphon.runtime.engine import InputChunk
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
-from services.lm.frames import PREFILL_ROWS_PER_STEP
+from services.budgets import PREFILL_ROWS
 from services.qwen3_omni.talker.load import load
 
 KEY = SegmentKey("session", 3)
@@ -141,7 +141,7 @@ def test_others_get_a_frame_each_step_when_a_long_prompt_is_read(small: Lab) -> 
         while not reading.frames:
             advance(engine, {KEY: speaking.output, reading.key: reading.output}, steps=1)
             steps += 1
-        assert steps > 1100 // PREFILL_ROWS_PER_STEP
+        assert steps > 1100 // PREFILL_ROWS
         # One step may be spent on the other's rows before its own few are read.
         assert speaking.frames >= steps - 1
 

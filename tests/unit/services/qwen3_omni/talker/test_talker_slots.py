@@ -9,7 +9,7 @@ import torch
 from talker_lab import Lab, codes_of
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import FailedPrecondition, Internal, ResourceExhausted
+from antiphon.errors import Internal, InvalidArgument, ResourceExhausted
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import run_segment
 from services.lm.experts import LEAST_ROWS, Sparse
@@ -20,15 +20,22 @@ def test_memory_is_that_of_all_slots_when_it_is_stated(
     small: Lab, caplog: pytest.LogCaptureFixture
 ) -> None:
     shape = small.shape
-    with caplog.at_level(logging.INFO, "services.lm.frame_decoder"):
+    with caplog.at_level(logging.INFO, "services.lm.memory"):
         load(small.directory, StageConfig(slots=50, context_limit=4000))
     position = 2 * 4 * shape.talker_layers * shape.talker_kv_heads * shape.talker_head_dim
-    assert f"{position * 2e5 / 1e9:.2f} GB for 50 slots of 4000 positions on cpu" in caplog.text
+    assert f"keys and values {position * 2e5 / 1e9:.2f}; " in caplog.text
+    assert "of 50 slots of 4000 positions: " in caplog.text
 
 
 def test_load_is_refused_when_the_slots_do_not_fit_the_machine(small: Lab) -> None:
-    with pytest.raises(FailedPrecondition, match=r"slots, context_limit: .* GB"):
+    with pytest.raises(InvalidArgument, match=r"slots, context_limit: .* GB") as refused:
         load(small.directory, StageConfig(slots=1_000_000))
+    assert refused.value.field == "slots"
+
+
+def test_rows_of_a_step_are_those_of_the_setting(small: Lab) -> None:
+    config = StageConfig(slots=2, context_limit=300, prefill_rows=300)
+    assert load(small.directory, config).engine._prefill_rows == 300  # type: ignore[attr-defined]
 
 
 def test_segment_is_refused_when_all_slots_are_taken(small: Lab) -> None:

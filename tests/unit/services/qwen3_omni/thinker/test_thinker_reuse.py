@@ -17,7 +17,6 @@ from antiphon.segment import SegmentKey
 from antiphon.testing.conversations import live_chunks
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
 from services.qwen3_omni.thinker.load import load
-from services.thinker import engine as engine_module
 from services.thinker.engine import ThinkerEngine
 from services.thinker.model import Fed, ThinkerFeed, ThinkerModel
 
@@ -102,7 +101,7 @@ def test_rows_of_earlier_turns_leave_while_the_next_one_is_spoken(
     engine: ThinkerEngine, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """However many they are: when the user stops, only what is new is left."""
-    monkeypatch.setattr(engine_module, "ROWS_AT_ONCE", 4)
+    monkeypatch.setattr(engine, "_rows_at_once", 4)
     first, second = recording(3.0), recording(1.5, seed=4)
     run_segment(engine, *segment(Conversation((_alone(0),), (first,)), max_tokens=TURN_TOKENS))
     answer = ConversationMessage("assistant", (TextPart("Two people"),))

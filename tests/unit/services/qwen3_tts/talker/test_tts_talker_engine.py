@@ -18,7 +18,7 @@ from antiphon.errors import Internal, InvalidArgument, ResourceExhausted
 from antiphon.runtime.engine import Emitted
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, await_ready
-from services.lm.frames import PREFILL_ROWS_PER_STEP
+from services.budgets import PREFILL_ROWS
 from services.qwen3_tts.talker.engine import CODES, TtsTalkerEngine
 from services.qwen3_tts.talker.front_end import SpeechFrontEnd
 from services.qwen3_tts.talker.manner import SpeechManner
@@ -208,8 +208,8 @@ def test_others_get_a_frame_each_step_when_a_long_prompt_is_read(lab: Lab) -> No
         assert len(outputs[FIRST].emitted) >= steps - 1
     rows = engine._segments[SECOND].prompt.prompt_rows
     assert rows is not None
-    assert rows > PREFILL_ROWS_PER_STEP
-    assert steps == -(-rows // PREFILL_ROWS_PER_STEP)
+    assert rows > PREFILL_ROWS
+    assert steps == -(-rows // PREFILL_ROWS)
     advance(engine, outputs)
     assert frames_of(outputs[FIRST]) == lab.expected(CASE)
 

@@ -100,3 +100,8 @@ def test_stage_is_ready_when_its_context_has_no_room_for_a_first_text(
     checkpoints: dict[str, Path],
 ) -> None:
     assert load(checkpoints["base"], StageConfig(slots=2, context_limit=8)).facts.context_limit == 8
+
+
+def test_rows_of_a_step_are_those_of_the_setting(checkpoints: dict[str, Path]) -> None:
+    config = StageConfig(slots=2, context_limit=300, prefill_rows=300)
+    assert load(checkpoints["base"], config).engine._prefill_rows == 300  # type: ignore[attr-defined]
