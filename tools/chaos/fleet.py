@@ -6,8 +6,9 @@ import asyncio
 import json
 import os
 import urllib.request
+from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -79,7 +80,7 @@ class TargetFleet:
     async def at_rest(self) -> list[str]:
         """What is held although nobody asks for anything; empty as it should be."""
         held = await asyncio.gather(*(self._left_in(name) for name in self.stages))
-        return [each for each in (*held, *self._descriptors_left()) if each]
+        return [each for each in (*held, *await self._descriptors_left()) if each]
 
     async def _left_in(self, name: str) -> str:
         """What a stage still has after a while."""
@@ -99,24 +100,48 @@ class TargetFleet:
             return f"{name} cannot be asked for its load: {error.details()}"
         return f"{name} ended the stream of its load"
 
-    def _descriptors_left(self) -> list[str]:
-        """Who has more open than any of its kind had when all had answered for the first time."""
-        found, counts = (
-            [],
-            {
-                name: len(os.listdir(f"/proc/{process.pid}/fd"))
-                for name, process in self.running.processes.items()
-            },
-        )
+    async def _descriptors_left(self) -> list[str]:
+        """Who has more open than any of its kind had when all had answered for the first time, and
+        still has after a while: a link that broke is kept until it can no longer heal."""
+        opened = self._opened()
         if not self.descriptors:
-            for name, count in counts.items():
-                kind = role_of(name)
-                self.descriptors[kind] = max(count, self.descriptors.get(kind, 0))
-        for name, count in counts.items():
+            for name, kinds in opened.items():
+                role = role_of(name)
+                self.descriptors[role] = max(kinds.total(), self.descriptors.get(role, 0))
+        loop = asyncio.get_running_loop()
+        give_up_at = loop.time() + REST_S
+        while (left := self._too_many(opened)) and loop.time() < give_up_at:
+            await asyncio.sleep(LOOK_S)
+            opened = self._opened()
+        return left
+
+    def _opened(self) -> Mapping[str, Counter[str]]:
+        """What each process has open, by kind."""
+        return {
+            name: _kinds_of(Path("/proc", str(process.pid), "fd"))
+            for name, process in self.running.processes.items()
+        }
+
+    def _too_many(self, opened: Mapping[str, Counter[str]]) -> list[str]:
+        found = []
+        for name, kinds in opened.items():
             before = self.descriptors[role_of(name)]
-            if count > before + MOST_DESCRIPTORS_MORE:
-                found.append(f"{name} has {count} descriptors open, {before} at first")
+            if kinds.total() > before + MOST_DESCRIPTORS_MORE:
+                told = ", ".join(f"{count} {kind}" for kind, count in kinds.most_common())
+                found.append(
+                    f"{name} has {kinds.total()} descriptors open ({told}), {before} at first"
+                )
         return found
+
+
+def _kinds_of(descriptors: Path) -> Counter[str]:
+    kinds: Counter[str] = Counter()
+    for each in descriptors.iterdir():
+        # It may be closed meanwhile.
+        with suppress(FileNotFoundError):
+            target = os.readlink(each)
+            kinds[target if target.startswith("/dev/") else target.partition(":")[0]] += 1
+    return kinds
 
 
 @asynccontextmanager
