@@ -2,8 +2,8 @@
 
 The whole session is opened again, on another replica in the place of the lost one and on the
 same ones elsewhere, and the same is asked of it with the same seeds. Stages that go on from what
-the client has get it with the opening; others make it anew. All of them send it again, and it is
-dropped, so the client hears and reads one answer.
+the client has get it with the opening; others make it anew, and so do all when one refuses it. All
+of them send it again, and it is dropped, so the client hears and reads one answer.
 """
 
 from __future__ import annotations
@@ -15,7 +15,13 @@ from collections.abc import Awaitable, Callable, Collection
 from dataclasses import dataclass, replace
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import AntiphonError, ErrorCode, NotFound, ResourceExhausted
+from antiphon.errors import (
+    AntiphonError,
+    ErrorCode,
+    InvalidArgument,
+    NotFound,
+    ResourceExhausted,
+)
 from antiphon.history import History
 from antiphon.segment import FinishReason
 from gateway.calls.detours import REFUSALS, Detours
@@ -91,6 +97,8 @@ class FailoverSegment:
         self._delivered = DeliveredOutput()
         self._failovers = 0
         self._cancelled = self._over = False
+        # Whether the attempt goes on from a history, and whether a stage has refused one.
+        self._from_history = self._anew = False
 
     def __aiter__(self) -> FailoverSegment:
         return self
@@ -131,16 +139,18 @@ class FailoverSegment:
     async def _continue(self, error: AntiphonError) -> None:
         """Have another attempt make the segment. Raises the error if there can be none."""
         ask_again, failover = self._ask_again, self._failover
-        if ask_again is None or error.code not in _LOSSES or self._failovers >= failover.most:
+        if ask_again is None or self._cancelled or self._failovers >= failover.most:
             raise error
         detours, role = Detours(failover.fleet), error.stage
-        if self._cancelled or not detours.may_be_taken(error, self._segment.assignment, _LOSSES):
+        if not (
+            self._refuses_history(error)
+            or detours.may_be_taken(error, self._segment.assignment, _LOSSES)
+        ):
             raise error
-        if not failover.budget.spend(time.monotonic()):
+        if not self._spend():
             log.warning("%s is lost, and too many answers were continued lately", role)
             failover.metrics.failed_over(role, "refused")
             raise error
-        self._failovers += 1
         began = time.monotonic()
         log.warning("%s; the answer is continued on another replica", error)
         try:
@@ -155,10 +165,10 @@ class FailoverSegment:
         forgotten = False
         while True:
             before, history = self._segment, self._delivered.history
+            fits = history.size_bytes <= self._failover.max_history_bytes
+            self._from_history = fits and not self._anew
             lost = LostSegment(
-                before.drawn_seed,
-                before.assignment,
-                history if history.size_bytes <= self._failover.max_history_bytes else None,
+                before.drawn_seed, before.assignment, history if self._from_history else None
             )
             try:
                 self._segment = await ask_again(lost, detours.avoided)
@@ -172,6 +182,10 @@ class FailoverSegment:
                 # Of a recording of an earlier turn; a new session sends all again.
                 forgotten = True
                 continue
+            if self._refuses_history(error):
+                if not self._spend():
+                    raise error
+                continue
             if detours.may_be_taken(error, self._segment.assignment, REFUSALS | _LOSSES):
                 continue
             left_s = until - time.monotonic()
@@ -179,6 +193,22 @@ class FailoverSegment:
                 raise error
             await self._wait_changed(min(PAUSE_S, left_s))
             detours.forget()
+
+    def _spend(self) -> bool:
+        """Whether there may be one more attempt, which then counts."""
+        failover = self._failover
+        if self._failovers >= failover.most or not failover.budget.spend(time.monotonic()):
+            return False
+        self._failovers += 1
+        return True
+
+    def _refuses_history(self, error: AntiphonError) -> bool:
+        """Whether a stage does not go on from what the client has; all is made anew then."""
+        named = error.field.partition(".")[0] == "history"
+        if not (self._from_history and named and isinstance(error, InvalidArgument)):
+            return False
+        self._anew = True
+        return True
 
     async def _open(self) -> None:
         """Wait until the new attempt has its slots, and knows what it refers to."""
