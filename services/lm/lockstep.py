@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 from torch.nn.functional import rms_norm, scaled_dot_product_attention
 
+from services.lm.in_place import into
 from services.lm.products import Product
 from services.lm.rotary import Rotation
 
@@ -201,12 +202,13 @@ class _Layer:
             length = torch.linalg.vector_norm(place.turned[..., None, :], dim=-1, keepdim=True)
             share = 1.0 / self._head_dim
             scale = torch.addcmul(self._added, length, length, value=share).rsqrt_()
-            torch.mul(place.heads, scale, out=place.both)
+            into(place.both, torch.mul, place.heads, scale)
         else:
             normed = rms_norm(place.turned, (self._head_dim,), None, self._epsilon)
-            torch.mul(normed.unsqueeze(-2).expand_as(place.both), self._weights, out=place.both)
+            twice = normed.unsqueeze(-2).expand_as(place.both)
+            into(place.both, torch.mul, twice, self._weights)
         parts = place.windows * place.tables
-        torch.add(*parts.unbind(-2), out=place.turned)
+        into(place.turned, torch.add, *parts.unbind(-2))
 
     def mix(self, place: _PositionViews) -> Tensor:
         """What the last position sees, mixed: [n, share, head_dim]."""

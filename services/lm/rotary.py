@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from services.lm.in_place import into
+
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
@@ -60,7 +62,7 @@ class Rotation:
         other digits, in fewer operations."""
         if fused:
             turned = heads.roll(heads.shape[-1] // 2, -1)
-            return torch.addcmul(heads * self.cosines, turned, self.sines, out=out)
+            return into(out, torch.addcmul, heads * self.cosines, turned, self.sines)
         both = torch.stack((heads, heads), dim=-2)
         return self.apply_to_both(both, out)
 
@@ -72,7 +74,7 @@ class Rotation:
         """
         strides = (*both.stride()[:-2], both.shape[-1] // 2, 1)
         parts = both.as_strided(both.shape, strides) * self.turns
-        return torch.add(*parts.unbind(-2), out=out)
+        return into(out, torch.add, *parts.unbind(-2))
 
 
 def _axes(rotary: Any, device: torch.device) -> Tensor:

@@ -15,6 +15,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from services.lm.in_place import into
 from services.lm.products import onednn_for
 
 # Rows that the packed layout of a convolution is chosen for; any number is right.
@@ -117,7 +118,7 @@ class Snake:
     def __call__(self, x: Tensor, out: Tensor) -> Tensor:
         """x + magnitude * sin(frequency * x) ** 2 into `out`, which may be `x`."""
         wave = torch.mul(x, self._frequency).sin_()
-        return torch.addcmul(x, wave.mul_(wave), self._magnitude, out=out)
+        return into(out, torch.addcmul, x, wave.mul_(wave), self._magnitude)
 
 
 def concatenated(*layers: nn.Linear) -> Linear:

@@ -1,0 +1,36 @@
+"""What a GPU replays as graphs is one whole graph to a compiler, too."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import pytest
+from talker_lab import Lab, codes_of
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.segment import SegmentKey
+from antiphon.testing.compiled_rows import CompiledRows
+from antiphon.testing.drive_engine import run_segments
+from services.lm.experts import Sparse
+from services.lm.graphs import Bucketing, Eager
+from services.qwen3_omni.talker.load import load
+
+IN_BFLOAT16 = StageConfig(slots=4, dtype="bfloat16")
+KEY = SegmentKey("session", 0)
+
+
+def test_layers_and_code_predictor_compile_without_a_break(
+    small: Lab, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # As on a GPU; on a CPU experts are a loop over what the router has said.
+    monkeypatch.setattr(Sparse, "_loop", Sparse._grouped)
+    turn, compiled = small.turn(1, audio=4), CompiledRows()
+
+    def codes(bucketing: Bucketing) -> npt.NDArray[np.uint16]:
+        engine = load(small.directory, IN_BFLOAT16, bucketing=bucketing).engine
+        return codes_of(small, run_segments(engine, {KEY: (turn.settings, turn.chunks())})[KEY])
+
+    assert np.array_equal(codes(compiled), codes(Eager))
+    # The pieces of a decoder's forward, and the code predictor's frame, for one row and for more.
+    layers = small.model.config.talker_config.text_config.num_hidden_layers
+    assert compiled.graphs >= layers + 2

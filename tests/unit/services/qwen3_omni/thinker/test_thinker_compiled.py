@@ -1,0 +1,36 @@
+"""What a GPU replays as graphs is one whole graph to a compiler, too."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+from thinker_conversations import ask, segment
+
+from antiphon.chunk import Tensor
+from antiphon.deployment.schema import StageConfig
+from antiphon.testing.compiled_rows import CompiledRows
+from antiphon.testing.drive_engine import run_segment
+from services.lm.experts import Sparse
+from services.lm.graphs import Bucketing, Eager
+from services.qwen3_omni.thinker.load import load
+
+IN_BFLOAT16 = StageConfig(slots=2, dtype="bfloat16")
+TOKENS = 5
+
+
+def test_layers_compile_without_a_break(small_dir: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    # As on a GPU; on a CPU experts are a loop over what the router has said.
+    monkeypatch.setattr(Sparse, "_loop", Sparse._grouped)
+    compiled = CompiledRows()
+
+    def ids(bucketing: Bucketing) -> Tensor:
+        engine = load(small_dir, IN_BFLOAT16, bucketing=bucketing).engine
+        asked = segment(ask("Hello"), max_tokens=TOKENS, outputs=frozenset({"text"}))
+        told = run_segment(engine, *asked).emitted
+        return np.concatenate([each.tensors["ids"] for each in told if "ids" in each.tensors])
+
+    assert np.array_equal(ids(compiled), made := ids(Eager))
+    assert len(made) > 1
+    assert compiled.graphs > 1
