@@ -40,7 +40,7 @@ class SlotMemory:
     def require_room(self, *, grows: bool = False) -> None:
         """Raise `InvalidArgument`, with numbers that would fit, unless the device has so much. What
         `grows` has to be there on a GPU alone."""
-        if grows and self.device.type != "cuda":
+        if grows and self.device.type == "cpu":
             return
         on_cpu = self.device.type == "cpu"
         room = _all_of_host() if on_cpu else max(free_bytes(self.device) - WORKING_BYTES, 0)

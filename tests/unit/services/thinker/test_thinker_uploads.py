@@ -17,6 +17,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 )
 
 from antiphon.sampling import Sampling
+from antiphon.testing.launches import meta_as_a_gpu
 from services.lm import sampling
 from services.lm.sampling import LogitsRow, Sampled, score_together
 from services.thinker.model import ThinkerFeed, ThinkerModel
@@ -69,10 +70,11 @@ def model(request: pytest.FixtureRequest) -> ThinkerModel:
     module = type("Thinker", (), {
         "device": META, "audio_tower": None, "visual": None, "model": text, "lm_head": head,
     })  # fmt: skip
-    return ThinkerModel(
-        module, special=Special(), tapped_layer=2, with_words=request.param, slots=SLOTS,
-        context_limit=256,
-    )  # fmt: skip
+    with meta_as_a_gpu():
+        return ThinkerModel(
+            module, special=Special(), tapped_layer=2, with_words=request.param, slots=SLOTS,
+            context_limit=256,
+        )  # fmt: skip
 
 
 def feed(slot: int, start: int, ids: list[int], **more: Any) -> ThinkerFeed:

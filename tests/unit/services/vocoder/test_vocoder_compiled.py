@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
+from compiled_rows import CompiledRows
 from torch import Tensor
 from vocoder_modules import decoder_of, make_codes, piece_of
 
 from antiphon.pipelines.qwen3_omni import PIPELINE
-from antiphon.testing.compiled_rows import CompiledRows
 from services.lm.graphs import Bucketing, Eager
 from services.vocoder.buckets import Buckets
 from services.vocoder.pace import DecodePace

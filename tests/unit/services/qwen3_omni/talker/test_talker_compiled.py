@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 import pytest
+from compiled_rows import CompiledRows
 from talker_lab import Lab, codes_of
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.segment import SegmentKey
-from antiphon.testing.compiled_rows import CompiledRows
 from antiphon.testing.drive_engine import run_segments
 from services.lm.experts import Sparse
 from services.lm.graphs import Bucketing, Eager

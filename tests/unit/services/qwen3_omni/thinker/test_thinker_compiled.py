@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from compiled_rows import CompiledRows
 from thinker_conversations import ask, segment
 
 from antiphon.chunk import Tensor
 from antiphon.deployment.schema import StageConfig
-from antiphon.testing.compiled_rows import CompiledRows
 from antiphon.testing.drive_engine import run_segment
 from services.lm.experts import Sparse
 from services.lm.graphs import Bucketing, Eager

@@ -6,10 +6,9 @@ from collections.abc import Callable
 
 import pytest
 import torch
+from compiled_rows import CompiledRows
 from torch import Tensor
 from torch._dynamo.exc import TorchDynamoException
-
-from antiphon.testing.compiled_rows import CompiledRows
 
 ROWS = torch.arange(4.0)
 
