@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
 from collections.abc import Generator, Iterator
 from pathlib import Path
@@ -10,6 +11,14 @@ import pytest
 
 from services.lm.reproducible import ask_for_equal_digits
 from services.precision import keep_float32_exact
+
+# A machine that only runs the tests of a GPU needs no hypothesis.
+if importlib.util.find_spec("hypothesis"):
+    import hypothesis
+
+    # An example may take any time on a busy machine; a test has its timeout.
+    hypothesis.settings.register_profile("untimed", deadline=None)
+    hypothesis.settings.load_profile("untimed")
 
 # As a talker does that is a process of its own.
 ask_for_equal_digits()

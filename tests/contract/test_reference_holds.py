@@ -86,7 +86,6 @@ def ask_everything(door: Door, reads_aloud: bool) -> dict[str, int]:
                 max_examples=EXAMPLES,
                 derandomize=True,
                 database=None,
-                deadline=None,
                 phases=[Phase.generate],
                 suppress_health_check=list(HealthCheck),
             )

@@ -368,7 +368,7 @@ class EveryFact(RuleBasedStateMachine):
             assert self.queue.held(role) == 0
 
 
-EveryFact.TestCase.settings = settings(max_examples=60, stateful_step_count=30, deadline=None)
+EveryFact.TestCase.settings = settings(max_examples=60, stateful_step_count=30)
 TestEveryFact = EveryFact.TestCase
 
 

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
     Qwen2_5OmniPreTrainedModelForConditionalGeneration,
@@ -61,7 +61,6 @@ Piece = tuple[str, int, int, int]
 
 
 @pytest.mark.parametrize(("model", "audio_positions"), MODELS)
-@settings(deadline=None)
 @given(pieces=st.lists(st.one_of(image, video, audio, words), max_size=8))
 def test_positions_equal_the_reference(
     model: Any, audio_positions: int, pieces: list[Piece]

@@ -10,7 +10,7 @@ CAPACITY, SMALLEST = 1 << 10, 16
 
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, CAPACITY)), max_size=60))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_slots_never_overlap_and_all_come_back(moves: list[tuple[bool, int]]) -> None:
     slots = SlotAllocator(CAPACITY, SMALLEST)
     taken: dict[int, int] = {}

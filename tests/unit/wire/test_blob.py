@@ -31,7 +31,7 @@ def tensors(draw: st.DrawFn) -> dict[str, np.ndarray]:
 
 
 @given(tensors())
-@settings(max_examples=200, deadline=None)
+@settings(max_examples=200)
 def test_blob_round_trip_keeps_every_byte_and_aligns(given_tensors: dict[str, np.ndarray]) -> None:
     encoded = blob.encode(given_tensors)
     decoded = blob.decode(encoded)
@@ -58,7 +58,7 @@ def test_blob_takes_tensors_that_are_not_contiguous() -> None:
 
 
 @given(st.binary(max_size=200))
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 @example(b"ATB1")
 @example(b"ATB1\xff\xff\xff\xff")
 def test_blob_raises_only_data_loss_when_bytes_are_arbitrary(data: bytes) -> None:
@@ -70,7 +70,7 @@ def test_blob_raises_only_data_loss_when_bytes_are_arbitrary(data: bytes) -> Non
 
 
 @given(st.integers(0, len(SAMPLE) - 1), st.integers(1, 255), st.integers(0, len(SAMPLE)))
-@settings(max_examples=2000, deadline=None)
+@settings(max_examples=2000)
 def test_blob_raises_only_data_loss_when_a_blob_is_damaged(at: int, flip: int, cut: int) -> None:
     damaged = bytearray(SAMPLE)
     damaged[at] ^= flip
@@ -95,7 +95,7 @@ def test_blob_raises_when_a_tensor_comes_twice() -> None:
 
 
 @given(tensors(), st.dictionaries(st.text(max_size=20), st.text(max_size=20), max_size=8))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_blob_ways_of_writing_agree(
     given_tensors: dict[str, np.ndarray], metadata: dict[str, str]
 ) -> None:

@@ -20,7 +20,7 @@ def proto(transfer: int, offset: int, total: int, data: bytes) -> bytes:
 
 
 @given(NUMBERS, NUMBERS, NUMBERS, st.lists(st.binary(max_size=300), min_size=1, max_size=4))
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_frame_has_the_bytes_that_protobuf_reads_and_back(
     transfer: int, offset: int, total: int, pieces: list[bytes]
 ) -> None:
@@ -37,7 +37,7 @@ def test_frame_has_the_bytes_that_protobuf_reads_and_back(
 
 
 @given(st.binary(max_size=80))
-@settings(max_examples=3000, deadline=None)
+@settings(max_examples=3000)
 @example(b"\x1a")
 @example(b"\x1a\x02\x08")
 @example(b"\x1a\x02\x2a\x05")
@@ -50,7 +50,7 @@ def test_arbitrary_bytes_are_read_as_protobuf_reads_them_or_refused(data: bytes)
 
 
 @given(NUMBERS, NUMBERS, st.binary(max_size=40), st.integers(0, 80), st.integers(1, 255))
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 def test_damaged_frame_is_read_as_protobuf_reads_it_or_refused(
     transfer: int, offset: int, data: bytes, at: int, flip: int
 ) -> None:

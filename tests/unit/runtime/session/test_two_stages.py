@@ -85,7 +85,7 @@ POLICIES = st.builds(
 )
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     frames=st.integers(0, 60),
     window=st.integers(1, 12),
@@ -110,7 +110,7 @@ def test_nothing_is_lost_or_stuck_and_the_bound_holds_in_any_order(
     assert stages.code2wav.table.state("s") is State.PARKED
 
 
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 @given(
     window=st.integers(1, 12),
     sizes=st.lists(st.integers(1, 40), min_size=1, max_size=3),
@@ -146,7 +146,7 @@ def test_consumer_makes_whole_groups_when_chunks_end_its_look_ahead_later(look_a
     assert stages.samples() == np.repeat(np.arange(1.0, 41), SAMPLES_PER_FRAME).tolist()
 
 
-@settings(max_examples=150, deadline=None)
+@settings(max_examples=150)
 @given(
     frames=st.integers(0, 60),
     window=st.integers(1, 12),

@@ -28,7 +28,7 @@ def _stream(vocabulary: Vocabulary, ids: list[int]) -> list[str]:
 
 
 @given(ids=st.lists(st.integers(0, 600), max_size=40))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_text_equals_whole_decode_when_ids_are_random(
     tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary, ids: list[int]
 ) -> None:
@@ -37,7 +37,7 @@ def test_text_equals_whole_decode_when_ids_are_random(
 
 
 @given(ids=st.lists(st.integers(128, 255), max_size=12))
-@settings(max_examples=400, deadline=None)
+@settings(max_examples=400)
 def test_text_equals_whole_decode_when_ids_are_lone_bytes(
     tokenizer: PreTrainedTokenizerBase, vocabulary: Vocabulary, ids: list[int]
 ) -> None:

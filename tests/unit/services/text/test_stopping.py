@@ -148,7 +148,7 @@ _PIECES = [b"a", b"b", b"ab", b"ba", b"", "\u00e9".encode(), b"\xc3", b"\xa9", b
     stop=st.lists(st.sampled_from(["ab", "aab", "b\u00e9", "\u00e9a", "\ufffd"]), max_size=2),
     end=st.booleans(),
 )
-@settings(max_examples=500, deadline=None)
+@settings(max_examples=500)
 def test_reply_equals_the_rules_on_the_whole_text_when_ids_are_random(
     ids: list[int], stop: list[str], end: bool
 ) -> None:

@@ -68,7 +68,7 @@ def test_stream_is_within_1e_4_of_one_shot_when_dtype_is_float32() -> None:
     torch.testing.assert_close(streamed, whole, rtol=0.0, atol=1e-4)
 
 
-@settings(max_examples=15, deadline=None, derandomize=True)
+@settings(max_examples=15, derandomize=True)
 @given(
     sizes=st.lists(st.integers(1, 12), min_size=1, max_size=8),
     name=st.sampled_from(["odd", "released"]),

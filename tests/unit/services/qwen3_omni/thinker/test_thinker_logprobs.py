@@ -209,7 +209,7 @@ class _Told:
     stop=st.lists(st.sampled_from(["ab", "aab", "bé", "éa", "\ufffd", "\ufffda"]), max_size=2),
     end=st.booleans(),
 )
-@settings(max_examples=1000, deadline=None)
+@settings(max_examples=1000)
 def test_entries_leave_with_the_character_that_their_id_begins_in(
     ids: list[int], stop: list[str], end: bool
 ) -> None:

@@ -70,7 +70,7 @@ def test_ids_and_features_equal_the_processors(
 
 
 @given(text=st.text(max_size=40), more=st.text(max_size=10))
-@settings(max_examples=100, deadline=None)
+@settings(max_examples=100)
 def test_ids_equal_the_processors_when_text_is_random(
     chat: ChatTokenizer, small_reference: Reference, text: str, more: str
 ) -> None:
@@ -140,7 +140,7 @@ def test_encoder_positions_equal_the_processors() -> None:
 
 
 @given(counts=st.lists(st.integers(400, 5000), min_size=1, max_size=3))
-@settings(max_examples=40, deadline=None)
+@settings(max_examples=40)
 def test_positions_equal_those_of_the_features(front_end: AudioFrontEnd, counts: list[int]) -> None:
     recordings = [recording(count / 16000) for count in counts]
     extracted: Any = front_end.extract(recordings)

@@ -146,7 +146,7 @@ def test_thoughts_of_the_assistant_keep_their_tags(chat: ChatTokenizer) -> None:
 
 
 @given(text=st.text(max_size=30), arguments=st.dictionaries(st.text(max_size=5), st.text()))
-@settings(max_examples=60, deadline=None)
+@settings(max_examples=60)
 def test_ids_equal_hugging_faces_when_texts_are_random(
     chat: ChatTokenizer, text: str, arguments: dict[str, str]
 ) -> None:
