@@ -31,6 +31,7 @@ SIZES = (
 SESSIONS = 32
 CUTS = 12
 CUT_SESSIONS = 3
+DAMAGES = 12
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +188,28 @@ async def check_cut_wire(subject: Subject) -> None:
         assert not rig.told.lost
 
 
+async def check_damaged_wire(subject: Subject) -> None:
+    """Bytes are changed on the way: no chunk is lost, none comes twice and none is another."""
+    chance = random.Random(11)
+    async with subject.linked(resume_window_s=60.0, answer_within_s=1.0) as rig:
+        received = rig.consumer.received
+        sent = [0] * CUT_SESSIONS
+        for _ in range(DAMAGES):
+            rig.wire.damage(chance, passing=chance.randrange(4))
+            for _ in range(5):
+                session = chance.randrange(CUT_SESSIONS)
+                size = chance.choice((0, 100, 10 * KIB, 100 * KIB, 2 * MIB))
+                rig.link.send_nowait(marked_chunk(f"s{session}", sent[session], size))
+                sent[session] += 1
+                await asyncio.sleep(0)
+            await received.wait_count(sum(sent))
+        for session, chunks in enumerate(sent):
+            received.check_complete(f"s{session}", chunks)
+        assert rig.wire.damaged > DAMAGES // 2
+        assert rig.link.state.counts["reconnected"] > 0
+        assert not rig.told.lost
+
+
 async def check_nothing_is_left() -> None:
     """Soon, no slab is mapped or open in this process, and none has a name at all."""
     for _ in range(100):
@@ -218,5 +241,6 @@ CHECKS: tuple[Check, ...] = (
     check_held_views,
     check_cancel_mid_transfer,
     check_cut_wire,
+    check_damaged_wire,
 )
 """All of them."""

@@ -8,7 +8,6 @@ they are. Both ends live on one event loop, or the far end in a process of its o
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import defaultdict
 from collections.abc import AsyncIterable, AsyncIterator, Callable, Collection, Sequence
 from contextlib import asynccontextmanager
@@ -20,6 +19,7 @@ import numpy as np
 
 from antiphon.chunk import Chunk
 from antiphon.errors import AntiphonError, NotImplementedYet
+from antiphon.testing.cut_wire import CutWire
 from antiphon.transport.channel import SERVER_OPTIONS
 from antiphon.transport.link.incoming.connection import LinkContext
 from antiphon.transport.link.incoming.link import IncomingLink
@@ -29,7 +29,7 @@ from antiphon.transport.link.outgoing.links import connect_in_clear
 from antiphon.transport.payload.registry import Attach, MakeSenders, attach_best, make_senders
 from antiphon.transport.settings import LinkIdentity, LinkSettings, Peer
 from antiphon.v1 import chunk_pb2, stage_pb2_grpc
-from antiphon.wire.frames import LinkMessage, add_stage_service
+from antiphon.wire.frames import CameOnLink, add_stage_service
 from antiphon.wire.status import abort
 
 Item = TypeVar("Item")
@@ -131,7 +131,7 @@ class LinkConsumer(stage_pb2_grpc.StageServiceServicer):
         self.links = IncomingLinks(identity, settings, events, attach=attach)
 
     async def Link(  # type: ignore[override]
-        self, requests: AsyncIterable[LinkMessage], context: LinkContext
+        self, requests: AsyncIterable[CameOnLink], context: LinkContext
     ) -> None:
         """Serve one link."""
         await self.links.serve(requests, context)
@@ -172,74 +172,6 @@ async def serving(consumer: LinkConsumer, host: str = "127.0.0.1") -> AsyncItera
         yield f"{host}:{port}"
     finally:
         await server.stop(None)
-
-
-class CutWire:
-    """A TCP proxy in front of an address, that can be cut or stopped."""
-
-    def __init__(self, target: str) -> None:
-        self.redirect(target)
-        self._writers: set[asyncio.StreamWriter] = set()
-        self._joined: set[asyncio.Task[None]] = set()
-        self._server: asyncio.Server | None = None
-        self.flowing = asyncio.Event()
-        self.flowing.set()
-        self.address = ""
-
-    async def open(self) -> None:
-        """Listen."""
-        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
-        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
-
-    def redirect(self, target: str) -> None:
-        """Lead the next connections to another address."""
-        self._host, _, port = target.rpartition(":")
-        self._port = int(port)
-
-    def cut(self) -> None:
-        """Break every connection at once."""
-        for writer in self._writers:
-            writer.transport.abort()
-
-    async def close(self) -> None:
-        """Cut and listen no more."""
-        if self._server is not None:
-            self._server.close()
-        self.flowing.set()
-        self.cut()
-        if self._joined:
-            await asyncio.wait(self._joined)
-
-    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        task = asyncio.create_task(self._join(reader, writer))
-        self._joined.add(task)
-        task.add_done_callback(self._joined.discard)
-
-    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        both = {writer}
-        self._writers.add(writer)
-        try:
-            there, back = await asyncio.open_connection(self._host, self._port)
-            both.add(back)
-            self._writers.add(back)
-            async with asyncio.TaskGroup() as pumps:
-                pumps.create_task(self._pump(reader, back))
-                pumps.create_task(self._pump(there, writer))
-        except* OSError:
-            pass  # Cut, or nobody there: that is what it is for.
-        finally:
-            self._writers -= both
-            for each in both:
-                each.transport.abort()
-                with contextlib.suppress(OSError):
-                    await each.wait_closed()
-
-    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
-        while piece := await source.read(1 << 16):
-            await self.flowing.wait()
-            target.write(piece)
-            await target.drain()
-        raise ConnectionResetError
 
 
 @dataclass(slots=True)

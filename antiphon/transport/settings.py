@@ -14,6 +14,9 @@ from antiphon.deployment.schema import (
 )
 from antiphon.errors import InvalidArgument
 
+ANSWER_WITHIN_S = 10.0
+"""Longer than a payload may be under way, and shorter than a session waits for its input."""
+
 
 @dataclass(frozen=True, slots=True)
 class LinkSettings:
@@ -23,7 +26,8 @@ class LinkSettings:
     `slab_bytes` the most that the payloads under way on one link may take of shared
     memory, `resume_window_s` how long a broken link may take to heal; 0: not at all.
     `session_bytes` and `link_bytes` bound what waits on a link; see `SendLog`. With `mutual_tls`
-    nothing leaves the host unencrypted.
+    nothing leaves the host unencrypted. A connection on which the consumer says nothing for
+    `answer_within_s`, although it has something to confirm, is taken for broken.
     """
 
     transport: TransportName
@@ -33,6 +37,7 @@ class LinkSettings:
     session_bytes: int = LINK_SESSION_BYTES
     link_bytes: int = LINK_BYTES
     mutual_tls: bool = False
+    answer_within_s: float = ANSWER_WITHIN_S
 
     @classmethod
     def of(cls, config: StageConfig, *, mutual_tls: bool = False) -> LinkSettings:
@@ -81,7 +86,7 @@ class LinkState:
 
     `counts` has chunks and bytes by transport ("chunks.grpc", "bytes.grpc"),
     fallbacks by reason ("fallback.slab_full"), "messages", "message_bytes" (written,
-    on the producer's side), "reconnected", "resent".
+    on the producer's side), "reconnected", "resent", "damaged" (messages that came so).
     """
 
     outgoing: bool

@@ -78,7 +78,9 @@ class StageServiceServicer(object):
         raise NotImplementedError('Method not implemented!')
 
     def Link(self, request_iterator, context):
-        """Chunks from an upstream stage process, for many sessions.
+        """Chunks from an upstream stage process, for many sessions. Each message, either way, is followed
+        by its CRC-32, as in zlib, in 4 bytes, the lowest first. Messages of the other calls may have that
+        of all bytes before it as their last field, number 536870911, a fixed32: responses do.
         """
         context.set_code(grpc.StatusCode.UNIMPLEMENTED)
         context.set_details('Method not implemented!')

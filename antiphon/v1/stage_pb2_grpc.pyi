@@ -40,7 +40,10 @@ class StageServiceStub:
         antiphon.v1.stage_pb2.LinkRequest,
         antiphon.v1.stage_pb2.LinkResponse,
     ]
-    """Chunks from an upstream stage process, for many sessions."""
+    """Chunks from an upstream stage process, for many sessions. Each message, either way, is followed
+    by its CRC-32, as in zlib, in 4 bytes, the lowest first. Messages of the other calls may have that
+    of all bytes before it as their last field, number 536870911, a fixed32: responses do.
+    """
 
     WatchLoad: grpc.UnaryStreamMultiCallable[
         antiphon.v1.stage_pb2.WatchLoadRequest,
@@ -71,7 +74,10 @@ class StageServiceAsyncStub:
         antiphon.v1.stage_pb2.LinkRequest,
         antiphon.v1.stage_pb2.LinkResponse,
     ]
-    """Chunks from an upstream stage process, for many sessions."""
+    """Chunks from an upstream stage process, for many sessions. Each message, either way, is followed
+    by its CRC-32, as in zlib, in 4 bytes, the lowest first. Messages of the other calls may have that
+    of all bytes before it as their last field, number 536870911, a fixed32: responses do.
+    """
 
     WatchLoad: grpc.aio.UnaryStreamMultiCallable[
         antiphon.v1.stage_pb2.WatchLoadRequest,
@@ -108,7 +114,10 @@ class StageServiceServicer(metaclass=abc.ABCMeta):
         request_iterator: _MaybeAsyncIterator[antiphon.v1.stage_pb2.LinkRequest],
         context: _ServicerContext,
     ) -> typing.Union[collections.abc.Iterator[antiphon.v1.stage_pb2.LinkResponse], collections.abc.AsyncIterator[antiphon.v1.stage_pb2.LinkResponse]]:
-        """Chunks from an upstream stage process, for many sessions."""
+        """Chunks from an upstream stage process, for many sessions. Each message, either way, is followed
+        by its CRC-32, as in zlib, in 4 bytes, the lowest first. Messages of the other calls may have that
+        of all bytes before it as their last field, number 536870911, a fixed32: responses do.
+        """
 
     @abc.abstractmethod
     def WatchLoad(

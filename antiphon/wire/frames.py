@@ -2,8 +2,8 @@
 
 A frame has the very bytes that protobuf would write for `LinkRequest.frame`, but is
 joined once and read in place: protobuf would copy each MiB three more times on the
-way out and twice on the way in. Everything else is protobuf's own; a peer that knows
-only the generated code understands both ways.
+way out and twice on the way in. Everything else is protobuf's own, but for the checksum at the
+end (`checksum.py`).
 """
 
 from __future__ import annotations
@@ -15,9 +15,11 @@ from typing import Any
 import grpc
 
 from antiphon.errors import DataLoss
-from antiphon.v1 import chunk_pb2, stage_pb2, stage_pb2_grpc
+from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2, stage_pb2_grpc
+from antiphon.wire import checksum
+from antiphon.wire.checksum import Damaged
+from antiphon.wire.stubs import STAGE_SERVICE
 
-_SERVICE = stage_pb2.DESCRIPTOR.services_by_name["StageService"].full_name
 # Tags: field number and wire type.
 _FRAME, _DATA = (
     stage_pb2.LinkRequest.FRAME_FIELD_NUMBER << 3 | 2,
@@ -41,13 +43,14 @@ class Frame:
 
 
 LinkMessage = stage_pb2.LinkRequest | Frame
-LinkCall = grpc.aio.StreamStreamCall[LinkMessage, stage_pb2.LinkResponse]
+CameOnLink = LinkMessage | Damaged
+LinkCall = grpc.aio.StreamStreamCall[LinkMessage, stage_pb2.LinkResponse | Damaged]
 
 
 def message_to_bytes(message: LinkMessage) -> bytes:
     """The bytes of a request."""
     if isinstance(message, stage_pb2.LinkRequest):
-        return message.SerializeToString()
+        return checksum.to_bytes(message)
     numbers = chunk_pb2.PayloadFrame(
         transfer=message.transfer,
         offset_bytes=message.offset_bytes,
@@ -55,16 +58,22 @@ def message_to_bytes(message: LinkMessage) -> bytes:
     )
     size = message.size_bytes
     inner = numbers.SerializeToString() + bytes([_DATA]) + _varint(size)
-    return b"".join((bytes([_FRAME]), _varint(len(inner) + size), inner, *message.pieces))
+    head = bytes([_FRAME]) + _varint(len(inner) + size) + inner
+    return b"".join((head, *message.pieces, checksum.checksum_of(head, *message.pieces)))
 
 
-def message_from_bytes(data: bytes) -> LinkMessage:
-    """The request; a frame's piece is a view of `data`."""
-    if not data or data[0] != _FRAME:
-        return stage_pb2.LinkRequest.FromString(data)
+def message_from_bytes(raw: bytes) -> CameOnLink:
+    """The request; a frame's piece is a view of `raw`."""
+    try:
+        end = checksum.checked(raw)
+    except DataLoss:
+        return Damaged()
+    if not end or raw[0] != _FRAME:
+        return stage_pb2.LinkRequest.FromString(raw[:end])
+    data = memoryview(raw)[:end]
     size, at = _read_varint(data, 1)
-    if at + size != len(data):
-        return stage_pb2.LinkRequest.FromString(data)
+    if at + size != end:
+        return stage_pb2.LinkRequest.FromString(raw[:end])
     return _read_frame(data, at)
 
 
@@ -86,9 +95,9 @@ def link_call(channel: grpc.aio.Channel, written: Callable[[int], None]) -> Link
         return data
 
     call: LinkCall = channel.stream_stream(
-        f"/{_SERVICE}/Link",
+        f"/{STAGE_SERVICE}/Link",
         request_serializer=serialize,
-        response_deserializer=stage_pb2.LinkResponse.FromString,
+        response_deserializer=checksum.reader(stage_pb2.LinkResponse),
     )()
     return call
 
@@ -96,7 +105,7 @@ def link_call(channel: grpc.aio.Channel, written: Callable[[int], None]) -> Link
 def add_stage_service(
     servicer: stage_pb2_grpc.StageServiceServicer, server: grpc.aio.Server
 ) -> None:
-    """Add the service, its `Link` without protobuf's copies.
+    """Add the service, its messages with checksums, its `Link` without protobuf's copies.
 
     gRPC asks methods that are registered by name before generic handlers, the last
     registration and the first handler; older versions know generic handlers only.
@@ -105,27 +114,44 @@ def add_stage_service(
         "Link": grpc.stream_stream_rpc_method_handler(
             servicer.Link,
             request_deserializer=message_from_bytes,
-            response_serializer=stage_pb2.LinkResponse.SerializeToString,
-        )
+            response_serializer=checksum.to_bytes,
+        ),
+        "RunSession": grpc.stream_stream_rpc_method_handler(
+            servicer.RunSession,
+            request_deserializer=checksum.tolerant_reader(session_pb2.SessionRequest),
+            response_serializer=checksum.to_field,
+        ),
+        "WatchLoad": grpc.unary_stream_rpc_method_handler(
+            servicer.WatchLoad,
+            request_deserializer=stage_pb2.WatchLoadRequest.FromString,
+            response_serializer=checksum.to_field,
+        ),
+        "Describe": grpc.unary_unary_rpc_method_handler(
+            servicer.Describe,
+            request_deserializer=stage_pb2.DescribeRequest.FromString,
+            response_serializer=checksum.to_field,
+        ),
     }
-    server.add_generic_rpc_handlers((grpc.method_handlers_generic_handler(_SERVICE, handlers),))
+    server.add_generic_rpc_handlers(
+        (grpc.method_handlers_generic_handler(STAGE_SERVICE, handlers),)
+    )
     stage_pb2_grpc.add_StageServiceServicer_to_server(servicer, server)
-    server.add_registered_method_handlers(_SERVICE, handlers)
+    server.add_registered_method_handlers(STAGE_SERVICE, handlers)
 
 
-def _read_frame(data: bytes, at: int) -> Frame:
+def _read_frame(data: memoryview, at: int) -> Frame:
     """Fields in the order in which all writers write them; anything else is protobuf's."""
     numbers = at
     while at < len(data) and data[at] != _DATA:
         _, at = _read_varint(data, at + 1)
     if at == len(data):
-        frame = stage_pb2.LinkRequest.FromString(data).frame
+        frame = stage_pb2.LinkRequest.FromString(bytes(data)).frame
         return _frame(frame, memoryview(frame.data))
-    head = chunk_pb2.PayloadFrame.FromString(data[numbers:at])
+    head = chunk_pb2.PayloadFrame.FromString(bytes(data[numbers:at]))
     size, at = _read_varint(data, at + 1)
     if at + size != len(data):
         raise DataLoss("link: a frame of another size than it says")
-    return _frame(head, memoryview(data)[at:])
+    return _frame(head, data[at:])
 
 
 def _frame(proto: chunk_pb2.PayloadFrame, data: memoryview) -> Frame:
@@ -141,7 +167,7 @@ def _varint(value: int) -> bytes:
     return bytes(out)
 
 
-def _read_varint(data: bytes, at: int) -> tuple[int, int]:
+def _read_varint(data: memoryview, at: int) -> tuple[int, int]:
     """The number at a place, and the place after it. Raises `DataLoss`."""
     value = shift = 0
     while at < len(data) and shift < 64:

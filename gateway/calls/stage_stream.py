@@ -9,12 +9,23 @@ import grpc
 
 from antiphon.errors import AntiphonError, ResourceExhausted, Unavailable
 from antiphon.v1 import chunk_pb2, session_pb2
+from antiphon.wire.checksum import undamaged
 from antiphon.wire.status import ERROR_METADATA_KEY, error_from_rpc
 from gateway.fleet.replica import Replica
 
 Rpc = grpc.aio.StreamStreamCall[session_pb2.SessionRequest, session_pb2.SessionResponse]
 
-_LOST = frozenset({grpc.StatusCode.UNAVAILABLE, grpc.StatusCode.CANCELLED})
+# What gRPC says by itself of a connection that broke, or on which came what nobody has sent: what
+# a stage says has its typed form with it.
+_LOST = frozenset(
+    {
+        grpc.StatusCode.UNAVAILABLE,
+        grpc.StatusCode.CANCELLED,
+        grpc.StatusCode.INTERNAL,
+        grpc.StatusCode.UNKNOWN,
+        grpc.StatusCode.UNIMPLEMENTED,
+    }
+)
 
 
 class StageStream:
@@ -133,8 +144,10 @@ class StageStream:
         Raises the typed error of a broken stream; `Unavailable` when the stage is lost.
         """
         try:
-            async for response in self._rpc:
+            async for response in undamaged(self._rpc):
                 yield response
+        except Unavailable as damage:
+            raise self._lost(damage.message) from damage
         except grpc.aio.AioRpcError as failure:
             error = self._error(failure)
             if not (self._has_reported and isinstance(error, Unavailable)):

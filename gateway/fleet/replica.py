@@ -31,6 +31,7 @@ from antiphon.errors import AntiphonError, FailedPrecondition, Unavailable
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.transport.mutual_tls import ServiceTls, open_channel
 from antiphon.v1 import stage_pb2
+from antiphon.wire.checksum import intact, undamaged
 from antiphon.wire.stubs import stage_stub
 from gateway.fleet.discovery.endpoint import Endpoint
 from gateway.fleet.picker import Location
@@ -263,8 +264,10 @@ class Replica:
         """Take in what it reports of its load, for as long as its health stream lasts."""
         while True:
             try:
-                async for load in self.stub.WatchLoad(stage_pb2.WatchLoadRequest()):
+                async for load in undamaged(self.stub.WatchLoad(stage_pb2.WatchLoadRequest())):
                     self._take_load(load)
+            except Unavailable as damage:
+                log.info("the load of the stage %s is asked for anew: %s", self.role, damage)
             except grpc.aio.AioRpcError as failure:
                 if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
                     log.info("stage %s at %s tells no load", self.role, self.address)
@@ -322,7 +325,8 @@ class Replica:
         return True
 
     async def _describe(self, timeout_s: float = DESCRIBE_TIMEOUT_S) -> stage_pb2.DescribeResponse:
-        description = await self.stub.Describe(stage_pb2.DescribeRequest(), timeout=timeout_s)
+        told = await self.stub.Describe(stage_pb2.DescribeRequest(), timeout=timeout_s)
+        description = intact(told)
         if description.role != self.role:
             raise FailedPrecondition(f"a {description.role!r} answers there, not a {self.role!r}")
         return description

@@ -10,8 +10,8 @@ import grpc
 import pytest
 
 from antiphon.errors import ResourceExhausted, Unavailable
+from antiphon.testing.cut_wire import CutWire
 from antiphon.testing.link_rig import (
-    CutWire,
     LinkConsumer,
     linked,
     marked_chunk,
@@ -27,7 +27,7 @@ from antiphon.transport.payload.registry import attach_best
 from antiphon.transport.payload.transport import PayloadSender, WriteMessage
 from antiphon.transport.settings import LinkSettings
 from antiphon.v1 import stage_pb2, stage_pb2_grpc
-from antiphon.wire.frames import LinkMessage
+from antiphon.wire.frames import LinkMessage, add_stage_service
 
 WINDOW_S = 2.0
 GRPC = LinkSettings("grpc", "cpu", slab_bytes=1 << 20, resume_window_s=WINDOW_S)
@@ -125,7 +125,7 @@ async def test_link_is_lost_when_the_peer_never_answers_its_hello(
     monkeypatch.setattr(link, "FIRST_HANDSHAKE_S", 0.1)
     monkeypatch.setattr(link, "HANDSHAKE_S", 0.1)
     server, mute = grpc.aio.server(options=SERVER_OPTIONS), Mute()
-    stage_pb2_grpc.add_StageServiceServicer_to_server(mute, server)
+    add_stage_service(mute, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     made, told = producer(f"127.0.0.1:{port}", replace(GRPC, resume_window_s=1.0))
@@ -160,7 +160,7 @@ async def test_producer_waits_no_longer_than_its_goodbye_when_the_consumer_reads
 ) -> None:
     monkeypatch.setattr(link, "GOODBYE_S", 0.1)
     server, deaf = grpc.aio.server(options=SERVER_OPTIONS), Deaf()
-    stage_pb2_grpc.add_StageServiceServicer_to_server(deaf, server)
+    add_stage_service(deaf, server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     under_way = asyncio.Event()
@@ -257,7 +257,7 @@ class Babbler(stage_pb2_grpc.StageServiceServicer):
 
 async def test_producer_keeps_little_of_what_its_consumer_babbles() -> None:
     server = grpc.aio.server(options=SERVER_OPTIONS)
-    stage_pb2_grpc.add_StageServiceServicer_to_server(Babbler(), server)
+    add_stage_service(Babbler(), server)
     port = server.add_insecure_port("127.0.0.1:0")
     await server.start()
     made, told = producer(f"127.0.0.1:{port}", GRPC)

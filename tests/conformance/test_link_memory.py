@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
+from contextlib import suppress
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -133,3 +136,32 @@ async def test_messages_are_bounded_when_much_waits(count: int, size: int) -> No
         assert rig.link.state.counts["messages"] - 1 >= max(
             count * size // 1_600_000, count // 4096
         )
+
+
+async def test_nothing_is_kept_of_the_slabs_of_connections_that_broke() -> None:
+    """Without waiting for the garbage collector, which an idle stage hardly ever calls."""
+    async with linked(replace(SHARED, resume_window_s=60.0)) as rig:
+        rig.link.send_nowait(marked_chunk("s", 0, 100_000))
+        await rig.consumer.received.wait_count(1)
+        gc.collect()
+        at_first = slabs()
+        gc.disable()
+        try:
+            for sequence in range(1, 6):
+                rig.wire.cut()
+                rig.link.send_nowait(marked_chunk("s", sequence, 100_000))
+                await rig.consumer.received.wait_count(sequence + 1)
+                await rig.told.changed.wait_until(lambda: not rig.link.sessions, 60.0)
+            assert rig.link.state.counts["reconnected"] == 5
+            assert slabs() == at_first
+        finally:
+            gc.enable()
+
+
+def slabs() -> int:
+    """Descriptors of slabs that this process has open; a mapping has one of its own."""
+    found = 0
+    for each in Path("/proc/self/fd").iterdir():
+        with suppress(FileNotFoundError):
+            found += "memfd" in os.readlink(each)
+    return found

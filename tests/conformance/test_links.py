@@ -18,9 +18,9 @@ from typing import NoReturn
 import pytest
 
 from antiphon.errors import FailedPrecondition, Internal, ResourceExhausted, Unavailable
+from antiphon.testing.cut_wire import CutWire
 from antiphon.testing.faulty_transport import FaultySender
 from antiphon.testing.link_rig import (
-    CutWire,
     LinkConsumer,
     linked,
     marked_chunk,

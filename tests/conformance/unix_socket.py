@@ -1,7 +1,8 @@
 """A transport as anybody would add one: payloads through a Unix socket.
 
-The offer is the socket's name, the proof a nonce that is read from it. The bytes of a
-payload follow its `start` on the link. A socket that breaks is offered anew.
+The offer is the socket's name, the proof a nonce that is read from it. The number and the bytes of
+a payload follow its `start` on the link. A socket that breaks is offered anew, and so is one on
+which another payload comes than was begun: a `start` may get lost.
 """
 
 from __future__ import annotations
@@ -30,6 +31,7 @@ from antiphon.wire.blob import Encoding
 NAME = "unix_socket"
 LOST, BUSY = "socket_lost", "socket_busy"
 NONCE_BYTES = 32
+NUMBER_BYTES = 8
 READ_BYTES = 1 << 20
 
 
@@ -39,8 +41,9 @@ class SocketSender(PayloadSender):
     name, lost, busy = NAME, LOST, BUSY
     broken = False
 
-    def __init__(self, write: WriteMessage) -> None:
+    def __init__(self, write: WriteMessage, taken_within_s: float) -> None:
         self._write = write
+        self._taken_within_s = taken_within_s
         self._socket_name = secrets.token_hex(16)
         self._nonce = secrets.token_bytes(NONCE_BYTES)
         self._server: asyncio.Server | None = None
@@ -63,16 +66,18 @@ class SocketSender(PayloadSender):
         if self.broken or self._peer is None:
             raise NotPlaced(LOST)
         peer = self._peer
-        payload = placed(NAME, encoding.size_bytes, str(self._transfers).encode())
+        number = self._transfers.to_bytes(NUMBER_BYTES, "little")
+        payload = placed(NAME, encoding.size_bytes, number)
         self._transfers += 1
 
         async def push() -> None:
             start = stage_pb2.TransferStart(payload=payload)
             await self._write(stage_pb2.LinkRequest(start=start))
             try:
-                peer.write(encoding.to_bytes())
-                await peer.drain()
-            except OSError as error:
+                async with asyncio.timeout(self._taken_within_s):
+                    peer.write(number + encoding.to_bytes())
+                    await peer.drain()
+            except (OSError, TimeoutError) as error:
                 self.close()
                 raise PayloadLost(LOST, str(error)) from error
 
@@ -108,7 +113,8 @@ class SocketReceiver(PayloadReceiver):
         if payload.size_bytes > MAX_PAYLOAD_BYTES:
             raise DataLoss(f"link: a payload of {payload.size_bytes} bytes")
         self._descriptor = payload.placed.descriptor
-        self._reading = asyncio.create_task(self._read(self._reading, payload.size_bytes))
+        reading = self._read(self._reading, self._descriptor, payload.size_bytes)
+        self._reading = asyncio.create_task(reading)
         self._reading.add_done_callback(lambda read: read.cancelled() or read.exception())
 
     async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
@@ -124,15 +130,18 @@ class SocketReceiver(PayloadReceiver):
             self._reading.cancel()
         self._writer.close()
 
-    async def _read(self, before: asyncio.Task[bytes] | None, size: int) -> bytes:
+    async def _read(self, before: asyncio.Task[bytes] | None, number: bytes, size: int) -> bytes:
         """The bytes that follow those of the transfer before."""
         if before is not None:
             await before
+        if await self._reader.readexactly(NUMBER_BYTES) != number:
+            self._writer.close()
+            raise ConnectionError("another payload came than was begun")
         return await self._reader.readexactly(size)
 
 
 async def make_sender(settings: LinkSettings, address: str, write: WriteMessage) -> SocketSender:
-    sender = SocketSender(write)
+    sender = SocketSender(write, settings.answer_within_s)
     await sender.listen()
     return sender
 

@@ -18,6 +18,7 @@ from antiphon.transport.channel import SERVER_OPTIONS
 from antiphon.v1 import session_pb2, stage_pb2, stage_pb2_grpc
 from antiphon.wire.chunks import chunk_from_proto, chunk_to_proto
 from antiphon.wire.convert import error_to_proto, finish_reason_to_proto
+from antiphon.wire.frames import add_stage_service
 from antiphon.wire.status import abort
 
 THINKER, TALKER, CODE2WAV = "thinker", "talker", "code2wav"
@@ -151,6 +152,10 @@ class Session:
         """End the call with an error that is not the session's."""
         await abort(self._context, error)
 
+    async def end(self, status: grpc.StatusCode, words: str) -> None:
+        """End the call as gRPC itself does."""
+        await self._context.abort(status, words)
+
     async def error(self, error: AntiphonError) -> None:
         message = session_pb2.SessionResponse(error=error_to_proto(error))
         await self._context.write(message)
@@ -241,7 +246,7 @@ class FakeStage(stage_pb2_grpc.StageServiceServicer):
         """Serve, at the address of before if there was one."""
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
         self.health = Health()
-        stage_pb2_grpc.add_StageServiceServicer_to_server(self, self._server)
+        add_stage_service(self, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
         host, _, _ = self.address.rpartition(":")
         self.address = f"{host}:{self._server.add_insecure_port(self.address)}"

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import asyncio
 
+import grpc
 import pytest
 from failing_stages import LOST, ORDER, Failing, answered, begin, check_whole, failing, told_by
 from fake_stages import (
+    CODE2WAV,
     ROLES,
+    TALKER,
     TEXTS,
     THINKER,
     USUAL,
@@ -16,6 +19,7 @@ from fake_stages import (
     think,
 )
 from gateway_door import SPOKEN
+from google.protobuf.message import Message
 from replicated_stages import open_replicas
 
 from antiphon.errors import (
@@ -26,6 +30,8 @@ from antiphon.errors import (
     Unavailable,
 )
 from antiphon.segment import FinishReason
+from antiphon.v1 import session_pb2
+from antiphon.wire import checksum
 from gateway.calls.events import Event, SegmentFinished, TextProduced
 from gateway.calls.order import Order
 from gateway.conversations.kept_session import ConversationSession
@@ -90,6 +96,54 @@ async def test_an_answer_goes_on_when_a_process_dies(role: str) -> None:
 
         check_whole(await answered(replicas, kill))
         assert replicas.sessions(role) == [1, 1]
+
+
+@pytest.mark.parametrize(
+    "status",
+    [grpc.StatusCode.INTERNAL, grpc.StatusCode.UNKNOWN, grpc.StatusCode.UNIMPLEMENTED],
+)
+@pytest.mark.parametrize("role", ROLES)
+async def test_an_answer_goes_on_when_the_connection_is_garbled(
+    role: str, status: grpc.StatusCode
+) -> None:
+    """gRPC ends the call with a status of its own, which no stage has said."""
+    garbled = asyncio.Event()
+
+    async def script(session: Session) -> None:
+        if garbled.is_set():
+            await USUAL[role](session)
+            return
+        garbled.set()
+        await begin(session)
+        await session.end(status, "Failed parsing HTTP/2")
+
+    async with open_replicas(**dict.fromkeys(ROLES, 2), prepare=failing(role, script)) as replicas:
+        check_whole(await answered(replicas))
+        assert sum(replicas.sessions(role)) == 2
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_an_answer_goes_on_when_what_a_stage_says_comes_damaged(
+    role: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    damaged: list[bytes] = []
+    whole = checksum.to_field
+
+    def written(message: Message) -> bytes:
+        data = whole(message)
+        if damaged or not isinstance(message, session_pb2.SessionResponse):
+            return data
+        if message.WhichOneof("message") != said[role]:
+            return data
+        damaged.append(data)
+        return bytes([data[0] ^ 1]) + data[1:]
+
+    said = {THINKER: "chunk", TALKER: "report", CODE2WAV: "chunk"}
+    monkeypatch.setattr(checksum, "to_field", written)
+    async with open_replicas(**dict.fromkeys(ROLES, 2)) as replicas:
+        check_whole(await answered(replicas))
+        assert damaged
+        assert sum(replicas.sessions(role)) == 2
 
 
 async def test_an_answer_goes_on_as_often_as_it_may() -> None:

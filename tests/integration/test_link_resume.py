@@ -13,7 +13,8 @@ import pytest
 from stage_session import Request, Session, codes_chunk, opening
 
 from antiphon.runtime.engine import LoadedStage
-from antiphon.testing.link_rig import CutWire, LinkConsumer, serving
+from antiphon.testing.cut_wire import CutWire
+from antiphon.testing.link_rig import LinkConsumer, serving
 from antiphon.testing.qwen3_omni.fake_engine import FACTS, FakeEngine
 from antiphon.testing.qwen3_omni.fake_stages import running_stage
 from antiphon.testing.stage_harness import LINKS, RunningStage

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import random
 import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager, suppress
+from contextlib import AsyncExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -17,8 +18,10 @@ import grpc
 
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.pipelines.registry import pipeline_of
+from antiphon.testing.cut_wire import CutWire
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
+from tools.chaos.faults import Victim
 from tools.launcher.events import LaunchEvent, Loaded
 from tools.launcher.launcher import Launcher, Running
 from tools.launcher.plan import GATEWAY, role_of
@@ -37,6 +40,7 @@ class TargetFleet:
     running: Running
     replicas: int
     loaded: asyncio.Queue[str]
+    wires: Mapping[str, CutWire]
     descriptors: dict[str, int] = field(default_factory=dict)
 
     @property
@@ -47,6 +51,12 @@ class TargetFleet:
     def pid(self, name: str) -> int:
         """Of a service's process now."""
         return self.running.processes[name].pid
+
+    def victim(self, name: str, chance: random.Random) -> Victim:
+        """A service as something can happen to it."""
+        # Nothing happens to the wire of the gateway: it is the listeners' own.
+        wire = self.wires.get(name) or CutWire(self.running.grpc_address)
+        return Victim(self.pid(name), wire, random.Random(chance.getrandbits(32)))
 
     async def recovered(self, killed: str | None) -> None:
         """Return when a killed service is ready again, and the gateway has all replicas.
@@ -169,9 +179,27 @@ async def running_fleet(
     gateway = GatewayConfig(http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0", **chosen)
     stages = dict.fromkeys(pipeline_of(model).roles, StageConfig(replicas=replicas))
     deployment = Deployment(model=str(model), stages=stages, gateway=gateway)
-    async with launcher(deployment, on_exit="restart", report=report) as running:
+    async with (
+        _Wires() as wires,
+        launcher(deployment, on_exit="restart", report=report, reached_at=wires.to) as running,
+    ):
         while not loaded.empty():
             loaded.get_nowait()
-        fleet = TargetFleet(running, replicas, loaded)
+        fleet = TargetFleet(running, replicas, loaded, wires.by_name)
         await fleet.recovered(None)
         yield fleet
+
+
+class _Wires(AsyncExitStack):
+    """Between all who have business with stages and these."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.by_name: dict[str, CutWire] = {}
+
+    async def to(self, name: str, address: str) -> str:
+        """Where to reach a process through a wire."""
+        wire = self.by_name[name] = CutWire(address)
+        await wire.open()
+        self.push_async_callback(wire.close)
+        return wire.address

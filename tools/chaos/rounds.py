@@ -106,7 +106,7 @@ class Rounds:
             either: tuple[asyncio.Future[Any], ...] = (asyncio.gather(*listening), waiting)
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
-            await fault.strike(self._fleet.pid(target))
+            await fault.strike(self._fleet.victim(target, self._chance))
         done = Round(fault, target, after, [each.result() for each in listening])
         for number, heard in zip(asked, done.heard, strict=True):
             self._check(done, self._questions[number], heard, self._expected[number])

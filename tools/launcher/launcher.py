@@ -12,7 +12,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from types import MappingProxyType, TracebackType
@@ -38,6 +38,7 @@ from tools.launcher.supervision import Backoff, OnExit
 STARTUP_TIMEOUT_S = 900.0
 STOP_TIMEOUT_S = 15.0
 METRICS_LISTEN = "127.0.0.1:0"
+ReachedAt = Callable[[str, str], Awaitable[str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,7 +80,9 @@ class Launcher:
     started. With `only` these stages are started and nothing else, no gateway. With
     `metrics` a stage without `metrics_listen` gets a free port of this host's for it.
     `report` is called with every `LaunchEvent`. `on_exit` says what the end of a service
-    means once all are ready. Raises what `plan.resolve` raises.
+    means once all are ready. `reached_at` gets a stage process's name and where it listens, and
+    says where others are to reach it: there is a proxy in between, perhaps. Raises what
+    `plan.resolve` raises.
     Entering raises `Unavailable`, naming the stage, when a process ends before all are
     ready, or, with nothing started, when a port is taken, and `DeadlineExceeded` after
     `startup_timeout_s`; nothing is left running then, nor when the entering task is
@@ -97,6 +100,7 @@ class Launcher:
         root: Path | None = None,
         startup_timeout_s: float = STARTUP_TIMEOUT_S,
         stop_timeout_s: float | None = None,
+        reached_at: ReachedAt | None = None,
     ) -> None:
         if isinstance(deployment, Path):
             deployment = Deployment(model=str(deployment))
@@ -110,6 +114,7 @@ class Launcher:
         self._startup_timeout_s = startup_timeout_s
         self._stop_timeout_s = stop_timeout_s
         self._on_exit = on_exit
+        self._reached_at = reached_at
         self._processes: dict[str, ServiceProcess] = {}
         self._one_ended = asyncio.Event()
         self._ended = asyncio.Event()
@@ -221,7 +226,7 @@ class Launcher:
                 for name, own in zip(names, called, strict=True)
             ]
         addresses = {
-            role: tuple([(await each.listening).address for each in replicas])
+            role: tuple([await self._address(each) for each in replicas])
             for role, replicas in stages.items()
         }
         url = grpc_address = ""
@@ -242,6 +247,13 @@ class Launcher:
             startup_s=asyncio.get_running_loop().time() - started_at,
             ended=self._ended,
         )
+
+    async def _address(self, process: ServiceProcess) -> str:
+        """Where a stage is reached by the others."""
+        address = (await process.listening).address
+        if self._reached_at is None:
+            return address
+        return await self._reached_at(process.name, address)
 
     async def _spawn(self, name: str, *argv: str) -> ServiceProcess:
         process = await self._start_process(name, argv)

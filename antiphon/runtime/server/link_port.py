@@ -25,7 +25,7 @@ from antiphon.transport.link.incoming.links import IncomingEvents, IncomingLinks
 from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
 from antiphon.v1 import chunk_pb2, stage_pb2
 from antiphon.wire.convert import error_to_proto
-from antiphon.wire.frames import LinkMessage
+from antiphon.wire.frames import CameOnLink
 
 
 class LinkPort:
@@ -45,7 +45,7 @@ class LinkPort:
         self._links = IncomingLinks(identity, settings, events)
         self._answering: dict[str, asyncio.Task[None]] = {}
 
-    async def serve(self, requests: AsyncIterable[LinkMessage], context: LinkContext) -> None:
+    async def serve(self, requests: AsyncIterable[CameOnLink], context: LinkContext) -> None:
         """Serve one `Link` stream."""
         await self._links.serve(requests, context)
 

@@ -21,10 +21,10 @@ from antiphon.errors import (
     Unavailable,
     unexpected,
 )
+from antiphon.patience import Patience
 from antiphon.runtime.server.callers import Callers
 from antiphon.runtime.server.description import StageIdentity, describe, load_to_proto
 from antiphon.runtime.server.link_port import LinkPort
-from antiphon.runtime.server.patience import Patience
 from antiphon.runtime.server.session_trace import SessionTrace
 from antiphon.runtime.server.stage import Reply, Stage
 from antiphon.runtime.session.facts import (
@@ -54,6 +54,7 @@ from antiphon.segment import Delivery, SegmentKey
 from antiphon.tracing.tracing import Tracing
 from antiphon.transport.link.incoming.connection import LinkContext
 from antiphon.v1 import chunk_pb2, session_pb2, stage_pb2, stage_pb2_grpc
+from antiphon.wire.checksum import Damaged, undamaged
 from antiphon.wire.chunks import chunk_from_proto, put_chunk
 from antiphon.wire.convert import (
     delivery_from_proto,
@@ -62,7 +63,7 @@ from antiphon.wire.convert import (
     policy_from_proto,
     sampling_from_proto,
 )
-from antiphon.wire.frames import LinkMessage
+from antiphon.wire.frames import CameOnLink
 from antiphon.wire.history import history_from_proto
 from antiphon.wire.options import option_values_from_proto
 from antiphon.wire.status import abort
@@ -113,14 +114,16 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
     # Handlers write through the context: a cancelled call then cancels this coroutine
     # itself, whereas an abandoned generator would free its session whenever it is collected.
     async def RunSession(  # type: ignore[override]
-        self, requests: AsyncIterable[session_pb2.SessionRequest], context: SessionContext
+        self,
+        requests: AsyncIterable[session_pb2.SessionRequest | Damaged],
+        context: SessionContext,
     ) -> None:
         """One session; everything is freed when this ends, however it ends."""
         await self._callers.check_session(context)
         if self._stage is None or self._identity is None:
             await abort(context, _LOADING)
         stage, identity = self._stage, self._identity
-        incoming = aiter(requests)
+        incoming = undamaged(requests)
         try:
             opening = await _opening(incoming, stage.limits.hold_timeout_s)
             request = _session_request(opening, identity)
@@ -159,7 +162,7 @@ class StageServicer(stage_pb2_grpc.StageServiceServicer):
             await asyncio.wait([reader])
 
     async def Link(  # type: ignore[override]
-        self, requests: AsyncIterable[LinkMessage], context: LinkContext
+        self, requests: AsyncIterable[CameOnLink], context: LinkContext
     ) -> None:
         """Chunks from an upstream process, for many sessions."""
         await self._callers.check_link(context)

@@ -17,6 +17,7 @@ from antiphon.transport.payload.fd_passing import FdGiver, receive_fd
 from antiphon.transport.payload.slab import AttachedSlab, Slab, SlabFallback
 from antiphon.transport.payload.transport import (
     Attachment,
+    PayloadLost,
     PayloadReceiver,
     PayloadSender,
     Placement,
@@ -79,12 +80,19 @@ class SlabReceiver(PayloadReceiver):
     name = NAME
 
     def __init__(self, slab: AttachedSlab) -> None:
-        self._slab = slab
+        self._slab: AttachedSlab | None = slab
 
     async def fetch(self, payload: chunk_pb2.Payload) -> memoryview:
         """A view of the slot. Raises `PayloadLost`."""
         offset, generation = descriptor_of(payload, _SLOT)
+        if self._slab is None:
+            raise PayloadLost(SlabFallback.SLOT_LOST, "the slab was let go")
         return self._slab.view(offset, generation, payload.size_bytes)
+
+    def close(self) -> None:
+        """Let go of the slab now: a connection that broke may wait for the garbage collector, and
+        each mapping has a descriptor."""
+        self._slab = None
 
 
 async def attach_slab(offer: stage_pb2.TransportOffer, settings: LinkSettings) -> Attachment:

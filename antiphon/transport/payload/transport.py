@@ -52,7 +52,8 @@ class PayloadLost(DataLoss):
 class Placement:
     """Where a blob is; `push`, if any, moves its bytes, and only then is `payload` true.
 
-    `push` may raise `PayloadLost`. A sender makes one push at a time.
+    `push` may raise `PayloadLost`, and does so when the consumer takes nothing for a while, such as
+    the link's `answer_within_s`. A sender makes one push at a time.
     """
 
     payload: chunk_pb2.Payload

@@ -7,6 +7,8 @@ from hypothesis import strategies as st
 
 from antiphon.errors import DataLoss
 from antiphon.v1 import chunk_pb2, stage_pb2
+from antiphon.wire import checksum
+from antiphon.wire.checksum import Damaged, checksum_of
 from antiphon.wire.frames import Frame, as_frame, message_from_bytes, message_to_bytes
 
 NUMBERS = st.integers(0, (1 << 64) - 1)
@@ -16,7 +18,7 @@ def proto(transfer: int, offset: int, total: int, data: bytes) -> bytes:
     frame = chunk_pb2.PayloadFrame(
         transfer=transfer, offset_bytes=offset, total_bytes=total, data=data
     )
-    return stage_pb2.LinkRequest(frame=frame).SerializeToString()
+    return checksum.to_bytes(stage_pb2.LinkRequest(frame=frame))
 
 
 @given(NUMBERS, NUMBERS, NUMBERS, st.lists(st.binary(max_size=300), min_size=1, max_size=4))
@@ -27,10 +29,12 @@ def test_frame_has_the_bytes_that_protobuf_reads_and_back(
     data = b"".join(pieces)
     views = [memoryview(each) for each in pieces]
     written = message_to_bytes(Frame(transfer, offset, total, views))
-    read = stage_pb2.LinkRequest.FromString(written).frame
+    read = stage_pb2.LinkRequest.FromString(written[: checksum.checked(written)]).frame
     assert (read.transfer, read.offset_bytes, read.total_bytes) == (transfer, offset, total)
     assert read.data == data
-    frame = as_frame(message_from_bytes(proto(transfer, offset, total, data)))
+    came = message_from_bytes(proto(transfer, offset, total, data))
+    assert not isinstance(came, Damaged)
+    frame = as_frame(came)
     assert frame is not None
     assert (frame.transfer, frame.offset_bytes, frame.total_bytes) == (transfer, offset, total)
     assert b"".join(frame.pieces) == data
@@ -54,7 +58,10 @@ def test_arbitrary_bytes_are_read_as_protobuf_reads_them_or_refused(data: bytes)
 def test_damaged_frame_is_read_as_protobuf_reads_it_or_refused(
     transfer: int, offset: int, data: bytes, at: int, flip: int
 ) -> None:
-    raw = bytearray(proto(transfer, offset, 99, data))
+    frame = chunk_pb2.PayloadFrame(
+        transfer=transfer, offset_bytes=offset, total_bytes=99, data=data
+    )
+    raw = bytearray(stage_pb2.LinkRequest(frame=frame).SerializeToString())
     raw[at % len(raw)] ^= flip
     assert_read_alike(bytes(raw))
     assert_read_alike(bytes(raw[: at % len(raw)]))
@@ -63,9 +70,10 @@ def test_damaged_frame_is_read_as_protobuf_reads_it_or_refused(
 def assert_read_alike(raw: bytes) -> None:
     """What protobuf refuses is refused here; what is taken here says the same as there."""
     try:
-        ours = message_from_bytes(raw)
+        ours = message_from_bytes(raw + checksum_of(raw))
     except (DataLoss, DecodeError):
         return
+    assert not isinstance(ours, Damaged)
     theirs = stage_pb2.LinkRequest.FromString(raw)
     frame = as_frame(ours)
     if frame is None:
@@ -95,7 +103,7 @@ def assert_read_alike(raw: bytes) -> None:
 )
 def test_frame_that_no_writer_writes_is_refused(raw: bytes) -> None:
     with pytest.raises((DataLoss, DecodeError)):
-        message_from_bytes(raw)
+        message_from_bytes(raw + checksum_of(raw))
 
 
 def test_other_requests_are_protobufs_own() -> None:

@@ -2,8 +2,8 @@
 
 A chunk whose payload cannot be had is asked for again, and everything after it is
 passed over until it has come: the producer sends all of that again. A chunk that is
-malformed counts as received and is handed to `failed`: the link goes on. Progress is
-told now and then.
+malformed counts as received and is handed to `failed`: the link goes on. A message that came
+damaged ends the connection as a cut wire does. Progress is told now and then.
 """
 
 from __future__ import annotations
@@ -27,8 +27,9 @@ from antiphon.transport.payload.registry import FALLBACK, Attach
 from antiphon.transport.payload.transport import PayloadLost
 from antiphon.transport.settings import LinkIdentity, LinkSettings
 from antiphon.v1 import chunk_pb2, stage_pb2
+from antiphon.wire.checksum import Damaged
 from antiphon.wire.chunks import chunk_from_proto, inline_bytes
-from antiphon.wire.frames import LinkMessage, as_frame
+from antiphon.wire.frames import CameOnLink, as_frame
 
 # An acknowledgement wakes four threads at each end, and nobody waits for one but at an end.
 PROGRESS_CHUNKS = 256
@@ -48,7 +49,7 @@ class IncomingConnection:
     def __init__(
         self,
         link: IncomingLink,
-        incoming: AsyncIterator[LinkMessage],
+        incoming: AsyncIterator[CameOnLink],
         context: LinkContext,
         settings: LinkSettings,
         arrived: Arrived,
@@ -111,6 +112,11 @@ class IncomingConnection:
 
     async def _receive(self) -> None:
         async for request in self._incoming:
+            if isinstance(request, Damaged):
+                # What it was cannot be known: the producer sends all again that is not confirmed.
+                log.warning("a message of link %s came damaged", self._link.link_id)
+                self._link.state.counts["damaged"] += 1
+                return
             if (frame := as_frame(request)) is not None:
                 self._agreement.take(frame)
                 continue

@@ -16,13 +16,14 @@ from dataclasses import dataclass
 import grpc
 
 from antiphon.chunk import Chunk
-from antiphon.errors import AntiphonError, InvalidArgument, ResourceExhausted, Unavailable
+from antiphon.errors import AntiphonError, DataLoss, InvalidArgument, ResourceExhausted, Unavailable
 from antiphon.transport.link.incoming.connection import IncomingConnection, LinkContext
 from antiphon.transport.link.incoming.link import IncomingLink
 from antiphon.transport.payload.registry import Attach, attach_best
 from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState
 from antiphon.v1 import chunk_pb2, stage_pb2
-from antiphon.wire.frames import LinkMessage
+from antiphon.wire.checksum import Damaged
+from antiphon.wire.frames import CameOnLink
 from antiphon.wire.status import abort
 
 MAX_LINKS = 1024
@@ -70,10 +71,13 @@ class IncomingLinks:
         self._links: dict[str, IncomingLink] = {}
         self._connections: dict[str, IncomingConnection] = {}
 
-    async def serve(self, requests: AsyncIterable[LinkMessage], context: LinkContext) -> None:
+    async def serve(self, requests: AsyncIterable[CameOnLink], context: LinkContext) -> None:
         """Serve one stream until its producer ends it or it breaks."""
         incoming = aiter(requests)
         first = await anext(incoming, None)
+        if isinstance(first, Damaged):
+            log.warning("a hello came damaged: its producer will try again")
+            return
         if not isinstance(first, stage_pb2.LinkRequest) or not first.HasField("hello"):
             await abort(context, InvalidArgument("link: the first message must be `hello`"))
         hello = first.hello
@@ -106,8 +110,9 @@ class IncomingLinks:
             log.info("the producer of link %s is gone", link.link_id)
         finally:
             if self._connections.get(link.link_id) is connection:
-                final = connection.said_goodbye or failure is not None
-                self._disconnected(link, final=final)
+                # What is missing or out of place may come whole on the next connection.
+                final = failure is not None and not isinstance(failure, DataLoss)
+                self._disconnected(link, final=connection.said_goodbye or final)
         if failure is not None:
             await abort(context, failure)
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable
 
+from antiphon.patience import Patience
 from antiphon.transport.link.outgoing.agreement import ProducerAgreement
 from antiphon.transport.link.outgoing.payloads import Payloads
 from antiphon.transport.link.outgoing.send_log import Outgoing, SendLog
@@ -44,11 +45,13 @@ class OutgoingConnection:
         self._changed = changed
         self._state = state
         self._agreement = ProducerAgreement(
-            settings, state, make_senders, self._write_message, changed
+            settings, state, make_senders, self._write_in_time, changed
         )
         self._payloads = Payloads(self._agreement, state, changed)
         self._writing = asyncio.Lock()
         self._leaving = False
+        self._answer_within_s = settings.answer_within_s
+        self._patience = Patience(settings.answer_within_s)
 
     async def open(self, hello: stage_pb2.LinkHello) -> stage_pb2.LinkAccept:
         """Say hello with offers; the consumer's answer.
@@ -61,6 +64,7 @@ class OutgoingConnection:
         answer = await self._stream.read()
         if not isinstance(answer, stage_pb2.LinkResponse) or not answer.HasField("accept"):
             # Not a word of the peer's: a cut wire ends the stream like this too.
+            # So does an answer that came damaged.
             raise asyncio.InvalidStateError("the stream ended before the link was accepted")
         self.accepted(answer.accept)
         return answer.accept
@@ -70,25 +74,40 @@ class OutgoingConnection:
         self._agreement.accepted(accept)
 
     async def write(self, responses: Callable[[], int]) -> None:
-        """Send what becomes sendable until `leave`; `responses` tells how many have come."""
+        """Send what becomes sendable until `leave`; `responses` tells how many have come.
+
+        Raises `TimeoutError` when the consumer says nothing for too long that has chunks to
+        confirm: a message whose length was changed on its way would be waited for, for ever.
+        """
         try:
-            while True:
-                self._changed.clear()
-                if self._agreement.due:
-                    await self._agreement.offer_anew()
-                request = self._next_batch() if self._log.waits else None
-                if request is not None:
-                    request.batch.responses = responses()
-                    await self._write_message(request)
-                elif self._leaving and not self._log.waits:
-                    goodbye = stage_pb2.LinkGoodbye()
-                    await self._write_message(stage_pb2.LinkRequest(goodbye=goodbye))
-                    await self._stream.done_writing()
-                    return
-                else:
-                    await self._changed.wait()
+            async with self._patience:
+                await self._write(responses)
         finally:
             await self._payloads.close()
+
+    async def _write(self, responses: Callable[[], int]) -> None:
+        while True:
+            self._changed.clear()
+            if self._agreement.due:
+                await self._agreement.offer_anew()
+            request = self._next_batch() if self._log.waits else None
+            if request is not None:
+                request.batch.responses = responses()
+                await self._write_message(request)
+            elif self._leaving and not self._log.waits:
+                goodbye = stage_pb2.LinkGoodbye()
+                await self._write_message(stage_pb2.LinkRequest(goodbye=goodbye))
+                await self._stream.done_writing()
+                return
+            else:
+                await self._changed.wait()
+
+    def heard(self) -> None:
+        """The consumer has said something, and perhaps confirmed chunks: it reads."""
+        if self._log.unconfirmed:
+            self._patience.begin()
+        else:
+            self._patience.end()
 
     def progressed(self, progress: stage_pb2.LinkProgress) -> list[Outgoing]:
         """The consumer has chunks: those that it had not before."""
@@ -137,6 +156,8 @@ class OutgoingConnection:
             if payload is None and encoding is not None:
                 held.add(chunk.session_id)
                 continue
+            if not self._log.unconfirmed:
+                self._patience.begin()
             number = self._log.sent(chunk)
             if not batch.chunks:
                 batch.first = number
@@ -147,6 +168,12 @@ class OutgoingConnection:
                 inline += len(payload.inline)
                 payloads += payload.size_bytes
         return request if batch.chunks else None
+
+    async def _write_in_time(self, message: LinkMessage) -> None:
+        """As `_write_message`, for a transport. Raises `TimeoutError` when the consumer reads
+        nothing: it may have nothing to confirm as long as the transport is not done."""
+        async with asyncio.timeout(self._answer_within_s):
+            await self._write_message(message)
 
     async def _write_message(self, message: LinkMessage) -> None:
         """In turn: batches and the messages of pushes alternate."""

@@ -14,13 +14,13 @@ from __future__ import annotations
 import asyncio
 import logging
 import uuid
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 
 import grpc
 
 from antiphon.chunk import MAX_NAME, Chunk
-from antiphon.errors import AntiphonError, Internal, Unavailable
+from antiphon.errors import AntiphonError, DataLoss, Internal, Unavailable
 from antiphon.segment import SegmentKey
 from antiphon.transport.link.outgoing.connection import OutgoingConnection
 from antiphon.transport.link.outgoing.send_log import Outgoing, SendLog
@@ -28,6 +28,7 @@ from antiphon.transport.payload.registry import MakeSenders, make_senders
 from antiphon.transport.settings import LinkIdentity, LinkSettings, LinkState, Peer
 from antiphon.v1 import stage_pb2
 from antiphon.wire.blob import Encoding
+from antiphon.wire.checksum import Damaged
 from antiphon.wire.chunks import address_to_proto
 from antiphon.wire.convert import error_from_proto
 from antiphon.wire.frames import LinkCall, link_call
@@ -39,6 +40,9 @@ LAST_RETRY_S = 0.25
 FIRST_HANDSHAKE_S = 10.0
 HANDSHAKE_S = 1.5
 GOODBYE_S = 1.0
+MOST_GARBLED = 8
+"""Connections in a row that end since the consumer got what it cannot have been sent, and confirmed
+nothing."""
 
 log = logging.getLogger(__name__)
 
@@ -87,7 +91,7 @@ class OutgoingLink:
         self._make_senders = make_senders
         self._log = SendLog(settings.session_bytes, settings.link_bytes)
         self._changed = asyncio.Event()
-        self._responses = 0
+        self._responses = self._garbled = 0
         self._peer_boot = ""
         self._give_up_at: float | None = None
         self._connection: OutgoingConnection | None = None
@@ -165,7 +169,7 @@ class OutgoingLink:
         self._peer_boot = accept.boot_id
         self.state.peer_role = accept.role[:MAX_NAME]
         self.state.peer_name = accept.name[:MAX_NAME]
-        self._settle(self._log.acknowledge(accept.chunks))
+        self._confirm(self._log.acknowledge(accept.chunks))
         self.state.counts["resent"] += self._log.rewind(accept.chunks)
 
     def _connected(self, connection: OutgoingConnection) -> None:
@@ -180,7 +184,7 @@ class OutgoingLink:
         while isinstance(response := await stream.read(), stage_pb2.LinkResponse):
             match response.WhichOneof("message"):
                 case "progress":
-                    self._settle(connection.progressed(response.progress))
+                    self._confirm(connection.progressed(response.progress))
                 case "resend":
                     connection.asked_again(response.resend)
                 case "accept":
@@ -194,21 +198,30 @@ class OutgoingLink:
                     credit = response.credit
                     key = SegmentKey(credit.session_id, credit.segment)
                     self._events.credited(self._peer, key, credit.edge, credit.positions)
+            connection.heard()
+        if isinstance(response, Damaged):
+            self.state.counts["damaged"] += 1
+            raise asyncio.InvalidStateError("an answer came damaged")
         raise asyncio.InvalidStateError("the peer closed the link")
 
-    def _settle(self, acknowledged: Iterable[Outgoing]) -> None:
-        """Tell of the sessions of which nothing is under way any more."""
+    def _confirm(self, acknowledged: Collection[Outgoing]) -> None:
+        """The consumer has these: tell of the sessions of which nothing is under way any more."""
+        if acknowledged:
+            self._garbled = 0
         for session_id in {chunk.session_id for chunk in acknowledged}:
             if session_id not in self._log.sessions:
                 self._events.settled(session_id)
 
     def _may_heal(self, cause: Exception) -> bool:
         """A connection has ended: whether the next may go on. If not, the link is lost."""
-        # What the process there says by its own word, it will say again.
+        # What the process there says by its own word, it will say again; bytes that came to it
+        # otherwise than they were sent may come right now.
         word = _own_word(cause)
-        if word is not None:
+        garbled = isinstance(word, DataLoss) and self._garbled < MOST_GARBLED
+        if word is not None and not garbled:
             self._lose(word)
             return False
+        self._garbled += garbled
         now = asyncio.get_running_loop().time()
         if self._give_up_at is None:
             self._give_up_at = now + self._settings.resume_window_s

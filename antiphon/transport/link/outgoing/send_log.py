@@ -70,6 +70,11 @@ class SendLog:
         return self._first
 
     @property
+    def unconfirmed(self) -> bool:
+        """Whether anything was sent that the consumer has not acknowledged."""
+        return bool(self._sent)
+
+    @property
     def waits(self) -> bool:
         """Whether anything has not been sent."""
         return bool(self._turns)

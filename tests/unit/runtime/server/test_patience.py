@@ -4,7 +4,7 @@ import asyncio
 
 import pytest
 
-from antiphon.runtime.server.patience import Patience
+from antiphon.patience import Patience
 
 
 async def test_patience_ends_the_one_wait_that_is_late(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -2,14 +2,18 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import resource
 import signal
 import sys
 from collections.abc import AsyncIterator
+from contextlib import AsyncExitStack
 
 import pytest
 
+from antiphon.testing.cut_wire import CutWire
 from tools.chaos import faults
+from tools.chaos.faults import Victim
 
 
 @pytest.fixture
@@ -29,8 +33,12 @@ async def becomes(pid: int, state: int) -> None:
     await asyncio.to_thread(os.waitid, os.P_PID, pid, state)
 
 
+def to(process: asyncio.subprocess.Process, wire: CutWire | None = None) -> Victim:
+    return Victim(process.pid, wire or CutWire("127.0.0.1:1"), random.Random(1))
+
+
 async def test_who_is_killed_ends(victim: asyncio.subprocess.Process) -> None:
-    await faults.KILLED.strike(victim.pid)
+    await faults.KILLED.strike(to(victim))
     assert await victim.wait() == -signal.SIGKILL
 
 
@@ -38,7 +46,7 @@ async def test_who_is_killed_ends(victim: asyncio.subprocess.Process) -> None:
 async def test_who_is_frozen_stands_still_and_goes_on_then(
     victim: asyncio.subprocess.Process, fault: faults.Fault
 ) -> None:
-    striking = asyncio.create_task(fault.strike(victim.pid))
+    striking = asyncio.create_task(fault.strike(to(victim)))
     async with asyncio.timeout(60):
         await becomes(victim.pid, os.WSTOPPED)
         striking.cancel()
@@ -46,11 +54,87 @@ async def test_who_is_frozen_stands_still_and_goes_on_then(
     await asyncio.gather(striking, return_exceptions=True)
 
 
-async def test_descriptors_are_taken_and_given_back(victim: asyncio.subprocess.Process) -> None:
-    before = resource.prlimit(victim.pid, resource.RLIMIT_NOFILE)
-    striking = asyncio.create_task(faults.DESCRIPTORS.strike(victim.pid))
+@pytest.mark.parametrize(
+    ("fault", "limit", "most"),
+    [
+        (faults.DESCRIPTORS, resource.RLIMIT_NOFILE, 3),
+        (faults.MEMORY, resource.RLIMIT_FSIZE, 0),
+    ],
+)
+async def test_what_is_taken_is_given_back(
+    victim: asyncio.subprocess.Process, fault: faults.Fault, limit: int, most: int
+) -> None:
+    before = resource.prlimit(victim.pid, limit)
+    striking = asyncio.create_task(fault.strike(to(victim)))
     await asyncio.sleep(0)
-    assert resource.prlimit(victim.pid, resource.RLIMIT_NOFILE)[0] == 3
+    assert resource.prlimit(victim.pid, limit)[0] == most
     striking.cancel()
     await asyncio.gather(striking, return_exceptions=True)
-    assert resource.prlimit(victim.pid, resource.RLIMIT_NOFILE) == before
+    assert resource.prlimit(victim.pid, limit) == before
+
+
+class Echo:
+    """A server that sends back what comes, a client of it, and the wire between them."""
+
+    def __init__(self) -> None:
+        self._stack = AsyncExitStack()
+
+    async def __aenter__(self) -> Echo:
+        server = await asyncio.start_server(self._answer, "127.0.0.1", 0)
+        self._stack.callback(server.close)
+        port = server.sockets[0].getsockname()[1]
+        self.wire = CutWire(f"127.0.0.1:{port}")
+        await self.wire.open()
+        self._stack.push_async_callback(self.wire.close)
+        host, _, port = self.wire.address.rpartition(":")
+        self.reader, self.writer = await asyncio.open_connection(host, int(port))
+        self._stack.callback(self.writer.close)
+        return self
+
+    async def __aexit__(self, *exc: object) -> None:
+        await self._stack.aclose()
+
+    async def say(self, words: bytes) -> bytes:
+        """What comes back."""
+        self.writer.write(words)
+        return await self.reader.readexactly(len(words))
+
+    async def _answer(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        while piece := await reader.read(100):
+            writer.write(piece)
+        writer.close()
+
+
+async def test_nothing_comes_through_to_who_is_parted_until_it_is_over(
+    victim: asyncio.subprocess.Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faults, "PARTED_S", 1e6)
+    async with Echo() as echo, asyncio.timeout(60):
+        assert await echo.say(b"before") == b"before"
+        striking = asyncio.create_task(faults.PARTED.strike(to(victim, echo.wire)))
+        await asyncio.sleep(0)
+        saying = asyncio.create_task(echo.say(b"meanwhile"))
+        assert not (await asyncio.wait([saying], timeout=0.1))[0]
+        striking.cancel()
+        assert await saying == b"meanwhile"
+
+
+async def test_connections_break_when_the_wire_is_cut(victim: asyncio.subprocess.Process) -> None:
+    async with Echo() as echo, asyncio.timeout(60):
+        assert await echo.say(b"before") == b"before"
+        striking = asyncio.create_task(faults.CUT.strike(to(victim, echo.wire)))
+        with pytest.raises((ConnectionError, asyncio.IncompleteReadError)):
+            await echo.reader.readexactly(1)
+        striking.cancel()
+
+
+async def test_a_byte_is_changed_now_and_then(
+    victim: asyncio.subprocess.Process, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(faults, "DAMAGED_S", 1e6)
+    async with Echo() as echo, asyncio.timeout(60):
+        striking = asyncio.create_task(faults.DAMAGED.strike(to(victim, echo.wire)))
+        while (came := await echo.say(b"words")) == b"words":
+            pass
+        assert sum(one != other for one, other in zip(came, b"words", strict=True)) == 1
+        striking.cancel()

@@ -31,7 +31,7 @@ def opened(pipes: int) -> Iterator[ExitStack]:
 def fleet() -> TargetFleet:
     """A gateway, which is this process."""
     running = SimpleNamespace(processes={GATEWAY: SimpleNamespace(pid=os.getpid())})
-    return TargetFleet(cast(Any, running), 1, asyncio.Queue())
+    return TargetFleet(cast(Any, running), 1, asyncio.Queue(), {})
 
 
 async def test_descriptors_that_are_closed_in_time_are_no_finding() -> None:

@@ -1,0 +1,93 @@
+"""A connection that can be cut, stopped, or made to damage what passes."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+
+
+class CutWire:
+    """A TCP proxy in front of an address, that can be cut, stopped or made to damage bytes."""
+
+    def __init__(self, target: str) -> None:
+        self.redirect(target)
+        self._writers: set[asyncio.StreamWriter] = set()
+        self._joined: set[asyncio.Task[None]] = set()
+        self._server: asyncio.Server | None = None
+        self.flowing = asyncio.Event()
+        self.flowing.set()
+        self.address = ""
+        self.damaged = 0
+        self._chance = random.Random(0)
+        self._passing = 0
+
+    async def open(self) -> None:
+        """Listen."""
+        self._server = await asyncio.start_server(self._accept, "127.0.0.1", 0)
+        self.address = f"127.0.0.1:{self._server.sockets[0].getsockname()[1]}"
+
+    def redirect(self, target: str) -> None:
+        """Lead the next connections to another address."""
+        self._host, _, port = target.rpartition(":")
+        self._port = int(port)
+
+    def damage(self, chance: random.Random, passing: int = 0) -> None:
+        """Change one byte of a piece of what passes, whichever way it goes, after so many."""
+        self._chance, self._passing = chance, passing + 1
+
+    def cut(self) -> None:
+        """Break every connection at once."""
+        for writer in self._writers:
+            writer.transport.abort()
+
+    async def close(self) -> None:
+        """Cut and listen no more."""
+        if self._server is not None:
+            self._server.close()
+        self.flowing.set()
+        self.cut()
+        if self._joined:
+            await asyncio.wait(self._joined)
+
+    def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        task = asyncio.create_task(self._join(reader, writer))
+        self._joined.add(task)
+        task.add_done_callback(self._joined.discard)
+
+    async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        both = {writer}
+        self._writers.add(writer)
+        try:
+            there, back = await asyncio.open_connection(self._host, self._port)
+            both.add(back)
+            self._writers.add(back)
+            async with asyncio.TaskGroup() as pumps:
+                pumps.create_task(self._pump(reader, back))
+                pumps.create_task(self._pump(there, writer))
+        except* OSError:
+            pass  # Cut, or nobody there: that is what it is for.
+        finally:
+            self._writers -= both
+            for each in both:
+                each.transport.abort()
+                with contextlib.suppress(OSError):
+                    await each.wait_closed()
+
+    async def _pump(self, source: asyncio.StreamReader, target: asyncio.StreamWriter) -> None:
+        while piece := await source.read(1 << 16):
+            await self.flowing.wait()
+            target.write(self._passed(piece))
+            await target.drain()
+        raise ConnectionResetError
+
+    def _passed(self, piece: bytes) -> bytes:
+        if not self._passing:
+            return piece
+        self._passing -= 1
+        if self._passing:
+            return piece
+        self.damaged += 1
+        changed = bytearray(piece)
+        changed[self._chance.randrange(len(piece))] ^= self._chance.randint(1, 255)
+        return bytes(changed)
