@@ -32,7 +32,7 @@ PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0 protobuf==5.29.6 buf-bi
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-browser setup-vllm setup-clients demo up load chaos simulate test test-vllm test-browser test-clients check chart images lock reference format proto proto-check clean distclean \
+.PHONY: help setup setup-browser setup-vllm setup-clients demo up load chaos simulate test test-vllm test-browser test-clients check chart images lock audit reference format proto proto-check clean distclean \
 	gpu bench-engines bench-realtime bench-transport bench-prompts bench-vllm
 
 help: ## list the targets
@@ -131,12 +131,13 @@ $(VLLM_INSTALLED): pyproject.toml $(VLLM_FILES)
 	;; esac
 	touch $@
 
-check: setup proto-check ## format, lint, types, import contracts, generated code, Dockerfiles
+check: setup proto-check ## format, lint, types, import contracts, generated code, Dockerfiles, locked packages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/hadolint services/Dockerfile gateway/Dockerfile
+	$(BIN)/python -m pytest --quiet tests/deploy/test_image_locks.py
 
 # One file each; `policies` and `vllm` compare settings and engines.
 ENGINES := $(filter-out __init__ policies vllm,$(basename $(notdir $(wildcard benchmarks/engines/*.py))))
@@ -188,6 +189,13 @@ images: ## build the images: BASE=python:3.11-slim@sha256:... [BUILDER=docker] [
 lock: setup ## choose the images' packages again, from pyproject.toml: TORCH_INDEX_URL=, with torch's CPU builds
 	$(BIN)/python -m pip install --quiet --group lock
 	$(BIN)/python -m tools.images.lock $(if $(TORCH_INDEX_URL),--torch-index-url "$(TORCH_INDEX_URL)") $(ARGS)
+
+# stage-cpu has what stage-cuda has, but for torch, whose version is none that advisories name.
+AUDITED := $(filter-out tools/images/locks/stage-cpu%,$(wildcard tools/images/locks/*.txt))
+
+audit: setup ## ask PyPI for known vulnerabilities of what the images install
+	$(BIN)/python -m pip install --quiet --group audit
+	$(BIN)/pip-audit --strict --progress-spinner off --disable-pip --require-hashes $(AUDITED:%=-r %) $(ARGS)
 
 reference: setup $(PROTO_INSTALLED) ## make reference pages of the SDK and of the protos in OUT/reference (out/reference)
 	mkdir -p "$(OUT)/reference"
