@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import grpc
 import pytest
 from converse_client import asked, said, until
-from fake_stages import CODE2WAV, FRAMES, FakeStages, Session
 from gateway_door import Door, open_door
+from two_gateways import KEY, LONG_S, OTHER_KEY, two_gateways
 
 import antiphon
 from antiphon.errors import (
@@ -26,46 +24,7 @@ from antiphon.wire.stubs import speech_stub
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-LONG_S = 60.0
 RETRY = antiphon.Retry(attempts=8, pause_s=0.01)
-KEY = "0123456789abcdef" * 4
-OTHER_KEY = "fedcba9876543210" * 4
-
-
-async def hang(session: Session) -> None:
-    """A code2wav that makes the first piece alone."""
-    await session.opened()
-    await session.audio(FRAMES[0], 0)
-    await asyncio.Event().wait()
-
-
-def hanging(fakes: FakeStages) -> None:
-    fakes[CODE2WAV].script = hang
-
-
-class Two:
-    """Two gateways behind one name, of which the first can be stopped at once."""
-
-    def __init__(self, first: Door, second: Door, leaving: AsyncExitStack) -> None:
-        self.first, self.second = first, second
-        self.lose_first = leaving.aclose
-        self.addresses = f"ipv4:{first.gateway.grpc_address},{second.gateway.grpc_address}"
-
-
-@asynccontextmanager
-async def two_gateways(path: Path, keys: tuple[str, str] = (KEY, KEY)) -> AsyncIterator[Two]:
-    files = [path / name for name in ("first", "second")]
-    for file, key in zip(files, keys, strict=True):
-        file.write_text(key)
-    async with (
-        asyncio.timeout(LONG_S),
-        AsyncExitStack() as leaving,
-        open_door(resume_key_file=str(files[1])) as second,
-    ):
-        first = await leaving.enter_async_context(
-            open_door(hanging, resume_key_file=str(files[0]), drain_s=0.01)
-        )
-        yield Two(first, second, leaving)
 
 
 async def test_a_conversation_goes_on_at_another_gateway(tmp_path: Path) -> None:

@@ -31,7 +31,7 @@ from antiphon.wire.stubs import stage_stub
 from gateway.calls.events import AudioProduced, Event, SegmentFinished, TextProduced
 from gateway.calls.order import Order
 from gateway.server import Gateway
-from tools.launcher.launcher import Launcher, Running
+from tools.launcher.launcher import Running
 from tools.warm.launcher import WarmLauncher
 
 pytestmark = [pytest.mark.processes, pytest.mark.asyncio(loop_scope="module")]
@@ -343,17 +343,6 @@ async def test_killed_stage_gives_a_typed_error_and_others_go_on(talkative: Path
             health = await http.get("/health")
         assert health.status_code == 503
         assert "talker" in health.text
-
-
-async def test_nothing_is_left_when_the_services_have_stopped(tiny: Path) -> None:
-    before = set(os.listdir("/dev/shm"))
-    async with Launcher(local_deployment(tiny)) as running:
-        assert len(running.processes) == len(ROLES) + 1
-        pids = [process.pid for process in running.processes.values()]
-    for pid in pids:
-        with pytest.raises(ProcessLookupError):
-            os.kill(pid, 0)
-    assert set(os.listdir("/dev/shm")) <= before
 
 
 def _stage(address: str) -> session_pb2.StageTarget:

@@ -10,6 +10,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
 from antiphon.errors import AntiphonError, Cancelled, Internal, Unavailable
 from gateway.conversations.events import ConversationEvent
+from gateway.conversations.saved import SavedConversation
 from gateway.conversations.settings import ConversationSettings
 from gateway.doors.conversation_door import ConversationDoor
 from gateway.doors.http.json_body import check_values, count_values
@@ -37,6 +38,9 @@ class RealtimeCall:
         key: KeyUse,
         settings: ConversationSettings,
         send: SendJson,
+        *,
+        resumable: bool = False,
+        resumed: SavedConversation | None = None,
     ) -> None:
         self._most_values = door.config.max_body_values
         self._send_json = send
@@ -44,7 +48,9 @@ class RealtimeCall:
         self._events = ServerEvents(door.config.max_retrieved_bytes)
         self._numbers = itertools.count()
         self._call_id = uuid.uuid4().hex[:12]
-        self._conversation = door.begin(settings, self._send, key)
+        self._conversation = door.begin(
+            settings, self._send, key, resumable=resumable, resumed=resumed
+        )
 
     async def run(self, incoming: AsyncIterator[str]) -> None:
         """Serve until the client leaves; what still runs is given up then.
@@ -55,7 +61,8 @@ class RealtimeCall:
             try:
                 async with until_stopped(self._conversation):
                     async for data in incoming:
-                        await self._take(data)
+                        async with self._conversation.command():
+                            await self._take(data)
             except Unavailable as stopped:
                 await self._conversation.refuse(stopped, None)
                 raise

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, suppress
 
@@ -11,19 +12,28 @@ from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
 from antiphon.errors import (
     AntiphonError,
     Cancelled,
+    DeadlineExceeded,
+    FailedPrecondition,
     InvalidArgument,
     Unavailable,
 )
+from gateway.conversations.saved import SavedConversation
 from gateway.conversations.settings import ConversationSettings
 from gateway.doors.conversation_door import ConversationDoor
 from gateway.doors.http.authorization import authorization_of, protocol_of
 from gateway.doors.http.errors import error_response
 from gateway.doors.realtime.call import RealtimeCall
+from gateway.doors.realtime.errors import error_json
+from gateway.doors.realtime.resuming import flag, resumed_of
 from gateway.doors.realtime.server_events import Json
 from gateway.doors.sending import ClientStalled
 from gateway.keys.key_use import KeyUse
 from gateway.keys.keyring import Keyring
 
+POLICY_VIOLATED = 1008
+"""WebSocket's code of a close for what a client has sent, here in the place of its conversation."""
+
+MOST_REASON_BYTES = 123
 SERVICE_RESTARTS = 1012
 """WebSocket's code of a close after which the client may come again at once, elsewhere."""
 
@@ -44,13 +54,16 @@ class RealtimeDoor:
                 admitted.enter_context(key.conversation())
                 model = websocket.query_params.get("model", "")
                 settings = admitted.enter_context(self._door.conversations.admit(model))
+                resumable = flag("resumable", websocket.query_params.get("resumable"))
+                resumed = flag("resumed", websocket.query_params.get("resumed"))
             except AntiphonError as error:
-                status = 403 if isinstance(error, InvalidArgument) else 0
+                # An origin has no field.
+                status = 403 if isinstance(error, InvalidArgument) and not error.field else 0
                 await websocket.send_denial_response(error_response(error, status))
                 return
             try:
                 await websocket.accept(protocol_of(websocket.scope))
-                await self._serve(websocket, settings, key)
+                await self._serve(websocket, settings, key, resumable=resumable, resumed=resumed)
             except Unavailable as stopped:
                 with suppress(WebSocketDisconnect, RuntimeError):
                     await websocket.close(SERVICE_RESTARTS, stopped.message)
@@ -73,7 +86,13 @@ class RealtimeDoor:
             )
 
     async def _serve(
-        self, websocket: WebSocket, settings: ConversationSettings, key: KeyUse
+        self,
+        websocket: WebSocket,
+        settings: ConversationSettings,
+        key: KeyUse,
+        *,
+        resumable: bool,
+        resumed: bool,
     ) -> None:
         async def send(event: Json) -> None:
             if websocket.client_state is not WebSocketState.CONNECTED:
@@ -89,4 +108,32 @@ class RealtimeDoor:
                 data = message.get("text")
                 yield message["bytes"].decode(errors="replace") if data is None else data
 
-        await RealtimeCall(self._door, key, settings, send).run(incoming())
+        came = incoming()
+        saved: SavedConversation | None = None
+        if resumed:
+            try:
+                saved = await self._resumed(came, key, settings)
+            except (InvalidArgument, FailedPrecondition, DeadlineExceeded) as error:
+                await send(error_json(error, None))
+                reason = error.message.encode()[:MOST_REASON_BYTES].decode(errors="ignore")
+                await websocket.close(POLICY_VIOLATED, reason)
+                return
+            settings = saved.settings
+        call = RealtimeCall(self._door, key, settings, send, resumable=resumable, resumed=saved)
+        del saved
+        await call.run(came)
+
+    async def _resumed(
+        self, came: AsyncIterator[str], key: KeyUse, first: ConversationSettings
+    ) -> SavedConversation:
+        """The conversation that the first event asks for. Raises what `resumed_of` does, and
+        `DeadlineExceeded` when none comes."""
+        most_s = self._door.config.body_timeout_s
+        try:
+            async with asyncio.timeout(most_s):
+                data = await anext(came, None)
+        except TimeoutError:
+            raise DeadlineExceeded(f"no event has come within {most_s:g} s") from None
+        if data is None:
+            raise Cancelled("the client has left")
+        return await resumed_of(data, self._door.conversations, key.name, first)

@@ -6,6 +6,8 @@ import asyncio
 import uuid
 from typing import Any, assert_never
 
+import pybase64
+
 from gateway.conversations import events as told
 from gateway.conversations.events import ConversationEvent
 from gateway.conversations.items import CallContent, SpokenContent
@@ -45,6 +47,8 @@ class ServerEvents:
         """The API's events for one of the conversation's; recordings are encoded on a thread."""
         match event:
             case told.ConversationBegun(settings):
+                # Of one that goes on, it may be another than the usual.
+                self._input_format = settings.input_format
                 return [self._session("session.created", settings)]
             case told.SettingsChanged(settings):
                 self._input_format = settings.input_format
@@ -88,8 +92,10 @@ class ServerEvents:
                 return [{"type": kind, **cut, "audio_end_ms": _ms(end_s)}]
             case told.TranscriptText() | told.TranscriptEnded() | told.TranscriptFailed():
                 return [transcript_json(event)]
-            case told.ConversationSaved():
-                return []
+            case told.ConversationSaved(token, count, audio_count):
+                counted = {"commands": count, "audio_commands": audio_count}
+                sealed = pybase64.b64encode(token).decode() or None
+                return [{"type": "antiphon.conversation.saved", "token": sealed, **counted}]
             case (
                 told.ResponseCreated()
                 | told.ResponseItemBegun()
