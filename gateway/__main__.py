@@ -12,7 +12,7 @@ import time
 
 import uvloop
 
-from antiphon.errors import AntiphonError
+from antiphon.errors import AntiphonError, Unavailable
 from antiphon.transport.heap import leave_out_startup
 from gateway.config import GatewayOptions, read_options
 from gateway.keys.command import keys_command
@@ -70,7 +70,11 @@ async def _serve(options: GatewayOptions) -> None:
             log.info("ready after %s s", seconds)
             _announce(options, {"event": "ready", "seconds": seconds})
         ready.cancel()
-        await stopped
+        closed = asyncio.create_task(gateway.wait_closed())
+        await asyncio.wait((stopped, closed), return_when=asyncio.FIRST_COMPLETED)
+        closed.cancel()
+        if not stop.is_set():
+            raise Unavailable("the gRPC server has closed by itself; the gateway ends with it")
         log.info("finishing what runs, for at most %g s", options.deployment.gateway.drain_s)
 
 

@@ -17,7 +17,7 @@ import grpc
 
 from antiphon.deployment.address import host_and_port
 from antiphon.errors import Unavailable
-from antiphon.transport.listening import listen_at
+from antiphon.transport.listening import listen_at, wait_closed
 
 log = logging.getLogger(__name__)
 
@@ -48,6 +48,11 @@ class GrpcServer:
         _check_free(self._listen)
         self._listen = await self._serve_at(self._listen)
         return self._listen
+
+    async def wait_closed(self) -> None:
+        """Return when it serves no more although nobody has stopped it."""
+        (first,) = self._servers
+        await wait_closed(first)
 
     async def send_elsewhere(self, finish_s: float) -> None:
         """Have clients connect anew, and finish their calls for so long; the door stays open."""

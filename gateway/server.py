@@ -209,6 +209,10 @@ class Gateway:
         """Return when all stages are described, serving and fit together."""
         await self.fleet.wait_ready()
 
+    async def wait_closed(self) -> None:
+        """Return when the gRPC door has closed although nobody has stopped the gateway."""
+        await self._grpc.wait_closed()
+
     def _add_services(self, server: grpc.aio.Server) -> None:
         """What the gRPC door offers."""
         self._servicer.add_to(server)

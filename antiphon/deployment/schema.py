@@ -263,22 +263,22 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     max_stage_ahead_positions: Annotated[int, msgspec.Meta(ge=1, le=1 << 32)] = 256
     # How often a stage that is down is tried again.
     reconnect_s: Seconds = 1.0
-    # How often a stage is asked whether it still answers, and how long it may take to: one
-    # late answer takes it out for new requests, two in a row end those that run on it.
+    # How often a stage is asked whether it still answers, and how long it may take to: one late
+    # answer takes it out for new requests, two in a row end those that run on it.
     probe_interval_s: Seconds = 0.5
     probe_timeout_s: Seconds = 1.5
-    # A replica on which so many sessions have failed in a row gets no more for a while, which is
-    # twice as long each time: then one, and more if that is answered. Half of the replicas of a
-    # stage are never left out.
+    # A replica on which so many sessions have failed in a row gets none for a while, twice as long
+    # each time: then one, and more if that is answered. Half of a stage's are never left out.
     eject_failures: Positive = 3
     eject_s: Seconds = 2.0
     max_eject_s: Seconds = 60.0
     # An answer whose stage is lost is continued on other replicas, so many times at most (0: it
-    # fails), and for so long it waits for a slot of theirs. So many answers of this gateway a
-    # minute; and so many bytes of requests are kept for that while they are answered: what does not
-    # fit fails when a stage is lost.
+    # fails); it waits so long for a slot of theirs, or, without others, for the lost one. So many
+    # answers of this gateway a minute; and so many bytes of requests are kept for that while they
+    # are answered: what does not fit fails when a stage is lost.
     failovers: Annotated[int, msgspec.Meta(ge=0, le=16)] = 3
     failover_wait_s: Seconds = 5.0
+    failover_return_s: Seconds = 1.0
     failovers_per_minute: Positive = 1024
     max_kept_bytes: Bytes = 256 << 20
     # Stages go on from what a client has of an answer (400 bytes for a second of speech) up to so

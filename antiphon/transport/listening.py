@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
+import logging
+
 import grpc
 
 from antiphon.deployment.address import host_and_port, joined
 from antiphon.errors import Unavailable
+
+log = logging.getLogger(__name__)
 
 
 def listen_at(
@@ -33,3 +38,15 @@ def listen_at(
             field=field,
         ) from error
     return joined(host, port)
+
+
+async def wait_closed(server: grpc.aio.Server) -> None:
+    """Return when a server has stopped, be it by a fault of its own."""
+    # Whoever cancels gRPC's wait itself has it forget that it stops.
+    ending = asyncio.ensure_future(server.wait_for_termination())
+    try:
+        await asyncio.shield(ending)
+    except asyncio.CancelledError:
+        raise
+    except Exception:
+        log.exception("a gRPC server has failed")

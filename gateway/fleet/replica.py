@@ -1,18 +1,8 @@
 """One stage process as the gateway sees it: a channel, whether it serves, and how loaded it is.
 
-Three signs tell whether it serves:
-
-* its health stream: SERVING, or not, as the stage itself says;
-* the connection: gRPC's pings notice a process that is stopped or gone
-  (`antiphon.transport.channel`), and end its streams;
-* a probe, a unary health check every `probe_interval_s`: pings are also answered by a
-  process whose event loop or interpreter hangs, the probe is not. The first that is not
-  answered within `probe_timeout_s` takes the stage out for new requests, the second in a
-  row ends the running ones. One that this process gave up too late, as it stood still
-  itself, tells nothing of the stage.
-
-A stage that says NOT_SERVING keeps its running requests: it may be draining. A stream of its
-own tells the load; a stage without that stream has the sessions of this gateway alone.
+`gateway.fleet.replica_watch` keeps it true. A stage that says NOT_SERVING keeps its running
+requests: it may be draining. A stream of its own tells the load; a stage without that stream has
+the sessions of this gateway alone.
 """
 
 from __future__ import annotations
@@ -24,14 +14,12 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Literal, get_args
 
 import grpc
-from grpc_health.v1 import health_pb2
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import AntiphonError, FailedPrecondition, Unavailable
+from antiphon.errors import Unavailable
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.transport.mutual_tls import ServiceTls, open_channel
 from antiphon.v1 import stage_pb2
-from antiphon.wire.checksum import intact, undamaged
 from antiphon.wire.stubs import stage_stub
 from gateway.fleet.discovery.endpoint import Endpoint
 from gateway.fleet.picker import Location
@@ -41,11 +29,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger("gateway.stages")
 
-DESCRIBE_TIMEOUT_S = 5.0
-MISSES_TO_LOSE = 2
-STOOD_STILL_S = 0.5
-"""An event loop this late was not waiting: it, or the whole machine, stood still."""
-Serving = health_pb2.HealthCheckResponse.ServingStatus
+CLOSING_S = 5.0
+"""For what still runs on a connection that was given up."""
 Lost = Callable[[Unavailable], None]
 ReplicaState = Literal["ready", "starting", "draining", "ejected", "away"]
 """It may get sessions; it has never served yet; it finishes what it has, or is gone; it gets none
@@ -85,13 +70,12 @@ class Replica:
         self.reason = "not reached yet"
         self._config = config
         self._changed = changed
-        self._says_serving = False
-        # Probes that were not answered since it last rose.
-        self._misses = 0
         self._holders: set[Lost] = set()
         # Told, perhaps more than once, when it is to get nothing new.
         self.on_leaving: set[Callable[[], None]] = set()
         self._tls = tls
+        # Channels that were given up.
+        self._closing: set[asyncio.Task[None]] = set()
 
     @cached_property
     def channel(self) -> grpc.aio.Channel:
@@ -208,143 +192,40 @@ class Replica:
         except Exception:
             log.exception("what follows of a change of the stage %s failed", self.role)
 
-    async def watch(self) -> None:
-        """Keep `description` true, for ever. Cancelling leaves the channel open."""
-        reached = True
-        while True:
-            try:
-                await self._follow_health(wait_for_ready=not reached)
-                self._fall("it ended its health stream")
-            except grpc.aio.AioRpcError as failure:
-                self._fall(failure.details() or failure.code().name.lower())
-            except AntiphonError as error:
-                self._fall(error.message)
-            except Exception as error:
-                log.exception("watching the stage %s failed; it is tried again", self.role)
-                self._fall(f"it cannot be watched: {error}")
-            reached = self.channel.get_state() == grpc.ChannelConnectivity.READY
-            if reached or self._tls is not None:
-                await asyncio.sleep(self._config.reconnect_s)
-            if not reached and self._tls is not None:
-                # A channel keeps the certificate that it was opened with, which may have run out.
-                reached = True
-                await self.channel.close()
-                for made_with_it in ("channel", "stub"):
-                    self.__dict__.pop(made_with_it, None)
+    def open_anew(self) -> None:
+        """Give up the connection; what still runs on it may end."""
+        closing = asyncio.create_task(self.channel.close(CLOSING_S))
+        self._closing.add(closing)
+        closing.add_done_callback(self._closing.discard)
+        for made_with_it in ("channel", "stub"):
+            self.__dict__.pop(made_with_it, None)
 
-    async def _follow_health(self, *, wait_for_ready: bool) -> None:
-        """Follow the health stream until it ends, probing meanwhile. Raises what breaks it."""
-        watch = self.channel.unary_stream(
-            "/grpc.health.v1.Health/Watch",
-            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-            response_deserializer=health_pb2.HealthCheckResponse.FromString,
-        )
-        request = health_pb2.HealthCheckRequest()
-        stream = watch(request, wait_for_ready=wait_for_ready)
-        beside: list[asyncio.Task[None]] = []
-        try:
-            async for response in stream:
-                self._says_serving = response.status == health_pb2.HealthCheckResponse.SERVING
-                if self._says_serving:
-                    self.rise(await self._describe())
-                else:
-                    self._fall(f"it is {_name_of(response.status)}")
-                if not beside:
-                    beside.append(asyncio.create_task(self._probe()))
-                    beside.append(asyncio.create_task(self._follow_load()))
-        finally:
-            self._says_serving = False
-            stream.cancel()
-            for task in beside:
-                task.cancel()
-            await asyncio.gather(*beside, return_exceptions=True)
-            self._take_load(None)
+    async def close(self) -> None:
+        """Close all channels; nothing may run on them."""
+        await asyncio.gather(self.channel.close(), *self._closing)
 
-    async def _follow_load(self) -> None:
-        """Take in what it reports of its load, for as long as its health stream lasts."""
-        while True:
-            try:
-                async for load in undamaged(self.stub.WatchLoad(stage_pb2.WatchLoadRequest())):
-                    self._take_load(load)
-            except Unavailable as damage:
-                log.info("the load of the stage %s is asked for anew: %s", self.role, damage)
-            except grpc.aio.AioRpcError as failure:
-                if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
-                    log.info("stage %s at %s tells no load", self.role, self.address)
-                    return
-            except Exception:
-                log.exception("the load of the stage %s is not understood", self.role)
-            await asyncio.sleep(self._config.reconnect_s)
-
-    def _take_load(self, load: stage_pb2.StageLoad | None) -> None:
+    def take_load(self, load: stage_pb2.StageLoad | None) -> None:
+        """It has said this of its load, or cannot be asked for it."""
         drained, busy = self.draining, self.busy
         self.reported = load
         if drained != self.draining or busy != self.busy:
             self._tell()
 
-    async def _probe(self) -> None:
-        """Ask at intervals whether it still answers, for as long as its health stream lasts."""
-        while True:
-            # A miss has taken its time already; and whether it was one shows at once.
-            if not self._misses:
-                await asyncio.sleep(self._config.probe_interval_s)
-            due = asyncio.get_running_loop().time() + self._config.probe_timeout_s
-            if await self._answers():
-                self._misses = 0
-                continue
-            if (late_s := asyncio.get_running_loop().time() - due) > STOOD_STILL_S:
-                log.warning("this process stood still for %.1f s: not a miss", late_s)
-                continue
-            self._misses += 1
-            reason = f"it has not answered a probe within {self._config.probe_timeout_s:g} s"
-            self._fall(reason)
-            if self._misses >= MISSES_TO_LOSE:
-                self._lose(f"{reason}, {self._misses} times in a row")
-                await asyncio.sleep(self._config.probe_interval_s)
-
-    async def _answers(self) -> bool:
-        """Whether it answers a probe now; one that does, and serves, is ready again."""
-        check = self.channel.unary_unary(
-            "/grpc.health.v1.Health/Check",
-            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
-            response_deserializer=health_pb2.HealthCheckResponse.FromString,
-        )
-        timeout_s = self._config.probe_timeout_s
-        try:
-            await check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
-            if self._says_serving and not self.ready:
-                description = await self._describe(timeout_s)
-                # It may have said otherwise meanwhile.
-                if self._says_serving:
-                    self.rise(description)
-        except grpc.aio.AioRpcError as failure:
-            log.info("stage %s did not answer a probe: %s", self.role, failure.details())
-            return False
-        except AntiphonError as error:
-            self._fall(error.message)
-        return True
-
-    async def _describe(self, timeout_s: float = DESCRIBE_TIMEOUT_S) -> stage_pb2.DescribeResponse:
-        told = await self.stub.Describe(stage_pb2.DescribeRequest(), timeout=timeout_s)
-        description = intact(told)
-        if description.role != self.role:
-            raise FailedPrecondition(f"a {description.role!r} answers there, not a {self.role!r}")
-        return description
-
     def rise(self, description: stage_pb2.DescribeResponse) -> None:
         """It serves, and has described itself."""
         log.info("stage %s at %s is ready", self.role, self.address)
         self.description = self.told = description
-        self.reason, self._misses = "", 0
+        self.reason = ""
         self._tell()
 
-    def _fall(self, reason: str) -> None:
+    def fall(self, reason: str) -> None:
+        """It does not serve."""
         if reason != self.reason:
             log.warning("stage %s at %s is down: %s", self.role, self.address, reason)
         self.description, self.reason = None, reason
         self._tell()
 
-    def _lose(self, why: str) -> None:
+    def lose(self, why: str) -> None:
         """End what runs there."""
         for lost in list(self._holders):
             lost(
@@ -352,11 +233,6 @@ class Replica:
                     f"the stage {self.role} at {self.address} was lost: {why}", stage=self.role
                 )
             )
-
-
-def _name_of(status: int) -> str:
-    """A serving status in words; a stage of another version may know more of them."""
-    return Serving.Name(status) if status in Serving.values() else f"in the unknown state {status}"
 
 
 def _channel_options(reconnect_s: float) -> list[tuple[str, int]]:

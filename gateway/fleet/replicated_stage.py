@@ -16,6 +16,7 @@ from gateway.fleet.discovery.endpoint import Endpoint
 from gateway.fleet.outliers import Outliers
 from gateway.fleet.picker import PickReason, Pool
 from gateway.fleet.replica import Replica, ReplicaState
+from gateway.fleet.replica_watch import ReplicaWatch
 
 log = logging.getLogger("gateway.stages")
 
@@ -192,7 +193,7 @@ class ReplicatedStage:
                 replica = Replica(endpoint, self._config, self._update, self._tls)
                 self._replicas[identity] = replica
                 self._watches[replica] = asyncio.create_task(
-                    _after(begun // AT_ONCE, replica.watch)
+                    _after(begun // AT_ONCE, ReplicaWatch(replica, self._config, self._tls).run)
                 )
                 begun += 1
             elif replica_or_none.endpoint != endpoint:
@@ -220,7 +221,7 @@ class ReplicatedStage:
         if watch is not None:
             watch.cancel()
             await asyncio.gather(watch, return_exceptions=True)
-            await replica.channel.close()
+            await replica.close()
         # The watch's end may be told as a change.
         self._boots.pop(replica, None)
         self._draining.discard(replica)

@@ -162,16 +162,40 @@ class Session:
 
 
 class Health(health.aio.HealthServicer):
-    """A health service whose checks wait while it is not `answering`; its streams do not."""
+    """A health service whose checks wait while it is not `answering`; its streams do not.
 
-    def __init__(self) -> None:
+    Of its next streams the `silent` ones say nothing. If it is `deaf_to_known`, nothing
+    is answered to who has asked before.
+    """
+
+    def __init__(self, silent: int = 0) -> None:
         super().__init__()
         self.answering = asyncio.Event()
         self.answering.set()
+        self.silent = silent
+        self.deaf_to_known = False
+        self._known: set[str] = set()
 
     async def Check(self, request: Any, context: Any) -> health_pb2.HealthCheckResponse:
         await self.answering.wait()
+        if self.deaf_to_known and context.peer() in self._known:
+            await asyncio.Event().wait()
+        self._known.add(context.peer())
         return await super().Check(request, context)
+
+    async def Watch(self, request: Any, context: Any) -> None:
+        if self.silent:
+            self.silent -= 1
+            await asyncio.Event().wait()
+        if self.deaf_to_known and context.peer() in self._known:
+            await asyncio.Event().wait()
+        self._known.add(context.peer())
+        await super().Watch(request, context)
+
+    def change_unheard(self, serving: bool) -> None:
+        """As if the message that tells of it got lost on all streams."""
+        response = health_pb2.HealthCheckResponse
+        self._server_status[""] = response.SERVING if serving else response.NOT_SERVING
 
 
 Script = Callable[[Session], Awaitable[None]]
@@ -242,10 +266,10 @@ class FakeStage(stage_pb2_grpc.StageServiceServicer):
     load: stage_pb2.StageLoad = field(default_factory=stage_pb2.StageLoad)
     told_anew: asyncio.Event = field(default_factory=asyncio.Event)
 
-    async def start(self) -> None:
-        """Serve, at the address of before if there was one."""
+    async def start(self, silent: int = 0) -> None:
+        """Serve, at the address of before if there was one; see `Health`."""
         self._server = grpc.aio.server(options=SERVER_OPTIONS)
-        self.health = Health()
+        self.health = Health(silent)
         add_stage_service(self, self._server)
         health_pb2_grpc.add_HealthServicer_to_server(self.health, self._server)
         host, _, _ = self.address.rpartition(":")

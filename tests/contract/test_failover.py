@@ -38,6 +38,8 @@ from gateway.conversations.kept_session import ConversationSession
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+GENEROUS_S = 60.0
+
 
 @pytest.mark.parametrize("error", [LOST, DataLoss("a chunk was lost")])
 @pytest.mark.parametrize("role", ROLES)
@@ -96,6 +98,32 @@ async def test_an_answer_goes_on_when_a_process_dies(role: str) -> None:
 
         check_whole(await answered(replicas, kill))
         assert replicas.sessions(role) == [1, 1]
+
+
+@pytest.mark.parametrize("role", ROLES)
+async def test_an_answer_goes_on_when_the_only_replica_is_back_in_time(role: str) -> None:
+    async def hang(session: Session) -> None:
+        await begin(session)
+        await asyncio.Event().wait()
+
+    async def again(fake: FakeStage) -> None:
+        await fake.die()
+        fake.script = USUAL[role]
+        # There is nobody to whom the answer could be carried.
+        while replicas.gateway.fleet.fault() is None:
+            await replicas.gateway.fleet.wait_changed()
+        await asyncio.sleep(0.1)
+        await fake.start()
+
+    async with open_replicas(prepare=failing(role, hang), failover_return_s=GENEROUS_S) as replicas:
+        restarting: list[asyncio.Task[None]] = []
+
+        def restart(events: list[Event]) -> None:
+            if not restarting and told_by(role, events):
+                restarting.append(asyncio.create_task(again(replicas.fakes[role][0])))
+
+        check_whole(await answered(replicas, restart))
+        assert replicas.sessions(role) == [2]
 
 
 @pytest.mark.parametrize(
@@ -159,18 +187,33 @@ async def test_an_answer_goes_on_as_often_as_it_may() -> None:
             await answered(replicas)
 
 
-@pytest.mark.parametrize(
-    ("thinkers", "settings"),
-    [(1, {}), (2, {"failovers": 0}), (2, {"max_kept_bytes": 1})],
-)
-async def test_an_answer_fails_by_type_where_it_cannot_go_on(
-    thinkers: int, settings: dict[str, int]
-) -> None:
+@pytest.mark.parametrize("role", ROLES)
+async def test_an_answer_fails_by_type_when_the_only_replica_is_not_back_in_time(role: str) -> None:
+    killing: list[asyncio.Task[None]] = []
+
+    async def hang(session: Session) -> None:
+        await begin(session)
+        await asyncio.Event().wait()
+
+    async with open_replicas(prepare=failing(role, hang), failover_return_s=0.2) as replicas:
+
+        def kill(events: list[Event]) -> None:
+            if not killing and told_by(role, events):
+                killing.append(asyncio.create_task(replicas.fakes[role][0].die()))
+
+        with pytest.raises(Unavailable) as told:
+            await answered(replicas, kill)
+        assert told.value.stage == role
+        assert replicas.sessions(role) == [1]
+        text = (await replicas.http.get("/metrics")).text
+        assert f'failovers_total{{outcome="failed",stage="{role}"}} 1.0' in text
+
+
+@pytest.mark.parametrize("settings", [{"failovers": 0}, {"max_kept_bytes": 1}])
+async def test_an_answer_fails_by_type_where_it_cannot_go_on(settings: dict[str, int]) -> None:
     script = Failing(THINKER)
     script.now.set()
-    async with open_replicas(
-        thinker=thinkers, prepare=failing(THINKER, script), **settings
-    ) as replicas:
+    async with open_replicas(thinker=2, prepare=failing(THINKER, script), **settings) as replicas:
         answer = await replicas.chat(**SPOKEN)
         assert answer.status_code == 503
         assert "the engine is gone" in answer.json()["error"]["message"]

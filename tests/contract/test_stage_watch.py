@@ -13,8 +13,10 @@ import pytest
 from fake_stages import CODE2WAV, TALKER, THINKER, FakeStage, Session, describe, stall, think
 from gateway_door import SPOKEN, deployment_of, open_door
 
+from gateway.fleet import replica_watch
 from gateway.fleet.discovery.endpoint import Endpoint
-from gateway.fleet.replica import STOOD_STILL_S, Replica
+from gateway.fleet.replica import Replica
+from gateway.fleet.replica_watch import STOOD_STILL_S, ReplicaWatch
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -140,20 +142,77 @@ async def test_a_gateway_that_stood_still_itself_takes_no_stage_for_down(
 
 
 async def test_a_stage_whose_health_stream_has_ended_is_probed_no_more() -> None:
-    def probes() -> int:
-        """Of that stage alone: all tests share their loop."""
-        coroutines: list[Any] = [task.get_coro() for task in asyncio.all_tasks()]
-        probing = [each for each in coroutines if each.__qualname__ == "Replica._probe"]
-        return sum(each.cr_frame.f_locals["self"] is stage for each in probing)
+    def probing() -> set[asyncio.Task[Any]]:
+        """That stage alone: all tests share their loop."""
+        return {task for task in asyncio.all_tasks() if probes(task.get_coro())}
+
+    def probes(coroutine: Any) -> bool:
+        if coroutine.__qualname__ != "ReplicaWatch._probe":
+            return False
+        return coroutine.cr_frame.f_locals["self"]._replica is stage
 
     async with asyncio.timeout(GENEROUS_S), open_door(probe_timeout_s=GENEROUS_S) as door:
         (stage,) = door.gateway.fleet[CODE2WAV]
         ready = door.gateway.fleet.readiness()
         assert await anext(ready)
-        assert probes() == 1
+        (before,) = probing()
         await door.fakes[CODE2WAV].die()
         assert not await anext(ready)
-        assert probes() == 0
+        assert before not in probing()
+        # Of the stream that waits for the stage to be back.
+        assert len(probing()) <= 1
+        await ready.aclose()
+
+
+async def test_a_health_stream_that_is_silent_is_opened_anew() -> None:
+    """Its first message was lost on the way, and the connection stands."""
+    async with asyncio.timeout(GENEROUS_S), open_door(probe_interval_s=0.05) as door:
+        ready = door.gateway.fleet.readiness()
+        assert await anext(ready)
+        fake = door.fakes[TALKER]
+        await fake.die()
+        assert not await anext(ready)
+        await fake.start(silent=1)
+        assert await anext(ready)
+        assert not fake.health.silent
+        await ready.aclose()
+
+
+async def test_a_health_stream_that_says_otherwise_than_probes_is_opened_anew() -> None:
+    """A change of what it said was lost on the way."""
+    async with asyncio.timeout(GENEROUS_S), open_door(probe_interval_s=0.05) as door:
+        ready = door.gateway.fleet.readiness()
+        assert await anext(ready)
+        for serving in (False, True):
+            door.fakes[TALKER].health.change_unheard(serving)
+            while await anext(ready) != serving:
+                pass
+        assert (await door.chat(**SPOKEN)).status_code == 200
+        await ready.aclose()
+
+
+async def test_a_stage_that_tells_its_load_no_more_is_asked_anew() -> None:
+    """What it told got lost on the way, as all does after it."""
+    with patch.object(replica_watch, "LOAD_SILENT_S", 0.2):
+        async with asyncio.timeout(GENEROUS_S), open_door() as door:
+            (talker,) = door.gateway.fleet[TALKER]
+            door.fakes[TALKER].tell_load(open_segments=1)
+            while not talker.busy:
+                await door.gateway.fleet.wait_changed()
+            door.fakes[TALKER].load.draining = True
+            while not talker.draining:
+                await door.gateway.fleet.wait_changed()
+
+
+async def test_a_connection_that_answers_no_probes_is_opened_anew() -> None:
+    """Whoever comes by another one is answered."""
+    async with asyncio.timeout(GENEROUS_S), open_door(probe_timeout_s=0.5) as door:
+        ready = door.gateway.fleet.readiness()
+        assert await anext(ready)
+        door.fakes[TALKER].health.deaf_to_known = True
+        assert not await anext(ready)
+        assert await anext(ready)
+        assert (await door.chat(**SPOKEN)).status_code == 200
         await ready.aclose()
 
 
@@ -167,8 +226,9 @@ async def test_a_stage_is_watched_further_when_what_follows_of_a_change_fails() 
         raise RuntimeError("a mistake")
 
     place = Endpoint(role=THINKER, uid="a", address=fake.address)
-    replica = Replica(place, deployment_of().gateway, fail)
-    watching = asyncio.create_task(replica.watch())
+    config = deployment_of().gateway
+    replica = Replica(place, config, fail)
+    watching = asyncio.create_task(ReplicaWatch(replica, config).run())
 
     async def until(*state: bool) -> None:
         while await told.get() != state:

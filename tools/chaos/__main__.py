@@ -35,6 +35,7 @@ from tools.chaos.kills import Kill, Kills
 from tools.chaos.listener import AnswerListener
 from tools.chaos.report import BUFFER_S
 from tools.chaos.rounds import ChaosFound, Round, Rounds
+from tools.launcher.events import LaunchEvent, Output, Report
 from tools.launcher.launcher import Launcher
 from tools.load.player import plays_on
 from tools.warm.launcher import WarmLauncher
@@ -97,6 +98,7 @@ async def _kill(options: argparse.Namespace, seed: int, directory: Path) -> bool
             model,
             options.replicas,
             _launcher(options),
+            _log(options),
             **LITTLE_AHEAD,
         ) as fleet,
         AnswerListener(fleet.running.grpc_address, speed=options.speed, retry=ONCE) as listener,
@@ -132,12 +134,27 @@ async def _kill(options: argparse.Namespace, seed: int, directory: Path) -> bool
     return bool(wrong)
 
 
+def _log(options: argparse.Namespace) -> Report:
+    """Writes down what becomes of processes and what they print, if that is wanted."""
+    if options.log is None:
+        return lambda event: None
+    options.log.parent.mkdir(parents=True, exist_ok=True)
+    log = options.log.open("w", buffering=1)
+    began_at = time.monotonic()
+
+    def write(event: LaunchEvent) -> None:
+        told = f"{event.service}: {event.line}" if isinstance(event, Output) else event
+        print(f"{time.monotonic() - began_at:8.3f} {told}", file=log)
+
+    return write
+
+
 async def _break(options: argparse.Namespace, seed: int, directory: Path) -> bool:
     """Break what is drawn. Raises `ChaosFound` when something does not hold."""
     model = _model(options, directory)
     done: list[Round] = []
     async with (
-        running_fleet(model, options.replicas, _launcher(options)) as fleet,
+        running_fleet(model, options.replicas, _launcher(options), _log(options)) as fleet,
         AnswerListener(fleet.running.grpc_address, speed=options.speed) as listener,
     ):
         rounds = Rounds(
@@ -217,6 +234,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--warm", action="store_true", help="fork stages from a process that has their libraries"
     )
+    parser.add_argument("--log", type=Path, help="a file for what the processes print")
     parser.add_argument("--json", type=Path, help="with `--faults kill` alone: a file for it all")
     return parser
 

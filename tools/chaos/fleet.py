@@ -6,6 +6,7 @@ import asyncio
 import json
 import os
 import random
+import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
@@ -22,7 +23,7 @@ from antiphon.testing.cut_wire import CutWire
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
 from tools.chaos.faults import Victim
-from tools.launcher.events import LaunchEvent, Loaded
+from tools.launcher.events import LaunchEvent, Loaded, Report
 from tools.launcher.launcher import Launcher, Running
 from tools.launcher.plan import GATEWAY, role_of
 
@@ -42,6 +43,8 @@ class TargetFleet:
     loaded: asyncio.Queue[str]
     wires: Mapping[str, CutWire]
     descriptors: dict[str, int] = field(default_factory=dict)
+    # What the gateway said last of its stages.
+    health: Mapping[str, Any] = field(default_factory=dict)
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -61,12 +64,15 @@ class TargetFleet:
     async def recovered(self, killed: str | None) -> None:
         """Return when a killed service is ready again, and the gateway has all replicas.
 
-        Raises `TimeoutError`.
+        Raises `TimeoutError`, with what the gateway says of them.
         """
-        async with asyncio.timeout(RECOVERY_S):
-            while killed is not None and await self.loaded.get() != killed:
-                pass
-            await self._all_serving()
+        try:
+            async with asyncio.timeout(RECOVERY_S):
+                while killed is not None and await self.loaded.get() != killed:
+                    pass
+                await self._all_serving()
+        except TimeoutError:
+            raise TimeoutError(f"health: {self.health}") from None
 
     async def _all_serving(self) -> None:
         """Return when the gateway has every replica; it has to be asked for that."""
@@ -78,13 +84,17 @@ class TargetFleet:
     def _all_serve(self) -> bool:
         try:
             with urllib.request.urlopen(f"{self.running.http_url}/health", timeout=5) as answer:
-                health: Mapping[str, Any] = json.load(answer)
-        except OSError:
+                self.health = json.load(answer)
+        except urllib.error.HTTPError as unready:
+            self.health = json.load(unready)
+            return False
+        except OSError as error:
+            self.health = {"gateway": str(error)}
             return False
         # A stage of one replica is not counted.
         return all(
             stage["ready"] and stage.get("serving", 1) == self.replicas
-            for stage in health["stages"].values()
+            for stage in self.health["stages"].values()
         )
 
     async def at_rest(self) -> list[str]:
@@ -156,16 +166,22 @@ def _kinds_of(descriptors: Path) -> Counter[str]:
 
 @asynccontextmanager
 async def running_fleet(
-    model: Path, replicas: int, launcher: type[Launcher] = Launcher, **settings: Any
+    model: Path,
+    replicas: int,
+    launcher: type[Launcher] = Launcher,
+    tell: Report = lambda event: None,
+    **settings: Any,
 ) -> AsyncIterator[TargetFleet]:
     """So many replicas of each stage as processes, which are started again when they end.
 
-    Answers are made only a second ahead of who listens, so that a fault meets them halfway, unless
-    `settings` of the gateway say otherwise.
+    `tell` is told what becomes of them, and what they print. Answers are made only a second ahead
+    of who listens, so that a fault meets them halfway, unless `settings` of the gateway say
+    otherwise.
     """
     loaded: asyncio.Queue[str] = asyncio.Queue()
 
     def report(event: LaunchEvent) -> None:
+        tell(event)
         if isinstance(event, Loaded):
             loaded.put_nowait(event.service)
 

@@ -210,8 +210,8 @@ class Kills:
         """When a killed replica serves again."""
         try:
             await self._fleet.recovered(target)
-        except TimeoutError:
-            raise ChaosFound(f"{target} is not back after it was killed") from None
+        except TimeoutError as late:
+            raise ChaosFound(f"{target} is not back after it was killed; {late}") from None
         return time.monotonic()
 
     async def _heard_again(self, known: _KnownAnswer) -> list[str]:

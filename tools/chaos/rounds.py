@@ -85,7 +85,7 @@ class Rounds:
             if heard.error is not None or not heard.pieces:
                 raise ChaosFound(f"{question} has no undisturbed answer: {heard.error}")
             self._expected.append(heard)
-        await self._check_rest()
+        await self._check_rest("the undisturbed answers")
 
     async def run(self) -> AsyncIterator[Round]:
         """One after the other, for ever. Raises `ChaosFound`."""
@@ -112,9 +112,9 @@ class Rounds:
             self._check(done, self._questions[number], heard, self._expected[number])
         try:
             await self._fleet.recovered(target if fault.kills else None)
-        except TimeoutError:
-            raise ChaosFound(f"{target} is not back after {fault.name}") from None
-        await self._check_rest()
+        except TimeoutError as late:
+            raise ChaosFound(f"{target} is not back after {fault.name}; {late}") from None
+        await self._check_rest(f"{fault.name} of {target}")
         return done
 
     def _draw(self) -> tuple[Fault, str, int]:
@@ -137,10 +137,9 @@ class Rounds:
         if difference := heard.difference(expected):
             raise ChaosFound(f"{where}: {difference}")
 
-    async def _check_rest(self) -> None:
-        held = await self._fleet.at_rest()
-        if held:
-            raise ChaosFound("; ".join(held))
+    async def _check_rest(self, what: str) -> None:
+        if held := await self._fleet.at_rest():
+            raise ChaosFound(f"after {what}: {'; '.join(held)}")
 
 
 class _Countdown:

@@ -54,7 +54,7 @@ from antiphon.segment import Delivery
 from antiphon.tracing.tracing import open_tracing
 from antiphon.transport.channel import CHANNEL_OPTIONS, SERVER_OPTIONS
 from antiphon.transport.heap import leave_out_startup
-from antiphon.transport.listening import listen_at
+from antiphon.transport.listening import listen_at, wait_closed
 from antiphon.transport.mutual_tls import ServiceTls, open_channel, service_tls
 from antiphon.transport.payload.registry import candidates, check_possible
 from antiphon.transport.settings import LinkIdentity, LinkSettings
@@ -198,12 +198,14 @@ async def _serve(options: StageOptions, load: Load) -> int:
             log.info(
                 "%s serves %s on %s after %.1f s", options.role, options.model_dir, address, seconds
             )
-            await _either(signals.stop.wait(), stage.failed.wait())
+            await _either(signals.stop.wait(), stage.failed.wait(), wait_closed(server))
+            broken = not (signals.stop.is_set() or stage.failed.is_set())
             await healthiness.close()
-            if not stage.failed.is_set():
+            if not (broken or stage.failed.is_set()):
                 await _drain(stage, options.config.drain_s, signals.at_once)
-            if stage.failed.is_set():
-                log.critical("%s ends, to be started again: its engine cannot go on", options.role)
+            if broken or stage.failed.is_set():
+                what = "server has closed by itself" if broken else "engine cannot go on"
+                log.critical("%s ends, to be started again: its %s", options.role, what)
                 _end_within(FAILED_EXIT_S)
                 status = FAILED_STATUS
         finally:

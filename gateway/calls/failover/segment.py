@@ -20,7 +20,6 @@ from antiphon.errors import (
     ErrorCode,
     InvalidArgument,
     NotFound,
-    ResourceExhausted,
 )
 from antiphon.history import History
 from antiphon.segment import FinishReason
@@ -70,6 +69,7 @@ class Failover:
         self.fleet = fleet
         self.most = config.failovers
         self.wait_s = config.failover_wait_s
+        self.return_s = config.failover_return_s
         self.max_history_bytes = config.max_history_bytes
         self.budget = FailoverBudget(
             per_minute=config.failovers_per_minute, max_bytes=config.max_kept_bytes
@@ -142,25 +142,26 @@ class FailoverSegment:
         if ask_again is None or self._cancelled or self._failovers >= failover.most:
             raise error
         detours, role = Detours(failover.fleet), error.stage
-        if not (
-            self._refuses_history(error)
-            or detours.may_be_taken(error, self._segment.assignment, _LOSSES)
-        ):
-            raise error
+        if not self._refuses_history(error):
+            if error.code not in _LOSSES or role not in self._segment.assignment.replicas:
+                raise error
+            if not detours.may_be_taken(error, self._segment.assignment, _LOSSES):
+                # It may be back soon, which one whose connection broke is.
+                detours.forget()
         if not self._spend():
             log.warning("%s is lost, and too many answers were continued lately", role)
             failover.metrics.failed_over(role, "refused")
             raise error
         began = time.monotonic()
-        log.warning("%s; the answer is continued on another replica", error)
+        log.warning("%s; the answer is continued in another session", error)
         try:
-            await self._attempts(ask_again, detours, began + failover.wait_s)
+            await self._attempts(ask_again, detours, began)
         except AntiphonError as last:
             failover.metrics.failed_over(role, "failed")
             raise error from last
         failover.metrics.failed_over(role, "continued", time.monotonic() - began)
 
-    async def _attempts(self, ask_again: AskAgain, detours: Detours, until: float) -> None:
+    async def _attempts(self, ask_again: AskAgain, detours: Detours, began: float) -> None:
         """Ask one replica after the other until all stages have a slot. Raises the last refusal."""
         forgotten = False
         while True:
@@ -188,11 +189,17 @@ class FailoverSegment:
                 continue
             if detours.may_be_taken(error, self._segment.assignment, REFUSALS | _LOSSES):
                 continue
-            left_s = until - time.monotonic()
-            if not isinstance(error, ResourceExhausted) or left_s <= 0:
+            left_s = began + self._wait_s(error) - time.monotonic()
+            if left_s <= 0:
                 raise error
             await self._wait_changed(min(PAUSE_S, left_s))
             detours.forget()
+
+    def _wait_s(self, error: AntiphonError) -> float:
+        """How long to wait when all replicas of a stage have said that."""
+        if error.code is ErrorCode.RESOURCE_EXHAUSTED:
+            return self._failover.wait_s
+        return self._failover.return_s if error.code in _LOSSES and error.stage else 0.0
 
     def _spend(self) -> bool:
         """Whether there may be one more attempt, which then counts."""

@@ -84,7 +84,7 @@ async def test_a_session_is_read_by_the_rules_of_its_own_build(fleet: Fleet) -> 
 async def test_no_line_up_is_left_when_the_last_replica_is_down(fleet: Fleet) -> None:
     (replica,) = rise(fleet)
     fleet.line_up(TEXT)
-    replica._fall("it broke")
+    replica.fall("it broke")
     with pytest.raises(Unavailable, match="it broke"):
         fleet.line_up(TEXT)
     with pytest.raises(Unavailable, match="it broke"):

@@ -1,0 +1,206 @@
+"""What the gateway knows of one stage process, kept true.
+
+Three signs tell whether it serves:
+
+* its health stream: SERVING, or not, as the stage itself says;
+* the connection: gRPC's pings notice a process that is stopped or gone
+  (`antiphon.transport.channel`), and end its streams;
+* a probe, a unary health check every `probe_interval_s`: pings are also answered by a
+  process whose event loop or interpreter hangs, the probe is not. The first that is not
+  answered within `probe_timeout_s` takes the stage out for new requests, the second in a
+  row ends the running ones and the connection, which may be what is at fault. One that this
+  process gave up too late, as it stood still itself, tells nothing of the stage. A health
+  stream that is silent, or says otherwise than two probes in a row, is opened anew.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import AntiphonError, FailedPrecondition, Unavailable
+from antiphon.transport.mutual_tls import ServiceTls
+from antiphon.v1 import stage_pb2
+from antiphon.wire.checksum import intact, undamaged
+from gateway.fleet.replica import Replica
+
+log = logging.getLogger("gateway.stages")
+
+DESCRIBE_TIMEOUT_S = 5.0
+MISSES_TO_LOSE = 2
+CONTRADICTIONS_TO_DOUBT = 2
+LOAD_SILENT_S = 10.0
+"""A stage tells its load every second."""
+STOOD_STILL_S = 0.5
+"""An event loop this late was not waiting: it, or the whole machine, stood still."""
+Serving = health_pb2.HealthCheckResponse.ServingStatus
+
+
+class ReplicaWatch:
+    """Follows one replica, and tells it what is so."""
+
+    def __init__(
+        self, replica: Replica, config: GatewayConfig, tls: ServiceTls | None = None
+    ) -> None:
+        self._replica = replica
+        self._config = config
+        self._tls = tls
+        self._says_serving = False
+
+    async def run(self) -> None:
+        """For ever. Cancelling leaves the channel open."""
+        reached = True
+        while True:
+            try:
+                await self._follow_health(wait_for_ready=not reached)
+                self._replica.fall("it ended its health stream")
+            except grpc.aio.AioRpcError as failure:
+                self._replica.fall(failure.details() or failure.code().name.lower())
+            except AntiphonError as error:
+                self._replica.fall(error.message)
+            except Exception as error:
+                log.exception("watching the stage %s failed; it is tried again", self._replica.role)
+                self._replica.fall(f"it cannot be watched: {error}")
+            reached = self._replica.channel.get_state() == grpc.ChannelConnectivity.READY
+            if reached or self._tls is not None:
+                await asyncio.sleep(self._config.reconnect_s)
+            if not reached and self._tls is not None:
+                # A channel keeps the certificate that it was opened with, which may have run out.
+                reached = True
+                self._replica.open_anew()
+
+    async def _follow_health(self, *, wait_for_ready: bool) -> None:
+        """Follow the health stream until it ends, probing meanwhile. Raises what breaks it."""
+        follow = asyncio.create_task(self._follow_stream(wait_for_ready=wait_for_ready))
+        either = (follow, asyncio.create_task(self._probe()))
+        try:
+            ended, _ = await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            for each in ended:
+                each.result()
+        finally:
+            for task in either:
+                task.cancel()
+            await asyncio.gather(*either, return_exceptions=True)
+
+    async def _follow_stream(self, *, wait_for_ready: bool) -> None:
+        watch = self._replica.channel.unary_stream(
+            "/grpc.health.v1.Health/Watch",
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
+        stream = watch(health_pb2.HealthCheckRequest(), wait_for_ready=wait_for_ready)
+        beside: list[asyncio.Task[None]] = []
+        try:
+            async for response in stream:
+                self._says_serving = response.status == health_pb2.HealthCheckResponse.SERVING
+                if self._says_serving:
+                    self._replica.rise(await self._describe())
+                else:
+                    self._replica.fall(f"it is {_name_of(response.status)}")
+                if not beside:
+                    beside.append(asyncio.create_task(self._follow_load()))
+        finally:
+            self._says_serving = False
+            stream.cancel()
+            for task in beside:
+                task.cancel()
+            await asyncio.gather(*beside, return_exceptions=True)
+            self._replica.take_load(None)
+
+    async def _follow_load(self) -> None:
+        """Take in what it reports of its load, for as long as its health stream lasts."""
+        replica, loop = self._replica, asyncio.get_running_loop()
+        while True:
+            try:
+                telling = replica.stub.WatchLoad(stage_pb2.WatchLoadRequest())
+                async with asyncio.timeout(LOAD_SILENT_S) as silent:
+                    async for load in undamaged(telling):
+                        silent.reschedule(loop.time() + LOAD_SILENT_S)
+                        replica.take_load(load)
+            except TimeoutError:
+                log.info("the load of the stage %s is asked for anew: it is silent", replica.role)
+            except Unavailable as damage:
+                log.info("the load of the stage %s is asked for anew: %s", replica.role, damage)
+            except grpc.aio.AioRpcError as failure:
+                if failure.code() is grpc.StatusCode.UNIMPLEMENTED:
+                    log.info("stage %s at %s tells no load", replica.role, replica.address)
+                    return
+            except Exception:
+                log.exception("the load of the stage %s is not understood", replica.role)
+            await asyncio.sleep(self._config.reconnect_s)
+
+    async def _probe(self) -> None:
+        """Ask at intervals whether it still answers, and says what its health stream says.
+
+        Raises `Unavailable` when it has not for some times in a row.
+        """
+        misses = contradictions = 0
+        while True:
+            # A miss has taken its time already; and whether it was one shows at once.
+            if not misses:
+                await asyncio.sleep(self._config.probe_interval_s)
+            if self._replica.channel.get_state() is not grpc.ChannelConnectivity.READY:
+                # The stream is waiting for a connection, or breaks now.
+                misses = 0
+                continue
+            due = asyncio.get_running_loop().time() + self._config.probe_timeout_s
+            serves = await self._answer()
+            if serves is not None:
+                misses = 0
+                contradictions = contradictions + 1 if serves != self._says_serving else 0
+                if contradictions >= CONTRADICTIONS_TO_DOUBT:
+                    raise Unavailable("its health stream says otherwise than its probes")
+                continue
+            if (late_s := asyncio.get_running_loop().time() - due) > STOOD_STILL_S:
+                log.warning("this process stood still for %.1f s: not a miss", late_s)
+                continue
+            misses += 1
+            reason = f"it has not answered a probe within {self._config.probe_timeout_s:g} s"
+            self._replica.fall(reason)
+            if misses >= MISSES_TO_LOSE:
+                self._replica.lose(f"{reason}, {misses} times in a row")
+                self._replica.open_anew()
+                raise Unavailable(reason)
+
+    async def _answer(self) -> bool | None:
+        """Whether it says to a probe that it serves, which makes it ready again; None without an
+        answer."""
+        check = self._replica.channel.unary_unary(
+            "/grpc.health.v1.Health/Check",
+            request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
+            response_deserializer=health_pb2.HealthCheckResponse.FromString,
+        )
+        timeout_s = self._config.probe_timeout_s
+        try:
+            told = await check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+            if self._says_serving and not self._replica.ready:
+                description = await self._describe(timeout_s)
+                # It may have said otherwise meanwhile.
+                if self._says_serving:
+                    self._replica.rise(description)
+        except grpc.aio.AioRpcError as failure:
+            log.info("stage %s did not answer a probe: %s", self._replica.role, failure.details())
+            return None
+        except AntiphonError as error:
+            self._replica.fall(error.message)
+            return self._says_serving
+        serving: bool = told.status == health_pb2.HealthCheckResponse.SERVING
+        return serving
+
+    async def _describe(self, timeout_s: float = DESCRIBE_TIMEOUT_S) -> stage_pb2.DescribeResponse:
+        told = await self._replica.stub.Describe(stage_pb2.DescribeRequest(), timeout=timeout_s)
+        description = intact(told)
+        if description.role != self._replica.role:
+            raise FailedPrecondition(
+                f"a {description.role!r} answers there, not a {self._replica.role!r}"
+            )
+        return description
+
+
+def _name_of(status: int) -> str:
+    """A serving status in words; a stage of another version may know more of them."""
+    return Serving.Name(status) if status in Serving.values() else f"in the unknown state {status}"

@@ -1,0 +1,90 @@
+"""Requests that no gRPC library sends: the doors for gRPC stay open."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+
+import grpc
+import pytest
+from gateway_door import open_door
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from raw_http2 import sent
+
+from antiphon.runtime.engine import LoadedStage
+from antiphon.testing.qwen3_omni.fake_engine import FACTS, FakeEngine
+from antiphon.testing.qwen3_omni.fake_stages import running_stage
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+STRANGE: tuple[Mapping[bytes, bytes], ...] = (
+    {b":path": b"/antiphon.v1.Speech\xb5ervice/Generate"},
+    {b":path": b"\xff"},
+    {b":path": b""},
+    {b":path": b"/antiphon.v1.SpeechService/Generate\0"},
+    {b":authority": b"\xff\xfe"},
+    {b"x-\xff": b"a"},
+    {b"x-name": b"\xff\xfe\0"},
+    {b"x-bytes-bin": b"\xff"},
+    {b"grpc-timeout": b"\xff"},
+    {b"grpc-encoding": b"\xb5"},
+    {b"content-type": b"text/html"},
+    {b":method": b"\xb5"},
+    {b"authorization": b"Bearer \xff"},
+    {b"grpc-trace-bin": b"AAAA"},
+    {b"traceparent": b"\xff"},
+)
+GENEROUS_S = 60.0
+# Nothing, a length without an end, what claims to be compressed, and what is no message.
+BODIES = (bytes(5), b"\0\xff\xff\xff\xff", b"\1\0\0\0\1\xff", b"\0\0\0\0\3\xff\xff\xff")
+OF_THE_GATEWAY = (b"/antiphon.v1.SpeechService/Generate", b"/antiphon.v1.SpeechService/Converse")
+OF_STAGES = (
+    b"/antiphon.v1.StageService/RunSession",
+    b"/antiphon.v1.StageService/Link",
+    b"/antiphon.v1.StageService/WatchLoad",
+    b"/antiphon.v1.StageService/Describe",
+)
+
+
+async def check_stays_open(address: str, paths: tuple[bytes, ...]) -> None:
+    """Whatever comes, the next one is served."""
+    for headers in STRANGE:
+        for path in (b"/antiphon.v1.Nobody/Asks", *paths):
+            await sent(address, {b":path": path, **headers})
+            await check_serves(address, f"{path!r}, {headers}")
+    for body in BODIES:
+        for path in paths:
+            await sent(address, {b":path": path}, body)
+            await check_serves(address, f"{path!r}: {body!r}")
+
+
+async def check_serves(address: str, after: str) -> None:
+    """On a connection of its own."""
+    options = [("grpc.use_local_subchannel_pool", 1)]
+    async with grpc.aio.insecure_channel(address, options) as channel:
+        try:
+            await health_pb2_grpc.HealthStub(channel).Check(health_pb2.HealthCheckRequest())
+        except grpc.aio.AioRpcError as error:
+            pytest.fail(f"closed after {after}: {error.details()}")
+
+
+async def test_the_gateway_stays_open_whatever_comes() -> None:
+    async with asyncio.timeout(GENEROUS_S), open_door() as door:
+        await check_stays_open(door.gateway.grpc_address, OF_THE_GATEWAY)
+
+
+async def test_a_stage_stays_open_whatever_comes() -> None:
+    async with (
+        asyncio.timeout(GENEROUS_S),
+        running_stage(LoadedStage(FakeEngine(), FACTS), "code2wav") as running,
+    ):
+        await check_stays_open(running.address, OF_STAGES)
+
+
+async def test_a_gateway_whose_grpc_door_has_closed_by_itself_says_so() -> None:
+    async with asyncio.timeout(GENEROUS_S), open_door() as door:
+        closed = asyncio.create_task(door.gateway.wait_closed())
+        (server,) = door.gateway._grpc._servers
+        assert not closed.done()
+        await server.stop(0)
+        await closed
