@@ -29,7 +29,6 @@ class Chunk(Struct, frozen=True):
     session_id: str
     edge: str
     segment: int = 0
-    attempt: int = 0
     sequence: int = 0
     position: int = 0
     tensors: Tensors = {}

@@ -24,21 +24,21 @@ _sym_db = _symbol_database.Default()
 
 
 
-DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x61ntiphon/v1/chunk.proto\x12\x0b\x61ntiphon.v1\"\x83\x02\n\x05\x43hunk\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04\x65\x64ge\x18\x02 \x01(\t\x12\x0f\n\x07segment\x18\x03 \x01(\r\x12\x0f\n\x07\x61ttempt\x18\x04 \x01(\r\x12\x10\n\x08sequence\x18\x05 \x01(\x04\x12\x10\n\x08position\x18\x06 \x01(\x04\x12\x18\n\x10segment_finished\x18\x07 \x01(\x08\x12\x10\n\x08\x66inished\x18\x08 \x01(\x08\x12\x30\n\rfinish_reason\x18\t \x01(\x0e\x32\x19.antiphon.v1.FinishReason\x12%\n\x07payload\x18\n \x01(\x0b\x32\x14.antiphon.v1.Payload\x12\r\n\x05prime\x18\x0b \x01(\x08\"n\n\x07Payload\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\x12\x10\n\x06inline\x18\x02 \x01(\x0cH\x00\x12+\n\x06placed\x18\x06 \x01(\x0b\x32\x19.antiphon.v1.PayloadPlaceH\x00\x42\n\n\x08locationJ\x04\x08\x03\x10\x06\"5\n\x0cPayloadPlace\x12\x11\n\ttransport\x18\x01 \x01(\t\x12\x12\n\ndescriptor\x18\x02 \x01(\x0c\"_\n\x0cPayloadFrame\x12\x10\n\x08transfer\x18\x01 \x01(\x04\x12\x14\n\x0coffset_bytes\x18\x02 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0cJ\x04\x08\x03\x10\x04*|\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x03\x62\x06proto3')
+DESCRIPTOR = _descriptor_pool.Default().AddSerializedFile(b'\n\x17\x61ntiphon/v1/chunk.proto\x12\x0b\x61ntiphon.v1\"\x81\x02\n\x05\x43hunk\x12\x12\n\nsession_id\x18\x01 \x01(\t\x12\x0c\n\x04\x65\x64ge\x18\x02 \x01(\t\x12\x0f\n\x07segment\x18\x03 \x01(\r\x12\x10\n\x08sequence\x18\x05 \x01(\x04\x12\x10\n\x08position\x18\x06 \x01(\x04\x12\x18\n\x10segment_finished\x18\x07 \x01(\x08\x12\x10\n\x08\x66inished\x18\x08 \x01(\x08\x12\x30\n\rfinish_reason\x18\t \x01(\x0e\x32\x19.antiphon.v1.FinishReason\x12%\n\x07payload\x18\n \x01(\x0b\x32\x14.antiphon.v1.Payload\x12\r\n\x05prime\x18\x0b \x01(\x08J\x04\x08\x04\x10\x05R\x07\x61ttempt\"n\n\x07Payload\x12\x12\n\nsize_bytes\x18\x01 \x01(\x04\x12\x10\n\x06inline\x18\x02 \x01(\x0cH\x00\x12+\n\x06placed\x18\x06 \x01(\x0b\x32\x19.antiphon.v1.PayloadPlaceH\x00\x42\n\n\x08locationJ\x04\x08\x03\x10\x06\"5\n\x0cPayloadPlace\x12\x11\n\ttransport\x18\x01 \x01(\t\x12\x12\n\ndescriptor\x18\x02 \x01(\x0c\"_\n\x0cPayloadFrame\x12\x10\n\x08transfer\x18\x01 \x01(\x04\x12\x14\n\x0coffset_bytes\x18\x02 \x01(\x04\x12\x13\n\x0btotal_bytes\x18\x04 \x01(\x04\x12\x0c\n\x04\x64\x61ta\x18\x05 \x01(\x0cJ\x04\x08\x03\x10\x04*|\n\x0c\x46inishReason\x12\x1d\n\x19\x46INISH_REASON_UNSPECIFIED\x10\x00\x12\x16\n\x12\x46INISH_REASON_STOP\x10\x01\x12\x18\n\x14\x46INISH_REASON_LENGTH\x10\x02\x12\x1b\n\x17\x46INISH_REASON_CANCELLED\x10\x03\x62\x06proto3')
 
 _globals = globals()
 _builder.BuildMessageAndEnumDescriptors(DESCRIPTOR, _globals)
 _builder.BuildTopDescriptorsAndMessages(DESCRIPTOR, 'antiphon.v1.chunk_pb2', _globals)
 if not _descriptor._USE_C_DESCRIPTORS:
   DESCRIPTOR._loaded_options = None
-  _globals['_FINISHREASON']._serialized_start=566
-  _globals['_FINISHREASON']._serialized_end=690
+  _globals['_FINISHREASON']._serialized_start=564
+  _globals['_FINISHREASON']._serialized_end=688
   _globals['_CHUNK']._serialized_start=41
-  _globals['_CHUNK']._serialized_end=300
-  _globals['_PAYLOAD']._serialized_start=302
-  _globals['_PAYLOAD']._serialized_end=412
-  _globals['_PAYLOADPLACE']._serialized_start=414
-  _globals['_PAYLOADPLACE']._serialized_end=467
-  _globals['_PAYLOADFRAME']._serialized_start=469
-  _globals['_PAYLOADFRAME']._serialized_end=564
+  _globals['_CHUNK']._serialized_end=298
+  _globals['_PAYLOAD']._serialized_start=300
+  _globals['_PAYLOAD']._serialized_end=410
+  _globals['_PAYLOADPLACE']._serialized_start=412
+  _globals['_PAYLOADPLACE']._serialized_end=465
+  _globals['_PAYLOADFRAME']._serialized_start=467
+  _globals['_PAYLOADFRAME']._serialized_end=562
 # @@protoc_insertion_point(module_scope)

@@ -47,9 +47,9 @@ global___FinishReason = FinishReason
 class Chunk(google.protobuf.message.Message):
     """One piece of one edge of one segment of one session.
 
-    Within one attempt on one link (or one RunSession stream) `sequence` orders
-    and deduplicates; a gap is an error. Across attempts `position` does, and
-    chunks of an older attempt are refused. Timestamps never order anything.
+    `sequence` orders and deduplicates; a gap is an error. Timestamps never order
+    anything. Another attempt at a session's work is another session, with an id
+    of its own: what is still on its way from the first one is refused.
     """
 
     DESCRIPTOR: google.protobuf.descriptor.Descriptor
@@ -57,7 +57,6 @@ class Chunk(google.protobuf.message.Message):
     SESSION_ID_FIELD_NUMBER: builtins.int
     EDGE_FIELD_NUMBER: builtins.int
     SEGMENT_FIELD_NUMBER: builtins.int
-    ATTEMPT_FIELD_NUMBER: builtins.int
     SEQUENCE_FIELD_NUMBER: builtins.int
     POSITION_FIELD_NUMBER: builtins.int
     SEGMENT_FINISHED_FIELD_NUMBER: builtins.int
@@ -71,10 +70,8 @@ class Chunk(google.protobuf.message.Message):
     """Name of the edge in the pipeline's graph, for example "codes"."""
     segment: builtins.int
     """Turn of the session, counted from 0."""
-    attempt: builtins.int
-    """How-manieth try at the producing stage's part, counted from 0."""
     sequence: builtins.int
-    """Counts the chunks of (session, edge, attempt) from 0, across segments."""
+    """Counts the chunks of (session, edge) from 0, across segments."""
     position: builtins.int
     """Index within the segment of the first position that this chunk carries, in
     the edge's own unit: token, prompt row, codec frame or audio sample.
@@ -103,7 +100,6 @@ class Chunk(google.protobuf.message.Message):
         session_id: builtins.str = ...,
         edge: builtins.str = ...,
         segment: builtins.int = ...,
-        attempt: builtins.int = ...,
         sequence: builtins.int = ...,
         position: builtins.int = ...,
         segment_finished: builtins.bool = ...,
@@ -113,7 +109,7 @@ class Chunk(google.protobuf.message.Message):
         prime: builtins.bool = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["payload", b"payload"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "edge", b"edge", "finish_reason", b"finish_reason", "finished", b"finished", "payload", b"payload", "position", b"position", "prime", b"prime", "segment", b"segment", "segment_finished", b"segment_finished", "sequence", b"sequence", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["edge", b"edge", "finish_reason", b"finish_reason", "finished", b"finished", "payload", b"payload", "position", b"position", "prime", b"prime", "segment", b"segment", "segment_finished", b"segment_finished", "sequence", b"sequence", "session_id", b"session_id"]) -> None: ...
 
 global___Chunk = Chunk
 

@@ -164,7 +164,6 @@ class SessionOpen(google.protobuf.message.Message):
         def ClearField(self, field_name: typing.Literal["key", b"key", "value", b"value"]) -> None: ...
 
     SESSION_ID_FIELD_NUMBER: builtins.int
-    ATTEMPT_FIELD_NUMBER: builtins.int
     PIPELINE_FIELD_NUMBER: builtins.int
     CHECKPOINT_FINGERPRINT_FIELD_NUMBER: builtins.int
     ROUTES_FIELD_NUMBER: builtins.int
@@ -173,8 +172,6 @@ class SessionOpen(google.protobuf.message.Message):
     FIRST_SEGMENT_FIELD_NUMBER: builtins.int
     FIRST_INPUT_FIELD_NUMBER: builtins.int
     session_id: builtins.str
-    attempt: builtins.int
-    """How-manieth try at this stage's part of the session, counted from 0."""
     pipeline: builtins.str
     """Name of the pipeline, as Describe tells it."""
     checkpoint_fingerprint: builtins.str
@@ -209,7 +206,6 @@ class SessionOpen(google.protobuf.message.Message):
         self,
         *,
         session_id: builtins.str = ...,
-        attempt: builtins.int = ...,
         pipeline: builtins.str = ...,
         checkpoint_fingerprint: builtins.str = ...,
         routes: collections.abc.Iterable[global___Route] | None = ...,
@@ -219,7 +215,7 @@ class SessionOpen(google.protobuf.message.Message):
         first_input: collections.abc.Iterable[antiphon.v1.chunk_pb2.Chunk] | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["first_segment", b"first_segment", "limits", b"limits"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "checkpoint_fingerprint", b"checkpoint_fingerprint", "first_input", b"first_input", "first_segment", b"first_segment", "limits", b"limits", "pipeline", b"pipeline", "routes", b"routes", "session_id", b"session_id", "windows", b"windows"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["checkpoint_fingerprint", b"checkpoint_fingerprint", "first_input", b"first_input", "first_segment", b"first_segment", "limits", b"limits", "pipeline", b"pipeline", "routes", b"routes", "session_id", b"session_id", "windows", b"windows"]) -> None: ...
 
 global___SessionOpen = SessionOpen
 

@@ -883,11 +883,9 @@ class LinkRefusal(google.protobuf.message.Message):
 
     SESSION_ID_FIELD_NUMBER: builtins.int
     EDGE_FIELD_NUMBER: builtins.int
-    ATTEMPT_FIELD_NUMBER: builtins.int
     ERROR_FIELD_NUMBER: builtins.int
     session_id: builtins.str
     edge: builtins.str
-    attempt: builtins.int
     @property
     def error(self) -> antiphon.v1.session_pb2.SessionError: ...
     def __init__(
@@ -895,10 +893,9 @@ class LinkRefusal(google.protobuf.message.Message):
         *,
         session_id: builtins.str = ...,
         edge: builtins.str = ...,
-        attempt: builtins.int = ...,
         error: antiphon.v1.session_pb2.SessionError | None = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["error", b"error"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["attempt", b"attempt", "edge", b"edge", "error", b"error", "session_id", b"session_id"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["edge", b"edge", "error", b"error", "session_id", b"session_id"]) -> None: ...
 
 global___LinkRefusal = LinkRefusal

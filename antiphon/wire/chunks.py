@@ -43,7 +43,6 @@ def _put_address(chunk: Chunk, proto: chunk_pb2.Chunk) -> None:
     proto.sequence = chunk.sequence
     proto.position = chunk.position
     proto.segment = chunk.segment
-    proto.attempt = chunk.attempt
     if chunk.finish_reason is not None:
         proto.finish_reason = finish_reason_to_proto(chunk.finish_reason)
     if chunk.segment_finished:
@@ -71,7 +70,6 @@ def chunk_from_proto(proto: chunk_pb2.Chunk, payload: bytes | memoryview | None 
         session_id=proto.session_id,
         edge=proto.edge,
         segment=proto.segment,
-        attempt=proto.attempt,
         sequence=proto.sequence,
         position=proto.position,
         tensors=blob.decode(inline_bytes(proto) if payload is None else payload),

@@ -141,7 +141,7 @@ async def test_output_that_cannot_be_sent_to_a_stage_fails_its_session_and_frees
     for number in range(RESULT_PERMITS + 10):
         name = f"bad-{number}"
         outbox = stage.open(
-            SessionRequest(name, 0, {"audio": (Destination(running.address), Destination())})
+            SessionRequest(name, {"audio": (Destination(running.address), Destination())})
         )
         stage.handle(SegmentRequested(name, turn))
         stage.handle(ChunkArrived(codes_chunk(name, 0, [UNSENDABLE]), ""))
@@ -158,7 +158,7 @@ async def test_other_sessions_of_a_batch_get_their_output_when_one_cannot(
     running, engine = odd
     stage = running.stage
     good = await opened(running, "good")
-    outbox = stage.open(SessionRequest("bad", 0, {"audio": (Destination(running.address),)}))
+    outbox = stage.open(SessionRequest("bad", {"audio": (Destination(running.address),)}))
     turn = SegmentRequest(0, SamplingRequest(), "", frozenset({"audio"}), {})
     stage.handle(SegmentRequested("bad", turn))
     engine.gate.clear()
@@ -331,7 +331,7 @@ async def busy(running: RunningStage, engine: FakeEngine) -> None:
 async def unread_turns(running: RunningStage, count: int) -> Outbox[Reply]:
     """A session with so many turns behind it; each has put a message into its outbox."""
     stage = running.stage
-    outbox = stage.open(SessionRequest("unread", 0, {"audio": (Destination(),)}))
+    outbox = stage.open(SessionRequest("unread", {"audio": (Destination(),)}))
     for number in range(count):
         stage.handle(SegmentRequested("unread", audio_turn(number)))
         stage.handle(SegmentCancelled("unread", number))

@@ -134,7 +134,7 @@ def test_deadlines_that_have_passed_are_kept_on_the_loop_of_a_stage_process() ->
             outboxes = []
             for name in ("first", "second"):
                 routes = {"audio": (Destination(),)}
-                outboxes.append(stage.open(SessionRequest(name, 0, routes)))
+                outboxes.append(stage.open(SessionRequest(name, routes)))
                 outputs = frozenset({"audio"})
                 turn = SegmentRequest(0, SamplingRequest(), "", outputs, {}, deadline_s=1e-9)
                 stage.handle(SegmentRequested(name, turn))
@@ -165,7 +165,7 @@ async def test_progress_is_told_once_until_it_is_read(engine: FakeEngine) -> Non
     async with running_stage(LoadedStage(engine, FACTS), "code2wav", limits=limits) as running:
         stage, key = running.stage, SegmentKey("s", 0)
         works = EngineStepped([], {key: Standing(None, 0)}, worked_on=frozenset({key}))
-        outbox = stage.open(SessionRequest("s", 0, {"audio": (Destination(),)}))
+        outbox = stage.open(SessionRequest("s", {"audio": (Destination(),)}))
         wanted = SegmentRequest(0, SamplingRequest(), "", frozenset({"audio"}), {})
         stage.handle(SegmentRequested("s", wanted))
         replies = aiter(outbox)

@@ -230,7 +230,7 @@ async def test_session_ends_when_its_reader_falls_too_far_behind(engine: FakeEng
     loaded = LoadedStage(engine, FACTS)
     async with running_stage(loaded, "code2wav", outbox_bytes=100) as running:
         routes = {"audio": (Destination(),)}
-        unread = running.stage.open(SessionRequest("unread", 0, routes))
+        unread = running.stage.open(SessionRequest("unread", routes))
         turn = SegmentRequest(0, SamplingRequest(), "", frozenset({"audio"}), {})
         running.stage.handle(SegmentRequested("unread", turn))
         for sequence in range(2):
@@ -271,7 +271,6 @@ async def test_segments_start_afresh_on_one_session(served: RunningStage) -> Non
 @pytest.mark.parametrize(
     ("requests", "code", "field"),
     [
-        (opening("x", attempt=1)[:1], ErrorCode.ERROR_CODE_NOT_IMPLEMENTED, "open.attempt"),
         (
             opening("x", checkpoint_fingerprint="other")[:1],
             ErrorCode.ERROR_CODE_FAILED_PRECONDITION,

@@ -152,7 +152,7 @@ class World:
             VOCODER: {"audio": (REPLY,)},
         }
         for role, host in picked.items():
-            session = SessionRequest(caller.session_id, 0, routes[role], windows=WINDOWS)
+            session = SessionRequest(caller.session_id, routes[role], windows=WINDOWS)
             history = caller.history if role == TALKER else None
             turn = SegmentRequest(
                 0, caller.sampling, "", AUDIO_ALONE, {}, last=True, history=history

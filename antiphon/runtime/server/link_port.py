@@ -66,7 +66,7 @@ class LinkPort:
         # The producer is told too: here the session may not be open yet, and then nobody is.
         session_id, edge = message.session_id, message.edge
         fault.edge = fault.edge or edge
-        refusal = Refuse(link.link_id, session_id, edge, message.attempt, fault)
+        refusal = Refuse(link.link_id, session_id, edge, fault)
         link.respond(_response(refusal))
         self._stage.handle(ChunkMalformed(session_id, fault))
 
@@ -108,6 +108,5 @@ def _refusal(refuse: Refuse) -> stage_pb2.LinkRefusal:
     return stage_pb2.LinkRefusal(
         session_id=refuse.session_id,
         edge=refuse.edge,
-        attempt=refuse.attempt,
         error=error_to_proto(refuse.error),
     )

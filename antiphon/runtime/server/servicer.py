@@ -17,7 +17,6 @@ from antiphon.errors import (
     DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
-    NotImplementedYet,
     Unavailable,
     unexpected,
 )
@@ -276,10 +275,6 @@ async def _opening(
 
 def _session_request(request: session_pb2.SessionOpen, identity: StageIdentity) -> SessionRequest:
     """The checked `open` of a stream."""
-    if request.attempt:
-        raise NotImplementedYet(
-            "open.attempt: moving a session is not implemented yet", field="open.attempt"
-        )
     expected = {
         "pipeline": identity.pipeline.name,
         "checkpoint_fingerprint": identity.facts.checkpoint_fingerprint,
@@ -292,7 +287,6 @@ def _session_request(request: session_pb2.SessionOpen, identity: StageIdentity) 
             )
     return SessionRequest(
         session_id=request.session_id,
-        attempt=request.attempt,
         routes={
             route.edge: tuple(
                 Destination(each.stage.address, each.stage.boot_id) for each in route.destinations

@@ -86,7 +86,7 @@ class ChunkArrived(Struct, frozen=True):
     def refusal(self, error: AntiphonError) -> Refuse:
         """Tells the chunk's producer that its session is not wanted."""
         chunk = self.chunk
-        return Refuse(self.link_id, chunk.session_id, chunk.edge, chunk.attempt, error)
+        return Refuse(self.link_id, chunk.session_id, chunk.edge, error)
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,7 @@
 """Order and exactly-once for the input edges of one session, and chunks that came too early.
 
-Within one attempt the sequence number decides: the expected one is delivered, an
-older one is a duplicate and dropped, a later one means that a chunk was lost.
+The sequence number decides: the expected one is delivered, an older one is a duplicate and
+dropped, a later one means that a chunk was lost.
 """
 
 from __future__ import annotations
@@ -24,20 +24,14 @@ def held_size(chunk: Chunk) -> int:
 class Inbox:
     """Sequence numbers of one session's input edges."""
 
-    def __init__(self, attempt: int) -> None:
-        self._attempt = attempt
+    def __init__(self) -> None:
         self._next: dict[str, int] = {}
 
     def admits(self, chunk: Chunk) -> bool:
         """Whether the chunk is the next of its edge; False for a duplicate.
 
-        Raises `DataLoss` for a gap and for another attempt.
+        Raises `DataLoss` for a gap.
         """
-        if chunk.attempt != self._attempt:
-            raise DataLoss(
-                f"{chunk.edge}: chunk of attempt {chunk.attempt}, this is {self._attempt}",
-                edge=chunk.edge,
-            )
         expected = self._next.get(chunk.edge, 0)
         if chunk.sequence > expected:
             raise DataLoss(

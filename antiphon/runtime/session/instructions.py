@@ -135,7 +135,6 @@ class Refuse:
     link_id: str
     session_id: str
     edge: str
-    attempt: int
     error: AntiphonError
 
 

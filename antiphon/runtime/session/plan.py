@@ -189,7 +189,6 @@ class SessionRequest:
     """
 
     session_id: str
-    attempt: int
     routes: Mapping[str, tuple[Destination, ...]]
     stall_timeout_s: float = 0.0
     windows: Mapping[str, int] = field(default_factory=dict)

@@ -64,10 +64,9 @@ class LiveSession:
         self._routes = request.routes
         edges = plan.inputs.keys() | plan.outputs.keys()
         self._windows = {name: each for name, each in request.windows.items() if name in edges}
-        self._attempt = request.attempt
         self._no_slot, self._leaving = no_slot, leaving
         self._clocks = SessionClocks(plan, request.stall_timeout_s, now)
-        self._inbox = Inbox(request.attempt)
+        self._inbox = Inbox()
         self._order = SegmentOrder(plan.limits.hold_bytes)
         # Segments that were cancelled and that the engine has yet to release.
         self._releasing: dict[SegmentKey, Segment] = {}
@@ -349,7 +348,6 @@ class LiveSession:
             self.session_id,
             edge,
             segment=self._order.next - 1,
-            attempt=self._attempt,
             sequence=sequence,
             position=piece.position,
             tensors=piece.tensors,

@@ -38,7 +38,6 @@ def test_chunk_round_trip(reason: FinishReason | None) -> None:
         "s",
         "codes",
         segment=3,
-        attempt=1,
         sequence=7,
         position=40,
         tensors={"codes": np.ones((2, 4), np.uint16)},

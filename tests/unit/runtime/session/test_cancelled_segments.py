@@ -46,7 +46,7 @@ SEGMENT = SegmentRequest(0, SamplingRequest(), "", frozenset({"audio"}), {})
 
 def opened(table: SessionTable, name: str = "s", number: int = 0) -> list[object]:
     if not number:
-        request = SessionRequest(name, 0, {"audio": (Destination(),)})
+        request = SessionRequest(name, {"audio": (Destination(),)})
         table.handle(SessionRequested(request), 0.0)
     return list(table.handle(SegmentRequested(name, replace(SEGMENT, segment=number)), 0.0))
 
@@ -98,7 +98,7 @@ def test_lost_engine_ends_a_session_whose_segment_is_being_released(table: Sessi
 
 def test_completed_segment_whose_output_waits_is_reported_as_cancelled_at_once() -> None:
     table = SessionTable(StagePlan.of(PIPELINE, "code2wav", NEUTRAL_SAMPLING, LIMITS))
-    request = SessionRequest("s", 0, {"audio": (Destination(),)}, windows={"audio": 1})
+    request = SessionRequest("s", {"audio": (Destination(),)}, windows={"audio": 1})
     table.handle(SessionRequested(request), 0.0)
     whole = replace(SEGMENT, delivery={"audio": Delivery.STREAM})
     table.handle(SegmentRequested("s", whole), 0.0)

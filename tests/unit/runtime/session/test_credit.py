@@ -260,7 +260,7 @@ def test_grant_for_an_edge_that_is_no_output_fails_the_session() -> None:
 @pytest.mark.parametrize(("edge", "window"), [("codes", 0), ("tokens", 5)])
 def test_session_is_refused_when_a_window_cannot_be_kept(edge: str, window: int) -> None:
     table = TwoStages(1, {}).talker.table
-    request = SessionRequest("new", 0, {"codes": (Destination(DOWNSTREAM),)}, 0, {edge: window})
+    request = SessionRequest("new", {"codes": (Destination(DOWNSTREAM),)}, 0, {edge: window})
     with pytest.raises(InvalidArgument, match=edge):
         table.handle(SessionRequested(request), 0.0)
 

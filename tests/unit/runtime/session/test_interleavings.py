@@ -102,7 +102,7 @@ class Table(RuleBasedStateMachine):
 
     @rule(name=names)
     def open(self, name: str) -> None:
-        request = SessionRequest(name, 0, {"audio": (Destination(),)})
+        request = SessionRequest(name, {"audio": (Destination(),)})
         try:
             self.take(self.table.handle(SessionRequested(request), self.now))
             self.opened.add(name)

@@ -63,7 +63,7 @@ def ask(
     deadline_s: float = 0.0,
 ) -> list[Instruction]:
     if not number:
-        table.handle(SessionRequested(SessionRequest(name, 0, {output: (Destination(),)})), 0.0)
+        table.handle(SessionRequested(SessionRequest(name, {output: (Destination(),)})), 0.0)
     request = SegmentRequest(
         number, SamplingRequest(), "", frozenset({output}), {}, live=live, deadline_s=deadline_s
     )

@@ -30,7 +30,7 @@ def test_destination_lost_spares_sessions_with_its_successor_at_the_same_address
     sessions = SessionTable(StagePlan.of(PIPELINE, "talker", NEUTRAL_SAMPLING, LIMITS))
     for boot in ("before", "after"):
         routes = {"codes": (Destination("here:1", boot),)}
-        sessions.handle(SessionRequested(SessionRequest(boot, 0, routes)), 0.0)
+        sessions.handle(SessionRequested(SessionRequest(boot, routes)), 0.0)
         segment = SegmentRequest(0, SamplingRequest(), "", frozenset({"audio"}), {})
         sessions.handle(SegmentRequested(boot, segment), 0.0)
     suspended = sessions.handle(DestinationSuspended("here:1", "after"), 0.0)
@@ -45,7 +45,7 @@ def test_destination_lost_spares_sessions_with_its_successor_at_the_same_address
 def test_a_lost_link_fails_sessions_that_had_one_edge_whole_and_nothing_of_another() -> None:
     """Both come from the same process, of which the other edge is awaited in vain."""
     sessions = SessionTable(StagePlan.of(PIPELINE, "talker", NEUTRAL_SAMPLING, LIMITS))
-    sessions.handle(SessionRequested(SessionRequest("s", 0, {})), 0.0)
+    sessions.handle(SessionRequested(SessionRequest("s", {})), 0.0)
     segment = SegmentRequest(0, SamplingRequest(), "", frozenset({"audio"}), {})
     sessions.handle(SegmentRequested("s", segment), 0.0)
     prompt = Chunk("s", "prompt", segment_finished=True, finish_reason=FinishReason.STOP)
@@ -59,7 +59,7 @@ def test_a_lost_link_fails_sessions_that_had_one_edge_whole_and_nothing_of_anoth
 def test_that_a_session_has_ended_downstream_is_told_by_that_stage_alone() -> None:
     """It may have done its part, so that nothing is missed; or it says itself what went wrong."""
     sessions = SessionTable(StagePlan.of(PIPELINE, "talker", NEUTRAL_SAMPLING, LIMITS))
-    sessions.handle(SessionRequested(SessionRequest("s", 0, {})), 0.0)
+    sessions.handle(SessionRequested(SessionRequest("s", {})), 0.0)
     segment = SegmentRequest(0, SamplingRequest(), "", frozenset({"audio"}), {})
     sessions.handle(SegmentRequested("s", segment), 0.0)
     assert sessions.handle(ChunksRefused("s", Cancelled("session s has ended")), 0.0) == []
@@ -73,7 +73,7 @@ def test_a_producer_that_is_gone_before_anything_came_of_it_is_not_waited_for() 
     """No link of it will break, as there was none."""
     sessions = SessionTable(StagePlan.of(PIPELINE, "talker", NEUTRAL_SAMPLING, LIMITS))
     for name in ("s", "linked"):
-        sessions.handle(SessionRequested(SessionRequest(name, 0, {})), 0.0)
+        sessions.handle(SessionRequested(SessionRequest(name, {})), 0.0)
         segment = SegmentRequest(0, SamplingRequest(), "", frozenset({"audio"}), {})
         sessions.handle(SegmentRequested(name, segment), 0.0)
     prompt = Chunk("linked", "prompt", segment_finished=True, finish_reason=FinishReason.STOP)

@@ -39,7 +39,7 @@ class Speaking:
 
     def open(self, name: str, now: float = 0.0) -> None:
         windows = {"audio": self._window} if self._window else {}
-        request = SessionRequest(name, 0, {"audio": (Destination(),)}, windows=windows)
+        request = SessionRequest(name, {"audio": (Destination(),)}, windows=windows)
         self.table.handle(SessionRequested(request), now)
         delivery = {"audio": self._delivery}
         segment = SegmentRequest(0, SamplingRequest(), "", frozenset({"audio"}), delivery)

@@ -104,7 +104,7 @@ def thinker() -> SessionTable:
     """With an open segment whose text goes to the client and whose tokens go to the talker."""
     table = SessionTable(StagePlan.of(PIPELINE, "thinker", NEUTRAL_SAMPLING, LIMITS))
     routes = {"text": (Destination(),), "tokens": (Destination(TALKER),)}
-    table.handle(SessionRequested(SessionRequest("s", 0, routes)), 0.0)
+    table.handle(SessionRequested(SessionRequest("s", routes)), 0.0)
     table.handle(SegmentRequested("s", TURN), 0.0)
     return table
 

@@ -48,9 +48,7 @@ def table(limits: StageLimits = LIMITS) -> SessionTable:
 
 
 def register(sessions: SessionTable, name: str, now: float) -> list[Instruction]:
-    return sessions.handle(
-        SessionRequested(SessionRequest(name, 0, {"audio": (Destination(),)})), now
-    )
+    return sessions.handle(SessionRequested(SessionRequest(name, {"audio": (Destination(),)})), now)
 
 
 def turn(number: int = 0) -> SegmentRequest:
@@ -212,7 +210,7 @@ def test_idle_clock_stands_while_a_segment_is_open_and_starts_again_after_it() -
 
 def test_idle_clock_starts_when_held_output_has_left() -> None:
     sessions = table()
-    request = SessionRequest("s", 0, {"audio": (Destination(),)}, windows={"audio": 4})
+    request = SessionRequest("s", {"audio": (Destination(),)}, windows={"audio": 4})
     sessions.handle(SessionRequested(request), 0.0)
     sessions.handle(SegmentRequested("s", turn()), 0.0)
     samples = {"samples": np.zeros(8, np.float32)}

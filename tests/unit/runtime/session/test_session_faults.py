@@ -53,9 +53,7 @@ def two_sessions(reported: list[str] | None = None) -> SessionTable:
     plan = StagePlan.of(PIPELINE, "code2wav", NEUTRAL_SAMPLING, LIMITS)
     sessions = SessionTable(plan, report)
     for name in ("a", "b"):
-        sessions.handle(
-            SessionRequested(SessionRequest(name, 0, ROUTES, windows={"codes": 100})), 0.0
-        )
+        sessions.handle(SessionRequested(SessionRequest(name, ROUTES, windows={"codes": 100})), 0.0)
         turn = SegmentRequest(0, SamplingRequest(), "", frozenset({"audio"}), {})
         sessions.handle(SegmentRequested(name, turn), 0.0)
     return sessions
@@ -89,7 +87,7 @@ def test_unexpected_exception_ends_its_session_and_the_rest_of_the_step_is_taken
     assert sessions.state("b") is State.PARKED
     assert sessions.open_segments == 0
     with pytest.raises(FailedPrecondition):
-        sessions.handle(SessionRequested(SessionRequest("a", 0, ROUTES)), 2.0)
+        sessions.handle(SessionRequested(SessionRequest("a", ROUTES)), 2.0)
 
 
 def test_governed_scalar_is_data_loss_that_names_the_edge() -> None:
@@ -106,7 +104,7 @@ def test_session_fails_as_it_opens_when_a_malformed_chunk_came_before() -> None:
     assert sessions.handle(ChunkMalformed("c", DataLoss("broken")), 0.0) == []
     assert sessions.held_bytes == 0
     with pytest.raises(DataLoss, match="broken"):
-        sessions.handle(SessionRequested(SessionRequest("c", 0, ROUTES)), 1.0)
+        sessions.handle(SessionRequested(SessionRequest("c", ROUTES)), 1.0)
     assert ends(sessions.handle(ChunkMalformed("a", DataLoss("broken")), 0.0)) == {"a": DataLoss}
 
 
@@ -115,7 +113,7 @@ def test_malformed_chunk_of_an_ended_session_changes_nothing() -> None:
     sessions.handle(StreamLost("a"), 0.0)
     assert sessions.handle(ChunkMalformed("a", DataLoss("broken")), 0.0) == []
     with pytest.raises(FailedPrecondition, match="before"):
-        sessions.handle(SessionRequested(SessionRequest("a", 0, ROUTES)), 1.0)
+        sessions.handle(SessionRequested(SessionRequest("a", ROUTES)), 1.0)
 
 
 def test_id_that_is_too_long_is_not_remembered() -> None:
@@ -124,17 +122,17 @@ def test_id_that_is_too_long_is_not_remembered() -> None:
     sessions.handle(ChunkMalformed(name, DataLoss("broken")), 0.0)
     assert sessions.handle(ChunkArrived(Chunk(name, "codes"), "link"), 0.0) == []
     with pytest.raises(InvalidArgument, match="session_id"):
-        SessionRequest(name, 0, ROUTES)
-    SessionRequest("x" * MAX_NAME, 0, ROUTES)
+        SessionRequest(name, ROUTES)
+    SessionRequest("x" * MAX_NAME, ROUTES)
 
 
 @pytest.mark.parametrize("seconds", [math.nan, math.inf, -1.0, MAX_SECONDS * 1.01])
 def test_request_is_refused_when_no_clock_can_keep_its_time(seconds: float) -> None:
     with pytest.raises(InvalidArgument, match="stall_timeout_s"):
-        SessionRequest("s", 0, ROUTES, stall_timeout_s=seconds)
+        SessionRequest("s", ROUTES, stall_timeout_s=seconds)
     with pytest.raises(InvalidArgument, match="deadline_s"):
         SegmentRequest(0, SamplingRequest(), "", frozenset(), {}, deadline_s=seconds)
-    SessionRequest("s", 0, ROUTES, stall_timeout_s=MAX_SECONDS)
+    SessionRequest("s", ROUTES, stall_timeout_s=MAX_SECONDS)
 
 
 def test_request_is_refused_when_a_name_or_a_list_in_it_is_too_long() -> None:
@@ -144,10 +142,10 @@ def test_request_is_refused_when_a_name_or_a_list_in_it_is_too_long() -> None:
         ([Destination("x")] * MAX_DESTINATIONS, [Destination("x")] * (MAX_DESTINATIONS + 1)),
     ):
         sessions.handle(
-            SessionRequested(SessionRequest(f"c-{len(most)}", 0, {"audio": tuple(most)})), 0.0
+            SessionRequested(SessionRequest(f"c-{len(most)}", {"audio": tuple(most)})), 0.0
         )
         with pytest.raises(InvalidArgument, match=r"routes\.audio"):
-            sessions.handle(SessionRequested(SessionRequest("d", 0, {"audio": tuple(more)})), 0.0)
+            sessions.handle(SessionRequested(SessionRequest("d", {"audio": tuple(more)})), 0.0)
     SegmentRequest(0, SamplingRequest(), "x" * MAX_NAME, frozenset(), {})
     with pytest.raises(InvalidArgument, match="voice"):
         SegmentRequest(0, SamplingRequest(), "x" * (MAX_NAME + 1), frozenset(), {})
@@ -158,9 +156,9 @@ def test_session_is_refused_when_its_window_is_out_of_range(window: int) -> None
     sessions = two_sessions()
     with pytest.raises(InvalidArgument, match=r"windows\.codes"):
         sessions.handle(
-            SessionRequested(SessionRequest("c", 0, ROUTES, windows={"codes": window})), 0.0
+            SessionRequested(SessionRequest("c", ROUTES, windows={"codes": window})), 0.0
         )
     assert sessions.state("c") is None
     sessions.handle(
-        SessionRequested(SessionRequest("c", 0, ROUTES, windows={"codes": MAX_WINDOW})), 0.0
+        SessionRequested(SessionRequest("c", ROUTES, windows={"codes": MAX_WINDOW})), 0.0
     )

@@ -45,7 +45,7 @@ def table(window: int = 0) -> SessionTable:
     sessions = SessionTable(StagePlan.of(PIPELINE, "code2wav", NEUTRAL_SAMPLING, LIMITS))
     windows = {"audio": window} if window else {}
     sessions.handle(
-        SessionRequested(SessionRequest("s", 0, {"audio": (Destination(),)}, windows=windows)), 0.0
+        SessionRequested(SessionRequest("s", {"audio": (Destination(),)}, windows=windows)), 0.0
     )
     sessions.handle(SegmentRequested("s", segment()), 0.0)
     return sessions
@@ -107,7 +107,7 @@ def test_segment_is_counted_once_when_it_ends(
 
 def test_refused_segment_is_counted_and_the_open_one_is_not() -> None:
     sessions = table()
-    sessions.handle(SessionRequested(SessionRequest("t", 0, {})), 0.0)
+    sessions.handle(SessionRequested(SessionRequest("t", {})), 0.0)
     sessions.handle(SegmentRequested("t", segment()), 0.0)
     assert sessions.tally.segments == {(Outcome.REFUSED, "resource_exhausted"): 1}
 

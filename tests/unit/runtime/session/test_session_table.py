@@ -94,7 +94,7 @@ def chunk(
 
 def opened(limits: StageLimits = LIMITS, **changes: object) -> SessionTable:
     sessions = table(limits)
-    sessions.handle(SessionRequested(SessionRequest("s", 0, AUDIO)), 0.0)
+    sessions.handle(SessionRequested(SessionRequest("s", AUDIO)), 0.0)
     sessions.handle(SegmentRequested("s", segment(**changes)), 0.0)
     return sessions
 
@@ -121,7 +121,7 @@ def test_open_delivers_held_chunks_when_they_came_first() -> None:
     assert sessions.handle(chunk(0), 0.0) == []
     assert sessions.handle(chunk(1, end=True), 0.0) == []
     assert sessions.held_bytes > 0
-    assert kinds(sessions.handle(SessionRequested(SessionRequest("s", 0, AUDIO)), 1.0)) == [Opened]
+    assert kinds(sessions.handle(SessionRequested(SessionRequest("s", AUDIO)), 1.0)) == [Opened]
     done = sessions.handle(SegmentRequested("s", segment()), 1.0)
     assert kinds(done) == [SegmentOpened, Admit, Feed, Feed]
     assert sessions.held_bytes == 0
@@ -137,7 +137,7 @@ def test_held_chunks_are_refused_when_the_session_never_opens() -> None:
     assert isinstance(refusal.error, DeadlineExceeded)
     assert isinstance(sessions.handle(chunk(1), 6.0)[0], Refuse)
     with pytest.raises(DeadlineExceeded, match=r"within 5 s of its first chunk \(hold_timeout_s\)"):
-        sessions.handle(SessionRequested(SessionRequest("s", 0, AUDIO)), 7.0)
+        sessions.handle(SessionRequested(SessionRequest("s", AUDIO)), 7.0)
 
 
 def test_held_chunks_are_refused_when_they_fill_the_bound() -> None:
@@ -161,14 +161,6 @@ def test_session_fails_when_a_chunk_is_missing() -> None:
     assert kinds(done) == [Release, End]
     assert isinstance(end_error(done), DataLoss)
     assert sessions.session_count == 0
-
-
-def test_session_fails_when_a_chunk_is_of_another_attempt() -> None:
-    sessions = opened()
-    other = ChunkArrived(structs.replace(chunk(0).chunk, attempt=1), "link")
-    error = end_error(sessions.handle(other, 0.0))
-    assert isinstance(error, DataLoss)
-    assert "attempt 1" in error.message
 
 
 def test_session_fails_when_a_chunk_follows_the_edges_end() -> None:
@@ -291,21 +283,21 @@ def test_segment_is_refused_when_it_is_not_the_next_or_one_is_open() -> None:
 def test_segment_is_refused_when_all_slots_are_taken() -> None:
     sessions = table()
     for name in ("a", "b", "c"):
-        sessions.handle(SessionRequested(SessionRequest(name, 0, AUDIO)), 0.0)
+        sessions.handle(SessionRequested(SessionRequest(name, AUDIO)), 0.0)
     assert kinds(sessions.handle(SegmentRequested("a", segment()), 0.0)) == [SegmentOpened, Admit]
     assert kinds(sessions.handle(SegmentRequested("b", segment()), 0.0)) == [SegmentOpened, Admit]
     error = end_error(sessions.handle(SegmentRequested("c", segment()), 0.0))
     assert isinstance(error, ResourceExhausted)
     assert error.retryable
     sessions.handle(SegmentCancelled("a", 0), 0.0)
-    sessions.handle(SessionRequested(SessionRequest("d", 0, AUDIO)), 0.0)
+    sessions.handle(SessionRequested(SessionRequest("d", AUDIO)), 0.0)
     assert kinds(sessions.handle(SegmentRequested("d", segment()), 0.0)) == [SegmentOpened, Admit]
 
 
 def test_stream_lost_releases_and_remembers_at_any_moment() -> None:
     for prepare in (lambda t: None, lambda t: t.handle(SegmentRequested("s", segment()), 0.0)):
         sessions = table()
-        sessions.handle(SessionRequested(SessionRequest("s", 0, AUDIO)), 0.0)
+        sessions.handle(SessionRequested(SessionRequest("s", AUDIO)), 0.0)
         prepare(sessions)
         done = sessions.handle(StreamLost("s"), 0.0)
         assert kinds(done)[-1] is End
@@ -331,7 +323,7 @@ def test_session_finishes_after_its_segment_when_the_client_is_done() -> None:
 def test_failed_event_ends_only_its_session() -> None:
     sessions = table()
     for name in ("a", "b"):
-        sessions.handle(SessionRequested(SessionRequest(name, 0, AUDIO)), 0.0)
+        sessions.handle(SessionRequested(SessionRequest(name, AUDIO)), 0.0)
         sessions.handle(SegmentRequested(name, segment()), 0.0)
     error = Internal("broken")
     assert end_error(stepped(sessions, Failed(SegmentKey("a", 0), error))) is error
@@ -355,7 +347,7 @@ def test_destination_lost_fails_sessions_that_send_there() -> None:
     sessions = SessionTable(StagePlan.of(PIPELINE, "talker", NEUTRAL_SAMPLING, LIMITS))
     for name, address in (("a", "here:1"), ("b", "there:2")):
         sessions.handle(
-            SessionRequested(SessionRequest(name, 0, {"codes": (Destination(address),)})), 0.0
+            SessionRequested(SessionRequest(name, {"codes": (Destination(address),)})), 0.0
         )
         sessions.handle(SegmentRequested(name, segment()), 0.0)
     assert (
@@ -367,7 +359,7 @@ def test_destination_lost_fails_sessions_that_send_there() -> None:
 
 def test_whole_delivery_is_taken_from_the_segment() -> None:
     sessions = SessionTable(StagePlan.of(PIPELINE, "talker", NEUTRAL_SAMPLING, LIMITS))
-    sessions.handle(SessionRequested(SessionRequest("s", 0, {"codes": (Destination("x:1"),)})), 0.0)
+    sessions.handle(SessionRequested(SessionRequest("s", {"codes": (Destination("x:1"),)})), 0.0)
     sessions.handle(SegmentRequested("s", segment(delivery={"codes": Delivery.WHOLE})), 0.0)
     frame = {"codes": np.zeros((1, 2), np.uint16)}
     assert stepped(sessions, Emitted(KEY, "codes", 0, frame)) == []
@@ -384,12 +376,12 @@ def test_unwanted_client_edge_goes_nowhere() -> None:
 
 def test_open_raises_when_a_route_names_no_output() -> None:
     with pytest.raises(InvalidArgument, match="text"):
-        table().handle(SessionRequested(SessionRequest("s", 0, {"text": (Destination(),)})), 0.0)
+        table().handle(SessionRequested(SessionRequest("s", {"text": (Destination(),)})), 0.0)
 
 
 def test_output_on_an_edge_that_goes_nowhere_is_dropped() -> None:
     sessions = table(role="thinker")
-    sessions.handle(SessionRequested(SessionRequest("s", 0, {})), 0.0)
+    sessions.handle(SessionRequested(SessionRequest("s", {})), 0.0)
     sessions.handle(SegmentRequested("s", segment()), 0.0)
     assert stepped(sessions, Emitted(KEY, "text", 0, {"ids": np.zeros(1, np.int32)})) == []
     assert sessions.state("s") is State.OPEN

@@ -88,7 +88,7 @@ def test_output_on_the_sessions_stream_is_progress_enough(working: SessionTable)
 def test_output_for_another_stage_is_no_word_on_the_sessions_stream() -> None:
     sessions = table(role="talker")
     routes = {"codes": (Destination("next:1"),)}
-    sessions.handle(SessionRequested(SessionRequest("s", 0, routes)), 0.0)
+    sessions.handle(SessionRequested(SessionRequest("s", routes)), 0.0)
     sessions.handle(SegmentRequested("s", segment()), 0.0)
     frame = {"codes": np.zeros((1, 2), np.uint16)}
     for position, now, expected in ((0, 0.5, [Send]), (1, 1.0, [Send, Progress])):

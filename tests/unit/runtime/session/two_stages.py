@@ -132,7 +132,7 @@ class TwoStages:
         self.audio_is_whole = (delivery or {}).get("audio") is Delivery.WHOLE
         routes = {"codes": (Destination(DOWNSTREAM),)}, {"audio": (Destination(),)}
         for host, route in zip((self.talker, self.code2wav), routes, strict=True):
-            request = SessionRequest("s", 0, route, windows=windows)
+            request = SessionRequest("s", route, windows=windows)
             host.take(host.table.handle(SessionRequested(request), self.now))
         self.open_segment(policy, delivery or {})
 
