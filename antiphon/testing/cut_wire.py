@@ -15,6 +15,7 @@ class CutWire:
         self._writers: set[asyncio.StreamWriter] = set()
         self._joined: set[asyncio.Task[None]] = set()
         self._server: asyncio.Server | None = None
+        self._closed = False
         self.flowing = asyncio.Event()
         self.flowing.set()
         self.address = ""
@@ -43,6 +44,7 @@ class CutWire:
 
     async def close(self) -> None:
         """Cut and listen no more."""
+        self._closed = True
         if self._server is not None:
             self._server.close()
         self.flowing.set()
@@ -51,13 +53,16 @@ class CutWire:
             await asyncio.wait(self._joined)
 
     def _accept(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        # From here on it is cut with the others; it may have been on its way while this closed.
+        self._writers.add(writer)
+        if self._closed:
+            writer.transport.abort()
         task = asyncio.create_task(self._join(reader, writer))
         self._joined.add(task)
         task.add_done_callback(self._joined.discard)
 
     async def _join(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         both = {writer}
-        self._writers.add(writer)
         try:
             there, back = await asyncio.open_connection(self._host, self._port)
             both.add(back)

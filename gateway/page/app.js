@@ -152,7 +152,15 @@ function connect() {
     await stopTalking();
     refresh();
   };
-  page.conversation = new Conversation({ key, on, closed });
+  const lost = () => {
+    show("The connection is lost; trying again …");
+    refresh();
+  };
+  const resumed = () => {
+    show("Connected again.");
+    refresh();
+  };
+  page.conversation = new Conversation({ key, on, lost, resumed, closed });
   listVoices(key).catch((error) => show(`The voices cannot be listed: ${error.message}`));
 }
 

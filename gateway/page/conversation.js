@@ -1,33 +1,51 @@
-// The WebSocket at /v1/realtime: what the page asks for, and what comes of it.
+// The conversation at /v1/realtime, over one WebSocket after the other: what the page asks for, and
+// what comes of it.
+
+import { Position } from "./position.js";
+
+const PAUSE_MS = 250;
+const LONGEST_PAUSE_MS = 4000;
+const MOST_ATTEMPTS = 12; // about 40 seconds
+// Of connections that the gateway has ended for a reason that will be the same next time.
+const FINAL = new Set([1000, 1003, 1007, 1008, 1009]);
 
 /**
- * One connection. `on` has a handler for each server event that the page shows, by its type;
- * `closed(reason)` is called at the end.
+ * `on` has a handler for each server event that the page shows, by its type. When the gateway is lost
+ * another one is asked to go on: `lost()` is called, and `resumed()` when it has. `closed(reason)` is
+ * called at the end.
  */
 export class Conversation {
-  constructor({ key, on, closed }) {
-    const url = new URL("v1/realtime", document.baseURI);
-    url.protocol = url.protocol.replace("http", "ws");
-    const protocols = key ? ["realtime", `openai-insecure-api-key.${key}`] : [];
-    this.socket = new WebSocket(url, protocols);
-    this.socket.onmessage = ({ data }) => {
-      const event = JSON.parse(data);
-      on[event.type]?.(event);
-    };
-    this.socket.onclose = ({ code, reason }) => closed(reason || `connection closed (${code})`);
+  #key;
+  #on;
+  #position = new Position();
+  #socket = null;
+  #begun = false; // by the gateway that has it now
+  #attempts = 0;
+  #waiting = 0;
+
+  constructor({ key, on, lost, resumed, closed }) {
+    this.#key = key;
+    this.#on = on;
+    Object.assign(this, { lost, resumed, closed });
+    this.#connect(false);
   }
 
   get open() {
-    return this.socket.readyState === WebSocket.OPEN;
+    return this.#begun;
   }
 
   close() {
-    this.socket.onclose = null;
-    this.socket.close();
+    clearTimeout(this.#waiting);
+    this.#begun = false;
+    this.#socket.onclose = null;
+    this.#socket.close();
   }
 
+  /** What is sent while no gateway is there goes to the one that goes on. */
   send(type, fields = {}) {
-    if (this.open) this.socket.send(JSON.stringify({ type, ...fields }));
+    const command = { type, ...fields };
+    this.#position.sent(command);
+    if (this.#begun) this.#socket.send(JSON.stringify(command));
   }
 
   update(session) {
@@ -38,5 +56,46 @@ export class Conversation {
     const content = [{ type: "input_text", text }];
     this.send("conversation.item.create", { item: { type: "message", role: "user", content } });
     this.send("response.create");
+  }
+
+  #connect(resumes) {
+    const url = new URL("v1/realtime", document.baseURI);
+    url.protocol = url.protocol.replace("http", "ws");
+    url.searchParams.set("resumable", "true");
+    if (resumes) url.searchParams.set("resumed", "true");
+    const protocols = this.#key ? ["realtime", `openai-insecure-api-key.${this.#key}`] : [];
+    const socket = new WebSocket(url, protocols);
+    if (resumes) socket.onopen = () => socket.send(JSON.stringify(this.#position.resumption));
+    socket.onmessage = ({ data }) => this.#take(JSON.parse(data), resumes);
+    socket.onclose = (closed) => this.#ended(closed);
+    this.#socket = socket;
+  }
+
+  #take(event, resumes) {
+    const begins = !this.#begun && event.type === "session.created";
+    if (begins) {
+      this.#begun = true;
+      this.#attempts = 0;
+    }
+    if (begins && resumes) {
+      for (const command of this.#position.beginAgain()) this.#socket.send(JSON.stringify(command));
+      this.resumed();
+      return;
+    }
+    this.#position.note(event);
+    this.#on[event.type]?.(event);
+  }
+
+  #ended({ code, reason }) {
+    const again = this.#position.resumable && !FINAL.has(code) && this.#attempts < MOST_ATTEMPTS;
+    this.#begun = false;
+    if (!again) {
+      this.closed(reason || `connection closed (${code})`);
+      return;
+    }
+    this.lost();
+    const pauseMs = Math.min(LONGEST_PAUSE_MS, PAUSE_MS * 2 ** this.#attempts);
+    this.#attempts += 1;
+    this.#waiting = setTimeout(() => this.#connect(true), pauseMs);
   }
 }

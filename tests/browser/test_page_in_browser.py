@@ -1,8 +1,10 @@
 from __future__ import annotations
 
+import json
 from pathlib import Path
 
 import pytest
+from cut_connection import cut_connection
 from in_browser import browser_page
 from playwright.sync_api import Page, expect
 
@@ -67,6 +69,38 @@ def test_answers_come_as_text_where_that_is_chosen(page: Page) -> None:
     expect(page.locator("#turns li.answer")).to_contain_text(ANSWER)
     expect(page.get_by_role("status")).to_have_text("Ready.")
     expect(page.get_by_role("button", name="Interrupt")).to_be_disabled()
+
+
+def test_a_conversation_goes_on_when_its_connection_is_lost(served: str) -> None:
+    sent: list[str] = []
+    with cut_connection(served) as connection, browser_page(connection.url) as page:
+        status = page.get_by_role("status")
+        answers = page.locator("#turns li.answer")
+        page.on(
+            "websocket",
+            lambda socket: socket.on("framesent", lambda frame: sent.append(str(frame))),
+        )
+        ask(page, QUESTION)
+        expect(answers.nth(0)).to_contain_text(ANSWER)
+        expect(status).to_have_text("Ready.")
+        # The answer has been heard, and the page has the token that has it.
+        interrupt = page.get_by_role("button", name="Interrupt")
+        expect(interrupt).to_be_disabled()
+        connection.cut()
+        expect(status).to_have_text("Connected again.")
+        ask(page, QUESTION)
+        expect(interrupt).to_be_enabled()
+        # While an answer is made: it ends as it was heard.
+        connection.cut()
+        expect(status).to_have_text("The answer is failed.")
+        ask(page, QUESTION)
+        expect(answers).to_have_count(3)
+        expect(answers.nth(2)).to_contain_text(ANSWER)
+        expect(status).to_have_text("Ready.")
+    commands = [json.loads(each)["type"] for each in sent]
+    assert commands.count("antiphon.conversation.resume") == 2
+    # What the gateway has carried out is not sent again.
+    assert commands.count("conversation.item.create") == 2
 
 
 def test_every_control_is_reached_and_named(page: Page) -> None:
