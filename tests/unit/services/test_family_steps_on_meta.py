@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from transformers.models.qwen2_5_omni.configuration_qwen2_5_omni import Qwen2_5OmniBigVGANConfig
 from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
     Qwen2_5OmniTalkerForConditionalGeneration,
     Qwen2_5OmniThinkerForConditionalGeneration,
+    Qwen2_5OmniToken2WavBigVGANModel,
     Qwen2_5OmniToken2WavDiTModel,
 )
 
@@ -30,6 +32,7 @@ from services.qwen2_5_omni.talker.model import CodecTalker
 from services.qwen2_5_omni.talker.rows import TextRow
 from services.qwen2_5_omni.token2wav.flow import Flow
 from services.qwen2_5_omni.token2wav.utterance import Utterance
+from services.qwen2_5_omni.token2wav.vocoder import MelVocoder
 from services.qwen3_tts.code2wav.module import CodecConfig, CodecDecoder, vocoder_of
 from services.qwen3_tts.talker.module import TalkerModule
 from services.qwen3_tts.talker.prompt import SpeechIds
@@ -139,6 +142,19 @@ def test_flow_waits_for_nothing_in_an_evaluation(
             next(work)
     assert launches.waits == launches.on_host == []
     assert 10 * OMNI.flow_layers < launches.total <= most, launches.counts
+
+
+@pytest.mark.parametrize(("mels", "most"), [(1, 1842), (4, 1845)])
+def test_omni25_vocoder_waits_for_nothing(device: torch.device, mels: int, most: int) -> None:
+    # Its sizes are the released ones, which are transformers' defaults.
+    with device:
+        vocoder = MelVocoder(Qwen2_5OmniToken2WavBigVGANModel(Qwen2_5OmniBigVGANConfig()))
+        pieces = [torch.zeros(50, 80) for _ in range(mels)]
+    with launches_on_meta() as launches:
+        calls = len(list(vocoder.decode(pieces)))
+    assert calls == 1
+    assert launches.waits == launches.on_host == []
+    assert 100 < launches.total <= most, launches.counts
 
 
 @pytest.fixture(scope="module")

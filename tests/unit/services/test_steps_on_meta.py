@@ -17,6 +17,7 @@ from antiphon.testing.launches import launches_on_meta, meta_as_a_gpu
 from antiphon.testing.qwen3_omni.tiny_config import make_config
 from antiphon.testing.qwen3_omni.tiny_shape import SMALL
 from antiphon.testing.qwen3_omni.tiny_tokenizer import TOKENIZER
+from services.lm import attention, attention_calls
 from services.lm.memory import WORKING_BYTES
 from services.qwen3_omni.code2wav.vocoder import vocoder_of
 from services.thinker.model import ThinkerFeed, ThinkerModel
@@ -69,6 +70,22 @@ def test_thinker_waits_for_nothing_when_it_decodes(config: Any, sessions: int, m
             thinker.forward([feed(slot, 20 + slot, 1) for slot in range(sessions)])
     assert launches.waits == launches.on_host == []
     assert 10 * SHAPE.layers < launches.total <= most, launches.counts
+
+
+@pytest.mark.parametrize(("flash", "most"), [(False, 1648), (True, 1644)])
+def test_thinker_waits_for_nothing_when_prompts_go_on(
+    config: Any, monkeypatch: pytest.MonkeyPatch, flash: bool, most: int
+) -> None:
+    for module in (attention, attention_calls):
+        monkeypatch.setattr(module, "flash_takes", lambda shape: flash)
+    with meta_as_a_gpu() as device:
+        thinker = thinker_of(config, device, 4)
+        with launches_on_meta() as launches:
+            thinker.forward([feed(0, 20, 1), feed(1, 21, 1), feed(2, 100, 40), feed(3, 0, 30)])
+    assert launches.waits == launches.on_host == []
+    assert 10 * SHAPE.layers < launches.total <= most, launches.counts
+    taken = launches.counts["aten._scaled_dot_product_flash_attention.default"]
+    assert taken == (SHAPE.layers if flash else 0), launches.counts
 
 
 @pytest.mark.parametrize(("heard", "most"), [(False, 1644), (True, 1647)])
