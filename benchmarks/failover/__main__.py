@@ -24,7 +24,8 @@ from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_ch
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
 from tools.chaos.fleet import TargetFleet, running_fleet
-from tools.chaos.listener import AnswerListener, Heard, KnownQuestion
+from tools.chaos.heard import Heard
+from tools.chaos.listener import AnswerListener, KnownQuestion
 from tools.launcher.plan import role_of
 
 AT_ONCE = 1e6
@@ -78,12 +79,13 @@ async def kill_once(
     return heard, max(pauses, default=0.0)
 
 
-async def measure(history: str, options: argparse.Namespace, model: Path) -> None:
+async def measure(history: str, options: argparse.Namespace, model: Path, directory: Path) -> None:
     """Kill each stage so many times at each length."""
     async with (
         running_fleet(
             model,
             2,
+            directory,
             max_history_bytes=HISTORIES[history],
             max_ahead_seconds=MAX_AHEAD_S,
             max_stage_ahead_seconds=MAX_AHEAD_S,
@@ -127,7 +129,7 @@ def main() -> None:
         model = Path(directory) / "tiny"
         build_tiny_checkpoint(model, TinyShape(endless_speech=True))
         for history in options.history:
-            asyncio.run(measure(history, options, model))
+            asyncio.run(measure(history, options, model, Path(directory)))
 
 
 if __name__ == "__main__":

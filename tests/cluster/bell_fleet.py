@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.cluster.fake_api import FakeApi, serve_api
+from antiphon.testing.fake_kubernetes import FakeApi, serve_api
 from tests.cluster.kubelet import Cluster
 from tests.cluster.service_address import ServiceAddress
 from tests.deploy.chart_rendering import render

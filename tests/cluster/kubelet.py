@@ -21,7 +21,7 @@ from typing import Any
 
 import yaml
 
-from tests.cluster.fake_api import FakeApi, endpoint
+from antiphon.testing.fake_kubernetes import FakeApi, endpoint, kubeconfig
 from tests.cluster.own_address import own_address
 from tests.cluster.pod_process import Json, PodProcess, Program
 
@@ -241,15 +241,3 @@ def _with(text: str, replaced: Mapping[str, str]) -> str:
     for old, new in replaced.items():
         text = text.replace(old, new)
     return text
-
-
-def kubeconfig(url: str) -> Json:
-    """What leads a client to that API."""
-    return {
-        "apiVersion": "v1",
-        "kind": "Config",
-        "current-context": "here",
-        "clusters": [{"name": "here", "cluster": {"server": url}}],
-        "users": [{"name": "here", "user": {"token": "of-a-pod"}}],
-        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "here"}}],
-    }

@@ -91,7 +91,8 @@ class SocketSender(PayloadSender):
             self._peer.close()
 
     def _admit(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._peer is not None:
+        # Who was let in on the way may come when this is closed already.
+        if self._peer is not None or self.broken:
             writer.close()
             return
         self._peer = writer

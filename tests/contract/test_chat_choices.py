@@ -90,6 +90,8 @@ async def test_choices_are_streamed_together(door: Door) -> None:
 
 @pytest.mark.parametrize("stream", [False, True])
 async def test_choices_end_when_one_fails(door: Door, stream: bool) -> None:
+    begun = asyncio.Event()
+
     async def fail_second(session: Session) -> None:
         if len(door.fakes[THINKER].sessions) < 2:
             await session.opened()
@@ -97,6 +99,8 @@ async def test_choices_end_when_one_fails(door: Door, stream: bool) -> None:
             await asyncio.Event().wait()
         await session.opened()
         await session.text("begun")
+        # An error that is there before the answer's head would be its status.
+        await begun.wait()
         await session.error(Internal("enough"))
 
     door.fakes[THINKER].script = fail_second
@@ -104,10 +108,12 @@ async def test_choices_end_when_one_fails(door: Door, stream: bool) -> None:
         events = await door.openai.chat.completions.create(
             model=MODEL, messages=MESSAGES, n=2, stream=True
         )
+        begun.set()
         with pytest.raises(openai.APIError, match="enough"):
             async for _ in events:
                 pass
     else:
+        begun.set()
         response = await door.chat(n=2)
         assert (response.status_code, response.json()["error"]["message"]) == (500, "enough")
     await door.gateway.calls.wait_idle()

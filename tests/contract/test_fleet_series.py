@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections import Counter
 
 import pytest
 from fake_stages import CODE2WAV, TALKER, THINKER, FakeStage, FakeStages, Session
@@ -17,6 +16,7 @@ from gateway.server import Gateway
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
+MOST_ASKED = 64
 STATES = ("ready", "starting", "draining", "ejected", "away")
 
 
@@ -123,12 +123,15 @@ async def test_refusals_are_counted_and_who_goes_on_elsewhere_takes_a_detour() -
         fakes[THINKER][0].script = full
 
     async with open_replicas(thinker=2, prepare=prepare) as replicas:
-        answers = Counter([(await replicas.chat()).status_code for _ in range(8)])
+        asked, full_one = 0, replicas.fakes[THINKER][0]
+        # Of two that are alike either may be picked.
+        while not full_one.sessions and asked < MOST_ASKED:
+            asked += 1
+            assert (await replicas.chat()).status_code == 200
         page = await page_of(replicas.gateway)
-    refused = len(replicas.fakes[THINKER][0].sessions)
-    assert answers == {200: 8}
+    refused = len(full_one.sessions)
     assert refused
     labels = {"role": THINKER, "code": "resource_exhausted"}
     assert page("antiphon_gateway_stage_refusals_total", **labels) == refused
     assert page("antiphon_gateway_stage_refusals_total", role=THINKER, code="unavailable") == 0
-    assert picks(page, THINKER) == {"load": 8, "detour": refused}
+    assert picks(page, THINKER) == {"load": asked, "detour": refused}

@@ -97,6 +97,7 @@ async def _kill(options: argparse.Namespace, seed: int, directory: Path) -> bool
         running_fleet(
             model,
             options.replicas,
+            directory,
             _launcher(options),
             _log(options),
             **LITTLE_AHEAD,
@@ -154,7 +155,9 @@ async def _break(options: argparse.Namespace, seed: int, directory: Path) -> boo
     model = _model(options, directory)
     done: list[Round] = []
     async with (
-        running_fleet(model, options.replicas, _launcher(options), _log(options)) as fleet,
+        running_fleet(
+            model, options.replicas, directory, _launcher(options), _log(options)
+        ) as fleet,
         AnswerListener(fleet.running.grpc_address, speed=options.speed) as listener,
     ):
         rounds = Rounds(

@@ -29,11 +29,12 @@ DAMAGED_S, DAMAGED_EVERY_S = 2.0, 0.05
 @dataclass(frozen=True, slots=True)
 class Victim:
     """A process, and the wire through which the gateway and other stages reach it. What is drawn
-    comes from `chance`."""
+    comes from `chance`. `move_unseen` gives it another address, which the gateway misses."""
 
     pid: int
     wire: CutWire
     chance: random.Random
+    move_unseen: Callable[[], Awaitable[None]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +120,10 @@ async def _damage(victim: Victim) -> None:
         await asyncio.sleep(DAMAGED_EVERY_S)
 
 
+async def _move_unseen(victim: Victim) -> None:
+    await victim.move_unseen()
+
+
 KILLED = Fault("kill", _kill, kills=True)
 FROZEN = Fault("freeze", _freeze)
 SLOW = Fault("slow", _slow_down)
@@ -127,10 +132,12 @@ MEMORY = Fault("memory", _take_memory)
 PARTED = Fault("partition", _part)
 CUT = Fault("cut", _cut)
 DAMAGED = Fault("damage", _damage)
+WATCH_LOST = Fault("watch", _move_unseen)
 GATEWAY_KILLED = Fault("gateway", _kill, kills=True)
 
 OF_STAGES = {
-    fault.name: fault for fault in (KILLED, FROZEN, SLOW, DESCRIPTORS, MEMORY, PARTED, CUT, DAMAGED)
+    fault.name: fault
+    for fault in (KILLED, FROZEN, SLOW, DESCRIPTORS, MEMORY, PARTED, CUT, DAMAGED, WATCH_LOST)
 }
 OF_THE_GATEWAY = {fault.name: fault for fault in (GATEWAY_KILLED,)}
 NAMES = (*OF_STAGES, *OF_THE_GATEWAY)

@@ -6,23 +6,26 @@ import asyncio
 import json
 import os
 import random
+import secrets
 import urllib.error
 import urllib.request
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import AsyncExitStack, asynccontextmanager, suppress
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import grpc
 
-from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
+from antiphon.deployment.schema import Deployment, DiscoveryConfig, GatewayConfig, StageConfig
 from antiphon.pipelines.registry import pipeline_of
 from antiphon.testing.cut_wire import CutWire
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
 from tools.chaos.faults import Victim
+from tools.chaos.registry import NAMESPACE, ReplicaRegistry, replica_registry
 from tools.launcher.events import LaunchEvent, Loaded, Report
 from tools.launcher.launcher import Launcher, Running
 from tools.launcher.plan import GATEWAY, role_of
@@ -32,6 +35,8 @@ MOST_DESCRIPTORS_MORE = 16
 RECOVERY_S = 120.0
 REST_S = 15.0
 LOOK_S = 0.1
+RELIST_S = 5.0
+"""By then a watch that is silent for ever has cost something, and no longer."""
 
 
 @dataclass
@@ -41,10 +46,15 @@ class TargetFleet:
     running: Running
     replicas: int
     loaded: asyncio.Queue[str]
-    wires: Mapping[str, CutWire]
+    registry: ReplicaRegistry
     descriptors: dict[str, int] = field(default_factory=dict)
     # What the gateway said last of its stages.
     health: Mapping[str, Any] = field(default_factory=dict)
+
+    @property
+    def wires(self) -> Mapping[str, CutWire]:
+        """What leads to each process of a stage."""
+        return self.registry.wires
 
     @property
     def stages(self) -> tuple[str, ...]:
@@ -59,7 +69,9 @@ class TargetFleet:
         """A service as something can happen to it."""
         # Nothing happens to the wire of the gateway: it is the listeners' own.
         wire = self.wires.get(name) or CutWire(self.running.grpc_address)
-        return Victim(self.pid(name), wire, random.Random(chance.getrandbits(32)))
+        drawn = random.Random(chance.getrandbits(32))
+        move_unseen = partial(self.registry.move_unseen, name, drawn)
+        return Victim(self.pid(name), wire, drawn, move_unseen)
 
     async def recovered(self, killed: str | None) -> None:
         """Return when a killed service is ready again, and the gateway has all replicas.
@@ -168,24 +180,37 @@ def _kinds_of(descriptors: Path) -> Counter[str]:
 async def running_fleet(
     model: Path,
     replicas: int,
+    directory: Path,
     launcher: type[Launcher] = Launcher,
     tell: Report = lambda event: None,
     **settings: Any,
 ) -> AsyncIterator[TargetFleet]:
     """So many replicas of each stage as processes, which are started again when they end.
 
-    `tell` is told what becomes of them, and what they print. Answers are made only a second ahead
-    of who listens, so that a fault meets them halfway, unless `settings` of the gateway say
-    otherwise.
+    `directory` gets files of the gateway's. `tell` is told what becomes of the processes, and what
+    they print. Answers are made only a second ahead of who listens, so that a fault meets them
+    halfway, unless `settings` of the gateway say otherwise.
     """
     loaded: asyncio.Queue[str] = asyncio.Queue()
+    resume_key, kubeconfig = directory / "resume-key", directory / "kubeconfig"
+    await asyncio.to_thread(resume_key.write_text, secrets.token_hex())
 
     def report(event: LaunchEvent) -> None:
         tell(event)
         if isinstance(event, Loaded):
             loaded.put_nowait(event.service)
 
+    roles = pipeline_of(model).roles
     chosen: dict[str, Any] = {
+        "discovery": DiscoveryConfig(
+            kind="kubernetes",
+            namespace=NAMESPACE,
+            services={role: role for role in roles},
+            kubeconfig=str(kubeconfig),
+            relist_s=RELIST_S,
+        ),
+        # A gateway that is started again goes on with the conversations of the one before it.
+        "resume_key_file": str(resume_key),
         "max_ahead_seconds": 1.0,
         "max_stage_ahead_seconds": 0.5,
         "failovers_per_minute": 1 << 16,
@@ -193,29 +218,14 @@ async def running_fleet(
         **settings,
     }
     gateway = GatewayConfig(http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0", **chosen)
-    stages = dict.fromkeys(pipeline_of(model).roles, StageConfig(replicas=replicas))
+    stages = dict.fromkeys(roles, StageConfig(replicas=replicas))
     deployment = Deployment(model=str(model), stages=stages, gateway=gateway)
     async with (
-        _Wires() as wires,
-        launcher(deployment, on_exit="restart", report=report, reached_at=wires.to) as running,
+        replica_registry(kubeconfig) as registry,
+        launcher(deployment, on_exit="restart", report=report, reached_at=registry.add) as running,
     ):
         while not loaded.empty():
             loaded.get_nowait()
-        fleet = TargetFleet(running, replicas, loaded, wires.by_name)
+        fleet = TargetFleet(running, replicas, loaded, registry)
         await fleet.recovered(None)
         yield fleet
-
-
-class _Wires(AsyncExitStack):
-    """Between all who have business with stages and these."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.by_name: dict[str, CutWire] = {}
-
-    async def to(self, name: str, address: str) -> str:
-        """Where to reach a process through a wire."""
-        wire = self.by_name[name] = CutWire(address)
-        await wire.open()
-        self.push_async_callback(wire.close)
-        return wire.address

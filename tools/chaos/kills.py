@@ -16,7 +16,8 @@ from dataclasses import dataclass
 
 from tools.chaos.carriers import Carriers, failovers
 from tools.chaos.fleet import TargetFleet
-from tools.chaos.listener import AnswerListener, Heard, KnownQuestion
+from tools.chaos.heard import Heard
+from tools.chaos.listener import AnswerListener, KnownQuestion
 from tools.chaos.rounds import ChaosFound, known_questions
 from tools.launcher.plan import role_of
 

@@ -6,23 +6,24 @@ import asyncio
 import contextlib
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from antiphon.client.aio import AsyncClient, AsyncGeneration
-from antiphon.client.events import AudioDelta, TextDelta
+from antiphon.client.events import AudioDelta, ModelInfo, TextDelta
 from antiphon.client.retrying import Retry
 from antiphon.errors import AntiphonError
 from antiphon.sampling import SamplingRequest
-from tools.load.player import Piece, underrun
+from tools.chaos.conversing import KnownTalk, hear_turns
+from tools.chaos.heard import Heard
 
-TOLERANCE = 1e-4
-"""Of a sample: other chunks are decoded in other calls."""
 PATIENT = Retry(attempts=100, pause_s=0.2, longest_pause_s=0.2)
 """Until a gateway that was killed is back."""
+PCM16_FULL_SCALE = 32768
+SERVED_WITHIN_S = 120.0
 READ_AHEAD_BYTES = 4096
 """Less than a tenth of a second: a fault is to meet the answer where the listener is."""
 
@@ -47,73 +48,10 @@ class KnownQuestion:
         return dict.fromkeys(stages, speaking)
 
 
-@dataclass(slots=True)
-class Heard:
-    """An answer, or as much of it as came, and when its audio came."""
-
-    ids: list[int] = field(default_factory=list)
-    text: str = ""
-    codes: bytes = b""
-    samples: list[NDArray[np.float32]] = field(default_factory=list)
-    pieces: list[Piece] = field(default_factory=list)
-    error: AntiphonError | None = None
-    asked_at: float = field(default_factory=time.monotonic)
-    sessions: set[str] = field(default_factory=set)
-
-    @property
-    def resumed(self) -> bool:
-        """Whether its gateway was lost and another has gone on with it."""
-        return len(self.sessions) > 1
-
-    @property
-    def audio(self) -> NDArray[np.float32]:
-        """All samples."""
-        return np.concatenate(self.samples) if self.samples else np.empty(0, np.float32)
-
-    @property
-    def first_after_s(self) -> float:
-        """Until its first audio came; 0 if none has."""
-        return self.pieces[0][0] - self.asked_at if self.pieces else 0.0
-
-    @property
-    def underrun_s(self) -> float:
-        """How much too late its audio came at worst; see `tools.load.player`."""
-        return underrun(self.pieces)
-
-    def difference(self, expected: Heard) -> str:
-        """Where it differs from what was expected; empty if nowhere.
-
-        Of an answer that ended with an error, what came must be how the expected one begins.
-        """
-        whole = self.error is None
-        audio, other = self.audio, expected.audio
-        if len(audio) > len(other) or (whole and len(audio) < len(other)):
-            return f"{len(audio)} samples instead of {len(other)}"
-        if len(audio) and (far := np.abs(audio - other[: len(audio)])).max() > TOLERANCE:
-            return f"sample {int(far.argmax())} differs by {far.max():.2g}"
-        if not _begins(expected.codes, self.codes, whole=whole):
-            return "other codec frames"
-        if not _begins(expected.text, self.text, whole=whole):
-            return f"the text {self.text!r} instead of {expected.text!r}"
-        if self.ids != expected.ids[: len(self.ids)]:
-            return "other token ids"
-        return ""
-
-
-async def _play(seconds: float, hurry: asyncio.Event) -> None:
-    with contextlib.suppress(TimeoutError):
-        async with asyncio.timeout(seconds):
-            await hurry.wait()
-
-
-def _begins(expected: str | bytes, found: str | bytes, *, whole: bool) -> bool:
-    return found == (expected if whole else expected[: len(found)])
-
-
 class AnswerListener:
     """Asks, and takes the audio as a player does, at so many times the `speed` of speech.
 
-    Entered, it knows what the model is like.
+    Entered, it knows what the model is like; a gateway whose stages are not there is waited for.
     """
 
     def __init__(self, address: str, *, speed: float, retry: Retry = PATIENT) -> None:
@@ -123,12 +61,20 @@ class AnswerListener:
         self._stages: Sequence[str] = ()
 
     async def __aenter__(self) -> Self:
-        model = (await self._client.server_info()).models[0]
+        async with asyncio.timeout(SERVED_WITHIN_S):
+            model = await self._model()
         self._rate_hz, self._stages = model.sample_rate_hz, model.sampling_stages
         return self
 
     async def __aexit__(self, *_: object) -> None:
         await self._client.close()
+
+    async def _model(self) -> ModelInfo:
+        """What is served; it has to be asked for that."""
+        while True:
+            if models := (await self._client.server_info()).models:
+                return models[0]
+            await asyncio.sleep(PATIENT.pause_s)
 
     async def listen(
         self,
@@ -142,22 +88,38 @@ class AnswerListener:
         With `on_piece`, which is called with the seconds that each piece of audio plays for, it
         comes at the pace of a player; from `hurry` on as fast as it can.
         """
-        heard = Heard()
+        heard, session_id = Heard(), ""
         try:
             generation = self._ask(question)
             async for event in generation:
-                heard.sessions.add(generation.session_id)
+                # Another gateway has gone on with it.
+                heard.resumed |= session_id not in ("", generation.session_id)
+                session_id = generation.session_id
                 if isinstance(event, TextDelta):
                     heard.text += event.text
                     heard.ids += event.token_ids
                 elif isinstance(event, AudioDelta):
-                    seconds = self._take(event, heard)
-                    if on_piece is not None:
-                        on_piece(seconds)
-                        await _play(seconds, hurry or asyncio.Event())
+                    heard.codes += event.codes
+                    samples = np.frombuffer(event.float32, "<f4")
+                    await self._play(on_piece, hurry, samples, heard)
         except AntiphonError as error:
             heard.error = error
         return heard
+
+    async def converse(
+        self, talk: KnownTalk, on_piece: Callable[[float], None] | None = None
+    ) -> list[Heard]:
+        """The answers of a conversation, or what came of them before an error; see `listen`."""
+
+        async def play(pcm16: bytes, heard: Heard) -> None:
+            samples = np.frombuffer(pcm16, "<i2").astype(np.float32) / np.float32(PCM16_FULL_SCALE)
+            await self._play(on_piece, None, samples, heard)
+
+        try:
+            async with self._client.converse(sampling=talk.sampling(self._stages)) as call:
+                return await hear_turns(call, talk, play)
+        except AntiphonError as error:
+            return [Heard(error=error)]
 
     def _ask(self, question: KnownQuestion) -> AsyncGeneration:
         return self._client.generate(
@@ -169,11 +131,20 @@ class AnswerListener:
             include_ids=True,
         )
 
-    def _take(self, event: AudioDelta, heard: Heard) -> float:
-        """For how long a piece plays."""
-        samples = np.frombuffer(event.float32, "<f4")
+    async def _play(
+        self,
+        on_piece: Callable[[float], None] | None,
+        hurry: asyncio.Event | None,
+        samples: NDArray[np.float32],
+        heard: Heard,
+    ) -> None:
+        """Take a piece, and play it unless nobody wants to know when."""
         seconds = len(samples) / self._rate_hz / self._speed
         heard.samples.append(samples)
-        heard.codes += event.codes
         heard.pieces.append((time.monotonic(), seconds))
-        return seconds
+        if on_piece is None:
+            return
+        on_piece(seconds)
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await (hurry or asyncio.Event()).wait()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from tools.chaos.conversing import KnownTalk
 from tools.chaos.faults import NAMES, OF_STAGES, OF_THE_GATEWAY, Fault
 from tools.chaos.fleet import TargetFleet
-from tools.chaos.listener import AnswerListener, Heard, KnownQuestion
+from tools.chaos.heard import Heard
+from tools.chaos.listener import AnswerListener, KnownQuestion
 from tools.launcher.plan import GATEWAY
 
 TEXTS = ("Who are you?", "Sing the second bell.", "day one", "Count to ten, please.")
@@ -42,6 +44,14 @@ def known_questions(chance: random.Random, *, long_text: bool = False) -> list[K
     return questions
 
 
+def known_talks(chance: random.Random) -> list[KnownTalk]:
+    """Conversations, each of two of the texts."""
+    pairs = zip(TEXTS, (*TEXTS[1:], TEXTS[0]), strict=True)
+    return [
+        KnownTalk(pair, LONGEST_TEXT, chance.randint(SHORTEST // 2, LONGEST // 2)) for pair in pairs
+    ]
+
+
 @dataclass(frozen=True, slots=True)
 class Round:
     """What happened, to whom, and what listeners heard meanwhile."""
@@ -71,9 +81,13 @@ class Rounds:
         self._listeners = listeners
         self._faults = [*OF_STAGES.values(), *OF_THE_GATEWAY.values()]
         self._faults = [each for each in self._faults if each.name in faults]
+        self._next_faults: list[Fault] = []
         self._roles = roles
-        self._questions = known_questions(self._chance)
-        self._expected: list[Heard] = []
+        self._questions: list[KnownQuestion | KnownTalk] = [
+            *known_questions(self._chance),
+            *known_talks(self._chance),
+        ]
+        self._expected: list[list[Heard]] = []
 
     async def learn(self) -> None:
         """Hear every answer undisturbed, and note what the processes have open.
@@ -81,10 +95,11 @@ class Rounds:
         Raises `ChaosFound` when one cannot be had.
         """
         for question in self._questions:
-            heard = await self._listener.listen(question)
-            if heard.error is not None or not heard.pieces:
-                raise ChaosFound(f"{question} has no undisturbed answer: {heard.error}")
-            self._expected.append(heard)
+            answers = await self._answers(question)
+            for heard in answers:
+                if heard.error is not None or not heard.pieces:
+                    raise ChaosFound(f"{question} has no undisturbed answer: {heard.error}")
+            self._expected.append(answers)
         await self._check_rest("the undisturbed answers")
 
     async def run(self) -> AsyncIterator[Round]:
@@ -98,7 +113,7 @@ class Rounds:
         due = _Countdown(after)
         async with asyncio.TaskGroup() as answering:
             listening = [
-                answering.create_task(self._listener.listen(self._questions[each], due.count))
+                answering.create_task(self._answers(self._questions[each], due.count))
                 for each in asked
             ]
             waiting = answering.create_task(due.reached.wait())
@@ -107,9 +122,10 @@ class Rounds:
             await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             waiting.cancel()
             await fault.strike(self._fleet.victim(target, self._chance))
-        done = Round(fault, target, after, [each.result() for each in listening])
-        for number, heard in zip(asked, done.heard, strict=True):
-            self._check(done, self._questions[number], heard, self._expected[number])
+        heard = [each.result() for each in listening]
+        done = Round(fault, target, after, [each for answers in heard for each in answers])
+        for number, answers in zip(asked, heard, strict=True):
+            self._check(done, self._questions[number], answers, self._expected[number])
         try:
             await self._fleet.recovered(target if fault.kills else None)
         except TimeoutError as late:
@@ -117,9 +133,20 @@ class Rounds:
         await self._check_rest(f"{fault.name} of {target}")
         return done
 
+    async def _answers(
+        self, question: KnownQuestion | KnownTalk, on_piece: Callable[[float], None] | None = None
+    ) -> list[Heard]:
+        """What is heard: one answer, or those of all turns up to an error."""
+        if isinstance(question, KnownTalk):
+            return await self._listener.converse(question, on_piece)
+        return [await self._listener.listen(question, on_piece)]
+
     def _draw(self) -> tuple[Fault, str, int]:
         """What fails, and after how many pieces of audio."""
-        fault = self._chance.choice(self._faults)
+        if not self._next_faults:
+            # Each comes once before one comes again.
+            self._next_faults = self._chance.sample(self._faults, len(self._faults))
+        fault = self._next_faults.pop()
         stages = [
             name
             for name in self._fleet.stages
@@ -130,12 +157,20 @@ class Rounds:
             target = GATEWAY
         return fault, target, self._chance.randint(1, MOST_PIECES * self._listeners)
 
-    def _check(self, done: Round, question: KnownQuestion, heard: Heard, expected: Heard) -> None:
+    def _check(
+        self,
+        done: Round,
+        question: KnownQuestion | KnownTalk,
+        answers: Sequence[Heard],
+        expected: Sequence[Heard],
+    ) -> None:
         where = f"{done.fault.name} of {done.target} after {done.after} pieces: {question}"
-        if heard.error is not None:
-            raise ChaosFound(f"{where}: {heard.error.code.name}: {heard.error}")
-        if difference := heard.difference(expected):
-            raise ChaosFound(f"{where}: {difference}")
+        # Behind one that failed there is none.
+        for heard, undisturbed in zip(answers, expected, strict=False):
+            if heard.error is not None:
+                raise ChaosFound(f"{where}: {heard.error.code.name}: {heard.error}")
+            if difference := heard.difference(undisturbed):
+                raise ChaosFound(f"{where}: {difference}")
 
     async def _check_rest(self, what: str) -> None:
         if held := await self._fleet.at_rest():

@@ -33,8 +33,12 @@ async def becomes(pid: int, state: int) -> None:
     await asyncio.to_thread(os.waitid, os.P_PID, pid, state)
 
 
+async def stay() -> None:
+    """Keep the address."""
+
+
 def to(process: asyncio.subprocess.Process, wire: CutWire | None = None) -> Victim:
-    return Victim(process.pid, wire or CutWire("127.0.0.1:1"), random.Random(1))
+    return Victim(process.pid, wire or CutWire("127.0.0.1:1"), random.Random(1), stay)
 
 
 async def test_who_is_killed_ends(victim: asyncio.subprocess.Process) -> None:

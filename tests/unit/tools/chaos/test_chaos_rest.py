@@ -11,8 +11,10 @@ from typing import Any, cast
 
 import pytest
 
+from antiphon.testing.fake_kubernetes import FakeApi
 from tools.chaos import fleet as chaos_fleet
 from tools.chaos.fleet import MOST_DESCRIPTORS_MORE, TargetFleet
+from tools.chaos.registry import ReplicaRegistry
 from tools.launcher.plan import GATEWAY
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -31,7 +33,7 @@ def opened(pipes: int) -> Iterator[ExitStack]:
 def fleet() -> TargetFleet:
     """A gateway, which is this process."""
     running = SimpleNamespace(processes={GATEWAY: SimpleNamespace(pid=os.getpid())})
-    return TargetFleet(cast(Any, running), 1, asyncio.Queue(), {})
+    return TargetFleet(cast(Any, running), 1, asyncio.Queue(), ReplicaRegistry(FakeApi()))
 
 
 async def test_descriptors_that_are_closed_in_time_are_no_finding() -> None:

@@ -1,7 +1,7 @@
 """The part of the Kubernetes API that serves EndpointSlices, over HTTP, with faults on demand.
 
 It lists and watches with resource versions, label selectors, bookmarks, `timeoutSeconds` and 410,
-as the real one does. Nothing happens by itself: tests say when it misses an event, resets
+as the real one does. Nothing happens by itself: who runs it says when it misses an event, resets
 connections, says nothing more, or is away.
 """
 
@@ -17,10 +17,12 @@ from http import HTTPStatus
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
 
+from antiphon.deployment.discovery import DiscoveryConfig
+
 Json = dict[str, Any]
 
-# Of the pods, as the chart names them.
-PORTS = {"grpc": 50051}
+PORTS = {DiscoveryConfig().port_name: DiscoveryConfig().port}
+"""Of pods, as the chart has them."""
 
 
 @dataclass(frozen=True)
@@ -33,6 +35,7 @@ class Asked:
 
     @property
     def watches(self) -> bool:
+        """Whether it is a watch, and no list."""
         return self.query.get("watch") in {"true", "True", "1"}
 
 
@@ -69,6 +72,7 @@ class FakeApi:
 
     @property
     def url(self) -> str:
+        """Where it listens, or has."""
         return f"http://127.0.0.1:{self._port}"
 
     @property
@@ -328,6 +332,18 @@ def endpoint(
     if uid:
         told["targetRef"] = {"kind": "Pod", "name": uid, "uid": uid}
     return told
+
+
+def kubeconfig(url: str) -> Json:
+    """What leads a client to that API."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Config",
+        "current-context": "here",
+        "clusters": [{"name": "here", "cluster": {"server": url}}],
+        "users": [{"name": "here", "user": {"token": "of-a-pod"}}],
+        "contexts": [{"name": "here", "context": {"cluster": "here", "user": "here"}}],
+    }
 
 
 def _chunk(content: bytes) -> bytes:
