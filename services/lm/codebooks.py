@@ -83,8 +83,13 @@ class CodePredictor:
             own = self._settings.with_greedy(
                 settings.greedy, any_greedy=settings.any_greedy, all_greedy=settings.all_greedy
             )
-            return self._draw(hidden, first, embedding, own, numbers)
-        codes, rows, decided = self._in_buckets(hidden, first, embedding, settings.greedy, numbers)
+            codes, rows, decided = self._draw(hidden, first, embedding, own, numbers)
+        else:
+            given = hidden, first, embedding, settings.greedy, numbers
+            codes, rows, decided = self._in_buckets(*given)
+        # On a CPU asking is free. What is not finite spreads to all positions behind it.
+        if self._lockstep.reads_ahead and bool(decided.all()):
+            self._lockstep.found_finite()
         return codes, rows, decided
 
     def embedded(self, codes: Tensor, embedding: Tensor) -> Tensor:

@@ -103,7 +103,7 @@ class GroupedFrameDecoder(FrameDecoder, ABC):
             linear(states, self._head),
             settings,
             numbers[:, :1],
-            seen=self._seen[slots],
+            seen=self._seen.index_select(0, slots),
             suppressed=suppressed,
         )
         embedding = self.first_code_rows(first)

@@ -3,14 +3,16 @@
 All sequences of a call begin together, with two positions, and go on by one position each, up to
 a length that is known. So where everything goes is known beforehand: a product writes queries,
 keys and values to where attention reads them, and what there is to view is viewed once for each
-number of sequences. Attention has no mask, and nothing is asked of the device.
+number of sequences. Nothing is asked of the device.
 
 By layer, position, sequence and group of query heads that share a key head, the memory holds
 these heads, their key and their value, so that sequences and groups are one dimension.
 
 On a CPU in float32 the number of operations on few rows is what they cost, so norms take two: the
 length of a row that has one more number, which makes up for epsilon, and the division. Weights of
-norms are in the products behind them, and those of head norms in the tables of rotation.
+norms are in the products behind them, and those of head norms in the tables of rotation. There
+attention reads whole vectors of positions, with a mask: a softmax over 12 numbers takes six times
+as long as one over 16. What is behind the mask has no weight, but must be finite.
 """
 
 from __future__ import annotations
@@ -30,29 +32,42 @@ from services.lm.rotary import Rotation
 
 # Of the numbers behind each row on a CPU only the first is not zero.
 PADDING = 16
+# Numbers in the widest vector of a CPU.
+VECTOR = 16
 
 
 @dataclass(frozen=True, slots=True)
 class _PositionViews:
     """Where one layer's new positions go, and what they see: views of memory.
 
-    `made` is what a product writes, `turned` [..., share + 1, head_dim] its queries and keys, and
-    `heads` these twice [..., share + 1, 2, head_dim]. They are turned by `tables` in a room where
-    each head is written to `both`, twice, and is read through `windows`: as it is, and beginning
-    with its second half.
-    `queries` [n, share, head_dim], `keys` [n, head_dim, seen] and `values` [n, seen, head_dim] are
-    of the last position, where n counts sequences times key heads.
+    `made` is what a product writes, `turned` [..., share + 1, head_dim] its queries and keys,
+    `single` these [..., share + 1, 1, head_dim] and `heads` twice [..., share + 1, 2, head_dim].
+    They are turned by `tables` in a room where each head is written to `both`, twice, and is read
+    through `windows`: as it is, and beginning with its second half. The products with `tables` are
+    `parts`, whose sum goes to `turned`: `straight` and `crossed`.
+    `queries` [n, share, head_dim], `keys` [n, head_dim, read] and `values` [n, read, head_dim] are
+    of the last position, where n counts sequences times key heads. `mask` [1, 1, read] hides what
+    is read and not yet there; None: nothing. `gated` is where the MLP's first product goes: `gate`
+    and `up`.
     """
 
     made: Tensor
     turned: Tensor
+    single: Tensor
     heads: Tensor
     both: Tensor
     windows: Tensor
     tables: Tensor
+    parts: Tensor
+    straight: Tensor
+    crossed: Tensor
     queries: Tensor
     keys: Tensor
     values: Tensor
+    mask: Tensor | None
+    gated: Tensor
+    gate: Tensor
+    up: Tensor
 
 
 class Lockstep:
@@ -75,19 +90,32 @@ class Lockstep:
         self._key_heads = attention.k_proj.out_features // attention.head_dim
         self._heads = attention.q_proj.out_features // attention.head_dim + 2 * self._key_heads
         self._head_dim: int = attention.head_dim
-        size = len(self._layers) * positions * sequences * self._heads * self._head_dim
+        self._room_for = -(-positions // VECTOR) * VECTOR if self._folds else positions
+        size = len(self._layers) * self._room_for * sequences * self._heads * self._head_dim
         self._memory = torch.zeros(size, dtype=self.dtype, device=self.device)
+        self._finite = True
+        places = torch.arange(self._room_for, device=self.device)
+        hidden = places > torch.arange(positions, device=self.device)[:, None]
+        nothing = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)
+        self._masks = nothing.masked_fill_(hidden, -math.inf)[:, None, None].unbind(0)
         padding = PADDING if self._folds else 0
         size = 2 * sequences, self.width + padding
         self._stream = torch.zeros(size, dtype=self.dtype, device=self.device)
         size = 4 * sequences * self._heads * self._head_dim
         self._room = torch.zeros(size, dtype=self.dtype, device=self.device)
+        self._parts = torch.zeros_like(self._room)
+        size = 2 * sequences, 2 * model.layers[0].mlp.gate_proj.out_features
+        self._gated = torch.zeros(size, dtype=self.dtype, device=self.device)
         if padding:
             self._stream[:, self.width] = math.sqrt(self._norm.epsilon * self.width)
         self._places: dict[int, Sequence[Sequence[_PositionViews]]] = {}
 
     def begin(self, first: Tensor, second: Tensor) -> Tensor:
         """States [n, width] of the second of the two positions that n sequences begin with."""
+        if self.reads_ahead:
+            if not self._finite:
+                self._memory.zero_()
+            self._finite = False
         count = len(first)
         stream = self._stream[: 2 * count]
         rows = stream[:, : self.width]
@@ -98,7 +126,7 @@ class Lockstep:
             layer.enter(rows, stream, place)
             # Position 0 sees itself alone.
             alone = place.values[:, :1].expand_as(place.queries)
-            layer.leave(rows, stream, torch.cat((alone, layer.mix(place))))
+            layer.leave(rows, stream, torch.cat((alone, layer.mix(place))), place)
         return self._norm(rows[count:], stream[count:])
 
     def go_on(self, position: int, given: Tensor) -> Tensor:
@@ -110,8 +138,18 @@ class Lockstep:
         for layer, places in zip(self._layers, self._of(count), strict=True):
             place = places[position - 1]
             layer.enter(rows, stream, place)
-            layer.leave(rows, stream, layer.mix(place))
+            layer.leave(rows, stream, layer.mix(place), place)
         return self._norm(rows, stream)
+
+    @property
+    def reads_ahead(self) -> bool:
+        """Whether positions are read that are not there yet: see `found_finite`."""
+        return self._folds
+
+    def found_finite(self) -> None:
+        """All states since sequences began were finite, so the next ones may find what these leave;
+        else it is cleared before."""
+        self._finite = True
 
     def _of(self, count: int) -> Sequence[Sequence[_PositionViews]]:
         """By layer, the places of the two positions that sequences begin with, and of each later
@@ -122,9 +160,9 @@ class Lockstep:
 
     def _make(self, layer: int, count: int) -> Sequence[_PositionViews]:
         share = self._heads // self._key_heads
-        size = self._positions * count * self._heads * self._head_dim
+        size = self._room_for * count * self._heads * self._head_dim
         memory = self._memory[layer * size : (layer + 1) * size].view(
-            self._positions, count * self._key_heads, share, self._head_dim
+            self._room_for, count * self._key_heads, share, self._head_dim
         )
         places = []
         for last in range(1, self._positions):
@@ -133,17 +171,31 @@ class Lockstep:
             shape = (*turned.shape[:-1], 2, self._head_dim)
             both = self._room[: math.prod(shape)].view(shape)
             strides = (*both.stride()[:-2], self._head_dim // 2, 1)
+            parts = self._parts[: math.prod(shape)].view(shape)
+            straight, crossed = parts.unbind(-2)
+            made = new.reshape(-1, self._heads * self._head_dim)
+            gated = self._gated[: len(made)]
+            gate, up = gated.chunk(2, dim=-1)
+            read = memory if self._folds else memory[: last + 1]
             places.append(
                 _PositionViews(
-                    made=new.reshape(-1, self._heads * self._head_dim),
+                    made=made,
                     turned=turned,
+                    single=turned.unsqueeze(-2),
                     heads=turned.unsqueeze(-2).expand(shape),
                     both=both,
                     windows=both.as_strided(shape, strides),
                     tables=self._layers[layer].tables[at],
+                    parts=parts,
+                    straight=straight,
+                    crossed=crossed,
                     queries=memory[last, :, :-2],
-                    keys=memory[: last + 1, :, -2].permute(1, 2, 0),
-                    values=memory[: last + 1, :, -1].transpose(0, 1),
+                    keys=read[:, :, -2].permute(1, 2, 0),
+                    values=read[:, :, -1].transpose(0, 1),
+                    mask=self._masks[last] if self._folds else None,
+                    gated=gated,
+                    gate=gate,
+                    up=up,
                 )
             )
         return places
@@ -188,7 +240,9 @@ class _Layer:
         self._epsilon: float | None = None
         if hasattr(attention, "q_norm"):
             self._epsilon = attention.q_norm.variance_epsilon
-            self._added = torch.tensor(self._epsilon, device=rotation.turns.device)
+            # Of a head whose norm has no other length.
+            shortest = math.sqrt(self._epsilon * self._head_dim)
+            self._shortest = torch.tensor(shortest, device=rotation.turns.device)
         # Where they are on their own, they are rounded as Hugging Face's are.
         self._weights: Tensor | None = None
         self.tables = self._make_tables(attention, rotation)
@@ -199,31 +253,34 @@ class _Layer:
         if self._epsilon is None:
             place.both.copy_(place.heads)
         elif self._weights is None:
-            length = torch.linalg.vector_norm(place.turned[..., None, :], dim=-1, keepdim=True)
-            share = 1.0 / self._head_dim
-            scale = torch.addcmul(self._added, length, length, value=share).rsqrt_()
-            into(place.both, torch.mul, place.heads, scale)
+            length = torch.linalg.vector_norm(place.single, dim=-1, keepdim=True)
+            torch.div(place.heads, torch.hypot(length, self._shortest), out=place.both)
         else:
             normed = rms_norm(place.turned, (self._head_dim,), None, self._epsilon)
             twice = normed.unsqueeze(-2).expand_as(place.both)
-            into(place.both, torch.mul, twice, self._weights)
-        parts = place.windows * place.tables
-        into(place.turned, torch.add, *parts.unbind(-2))
+            torch.mul(twice, self._weights, out=place.both)
+        torch.mul(place.windows, place.tables, out=place.parts)
+        into(place.turned, torch.add, place.straight, place.crossed)
 
     def mix(self, place: _PositionViews) -> Tensor:
         """What the last position sees, mixed: [n, share, head_dim]."""
-        if self._folds:
-            likeness = torch.bmm(place.queries, place.keys)
+        if place.mask is not None:
+            likeness = torch.baddbmm(place.mask, place.queries, place.keys)
             return torch.bmm(likeness.softmax(-1), place.values)
         keys = place.keys.transpose(1, 2)
         return scaled_dot_product_attention(
             place.queries[None], keys[None], place.values[None], scale=self._scale
         )[0]
 
-    def leave(self, rows: Tensor, stream: Tensor, mixed: Tensor) -> None:
+    def leave(self, rows: Tensor, stream: Tensor, mixed: Tensor, place: _PositionViews) -> None:
         """From attention on; `rows` are the layer's outputs then."""
         self._out.add_to(rows, mixed.reshape(rows.shape[0], -1))
-        gate, up = self._up(self._second_norm(rows, stream)).chunk(2, dim=-1)
+        normed = self._second_norm(rows, stream)
+        if self._up.packed:
+            gate, up = self._up(normed).chunk(2, dim=-1)
+        else:
+            self._up.put(normed, place.gated)
+            gate, up = place.gate, place.up
         self._down.add_to(rows, self._activate(gate).mul_(up))
 
     def _interleaved(self, attention: Any, scale: Tensor | None) -> Product:
@@ -252,5 +309,8 @@ class _Layer:
         if not self._folds:
             self._weights = weights
             return both
+        if self._epsilon is not None:
+            # What norms divide by is a length, not a mean.
+            weights *= math.sqrt(self._head_dim)
         weights[:share] *= attention.scaling
         return both * torch.cat((weights, weights.roll(self._head_dim // 2, -1)), dim=-2)

@@ -37,6 +37,8 @@ _FRACTION_BITS = 52
 _UNLIMITED = 1 << 31
 # So that the likeliest id is always kept.
 _LARGEST_TAIL = math.nextafter(1.0, 0.0)
+# Where a CPU takes the likeliest ids out first: one of so many, at most.
+FEW = 4
 
 _Words = npt.NDArray[np.uint64]
 
@@ -59,6 +61,7 @@ class SamplingRows:
     any_greedy: bool
     any_temperature: bool
     any_penalty: bool
+    smallest_penalty: float
     any_top_p: bool
     smallest_top_k: int
     largest_top_k: int
@@ -89,6 +92,7 @@ class SamplingRows:
             any_greedy=any(greedy),
             any_temperature=any(each.temperature not in (0.0, 1.0) for each in samplings),
             any_penalty=any(each.repetition_penalty != 1.0 for each in samplings),
+            smallest_penalty=min(each.repetition_penalty for each in samplings),
             any_top_p=any(each.top_p < 1.0 for each in samplings),
             smallest_top_k=min(top_k),
             largest_top_k=max(top_k),
@@ -159,9 +163,7 @@ def choose_each(
     """
     scores = logits.to(torch.float32)
     if seen is not None and settings.any_penalty:
-        penalty = settings.penalty
-        lowered = torch.where(scores < 0, scores * penalty, scores / penalty)
-        scores = torch.where(seen, lowered, scores)
+        scores = torch.where(seen, _lowered(scores, settings), scores)
     if suppressed is not None:
         scores = scores.masked_fill(suppressed, -math.inf)
     best, likeliest = scores.max(-1, keepdim=True)
@@ -170,11 +172,17 @@ def choose_each(
     largest = best
     if settings.any_temperature:
         scores, largest = scores / settings.temperature, best / settings.temperature
+    few = _few_likeliest(scores, settings)
+    if few is not None:
+        scores, among = few
     total_by_id = _kept_weights(scores, largest, settings).cumsum(-1)
     ids = torch.searchsorted(total_by_id, numbers * total_by_id[:, -1:], right=True)
+    ids = ids.clamp_(max=scores.shape[-1] - 1)
+    if few is not None:
+        ids = among.gather(1, ids)
     if settings.any_greedy:
         ids = torch.where(settings.greedy, likeliest, ids)
-    return ids[:, 0].clamp_(max=logits.shape[-1] - 1), best[:, 0]
+    return ids[:, 0], best[:, 0]
 
 
 def penalise(
@@ -246,9 +254,37 @@ def _split_mix(start: _Words, index: _Words) -> _Words:
     return word
 
 
+def _lowered(scores: Tensor, settings: SamplingRows) -> Tensor:
+    """Scores [n, V] by the repetition penalty."""
+    multiplied, divided = scores * settings.penalty, scores / settings.penalty
+    if settings.smallest_penalty >= 1.0:
+        # The same, in less than half of the time on a CPU.
+        return torch.minimum(multiplied, divided)
+    return torch.where(scores < 0, multiplied, divided)
+
+
+def _few_likeliest(scores: Tensor, settings: SamplingRows) -> tuple[Tensor, Tensor] | None:
+    """Of scores [n, V] those that top_k leaves, in the order of ids, and their ids; both [n, k].
+
+    None where it leaves too many to be worth it, or more than k: ids that are as likely as the
+    last kept one. That is asked of the scores, so a GPU has None, too.
+    """
+    count = settings.largest_top_k
+    if scores.device.type != "cpu" or count * FEW > scores.shape[-1]:
+        return None
+    highest, ids = scores.topk(count + 1)
+    last = settings.top_k
+    if bool((highest.gather(1, last - 1) == highest.gather(1, last)).any()):
+        return None
+    ids, order = ids[:, :count].sort()
+    return highest.gather(1, order), ids
+
+
 def _weights(scores: Tensor, largest: Tensor) -> Tensor:
     """float64, in proportion to the softmax over the last dimension; the largest's is 1."""
-    # Subtracted in float32: the result alone is float64.
+    if scores.device.type == "cpu":
+        return (scores - largest).double().exp_()
+    # One operation less. The subtraction is in float32: the result alone is float64.
     wide = torch.empty(scores.shape, dtype=torch.float64, device=scores.device)
     return torch.sub(scores, largest, out=wide).exp_()
 

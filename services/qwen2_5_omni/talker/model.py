@@ -236,7 +236,7 @@ class CodecTalker(FrameDecoder):
             linear(states, self._head),
             SamplingRows.of(samplings, self._device),
             on_device(numbers, self._device),
-            seen=self._seen[slots],
+            seen=self._seen.index_select(0, slots),
             suppressed=self._suppressed,
         )
         self._seen[slots[:count], chosen[:count]] = True

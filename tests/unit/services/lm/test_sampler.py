@@ -1,4 +1,5 @@
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -146,12 +147,44 @@ def test_choices_of_rows_equal_those_alone_when_their_settings_differ(
         ]
 
 
+@pytest.mark.parametrize("ties", [False, True])
+@pytest.mark.parametrize("top_ks", [[20], [20, 3]])
+@pytest.mark.parametrize("top_p", [1.0, 0.8])
+def test_choices_of_rows_equal_those_alone_when_few_of_many_ids_are_kept(
+    top_p: float, top_ks: list[int], *, ties: bool
+) -> None:
+    many = 4 * 20 + 1
+    for trial in range(8):
+        torch.manual_seed(trial)
+        samplings = [
+            make_sampling(0.7, top_k=top_ks[row % len(top_ks)], top_p=top_p, seed=row)
+            for row in range(33)
+        ]
+        samplings[7] = replace(samplings[7], temperature=0.0)
+        logits = 3 * torch.randn(33, many)
+        if ties:
+            # About ten ids on each value, so that the last kept one has equals in most rows.
+            logits = logits.round()
+        ids, _ = choose_each(
+            logits,
+            rows_of(samplings),
+            torch.from_numpy(uniform_each(range(33), [trial] * 33, 3))[:, 2:],
+        )
+        assert ids.tolist() == [
+            choose(logits[row], sampling, step=trial, group=2)
+            for row, sampling in enumerate(samplings)
+        ]
+
+
+@pytest.mark.parametrize("top_k", [5, 50])
 @pytest.mark.parametrize("temperature", [0.0, 1.0])
-def test_only_rows_without_a_choice_are_undecided_when_some_are(temperature: float) -> None:
+def test_only_rows_without_a_choice_are_undecided_when_some_are(
+    temperature: float, top_k: int
+) -> None:
     logits = torch.randn(4, VOCABULARY)
     logits[1] = math.nan
     logits[2] = -math.inf
-    settings = rows_of([make_sampling(temperature)] * 4)
+    settings = rows_of([make_sampling(temperature, top_k=top_k)] * 4)
     ids, best = choose_each(logits, settings, torch.full((4, 1), 0.5, dtype=torch.float64))
     assert best.isfinite().tolist() == [True, False, False, True]
     assert ids.min() >= 0

@@ -50,6 +50,22 @@ def test_states_are_hugging_faces(lab: Lab) -> None:
     torch.testing.assert_close(states_of(lockstep, rows), expected, rtol=0, atol=2e-5)
 
 
+@pytest.mark.parametrize("found_finite", [False, True])
+@torch.inference_mode()
+def test_states_are_the_same_behind_some_that_were_not_finite(
+    lab: Lab, *, found_finite: bool
+) -> None:
+    module = lab.model.talker.code_predictor.model
+    expected = states_of(Lockstep(module, 7, lab.shape.code_groups), make_rows(lab, 5))
+    lockstep, spoilt = Lockstep(module, 7, lab.shape.code_groups), make_rows(lab, 7).clone()
+    if found_finite:
+        states_of(lockstep, make_rows(lab, 7))
+        lockstep.found_finite()
+    spoilt[1:, 2] = torch.nan
+    assert states_of(lockstep, spoilt).isnan().any()
+    assert torch.equal(states_of(lockstep, make_rows(lab, 5)), expected)
+
+
 class ExactSums(TorchDispatchMode):
     """Products and attention are summed in float64 and rounded once: in which order a processor
     sums bfloat16 by itself depends on the shapes."""
