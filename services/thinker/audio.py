@@ -40,15 +40,42 @@ class AudioFeatures:
     F each, a long recording would multiply the size of the short ones beside it. `mask` is
     int32 [A, F] with 1 at real frames, `positions` how many prompt positions each recording
     takes. Recordings with equal `digests` (negative numbers of 64 bits) are encoded alike. The
-    first `company` positions are nobody's: what stands there only determines how the rest is
-    encoded.
+    tower pads its chunks to `padded` frames: a silence may be ahead of the recordings that are all
+    shorter, whose positions are nobody's.
     """
 
     features: Float32
     mask: Mask
     positions: tuple[int, ...]
     digests: tuple[int, ...]
-    company: int = 0
+    padded: int
+
+    @classmethod
+    def of(
+        cls,
+        features: Sequence[Float32],
+        positions: tuple[int, ...],
+        digests: tuple[int, ...],
+        padded: int,
+    ) -> AudioFeatures:
+        """Of recordings [mel bins, frames]."""
+        if all(each.shape[1] < padded for each in features):
+            features = [np.zeros((len(features[0]), padded), np.float32), *features]
+        frames = [each.shape[1] for each in features]
+        mask = (np.arange(max(frames)) < np.array(frames)[:, None]).astype(np.int32)
+        return cls(np.concatenate(features, axis=1), mask, positions, digests, padded)
+
+    def each(self) -> list[Float32]:
+        """The recordings, [mel bins, frames]."""
+        ends = np.cumsum(self.mask.sum(-1))
+        return np.split(self.features, ends[:-1], axis=1)[-len(self.positions) :]
+
+    def behind(self, count: int) -> AudioFeatures:
+        """The recordings but for the first `count`, to be encoded as beside those."""
+        if not count:
+            return self
+        left = self.each()[count:]
+        return self.of(left, self.positions[count:], self.digests[count:], self.padded)
 
 
 class AudioWindow:
@@ -149,15 +176,13 @@ class AudioFrontEnd:
         if audio is None:
             return []
         tower, heard = self._tower, []
-        padded = min(audio.mask.shape[1], tower.shared_frames)
-        lengths = audio.mask.sum(-1).tolist()
-        ends = np.cumsum(lengths).tolist()[-len(audio.positions) :]
-        for length, end in zip(lengths[-len(audio.positions) :], ends, strict=True):
-            size = tower.window_frames or length
-            cuts = [*range(end - length, end, size), end]
-            pieces = [audio.features[:, at:to] for at, to in itertools.pairwise(cuts)]
+        for recording in audio.each():
+            length = recording.shape[1]
+            cuts = [*range(0, length, tower.window_frames or length), length]
+            pieces = [recording[:, at:to] for at, to in itertools.pairwise(cuts)]
             counted = [(each, tower.positions(each.shape[1])) for each in pieces]
-            heard.append([AudioWindow(each, padded, count) for each, count in counted if count])
+            windows = [AudioWindow(each, audio.padded, count) for each, count in counted if count]
+            heard.append(windows)
         return heard
 
     def most_windows(self, recordings: int, positions: int) -> int:
@@ -244,14 +269,10 @@ class AudioFrontEnd:
     ) -> AudioFeatures:
         """Features of recordings, or of windows of one, as they go to the tower together."""
         tower = self._tower
-        positions = tuple(tower.positions(each.shape[1]) for each in features)
-        if company and all(each.shape[1] < tower.shared_frames for each in features):
-            silence = np.zeros((len(features[0]), tower.shared_frames), np.float32)
-            features = [silence, *features]
         frames = [each.shape[1] for each in features]
-        mask = (np.arange(max(frames)) < np.array(frames)[:, None]).astype(np.int32)
-        ahead = sum(map(tower.positions, frames)) - sum(positions)
-        return AudioFeatures(np.concatenate(features, axis=1), mask, positions, digests, ahead)
+        positions = tuple(map(tower.positions, frames))
+        padded = min(tower.shared_frames if company else max(frames), tower.shared_frames)
+        return AudioFeatures.of(features, positions, digests, padded)
 
     def _by_itself(self, recording: Float32) -> Float32:
         """Features of a recording that has nothing, or silence, behind it."""

@@ -150,9 +150,10 @@ class SlotGeneration:
         return len(self._pieces[0][0]) if self._pieces else 0
 
     def place(self, claim: Claim) -> None:
-        """Take the slot, with what is in it already."""
+        """Take the slot, with what is in it already, which need not be encoded."""
         self.slot = claim.slot
         self.length = self.reused = claim.reused
+        self._pieces = deque(_behind(self.length, *each) for each in self._pieces)
 
     def encode(self, encode: Encode) -> None:
         """Encode all of the prompt's recordings, which may depend on each other, or one image
@@ -250,6 +251,17 @@ class SlotGeneration:
         if self.slot is None:
             raise Internal("a prompt is fed before it has a slot")
         return self.slot
+
+
+def _behind(
+    length: int, positions: Positions, piece: AudioFeatures | VisualPatches
+) -> tuple[Positions, AudioFeatures | VisualPatches]:
+    """A piece without the recordings that end within so many positions; the last one stays."""
+    if not isinstance(piece, AudioFeatures):
+        return positions, piece
+    ends = np.cumsum(piece.positions)
+    past = int(np.searchsorted(ends[:-1], np.searchsorted(positions, length), side="right"))
+    return positions[ends[past - 1] if past else 0 :], piece.behind(past)
 
 
 def prompt_content(ids: Ids, audio_id: int, audio: AudioFeatures | None) -> Content:

@@ -156,8 +156,8 @@ class ThinkerModel:
         features = on_device(audio.features, self.device)
         lengths = on_device(audio.mask.sum(-1), self.device)
         encoded = self._audio_tower(features, feature_lens=lengths, return_dict=True)
-        rows: Tensor = encoded.last_hidden_state[audio.company :]
-        return rows.to(self._words.weight.dtype)
+        rows: Tensor = encoded.last_hidden_state
+        return rows[len(rows) - sum(audio.positions) :].to(self._words.weight.dtype)
 
     def forward(self, feeds: Sequence[ThinkerFeed]) -> list[Fed]:
         """Append every feed's ids to its sequence, all in one batch."""

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from thinker_conversations import AUDIO, TEXT, ask, conversation, recording, say, segment
 from thinker_reference import MARGIN, Reference
 
@@ -17,8 +18,10 @@ from antiphon.segment import SegmentKey
 from antiphon.testing.conversations import live_chunks
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
 from services.qwen3_omni.thinker.load import load
+from services.thinker.audio import AudioFeatures
 from services.thinker.engine import ThinkerEngine
 from services.thinker.model import Fed, ThinkerFeed, ThinkerModel
+from services.thinker.patches import VisualPatches
 
 TURN_TOKENS = 12
 SYSTEM = say("You are the voice of the water and of the time.", role="system")
@@ -138,6 +141,49 @@ def test_audio_that_follows_reused_audio_is_encoded_as_in_the_whole(
     again = run_segment(engine, *segment(spoken_to, max_tokens=TURN_TOKENS))
     assert _cached(again) > 0
     _assert_equal(reference, spoken_to, again)
+
+
+@pytest.mark.parametrize("seconds", [(1.5, 0.4, 1.2), (0.7, 0.3, 0.5), (0.3, 0.7, 0.4)])
+def test_recordings_of_earlier_turns_are_not_encoded_again(
+    engine: ThinkerEngine, monkeypatch: pytest.MonkeyPatch, seconds: tuple[float, float, float]
+) -> None:
+    """What is new is encoded as in the whole, also where all are so short that the longest of them
+    decides how."""
+    encoded: list[int] = []
+    model = engine._model
+    encode = model.encode
+
+    def count(piece: AudioFeatures | VisualPatches) -> torch.Tensor:
+        made = encode(piece)
+        encoded.append(len(made))
+        return made
+
+    monkeypatch.setattr(model, "encode", count)
+    said = [recording(each, seed=index) for index, each in enumerate(seconds)]
+    answer = ConversationMessage("assistant", (TextPart("Two people"),))
+    turns = (_alone(0), answer, _alone(1), answer, _alone(2))
+    spoken_to = [Conversation(turns[: 2 * n + 1], tuple(said[: n + 1])) for n in range(3)]
+    of_turns = []
+    for each in spoken_to:
+        out = run_segment(engine, *segment(each, max_tokens=TURN_TOKENS))
+        of_turns.append((out.tensors("prompt"), out.tensors("text")["ids"].tolist()))
+    again = list(encoded)
+    engine.forget()
+    encoded.clear()
+    whole = run_segment(engine, *segment(spoken_to[-1], max_tokens=TURN_TOKENS))
+    of_each = _positions_of_each(whole)
+    assert encoded == [sum(of_each)]
+    assert again[-1] == of_each[-1]
+    prompt, ids = of_turns[-1]
+    rows, scale = whole.tensors("prompt")["rows"], np.abs(whole.tensors("prompt")["rows"]).max()
+    np.testing.assert_allclose(prompt["rows"] / scale, rows / scale, rtol=0, atol=1e-5)
+    assert ids == whole.tensors("text")["ids"].tolist()
+
+
+def _positions_of_each(output: SegmentOutput) -> list[int]:
+    """How many positions the prompt's recordings take, one after the other."""
+    positions = output.tensors("prompt")["row_positions"]
+    return [len(each) for each in np.split(positions, np.flatnonzero(np.diff(positions) > 1) + 1)]
 
 
 def test_nothing_is_reused_from_the_first_other_sound_on(
