@@ -1,6 +1,10 @@
 """Attention of a flat batch whose rows belong to many sequences.
 
-A sequence that brings several rows (a part of its prompt) has a call of its own.
+A sequence that brings several rows (a part of its prompt) has a call of its own. On a CPU, where
+a call costs more than the arithmetic of a short prompt, short ones that begin share one, filled up
+to the longest, as far as their lengths are within a power of two, too; not in a batch-invariant
+plan.
+
 Those that bring one row share calls, as far as their lengths are within a power of two,
 so that a long sequence does not make others pay for its length; a mask hides what is
 behind a row's own position. Slots side by side are read in place, others are copied
@@ -29,7 +33,7 @@ import torch
 from torch import Tensor
 
 from antiphon.transport.device_edge import together_on_device
-from services.lm.attention_calls import Call, flash_takes
+from services.lm.attention_calls import Beginnings, Call, flash_takes
 from services.lm.kv_cache import KVCache
 
 # Rows share a call up to so many positions, whatever their lengths. A batch-invariant
@@ -37,6 +41,11 @@ from services.lm.kv_cache import KVCache
 LEAST_SHARED = 256
 LEAST_READ = 64
 CPU_GATHER_BYTES = 256 * 1024
+
+# Beginnings of prompts share a call up to so many positions, whatever their lengths, and up to so
+# many bytes of keys and values each: beyond, a call takes as long as its arithmetic (measured).
+LEAST_FILLED = 32
+CPU_FILLED_BYTES = 32 * 1024
 
 Numbers = npt.NDArray[np.int64] | npt.NDArray[np.float64]
 
@@ -104,23 +113,52 @@ class AttentionPlan:
 
     def attend(self, layer: int, queries: Tensor, memory: Tensor) -> Tensor:
         """Remember the rows' keys and values, and mix; see `services.lm.layer.Attend`."""
-        all_memory = self._cache.layer(layer)
-        all_memory[self._slots, self.positions] = memory[: self.count]
-        shape = self._cache.shape
-        mixed = [call.mix(queries[call.rows], all_memory, shape) for call in self._calls]
+        self.remember(layer, memory)
+        mixed = [self._mix(call, layer, queries, memory) for call in self._calls]
         if self.count < len(queries):
             mixed.append(mixed[-1][-1:].expand(len(queries) - self.count, -1, -1))
         return torch.cat(mixed) if len(mixed) > 1 else mixed[0]
 
-    def _make_calls(self, spans: Sequence[Span]) -> Iterator[Call]:
+    def remember(self, layer: int, memory: Tensor) -> None:
+        """Write the rows' keys and values to their slots."""
+        self._cache.layer(layer)[self._slots, self.positions] = memory[: self.count]
+
+    def look(self, layer: int, queries: Tensor) -> Tensor:
+        """What rows see whose keys and values another plan has remembered; one of each span."""
+        mixed = [self._mix(call, layer, queries, queries) for call in self._calls]
+        return torch.cat(mixed) if len(mixed) > 1 else mixed[0]
+
+    def _mix(self, call: Call | Beginnings, layer: int, queries: Tensor, memory: Tensor) -> Tensor:
+        asked, shape = queries[call.rows], self._cache.shape
+        if isinstance(call, Beginnings):
+            return call.mix(asked, memory[call.rows], shape)
+        return call.mix(asked, self._cache.layer(layer), shape)
+
+    def _make_calls(self, spans: Sequence[Span]) -> Iterator[Call | Beginnings]:
         row = 0
-        for several, grouped in itertools.groupby(spans, self._alike):
+        for alike, grouped in itertools.groupby(spans, self._alike):
             group = list(grouped)
-            if several is None:
+            if alike is None or (alike.begin and len(group) == 1):
                 yield from self._make_long(group, row)
+            elif alike.begin:
+                yield self._make_beginnings(group, row)
             else:
                 yield from self._make_short(group, row)
             row += sum(each.count for each in group)
+
+    def _make_beginnings(self, group: Sequence[Span], row: int) -> Beginnings:
+        """Spans of several rows that are the first of their sequences: a call for all."""
+        counts = np.array([each.count for each in group])
+        length = int(counts.max())
+        rows = slice(row, row + int(counts.sum()))
+        if (counts == length).all():
+            return Beginnings(rows, len(group), length)
+        ends = counts.cumsum()[:, None]
+        filled = np.minimum((ends - counts[:, None]) + np.arange(length), ends - 1)
+        own = np.flatnonzero(np.arange(length) < counts[:, None])
+        return Beginnings(
+            rows, len(group), length, torch.from_numpy(filled.ravel()), torch.from_numpy(own)
+        )
 
     def _make_long(self, group: Sequence[Span], row: int) -> Iterator[Call]:
         """Spans of several rows: a call for each."""
@@ -150,10 +188,16 @@ class AttentionPlan:
             mask = self._mask(rows, length)[:, None, None]
         yield Call(rows, slots, length, mask)
 
-    def _alike(self, span: Span) -> int | None:
-        """Equal for spans of one row that may share a call."""
-        least = LEAST_READ if self._invariant else LEAST_SHARED
-        return _power_of_two(span.end, least) if span.count == 1 else None
+    def _alike(self, span: Span) -> _Alike | None:
+        """Equal for spans that may share a call; None for those that share none."""
+        if span.count == 1:
+            least = LEAST_READ if self._invariant else LEAST_SHARED
+            return _Alike(_power_of_two(span.end, least))
+        shape = self._cache.shape
+        is_short = span.count * shape.position_bytes <= CPU_FILLED_BYTES
+        if span.start or self._invariant or shape.device.type != "cpu" or not is_short:
+            return None
+        return _Alike(_power_of_two(span.count, LEAST_FILLED), begin=True)
 
     @property
     def _most_gathered(self) -> int:
@@ -168,13 +212,21 @@ class AttentionPlan:
         return zeros.masked_fill_(later, -math.inf)
 
 
+@dataclass(frozen=True, slots=True)
+class _Alike:
+    """Spans of one row, or of the rows that `begin` a prompt, of nearly this length."""
+
+    length: int
+    begin: bool = False
+
+
 def span_order(span: Span, *, batch_invariant: bool) -> tuple[int, int]:
     """Sort by this, and spans that may share a call stand side by side, by slot.
 
     Spans of several rows come first.
     """
     if span.count > 1:
-        return 0, span.slot
+        return (0 if span.start else -_power_of_two(span.count, LEAST_FILLED)), span.slot
     return _power_of_two(span.end, LEAST_READ if batch_invariant else LEAST_SHARED), span.slot
 
 

@@ -93,6 +93,43 @@ class Call:
         return mixed.permute(2, 0, 1, 3).flatten(1, 2)
 
 
+@dataclass(frozen=True, slots=True)
+class Beginnings:
+    """The first rows of `sequences` prompts, which attend together, up to `length` of each.
+
+    They see one another alone, so nothing is read from their slots. Where not all are of that
+    length, `filled` int64 [sequences * length] are the rows as often as it takes, a prompt's last
+    one again and again, and `own` int64 [n] which of these are the rows themselves.
+    """
+
+    rows: slice
+    sequences: int
+    length: int
+    filled: Tensor | None = None
+    own: Tensor | None = None
+
+    @property
+    def prompt(self) -> bool:
+        """As in `Call`."""
+        return True
+
+    def mix(self, queries: Tensor, memory: Tensor, shape: CacheShape) -> Tensor:
+        """What the rows saw of `memory`, their own keys and values [n, 2 * key heads, head_dim]."""
+        if self.filled is not None:
+            queries, memory = (each.index_select(0, self.filled) for each in (queries, memory))
+        asked, seen = (
+            each.view(self.sequences, self.length, -1, shape.head_dim).transpose(1, 2)
+            for each in (queries, memory)
+        )
+        keys, values = seen.chunk(2, dim=1)
+        # What a row is filled up with comes after it, and is not seen.
+        mixed = scaled_dot_product_attention(
+            asked, keys, values, is_causal=True, scale=shape.scale, enable_gqa=True
+        )
+        mixed = mixed.transpose(1, 2).flatten(0, 1)
+        return mixed if self.own is None else mixed.index_select(0, self.own)
+
+
 def groups_heads(shape: CacheShape) -> bool:
     """Whether the kernel for a prompt's rows takes key heads that query heads share."""
     return shape.device.type == "cpu" or flash_takes(shape)

@@ -13,6 +13,7 @@ from services.lm.attention import AttentionPlan, Numbers, Span, span_order
 from services.lm.experts import LEAST_ROWS
 from services.lm.graphs import Bucketing
 from services.lm.kv_cache import CacheShape, KVCache
+from services.lm.last_rows import LastRows
 from services.lm.layer import Layer, Norm
 from services.lm.pieces import AttendInLayer, Pieces
 from services.lm.rotary import Rotation
@@ -75,6 +76,17 @@ class Decoder:
             bucketing=bucketing,
         )
 
+    def last_rows(
+        self, cache: KVCache, spans: Sequence[Span], asked: Sequence[bool], *, tapped_layer: int
+    ) -> LastRows | None:
+        """The rows that `append_last` is to give, the last of each span that is `asked` for; None
+        where `append` is to be asked, and takes fewer operations or has to give all."""
+        is_cpu = self.shape.device.type == "cpu"
+        long = any(each.count > 1 for each in spans)
+        if not (is_cpu and long and self.least_rows == 1 and tapped_layer < len(self._layers)):
+            return None
+        return LastRows(cache, spans, asked) if self._pieces is None else None
+
     def order(self, span: Span) -> tuple[int, int]:
         """What spans should be sorted by: see `span_order`."""
         return span_order(span, batch_invariant=self._invariant)
@@ -84,6 +96,23 @@ class Decoder:
     ) -> AttentionPlan:
         """Attention of these spans' rows, which there must be room for; `beside` goes with it."""
         return AttentionPlan(cache, spans, batch_invariant=self._invariant, beside=beside)
+
+    def append_last(
+        self,
+        rows: Tensor,
+        plan: AttentionPlan,
+        turned: Tensor | None,
+        last: LastRows,
+        *,
+        tapped_layer: int,
+    ) -> tuple[Tensor, Tensor]:
+        """`append` that gives the states of the `last` rows alone; of rows as many as the plan's,
+        `least_rows` at least, and no graph. `tapped_layer` is not the last."""
+        positions = plan.positions if turned is None else turned
+        rotation = self._rotation_at(positions)
+        number = len(self._layers) - 1
+        states, tapped = self._through(rows, rotation, plan.attend, number, tapped_layer)
+        return self._norm(last.through(number, self._layers[-1], states, rotation, plan)), tapped
 
     def forward(self, rows: Tensor, rotation: Rotation, attend: AttendInLayer) -> Tensor:
         """States [n, hidden] after the final norm of `rows` [n, hidden]."""
@@ -119,7 +148,7 @@ class Decoder:
         if self._pieces is not None and plain and len(rows) <= self._pieces.most:
             states, tapped = self._pieces.forward(rows, positions, plan.attend, tapped_layer)
         else:
-            rotation = self.rotation.at(positions)
+            rotation = self._rotation_at(positions)
             states, tapped = self._forward(rows, rotation, plan.attend, tapped_layer)
         return states, states if tapped_layer == len(self._layers) else tapped
 
@@ -142,15 +171,30 @@ class Decoder:
         (first, first_tapped), (second, second_tapped) = made
         return torch.cat((first, second)), torch.cat((first_tapped, second_tapped))
 
+    def _rotation_at(self, positions: Tensor) -> Rotation:
+        return self.rotation.at(positions).spread(self._layers[0].turned_heads)
+
     def _forward(
         self, rows: Tensor, rotation: Rotation, attend: AttendInLayer, tapped_layer: int
     ) -> tuple[Tensor, Tensor]:
+        states, tapped = self._through(rows, rotation, attend, len(self._layers), tapped_layer)
+        return self._norm(states), tapped
+
+    def _through(
+        self,
+        rows: Tensor,
+        rotation: Rotation,
+        attend: AttendInLayer,
+        layers: int,
+        tapped_layer: int,
+    ) -> tuple[Tensor, Tensor]:
+        """The outputs of the first `layers` layers, and of the tapped one if it is among them."""
         tapped = rows
-        for index, layer in enumerate(self._layers):
+        for index, layer in enumerate(self._layers[:layers]):
             rows = layer.forward(rows, rotation, partial(attend, index))
             if index + 1 == tapped_layer:
                 tapped = rows
-        return self._norm(rows), tapped
+        return rows, tapped
 
 
 def _filled(rows: Tensor, count: int) -> Tensor:

@@ -115,7 +115,7 @@ class Sparse:
         """
         by_expert, order = taken.flatten().sort(stable=True)
         owners = order // self._taken
-        given = rows[owners]
+        given = rows.index_select(0, owners)
         made = self._loop(given, by_expert) if self._by_loop else self._grouped(given, by_expert)
         if self._exact:
             weighted = made * shares.flatten()[order, None]

@@ -100,17 +100,24 @@ class Layer:
         )
         # In bfloat16 Hugging Face's rounding shows, too.
         self._fused = not exact_norms and attention.q_proj.weight.dtype == torch.float32
+        # One operation fewer, which a GPU waits for; a CPU has twice the numbers to write.
+        self._doubles = not self._fused and attention.q_proj.weight.device.type != "cpu"
         self.asks_device = self._mlp.asks_device
 
     def forward(self, rows: Tensor, rotation: Rotation, attend: Attend) -> Tensor:
         """[n, hidden] of n new rows."""
         return self.leave(rows, attend(*self.split(self.enter(rows, rotation))))
 
+    @property
+    def turned_heads(self) -> int:
+        """How many heads are rotated."""
+        return self.queries + self.key_heads
+
     def enter(self, rows: Tensor, rotation: Rotation) -> Tensor:
         """Up to attention: queries, keys and values [n, queries + 2 * key heads, head_dim]."""
         heads = self._in(self._first_norm(rows)).view(rows.shape[0], -1, self._head_dim)
-        turned = heads[:, : self.queries + self.key_heads]
-        if self._head_norm is not None and not self._fused:
+        turned = heads[:, : self.turned_heads]
+        if self._head_norm is not None and self._doubles:
             rotation.apply_to_both(self._head_norm.twice(turned), out=turned)
             return heads
         normed = turned if self._head_norm is None else self._head_norm(turned)

@@ -10,10 +10,16 @@ from torch import Tensor
 
 from services.lm.in_place import into
 
+# Narrower heads are turned by turns that stand there for each: where all heads share them, an
+# operation on a CPU goes over one head's numbers at a time (measured).
+SHARED_FROM_WIDTH = 64
+SPREAD_FROM_ROWS = 8
+
 
 @dataclass(frozen=True, slots=True)
 class Rotation:
-    """`turns` of the positions of n rows, [n, 1, 2, head_dim]: cosines, then signed sines.
+    """`turns` of the positions of n rows, [n, 1, 2, head_dim]: cosines, then signed sines; or of as
+    many heads as are turned.
 
     `axes` int64 [head_dim] says, in a table of plain positions, which of a row's three
     positions (time, height, width) turns each dimension; None where there is but one.
@@ -57,12 +63,27 @@ class Rotation:
         index = positions[:, None, None, self.axes].expand(-1, -1, 2, -1)
         return Rotation(self.turns.gather(0, index))
 
+    def spread(self, heads: int) -> Rotation:
+        """The same for so many heads, in the layout that turns them fastest."""
+        count, _, two, width = self.turns.shape
+        if (
+            self.turns.device.type != "cpu"
+            or width >= SHARED_FROM_WIDTH
+            or count < SPREAD_FROM_ROWS
+        ):
+            return self
+        turns = self.turns.permute(2, 0, 1, 3).expand(two, count, heads, width).contiguous()
+        return Rotation(turns.permute(1, 2, 0, 3))
+
     def apply(self, heads: Tensor, out: Tensor | None = None, *, fused: bool = False) -> Tensor:
         """Hugging Face's `apply_rotary_pos_emb` of [n, heads, head_dim]; one that is `fused` has
         other digits, in fewer operations."""
         if fused:
             turned = heads.roll(heads.shape[-1] // 2, -1)
             return into(out, torch.addcmul, heads * self.cosines, turned, self.sines)
+        if heads.device.type == "cpu":
+            turned = heads.roll(heads.shape[-1] // 2, -1).mul_(self.sines)
+            return into(out, torch.add, heads * self.cosines, turned)
         both = torch.stack((heads, heads), dim=-2)
         return self.apply_to_both(both, out)
 

@@ -165,14 +165,25 @@ class ThinkerModel:
         ordered = [feeds[index] for index in order]
         self.cache.reserve(max(each.span.end for each in feeds))
         beside = [each for each in self._numbers(ordered) if each is not None]
-        plan = self._decoder.plan(self.cache, [each.span for each in ordered], beside)
+        spans = [each.span for each in ordered]
+        plan = self._decoder.plan(self.cache, spans, beside)
         there = _StepNumbers(*plan.beside)
         embedded = self._embed(ordered, there)
-        states, tapped = self._decoder.append(
-            embedded, plan, there.turned, tapped_layer=self._tapped_layer
+        tapped_layer = self._tapped_layer
+        last = self._decoder.last_rows(
+            self.cache, spans, [each.sampled for each in ordered], tapped_layer=tapped_layer
         )
+        if last is None:
+            states, tapped = self._decoder.append(
+                embedded, plan, there.turned, tapped_layer=tapped_layer
+            )
+            states = states[there.sampled]
+        else:
+            states, tapped = self._decoder.append_last(
+                embedded, plan, there.turned, last, tapped_layer=tapped_layer
+            )
         taken = self._keep(ordered, there, tapped, embedded)
-        logits = self._head(states[there.sampled])
+        logits = self._head(states)
         fed = dict(zip(order, _split(ordered, logits, taken), strict=True))
         return [fed[index] for index in range(len(feeds))]
 
