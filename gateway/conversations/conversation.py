@@ -8,7 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import AsyncIterator, Iterable
-from contextlib import AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import assert_never
@@ -125,11 +125,9 @@ class LiveConversation:
         """What holds now."""
         return self._settings
 
-    @asynccontextmanager
-    async def command(self) -> AsyncIterator[None]:
+    def command(self) -> AbstractAsyncContextManager[None]:
         """One message of the client, from its reading to its end, whatever comes of it."""
-        async with self._saved(counted=True):
-            yield
+        return self._saved(counted=True)
 
     async def do(self, command: Command) -> None:
         """Carry out a command and tell what came of it; of a response only that it has begun.
@@ -177,12 +175,15 @@ class LiveConversation:
     def _state(self) -> tuple[ConversationSettings, Iterable[ConversationItem]]:
         return self._settings, self._items
 
-    @asynccontextmanager
-    async def _saved(self, *, counted: bool = False) -> AsyncIterator[None]:
+    def _saved(self, *, counted: bool = False) -> AbstractAsyncContextManager[None]:
         """What changes in this context can be resumed from its end on."""
-        if (saving := self._saving) is None:
-            yield
-            return
+        if self._saving is None:
+            # Audio comes in many small messages, and a generator for each takes some of their time.
+            return contextlib.nullcontext()
+        return self._saved_by(self._saving, counted=counted)
+
+    @asynccontextmanager
+    async def _saved_by(self, saving: Saving, *, counted: bool) -> AsyncIterator[None]:
         with saving.command(counted=counted):
             yield
         await self._telling.tell_if(lambda: saving.due, saving.saved)

@@ -15,6 +15,9 @@ from gateway.voice_activity.network import (
     no_memory,
 )
 
+_STEP = np.float32(1 / 32768)
+"""Of 16-bit samples."""
+
 
 class Ear:
     """Takes 16-bit samples of `rate_hz` in pieces. One thread at a time may use it."""
@@ -39,7 +42,7 @@ class Ear:
     def frames(self, pcm16: bytes) -> Tensor:
         """The frames that these samples complete, each with what the network sees before it:
         [frames, SEEN_SAMPLES]. The rest waits for more."""
-        samples: Tensor = np.frombuffer(pcm16, "<i2").astype(np.float32) / np.float32(32768)
+        samples: Tensor = np.frombuffer(pcm16, "<i2") * _STEP
         if self.rate_hz != RATE_HZ:
             samples = self._resampler.resample_chunk(samples)
         samples = np.concatenate([self._rest, samples])

@@ -10,6 +10,8 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections import deque
+from collections.abc import Iterable
+from queue import SimpleQueue
 
 from antiphon.chunk import Tensor
 from antiphon.errors import Unavailable
@@ -24,10 +26,10 @@ MOST_FRAMES = 32
 class _Piece:
     """Audio of one conversation on its way through the thread."""
 
-    def __init__(self, ear: Ear, pcm16: bytes) -> None:
+    def __init__(self, ear: Ear, pcm16: bytes, heard: asyncio.Future[list[SpeechEdge]]) -> None:
         self.ear = ear
-        self.heard: asyncio.Future[list[SpeechEdge]] = asyncio.get_running_loop().create_future()
-        self._loop = asyncio.get_running_loop()
+        self.heard = heard
+        self.error: Exception | None = None
         self._pcm16 = pcm16
         self._frames: Tensor | None = None
         self._next = 0
@@ -51,26 +53,26 @@ class _Piece:
         """The frames hold speech with these probabilities."""
         self._edges += filter(None, map(self.ear.hear, probabilities))
 
-    def finish(self, error: Exception | None = None) -> None:
-        """Tell who waits."""
-
-        def tell() -> None:
-            if self.heard.done():
-                return
-            if error is None:
-                self.heard.set_result(self._edges)
-            else:
-                self.heard.set_exception(error)
-
-        self._loop.call_soon_threadsafe(tell)
+    def tell(self) -> None:
+        """Tell who waits, on the event loop."""
+        if self.heard.done():
+            return
+        if self.error is None:
+            self.heard.set_result(self._edges)
+        else:
+            self.heard.set_exception(self.error)
 
 
 class VoiceListener:
-    """See the head of this file. The thread starts with the first audio; `close` ends it."""
+    """See the head of this file. The thread starts with the first audio; `close` ends it.
+
+    All audio comes from one event loop.
+    """
 
     def __init__(self) -> None:
-        self._waiting: deque[_Piece] = deque()
-        self._changed = threading.Condition()
+        # None, the last, ends the thread.
+        self._waiting: SimpleQueue[_Piece | None] = SimpleQueue()
+        self._closing = threading.Lock()
         self._thread: threading.Thread | None = None
         self._closed = False
 
@@ -79,70 +81,87 @@ class VoiceListener:
 
         Cancelling leaves the ear with part of the audio heard. Raises `Unavailable` after `close`.
         """
-        piece = _Piece(ear, pcm16)
-        with self._changed:
+        loop = asyncio.get_running_loop()
+        piece = _Piece(ear, pcm16, loop.create_future())
+        with self._closing:
             if self._closed:
                 raise _closed()
             if self._thread is None:
-                thread = threading.Thread(target=self._run, name="voice-activity")
+                thread = threading.Thread(target=self._run, args=(loop,), name="voice-activity")
                 # One that cannot start is tried again with the next audio.
                 thread.start()
                 self._thread = thread
-            self._waiting.append(piece)
-            self._changed.notify()
+            self._waiting.put(piece)
         return await piece.heard
 
     def close(self) -> None:
         """End the thread; who still waits gets `Unavailable`."""
-        with self._changed:
+        with self._closing:
             self._closed = True
-            self._changed.notify()
+            self._waiting.put(None)
         if self._thread is not None:
             self._thread.join()
 
-    def _run(self) -> None:
+    def _run(self, loop: asyncio.AbstractEventLoop) -> None:
         pieces: deque[_Piece] = deque()
-        while not self._closed:
-            with self._changed:
-                while not (pieces or self._waiting or self._closed):
-                    self._changed.wait()
-                pieces += self._waiting
-                self._waiting.clear()
+        while self._take(pieces):
             batch = [pieces.popleft() for _ in range(min(MOST_FRAMES, len(pieces)))]
-            pieces += self._hear(batch)
-        for piece in (*pieces, *self._waiting):
-            piece.finish(_closed())
+            over = self._hear(batch)
+            # One call for all of them: each wakes the event loop up.
+            if over:
+                loop.call_soon_threadsafe(_tell, over)
+            pieces += [piece for piece in batch if piece not in over]
+        for piece in pieces:
+            piece.error = _closed()
+        if pieces:
+            loop.call_soon_threadsafe(_tell, pieces)
+
+    def _take(self, pieces: deque[_Piece]) -> bool:
+        """Take all who have come, or, with nobody there, wait for somebody; false at the end."""
+        while not (pieces and self._waiting.empty()):
+            piece = self._waiting.get()
+            if piece is None:
+                return False
+            pieces.append(piece)
+        return True
 
     def _hear(self, batch: list[_Piece]) -> list[_Piece]:
-        """Hear the next frames of each piece; those that may have more."""
+        """Hear the next frames of each piece; those that are over with that."""
+        over: list[_Piece] = []
         going: list[tuple[_Piece, Tensor]] = []
         for piece in batch:
             try:
                 frames = piece.next_frames(MOST_FRAMES // len(batch))
             except Exception as error:
                 # Told to the one whose audio it is.
-                piece.finish(error)
+                piece.error = error
+                over.append(piece)
                 continue
             if len(frames) and not piece.heard.cancelled():
                 going.append((piece, frames))
             else:
-                piece.finish()
+                over.append(piece)
         if not going:
-            return []
+            return over
         try:
             spoken, memories = voice_network().hear(
                 [frames for _, frames in going], [piece.ear.memory for piece, _ in going]
             )
         except Exception as error:
             for piece, _ in going:
-                piece.finish(error)
-            return []
+                piece.error = error
+            return batch
         for (piece, _), probabilities, memory in zip(going, spoken, memories, strict=True):
             piece.ear.memory = memory
             piece.note(probabilities)
             if piece.whole:
-                piece.finish()
-        return [piece for piece, _ in going if not piece.whole]
+                over.append(piece)
+        return over
+
+
+def _tell(pieces: Iterable[_Piece]) -> None:
+    for piece in pieces:
+        piece.tell()
 
 
 def _closed() -> Unavailable:

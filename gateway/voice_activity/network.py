@@ -8,8 +8,10 @@ index of products of more dimensions. 32 frames together take a third of the tim
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Mapping, Sequence
 from functools import cache
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -25,6 +27,7 @@ SEEN_SAMPLES = CONTEXT_SAMPLES + FRAME_SAMPLES
 
 _HOP, _WINDOW, _BINS = 128, 256, 129
 _STEPS = 4
+_WHOLE = _STEPS - 1
 _MIRRORED = _HOP * (_STEPS - 1) + _WINDOW - SEEN_SAMPLES
 _STRIDES = (1, 2, 2, 1)
 _UNITS = 128
@@ -39,22 +42,27 @@ class VoiceNetwork:
     """The network with its weights, by name."""
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
-        self._basis = np.ascontiguousarray(weights["stft"][:, 0].T)
+        # The rows of silero's first layer are those of a Fourier transform, times a window that
+        # its row of frequency 0 shows.
+        self._window = np.ascontiguousarray(weights["stft"][0, 0])
         layers = [(weights[f"encoder.{i}.weight"], weights[f"encoder.{i}.bias"]) for i in range(4)]
         # Three taps of all channels, for windows that are laid out in this order.
         first, self._first_bias = layers[0]
         self._first = np.ascontiguousarray(first.transpose(2, 1, 0).reshape(-1, len(first)))
         self._layers, steps = [], _STEPS
         for (weight, bias), stride in zip(layers[1:], _STRIDES[1:], strict=True):
-            self._layers.append(_of_all_steps(weight, bias, steps, stride))
+            self._layers.append(_Layer(weight, bias, steps, stride))
             steps = (steps - 1) // stride + 1
         # Those with a sigmoid first: they enter, forget and leave; then the new values.
         order = np.concatenate([np.r_[: 2 * _UNITS, 3 * _UNITS : 4 * _UNITS], np.r_[256:384]])
-        self._input = np.ascontiguousarray(weights["lstm.input"][order].T)
-        self._hidden = np.ascontiguousarray(weights["lstm.hidden"][order].T)
-        self._bias = (weights["lstm.input_bias"] + weights["lstm.hidden_bias"])[order]
+        # sigmoid(x) is (tanh(x / 2) + 1) / 2, so all four take one pass of the same function.
+        scale = np.repeat(np.array([0.5, 1], np.float32), [3 * _UNITS, _UNITS])
+        self._input = np.ascontiguousarray(weights["lstm.input"][order].T) * scale
+        self._hidden = np.ascontiguousarray(weights["lstm.hidden"][order].T) * scale
+        self._bias = (weights["lstm.input_bias"] + weights["lstm.hidden_bias"])[order] * scale
         self._output = weights["output"][0, :, 0]
         self._output_bias = weights["output_bias"]
+        self._rooms = _Rooms()
 
     def hear(
         self, sounds: Sequence[Tensor], memories: Sequence[Tensor]
@@ -65,60 +73,135 @@ class VoiceNetwork:
         `sounds` are, for each, its next frames [frames, SEEN_SAMPLES], which need not be as many as
         another's; at least one.
         """
-        counts = np.array([len(each) for each in sounds])
-        seen = self._encoded(np.concatenate(sounds)) @ self._input
+        counts = [len(each) for each in sounds]
+        # Who has more frames comes first: each step of the cell is of the first so many.
+        order = sorted(range(len(counts)), key=counts.__getitem__, reverse=True)
+        going = [sum(count > step for count in counts) for step in range(max(counts))]
+        ends = list(accumulate(counts))
+        owners = [each for number in going for each in order[:number]]
+        rows = [
+            ends[each] - counts[each] + step
+            for step, number in enumerate(going)
+            for each in order[:number]
+        ]
+        room = self._rooms.of(len(rows))
+        seen = room.seen[: len(rows)]
+        np.matmul(self._encoded(sounds, room, len(rows))[rows], self._input, out=seen)
         seen += self._bias
-        # Who has more frames comes first: each step is of the first so many.
-        order = np.argsort(-counts, kind="stable")
-        rows = (np.cumsum(counts) - counts)[order]
-        memory = np.stack([memories[each] for each in order])
-        hidden, cell = memory[:, :_UNITS], memory[:, _UNITS:]
-        heard = np.empty((len(seen), _UNITS), np.float32)
-        for step in range(counts.max()):
-            going = int(np.count_nonzero(counts > step))
-            at = rows[:going] + step
-            heard[at], cell[:going] = self._cell(seen[at], hidden[:going], cell[:going])
-            hidden[:going] = heard[at]
-        spoken = _sigmoid(np.maximum(heard, 0) @ self._output + self._output_bias).tolist()
-        after = np.empty_like(memory)
-        after[order] = memory
-        ends = np.cumsum(counts).tolist()
-        return [
-            spoken[end - count : end] for end, count in zip(ends, counts.tolist(), strict=True)
-        ], list(after)
+        memory = np.array([memories[each] for each in order])
+        heard = self._remembered(seen, memory, going)
+        spoken: list[list[float]] = [[] for _ in sounds]
+        outputs = _sigmoid(np.maximum(heard, 0, out=heard) @ self._output + self._output_bias)
+        for owner, probability in zip(owners, outputs.tolist(), strict=True):
+            spoken[owner].append(probability)
+        after = dict(zip(order, memory, strict=True))
+        return spoken, [after[each] for each in range(len(counts))]
 
-    def _encoded(self, sound: Tensor) -> Tensor:
-        """[frames, samples] to [frames, units]."""
-        frames = len(sound)
-        windows = np.empty((frames, _STEPS, _WINDOW), np.float32)
-        for step in range(_STEPS - 1):
-            windows[:, step] = sound[:, _HOP * step : _HOP * step + _WINDOW]
-        windows[:, -1, :-_MIRRORED] = sound[:, _HOP * (_STEPS - 1) :]
-        windows[:, -1, -_MIRRORED:] = sound[:, -2 : -2 - _MIRRORED : -1]
-        spectrum = windows.reshape(-1, _WINDOW) @ self._basis
-        np.square(spectrum, out=spectrum)
-        # A step of nothing at both ends.
-        padded = np.zeros((frames, _STEPS + 2, _BINS), np.float32)
-        real, imaginary = spectrum.reshape(frames, _STEPS, 2, _BINS).transpose(2, 0, 1, 3)
-        np.sqrt(real + imaginary, out=padded[:, 1:-1])
-        taps = np.ndarray((frames, _STEPS, 3 * _BINS), np.float32, padded, strides=padded.strides)
-        values = taps.reshape(-1, 3 * _BINS) @ self._first
+    def _encoded(self, sounds: Sequence[Tensor], room: _Room, frames: int) -> Tensor:
+        """The frames of all sounds, so many, [frames, units]."""
+        sound, windows, padded = room.sound[:frames], room.windows[:frames], room.padded[:frames]
+        np.concatenate(sounds, out=sound)
+        np.multiply(room.inside[:frames], self._window, out=windows[:, :_WHOLE])
+        last, there = windows[:, _WHOLE], _WINDOW - _MIRRORED
+        np.multiply(sound[:, _HOP * _WHOLE :], self._window[:there], out=last[:, :there])
+        mirrored = sound[:, -2 : -2 - _MIRRORED : -1]
+        np.multiply(mirrored, self._window[there:], out=last[:, there:])
+        # numpy's types know the transform of float64 alone.
+        spectrum: Tensor = room.spectrum[:frames]
+        np.fft.rfft(windows, out=spectrum)
+        np.abs(spectrum, out=padded[:, 1:-1])
+        taps = room.taps[:frames]
+        np.copyto(taps, room.overlapping[:frames])
+        values = room.values[: frames * _STEPS]
+        np.matmul(taps.reshape(-1, 3 * _BINS), self._first, out=values)
         values += self._first_bias
         values = np.maximum(values, 0, out=values).reshape(frames, -1)
-        for weight, bias in self._layers:
-            values = values @ weight
-            values += bias
-            np.maximum(values, 0, out=values)
+        for layer in self._layers:
+            values = layer.of(values)
         return np.asarray(values)
 
-    def _cell(self, seen: Tensor, hidden: Tensor, cell: Tensor) -> tuple[Tensor, Tensor]:
-        gates = hidden @ self._hidden
-        gates += seen
-        # np.split takes as long as the product.
-        opened = _sigmoid(gates[:, : 3 * _UNITS])
-        enter, forget = opened[:, :_UNITS], opened[:, _UNITS : 2 * _UNITS]
-        cell = forget * cell + enter * np.tanh(gates[:, 3 * _UNITS :])
-        return opened[:, 2 * _UNITS :] * np.tanh(cell), cell
+    def _remembered(self, seen: Tensor, memory: Tensor, going: Sequence[int]) -> Tensor:
+        """The cell's steps, of the first so many conversations each; `memory` is what they know
+        afterwards."""
+        hidden, cell = memory[:, :_UNITS], memory[:, _UNITS:]
+        heard = np.empty((len(seen), _UNITS), np.float32)
+        start = 0
+        for number in going:
+            step = slice(start, start + number)
+            start += number
+            gates = hidden[:number] @ self._hidden
+            gates += seen[step]
+            np.tanh(gates, out=gates)
+            # np.split takes as long as the product.
+            opened = gates[:, : 3 * _UNITS]
+            opened += 1
+            opened *= 0.5
+            kept, entered = cell[:number], gates[:, 3 * _UNITS :]
+            kept *= opened[:, _UNITS : 2 * _UNITS]
+            entered *= opened[:, :_UNITS]
+            kept += entered
+            np.multiply(opened[:, 2 * _UNITS :], np.tanh(kept), out=heard[step])
+            hidden[:number] = heard[step]
+        return heard
+
+
+class _Room:
+    """The large arrays of so many frames, to be used again: malloc would give them back to the
+    system each time, and have them anew page by page, which takes as long as the transform."""
+
+    def __init__(self, frames: int) -> None:
+        self.frames = frames
+        self.sound = np.empty((frames, SEEN_SAMPLES), np.float32)
+        # All windows but the last, which is mirrored at the frame's end.
+        strides = (self.sound.strides[0], _HOP * self.sound.itemsize, self.sound.itemsize)
+        shape = (frames, _WHOLE, _WINDOW)
+        self.inside = np.ndarray(shape, np.float32, self.sound, strides=strides)
+        self.windows = np.empty((frames, _STEPS, _WINDOW), np.float32)
+        self.spectrum = np.empty((frames, _STEPS, _BINS), np.complex64)
+        # A step of nothing at both ends.
+        self.padded = np.zeros((frames, _STEPS + 2, _BINS), np.float32)
+        shape = (frames, _STEPS, 3 * _BINS)
+        self.overlapping = np.ndarray(shape, np.float32, self.padded, strides=self.padded.strides)
+        self.taps = np.empty(shape, np.float32)
+        self.values = np.empty((frames * _STEPS, _UNITS), np.float32)
+        self.seen = np.empty((frames, 4 * _UNITS), np.float32)
+
+
+class _Rooms(threading.local):
+    """Each thread's own."""
+
+    def __init__(self) -> None:
+        self._room = _Room(1)
+
+    def of(self, frames: int) -> _Room:
+        """One for so many frames at least."""
+        if self._room.frames < frames:
+            self._room = _Room(frames)
+        return self._room
+
+
+class _Layer:
+    """A convolution [out, in, 3 taps] of so few steps that there is a matrix for each step that it
+    makes: nothing is laid out then, and nothing multiplied with zeros."""
+
+    def __init__(self, weight: Tensor, bias: Tensor, steps: int, stride: int) -> None:
+        self._parts: list[tuple[slice, Tensor]] = []
+        channels = weight.shape[1]
+        for first in range(-1, steps - 1, stride):
+            taps = range(max(0, -first), min(3, steps - first))
+            seen = slice((first + taps.start) * channels, (first + taps.stop) * channels)
+            part = weight[:, :, taps.start : taps.stop].transpose(2, 1, 0)
+            self._parts.append((seen, np.ascontiguousarray(part.reshape(-1, len(weight)))))
+        self._bias = np.tile(bias, len(self._parts))
+
+    def of(self, values: Tensor) -> Tensor:
+        """[frames, steps x in] to [frames, steps made x out]."""
+        made = np.empty((len(values), len(self._bias)), np.float32)
+        for number, (seen, weight) in enumerate(self._parts):
+            out = weight.shape[1]
+            np.matmul(values[:, seen], weight, out=made[:, number * out : (number + 1) * out])
+        made += self._bias
+        return np.asarray(np.maximum(made, 0, out=made))
 
 
 @cache
@@ -126,18 +209,6 @@ def voice_network() -> VoiceNetwork:
     """The network, loaded once in a process."""
     with np.load(Path(__file__).with_name("silero.npz"), allow_pickle=False) as weights:
         return VoiceNetwork(dict(weights))
-
-
-def _of_all_steps(weight: Tensor, bias: Tensor, steps: int, stride: int) -> tuple[Tensor, Tensor]:
-    """A convolution [out, in, 3 taps] of so few steps as one matrix [steps x in, steps out x out]
-    and its bias: there is nothing to lay out then."""
-    made = (steps - 1) // stride + 1
-    dense = np.zeros((steps, weight.shape[1], made, weight.shape[0]), np.float32)
-    for step in range(made):
-        for tap in range(3):
-            if 0 <= (at := step * stride + tap - 1) < steps:
-                dense[at, :, step] = weight[:, :, tap].T
-    return dense.reshape(steps * weight.shape[1], -1), np.tile(bias, made)
 
 
 def _sigmoid(values: Tensor) -> Tensor:
