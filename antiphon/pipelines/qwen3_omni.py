@@ -198,7 +198,10 @@ def user_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArr
 def is_multimodal(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArray[np.bool_]:
     """Which ids stand for audio, image or video features."""
     # `np.isin` takes longer than a short prompt has time for.
-    return (ids == special.audio) | (ids == special.image) | (ids == special.video)
+    found: npt.NDArray[np.bool_] = ids == special.audio
+    found |= ids == special.image
+    found |= ids == special.video
+    return found
 
 
 def talker_row_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArray[np.intp]:

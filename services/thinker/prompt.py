@@ -56,7 +56,10 @@ class MediaIds(Protocol):
 def is_media(ids: Ids, special: MediaIds) -> npt.NDArray[np.bool_]:
     """Which ids stand for positions that are heard or seen."""
     # `np.isin` takes longer than a short prompt has time for.
-    return (ids == special.audio) | (ids == special.image) | (ids == special.video)
+    found: npt.NDArray[np.bool_] = ids == special.audio
+    found |= ids == special.image
+    found |= ids == special.video
+    return found
 
 
 def any_prompt(ids: Ids) -> None:
