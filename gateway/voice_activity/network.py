@@ -51,7 +51,7 @@ class VoiceNetwork:
         self._first = np.ascontiguousarray(first.transpose(2, 1, 0).reshape(-1, len(first)))
         self._layers, steps = [], _STEPS
         for (weight, bias), stride in zip(layers[1:], _STRIDES[1:], strict=True):
-            self._layers.append(_Convolution(weight, bias, steps, stride))
+            self._layers.append(_ShortConvolution(weight, bias, steps, stride))
             steps = (steps - 1) // stride + 1
         # Those with a sigmoid first: they enter, forget and leave; then the new values.
         order = np.concatenate([np.r_[: 2 * _UNITS, 3 * _UNITS : 4 * _UNITS], np.r_[256:384]])
@@ -180,7 +180,7 @@ class _Rooms(threading.local):
         return self._room
 
 
-class _Convolution:
+class _ShortConvolution:
     """A convolution [out, in, 3 taps] of so few steps that there is a matrix for each step that it
     makes: nothing is laid out then, and nothing multiplied with zeros."""
 
