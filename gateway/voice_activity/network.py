@@ -43,8 +43,8 @@ class VoiceNetwork:
 
     def __init__(self, weights: Mapping[str, Tensor]) -> None:
         # The rows of silero's first layer are those of a Fourier transform, times a window that
-        # its row of frequency 0 shows.
-        self._window = np.ascontiguousarray(weights["stft"][0, 0])
+        # its row of frequency 0 shows; the transform here divides by the window's length.
+        self._window = weights["stft"][0, 0] * np.float32(_WINDOW)
         layers = [(weights[f"encoder.{i}.weight"], weights[f"encoder.{i}.bias"]) for i in range(4)]
         # Three taps of all channels, for windows that are laid out in this order.
         first, self._first_bias = layers[0]
@@ -106,9 +106,9 @@ class VoiceNetwork:
         np.multiply(sound[:, _HOP * _WHOLE :], self._window[:there], out=last[:, :there])
         mirrored = sound[:, -2 : -2 - _MIRRORED : -1]
         np.multiply(mirrored, self._window[there:], out=last[:, there:])
-        # numpy's types know the transform of float64 alone.
         spectrum: Tensor = room.spectrum[:frames]
-        np.fft.rfft(windows, out=spectrum)
+        # With a factor of float32 numpy transforms in float32, without one in float64.
+        np.fft.rfft(windows, norm="forward", out=spectrum)
         np.abs(spectrum, out=padded[:, 1:-1])
         taps = room.taps[:frames]
         np.copyto(taps, room.overlapping[:frames])

@@ -95,11 +95,11 @@ class Call:
 
 @dataclass(frozen=True, slots=True)
 class Beginnings:
-    """The first rows of `sequences` prompts, which attend together, up to `length` of each.
+    """The rows of `sequences` prompts that begin and attend together, padded to `length` each.
 
-    They see one another alone, so nothing is read from their slots. Where not all are of that
-    length, `filled` int64 [sequences * length] are the rows as often as it takes, a prompt's last
-    one again and again, and `own` int64 [n] which of these are the rows themselves.
+    A prompt that begins sees its own rows alone, so nothing is read from the slots. Where lengths
+    differ, `filled` int64 [sequences * length] says which row stands at each padded place, the
+    last one of a prompt at those behind it, and `own` int64 [n] where the rows are among these.
     """
 
     rows: slice
@@ -122,7 +122,7 @@ class Beginnings:
             for each in (queries, memory)
         )
         keys, values = seen.chunk(2, dim=1)
-        # What a row is filled up with comes after it, and is not seen.
+        # Padding comes after a prompt's own rows, so causal attention hides it from them.
         mixed = scaled_dot_product_attention(
             asked, keys, values, is_causal=True, scale=shape.scale, enable_gqa=True
         )

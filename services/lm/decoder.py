@@ -79,13 +79,11 @@ class Decoder:
     def last_rows(
         self, cache: KVCache, spans: Sequence[Span], asked: Sequence[bool], *, tapped_layer: int
     ) -> LastRows | None:
-        """The rows that `append_last` is to give, the last of each span that is `asked` for; None
-        where `append` is to be asked, and takes fewer operations or has to give all."""
-        is_cpu = self.shape.device.type == "cpu"
-        long = any(each.count > 1 for each in spans)
-        if not (is_cpu and long and self.least_rows == 1 and tapped_layer < len(self._layers)):
-            return None
-        return LastRows(cache, spans, asked) if self._pieces is None else None
+        """For `append_last`: the last row of each span that is `asked` for. None where `append` is
+        to be used: it saves nothing, costs a GPU operations, or all rows are needed."""
+        plain = self.shape.device.type == "cpu" and self._pieces is None and self.least_rows == 1
+        saves = any(each.count > 1 for each in spans) and tapped_layer < len(self._layers)
+        return LastRows(cache, spans, asked) if plain and saves else None
 
     def order(self, span: Span) -> tuple[int, int]:
         """What spans should be sorted by: see `span_order`."""
@@ -106,8 +104,8 @@ class Decoder:
         *,
         tapped_layer: int,
     ) -> tuple[Tensor, Tensor]:
-        """`append` that gives the states of the `last` rows alone; of rows as many as the plan's,
-        `least_rows` at least, and no graph. `tapped_layer` is not the last."""
+        """`append` with the states of the `last` rows alone, in the order of their spans; see
+        `last_rows`."""
         positions = plan.positions if turned is None else turned
         rotation = self._rotation_at(positions)
         number = len(self._layers) - 1

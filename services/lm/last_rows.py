@@ -1,7 +1,7 @@
-"""The rows of a batch whose states are asked for, alone in the last layer.
+"""The rows of a batch whose states are asked for, which alone go through the last layer.
 
-A prompt's next id is sampled from its last row. Of the others the last layer's keys and values
-are needed, and neither what they see nor what the MLP makes of it.
+The next id is sampled from a prompt's last row. Of its other rows the last layer must only
+remember keys and values: their attention and MLP there would be dropped.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ class LastRows:
     def through(
         self, number: int, layer: Layer, rows: Tensor, rotation: Rotation, batch: AttentionPlan
     ) -> Tensor:
-        """What layer `number`, the last, makes of them [k, hidden], in the order of their spans.
+        """The outputs [k, hidden] of layer `number`, the last, in the order of the spans.
 
-        It gets all `rows` [n, hidden] of the `batch`, and remembers them.
+        `rows` [n, hidden] are all of the batch, and `batch` is their plan, which remembers them.
         """
         queries, memory = layer.split(layer.enter(rows, rotation))
         batch.remember(number, memory)

@@ -100,7 +100,7 @@ class Layer:
         )
         # In bfloat16 Hugging Face's rounding shows, too.
         self._fused = not exact_norms and attention.q_proj.weight.dtype == torch.float32
-        # One operation fewer, which a GPU waits for; a CPU has twice the numbers to write.
+        # Saves operations, which are what costs on a GPU; a CPU writes twice the numbers for it.
         self._doubles = not self._fused and attention.q_proj.weight.device.type != "cpu"
         self.asks_device = self._mlp.asks_device
 

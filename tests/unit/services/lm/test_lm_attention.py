@@ -54,6 +54,8 @@ def _noise(count: int, heads: int, dim: int) -> Tensor:
         ([Span(3, 7, 1), Span(0, 0, 1), Span(1, 40, 1)], DIM),
         ([Span(2, 0, 9), Span(1, 5, 4), Span(0, 12, 1), Span(3, 13, 1)], DIM),
         ([Span(0, 254, 1), Span(1, 255, 1), Span(2, 300, 1), Span(3, 511, 1)], DIM),
+        ([Span(0, 0, 33), Span(1, 0, 64), Span(2, 0, 40), Span(3, 13, 1)], DIM),
+        ([Span(2, 0, 9), Span(1, 0, 9), Span(0, 0, 50), Span(3, 7, 4)], DIM),
         ([Span(0, 600, 1), Span(1, 700, 1), Span(2, 500, 100)], 64),
     ],
 )
@@ -79,6 +81,25 @@ def test_rows_see_their_own_sequence_and_nothing_after_them(
         )  # fmt: skip
         torch.testing.assert_close(seen[at:end].double(), expected, atol=1e-5, rtol=1e-5)
         at = end
+
+
+@pytest.mark.parametrize(
+    ("spans", "calls"),
+    [
+        ([Span(0, 0, 20), Span(1, 0, 32), Span(2, 0, 2)], 1),
+        ([Span(0, 0, 32), Span(1, 0, 33)], 2),
+        ([Span(0, 0, 20), Span(1, 1, 20)], 2),
+        ([Span(0, 0, 150), Span(1, 0, 150)], 2),
+    ],
+    ids=["alike", "lengths apart", "one goes on", "long"],
+)
+def test_short_prompts_that_begin_share_a_call_unless_digits_must_not_depend_on_company(
+    spans: list[Span], calls: int
+) -> None:
+    for batch_invariant, expected in ((False, calls), (True, len(spans))):
+        ordered = sorted(spans, key=partial(span_order, batch_invariant=batch_invariant))
+        plan = AttentionPlan(_noisy_cache(4, 256), ordered, batch_invariant=batch_invariant)
+        assert len(plan._calls) == expected
 
 
 def test_cache_keeps_what_it_holds_when_it_grows() -> None:

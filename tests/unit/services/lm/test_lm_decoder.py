@@ -92,3 +92,34 @@ def test_states_equal_hugging_faces_when_rows_come_in_pieces_among_others(
                 theirs = expected[span.slot][layer][start : span.end]
                 torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-4)
         start += count
+
+
+@pytest.mark.parametrize("family", ["biases", "normed heads", "experts"])
+@torch.inference_mode()
+def test_last_rows_alone_have_the_states_that_they_have_among_all(family: str) -> None:
+    decoder = Decoder(_make(family), ROWS, batch_invariant=False, exact_norms=True)
+    spans = [Span(4, 0, 7), Span(2, 0, 12), Span(3, 5, 3), Span(1, 20), Span(0, 9)]
+    spans.sort(key=decoder.order)
+    rows = torch.randn(sum(each.count for each in spans), HIDDEN)
+    ends = torch.tensor([each.count for each in spans]).cumsum(0) - 1
+    for asked in ([True] * 5, [True, False, True, True, False], [False] * 5):
+        caches = [KVCache(decoder.shape, 5, ROWS) for _ in range(2)]
+        plans = [decoder.plan(cache, spans) for cache in caches]
+        states, tapped = decoder.append(rows, plans[0], tapped_layer=2)
+        last = decoder.last_rows(caches[1], spans, asked, tapped_layer=2)
+        assert last is not None
+        alone, tapped_too = decoder.append_last(rows, plans[1], None, last, tapped_layer=2)
+        torch.testing.assert_close(alone, states[ends[torch.tensor(asked)]], rtol=1e-4, atol=1e-4)
+        assert torch.equal(tapped_too, tapped)
+        for layer in range(LAYERS):
+            assert torch.equal(caches[0].layer(layer), caches[1].layer(layer))
+
+
+@torch.inference_mode()
+def test_all_rows_go_through_the_last_layer_where_all_are_needed_or_each_is_a_last_one() -> None:
+    decoder = Decoder(_make("biases"), ROWS, batch_invariant=False, exact_norms=True)
+    cache = KVCache(decoder.shape, 2, ROWS)
+    prompt, ids = [Span(0, 0, 4)], [Span(0, 4), Span(1, 3)]
+    assert decoder.last_rows(cache, prompt, [True], tapped_layer=LAYERS - 1) is not None
+    assert decoder.last_rows(cache, prompt, [True], tapped_layer=LAYERS) is None
+    assert decoder.last_rows(cache, ids, [True, True], tapped_layer=LAYERS - 1) is None
