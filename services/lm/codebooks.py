@@ -79,14 +79,14 @@ class CodePredictor:
         is False where logits left nothing to choose from. All are good until the next
         frames.
         """
-        if self._in_buckets is None:
-            own = self._settings.with_greedy(
-                settings.greedy, any_greedy=settings.any_greedy, all_greedy=settings.all_greedy
-            )
-            codes, rows, decided = self._draw(hidden, first, embedding, own, numbers)
-        else:
+        if self._in_buckets is not None:
             given = hidden, first, embedding, settings.greedy, numbers
             codes, rows, decided = self._in_buckets(*given)
+            return codes, rows, decided
+        own = self._settings.with_greedy(
+            settings.greedy, any_greedy=settings.any_greedy, all_greedy=settings.all_greedy
+        )
+        codes, rows, decided = self._draw(hidden, first, embedding, own, numbers)
         # On a CPU asking is free. What is not finite spreads to all positions behind it.
         if self._lockstep.reads_ahead and bool(decided.all()):
             self._lockstep.found_finite()
