@@ -106,8 +106,10 @@ async def test_conversations_go_on_when_the_gateway_was_killed(fleet: TargetFlee
 async def test_with_one_replica_a_kill_is_an_error_and_the_next_answer_is_whole(
     talkative: Path, tmp_path: Path
 ) -> None:
+    # A replica is back in about a second: an answer that waits for it may become whole.
+    settings = {"max_stage_ahead_positions": 4, "failover_return_s": 0.05}
     async with (
-        running_fleet(talkative, 1, tmp_path, WarmLauncher, max_stage_ahead_positions=4) as fleet,
+        running_fleet(talkative, 1, tmp_path, WarmLauncher, **settings) as fleet,
         AnswerListener(
             fleet.running.grpc_address, speed=SPEED, retry=Retry(attempts=1)
         ) as listener,

@@ -19,9 +19,13 @@ from tools.chaos.faults import Victim
 @pytest.fixture
 async def victim() -> AsyncIterator[asyncio.subprocess.Process]:
     """A process that waits until its input ends."""
+    pipe = asyncio.subprocess.PIPE
     process = await asyncio.create_subprocess_exec(
-        sys.executable, "-c", "input()", stdin=asyncio.subprocess.PIPE
+        sys.executable, "-c", "print(flush=True); input()", stdin=pipe, stdout=pipe
     )
+    # Without descriptors it could not start.
+    assert process.stdout is not None
+    await process.stdout.readline()
     yield process
     if process.returncode is None:
         process.kill()
