@@ -50,6 +50,7 @@ class ReplicaWatch:
         self._config = config
         self._tls = tls
         self._says_serving = False
+        self._silent = f"it has not answered a probe within {config.probe_timeout_s:g} s"
 
     async def run(self) -> None:
         """For ever. Cancelling leaves the channel open."""
@@ -139,18 +140,19 @@ class ReplicaWatch:
         Raises `Unavailable` when it has not for some times in a row.
         """
         misses = contradictions = 0
+        waited = False
         while True:
-            # A miss has taken its time already; and whether it was one shows at once.
-            if not misses:
+            # Where the time of a probe has run out, the next one shows at once whether it was lost.
+            if not waited:
                 await asyncio.sleep(self._config.probe_interval_s)
             if self._replica.channel.get_state() is not grpc.ChannelConnectivity.READY:
                 # The stream is waiting for a connection, or breaks now.
-                misses = 0
+                misses, waited = 0, False
                 continue
             due = asyncio.get_running_loop().time() + self._config.probe_timeout_s
             serves = await self._answer()
-            if serves is not None:
-                misses = 0
+            if isinstance(serves, bool):
+                misses, waited = 0, False
                 contradictions = contradictions + 1 if serves != self._says_serving else 0
                 if contradictions >= CONTRADICTIONS_TO_DOUBT:
                     raise Unavailable("its health stream says otherwise than its probes")
@@ -158,17 +160,17 @@ class ReplicaWatch:
             if (late_s := asyncio.get_running_loop().time() - due) > STOOD_STILL_S:
                 log.warning("this process stood still for %.1f s: not a miss", late_s)
                 continue
-            misses += 1
-            reason = f"it has not answered a probe within {self._config.probe_timeout_s:g} s"
+            misses, reason = misses + 1, serves
+            waited = reason == self._silent
             self._replica.fall(reason)
             if misses >= MISSES_TO_LOSE:
                 self._replica.lose(f"{reason}, {misses} times in a row")
                 self._replica.open_anew()
                 raise Unavailable(reason)
 
-    async def _answer(self) -> bool | None:
-        """Whether it says to a probe that it serves, which makes it ready again; None without an
-        answer."""
+    async def _answer(self) -> bool | str:
+        """Whether it says to a probe that it serves, which makes it ready again; why, where it
+        does not answer."""
         check = self._replica.channel.unary_unary(
             "/grpc.health.v1.Health/Check",
             request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
@@ -184,7 +186,9 @@ class ReplicaWatch:
                     self._replica.rise(description)
         except grpc.aio.AioRpcError as failure:
             log.info("stage %s did not answer a probe: %s", self._replica.role, failure.details())
-            return None
+            if failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
+                return self._silent
+            return failure.details() or failure.code().name.lower()
         except AntiphonError as error:
             self._replica.fall(error.message)
             return self._says_serving

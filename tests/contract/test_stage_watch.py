@@ -141,6 +141,24 @@ async def test_a_gateway_that_stood_still_itself_takes_no_stage_for_down(
         await ready.aclose()
 
 
+async def test_a_probe_that_ended_otherwise_says_how() -> None:
+    """Not that its time has run out: a broken connection is told as that."""
+
+    async def break_off() -> bool:
+        raise ConnectionError("the line broke")
+
+    async with asyncio.timeout(GENEROUS_S), open_door(probe_timeout_s=GENEROUS_S) as door:
+        ready = door.gateway.fleet.readiness()
+        assert await anext(ready)
+        with patch.object(door.fakes[THINKER].health.answering, "wait", break_off):
+            assert not await anext(ready)
+            (thinker,) = door.gateway.fleet[THINKER]
+            assert "the line broke" in thinker.reason
+            assert "within" not in thinker.reason
+        assert await anext(ready)
+        await ready.aclose()
+
+
 async def test_a_stage_whose_health_stream_has_ended_is_probed_no_more() -> None:
     def probing() -> set[asyncio.Task[Any]]:
         """That stage alone: all tests share their loop."""
