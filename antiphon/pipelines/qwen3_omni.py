@@ -38,6 +38,7 @@ from antiphon.pipelines.examples import (
 )
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
 from antiphon.pipelines.graph import VARIES, Edge, Pipeline, StageSpec, TensorSpec
+from antiphon.pipelines.media_ids import is_media
 
 THINKER, TALKER, CODE2WAV = "thinker", "talker", "code2wav"
 
@@ -195,20 +196,12 @@ def user_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArr
     return np.concatenate(pieces) if pieces else np.empty(0, dtype=np.intp)
 
 
-def is_multimodal(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArray[np.bool_]:
-    """Which ids stand for audio, image or video features."""
-    # `np.isin` takes five times as long for a short prompt.
-    found: npt.NDArray[np.bool_] = ids == special.audio
-    found |= (ids == special.image) | (ids == special.video)
-    return found
-
-
 def talker_row_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArray[np.intp]:
     """Prompt positions whose hidden row the talker needs, ascending."""
-    if not is_multimodal(ids, special).any():
+    if not is_media(ids, special).any():
         return np.empty(0, dtype=np.intp)
     positions = user_positions(ids, special)
-    return positions[is_multimodal(ids[positions], special)]
+    return positions[is_media(ids[positions], special)]
 
 
 def assistant_start(ids: npt.NDArray[np.int32], special: SpecialIds) -> int:

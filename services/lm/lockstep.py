@@ -94,10 +94,8 @@ class Lockstep:
         size = len(self._layers) * self._room_for * sequences * self._heads * self._head_dim
         self._memory = torch.zeros(size, dtype=self.dtype, device=self.device)
         self._finite = True
-        places = torch.arange(self._room_for, device=self.device)
-        hidden = places > torch.arange(positions, device=self.device)[:, None]
-        nothing = torch.zeros(hidden.shape, dtype=self.dtype, device=self.device)
-        self._masks = nothing.masked_fill_(hidden, -math.inf)[:, None, None].unbind(0)
+        # Only what folds reads ahead, on a CPU.
+        self._masks = _masks(positions, self._room_for, self.dtype) if self._folds else ()
         padding = PADDING if self._folds else 0
         size = 2 * sequences, self.width + padding
         self._stream = torch.zeros(size, dtype=self.dtype, device=self.device)
@@ -192,13 +190,20 @@ class Lockstep:
                     queries=memory[last, :, :-2],
                     keys=read[:, :, -2].permute(1, 2, 0),
                     values=read[:, :, -1].transpose(0, 1),
-                    mask=self._masks[last] if self._folds else None,
+                    mask=self._masks[last] if self._masks else None,
                     gated=gated,
                     gate=gate,
                     up=up,
                 )
             )
         return places
+
+
+def _masks(positions: int, room: int, dtype: torch.dtype) -> Sequence[Tensor]:
+    """What hides of `room` positions those behind each of `positions`: [1, 1, room] each."""
+    hidden = torch.arange(room) > torch.arange(positions)[:, None]
+    nothing = torch.zeros(hidden.shape, dtype=dtype)
+    return nothing.masked_fill_(hidden, -math.inf)[:, None, None].unbind(0)
 
 
 class _RowNorm:

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from antiphon.errors import Internal
+from antiphon.pipelines.media_ids import MediaIds, is_media
 from antiphon.segment import FinishReason
 from antiphon.transport.device_edge import on_device
 from services.lm.slots import MIN_REUSED, Claim, Content, Kept
@@ -18,7 +19,7 @@ from services.thinker.audio import AudioFeatures
 from services.thinker.listening import HeardPrompt
 from services.thinker.model import ThinkerFeed
 from services.thinker.patches import VisualPatches
-from services.thinker.prompt import Ids, MediaIds, PreparedPrompt, is_media
+from services.thinker.prompt import Ids, PreparedPrompt
 from services.thinker.reply_rows import ReplyRows
 from services.thinker.rows import no_positions
 from services.thinker.segment import Positions

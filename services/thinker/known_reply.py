@@ -11,8 +11,8 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from antiphon.errors import InvalidArgument
+from antiphon.pipelines.media_ids import MediaIds, is_media
 from antiphon.runtime.engine import EngineEvent
-from services.thinker.prompt import MediaIds, is_media
 from services.thinker.segment import G, ThinkerSegment
 
 

@@ -16,6 +16,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from antiphon.pipelines.media_ids import MediaIds, is_media
 from antiphon.transport.device_edge import on_device
 from services.lm.attention import Span
 from services.lm.decoder import Decoder
@@ -24,7 +25,6 @@ from services.lm.kv_cache import KVCache
 from services.lm.memory import SlotMemory
 from services.thinker.audio import AudioFeatures
 from services.thinker.patches import VisualPatches
-from services.thinker.prompt import MediaIds, is_media
 from services.thinker.rows import RowStore
 
 Of = TypeVar("Of")

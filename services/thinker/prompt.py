@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -17,6 +17,7 @@ import numpy.typing as npt
 from antiphon.chunk import Tensor
 from antiphon.conversation import Conversation, function_names, recordings_alone
 from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.pipelines.media_ids import MediaIds, is_media
 from antiphon.pipelines.mrope import rotary_positions
 from services.text.calls import CallRules
 from services.text.chat import ChatTokenizer, text_bytes
@@ -35,30 +36,6 @@ JSON_ESCAPE = 6
 
 PART_BYTES = 128
 """Of JSON around a message or a part of one, of which a prompt has no more than positions."""
-
-
-class MediaIds(Protocol):
-    """The ids that stand for positions that are heard or seen."""
-
-    @property
-    def audio(self) -> int:
-        """Of recordings."""
-
-    @property
-    def image(self) -> int:
-        """Of images."""
-
-    @property
-    def video(self) -> int:
-        """Of videos."""
-
-
-def is_media(ids: Ids, special: MediaIds) -> npt.NDArray[np.bool_]:
-    """Which ids stand for positions that are heard or seen."""
-    # `np.isin` takes five times as long for a short prompt.
-    found: npt.NDArray[np.bool_] = ids == special.audio
-    found |= (ids == special.image) | (ids == special.video)
-    return found
 
 
 def any_prompt(ids: Ids) -> None:

@@ -23,11 +23,11 @@ import numpy.typing as npt
 
 from antiphon.chunk import Tensor, Tensors
 from antiphon.errors import DataLoss, InvalidArgument, NotImplementedYet
+from antiphon.pipelines.media_ids import is_media
 from antiphon.pipelines.mrope import rotary_positions
 from antiphon.pipelines.qwen3_omni import (
     SpecialIds,
     assistant_start,
-    is_multimodal,
     user_positions,
 )
 from antiphon.runtime.engine import InputChunk
@@ -231,7 +231,7 @@ class TalkerPrompt:
         self._grows = self._grows or not self._ids_finished
         if self._ids_finished:
             start = assistant_start(ids, special)
-            if is_multimodal(ids[start:], special).any():
+            if is_media(ids[start:], special).any():
                 raise InvalidArgument("prompt: media after the last assistant header", edge=PROMPT)
             self._answer_head = ids[start:].tolist()
         users = user_positions(ids, special)
@@ -243,7 +243,7 @@ class TalkerPrompt:
         if outgrown.any() or self._next_position > len(users):
             # The positions that are prepared are those of rows.
             raise NotImplementedYet("prompt: a video takes more time than positions", edge=PROMPT)
-        self._heard = np.flatnonzero(is_multimodal(ids[users], special))
+        self._heard = np.flatnonzero(is_media(ids[users], special))
         self._heard_positions = users[self._heard]
         self._user_ids = ids[users]
         begins = np.flatnonzero(self._user_ids == special.im_start)[1:]

@@ -15,7 +15,8 @@ import numpy as np
 import numpy.typing as npt
 
 from antiphon.errors import InvalidArgument
-from services.thinker.prompt import Ids, MediaIds, is_media
+from antiphon.pipelines.media_ids import MediaIds, is_media
+from services.thinker.prompt import Ids
 
 if TYPE_CHECKING:
     from services.thinker.vision import Visual

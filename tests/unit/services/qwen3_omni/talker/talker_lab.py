@@ -18,10 +18,10 @@ from msgspec import structs
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines.files import read_config
+from antiphon.pipelines.media_ids import is_media
 from antiphon.pipelines.qwen3_omni import (
     SpecialIds,
     assistant_start,
-    is_multimodal,
     talker_row_positions,
     user_positions,
 )
@@ -252,7 +252,7 @@ def greedy_reference(model: Any, turn: Turn, special: SpecialIds) -> Reference:
     prompt = turn.prompt
     ids = torch.from_numpy(np.concatenate((prompt, turn.reply)).astype(np.int64))[None]
     embed = model.thinker.get_input_embeddings()
-    heard = torch.from_numpy(is_multimodal(ids.numpy(), special))
+    heard = torch.from_numpy(is_media(ids.numpy(), special))
     hidden = torch.zeros_like(embed(ids))
     hidden[heard] = torch.from_numpy(turn.rows)
     starts = [i for i, token in enumerate(prompt) if token == special.im_start]
