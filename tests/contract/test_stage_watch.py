@@ -142,12 +142,20 @@ async def test_a_gateway_that_stood_still_itself_takes_no_stage_for_down(
 
 
 async def test_a_probe_that_ended_otherwise_says_how() -> None:
-    """Not that its time has run out: a broken connection is told as that."""
+    """Not that its time has run out; and another one is not sent at once."""
+    interval_s, again = 0.3, asyncio.Event()
+    broken_at: list[float] = []
 
     async def break_off() -> bool:
+        broken_at.append(asyncio.get_running_loop().time())
+        if len(broken_at) > 1:
+            again.set()
         raise ConnectionError("the line broke")
 
-    async with asyncio.timeout(GENEROUS_S), open_door(probe_timeout_s=GENEROUS_S) as door:
+    async with (
+        asyncio.timeout(GENEROUS_S),
+        open_door(probe_timeout_s=GENEROUS_S, probe_interval_s=interval_s) as door,
+    ):
         ready = door.gateway.fleet.readiness()
         assert await anext(ready)
         with patch.object(door.fakes[THINKER].health.answering, "wait", break_off):
@@ -155,6 +163,8 @@ async def test_a_probe_that_ended_otherwise_says_how() -> None:
             (thinker,) = door.gateway.fleet[THINKER]
             assert "the line broke" in thinker.reason
             assert "within" not in thinker.reason
+            await again.wait()
+        assert broken_at[1] - broken_at[0] > interval_s / 2
         assert await anext(ready)
         await ready.aclose()
 
