@@ -198,10 +198,11 @@ def user_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArr
 
 def talker_row_positions(ids: npt.NDArray[np.int32], special: SpecialIds) -> npt.NDArray[np.intp]:
     """Prompt positions whose hidden row the talker needs, ascending."""
-    if not is_media(ids, special).any():
+    media = is_media(ids, special)
+    if not media.any():
         return np.empty(0, dtype=np.intp)
     positions = user_positions(ids, special)
-    return positions[is_media(ids[positions], special)]
+    return positions[media[positions]]
 
 
 def assistant_start(ids: npt.NDArray[np.int32], special: SpecialIds) -> int:

@@ -65,7 +65,7 @@ def error_from_rpc(failure: grpc.RpcError, *, stage: str = "") -> AntiphonError:
             error = error_from_proto(session_pb2.SessionError.FromString(value))
             error.stage = error.stage or stage
             return error
-    code, said = _CODE.get(failure.code()), failure.details() or failure.code().name.lower()
+    code, said = _CODE.get(failure.code()), said_by(failure)
     kind = Internal if code is None else ERROR_BY_CODE[code]
     if kind is Cancelled and not _OWN_END.search(said):
         # A server that stops ends so what has just come, and it tells nobody.
@@ -75,6 +75,11 @@ def error_from_rpc(failure: grpc.RpcError, *, stage: str = "") -> AntiphonError:
     if kind is ResourceExhausted and _TOO_LARGE.search(said):
         kind = InvalidArgument
     return kind(said, stage=stage)
+
+
+def said_by(failure: grpc.Call | grpc.aio.AioRpcError) -> str:
+    """What a failed call says of itself, or the name of its status where it says nothing."""
+    return failure.details() or failure.code().name.lower()
 
 
 async def abort(context: grpc.aio.ServicerContext[Any, Any], error: AntiphonError) -> NoReturn:

@@ -26,6 +26,7 @@ from antiphon.errors import AntiphonError, FailedPrecondition, Unavailable
 from antiphon.transport.mutual_tls import ServiceTls
 from antiphon.v1 import stage_pb2
 from antiphon.wire.checksum import intact, undamaged
+from antiphon.wire.status import said_by
 from gateway.fleet.replica import Replica
 
 log = logging.getLogger("gateway.stages")
@@ -60,7 +61,7 @@ class ReplicaWatch:
                 await self._follow_health(wait_for_ready=not reached)
                 self._replica.fall("it ended its health stream")
             except grpc.aio.AioRpcError as failure:
-                self._replica.fall(failure.details() or failure.code().name.lower())
+                self._replica.fall(said_by(failure))
             except AntiphonError as error:
                 self._replica.fall(error.message)
             except Exception as error:
@@ -188,7 +189,7 @@ class ReplicaWatch:
             log.info("stage %s did not answer a probe: %s", self._replica.role, failure.details())
             if failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
                 return self._silent
-            return failure.details() or failure.code().name.lower()
+            return said_by(failure)
         except AntiphonError as error:
             self._replica.fall(error.message)
             return self._says_serving

@@ -113,10 +113,7 @@ class AttentionPlan:
     def attend(self, layer: int, queries: Tensor, memory: Tensor) -> Tensor:
         """Remember the rows' keys and values, and mix; see `services.lm.layer.Attend`."""
         self.remember(layer, memory)
-        mixed = [self._mix(call, layer, queries, memory) for call in self._calls]
-        if self.count < len(queries):
-            mixed.append(mixed[-1][-1:].expand(len(queries) - self.count, -1, -1))
-        return torch.cat(mixed) if len(mixed) > 1 else mixed[0]
+        return self._mixed(layer, queries, memory)
 
     def remember(self, layer: int, memory: Tensor) -> None:
         """Write the rows' keys and values to their slots."""
@@ -124,7 +121,12 @@ class AttentionPlan:
 
     def look(self, layer: int, queries: Tensor) -> Tensor:
         """As `attend`, for rows whose keys and values another plan has remembered."""
-        mixed = [self._mix(call, layer, queries, queries) for call in self._calls]
+        return self._mixed(layer, queries, queries)
+
+    def _mixed(self, layer: int, queries: Tensor, memory: Tensor) -> Tensor:
+        mixed = [self._mix(call, layer, queries, memory) for call in self._calls]
+        if self.count < len(queries):
+            mixed.append(mixed[-1][-1:].expand(len(queries) - self.count, -1, -1))
         return torch.cat(mixed) if len(mixed) > 1 else mixed[0]
 
     def _mix(self, call: Call | Beginnings, layer: int, queries: Tensor, memory: Tensor) -> Tensor:
