@@ -20,6 +20,7 @@ from pathlib import Path
 
 from antiphon.errors import ResourceExhausted
 from antiphon.testing.link_rig import Rig, check_marks, linked, marked_chunk
+from antiphon.testing.open_files import open_files
 from antiphon.transport.payload.registry import Attach, MakeSenders, attach_best, make_senders
 from antiphon.transport.settings import LinkSettings
 
@@ -223,9 +224,7 @@ async def check_nothing_is_left() -> None:
 
 def _slabs_left() -> list[str]:
     maps = Path("/proc/self/maps").read_text().splitlines()
-    files = [Path("/proc/self/fd", name) for name in os.listdir("/proc/self/fd")]
-    opened = [str(each.readlink()) for each in files if each.is_symlink()]
-    return [each for each in (*maps, *opened, *os.listdir("/dev/shm")) if "antiphon" in each]
+    return [each for each in (*maps, *open_files(), *os.listdir("/dev/shm")) if "antiphon" in each]
 
 
 def _fallbacks(rig: Rig) -> list[str]:

@@ -3,11 +3,8 @@
 from __future__ import annotations
 
 import gc
-import os
 import random
-from contextlib import suppress
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 
@@ -16,6 +13,7 @@ from antiphon.errors import DataLoss
 from antiphon.segment import FinishReason
 from antiphon.testing.faulty_transport import FaultySender
 from antiphon.testing.link_rig import linked, marked_chunk
+from antiphon.testing.open_files import open_files
 from antiphon.transport.link.incoming import connection as incoming_connection
 from antiphon.transport.link.outgoing.send_log import Outgoing
 from antiphon.transport.payload.registry import make_senders
@@ -160,8 +158,4 @@ async def test_nothing_is_kept_of_the_slabs_of_connections_that_broke() -> None:
 
 def slabs() -> int:
     """Descriptors of slabs that this process has open; a mapping has one of its own."""
-    found = 0
-    for each in Path("/proc/self/fd").iterdir():
-        with suppress(FileNotFoundError):
-            found += "memfd" in os.readlink(each)
-    return found
+    return sum("memfd" in each for each in open_files())

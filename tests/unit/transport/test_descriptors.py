@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import gc
-import os
 import socket
 import threading
-from pathlib import Path
 
 import pytest
 
+from antiphon.testing.open_files import open_files
 from antiphon.transport.payload import registry
 from antiphon.transport.payload.aside import made_aside
 from antiphon.transport.payload.registry import attach_best, check_possible, make_senders
@@ -27,13 +26,7 @@ GLOO = LinkSettings("nccl", "cpu", slab_bytes=1 << 20, resume_window_s=5.0)
 def descriptors() -> list[str]:
     """What is open here, sockets and anonymous files by kind."""
     gc.collect()
-    found = []
-    for name in os.listdir("/proc/self/fd"):
-        try:
-            found.append(str(Path("/proc/self/fd", name).readlink()))
-        except FileNotFoundError:
-            continue  # The listing's own.
-    return sorted(found)
+    return sorted(open_files())
 
 
 @pytest.fixture(autouse=True, scope="module")

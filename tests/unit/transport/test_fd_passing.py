@@ -7,6 +7,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
+from antiphon.testing.open_files import open_files
 from antiphon.transport.payload import fd_passing
 from antiphon.transport.payload.fd_passing import SECRET_BYTES, FdGiver, receive_fd
 
@@ -22,13 +23,7 @@ async def giver() -> AsyncIterator[FdGiver]:
 
 
 def open_sockets() -> int:
-    return sum("socket" in os.readlink(f"/proc/self/fd/{name}") for name in _names())
-
-
-def _names() -> list[str]:
-    return [
-        name for name in os.listdir("/proc/self/fd") if os.path.lexists(f"/proc/self/fd/{name}")
-    ]
+    return sum("socket" in each for each in open_files())
 
 
 def guest(giver: FdGiver) -> socket.socket:

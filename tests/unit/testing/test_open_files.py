@@ -1,0 +1,24 @@
+"""What a process has open, while other threads close it."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from unittest.mock import patch
+
+from antiphon.testing.open_files import open_files
+
+
+def test_open_files_are_listed_and_those_that_were_closed_meanwhile_left_out(
+    tmp_path: Path,
+) -> None:
+    kept, closed = tmp_path / "kept", tmp_path / "closed"
+    names = os.listdir("/proc/self/fd")
+    with kept.open("w") as file:
+        there = str(file.fileno())
+        with closed.open("w") as other:
+            gone = str(other.fileno())
+        with patch.object(os, "listdir", return_value=[*names, there, gone]):
+            found = open_files()
+    assert str(kept) in found
+    assert str(closed) not in found
