@@ -121,6 +121,12 @@ $(CLIENTS_VENVS)/%/.installed: tests/clients/%/package.json
 	npm install --silent --no-audit --no-fund --prefix $(@D)
 	touch $@
 
+# A JDK is the environment (Debian: apt-get install openjdk-17-jdk-headless).
+$(CLIENTS_VENVS)/java/.installed: tests/clients/java/talk_to_java.java
+	javac -version
+	mkdir -p $(@D)
+	touch $@
+
 $(VLLM_INSTALLED): pyproject.toml $(VLLM_FILES)
 	test -x $(VLLM_BIN)/python || $(PYTHON) -m venv $(VLLM_VENV)
 	$(VLLM_BIN)/python -m pip install --quiet --upgrade "pip>=25.1"

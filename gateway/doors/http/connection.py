@@ -10,7 +10,10 @@ goes. Here
 - a request that comes before its predecessor is answered is not taken, and its connection is
   closed after that answer; reading goes on, so the client's leaving is seen,
 - a connection that is closed with something unsent has a time for it to be taken,
-- a gateway that stops keeps no connection, so that its clients find another one.
+- a gateway that stops keeps no connection, so that its clients find another one,
+- an offer to upgrade to anything but WebSocket is ignored (RFC 9110, 7.8). httptools ends the
+  request at its head then, and refuses what follows: a new parser gets the head without the
+  offer, and the rest. Java's HttpClient makes such an offer with every request.
 """
 
 from __future__ import annotations
@@ -21,6 +24,7 @@ from collections import OrderedDict
 from collections.abc import Callable
 from typing import Any
 
+import httptools
 from uvicorn.config import Config
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, HttpToolsProtocol
 from uvicorn.server import ServerState
@@ -32,6 +36,8 @@ from gateway.doors.http.room import SILENT_S
 from gateway.doors.http.websocket import BoundedWebSocket
 from gateway.metrics import Refused
 
+_OFFER = frozenset((b"upgrade", b"http2-settings"))
+"""Headers, and tokens of `Connection`, of an offer to upgrade."""
 LINGER_S = 2.0
 """How long a refused client may go on sending before it is cut off, so that it reads why."""
 
@@ -145,7 +151,7 @@ class BoundedConnection(HttpToolsProtocol):
         if self._timer is None and not self._answering():
             self._set_timer(self._bounds.head_timeout_s, self._head_is_late)
         self._pending_bytes += len(data)
-        super().data_received(data)
+        self._parse(data)
         if self._pending_bytes > self._bounds.max_head_bytes and not self._deaf:
             self._refuse_head()
 
@@ -171,7 +177,7 @@ class BoundedConnection(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         """A head is there: a request is in progress."""
-        if self._deaf:
+        if self._deaf or self._ignores_offer():
             return
         self._pending_bytes = 0
         size = len(self.url) + sum(len(name) + len(value) + 4 for name, value in self.headers)
@@ -191,10 +197,11 @@ class BoundedConnection(HttpToolsProtocol):
             super().on_body(body)
 
     def on_message_complete(self) -> None:
-        """The end of a request."""
+        """The end of a request; one that offers an upgrade has not been read yet."""
+        if self._deaf or self._ignores_offer():
+            return
         self._pending_bytes = 0
-        if not self._deaf:
-            super().on_message_complete()
+        super().on_message_complete()
 
     def on_response_complete(self) -> None:
         """The answer is written, not yet taken: it has a time for that."""
@@ -217,6 +224,54 @@ class BoundedConnection(HttpToolsProtocol):
             self.transport.abort()
         else:
             self._refuse(400, InvalidArgument("this is no HTTP request"))
+
+    def _parse(self, data: bytes) -> None:
+        """Hand bytes to the parser, to a new one after each ignored offer to upgrade."""
+        self._unset_keepalive_if_required()
+        while data:
+            try:
+                self.parser.feed_data(data)
+                return
+            except httptools.HttpParserUpgrade as upgrade:
+                if self._deaf:
+                    return
+                if self._should_upgrade():
+                    self.handle_websocket_upgrade()
+                    return
+                if not self._ignores_offer():
+                    self.send_400_response("CONNECT is not supported")
+                    return
+                data = self._head_without_offer() + data[upgrade.args[0] :]
+                self.parser = httptools.HttpRequestParser(self)
+                self.parser.set_dangerous_leniencies(lenient_data_after_close=True)
+            except httptools.HttpParserError:
+                self.send_400_response("")
+                return
+
+    def _should_upgrade(self) -> bool:
+        """Whether the request becomes a WebSocket; in HTTP/1.0 nothing does."""
+        plain_get = self.parser.get_method() == b"GET" and self.parser.get_http_version() == "1.1"
+        return plain_get and super()._should_upgrade()
+
+    def _ignores_offer(self) -> bool:
+        """Whether this head offers an upgrade that is not taken."""
+        return (
+            self.parser.should_upgrade()
+            and self.parser.get_method() != b"CONNECT"
+            and not self._should_upgrade()
+        )
+
+    def _head_without_offer(self) -> bytes:
+        """The head of the request in progress, as if it offered no upgrade."""
+        version = self.parser.get_http_version().encode()
+        lines = [b"%s %s HTTP/%s" % (self.parser.get_method(), self.url, version)]
+        for name, value in self.headers:
+            if name == b"connection":
+                tokens = [token.strip() for token in value.split(b",")]
+                value = b", ".join(each for each in tokens if each.lower() not in _OFFER)
+            if name not in _OFFER:
+                lines.append(name + b": " + value)
+        return b"\r\n".join(lines) + b"\r\n\r\n"
 
     def _answering(self) -> bool:
         return self.cycle is not None and not self.cycle.response_complete
