@@ -28,6 +28,12 @@ class ServedModel:
     url: str
     said: str
 
+    @property
+    def gateway_pid(self) -> int:
+        """Of the gateway's first process."""
+        (pid,) = re.findall(r"^gateway +\| started, process (\d+)", self.said, re.MULTILINE)
+        return int(pid)
+
 
 @contextmanager
 def embedded_model() -> Iterator[ServedModel]:

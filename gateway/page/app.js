@@ -6,6 +6,7 @@ import { timeline } from "./timeline.js";
 import { Waveform } from "./waveform.js";
 
 const MOST_TURNS = 200;
+const END_PX = 48; // a view that ends so close to the last turn follows it
 
 const at = (id) => document.getElementById(id);
 const page = {
@@ -14,6 +15,7 @@ const page = {
   speaker: null,
   detectsTurns: false,
   answering: null, // id of the response that is being made
+  interrupted: null, // id of the response whose remaining audio is not played
   answers: new Map(), // list items by the id of the answer they show
 };
 
@@ -45,9 +47,33 @@ function addTurn(who, text) {
   turn.append(label, words);
   at("turns").append(turn);
   while (at("turns").childElementCount > MOST_TURNS) at("turns").firstElementChild.remove();
-  turn.scrollIntoView({ block: "nearest" });
   return { turn, words };
 }
+
+/** Keeps the end of the conversation in view while it grows, unless the reader has scrolled away. */
+function followTurns() {
+  const view = document.querySelector("main");
+  let atEnd = true;
+  let top = 0;
+  view.addEventListener("scroll", () => {
+    // Growth of the content moves its end away; only the reader moves the view up.
+    const wasMovedUp = view.scrollTop < top;
+    top = view.scrollTop;
+    atEnd = view.scrollHeight - top - view.clientHeight < END_PX || (atEnd && !wasMovedUp);
+  });
+  const follow = () => {
+    if (atEnd) view.scrollTop = view.scrollHeight;
+  };
+  const sizes = new ResizeObserver(follow);
+  sizes.observe(view);
+  sizes.observe(at("turns"));
+  return () => {
+    atEnd = true;
+    follow();
+  };
+}
+
+const scrollToEnd = followTurns();
 
 function answerOf(id) {
   if (!page.answers.has(id)) {
@@ -61,7 +87,7 @@ function appendText({ response_id, delta }) {
   answerOf(response_id).words.textContent += delta;
 }
 
-/** Stop the loudspeaker, and say how much of the answer was heard. */
+/** Stop the loudspeaker, and report how much of the answer was heard. */
 function hush() {
   const { speaker, conversation } = page;
   if (!speaker?.playing) return;
@@ -77,6 +103,7 @@ function hush() {
 const on = {
   "session.created": ({ session }) => {
     at("model").textContent = session.model;
+    listVoices(at("key").value).catch((error) => show(`The voices cannot be listed: ${error.message}`));
     page.conversation.update({
       output_modalities: [at("output").value],
       audio: {
@@ -111,7 +138,9 @@ const on = {
   },
   "response.output_text.delta": appendText,
   "response.output_audio_transcript.delta": appendText,
-  "response.output_audio.delta": ({ item_id, delta }) => {
+  "response.output_audio.delta": ({ response_id, item_id, delta }) => {
+    // Sent before the gateway received the cancel.
+    if (response_id === page.interrupted) return;
     page.speaker?.play(item_id, fromBase64(delta));
     refresh();
   },
@@ -147,8 +176,9 @@ function connect() {
   page.answering = null;
   const key = at("key").value;
   show("Connecting …");
-  const closed = async (reason) => {
-    show(`Not connected: ${reason}.`);
+  const closed = async (reason, needsKey) => {
+    show(reason);
+    if (needsKey) at("key").focus();
     await stopTalking();
     refresh();
   };
@@ -160,8 +190,7 @@ function connect() {
     show("Connected again.");
     refresh();
   };
-  page.conversation = new Conversation({ key, on, lost, resumed, closed });
-  listVoices(key).catch((error) => show(`The voices cannot be listed: ${error.message}`));
+  page.conversation = new Conversation({ key, on, waits: show, lost, resumed, closed });
 }
 
 /** A browser lets sound begin only after somebody has touched the page. */
@@ -199,6 +228,7 @@ at("typed").addEventListener("submit", async (event) => {
   await wakeSpeaker();
   interrupt();
   addTurn("You", text);
+  scrollToEnd();
   page.conversation.say(text);
 });
 
@@ -212,7 +242,10 @@ at("talk").addEventListener("click", async () => {
 });
 
 function interrupt() {
-  if (page.answering) page.conversation.send("response.cancel");
+  if (page.answering) {
+    page.interrupted = page.answering;
+    page.conversation.send("response.cancel");
+  }
   hush();
   refresh();
 }

@@ -2,6 +2,7 @@
 // what comes of it.
 
 import { Position } from "./position.js";
+import { refusal } from "./refusal.js";
 
 const PAUSE_MS = 250;
 const LONGEST_PAUSE_MS = 4000;
@@ -10,9 +11,10 @@ const MOST_ATTEMPTS = 12; // about 40 seconds
 const FINAL = new Set([1000, 1003, 1007, 1008, 1009]);
 
 /**
- * `on` has a handler for each server event that the page shows, by its type. When the gateway is lost
- * another one is asked to go on: `lost()` is called, and `resumed()` when it has. `closed(reason)` is
- * called at the end.
+ * `on` has a handler for each server event that the page shows, by its type. `waits(reason)` is called
+ * when the gateway cannot open a conversation yet; the conversation tries again. When an open
+ * conversation loses its gateway, `lost()` is called, and `resumed()` when a gateway has continued it.
+ * `closed(reason, needsKey)` is called at the end.
  */
 export class Conversation {
   #key;
@@ -23,10 +25,10 @@ export class Conversation {
   #attempts = 0;
   #waiting = 0;
 
-  constructor({ key, on, lost, resumed, closed }) {
+  constructor({ key, on, waits, lost, resumed, closed }) {
     this.#key = key;
     this.#on = on;
-    Object.assign(this, { lost, resumed, closed });
+    Object.assign(this, { waits, lost, resumed, closed });
     this.#connect(false);
   }
 
@@ -67,7 +69,7 @@ export class Conversation {
     const socket = new WebSocket(url, protocols);
     if (resumes) socket.onopen = () => socket.send(JSON.stringify(this.#position.resumption));
     socket.onmessage = ({ data }) => this.#take(JSON.parse(data), resumes);
-    socket.onclose = (closed) => this.#ended(closed);
+    socket.onclose = (ended) => this.#ended(ended);
     this.#socket = socket;
   }
 
@@ -86,16 +88,29 @@ export class Conversation {
     this.#on[event.type]?.(event);
   }
 
-  #ended({ code, reason }) {
-    const again = this.#position.resumable && !FINAL.has(code) && this.#attempts < MOST_ATTEMPTS;
+  async #ended({ code, reason }) {
+    const wasOpen = this.#begun;
     this.#begun = false;
-    if (!again) {
-      this.closed(reason || `connection closed (${code})`);
-      return;
+    const { resumable } = this.#position;
+    if (wasOpen || reason) {
+      if (!resumable || FINAL.has(code)) {
+        this.closed(`Not connected: ${reason || `connection closed (${code})`}.`, false);
+        return;
+      }
+      this.lost();
+    } else {
+      const socket = this.#socket;
+      const refused = await refusal(this.#key);
+      // The page may have closed this conversation while it waited for the reason.
+      if (socket.onclose === null) return;
+      if (!refused.retry || (resumable && this.#attempts >= MOST_ATTEMPTS)) {
+        this.closed(refused.reason, refused.needsKey);
+        return;
+      }
+      if (!resumable) this.waits(refused.reason);
     }
-    this.lost();
     const pauseMs = Math.min(LONGEST_PAUSE_MS, PAUSE_MS * 2 ** this.#attempts);
     this.#attempts += 1;
-    this.#waiting = setTimeout(() => this.#connect(true), pauseMs);
+    this.#waiting = setTimeout(() => this.#connect(resumable), pauseMs);
   }
 }

@@ -1,6 +1,9 @@
-// Plays what it is handed, in order, and says how much of each answer's audio was played.
+// Plays samples in order and reports how many of each item were played.
+//
+// `clear` empties the queue. Its number comes back in every later report, so the page can tell a
+// report that was under way when it cleared from one that was made after.
 
-const TOLD_EVERY_S = 0.05;
+const REPORT_EVERY_S = 0.05;
 
 class Player extends AudioWorkletProcessor {
   constructor() {
@@ -9,12 +12,14 @@ class Player extends AudioWorkletProcessor {
     this.offset = 0;
     this.item = null;
     this.played = 0;
-    this.untold = 0;
+    this.unreported = 0;
+    this.cleared = 0;
     this.port.onmessage = ({ data }) => {
       if (data.clear) {
-        this.tell();
+        this.cleared = data.clear;
         this.pieces = [];
         this.offset = 0;
+        this.report();
       } else {
         this.pieces.push(data);
       }
@@ -27,7 +32,7 @@ class Player extends AudioWorkletProcessor {
     while (at < output.length && this.pieces.length) {
       const { item, samples } = this.pieces[0];
       if (item !== this.item) {
-        this.tell();
+        this.report();
         this.item = item;
         this.played = 0;
       }
@@ -36,20 +41,21 @@ class Player extends AudioWorkletProcessor {
       at += count;
       this.offset += count;
       this.played += count;
-      this.untold += count;
+      this.unreported += count;
       if (this.offset === samples.length) {
         this.pieces.shift();
         this.offset = 0;
       }
     }
-    const over = this.untold > 0 && !this.pieces.length;
-    if (over || this.untold >= sampleRate * TOLD_EVERY_S) this.tell();
+    const over = this.unreported > 0 && !this.pieces.length;
+    if (over || this.unreported >= sampleRate * REPORT_EVERY_S) this.report();
     return true;
   }
 
-  tell() {
-    this.untold = 0;
-    this.port.postMessage({ item: this.item, played: this.played, waiting: this.pieces.length > 0 });
+  report() {
+    this.unreported = 0;
+    const { item, played, cleared } = this;
+    this.port.postMessage({ item, played, cleared, waiting: this.pieces.length > 0 });
   }
 }
 

@@ -4,7 +4,7 @@ export const RATE_HZ = 24000;
 
 const here = (name) => new URL(name, import.meta.url).href;
 
-/** Plays samples; `played(item)` is how many of an item's have been heard. */
+/** Plays samples; `playedMs(item)` is how much of an item has been heard. */
 export class Speaker {
   static async open(onChange) {
     const context = new AudioContext({ sampleRate: RATE_HZ });
@@ -18,7 +18,9 @@ export class Speaker {
     this.node = new AudioWorkletNode(context, "player", { numberOfInputs: 0, outputChannelCount: [1] });
     this.node.connect(this.analyser).connect(context.destination);
     this.heard = { item: null, played: 0, waiting: false };
+    this.cleared = 0;
     this.node.port.onmessage = ({ data }) => {
+      if (data.cleared !== this.cleared) return;
       this.heard = data;
       onChange();
     };
@@ -39,7 +41,8 @@ export class Speaker {
   }
 
   clear() {
-    this.node.port.postMessage({ clear: true });
+    this.cleared += 1;
+    this.node.port.postMessage({ clear: this.cleared });
     this.heard = { ...this.heard, waiting: false };
   }
 }

@@ -12,9 +12,22 @@ if TYPE_CHECKING:
     from playwright.sync_api import Page
 
 
+CONNECTED = "Connected."
+
+
 @contextmanager
-def browser_page(url: str, *arguments: str) -> Iterator[Page]:
-    """The page, connected; afterwards nothing may have been wrong with it."""
+def browser_page(
+    url: str,
+    *arguments: str,
+    script: str = "",
+    status: str = CONNECTED,
+    expected_errors: tuple[str, ...] = (),
+) -> Iterator[Page]:
+    """The page, once it shows `status`.
+
+    `script` runs before the page's own. Afterwards the console may have no error or warning, except
+    lines that contain one of `expected_errors`.
+    """
     from playwright.sync_api import expect, sync_playwright
 
     program = os.environ.get("CHROMIUM") or shutil.which("chromium")
@@ -31,9 +44,11 @@ def browser_page(url: str, *arguments: str) -> Iterator[Page]:
             "console",
             lambda said: wrong.append(said.text) if said.type in ("error", "warning") else None,
         )
+        if script:
+            page.add_init_script(script)
         expect.set_options(timeout=60_000)
         page.goto(url)
-        expect(page.get_by_role("status")).to_have_text("Connected.")
+        expect(page.get_by_role("status")).to_have_text(status)
         yield page
         browser.close()
-    assert not wrong
+    assert [each for each in wrong if not any(text in each for text in expected_errors)] == []

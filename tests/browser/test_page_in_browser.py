@@ -1,17 +1,41 @@
 from __future__ import annotations
 
 import json
+import os
+import re
+import signal
 from pathlib import Path
 
 import pytest
 from cut_connection import cut_connection
+from embedded_model import embedded_model
 from in_browser import browser_page
+from lone_gateway import keys_file, lone_gateway
 from playwright.sync_api import Page, expect
+
+from gateway.keys.key_file import digest_of
 
 pytestmark = pytest.mark.processes
 
 QUESTION = "What is antiphon?"
 ANSWER = "Antiphon serves speech models as small services."
+SIZES = [(1280, 800), (820, 1180), (390, 844), (320, 640)]
+HEARD_MS = 200
+# Marks the page once that much of an item has been played.
+MARK_SOUND = f"""
+const Node = AudioWorkletNode;
+globalThis.AudioWorkletNode = class extends Node {{
+  constructor(context, name, options) {{
+    super(context, name, options);
+    if (name !== "player") return;
+    this.port.addEventListener("message", ({{ data }}) => {{
+      if (data.played > {HEARD_MS} * 24) document.documentElement.dataset.sounding = data.item;
+    }});
+  }}
+}};
+"""
+# The browser's own words for a connection that was not opened, and for a status such as 401.
+REFUSED = ("WebSocket connection to", "Failed to load resource")
 
 
 def ask(page: Page, text: str) -> None:
@@ -45,6 +69,79 @@ def test_an_interrupted_answer_falls_silent_and_the_next_is_given(page: Page) ->
     expect(answers).to_have_count(2)
     expect(answers.nth(1)).not_to_have_text("antiphon")
     expect(page.get_by_role("status")).to_have_text("Ready.")
+
+
+def test_interrupting_audible_speech_stops_it_once(served: str) -> None:
+    sent: list[dict[str, object]] = []
+    with browser_page(served, script=MARK_SOUND) as page:
+        interrupt = page.get_by_role("button", name="Interrupt")
+        page.on(
+            "websocket",
+            lambda socket: socket.on("framesent", lambda frame: sent.append(json.loads(frame))),
+        )
+        page.get_by_role("button", name="Connect again").click()
+        expect(page.get_by_role("status")).to_have_text("Connected.")
+        ask(page, QUESTION)
+        expect(page.locator("html")).to_have_attribute("data-sounding", re.compile("."))
+        interrupt.click()
+        expect(interrupt).to_be_disabled()
+        ask(page, "What is the weather like?")
+        expect(page.locator("#turns li.answer").nth(1)).to_contain_text("weather")
+        expect(interrupt).to_be_disabled()
+    truncated = [each for each in sent if each["type"] == "conversation.item.truncate"]
+    assert [each["audio_end_ms"] >= HEARD_MS for each in truncated] == [True]
+
+
+def test_newest_turn_stays_in_view_over_ten_turns(served: str) -> None:
+    with browser_page(served) as page:
+        page.get_by_label("Answer", exact=True).select_option("text")
+        tables = page.get_by_role("table")
+        for turn in range(10):
+            ask(page, QUESTION)
+            expect(tables).to_have_count(turn + 1)
+            expect(tables.nth(turn)).to_be_in_viewport(ratio=1)
+        for width, height in SIZES:
+            page.set_viewport_size({"width": width, "height": height})
+            expect(tables.nth(9)).to_be_in_viewport(ratio=1)
+            assert page.evaluate("document.documentElement.scrollWidth") == width
+        # A reader who has scrolled back is left there.
+        page.locator("main").evaluate("each => each.scrollTo(0, 0)")
+        first = page.locator("#turns li").nth(0)
+        expect(first).to_be_in_viewport()
+        page.locator("#turns").evaluate("each => each.append(document.createElement('li'))")
+        expect(first).to_be_in_viewport()
+
+
+def test_refused_page_says_why_when_the_gateway_has_keys(tmp_path: Path) -> None:
+    keys = keys_file(tmp_path, digest_of("antiphon-right"))
+    with lone_gateway(tmp_path, keys_file=keys) as url:
+        needed = "This gateway needs an API key."
+        with browser_page(url, status=needed, expected_errors=REFUSED) as page:
+            status = page.get_by_role("status")
+            key = page.get_by_label("API key")
+            expect(key).to_be_focused()
+            key.fill("antiphon-wrong")
+            key.press("Enter")
+            expect(status).to_have_text("The API key was rejected.")
+            key.fill("antiphon-right")
+            key.press("Enter")
+            expect(status).to_have_text("The model is still loading …")
+
+
+def test_conversation_goes_on_when_the_gateway_of_make_up_is_killed() -> None:
+    with (
+        embedded_model() as model,
+        browser_page(model.url, expected_errors=REFUSED) as page,
+    ):
+        ask(page, QUESTION)
+        tables = page.get_by_role("table")
+        expect(tables).to_have_count(1)
+        expect(page.get_by_role("button", name="Interrupt")).to_be_disabled()
+        os.kill(model.gateway_pid, signal.SIGKILL)
+        expect(page.get_by_role("status")).to_have_text("Connected again.")
+        ask(page, QUESTION)
+        expect(tables).to_have_count(2)
+        expect(page.locator("#turns li.answer").nth(1)).to_contain_text(ANSWER)
 
 
 def test_what_is_said_is_heard_to_its_end_and_interrupts(served: str, recording: Path) -> None:

@@ -30,6 +30,7 @@ from tools.launcher.plan import (
     started_roles,
     with_addresses,
     with_priorities,
+    with_resume_key,
 )
 from tools.launcher.ports import check_free
 from tools.launcher.process import ServiceProcess, http_url
@@ -232,6 +233,7 @@ class Launcher:
         url = grpc_address = ""
         if self._has_gateway:
             written = with_addresses(self._deployment, addresses)
+            written = with_resume_key(written, directory / "resume-key")
             config = _write(directory / "deployment.yaml", written)
             gateway = await self._spawn(GATEWAY, GATEWAY, "--config", config)
             doors = await gateway.listening

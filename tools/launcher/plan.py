@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ GATEWAY = "gateway"
 EMBEDDED_MODEL = "models/antiphon-demo"
 """The small checkpoint that comes with the repository, from its root."""
 NICE_PER_STEP = 3
+RESUME_KEY_BYTES = 32
 REPLICA_MARK = "#"
 """Between a stage's name and a replica's number in the name of its process."""
 
@@ -126,6 +128,19 @@ def with_addresses(deployment: Deployment, addresses: Mapping[str, tuple[str, ..
     for role, found in addresses.items():
         stages[role] = msgspec.structs.replace(deployment.stage(role), addresses=found)
     return msgspec.structs.replace(deployment, stages=stages)
+
+
+def with_resume_key(deployment: Deployment, path: Path) -> Deployment:
+    """The deployment with a new resume key in `path`, unless it names a file of keys.
+
+    A gateway without a file draws a key of its own, so one that is started again could not
+    continue its predecessor's conversations.
+    """
+    if deployment.gateway.resume_key_file:
+        return deployment
+    path.touch(mode=0o600)
+    path.write_text(secrets.token_hex(RESUME_KEY_BYTES))
+    return with_gateway(deployment, {"resume_key_file": str(path)})
 
 
 def with_priorities(deployment: Deployment, pipeline: Pipeline) -> Deployment:

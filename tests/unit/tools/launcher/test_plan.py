@@ -12,6 +12,7 @@ from fake_services import Checkout
 from antiphon.deployment.schema import Deployment, StageConfig, check_roles, load_deployment
 from antiphon.errors import FailedPrecondition, InvalidArgument, NotFound, Unavailable
 from antiphon.pipelines.qwen3_omni import PIPELINE
+from gateway.conversations.seal import read_keys
 from tools.launcher.lines import MAX_LINE_BYTES, LineBuffer
 from tools.launcher.plan import (
     EMBEDDED_MODEL,
@@ -27,6 +28,7 @@ from tools.launcher.plan import (
     with_overrides,
     with_priorities,
     with_replicas,
+    with_resume_key,
 )
 from tools.launcher.ports import check_free
 
@@ -274,3 +276,16 @@ def test_line_buffer_gives_a_line_in_parts_when_it_never_ends() -> None:
     lines = LineBuffer()
     assert [len(line) for line in lines.feed(b"x" * MAX_LINE_BYTES)] == [MAX_LINE_BYTES]
     assert list(lines.feed(b"y\n")) == ["y"]
+
+
+def test_resume_key_is_written_for_the_owner_alone_unless_the_deployment_has_one(
+    tmp_path: Path,
+) -> None:
+    path = tmp_path / "resume-key"
+    named = with_gateway(Deployment(), {"resume_key_file": "/keys"})
+    assert with_resume_key(named, path) is named
+    assert not path.exists()
+    written = with_resume_key(Deployment(), path)
+    assert written.gateway.resume_key_file == str(path)
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert len(read_keys(path)[0]) == 64

@@ -1,0 +1,23 @@
+// Why the gateway refused a WebSocket. A browser reports nothing but close code 1006, so the page
+// asks the gateway over HTTP.
+
+/** The `reason`; `retry` if another attempt may succeed by itself, `needsKey` if it needs another key. */
+export async function refusal(key) {
+  const headers = key ? { authorization: `Bearer ${key}` } : {};
+  try {
+    const models = await fetch("v1/models", { headers });
+    if (models.status === 401) {
+      const reason = key ? "The API key was rejected." : "This gateway needs an API key.";
+      return { reason, needsKey: true };
+    }
+    if (models.status === 503) return { reason: "The model is still loading …", retry: true };
+    const health = await fetch("health");
+    if (health.status === 503) {
+      const { reason } = await health.json();
+      return { reason: `The gateway is not ready: ${reason}.`, retry: true };
+    }
+    return { reason: "The gateway refused the conversation." };
+  } catch {
+    return { reason: "The gateway cannot be reached; trying again …", retry: true };
+  }
+}
