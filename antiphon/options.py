@@ -30,8 +30,8 @@ class OptionKind(enum.Enum):
 class Option:
     """One option. `choices` (in any case) and `max_bytes` (UTF-8) bound text, where no choices are
     any text; `least` and `most` bound a number; `max_s` seconds at `sample_rate_hz` bound a
-    recording. The text of one that `instructs` says in words how to speak; a pipeline has one at
-    most.
+    recording, which may have one sample more (resampling rounds up). The text of one that
+    `instructs` says in words how to speak; a pipeline has one at most.
 
     A checkpoint may know better: see `StageFacts.options`.
     """
@@ -79,8 +79,7 @@ class Option:
     def _check_audio(self, value: OptionValue, field: str) -> None:
         if not isinstance(value, np.ndarray) or value.dtype != np.float32 or value.ndim != 1:
             raise InvalidArgument(f"{field}: must be a recording", field=field)
-        seconds = len(value) / self.sample_rate_hz if self.sample_rate_hz else math.inf
-        if not len(value) or seconds > self.max_s:
+        if not 0 < len(value) <= int(self.max_s * self.sample_rate_hz) + 1:
             raise InvalidArgument(
                 f"{field}: must be a recording of at most {self.max_s:g} s", field=field
             )

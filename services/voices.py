@@ -8,9 +8,9 @@ from antiphon.errors import InvalidArgument
 
 
 def choose_voice(asked: str, voices: Sequence[str]) -> str:
-    """The voice that was asked for, or the first. `voices` are names in lower case.
+    """The voice that was asked for, or the default, which is the first.
 
-    Raises `InvalidArgument` for one that is none of them.
+    `voices` are names in lower case. Raises `InvalidArgument` for one that is none of them.
     """
     voice = asked.lower() or voices[0]
     if voice not in voices:

@@ -397,7 +397,7 @@ class SegmentOpen(google.protobuf.message.Message):
     segment: builtins.int
     """Counted from 0, without gaps."""
     voice: builtins.str
-    """One of the voices that Describe lists, lower case."""
+    """One of the voices that Describe lists, lower case; empty: the stage's default."""
     deadline_s: builtins.float
     """Seconds left to the request's deadline; 0: none."""
     last: builtins.bool

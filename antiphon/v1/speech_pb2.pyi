@@ -275,7 +275,7 @@ class GenerateRequest(google.protobuf.message.Message):
     model: builtins.str
     """Empty: the server's only model."""
     voice: builtins.str
-    """Empty: the model's first voice."""
+    """Empty: the default: the first voice, or none where the model can speak without."""
     delivery: antiphon.v1.session_pb2.Delivery.ValueType
     """Delivery for every edge; unspecified: the pipeline's defaults."""
     include_ids: builtins.bool

@@ -15,7 +15,6 @@ from dataclasses import replace
 from typing import NamedTuple
 
 import numpy as np
-import soxr
 
 from antiphon.chunk import Tensor
 from antiphon.conversation import AudioPart, ConversationMessage
@@ -27,6 +26,7 @@ from gateway.media.attachments import Attachments
 from gateway.media.audio_in import FULL_SCALE
 from gateway.media.audio_out import SAMPLE_BYTES
 from gateway.media.pcm_recording import PcmRecording
+from gateway.media.resampling import RecordingResampler
 from gateway.media.sent_recordings import RecordingName, name_of
 
 log = logging.getLogger("gateway.conversations")
@@ -66,7 +66,7 @@ class LiveTurn:
         self._whole = _spoken(order, live=False)
         self._rate_hz = rate_hz
         self._waiting: list[bytes] = []
-        self._resampled: soxr.ResampleStream | None = None
+        self._resampler: RecordingResampler | None = None
         self._segment: CallSegment | None = None
         self._failed = False
         self._opened = asyncio.create_task(self._open(opening, _spoken(order, live=True)))
@@ -161,14 +161,9 @@ class LiveTurn:
     def _resample(self, segment: CallSegment, pcm16: bytes, *, last: bool) -> Tensor:
         """What a whole recording would be resampled to, piece by piece."""
         samples = np.frombuffer(pcm16, "<i2").astype(np.float32) / np.float32(FULL_SCALE)
-        if segment.heard_rate_hz == self._rate_hz:
-            return samples
-        if self._resampled is None:
-            self._resampled = soxr.ResampleStream(
-                self._rate_hz, segment.heard_rate_hz, 1, dtype="float32"
-            )
-        resampled: Tensor = self._resampled.resample_chunk(samples, last=last)
-        return resampled
+        if self._resampler is None:
+            self._resampler = RecordingResampler(self._rate_hz, segment.heard_rate_hz)
+        return self._resampler.add(samples, last=last)
 
 
 def _spoken(order: Order, *, live: bool) -> Order:

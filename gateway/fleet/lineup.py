@@ -99,14 +99,12 @@ class Lineup:
         return next((tuple(m.description.voices) for m in self.members if m.description.voices), ())
 
     def choose_voice(self, name: str) -> str:
-        """The voice of that name in lower case, the first (if there is one) for "".
+        """The voice of that name in lower case; "" stays, and the stages use their default.
 
         Raises `InvalidArgument`.
         """
         voices = self.voices
-        if not name:
-            return next(iter(voices), "")
-        if name.lower() not in voices:
+        if name and name.lower() not in voices:
             known = ", ".join(voices) or "none"
             raise InvalidArgument(f"voice: no voice {name!r}; there are: {known}", field="voice")
         return name.lower()

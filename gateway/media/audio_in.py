@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import soundfile
-import soxr
 
 from antiphon.chunk import Tensor
 from antiphon.conversation import recording_key
@@ -17,6 +16,7 @@ from gateway.media.data_url import data_of_url, file_bytes
 from gateway.media.mp3 import has_more_than
 from gateway.media.pcm_recording import PcmRecording
 from gateway.media.remote import RemoteUrl
+from gateway.media.resampling import RecordingResampler
 from gateway.media.sent_recordings import SentRecordings, name_of
 
 # libsndfile's names of what there may be in a file of each format. Of WAV what has one sample
@@ -176,7 +176,8 @@ def _decode(recording: Recording, rate_hz: int, left_s: float, limits: AudioLimi
     if not len(samples):
         raise InvalidArgument(f"{field}: has no samples", field=field)
     if endless:
-        _check_seconds(len(samples) / rate_hz, field, left_s, limits)
+        # Resampling may round up by a sample.
+        _check_seconds((len(samples) - 1) / rate_hz, field, left_s, limits)
     return samples
 
 
@@ -187,20 +188,18 @@ def _resampled_pcm(
     _check_rate(recording.rate_hz, field)
     _check_seconds(recording.seconds, field, left_s, limits)
     whole = np.frombuffer(recording.pcm16, "<i2")
-    stream = soxr.ResampleStream(recording.rate_hz, rate_hz, 1, dtype="float32")
+    resampler = RecordingResampler(recording.rate_hz, rate_hz)
     made = []
     for start in range(0, len(whole), BLOCK_SAMPLES):
         block = whole[start : start + BLOCK_SAMPLES].astype(np.float32) / np.float32(FULL_SCALE)
-        if recording.rate_hz != rate_hz:
-            block = stream.resample_chunk(block, last=start + len(block) == len(whole))
-        made.append(block)
+        made.append(resampler.add(block, last=start + len(block) == len(whole)))
     return np.concatenate(made)
 
 
 def _resampled(file: soundfile.SoundFile, left: int, field: str, rate_hz: int) -> Iterator[Tensor]:
     """At most so many frames of the file block by block as mono at `rate_hz`; together what
     resampling it at once gives."""
-    stream = soxr.ResampleStream(file.samplerate, rate_hz, 1, dtype="float32")
+    resampler = RecordingResampler(file.samplerate, rate_hz)
     size = max(1, BLOCK_SAMPLES // file.channels)
     while left > 0:
         block = file.read(min(size, left), dtype="float32", always_2d=True)
@@ -210,8 +209,7 @@ def _resampled(file: soundfile.SoundFile, left: int, field: str, rate_hz: int) -
                 f"{field}: has samples that are NaN, infinite or beyond {LOUDEST:g}", field=field
             )
         left = left - len(block) if len(block) else 0
-        mono = block.mean(axis=1, dtype=np.float32)
-        yield mono if file.samplerate == rate_hz else stream.resample_chunk(mono, last=not left)
+        yield resampler.add(block.mean(axis=1, dtype=np.float32), last=not left)
 
 
 def _check_length(file: soundfile.SoundFile, data: bytes, field: str) -> None:

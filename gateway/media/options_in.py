@@ -95,8 +95,6 @@ def _decode(recording: Recording, option: Option, config: GatewayConfig, taken_s
     (samples,) = decode_recordings(
         (recording,), rate_hz=option.sample_rate_hz, limits=limits, taken_s=taken_s
     )
-    # A file of the longest duration may be a sample longer at another rate.
-    samples = samples[: int(option.max_s * option.sample_rate_hz)]
     option.check(samples)
     return samples
 

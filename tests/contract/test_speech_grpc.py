@@ -162,7 +162,7 @@ async def test_generate_passes_settings_on(door: Door, channel: grpc.aio.Channel
         chunk_policy=session_pb2.ChunkPolicy(first=2, ramp=[3], steady=4),
     )
     segment = door.fakes[TALKER].sessions[0].segment
-    assert segment.voice == "chelsie"
+    assert segment.voice == ""
     assert segment.sampling[TALKER].seed == 5
     assert segment.sampling[TALKER].HasField("temperature")
     assert segment.sampling[THINKER].seed != 5

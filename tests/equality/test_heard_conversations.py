@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pytest
 import pytest_asyncio
-import soxr
 from truth import Truth
 
 from antiphon.conversation import AudioPart, Conversation, ConversationMessage, Part, TextPart
@@ -32,6 +31,7 @@ from gateway.conversations.live_turn import LiveTurn
 from gateway.conversations.responses import LogEntry, RefuseResponse
 from gateway.conversations.settings import ConversationSettings
 from gateway.fleet.fleet import Fleet
+from gateway.media.resampling import RecordingResampler
 from gateway.metrics import Metrics
 from tools.launcher.launcher import Running
 
@@ -150,7 +150,7 @@ def answered(truth: Truth, *said: bytes | str, system: str = "") -> Answer | Non
         else:
             role, part = "user", AudioPart(len(recordings), alone=True)
             whole = np.frombuffer(each, "<i2").astype(np.float32) / 32768
-            recordings.append(soxr.resample(whole, RATE_HZ, HEARD_HZ))
+            recordings.append(RecordingResampler(RATE_HZ, HEARD_HZ).add(whole, last=True))
         messages.append(ConversationMessage(role, (part,)))  # type: ignore[arg-type]
     whole = Conversation(tuple(messages), tuple(recordings))
     case = Case(whole, VOICE, thinker_max_tokens=TOKENS, talker_max_tokens=FRAMES)

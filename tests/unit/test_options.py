@@ -32,6 +32,7 @@ RECORDING = np.ones(20, np.float32)
         (SCALE, 0.5),
         (SCALE, 3),
         (VOICE, RECORDING),
+        (VOICE, np.ones(21, np.float32)),
     ],
 )
 def test_option_takes_a_value_when_it_is_of_its_kind_and_within_its_bounds(
@@ -56,7 +57,7 @@ def test_option_takes_a_value_when_it_is_of_its_kind_and_within_its_bounds(
         (SCALE, False, "from 0.5 to 3"),
         (SCALE, "1", "from 0.5 to 3"),
         (VOICE, "hello", "a recording"),
-        (VOICE, np.ones(21, np.float32), "at most 2 s"),
+        (VOICE, np.ones(22, np.float32), "at most 2 s"),
         (VOICE, np.ones(0, np.float32), "at most 2 s"),
         (VOICE, np.ones((2, 2), np.float32), "a recording"),
         (VOICE, np.ones(2, np.int32), "a recording"),

@@ -63,7 +63,8 @@ class VoiceCard(msgspec.Struct, frozen=True):
 
 
 class VoiceList(msgspec.Struct, frozen=True, kw_only=True):
-    """The voices of the model; the first is spoken with when none is named."""
+    """The voices of the model. A request without one uses the model's default: the first, or, of a
+    model that can speak without, none."""
 
     object: str = "list"
     voices: tuple[VoiceCard, ...]

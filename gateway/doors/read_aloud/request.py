@@ -49,7 +49,7 @@ def read_speech(body: bytes, visit: Visit) -> tuple[Order, AudioBytes | AudioEve
         chunk_policy=read_chunk_policy(speech.chunk_policy),
         options=options_from_json(speech.options),
         instruction=speech.instructions,
-        field_names={"instruction": "instructions"},
+        field_names={"instruction": "instructions", "messages": "input"},
     )
     encoding = AudioEncoding(speech.response_format, speech.speed)
     return order, (AudioEvents if speech.stream_format == "sse" else AudioBytes)(encoding)

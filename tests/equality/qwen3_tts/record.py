@@ -26,16 +26,17 @@ from antiphon.testing.qwen3_tts.tiny_checkpoint import PRESETS, build_tiny_tts
 from tests.equality.qwen3_tts.cases import (
     AUDIO_STEP,
     DECODED_FRAMES,
-    REFERENCE_SAMPLES,
+    RECORDINGS,
+    REFERENCE,
     REFERENCE_TEXT,
     SEED,
     Case,
+    Recording,
     all_cases,
 )
 
 HERE = Path(__file__).parent
 MIN_MARGIN = 1e-4
-SAMPLE_RATE_HZ = 24_000
 GREEDY = {"do_sample": False, "subtalker_dosample": False}
 
 Arrays = dict[str, np.ndarray]
@@ -97,8 +98,8 @@ def check_strict(directory: Path, tts: Any) -> None:
 
 def reference_audio() -> np.ndarray:
     """Something like a voice: float32 [n] of int16 steps, the same everywhere."""
-    time = np.arange(REFERENCE_SAMPLES) / SAMPLE_RATE_HZ
-    noise = np.random.default_rng(SEED).standard_normal(REFERENCE_SAMPLES)
+    time = np.arange(REFERENCE.samples) / REFERENCE.rate_hz
+    noise = np.random.default_rng(SEED).standard_normal(REFERENCE.samples)
     pitch = 2 * np.pi * (140 * time + 30 * np.sin(3 * time))
     wave = sum(np.sin(each * pitch) / each for each in range(1, 12))
     loud = 0.5 + 0.5 * np.sin(2 * np.pi * 4 * time)
@@ -130,11 +131,28 @@ def ask(tts: Any, case: Case, clone: Any) -> tuple[np.ndarray, np.ndarray]:
                 speaker=case.voice, instruct=case.instruction or None, **settings
             )
         else:
-            prompt = [each for each in clone if each.icl_mode == (case.clone == "codes")]
+            prompt = [
+                each for each in clone[case.recording] if each.icl_mode == (case.clone == "codes")
+            ]
             audio, _ = tts.generate_voice_clone(voice_clone_prompt=prompt, **settings)
     finally:
         del tts.model.generate
     return codes[0].numpy().astype(np.uint16), audio[0]
+
+
+def record_recordings(tts: Any, arrays: Arrays) -> dict[Recording, Any]:
+    """What the package takes from each recording: the vector alone, and with the frames."""
+    arrays["reference/audio"] = reference_audio()
+    prompts = {}
+    for recording in (REFERENCE, *RECORDINGS):
+        samples = recording.of(arrays["reference/audio"])
+        heard = (samples.astype(np.float32) / 32768, recording.rate_hz)
+        vector, codes = prompts[recording] = tts.create_voice_clone_prompt(
+            [heard, heard], [REFERENCE_TEXT, REFERENCE_TEXT], [True, False]
+        )
+        arrays[f"{recording.name}/vector"] = vector.ref_spk_embedding.numpy()
+        arrays[f"{recording.name}/codes"] = codes.ref_code.numpy().astype(np.uint16)
+    return prompts
 
 
 def record_kind(kind: str, vendor: Any, margin: Margin, arrays: Arrays) -> list[dict[str, Any]]:
@@ -145,15 +163,7 @@ def record_kind(kind: str, vendor: Any, margin: Margin, arrays: Arrays) -> list[
         build_tiny_tts(directory, PRESETS[kind], SEED)
         tts = vendor.Qwen3TTSModel.from_pretrained(str(directory), attn_implementation="sdpa")
         check_strict(directory, tts)
-        clone = None
-        if kind == "base":
-            arrays["reference/audio"] = reference_audio()
-            heard = (arrays["reference/audio"].astype(np.float32) / 32768, SAMPLE_RATE_HZ)
-            clone = tts.create_voice_clone_prompt(
-                [heard, heard], [REFERENCE_TEXT, REFERENCE_TEXT], [True, False]
-            )
-            arrays["reference/vector"] = clone[0].ref_spk_embedding.numpy()
-            arrays["reference/codes"] = clone[1].ref_code.numpy().astype(np.uint16)
+        clone = record_recordings(tts, arrays) if kind == "base" else None
         for case in (each for each in all_cases() if each.kind == kind):
             margin.smallest = math.inf
             codes, audio = ask(tts, case, clone)

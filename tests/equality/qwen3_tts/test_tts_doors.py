@@ -131,3 +131,26 @@ async def test_models_are_listed_with_voices_and_options(speaking: dict[str, Run
         assert {"language", "instruction", "text_mode"} <= {
             each["name"] for each in model["options"]
         }
+
+
+@pytest.mark.parametrize("text", ["", "word " * 4000], ids=["empty", "long"])
+async def test_text_that_cannot_be_spoken_is_refused_by_its_field(
+    text: str, speaking: dict[str, Running]
+) -> None:
+    """The vendor's package speaks an empty text: it reads the end of the turn aloud."""
+    running = speaking["custom_voice"]
+    body = {"model": "custom_voice", "input": text, "voice": "alto"}
+    async with httpx.AsyncClient(base_url=running.http_url, timeout=240) as http:
+        refused = await http.post("/v1/audio/speech", json=body)
+    error = refused.json()["error"]
+    assert (refused.status_code, error["param"]) == (400, "input")
+    assert error["message"].startswith("input: ")
+
+
+async def test_speech_without_a_voice_has_no_speaker_row(
+    speaking: dict[str, Running], recorded: Recorded
+) -> None:
+    nobody = CASES["nobody"]
+    body = {**body_of(nobody, recorded), "input": nobody.text, "response_format": "pcm"}
+    pcm = await post(speaking[nobody.kind], "/v1/audio/speech", body)
+    check_pcm16(np.frombuffer(pcm.content, "<i2"), nobody, recorded)

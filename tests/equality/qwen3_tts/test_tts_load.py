@@ -40,7 +40,7 @@ async def test_every_service_is_loaded(
     tmp_path: Path,
 ) -> None:
     running, result, wav = speaking[kind], tmp_path / "result.json", tmp_path / "voice.wav"
-    wav.write_bytes(recorded.reference)
+    wav.write_bytes(recorded.wav())
     target = running.http_url if http else running.processes[service].address
     if service == "gateway" and not http:
         target = running.grpc_address

@@ -12,8 +12,8 @@ import soundfile
 
 import antiphon
 from antiphon import ChunkPolicy, Delivery, FinishReason
-from antiphon.pipelines.qwen3_tts import SAMPLE_RATE_HZ, STREAMED_TEXT, WHOLE_TEXT
-from tests.equality.qwen3_tts.cases import AUDIO_STEP, REFERENCE_TEXT, Case
+from antiphon.pipelines.qwen3_tts import STREAMED_TEXT, WHOLE_TEXT
+from tests.equality.qwen3_tts.cases import AUDIO_STEP, REFERENCE, REFERENCE_TEXT, Case, Recording
 
 # As many sessions as share an engine.
 SLOTS = 8
@@ -37,12 +37,11 @@ class Recorded:
         """Every so many samples of a case."""
         return self.arrays[f"{case.name}/audio"].astype(np.float32)
 
-    @property
-    def reference(self) -> bytes:
-        """The recording whose voice is cloned, as a WAV file."""
+    def wav(self, recording: Recording = REFERENCE) -> bytes:
+        """A recording whose voice is cloned, as a WAV file."""
         file = io.BytesIO()
-        samples = self.arrays["reference/audio"]
-        soundfile.write(file, samples, SAMPLE_RATE_HZ, "PCM_16", format="WAV")
+        samples = recording.of(self.arrays["reference/audio"].astype(np.int16))
+        soundfile.write(file, samples, recording.rate_hz, "PCM_16", format="WAV")
         return file.getvalue()
 
     def options(self, case: Case) -> Options:
@@ -52,7 +51,7 @@ class Recorded:
             "language": case.language,
             "instruction": case.instruction,
             "reference_text": REFERENCE_TEXT if case.clone == "codes" else "",
-            "reference_audio": self.reference if case.clone else b"",
+            "reference_audio": self.wav(case.recording) if case.clone else b"",
         }
         return {name: value for name, value in options.items() if value}
 

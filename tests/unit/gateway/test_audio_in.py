@@ -13,6 +13,7 @@ import soxr
 
 from antiphon.errors import InvalidArgument
 from gateway.media.audio_in import AudioLimits, Recording, decode_recordings
+from gateway.media.resampling import resampled_length
 
 RATE_HZ = 16_000
 
@@ -43,5 +44,6 @@ def test_audio_read_block_by_block_is_what_it_is_at_once(rate_hz: int, channels:
     limits = AudioLimits(recordings=1, each_s=600.0, all_s=600.0)
     recording = Recording("wav", wav(samples, rate_hz, "FLOAT"))
     (got,) = decode_recordings([recording], rate_hz=RATE_HZ, limits=limits)
-    wanted = soxr.resample(samples.mean(axis=1, dtype=np.float32), rate_hz, RATE_HZ)
+    plain = soxr.resample(samples.mean(axis=1, dtype=np.float32), rate_hz, RATE_HZ)
+    wanted = np.pad(plain, (0, resampled_length(200_001, rate_hz, RATE_HZ) - len(plain)))
     np.testing.assert_array_equal(got, wanted)

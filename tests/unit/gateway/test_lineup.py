@@ -83,9 +83,9 @@ def test_input_goes_to_the_consumer_of_the_clients_edge() -> None:
     assert chosen.input_member.role == "speaker"
 
 
-def test_voice_is_the_first_when_none_is_named_and_checked_otherwise() -> None:
+def test_voice_is_checked_when_one_is_named_and_else_left_to_the_stages() -> None:
     chosen = lineup(OMNI, "text")
-    assert chosen.choose_voice("") == "a"
+    assert chosen.choose_voice("") == ""
     assert chosen.choose_voice("B") == "b"
     with pytest.raises(InvalidArgument, match="there are: a, b"):
         chosen.choose_voice("c")

@@ -18,8 +18,10 @@ from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.qwen3_tts import CODEC_FOLDER
 from services.qwen3_tts.code2wav.module import load_codec_decoder
 from services.vocoder.stream import StreamDecoder, StreamPiece
+from tests.equality.qwen3_tts.cases import all_cases
 
 KINDS = ("custom_voice", "base")
+CASES = {case.name: case for case in all_cases()}
 AUDIO_STEP = 13
 SAMPLES_PER_FRAME = 1920
 TOLERANCE = 1e-4
@@ -77,7 +79,8 @@ def test_every_recorded_answer_is_heard_when_frames_come_as_the_talker_makes_the
         name = case["case"]
         base = name.startswith(("vector", "codes", "two-draws"))
         codes = recorded[f"{name}/codes"]
-        prime = recorded["reference/codes"] if name.startswith("codes") else None
+        recording = CASES[name].recording.name
+        prime = recorded[f"{recording}/codes"] if name.startswith("codes") else None
         parts = cut(codes, [1, 1, 2, 3, 4])
         audio = stream(decoders["base" if base else "custom_voice"], parts, prime=prime)
         assert len(audio) == case["samples"] == SAMPLES_PER_FRAME * len(codes)

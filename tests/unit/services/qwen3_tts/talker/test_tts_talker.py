@@ -29,7 +29,9 @@ def test_codes_equal_the_recorded(name: str, labs: dict[str, Lab]) -> None:
     primed = [each for each in output.emitted if each.prime]
     assert output.emitted[: len(primed)] == primed
     codes = [each.tensors["codes"].tolist() for each in primed]
-    assert codes == [lab.recorded["reference/codes"].tolist()] * (case.clone == "codes")
+    assert codes == [lab.recorded[f"{case.recording.name}/codes"].tolist()] * (
+        case.clone == "codes"
+    )
 
 
 @pytest.mark.parametrize("kind", ["custom_voice", "base"])

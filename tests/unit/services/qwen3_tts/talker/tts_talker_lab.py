@@ -13,15 +13,23 @@ from antiphon.chunk import Tensor, Tensors
 from antiphon.conversation import Conversation, ConversationMessage, TextPart, to_tensors
 from antiphon.deployment.schema import StageConfig
 from antiphon.options import OptionValue
+from antiphon.pipelines.qwen3_tts import SAMPLE_RATE_HZ
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, run_segments
+from gateway.media.resampling import RecordingResampler
 from services.lm.graphs import Bucketing
 from services.qwen3_tts.talker.engine import CODES, TtsTalkerEngine
 from services.qwen3_tts.talker.load import load
 from services.qwen3_tts.talker.segment import INPUT
-from tests.equality.qwen3_tts.cases import REFERENCE_TEXT, Case, all_cases
+from tests.equality.qwen3_tts.cases import (
+    REFERENCE,
+    REFERENCE_TEXT,
+    Case,
+    Recording,
+    all_cases,
+)
 
 CASES = {case.name: case for case in all_cases()}
 SLOTS, LIMIT = 9, 512
@@ -51,7 +59,14 @@ class Lab:
     @property
     def sound(self) -> Tensor:
         """The recording that voices are cloned from; as it comes in a message, not writable."""
-        sound: Tensor = self.recorded["reference/audio"].astype(np.float32) / 32768
+        return self.heard(REFERENCE)
+
+    def heard(self, recording: Recording) -> Tensor:
+        """A recording as the gateway sends it, at 24 kHz."""
+        stored = self.recorded["reference/audio"].astype(np.int16)
+        sound = recording.of(stored).astype(np.float32) / 32768
+        if recording.rate_hz != SAMPLE_RATE_HZ:
+            sound = RecordingResampler(recording.rate_hz, SAMPLE_RATE_HZ).add(sound, last=True)
         return np.frombuffer(sound.tobytes(), np.float32)
 
     def ask(self, case: Case, sampling: Sampling | None = None) -> Asked:
@@ -62,7 +77,7 @@ class Lab:
         if case.instruction:
             options["instruction"] = case.instruction
         if case.clone:
-            options["reference_audio"] = self.sound
+            options["reference_audio"] = self.heard(case.recording)
         if case.clone == "codes":
             options["reference_text"] = REFERENCE_TEXT
         chosen = sampling or replace(GREEDY, max_tokens=case.max_new_tokens)
