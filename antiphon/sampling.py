@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass, fields, replace
+from hashlib import blake2b
 from numbers import Integral, Real
 from typing import Any
 
@@ -14,6 +15,8 @@ MAX_STOPS = 16
 MAX_STOP_BYTES = 256
 MAX_TOP_LOGPROBS = 20
 MAX_SCHEMA_BYTES = 64 << 10
+MAX_SEED = (1 << 64) - 1
+KEY_BITS = 128
 INPUT_STAGE = ""
 """Stands in a request's sampling for the stage that reads the messages."""
 SMALLEST = 1e-6
@@ -50,7 +53,7 @@ class SamplingRequest:
         _check_integer("top_k", self.top_k, 0, MAX_TOP_K)
         _check_number("top_p", self.top_p, SMALLEST, 1.0)
         _check_number("repetition_penalty", self.repetition_penalty, SMALLEST, 100.0)
-        _check_integer("seed", self.seed, 0, (1 << 64) - 1)
+        _check_integer("seed", self.seed, 0, MAX_SEED)
         _check_integer("max_tokens", self.max_tokens, 1, (1 << 31) - 1)
         _check_integer("top_logprobs", self.top_logprobs, 0, MAX_TOP_LOGPROBS)
         _check_schema(self.json_schema)
@@ -70,7 +73,11 @@ class SamplingRequest:
 
 @dataclass(frozen=True, slots=True)
 class Sampling:
-    """Complete settings of one stage for one segment; see `SamplingRequest`."""
+    """Complete settings of one stage for one segment; see `SamplingRequest`.
+
+    An engine receives them `keyed`: `seed` is then the `stream_key` of all its draws. In a stage's
+    defaults `seed` is the seed of requests that set none.
+    """
 
     temperature: float
     top_k: int
@@ -90,6 +97,23 @@ class Sampling:
     def with_request(self, request: SamplingRequest) -> Sampling:
         """These settings as defaults, with what the request sets in their place."""
         return replace(self, **request.given())
+
+    def keyed(self, role: str, choice: int) -> Sampling:
+        """These settings with the key of a stage's draws for one answer as `seed`."""
+        return replace(self, seed=stream_key(self.seed, role, choice))
+
+
+def stream_key(seed: int, role: str, choice: int = 0) -> int:
+    """The key, of `KEY_BITS` bits, of all draws of a stage for one answer to a request.
+
+    `seed` is the request's, at most `MAX_SEED`; `role` is the stage's; `choice`, of 32 bits,
+    numbers the answers to one request. The key is a cryptographic hash of an unambiguous encoding
+    of the three. So stages, answers and seeds draw independently, even if seeds are equal,
+    consecutive or chosen with knowledge of the draws.
+    """
+    message = seed.to_bytes(8, "little") + choice.to_bytes(4, "little") + role.encode()
+    digest = blake2b(message, digest_size=KEY_BITS // 8, person=b"antiphon.draws").digest()
+    return int.from_bytes(digest, "little")
 
 
 def utf8_size(text: str) -> int:

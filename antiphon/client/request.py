@@ -105,7 +105,8 @@ class GenerateOptions(TypedDict, total=False):
     answer with, all that the model makes by default. `temperature` (0: greedy), `top_p`,
     `max_tokens`, `stop` and `seed` are for the stage that reads the messages; `sampling`
     is for the others, by the names in `ModelInfo.sampling_stages`: they take `seed` when
-    they have none of their own. Under `""` it has the reading stage's further settings.
+    they have none of their own. Stages with equal seeds draw independently all the same. Under
+    `""` it has the reading stage's further settings.
     `options` are what the model takes besides, by the names in `ModelInfo.options`: text, a
     number, or a recording, whose `bytes` are a WAV file and whose `Path` is where one lies.
     `delivery` and `chunk_policy` say how output is cut. `include_ids` adds token

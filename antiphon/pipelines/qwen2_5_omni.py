@@ -7,8 +7,8 @@ mask that its talker's generation loses put back.
 The talker needs a row of the thinker for every position of prompt and reply: the last hidden
 state, behind the final norm, plus the word embedding, which counts as zero at positions of
 audio, images and videos. So all rows cross the wire, and a reply's row exists one step after
-its id. Token2wav makes audio in blocks of codes from noise, which it draws with the seed of its
-sampling: the request's own, as for every stage, or a random one where the request has none.
+its id. Token2wav makes audio in blocks of codes from noise, which the seed of its sampling keys:
+see `noise_source`.
 """
 
 from __future__ import annotations
@@ -171,6 +171,12 @@ def code_entries(config: dict[str, Any]) -> int:
         return int(config["token2wav_config"]["dit_config"]["num_embeds"]) + 1
     except (KeyError, TypeError, ValueError) as error:
         raise _unusable("token2wav_config.dit_config.num_embeds") from error
+
+
+def noise_source(key: int) -> np.random.Generator:
+    """The generator of token2wav's noise for one answer, by the seed of its sampling as the engine
+    has it. The noise is its standard normals in float32, in the order of mel frames."""
+    return np.random.Generator(np.random.Philox(key=key))
 
 
 def voices_by_name(told: Mapping[str, Voice]) -> dict[str, Voice]:

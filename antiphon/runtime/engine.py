@@ -30,10 +30,11 @@ from antiphon.segment import FinishReason, SegmentKey
 class SegmentSettings:
     """What belongs to a segment, as far as one stage needs it.
 
-    `outputs` are the output edges of this stage that go somewhere; an engine
-    may skip the work behind any other. `options` are those that the request gives, within
-    what the stage describes. The input of a `live` one comes while it is recorded. A `history`,
-    which has only what the stage goes on from, is the beginning of the output.
+    `sampling` is keyed: its `seed` is of this stage and this answer alone. `outputs` are the output
+    edges of this stage that go somewhere; an engine may skip the work behind any other. `options`
+    are those that the request gives, within what the stage describes. The input of a `live` one
+    comes while it is recorded. A `history`, which has only what the stage goes on from, is the
+    beginning of the output.
     """
 
     voice: str

@@ -394,6 +394,7 @@ class SegmentOpen(google.protobuf.message.Message):
     OPTIONS_FIELD_NUMBER: builtins.int
     LIVE_FIELD_NUMBER: builtins.int
     TRACEPARENT_FIELD_NUMBER: builtins.int
+    CHOICE_FIELD_NUMBER: builtins.int
     segment: builtins.int
     """Counted from 0, without gaps."""
     voice: builtins.str
@@ -409,6 +410,10 @@ class SegmentOpen(google.protobuf.message.Message):
     """
     traceparent: builtins.str
     """The W3C trace context to which the stage adds its part of the segment; empty: it records none."""
+    choice: builtins.int
+    """Number of this answer among those to one request, from 0. It keys every draw, so that answers
+    with the same seeds differ.
+    """
     @property
     def sampling(self) -> google.protobuf.internal.containers.MessageMap[builtins.str, global___Sampling]:
         """Sampling by stage role; a role without entry uses the pipeline's default."""
@@ -453,9 +458,10 @@ class SegmentOpen(google.protobuf.message.Message):
         options: collections.abc.Mapping[builtins.str, global___OptionValue] | None = ...,
         live: builtins.bool = ...,
         traceparent: builtins.str = ...,
+        choice: builtins.int = ...,
     ) -> None: ...
     def HasField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "history", b"history"]) -> builtins.bool: ...
-    def ClearField(self, field_name: typing.Literal["chunk_policy", b"chunk_policy", "deadline_s", b"deadline_s", "delivery", b"delivery", "history", b"history", "last", b"last", "live", b"live", "options", b"options", "outputs", b"outputs", "sampling", b"sampling", "segment", b"segment", "traceparent", b"traceparent", "voice", b"voice"]) -> None: ...
+    def ClearField(self, field_name: typing.Literal["choice", b"choice", "chunk_policy", b"chunk_policy", "deadline_s", b"deadline_s", "delivery", b"delivery", "history", b"history", "last", b"last", "live", b"live", "options", b"options", "outputs", b"outputs", "sampling", b"sampling", "segment", b"segment", "traceparent", b"traceparent", "voice", b"voice"]) -> None: ...
 
 global___SegmentOpen = SegmentOpen
 
@@ -509,7 +515,9 @@ class Sampling(google.protobuf.message.Message):
     repetition_penalty: builtins.float
     """Divides (or multiplies, below 0) the logits of generated ids; 1 is off."""
     seed: builtins.int
-    """Keys every draw together with step and code group."""
+    """Keys every draw, with the stage's role, `SegmentOpen.choice`, the step and the code group.
+    Stages that have the same seed draw independently.
+    """
     max_tokens: builtins.int
     """Most tokens to sample, counting the stop id."""
     top_logprobs: builtins.int

@@ -8,13 +8,10 @@ from dataclasses import dataclass, replace
 from types import TracebackType
 
 from antiphon.errors import AntiphonError
-from antiphon.sampling import SamplingRequest
 from gateway.calls.events import Event
 from gateway.calls.failover.segment import FailoverSegment
 from gateway.calls.mailbox import EventMailbox
-from gateway.calls.order import Order, draw_seed
-
-SEEDS = 1 << 64
+from gateway.calls.order import Order
 
 
 @dataclass(frozen=True, slots=True)
@@ -75,16 +72,5 @@ class Choices:
 
 
 def order_of_choice(order: Order, choice: int) -> Order:
-    """The order of one answer alone. Seeds that were given are counted on, so that they differ."""
-    return replace(
-        order,
-        choices=1,
-        drawn_seed=draw_seed(),
-        sampling={role: _reseeded(each, choice) for role, each in order.sampling.items()},
-    )
-
-
-def _reseeded(sampling: SamplingRequest, choice: int) -> SamplingRequest:
-    if sampling.seed is None:
-        return sampling
-    return replace(sampling, seed=(sampling.seed + choice) % SEEDS)
+    """The order of one answer alone: with the seeds of the others, and its number."""
+    return replace(order, choices=1, choice=choice)

@@ -69,6 +69,7 @@ def segment_open(
         deadline_s=deadline_s,
         last=last,
         live=live,
+        choice=order.choice,
     )
     if order.chunk_policy is not None:
         message.chunk_policy.CopyFrom(policy_to_proto(order.chunk_policy))
@@ -155,8 +156,8 @@ def with_seeds(
 ) -> dict[str, SamplingRequest]:
     """Sampling for every role, each with a seed.
 
-    A role without one takes the input stage's, and that one is the one that was `drawn` when the
-    client gave none: all stages of a request then share it.
+    A role without one takes the input stage's, or the `drawn` one if that has none either. Stages
+    that share a seed draw independently all the same: each keys its draws by its role, too.
     """
     given = sampling.get(input_role, SamplingRequest()).seed
     shared = drawn if given is None else given

@@ -38,6 +38,7 @@ class Order:
     by name; with `recordings_alone` what is heard of a recording depends on none of the others;
     an `instruction` is the value of the one that instructs, whatever its name.
     `timeout_s` is what the client still waits for all of it, `start_within_s` for the first of it.
+    `choice` is the number of one answer among several to the same request.
     `drawn_seed` is that of stages for which `sampling` has none: with it the same order is answered
     alike when it is asked once more; `history` is what its client has of the answer then.
     `field_names` are the client's names of what errors call otherwise: "audio.voice" for "voice",
@@ -57,6 +58,7 @@ class Order:
     options: Mapping[str, OptionInput] = field(default_factory=dict)
     instruction: str | None = None
     choices: int = 1
+    choice: int = 0
     recordings_alone: bool = False
     timeout_s: float = math.inf
     start_within_s: float = math.inf

@@ -4,10 +4,10 @@ Which ids may be chosen and how likely each is equals the logits processors of
 `transformers` 5.19 `generate`, in its order: float32, repetition penalty,
 suppressed ids, temperature, top_k, top_p, softmax.
 
-The draw is a function of (seed, step, group) alone: an inverse CDF over a number
-from a counter-based hash. There is no generator and so no state: a segment's ids
-do not depend on its neighbours in a batch, on the process, or on what was drawn
-before, and a rebuilt segment goes on with the same ids.
+The draw is an inverse CDF over a number that is a hash of (seed, step, group) alone, where the
+seed is the key of the stage's draws for this answer (`antiphon.sampling.stream_key`). There is no
+generator and so no state: a segment's ids do not depend on its neighbours in a batch, on the
+process, or on what was drawn before, and a rebuilt segment goes on with the same ids.
 
 `choose` takes one row of any vocabulary and goes on with what top_k leaves of it;
 `choose_each` takes many rows at once and keeps them whole, so that it never asks the
@@ -20,6 +20,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from hashlib import shake_128
 
 import numpy as np
 import numpy.typing as npt
@@ -27,20 +28,17 @@ import torch
 from torch import Tensor
 
 from antiphon.errors import Internal
-from antiphon.sampling import Sampling
+from antiphon.sampling import KEY_BITS, Sampling
 from antiphon.transport.device_edge import on_device
 
-_GOLDEN = 0x9E3779B97F4A7C15
-_FIRST_FACTOR = 0xBF58476D1CE4E5B9
-_SECOND_FACTOR = 0x94D049BB133111EB
 _FRACTION_BITS = 52
+_WORD_BYTES = 8
+_INPUT_BYTES = KEY_BITS // 8 + 8
 _UNLIMITED = 1 << 31
 # So that the likeliest id is always kept.
 _LARGEST_TAIL = math.nextafter(1.0, 0.0)
 # Where a CPU takes the likeliest ids out first: one of so many, at most.
 FEW = 4
-
-_Words = npt.NDArray[np.uint64]
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,10 +226,10 @@ def keep_likeliest(scores: Tensor, sampling: Sampling) -> tuple[Tensor, Tensor]:
 
 
 def uniform(seed: int, step: int, group: int) -> float:
-    """A number in [0, 1), evenly spread over steps and groups; `seed` is 64 bits.
+    """A number in [0, 1), of 52 bits, so that the product with any sum stays below it.
 
-    Output `group` of the SplitMix64 generator that starts at output `step` of the
-    one that starts at `seed`. With 52 bits, the product with any sum stays below it.
+    It is word `group` of the SHAKE128 output for `seed`, of 128 bits, and `step`, of 64. Two draws
+    that differ in any of the three are independent.
     """
     return float(uniform_each([seed], [step], group + 1)[0, group])
 
@@ -240,18 +238,15 @@ def uniform_each(
     seeds: Sequence[int], steps: Sequence[int], groups: int
 ) -> npt.NDArray[np.float64]:
     """`uniform` [n, groups] of each seed with its step, for groups 0, 1, ..."""
-    start = _split_mix(np.array(seeds, np.uint64), np.array(steps, np.uint64))
-    words = _split_mix(start[:, None], np.arange(groups, dtype=np.uint64))
+    size = _WORD_BYTES * groups
+    hashed = b"".join(
+        [
+            shake_128((step << KEY_BITS | seed).to_bytes(_INPUT_BYTES, "little")).digest(size)
+            for seed, step in zip(seeds, steps, strict=True)
+        ]
+    )
+    words = np.frombuffer(hashed, "<u8").reshape(len(seeds), groups)
     return (words >> np.uint64(64 - _FRACTION_BITS)).astype(np.float64) * 2.0**-_FRACTION_BITS
-
-
-def _split_mix(start: _Words, index: _Words) -> _Words:
-    """Output number `index` of SplitMix64 from `start`, as 64-bit words."""
-    word: _Words = start + (index + np.uint64(1)) * np.uint64(_GOLDEN)
-    word = (word ^ (word >> np.uint64(30))) * np.uint64(_FIRST_FACTOR)
-    word = (word ^ (word >> np.uint64(27))) * np.uint64(_SECOND_FACTOR)
-    word ^= word >> np.uint64(31)
-    return word
 
 
 def _lowered(scores: Tensor, settings: SamplingRows) -> Tensor:

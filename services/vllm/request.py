@@ -11,6 +11,9 @@ from antiphon.sampling import Sampling
 from services.vllm.order import VllmOrder
 from services.vllm.spans import wanted
 
+_SEED_MASK = (1 << 63) - 1
+"""vLLM seeds generators of torch, which take 64 bits with a sign."""
+
 
 def prompt_of(order: VllmOrder) -> dict[str, Any]:
     """Ids, and what is heard and seen. Raises what `Media.fields` does."""
@@ -32,7 +35,7 @@ def parameters_of(order: VllmOrder) -> SamplingParams:
         top_k=sampling.top_k,
         top_p=sampling.top_p,
         repetition_penalty=sampling.repetition_penalty,
-        seed=None if sampling.greedy else sampling.seed,
+        seed=None if sampling.greedy else sampling.seed & _SEED_MASK,
         max_tokens=order.limit,
         stop_token_ids=[order.stop_id],
         ignore_eos=True,

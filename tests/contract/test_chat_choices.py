@@ -19,9 +19,10 @@ pytestmark = pytest.mark.asyncio(loop_scope="session")
 TEXT = "".join(TEXTS)
 
 
-def seeds(door: Door, role: str = THINKER) -> list[int]:
-    """The seeds of the stage's sessions."""
-    return [session.segment.sampling[role].seed for session in door.fakes[role].sessions]
+def drawn_with(door: Door, role: str = THINKER) -> set[tuple[int, int]]:
+    """Seed and choice of each of the stage's sessions."""
+    segments = [session.segment for session in door.fakes[role].sessions]
+    return {(each.sampling[role].seed, each.choice) for each in segments}
 
 
 async def test_choices_are_answers_of_their_own(door: Door) -> None:
@@ -33,8 +34,9 @@ async def test_choices_are_answers_of_their_own(door: Door) -> None:
     assert [each.transcript for each in audio] == [TEXT] * 3
     assert len({each.id for each in audio}) == 3
     assert len({each.data for each in audio}) == 1
-    # Each has a session and a seed of its own; the prompt counts once.
-    assert sorted(seeds(door)) == [(1 << 63) - 1 + each for each in range(3)]
+    # Each has a session of its own, which knows its number; the prompt counts once.
+    for role in ROLES:
+        assert drawn_with(door, role) == {((1 << 63) - 1, number) for number in range(3)}
     assert answer.usage is not None
     assert (answer.usage.prompt_tokens, answer.usage.completion_tokens) == (
         20,
@@ -48,7 +50,18 @@ async def test_choices_are_answers_of_their_own(door: Door) -> None:
 
 async def test_choices_are_drawn_apart_when_no_seed_is_given(door: Door) -> None:
     assert (await door.chat(n=2)).status_code == 200
-    assert len(set(seeds(door))) == 2
+    assert (await door.chat(n=2)).status_code == 200
+    drawn = drawn_with(door)
+    assert len(drawn) == 4
+    assert {choice for _, choice in drawn} == {0, 1}
+    assert len({seed for seed, _ in drawn}) == 2, "a seed for each request"
+
+
+async def test_a_single_answer_is_the_first_of_several_with_its_seed(door: Door) -> None:
+    assert (await door.chat(seed=4)).status_code == 200
+    assert drawn_with(door) == {(4, 0)}
+    assert (await door.chat(seed=4, n=2)).status_code == 200
+    assert drawn_with(door) == {(4, 0), (4, 1)}
 
 
 async def test_choices_are_streamed_together(door: Door) -> None:

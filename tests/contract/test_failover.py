@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 
 import grpc
 import pytest
@@ -288,6 +289,9 @@ async def test_several_choices_go_on_each_for_itself() -> None:
         texts = [each["message"]["content"] for each in answer.json()["choices"]]
         assert texts == ["".join(TEXTS)] * 3
         assert sum(replicas.sessions()) == 5
+        opened = [each.segment for fake in replicas.fakes[THINKER] for each in fake.sessions]
+        assert len({each.sampling[THINKER].seed for each in opened}) == 1
+        assert Counter(each.choice for each in opened) == {0: 2, 1: 2, 2: 1}, "the same choices"
 
 
 async def test_a_conversation_goes_on_in_the_middle_of_a_turn_and_stays_where_it_is_then() -> None:

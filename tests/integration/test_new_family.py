@@ -156,7 +156,7 @@ async def test_familys_options_and_sampling_arrive_over_grpc(
         )
         expected = Sampling(
             temperature=0.5, top_k=40, top_p=1.0, repetition_penalty=1.0, seed=5, max_tokens=9
-        )
+        ).keyed("composer", 0)
         np.testing.assert_array_equal(
             np.frombuffer((await drawn.collect()).pcm16, "<i2"),
             rung(expected, mood="minor", echo=samples),

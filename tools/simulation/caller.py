@@ -9,7 +9,7 @@ import numpy as np
 from antiphon.chunk import Chunk, Tensor
 from antiphon.errors import AntiphonError, ErrorCode
 from antiphon.history import History
-from antiphon.sampling import SamplingRequest
+from antiphon.sampling import SamplingRequest, stream_key
 from antiphon.v1 import session_pb2, stage_pb2
 from gateway.calls.events import AudioProduced, SegmentFinished
 from gateway.calls.failover.delivered import DeliveredOutput
@@ -115,7 +115,7 @@ class Caller:
 
     def fault(self) -> str:
         """What is wrong with what its client has heard; empty if nothing."""
-        expected, heard = audio_of(self.seed, self.frames), self.audio
+        expected, heard = audio_of(stream_key(self.seed, TALKER), self.frames), self.audio
         if not np.array_equal(heard, expected[: len(heard)]):
             return f"{self.name} has heard something else than its answer"
         if self.finished and not self.cancelled and len(heard) != len(expected):

@@ -15,20 +15,20 @@ from antiphon.segment import FinishReason, SegmentKey
 SAMPLES_PER_FRAME = 2
 
 
-def frame_of(seed: int, number: int) -> int:
-    """The code of a frame: no two seeds have alike ones."""
-    return (seed * 131 + number * 7 + 1) % 65_521
+def frame_of(key: int, number: int) -> int:
+    """The code of a frame by the key of its answer's draws."""
+    return (key * 131 + number * 7 + 1) % 65_521
 
 
-def audio_of(seed: int, frames: int) -> Tensor:
+def audio_of(key: int, frames: int) -> Tensor:
     """All samples of an answer."""
-    codes = [frame_of(seed, number) for number in range(frames)]
+    codes = [frame_of(key, number) for number in range(frames)]
     return np.repeat(np.array(codes, np.float32), SAMPLES_PER_FRAME)
 
 
 @dataclass(slots=True)
 class _Speaking:
-    seed: int
+    key: int
     frames: int
     known: Tensor
     made: int = 0
@@ -78,7 +78,7 @@ class CountingTalker:
             segment.over = True
             end = Emitted(key, "codes", segment.made, finish_reason=FinishReason.STOP)
             return [end, Completed(key, FinishReason.STOP, 0, segment.made)]
-        codes = np.full((1, 1), frame_of(segment.seed, segment.made), np.uint16)
+        codes = np.full((1, 1), frame_of(segment.key, segment.made), np.uint16)
         segment.made += 1
         return [Emitted(key, "codes", segment.made - 1, {"codes": codes})]
 

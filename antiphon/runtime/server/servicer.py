@@ -195,7 +195,7 @@ async def _read(
     try:
         if opening.HasField("first_segment"):
             trace.opened(opening.first_segment)
-            first = _segment_request(opening.first_segment, role)
+            first = segment_request(opening.first_segment, role)
             stage.handle(SegmentRequested(session_id, first))
         for chunk in opening.first_input:
             _take_chunk(stage, session_id, chunk)
@@ -224,7 +224,7 @@ def _fault(error: Exception) -> AntiphonError:
 def _act(stage: Stage, role: str, session_id: str, request: session_pb2.SessionRequest) -> None:
     match request.WhichOneof("message"):
         case "segment_open":
-            segment = _segment_request(request.segment_open, role)
+            segment = segment_request(request.segment_open, role)
             stage.handle(SegmentRequested(session_id, segment))
         case "chunk":
             _take_chunk(stage, session_id, request.chunk)
@@ -298,7 +298,7 @@ def _session_request(request: session_pb2.SessionOpen, identity: StageIdentity) 
     )
 
 
-def _segment_request(request: session_pb2.SegmentOpen, role: str) -> SegmentRequest:
+def segment_request(request: session_pb2.SegmentOpen, role: str) -> SegmentRequest:
     """The checked part of `segment_open` that concerns this stage."""
     delivery: dict[str, Delivery] = {
         edge: value
@@ -319,6 +319,7 @@ def _segment_request(request: session_pb2.SegmentOpen, role: str) -> SegmentRequ
         options=option_values_from_proto(request.options),
         live=request.live,
         history=history_from_proto(request.history) if request.HasField("history") else None,
+        choice=request.choice,
     )
 
 

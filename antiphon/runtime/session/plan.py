@@ -140,7 +140,7 @@ class StagePlan:
         """What the engine gets of a segment that was checked."""
         return SegmentSettings(
             request.voice,
-            self.sampling.with_request(request.sampling),
+            self.sampling.with_request(request.sampling).keyed(self.role, request.choice),
             outputs,
             request.options,
             request.live,
@@ -208,7 +208,8 @@ class SegmentRequest:
     """What opens a segment, as far as this stage is concerned. `deadline_s` 0 is none.
 
     After a `last` one the session takes no further segments. The input of a `live` one comes while
-    it is recorded. With a `history` its client has the beginning of the output.
+    it is recorded. With a `history` its client has the beginning of the output. `choice` numbers
+    the answers to one request, which draw independently.
 
     Raises `InvalidArgument` for a deadline that no clock can keep, for a voice whose name
     is too long and for too many options.
@@ -225,6 +226,7 @@ class SegmentRequest:
     options: Mapping[str, OptionValue] = field(default_factory=dict)
     live: bool = False
     history: History | None = None
+    choice: int = 0
 
     def __post_init__(self) -> None:
         _check_seconds("deadline_s", self.deadline_s)

@@ -29,9 +29,12 @@ from transformers.models.qwen2_5_omni.processing_qwen2_5_omni import (
 )
 
 from antiphon.conversation import Conversation
+from antiphon.pipelines.qwen2_5_omni import TOKEN2WAV
+from antiphon.sampling import stream_key
 from antiphon.segment import FinishReason
 from antiphon.testing.conversations import Pixels
 from antiphon.testing.margins import LogitGap
+from antiphon.testing.qwen2_5_omni.noise import KeyedNoise
 from antiphon.testing.reference_inputs import ReferenceInputs
 
 # transformers types neither its `from_pretrained` nor the parts of its configurations.
@@ -45,8 +48,8 @@ class Omni25Case:
 
     `conversation` has images and videos as files; `images` and `videos` are their pixels, uint8
     [height, width, 3] and [frames, height, width, 3].
-    `seed` is that of the noise that speech begins with; without `waveform` nothing is made of
-    the codes, so that nothing can go wrong with them.
+    `seed` is the request's, which keys the noise that speech begins with. Without `waveform`
+    nothing is made of the codes, so that nothing can go wrong with them.
     """
 
     conversation: Conversation
@@ -177,9 +180,9 @@ class _Heard:
 
 @contextlib.contextmanager
 def _listen(model: Any, seed: int, *, decode: bool) -> Iterator[_Heard]:
-    """Note what the talker and the decoder get, and seed the decoder's noise, or do without."""
+    """Note what the talker and the decoder get, and give the decoder its noise, or do without."""
     heard = _Heard()
-    generate = model.talker.generate
+    generate, forward = model.talker.generate, model.token2wav.forward
 
     def on_talker(**settings: Any) -> torch.Tensor:
         heard.talker_input = TalkerInput(
@@ -191,21 +194,19 @@ def _listen(model: Any, seed: int, *, decode: bool) -> Iterator[_Heard]:
         heard.drawn = drawn[0, settings["input_ids"].shape[1] :].numpy().astype(np.int32)
         return drawn
 
-    def on_decoder(_module: object, inputs: tuple[torch.Tensor]) -> None:
-        heard.codes = inputs[0][0].numpy().astype(np.int32)
-        torch.manual_seed(seed)
+    def on_decoder(codes: torch.Tensor, **settings: Any) -> torch.Tensor:
+        heard.codes = codes[0].numpy().astype(np.int32)
+        if not decode:
+            return torch.zeros(0)
+        with KeyedNoise(stream_key(seed, TOKEN2WAV)):
+            samples: torch.Tensor = forward(codes, **settings)
+        return samples
 
-    hook = model.token2wav.register_forward_pre_hook(on_decoder)
-    model.talker.generate = on_talker
-    if not decode:
-        model.token2wav.forward = lambda *_inputs, **_settings: torch.zeros(0)
+    model.talker.generate, model.token2wav.forward = on_talker, on_decoder
     try:
         yield heard
     finally:
-        del model.talker.generate
-        hook.remove()
-        if not decode:
-            del model.token2wav.forward
+        del model.talker.generate, model.token2wav.forward
 
 
 def _keep_mask(talker: Any) -> None:

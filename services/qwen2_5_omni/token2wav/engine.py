@@ -42,8 +42,8 @@ class DecodingCall:
 class Token2WavEngine:
     """Implements `antiphon.runtime.engine.Engine`: edge `codes` in, edge `audio` out.
 
-    `context_limit` is the most codes of a segment, `slots` the most segments. The noise of a
-    segment is that of its sampling's seed.
+    `context_limit` is the most codes of a segment, `slots` the most segments. The seed of a
+    segment's sampling keys its noise.
     """
 
     def __init__(

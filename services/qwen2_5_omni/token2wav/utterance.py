@@ -8,14 +8,16 @@ difference to the whole at rounding's level; trained ones may need more, as laye
 where their gates are wide.
 
 The noise is drawn on the CPU by a generator of the utterance's own, so that it depends on the
-seed alone: a prefix of the noise of a longer utterance is that of a shorter one.
+key alone: a prefix of the noise of a longer utterance is that of a shorter one.
 """
 
 from __future__ import annotations
 
+import numpy as np
 import torch
 from torch import Tensor
 
+from antiphon.pipelines.qwen2_5_omni import noise_source
 from antiphon.transport.device_edge import on_device
 from services.qwen2_5_omni.token2wav.blocks import BlockSpan, FlowMemory
 from services.qwen2_5_omni.token2wav.flow import Flow, FlowPart, FlowVoice
@@ -26,12 +28,13 @@ class Utterance:
     """Codes come in by `add`. While `next_part` gives one, its mel goes to `take`; then samples
     of `window` go to `cut`.
 
-    After `held_blocks` a block is final; of one whose codes all come at once it has no effect.
+    `seed` keys the noise. After `held_blocks` a block is final; of one whose codes all come at once
+    it has no effect.
     """
 
     def __init__(self, flow: Flow, voice: FlowVoice, *, seed: int, held_blocks: int) -> None:
         self._flow, self._voice, self._held = flow, voice, held_blocks
-        self._generator = torch.Generator().manual_seed(seed)
+        self._source = noise_source(seed)
         self._memory: FlowMemory | None = None
         self._finished = False
         # Codes and noise of the blocks from number `_first` on, which are not final.
@@ -128,5 +131,5 @@ class Utterance:
         """Have noise of so many rows from block `_first` on."""
         missing = rows - len(self._noise)
         if missing > 0:
-            drawn = torch.randn(missing, self._flow.mel_width, generator=self._generator)
-            self._noise = torch.cat((self._noise, on_device(drawn.numpy(), self._noise.device)))
+            drawn = self._source.standard_normal((missing, self._flow.mel_width), np.float32)
+            self._noise = torch.cat((self._noise, on_device(drawn, self._noise.device)))

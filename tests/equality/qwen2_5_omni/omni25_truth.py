@@ -12,7 +12,10 @@ import numpy.typing as npt
 import torch
 
 from antiphon.pipelines.files import read_config
+from antiphon.pipelines.qwen2_5_omni import TOKEN2WAV
+from antiphon.sampling import stream_key
 from antiphon.testing.margins import MIN_MARGIN
+from antiphon.testing.qwen2_5_omni.noise import KeyedNoise
 from antiphon.testing.qwen2_5_omni.reference import Omni25Case, Omni25Output, Omni25Reference
 from services.qwen2_5_omni.talker.ids import TalkerIds
 
@@ -56,8 +59,7 @@ class Omni25Truth:
         if not len(codes):
             return np.empty(0, np.float32)
         voice = self.reference.model.speaker_map[case.voice]
-        torch.manual_seed(case.seed)
-        with torch.inference_mode():
+        with torch.inference_mode(), KeyedNoise(stream_key(case.seed, TOKEN2WAV)):
             made: torch.Tensor = self.reference.model.token2wav(
                 torch.tensor([list(codes)]),
                 conditioning=voice["cond"],

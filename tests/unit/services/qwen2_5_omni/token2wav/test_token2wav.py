@@ -1,10 +1,13 @@
 from collections.abc import Sequence
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 import torch
 from token2wav_rig import TOLERANCE, Rig, Speech, difference, speech
 
+from antiphon.pipelines.qwen2_5_omni import TOKEN2WAV
+from antiphon.sampling import stream_key
 from antiphon.testing.conversations import conversation
 from antiphon.testing.qwen2_5_omni.reference import Omni25Case, Omni25Reference
 from services.qwen2_5_omni.token2wav.blocks import HALVES, BlockPlan, BlockSpan
@@ -40,8 +43,14 @@ def test_whole_equals_the_reference_when_in_company(rig: Rig) -> None:
 def test_whole_equals_what_generate_says(rig: Rig, omni25_directory: Path) -> None:
     asked = conversation(("user", "Count the days"))
     truth = Omni25Reference(omni25_directory).run(Omni25Case(asked, "Ethan", seed=7))
-    (made,) = rig.whole(Speech(torch.from_numpy(truth.codes).long(), "Ethan", 7))
+    key = stream_key(7, TOKEN2WAV)
+    (made,) = rig.whole(Speech(torch.from_numpy(truth.codes).long(), "Ethan", key))
     assert difference(made, torch.from_numpy(truth.waveform)) < TOLERANCE
+
+
+def test_noise_differs_when_seeds_agree_in_their_low_bits(rig: Rig) -> None:
+    made = rig.whole(*(speech(12, seed=3 + (1 << bit)) for bit in (32, 63, 64, 127)), speech(12))
+    assert all(difference(first, other) > 1e-3 for first, other in combinations(made, 2))
 
 
 @pytest.mark.parametrize("sizes", [(1,), (12,), (5, 31), (47, 1), (149,)], ids=str)

@@ -14,6 +14,7 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniTo
 from antiphon.deployment.schema import StageConfig
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
+from antiphon.testing.qwen2_5_omni.noise import KeyedNoise
 from services.qwen2_5_omni.token2wav.decoder import Token2Wav
 from services.qwen2_5_omni.token2wav.load import STORED_BUFFERS
 from services.qwen2_5_omni.token2wav.utterance import Utterance
@@ -62,10 +63,10 @@ class Rig:
 
     def _truth(self, wanted: Speech) -> torch.Tensor:
         voice = self.voices[wanted.voice]
-        torch.manual_seed(wanted.seed)
-        made: torch.Tensor = self.module(
-            wanted.codes[None], conditioning=voice.condition, reference_mel=voice.mel
-        )
+        with KeyedNoise(wanted.seed):
+            made: torch.Tensor = self.module(
+                wanted.codes[None], conditioning=voice.condition, reference_mel=voice.mel
+            )
         return made.reshape(-1)
 
     def open(self, wanted: Speech, held_blocks: int = HELD_BLOCKS) -> Utterance:

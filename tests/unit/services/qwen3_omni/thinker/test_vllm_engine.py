@@ -25,6 +25,7 @@ from antiphon.errors import (
 )
 from antiphon.history import History
 from antiphon.runtime.engine import DetachedEngine, Engine, InputChunk, SegmentSettings
+from antiphon.sampling import stream_key
 from antiphon.segment import SegmentKey
 from antiphon.testing.conversations import conversation
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment
@@ -246,7 +247,7 @@ def test_repetition_is_penalised_as_in_the_torch_engine(
 
 def test_seed_decides_what_is_drawn(engine: DetachedEngine) -> None:
     def ids(seed: int) -> list[int]:
-        drawn = segment(TEXT[0], temperature=1.0, seed=seed)
+        drawn = segment(TEXT[0], temperature=1.0, seed=stream_key(seed, "thinker"))
         out: list[int] = run_segment(engine, *drawn).tensors("text")["ids"].tolist()
         return out
 

@@ -1,0 +1,37 @@
+"""Pearson's chi-square test: whether counts came of a distribution."""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+LEAST_EXPECTED = 5.0
+"""Cells that expect fewer are counted together."""
+
+
+def chi_square_p(counts: npt.ArrayLike, expected: npt.ArrayLike) -> float:
+    """The probability of counts that differ from what is expected at least as much as these.
+
+    Both have one number for each cell, and the same sum. Cells that expect fewer than
+    `LEAST_EXPECTED` are joined into one. 0 if a cell that expects nothing has a count.
+    """
+    seen = np.asarray(counts, np.float64).reshape(-1)
+    awaited = np.asarray(expected, np.float64).reshape(-1)
+    if not np.isclose(seen.sum(), awaited.sum(), rtol=1e-6):
+        raise ValueError(f"{seen.sum():g} are counted and {awaited.sum():g} expected")
+    if seen[awaited == 0.0].any():
+        return 0.0
+    rare = awaited < LEAST_EXPECTED
+    seen = np.append(seen[~rare], seen[rare].sum())
+    awaited = np.append(awaited[~rare], awaited[rare].sum())
+    if awaited[-1] < LEAST_EXPECTED:
+        # Too few even together: they go with the least of the others.
+        least = int(awaited[:-1].argmin())
+        seen[least] += seen[-1]
+        awaited[least] += awaited[-1]
+        seen, awaited = seen[:-1], awaited[:-1]
+    statistic = float(((seen - awaited) ** 2 / awaited).sum())
+    freedom = torch.tensor((len(awaited) - 1) / 2, dtype=torch.float64)
+    half = torch.tensor(statistic / 2, dtype=torch.float64)
+    return float(torch.special.gammaincc(freedom, half))
