@@ -175,7 +175,7 @@ gpu: $(if $(GPU_PYTHON),,setup) ## prove and measure everything on this machine'
 bench-vllm: $(VLLM_INSTALLED) ## measure a stage on torch and on vLLM side by side, and what the tap costs
 	$(VLLM_BIN)/python -m benchmarks.engines.vllm $(ARGS)
 
-bench-realtime: setup ## measure the gateway's CPU for realtime audio beside a bare echo of it
+bench-realtime: setup ## measure the CPU of realtime audio: the gateway and a bare Starlette application
 	$(BIN)/python -m benchmarks.realtime $(ARGS)
 
 bench-transport: setup ## measure the ways from process to process; OMNI=DIR: vllm-omni 0.30's wheel, unpacked

@@ -1,19 +1,19 @@
 """Speed of the code2wav engine: `python -m benchmarks.engines.code2wav --help`.
 
-CPU time per second of audio, in rounds that interleave all sides: this engine at several
-chunk sizes and numbers of sessions; left-context windows, where each chunk is decoded with
-25 earlier frames by Hugging Face's forward and trimmed; and one Hugging Face decode of all
-frames at once. Prints medians with their spread, and ratios of medians. Weights are random.
+Sides: this engine at several chunk sizes and numbers of sessions; left-context windows, where each
+chunk is decoded with 25 earlier frames by Hugging Face's forward and trimmed; and one Hugging Face
+decode of all frames at once, which is the bare side. CPU time of the thread per second of audio,
+since others may share the machine. Weights are random.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
+import asyncio
 import sys
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 
 import numpy as np
 import torch
@@ -27,6 +27,8 @@ from antiphon.runtime.engine import Completed, Emitted, InputChunk, SegmentSetti
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.qwen3_omni.tiny_shape import SMALL
+from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.rounds import Comparison, Figures, Side
 from services.qwen3_omni.code2wav.load import EDGES
 from services.qwen3_omni.code2wav.vocoder import vocoder_of
 from services.vocoder.engine import VocoderEngine
@@ -34,33 +36,16 @@ from services.vocoder.stream import StreamDecoder
 
 LEFT_CONTEXT = 25
 FRAMES_PER_SECOND = 12.5
+ONE_DECODE = "one decode"
 WANTED = SegmentSettings("", Sampling(0.0, 0, 1.0, 1.0, 0, 1), frozenset({"audio"}))
 
 
-@dataclass(slots=True)
-class Side:
-    """One of the things compared: a run that makes so much audio, and what its rounds took."""
-
-    name: str
-    frames: int
-    run: Callable[[], object]
-    seconds: list[float] = field(default_factory=list)
-
-    def measure(self) -> None:
-        """One round, in CPU time of this thread: others may share the machine."""
-        started = time.thread_time()
-        self.run()
-        self.seconds.append(time.thread_time() - started)
-
-    @property
-    def costs(self) -> list[float]:
-        """CPU seconds per second of audio, of each round."""
-        return [each * FRAMES_PER_SECOND / self.frames for each in self.seconds]
-
-    @property
-    def cost(self) -> float:
-        """The median."""
-        return statistics.median(self.costs)
+def measure(run: Callable[[], object], frames: int) -> Figures:
+    """CPU time of this thread per second of the audio that `run` makes."""
+    started = time.thread_time()
+    run()
+    used_s = time.thread_time() - started
+    return {"CPU, s per s of audio": used_s * FRAMES_PER_SECOND / frames}
 
 
 class Engines:
@@ -127,40 +112,33 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     torch.set_num_threads(options.threads)
     engines = Engines(decoder_config(options.shape), options.frames)
-    _print_facts(engines, options)
-    sides = _sides(engines, options)
-    for side in sides:
-        side.run()
-    for _ in range(options.rounds):
-        for side in sides:
-            side.measure()
-    _print_costs(sides)
-    _print_ratios({side.name: side for side in sides}, options.chunks)
+    with stated_machine():
+        _print_facts(engines, options)
+        comparison = Comparison(_sides(engines, options), f"{options.shape} code2wav")
+        asyncio.run(comparison.run(options.rounds))
+        comparison.report()
     return 0
 
 
 def _sides(engines: Engines, options: argparse.Namespace) -> list[Side]:
-    """Everything that is compared, in the order of a round."""
+    """What is compared."""
     frames = options.frames
-    sides = [Side("one decode", frames, lambda: engines.one_shot(engines.codes))]
+
+    def side(name: str, made: int, run: Callable[[], object], *against: str) -> Side:
+        return Side(name, partial(measure, run, made), against)
+
+    sides = [side(ONE_DECODE, frames, partial(engines.one_shot, engines.codes))]
     for chunk in options.chunks:
-        sides.append(
-            Side(f"windows {chunk}", frames, lambda chunk=chunk: engines.windows(chunk))  # type: ignore[misc]
-        )
+        windows = f"windows {chunk}"
+        sides.append(side(windows, frames, partial(engines.windows, chunk), ONE_DECODE))
         for sessions in options.sessions:
             # About as much audio in all for each number of sessions, whole chunks each.
             own = max(chunk, frames // sessions // chunk * chunk)
             if own * sessions > 2 * frames:
                 continue
-            sides.append(
-                Side(
-                    f"engine {chunk} x {sessions}",
-                    own * sessions,
-                    lambda chunk=chunk, sessions=sessions, own=own: engines.stream(  # type: ignore[misc]
-                        chunk, sessions, own
-                    ),
-                )
-            )
+            run = partial(engines.stream, chunk, sessions, own)
+            name = f"engine {chunk} x {sessions}"
+            sides.append(side(name, own * sessions, run, windows, ONE_DECODE))
     return sides
 
 
@@ -177,21 +155,6 @@ def _print_facts(engines: Engines, options: argparse.Namespace) -> None:
     (streamed,) = engines.stream(4, 1, options.frames)
     error, loudest = np.abs(streamed - whole).max(), np.abs(whole).max()
     print(f"largest difference from one decode: {error:.1e} (largest sample {loudest:.1e})\n")
-
-
-def _print_costs(sides: Sequence[Side]) -> None:
-    print("CPU s per s of audio       median   least    most")
-    for side in sides:
-        print(f"{side.name:24s} {side.cost:8.3f}{min(side.costs):8.3f}{max(side.costs):8.3f}")
-
-
-def _print_ratios(sides: dict[str, Side], chunks: Sequence[int]) -> None:
-    print("\nratio of medians         windows  one decode")
-    whole = sides["one decode"].cost
-    for name, side in sides.items():
-        if name.startswith("engine"):
-            windows = sides[f"windows {name.split()[1]}"].cost
-            print(f"{name:24s} {side.cost / windows:7.2f} {side.cost / whole:11.2f}")
 
 
 def decoder_config(shape: str) -> Qwen3OmniMoeCode2WavConfig:

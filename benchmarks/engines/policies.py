@@ -1,21 +1,23 @@
 """Chunk policies against each other: `python -m benchmarks.engines.policies --help`.
 
-A policy says how many codec frames go to code2wav at a time. Small chunks sound sooner
-and cost more calls; large ones let the listener run dry when the step up to them is too
-steep. Decodes one utterance by each policy with the code2wav engine, in interleaved
-rounds, and notes what every chunk took. From these times, and a talker that makes a frame
-each so many milliseconds, it works out when each chunk can be played: the first audio
-after the talker's start, and the worst shortage of a player that starts with it.
+A policy says how many codec frames go to code2wav at a time. Small chunks sound sooner and cost
+more calls; large ones let the listener run dry when the step up to them is too steep. Decodes one
+utterance by each policy with the code2wav engine and notes the CPU time of every chunk. The
+default policy is the baseline. From these times, and a talker that makes a frame each so many
+milliseconds, it works out when each chunk can be played: the first audio after the talker's start,
+and the worst shortage of a player that starts with it.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import statistics
 import sys
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from itertools import pairwise
 
 import torch
@@ -24,6 +26,8 @@ from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Emitted, Failed, InputChunk
 from antiphon.runtime.session.chunking import next_boundary
 from antiphon.segment import ChunkPolicy, FinishReason, SegmentKey
+from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.rounds import Comparison, Figures, Side
 from benchmarks.engines.code2wav import WANTED, Engines, decoder_config
 from services.qwen3_omni.code2wav.load import EDGES
 from services.vocoder.engine import VocoderEngine
@@ -49,8 +53,8 @@ POLICIES = (
 
 
 @dataclass(slots=True)
-class Side:
-    """A policy: the frame at which each of its chunks ends, what each round took for each."""
+class PolicyRun:
+    """A policy: the frame at which each of its chunks ends, and each round's CPU s of each."""
 
     policy: ChunkPolicy
     ends: list[int]
@@ -62,11 +66,6 @@ class Side:
         """The median time of each chunk."""
         return [statistics.median(each) for each in zip(*self.rounds, strict=True)]
 
-    @property
-    def cost(self) -> float:
-        """Seconds per second of audio, the median round."""
-        return statistics.median(map(sum, self.rounds)) / sum(self.audio_s)
-
     def pieces(self, frame_s: float) -> list[tuple[float, float]]:
         """When each chunk has been decoded, for a talker with this time per frame."""
         done_s, pieces = 0.0, []
@@ -76,29 +75,30 @@ class Side:
         return pieces
 
 
-def make_side(policy: ChunkPolicy, total: int) -> Side:
+def make_run(policy: ChunkPolicy, total: int) -> PolicyRun:
     """The chunks that the talker's outlet sends of so many frames."""
     ends: list[int] = []
     while not ends or ends[-1] < total:
         ends.append(min(next_boundary(ends[-1] if ends else 0, policy), total))
-    return Side(policy, ends)
+    return PolicyRun(policy, ends)
 
 
-def measure(side: Side, engines: Engines) -> None:
+def measure(run: PolicyRun, engines: Engines) -> Figures:
     """Decode all chunks, one after the other, and note what each took."""
     engine = VocoderEngine(engines.decoder, EDGES, len(engines.codes), 1)
     key = SegmentKey("one", 0)
     engine.admit(key, WANTED)
     took, audio_s = [], []
-    for start, end in pairwise((0, *side.ends)):
-        finish = FinishReason.STOP if end == side.ends[-1] else None
+    for start, end in pairwise((0, *run.ends)):
+        finish = FinishReason.STOP if end == run.ends[-1] else None
         tensors = {"codes": engines.codes[start:end]}
         started = time.thread_time()
         engine.accept(key, InputChunk("codes", start, tensors, finish is not None, finish))
         audio_s.append(_decode(engine, key) / SAMPLE_RATE_HZ)
         took.append(time.thread_time() - started)
-    side.audio_s = audio_s
-    side.rounds.append(took)
+    run.audio_s = audio_s
+    run.rounds.append(took)
+    return {"CPU, ms per s of audio": 1e3 * sum(took) / sum(audio_s)}
 
 
 def _decode(engine: VocoderEngine, key: SegmentKey) -> int:
@@ -116,21 +116,22 @@ def _decode(engine: VocoderEngine, key: SegmentKey) -> int:
     return samples
 
 
-def report(sides: Sequence[Side], frame_ms: Sequence[float]) -> None:
+def report(runs: Sequence[PolicyRun], frame_ms: Sequence[float]) -> None:
     """A line for each policy."""
-    print(f"{'':38}{'per s of audio':>24}   first audio, ms / shortage, ms, at a frame each")
+    print("\nfirst audio, ms / shortage, ms, at so many milliseconds a frame")
     heads = "".join(f"{f'{each:g} ms':>16}" for each in frame_ms)
-    print(f"{'first, ramp, steady':30}{'chunks':>8}{'CPU ms':>12}{'ratio':>12}{heads}")
-    usual = sides[0].cost
-    for side in sides:
+    print(f"{'first, ramp, steady':38}{'chunks per s':>14}{heads}")
+    for run in runs:
         cells = ""
         for each in frame_ms:
-            pieces = side.pieces(each / 1e3)
+            pieces = run.pieces(each / 1e3)
             cells += f"{1e3 * pieces[0][0]:9.0f} /{1e3 * underrun(pieces):5.0f}"
-        policy = side.policy
-        name = f"{policy.first}, {list(policy.ramp)}, {policy.steady}"
-        chunks = len(side.ends) / sum(side.audio_s)
-        print(f"{name:30}{chunks:8.1f}{1e3 * side.cost:12.0f}{side.cost / usual:12.2f}{cells}")
+        print(f"{name_of(run.policy):38}{len(run.ends) / sum(run.audio_s):14.1f}{cells}")
+
+
+def name_of(policy: ChunkPolicy) -> str:
+    """Its numbers."""
+    return f"{policy.first}, {list(policy.ramp)}, {policy.steady}"
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -138,14 +139,24 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     torch.set_num_threads(options.threads)
     engines = Engines(decoder_config(options.shape), options.frames)
-    sides = [make_side(policy, options.frames) for policy in POLICIES]
-    for number in range(options.rounds + 1):
-        for side in sides:
-            measure(side, engines)
-        print(f"round {number} of {options.rounds}", flush=True)
-    for side in sides:
-        del side.rounds[0]
-    report(sides, options.frame_ms)
+    runs = [make_run(policy, options.frames) for policy in POLICIES]
+    default = name_of(POLICIES[0])
+    sides = [
+        Side(
+            name_of(run.policy),
+            partial(measure, run, engines),
+            (default,) if run is not runs[0] else (),
+        )
+        for run in runs
+    ]
+    with stated_machine():
+        comparison = Comparison(sides, f"policies, {options.shape} code2wav")
+        asyncio.run(comparison.run(options.rounds))
+        comparison.report()
+        for run in runs:
+            # The first warmed up.
+            del run.rounds[0]
+        report(runs, options.frame_ms)
     return 0
 
 

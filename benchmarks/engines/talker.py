@@ -1,24 +1,26 @@
 """Speed of the talker engine: `python -m benchmarks.engines.talker --help`.
 
-CPU time of the thread that runs it, since others may share the machine, in rounds that
-interleave all sides; weights are random and never end speech by themselves:
-- a frame of one session, against Hugging Face's `generate` of the talker at batch 1;
+CPU time of the thread that runs it, since others may share the machine; weights are random and
+never end speech by themselves:
+- a frame of one session, against Hugging Face's `generate` of the talker at batch 1, which is the
+  bare side;
 - frames of 1, 2, 4, ... sessions in one engine;
 - a frame of one session after a prompt of 256 ... 4096 rows;
 - the longest step of sessions that speak while a long prompt arrives.
-Prints medians with their spread, and ratios of medians.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import statistics
 import sys
 import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -32,6 +34,8 @@ from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.testing.qwen3_omni.tiny_config import make_config
 from antiphon.testing.qwen3_omni.tiny_shape import SMALL, TinyShape
 from antiphon.testing.qwen3_omni.tiny_tokenizer import TOKENIZER
+from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.rounds import Comparison, Figures, Side
 from benchmarks.engines.speakers import Speakers
 from benchmarks.engines.stopwatch import ThreadTime
 from services.qwen3_omni.talker.engine import TalkerEngine
@@ -63,20 +67,6 @@ SAMPLINGS = {"greedy": replace(DEFAULT_SAMPLING, temperature=0.0), "sampled": DE
 WORDS = 512
 PROMPT_ROWS = 48
 LONG_PROMPT = 4096
-
-
-@dataclass(slots=True)
-class Side:
-    """One of the things compared: `run` gives CPU milliseconds, one number a round."""
-
-    name: str
-    run: Callable[[], float]
-    costs: list[float] = field(default_factory=list)
-
-    @property
-    def cost(self) -> float:
-        """The median."""
-        return statistics.median(self.costs)
 
 
 class Bench:
@@ -174,48 +164,50 @@ def main(arguments: Sequence[str] | None = None) -> int:
         f"{options.frames} frames, {options.rounds} rounds; {slots} slots of "
         f"{context + 2 * PROMPT_ROWS + options.frames} positions: {bench.kv_bytes / 1e6:.0f} MB\n"
     )
-    sides = _sides(bench, options)
-    for side in sides.values():
-        side.run()
-    for _ in range(options.rounds):
-        for side in sides.values():
-            side.costs.append(side.run())
-    print("CPU ms a step                    median   least    most")
-    for side in sides.values():
-        print(f"{side.name:32s}{side.cost:7.2f}{min(side.costs):8.2f}{max(side.costs):8.2f}")
-    _print_ratios(sides, options)
+    with stated_machine():
+        for title, sides in _comparisons(bench, options).items():
+            comparison = Comparison(sides, f"{options.shape}, {title}")
+            asyncio.run(comparison.run(options.rounds))
+            comparison.report()
     return 0
 
 
-def _sides(bench: Bench, options: argparse.Namespace) -> dict[str, Side]:
-    """Everything that is compared, in the order of a round."""
-    runs: dict[str, Callable[[], float]] = {}
+def _measure(run: Callable[[], float], frames: int) -> Figures:
+    """CPU time per frame of a `run` whose steps make so many."""
+    step_ms = run()
+    return {"CPU, ms per frame": step_ms / frames, "CPU, ms per step": step_ms}
+
+
+def _comparisons(bench: Bench, options: argparse.Namespace) -> dict[str, list[Side]]:
+    """What is compared with what."""
+
+    def side(name: str, run: Callable[[], float], *against: str, frames: int = 1) -> Side:
+        return Side(name, partial(_measure, run, frames), against)
+
+    found = {}
     for sampling in SAMPLINGS:
-        runs[f"generate, {sampling}"] = lambda sampling=sampling: bench.generate(sampling)  # type: ignore[misc]
+        sides = [side("generate", partial(bench.generate, sampling))]
         for count in options.sessions:
-            runs[f"{count} sessions, {sampling}"] = (
-                lambda sampling=sampling, count=count: bench.speak(sampling, count)  # type: ignore[misc]
-            )
-    for rows in options.contexts:
-        runs[f"after {rows} rows"] = lambda rows=rows: bench.speak("sampled", 1, rows)  # type: ignore[misc]
+            against = ("generate", "1 sessions") if count > 1 else ("generate",)
+            run = partial(bench.speak, sampling, count)
+            sides.append(side(f"{count} sessions", run, *against, frames=count))
+        found[sampling] = sides
+    least = f"after {options.contexts[0]} rows"
+    found["prompts"] = [
+        side(
+            f"after {rows} rows",
+            partial(bench.speak, "sampled", 1, rows),
+            *((least,) if f"after {rows} rows" != least else ()),
+        )
+        for rows in options.contexts
+    ]
     if options.disturbed:
-        runs["16 sessions, longest, disturbed"] = lambda: bench.disturbed(16)
-    return {name: Side(name, run) for name, run in runs.items()}
-
-
-def _print_ratios(sides: dict[str, Side], options: argparse.Namespace) -> None:
-    """What the figures say."""
-    for sampling in SAMPLINGS:
-        one = sides[f"1 sessions, {sampling}"].cost
-        against = one / sides[f"generate, {sampling}"].cost
-        print(f"\n{sampling}: a frame alone takes {against:.2f} of generate's time")
-        for count in options.sessions:
-            gain = count * one / sides[f"{count} sessions, {sampling}"].cost
-            print(f"{sampling}: {count:3d} sessions make {gain:5.1f} x the frames of one")
-    print()
-    for rows in options.contexts:
-        ratio = sides[f"after {rows} rows"].cost / sides[f"after {options.contexts[0]} rows"].cost
-        print(f"a frame after {rows} rows takes {ratio:.2f} x that after {options.contexts[0]}")
+        undisturbed = "16 sessions, a step"
+        found["a prompt arrives"] = [
+            side(undisturbed, partial(bench.speak, "sampled", 16)),
+            side("16 sessions, longest step", partial(bench.disturbed, 16), undisturbed),
+        ]
+    return found
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

@@ -1,17 +1,17 @@
 """Speed of the thinker engine: `python -m benchmarks.engines.thinker --help`.
 
-Two measurements, in rounds that interleave all sides, on random weights that never end a
-reply by themselves, in CPU time of the thread that runs them (others may share the machine):
-- ids per second with 1, 4, 16, ... sessions at once, against one after the other and
-  against Hugging Face's `generate` of the thinker at batch 1;
-- the longest gap between two ids of running replies while a long prompt arrives: prefilled
-  in chunks, prefilled whole, and when nothing arrives.
-Prints medians with their spread, and ratios of medians.
+Two comparisons on random weights that never end a reply by themselves, in CPU time of the thread
+that runs them, since others may share the machine:
+- an id with 1, 4, 16, ... sessions at once, against one after the other and against Hugging Face's
+  `generate` of the thinker at batch 1, which is the bare side;
+- the longest step between two ids of running replies while a long prompt arrives: prefilled in
+  chunks, prefilled whole, and when nothing arrives.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import dataclasses
 import statistics
 import sys
@@ -19,7 +19,7 @@ import tempfile
 import time
 import warnings
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -34,8 +34,11 @@ from antiphon.pipelines.files import read_config
 from antiphon.runtime.engine import Completed, Emitted, Failed, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.qwen3_omni.tiny_checkpoint import SMALL, build_tiny_checkpoint
+from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.rounds import Comparison, Figures, Side
+from services.budgets import PREFILL_ROWS
 from services.qwen3_omni.thinker.load import DEFAULT_SAMPLING, load
-from services.thinker.engine import PREFILL_ROWS, ThinkerEngine
+from services.thinker.engine import ThinkerEngine
 
 SHAPES = {
     "tiny": SMALL,
@@ -48,20 +51,6 @@ TEXT_ONLY = frozenset({"text"})
 RUNNING = 4
 """Sessions that decode while the long prompt arrives."""
 QUIET_STEPS = 16
-
-
-@dataclass(slots=True)
-class Side:
-    """One of the things compared, and what its rounds gave."""
-
-    name: str
-    run: Callable[[], float]
-    figures: list[float] = field(default_factory=list)
-
-    @property
-    def median(self) -> float:
-        """Of all rounds."""
-        return statistics.median(self.figures)
 
 
 class Thinkers:
@@ -79,17 +68,17 @@ class Thinkers:
         self._segments = 0
 
     def together(self, sessions: int) -> float:
-        """Ids per second of so many sessions at once."""
+        """CPU ms per id of so many sessions at once."""
         self.chunked.forget()
         running = {self._start(self.chunked, _question(n), self._tokens) for n in range(sessions)}
         started = time.thread_time()
         ids = 0
         while running:
             ids += len(_step(self.chunked, running))
-        return ids / (time.thread_time() - started)
+        return 1e3 * (time.thread_time() - started) / ids
 
     def one_by_one(self, sessions: int) -> float:
-        """Ids per second of so many sessions, each begun when the last has ended."""
+        """CPU ms per id of so many sessions, each begun when the last has ended."""
         self.chunked.forget()
         started = time.thread_time()
         ids = 0
@@ -97,10 +86,10 @@ class Thinkers:
             running = {self._start(self.chunked, _question(number), self._tokens)}
             while running:
                 ids += len(_step(self.chunked, running))
-        return ids / (time.thread_time() - started)
+        return 1e3 * (time.thread_time() - started) / ids
 
     def generate(self) -> float:
-        """Ids per second of Hugging Face's `generate`."""
+        """CPU ms per id of Hugging Face's `generate`."""
         text = self._tokenizer.apply_chat_template(
             [{"role": "user", "content": _question(0)}], tokenize=False, add_generation_prompt=True
         )
@@ -108,10 +97,10 @@ class Thinkers:
         inputs = self._tokenizer(text, return_tensors="pt")
         out = self._reference.generate(**inputs, max_new_tokens=self._tokens, do_sample=False)
         count = out.shape[1] - inputs["input_ids"].shape[1]
-        return float(count / (time.thread_time() - started))
+        return 1e3 * (time.thread_time() - started) / float(count)
 
     def longest_gap(self, engine: ThinkerEngine, *, arrives: bool) -> float:
-        """Milliseconds between two ids of running replies, the most, while a prompt arrives."""
+        """CPU ms of the longest step of replies while a prompt arrives, else of the median one."""
         engine.forget()
         running = {self._start(engine, _question(n), 1 << 20) for n in range(RUNNING)}
         for _ in range(2 * RUNNING):
@@ -173,13 +162,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
         checkpoint = _endless_checkpoint(Path(directory) / "checkpoint", options.shape)
         slots = max(*options.sessions, RUNNING + 1)
         thinkers = Thinkers(checkpoint, slots, options.tokens, options.prompt)
-        sides = _sides(thinkers, options.sessions)
-        for side in sides:
-            side.run()
-        for _ in range(options.rounds):
-            for side in sides:
-                side.figures.append(side.run())
-    _print(sides, options)
+        with stated_machine():
+            for title, sides in _comparisons(thinkers, options.sessions).items():
+                comparison = Comparison(sides, f"{options.shape}, {title}")
+                asyncio.run(comparison.run(options.rounds))
+                comparison.report()
     return 0
 
 
@@ -196,39 +183,29 @@ def _endless_checkpoint(directory: Path, shape: str) -> Path:
     return directory
 
 
-def _sides(thinkers: Thinkers, sessions: Sequence[int]) -> list[Side]:
-    """Everything that is compared, in the order of a round."""
-    chunked, whole = thinkers.chunked, thinkers.whole
-    together = [
-        Side(f"together {n}", lambda n=n: thinkers.together(n))  # type: ignore[misc]
-        for n in sessions
-    ]
-    return [
-        Side("generate", thinkers.generate),
-        Side("one by one", lambda: thinkers.one_by_one(4)),
-        *together,
-        Side("gap, nothing arrives", lambda: thinkers.longest_gap(chunked, arrives=False)),
-        Side("gap, chunked", lambda: thinkers.longest_gap(chunked, arrives=True)),
-        Side("gap, whole", lambda: thinkers.longest_gap(whole, arrives=True)),
-    ]
+def _comparisons(thinkers: Thinkers, sessions: Sequence[int]) -> dict[str, list[Side]]:
+    """What is compared with what."""
 
+    def side(name: str, figure: str, run: Callable[[], float], *against: str) -> Side:
+        def measure() -> Figures:
+            return {figure: run()}
 
-def _print(sides: Sequence[Side], options: argparse.Namespace) -> None:
-    """Every side's median and range, and the ratios."""
-    by_name = {side.name: side for side in sides}
-    alone, reference = by_name["one by one"], by_name["generate"]
-    quiet = by_name["gap, nothing arrives"]
-    print(f"shape {options.shape}, {options.tokens} ids a reply, {options.rounds} rounds")
-    for side in sides:
-        low, high = min(side.figures), max(side.figures)
-        is_gap = side.name.startswith("gap")
-        line = f"{side.name:22} {side.median:9.1f} ({low:.1f} to {high:.1f}) "
-        if is_gap:
-            line += f"ms, {side.median / quiet.median:.1f} x quiet"
-        else:
-            line += f"ids/s, {side.median / alone.median:.2f} x one by one, "
-            line += f"{side.median / reference.median:.2f} x generate"
-        print(line)
+        return Side(name, measure, against)
+
+    per_id, bare, alone = "CPU, ms per id", "generate", "one by one"
+    ids = [
+        side(bare, per_id, thinkers.generate),
+        side(alone, per_id, partial(thinkers.one_by_one, 4), bare),
+    ]
+    for count in sessions:
+        run = partial(thinkers.together, count)
+        ids.append(side(f"{count} at once", per_id, run, bare, alone))
+    gap, quiet = "CPU, ms of the longest step", "nothing arrives (a median step)"
+    longest = thinkers.longest_gap
+    gaps = [side(quiet, gap, partial(longest, thinkers.chunked, arrives=False))]
+    for name, engine in (("chunked", thinkers.chunked), ("whole", thinkers.whole)):
+        gaps.append(side(name, gap, partial(longest, engine, arrives=True), quiet))
+    return {"ids": ids, "a prompt arrives": gaps}
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

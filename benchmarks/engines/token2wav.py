@@ -2,19 +2,20 @@
 
 For each number of held-back blocks: the largest difference of a sample to the whole decode, how
 many codes the first audio needs, and what it and all of the speech take, in CPU time of one
-thread. Codes come a block at a time. Beside them the whole decode, ours and Hugging Face's. Rounds
-interleave all sides, medians are printed. Weights are random; the widths are small, the number of
+thread. Codes come a block at a time. The bare side is Hugging Face's decode of the whole; ours of
+the whole is a side, too. Weights are random; the widths are small, the number of
 layers and where these look can be the released ones.
 """
 
 from __future__ import annotations
 
 import argparse
-import statistics
+import asyncio
 import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import torch
@@ -23,6 +24,8 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniTo
 
 from antiphon.testing.qwen2_5_omni.noise import KeyedNoise
 from antiphon.testing.qwen2_5_omni.tiny_weights import MEL_LEVEL, RULES
+from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.rounds import Comparison, Figures, Side
 from services.qwen2_5_omni.token2wav.decoder import Token2Wav
 from services.qwen2_5_omni.token2wav.voices import VoiceTensors
 
@@ -33,24 +36,33 @@ RELEASED: dict[str, Any] = {}
 DEPTHS = {"3": TINY, "22": RELEASED}
 
 
+@dataclass(frozen=True, slots=True)
+class Decoded:
+    """Samples, the CPU seconds to the first and to all of them, and the codes that the first
+    needed."""
+
+    samples: torch.Tensor
+    first_s: float
+    all_s: float
+    needed: int
+
+
 @dataclass(slots=True)
-class Side:
-    """One way to decode: samples, then what its rounds took in seconds, to the first samples
-    and to the last. `needed` are the codes that the first samples needed."""
+class DecoderSide:
+    """One way to decode; `last` is what its last round made."""
 
-    name: str
-    run: Callable[[], tuple[torch.Tensor, float, int]]
-    samples: torch.Tensor | None = None
-    needed: int = 0
-    first: list[float] = field(default_factory=list)
-    all: list[float] = field(default_factory=list)
+    decode: Callable[[], Decoded]
+    audio_s: float
+    last: list[Decoded] = field(default_factory=list)
 
-    def measure(self) -> None:
-        """One round."""
-        started = time.thread_time()
-        self.samples, first, self.needed = self.run()
-        self.first.append(first)
-        self.all.append(time.thread_time() - started)
+    def measure(self) -> Figures:
+        """Decode all codes once."""
+        made = self.decode()
+        self.last = [made]
+        return {
+            "CPU, s per s of audio": made.all_s / self.audio_s,
+            "CPU to the first audio, s": made.first_s,
+        }
 
 
 class Decoders:
@@ -78,19 +90,20 @@ class Decoders:
         self.ours = Token2Wav(self.module, {VOICE: self.voice})
         self.block = config.dit_config.block_size // config.dit_config.repeats
 
-    def reference(self) -> tuple[torch.Tensor, float, int]:
+    def reference(self) -> Decoded:
         """Hugging Face's forward."""
         given = {"conditioning": self.voice.condition, "reference_mel": self.voice.mel}
         started = time.thread_time()
         self.module(self.codes[None], **given)
-        taken = time.thread_time() - started
+        used_s = time.thread_time() - started
         # Apart from what is timed: the mode sees each operation of the module.
         with KeyedNoise(SEED):
             samples = self.module(self.codes[None], **given)
-        return samples.reshape(-1), taken, len(self.codes)
+        return Decoded(samples.reshape(-1), used_s, used_s, len(self.codes))
 
-    def decode(self, held: int, size: int) -> tuple[torch.Tensor, float, int]:
+    def decode(self, held: int, size: int) -> Decoded:
         """Ours, with codes in pieces of `size`."""
+        began = time.thread_time()
         utterance = self.ours.open(VOICE, seed=SEED, held_blocks=held)
         made: list[torch.Tensor] = []
         first, needed = 0.0, 0
@@ -102,7 +115,7 @@ class Decoders:
                 made += self.ours.begin([utterance]).run()
                 if not needed:
                     first, needed = time.thread_time() - started, end
-        return torch.cat(made), first, needed
+        return Decoded(torch.cat(made), first, time.thread_time() - began, needed)
 
 
 @torch.inference_mode()
@@ -110,30 +123,35 @@ def run(arguments: argparse.Namespace) -> None:
     """Measure and print."""
     torch.set_num_threads(1)
     decoders = Decoders(arguments.layers, arguments.width, arguments.codes)
-    whole = Side("whole", lambda: decoders.decode(0, arguments.codes))
-    sides = [
-        Side("reference", decoders.reference),
-        whole,
-        *(
-            Side(f"{held} held back", lambda held=held: decoders.decode(held, decoders.block))
-            for held in range(arguments.most + 1)
-        ),
-    ]
-    for _ in range(arguments.rounds):
-        for side in sides:
-            side.measure()
-    seconds = arguments.codes / CODES_PER_SECOND
-    print(f"{arguments.layers} layers of width {arguments.width}, {seconds:.1f} s of audio")
-    print("| | largest difference | first audio: codes, s of them | CPU s | real-time factor |")
-    print("|---|--:|--:|--:|--:|")
-    for side in sides:
-        assert side.samples is not None
-        assert whole.samples is not None
-        off = float((side.samples - whole.samples).abs().max())
-        print(
-            f"| {side.name} | {off:.1e} | {side.needed}, {side.needed / CODES_PER_SECOND:.2f} "
-            f"| {statistics.median(side.first):.2f} | {statistics.median(side.all) / seconds:.2f} |"
+    audio_s = arguments.codes / CODES_PER_SECOND
+    bare, whole = "reference", "whole"
+    ways: dict[str, Callable[[], Decoded]] = {
+        bare: decoders.reference,
+        whole: partial(decoders.decode, 0, arguments.codes),
+    }
+    for held in range(arguments.most + 1):
+        ways[f"{held} held back"] = partial(decoders.decode, held, decoders.block)
+    sides = {name: DecoderSide(decode, audio_s) for name, decode in ways.items()}
+    title = f"{arguments.layers} layers of width {arguments.width}, {audio_s:.1f} s of audio"
+    with stated_machine():
+        comparison = Comparison(
+            [
+                Side(name, side.measure, tuple(each for each in (bare, whole) if each != name))
+                if name != bare
+                else Side(name, side.measure)
+                for name, side in sides.items()
+            ],
+            title,
         )
+        asyncio.run(comparison.run(arguments.rounds))
+        comparison.report()
+    (exact,) = sides[whole].last
+    print("\n| | largest difference from the whole | first audio: codes, s of them |")
+    print("|---|--:|--:|")
+    for name, side in sides.items():
+        (made,) = side.last
+        off = float((made.samples - exact.samples).abs().max())
+        print(f"| {name} | {off:.1e} | {made.needed}, {made.needed / CODES_PER_SECOND:.2f} |")
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,15 +1,15 @@
 """The thinker's two engines side by side: `python -m benchmarks.engines.vllm --help`.
 
-Needs vLLM (`make bench-vllm`). Sides, in rounds that interleave them, on one checkpoint of
-random weights that never ends a reply by itself:
+Needs vLLM (`make bench-vllm`). Sides, on one checkpoint of random weights that never ends a reply
+by itself; the bare side is the stock model:
 - torch: the thinker's own engine;
 - vllm, words: the stock model without its audio tower;
 - vllm, stock: the stock model, without tap and connector;
-- vllm: with the tap, and nobody asks for rows;
-- vllm, all rows: every prompt position's row leaves.
-Each gives the wall time to the first id and between ids, with 1 and 8 sessions at once, and
-how long the process takes from its start until it serves. Wall time, because the engines
-work in processes of their own: trust it on a quiet machine alone.
+- vllm: with the tap, and no rows requested;
+- vllm, all rows: every prompt position's row is sent.
+With 1 and 8 sessions at once: CPU time of this process and of all that the engines started, wall
+time to the first id and between ids; and the time from a process's start until it serves. Trust
+wall time on a quiet machine alone.
 """
 
 from __future__ import annotations
@@ -22,7 +22,9 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from functools import partial
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -35,6 +37,9 @@ from antiphon.pipelines.qwen3_omni import THINKER
 from antiphon.runtime.engine import Completed, Emitted, Engine, Failed, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.qwen3_omni.tiny_checkpoint import OTHER, build_tiny_checkpoint
+from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.processes import tree_cpu_s
+from benchmarks.comparison.rounds import Comparison, Figures, Side
 from services.qwen3_omni.thinker.load import DEFAULT_SAMPLING, load, load_intake
 from services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
 from services.thinker.intake import PromptIntake
@@ -52,22 +57,23 @@ CONTEXT_LIMIT = 4096
 HEARING = MediaLimits(image=0, video=0)
 
 
+STOCK = "vllm, stock"
+
+
 @dataclass(slots=True)
-class Side:
-    """One engine; by number of sessions, milliseconds to the first id and between ids."""
+class EngineRuns:
+    """One engine, and the number of runs so far."""
 
-    name: str
     engine: Engine
-    first: dict[int, list[float]] = field(default_factory=dict)
-    between: dict[int, list[float]] = field(default_factory=dict)
+    runs: count[int]
 
-    def run(self, sessions: int, words: int, tokens: int, round_number: int) -> None:
-        """One round: sessions that start at once and are all driven to their end."""
-        started = time.perf_counter()
-        running = {}
+    def measure(self, sessions: int, words: int, tokens: int) -> Figures:
+        """Sessions that start at once and are all driven to their end."""
+        run, before_s, started = next(self.runs), tree_cpu_s(), time.perf_counter()
+        running: dict[SegmentKey, list[float]] = {}
         for number in range(sessions):
-            key = SegmentKey(f"{self.name} {round_number}", sessions * 100 + number)
-            _start(self.engine, key, f"{round_number} {number} " + "word " * words, tokens)
+            key = SegmentKey(f"run {run}", number)
+            _start(self.engine, key, f"{run} {number} " + "word " * words, tokens)
             running[key] = [started]
         times = dict(running)
         while running:
@@ -79,10 +85,14 @@ class Side:
                 if isinstance(event, Completed):
                     self.engine.release(event.key)
                     del running[event.key]
-        first = [1000 * (each[1] - each[0]) for each in times.values()]
-        between = [1000 * (each[-1] - each[1]) / (len(each) - 2) for each in times.values()]
-        self.first.setdefault(sessions, []).append(statistics.median(first))
-        self.between.setdefault(sessions, []).append(statistics.median(between))
+        used_s = tree_cpu_s() - before_s
+        first = [1e3 * (each[1] - each[0]) for each in times.values()]
+        between = [1e3 * (each[-1] - each[1]) / (len(each) - 2) for each in times.values()]
+        return {
+            "CPU, ms per id": 1e3 * used_s / (sessions * tokens),
+            "first id, ms": statistics.median(first),
+            "between ids, ms": statistics.median(between),
+        }
 
 
 def _start(engine: Engine, key: SegmentKey, words: str, tokens: int) -> None:
@@ -100,26 +110,41 @@ def main(arguments: Sequence[str] | None = None) -> int:
     with tempfile.TemporaryDirectory() as directory:
         checkpoint = Path(directory) / "checkpoint"
         build_tiny_checkpoint(checkpoint, dataclasses.replace(OTHER, endless_text=True))
-        if not options.no_start_up:
-            asyncio.run(_print_start_ups(checkpoint, Path(directory), options.rounds))
-        sides, closes = _sides(checkpoint)
-        try:
-            for side in sides:
-                side.run(max(SESSIONS), options.words, 8, -1)
-                side.first.clear()
-                side.between.clear()
-            for number in range(options.rounds):
-                for side in sides:
-                    for sessions in SESSIONS:
-                        side.run(sessions, options.words, options.tokens, number)
-        finally:
-            for close in closes:
-                close()
-    _print(sides, options)
+        with stated_machine():
+            asyncio.run(_compare(options, checkpoint, Path(directory)))
     return 0
 
 
-def _sides(checkpoint: Path) -> tuple[list[Side], list[Callable[[], None]]]:
+async def _compare(options: argparse.Namespace, checkpoint: Path, directory: Path) -> None:
+    if not options.no_start_up:
+        start = {
+            name: partial(_start_up, name, checkpoint, directory) for name in ("torch", "vllm")
+        }
+        starts = Comparison([Side(name, each) for name, each in start.items()], "start-up")
+        await starts.run(options.rounds, warm_up=0)
+        starts.report()
+    engines, closes = _engines(checkpoint)
+    try:
+        for sessions in SESSIONS:
+            sides = [
+                Side(
+                    name,
+                    partial(each.measure, sessions, options.words, options.tokens),
+                    (STOCK,) if name != STOCK else (),
+                )
+                for name, each in engines.items()
+            ]
+            comparison = Comparison(
+                sides, f"{sessions} at once, prompts of {options.words} words, {options.tokens} ids"
+            )
+            await comparison.run(options.rounds)
+            comparison.report()
+    finally:
+        for close in closes:
+            close()
+
+
+def _engines(checkpoint: Path) -> tuple[dict[str, EngineRuns], list[Callable[[], None]]]:
     """All engines, started, and how to end those that have processes."""
     config = StageConfig(engine="vllm", context_limit=CONTEXT_LIMIT)
     environment.prepare(config, MODELS)
@@ -138,55 +163,33 @@ def _sides(checkpoint: Path) -> tuple[list[Side], list[Callable[[], None]]]:
     stock = start(intake, HEARING, tapped=False)
     tapped = start(intake, HEARING, tapped=True)
     asked = start(everything, HEARING, tapped=True)
-    sides = [
-        Side("torch", torchs),
-        Side("vllm, words", words),
-        Side("vllm, stock", stock),
-        Side("vllm", tapped),
-        Side("vllm, all rows", asked),
-    ]
-    return sides, [words.close, stock.close, tapped.close, asked.close]
+    engines: dict[str, Engine] = {
+        "torch": torchs,
+        "vllm, words": words,
+        STOCK: stock,
+        "vllm": tapped,
+        "vllm, all rows": asked,
+    }
+    runs = {name: EngineRuns(engine, count()) for name, engine in engines.items()}
+    return runs, [words.close, stock.close, tapped.close, asked.close]
 
 
-async def _print_start_ups(checkpoint: Path, directory: Path, rounds: int) -> None:
-    """Seconds from a thinker process's start until it serves."""
-    seconds: dict[str, list[float]] = {"torch": [], "vllm": []}
-    for _ in range(rounds):
-        for engine, taken in seconds.items():
-            thinker = StageConfig(engine=engine, context_limit=CONTEXT_LIMIT)
-            deployment = Deployment(model=str(checkpoint), stages={"thinker": thinker})
-            path = directory / "deployment.yaml"
-            path.write_bytes(dump_deployment(deployment))
-            argv = ("services", "thinker", "--config", str(path))
-            process = await ServiceProcess.start(
-                "thinker", argv, root=application_root(), report=_ignore
-            )
-            taken.append(await process.ready)
-            process.terminate()
-            await process.report_exit()
-    for engine, taken in seconds.items():
-        print(f"start-up, {engine}: {_spread(taken)} s")
+async def _start_up(engine: str, checkpoint: Path, directory: Path) -> Figures:
+    """From a thinker process's start until it serves; its CPU time counts once it has ended."""
+    thinker = StageConfig(engine=engine, context_limit=CONTEXT_LIMIT)
+    deployment = Deployment(model=str(checkpoint), stages={"thinker": thinker})
+    path = directory / "deployment.yaml"
+    path.write_bytes(dump_deployment(deployment))
+    argv, before_s = ("services", "thinker", "--config", str(path)), tree_cpu_s()
+    process = await ServiceProcess.start("thinker", argv, root=application_root(), report=_ignore)
+    ready_s = await process.ready
+    process.terminate()
+    await process.report_exit()
+    return {"CPU, s": tree_cpu_s() - before_s, "ready, s": ready_s}
 
 
 def _ignore(event: LaunchEvent) -> None:
-    """What the process says is not measured."""
-
-
-def _print(sides: Sequence[Side], options: argparse.Namespace) -> None:
-    print(f"prompts of {options.words} words, {options.tokens} ids, {options.rounds} rounds")
-    for sessions in SESSIONS:
-        (stock,) = (side for side in sides if side.name == "vllm, stock")
-        base = statistics.median(stock.between[sessions])
-        for side in sides:
-            ratio = statistics.median(side.between[sessions]) / base
-            print(
-                f"{sessions} at once, {side.name:15} first id {_spread(side.first[sessions])} ms, "
-                f"between ids {_spread(side.between[sessions])} ms ({ratio:.2f} x stock)"
-            )
-
-
-def _spread(figures: Sequence[float]) -> str:
-    return f"{statistics.median(figures):.2f} ({min(figures):.2f} to {max(figures):.2f})"
+    """Drop what the process reports."""
 
 
 def _options(arguments: Sequence[str] | None) -> argparse.Namespace:

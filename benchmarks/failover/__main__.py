@@ -1,9 +1,10 @@
 """How long a listener waits when a stage is killed, with and without a history.
 
-`python -m benchmarks.failover`: two replicas of each stage of a tiny checkpoint as processes. An
-answer is taken as fast as it comes, and when so many seconds of speech are there, the replica of
-one stage that makes it is killed. What counts is the longest pause between two pieces of audio
-from then on. Every answer must be the undisturbed one, to the id, the frame and the sample.
+`python -m benchmarks.failover`: two replicas of each stage of a tiny checkpoint as processes, once
+for each side. An answer is taken as fast as it comes, and when so many seconds of speech are there,
+the replica of one stage that makes it is killed. What counts is the longest pause between two
+pieces of audio from then on. Every answer must be the undisturbed one, to the id, the frame and the
+sample. CPU time is of all processes, from the request until the killed replica runs again.
 """
 
 from __future__ import annotations
@@ -13,9 +14,11 @@ import asyncio
 import itertools
 import os
 import signal
-import statistics
 import tempfile
 import time
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import grpc
@@ -23,6 +26,9 @@ import grpc
 from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
+from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.processes import tree_cpu_s
+from benchmarks.comparison.rounds import Comparison, Figures, Side
 from tools.chaos.fleet import TargetFleet, running_fleet
 from tools.chaos.heard import Heard
 from tools.chaos.listener import AnswerListener, KnownQuestion
@@ -34,7 +40,8 @@ FRAMES_PER_SECOND = 12.5
 MAX_AHEAD_S = 4.0
 AHEAD_S = 12.0
 """Of speech behind that at which a stage is killed: no stage has made all of it by then."""
-HISTORIES = {"with": 1 << 20, "without": 0}
+WITHOUT = "without a history"
+HISTORIES = {"with a history": 1 << 20, WITHOUT: 0}
 
 
 async def serving(fleet: TargetFleet, role: str) -> str:
@@ -79,40 +86,78 @@ async def kill_once(
     return heard, max(pauses, default=0.0)
 
 
-async def measure(history: str, options: argparse.Namespace, model: Path, directory: Path) -> None:
-    """Kill each stage so many times at each length."""
-    async with (
-        running_fleet(
-            model,
-            2,
-            directory,
-            max_history_bytes=HISTORIES[history],
-            max_ahead_seconds=MAX_AHEAD_S,
-            max_stage_ahead_seconds=MAX_AHEAD_S,
-        ) as fleet,
-        AnswerListener(fleet.running.grpc_address, speed=AT_ONCE) as listener,
-    ):
-        for seconds in options.seconds:
-            frames = round((seconds + AHEAD_S) * FRAMES_PER_SECOND)
-            text = round(seconds * 4) + 8
-            question = KnownQuestion("Who are you?", 0.9, 7, text, frames)
-            whole = await listener.listen(question)
-            played = itertools.accumulate(each * AT_ONCE for _, each in whole.pieces)
-            after = next(at for at, sum_s in enumerate(played, 1) if sum_s >= seconds)
-            took_s = whole.pieces[after - 1][0] - whole.pieces[0][0]
-            for role in options.roles:
-                pauses = []
-                for _ in range(options.rounds):
-                    heard, pause_s = await kill_once(fleet, listener, question, role, after)
-                    if heard.error or (difference := heard.difference(whole)):
-                        raise SystemExit(f"{role}, {seconds} s: {heard.error or difference}")
-                    pauses.append(1000 * pause_s)
-                told = " ".join(f"{each:.0f}" for each in sorted(pauses))
-                print(
-                    f"| {history} | {seconds:g} | {role} | {statistics.median(pauses):.0f} "
-                    f"| {told} | {1000 * took_s:.0f} | {len(whole.ids)} |",
-                    flush=True,
+@dataclass(frozen=True, slots=True)
+class Undisturbed:
+    """An answer that no kill disturbs, and how many pieces of audio precede the kill."""
+
+    question: KnownQuestion
+    heard: Heard
+    after: int
+
+
+@dataclass(frozen=True, slots=True)
+class FailoverSide:
+    """A fleet and its listener."""
+
+    fleet: TargetFleet
+    listener: AnswerListener
+
+    async def undisturbed(self, seconds: float) -> Undisturbed:
+        """The answer of which so many seconds are there when a stage is killed."""
+        frames = round((seconds + AHEAD_S) * FRAMES_PER_SECOND)
+        question = KnownQuestion("Who are you?", 0.9, 7, round(seconds * 4) + 8, frames)
+        heard = await self.listener.listen(question)
+        played = itertools.accumulate(each * AT_ONCE for _, each in heard.pieces)
+        after = next(at for at, sum_s in enumerate(played, 1) if sum_s >= seconds)
+        return Undisturbed(question, heard, after)
+
+    async def measure(self, role: str, whole: Undisturbed) -> Figures:
+        """Kill the replica once. Raises `SystemExit` if the answer is another one."""
+        before_s = tree_cpu_s()
+        heard, pause_s = await kill_once(
+            self.fleet, self.listener, whole.question, role, whole.after
+        )
+        if heard.error or (difference := heard.difference(whole.heard)):
+            raise SystemExit(f"{role}: {heard.error or difference}")
+        return {"CPU, s": tree_cpu_s() - before_s, "pause, ms": 1e3 * pause_s}
+
+
+async def compare(options: argparse.Namespace, model: Path, directory: Path) -> None:
+    """Kill each stage so many times at each length, with both histories in alternating order."""
+    async with AsyncExitStack() as stack:
+        sides = {}
+        for name in options.history:
+            fleet = await stack.enter_async_context(
+                running_fleet(
+                    model,
+                    2,
+                    directory,
+                    max_history_bytes=HISTORIES[name],
+                    max_ahead_seconds=MAX_AHEAD_S,
+                    max_stage_ahead_seconds=MAX_AHEAD_S,
                 )
+            )
+            listener = AnswerListener(fleet.running.grpc_address, speed=AT_ONCE)
+            sides[name] = FailoverSide(fleet, await stack.enter_async_context(listener))
+        for seconds in options.seconds:
+            whole = {name: await side.undisturbed(seconds) for name, side in sides.items()}
+            for role in options.roles:
+                against = {
+                    name: (WITHOUT,) for name in sides if name != WITHOUT and WITHOUT in sides
+                }
+                comparison = Comparison(
+                    [
+                        Side(
+                            name,
+                            partial(side.measure, role, whole[name]),
+                            against.get(name, ()),
+                        )
+                        for name, side in sides.items()
+                    ],
+                    f"{role} killed after {seconds:g} s of speech",
+                )
+                await comparison.run(options.rounds, warm_up=0)
+                comparison.report()
 
 
 def main() -> None:
@@ -123,13 +168,13 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=3, help="kills of each stage (3)")
     parser.add_argument("--history", nargs="+", default=tuple(HISTORIES), choices=HISTORIES)
     options = parser.parse_args()
-    print("| history | delivered, s | killed | pause p50, ms | each | made in, ms | ids |")
-    print("|---|--:|---|--:|---|--:|--:|", flush=True)
-    with tempfile.TemporaryDirectory(prefix="antiphon-failover-") as directory:
+    with (
+        stated_machine(),
+        tempfile.TemporaryDirectory(prefix="antiphon-failover-") as directory,
+    ):
         model = Path(directory) / "tiny"
         build_tiny_checkpoint(model, TinyShape(endless_speech=True))
-        for history in options.history:
-            asyncio.run(measure(history, options, model, Path(directory)))
+        asyncio.run(compare(options, model, Path(directory)))
 
 
 if __name__ == "__main__":

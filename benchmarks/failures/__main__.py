@@ -1,21 +1,24 @@
 """Fails a stage in every way, some times each, and prints how long each took to be noticed.
 
 `python -m benchmarks.failures`: the real services with a tiny checkpoint on this machine;
-`step_timeout_s` of the failing stage is that of a stage on an accelerator.
+`step_timeout_s` of the failing stage is that of a stage on an accelerator. The failures follow each
+other in alternating order; they are not compared with each other.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
-import statistics
 import tempfile
-from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
-from benchmarks.failures.rig import FAILURES, Outcome, deployment_with, fail
+from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.rounds import Comparison, Figures, Side
+from benchmarks.failures.rig import FAILURES, Failure, Stoppable, deployment_with, fail
+from tools.launcher.launcher import Running
 
 
 def main() -> None:
@@ -24,7 +27,7 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--step-timeout", type=float, default=5.0, metavar="S")
     arguments = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="antiphon-failures-") as name:
+    with stated_machine(), tempfile.TemporaryDirectory(prefix="antiphon-failures-") as name:
         asyncio.run(_measure(Path(name), arguments.rounds, arguments.step_timeout))
 
 
@@ -32,25 +35,22 @@ async def _measure(directory: Path, rounds: int, step_timeout_s: float) -> None:
     model = directory / "model"
     build_tiny_checkpoint(model, TinyShape(endless_speech=True))
     config = StageConfig(step_timeout_s=step_timeout_s)
-    outcomes: dict[str, list[Outcome]] = {failure.name: [] for failure in FAILURES}
     async with deployment_with(directory, model, config) as (running, stage):
-        for _ in range(rounds):
-            for failure in FAILURES:
-                outcomes[failure.name].append(await fail(running, stage, failure))
-    print("| | call ends, s | /health says 503, s | 200 after recovery, s |")
-    print("|---|--:|--:|--:|")
-    for name, each in outcomes.items():
-        cells = (
-            _range([outcome.error_s for outcome in each]),
-            _range([outcome.down_s for outcome in each]),
-            _range([outcome.back_s for outcome in each]),
-        )
-        print(f"| {name} | {' | '.join(cells)} |")
+        sides = [
+            Side(failure.name, partial(_outcome, running, stage, failure)) for failure in FAILURES
+        ]
+        comparison = Comparison(sides, f"step_timeout_s {step_timeout_s:g}")
+        await comparison.run(rounds, warm_up=0)
+        comparison.report()
 
 
-def _range(seconds: Sequence[float]) -> str:
-    middle = statistics.median(seconds)
-    return f"{middle:.2f} ({min(seconds):.2f} to {max(seconds):.2f})"
+async def _outcome(running: Running, stage: Stoppable, failure: Failure) -> Figures:
+    outcome = await fail(running, stage, failure)
+    return {
+        "call ends, s": outcome.error_s,
+        "/health returns 503, s": outcome.down_s,
+        "200 after recovery, s": outcome.back_s,
+    }
 
 
 if __name__ == "__main__":

@@ -2,17 +2,20 @@
 
 Every replica is an object of the gateway's, with its channel, that has described itself; nothing
 is connected. A pick is all that opening a session asks of the fleet: three replicas, one for each
-stage, with their line-up. An event is a discovery that tells of one endpoint more, or one less.
+stage, with their line-up. An event is a discovery that reports one endpoint more, or one less.
+Figures are CPU time of the thread; the smallest fleet is the baseline.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import logging
 import random
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 
 from prometheus_client import CollectorRegistry, generate_latest
 
@@ -21,6 +24,8 @@ from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import StageFacts
 from antiphon.runtime.server.description import StageIdentity, describe
 from antiphon.sampling import Sampling
+from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.rounds import Comparison, Figures, Side
 from gateway.fleet.discovery.endpoint import Endpoint
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.fleet_metrics import FleetMetrics
@@ -67,26 +72,30 @@ def fleet_of(count: int) -> Fleet:
 
 
 def microseconds(act: Callable[[], object], times: int) -> tuple[float, float]:
-    """The median and the 99th percentile of an act."""
+    """CPU time of an act: the median and the 99th percentile."""
     took = []
     for _ in range(times):
-        began = time.perf_counter()
+        began = time.thread_time()
         act()
-        took.append(1e6 * (time.perf_counter() - began))
+        took.append(1e6 * (time.thread_time() - began))
     return statistics.median(took), statistics.quantiles(took, n=100)[98]
 
 
-async def measure_all(counts: list[int]) -> None:
-    """On one event loop, as gRPC's channels want it."""
-    for count in counts:
-        await measure(count)
+async def compare(counts: list[int], rounds: int) -> None:
+    """Compare fleets of several sizes."""
+    names = [f"{count} replicas" for count in sorted(counts)]
+    sides = [
+        Side(name, partial(measure, count), () if name == names[0] else (names[0],))
+        for name, count in zip(names, sorted(counts), strict=True)
+    ]
+    comparison = Comparison(sides, f"replicas of each of {len(PIPELINE.roles)} stages")
+    await comparison.run(rounds)
+    comparison.report()
 
 
-async def measure(count: int) -> None:
-    """Print figures for so many replicas of each stage."""
-    began = time.perf_counter()
+async def measure(count: int) -> Figures:
+    """Figures for so many replicas of each stage."""
     fleet = fleet_of(count)
-    made_s = time.perf_counter() - began
     wanted = frozenset({"text", "audio"})
     pool = next(pool for pool in [fleet["talker"].pool(fleet["talker"].builds[0])] if pool)
     near = [next(iter(fleet["thinker"])).location]
@@ -113,18 +122,23 @@ async def measure(count: int) -> None:
         "event of discovery": microseconds(event, 40),
         "page of series, as text": microseconds(lambda: generate_latest(registry), 40),
     }
-    print(f"{count} replicas of each of {len(PIPELINE.roles)} stages, made in {made_s:.2f} s")
-    for name, (median, worst) in rows.items():
-        print(f"  {name:<38} {median:9.1f} us, 99th percentile {worst:9.1f} us")
     for stage in fleet:
         await stage.close()
+    medians = {f"CPU, µs ({name})": median for name, (median, _) in rows.items()}
+    worst = {f"CPU, µs ({name}, 99th percentile)": late for name, (_, late) in rows.items()}
+    return {**medians, **worst}
 
 
 def main() -> None:
-    """The command line."""
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="What picking costs with many replicas.")
     parser.add_argument("--replicas", type=int, nargs="+", default=[1, 8, 1000])
-    asyncio.run(measure_all(parser.parse_args().replicas))
+    parser.add_argument("--rounds", type=int, default=3)
+    given = parser.parse_args()
+    # No replica is there to connect to.
+    logging.disable(logging.WARNING)
+    with stated_machine():
+        asyncio.run(compare(given.replicas, given.rounds))
 
 
 if __name__ == "__main__":

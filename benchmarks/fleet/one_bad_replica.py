@@ -1,9 +1,10 @@
-"""What a fleet of eight gives while one of them is slow, or fails at once, beside one of seven.
+"""What a fleet of eight answers while one replica is slow, or fails at once.
 
-`python -m benchmarks.fleet.one_bad_replica`: the toy family's composers, whose steps take a while
-and compute next to nothing, behind a real gateway, all in this process; twice as many clients as
-seven replicas have slots ask again as soon as they are answered. An answer counts if it did not
-take more than twice as long, from its first audio on, as it does alone.
+`python -m benchmarks.fleet.one_bad_replica`: the baseline is a fleet of seven. The toy family's
+composers, whose steps take a while and compute next to nothing, run with a real gateway and the
+clients in this process; twice as many clients as seven replicas have slots ask again as soon as
+they are answered. An answer counts if it did not take more than twice as long, from its first audio
+on, as it does alone. CPU time is of this process.
 """
 
 from __future__ import annotations
@@ -17,6 +18,7 @@ import time
 from collections.abc import Collection, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +29,8 @@ from antiphon.pipelines.registry import pipeline_named
 from antiphon.runtime.engine import EngineEvent, LoadedStage, SegmentSettings
 from antiphon.segment import SegmentKey
 from antiphon.testing.stage_harness import LIMITS, running_stage
+from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.rounds import Comparison, Figures, Side
 from gateway.server import Gateway
 
 FAMILY = Path(__file__).parents[2] / "tests" / "families" / "carillon"
@@ -70,13 +74,15 @@ class Outcome:
     failed: int = 0
     first_audio_s: list[float] = field(default_factory=list)
 
-    def line(self, seconds: float) -> str:
-        """In words."""
-        median = statistics.median(self.first_audio_s) if self.first_audio_s else float("nan")
-        return (
-            f"{self.good / seconds:.2f} good answers/s, {self.late} late, {self.failed} failed, "
-            f"first audio {median:.2f} s (median)"
-        )
+    def figures(self, seconds: float, cpu_s: float) -> Figures:
+        """Of so many seconds that took so much CPU time."""
+        return {
+            "CPU, ms per good answer": 1e3 * cpu_s / max(self.good, 1),
+            "good answers/s": self.good / seconds,
+            "late": self.late,
+            "failed": self.failed,
+            "first audio, s": statistics.median(self.first_audio_s or [float("nan")]),
+        }
 
 
 async def ask(client: antiphon.AsyncClient, outcome: Outcome) -> None:
@@ -97,7 +103,7 @@ async def ask(client: antiphon.AsyncClient, outcome: Outcome) -> None:
         outcome.late += 1
 
 
-async def offer(address: str, seconds: float) -> Outcome:
+async def offer(address: str, seconds: float) -> Figures:
     """What clients get that ask all the time, after a while in which all begin."""
     outcome, over = Outcome(), asyncio.Event()
     async with antiphon.AsyncClient(address, retry=antiphon.Retry(attempts=1)) as client:
@@ -108,17 +114,18 @@ async def offer(address: str, seconds: float) -> Outcome:
 
         asking = [asyncio.create_task(keep_asking()) for _ in range(CLIENTS)]
         await asyncio.sleep(2 * STROKE_S * len(TEXT))
-        before = replace(outcome)
+        before, before_s = replace(outcome), time.process_time()
         await asyncio.sleep(seconds)
-        after = replace(outcome)
+        after, used_s = replace(outcome), time.process_time() - before_s
         over.set()
         await asyncio.gather(*asking)
-    return Outcome(
+    counted = Outcome(
         after.good - before.good,
         after.late - before.late,
         after.failed - before.failed,
         list(after.first_audio_s),
     )
+    return counted.figures(seconds, used_s)
 
 
 def composer() -> tuple[Moody, LoadedStage]:
@@ -131,9 +138,8 @@ def composer() -> tuple[Moody, LoadedStage]:
 
 
 async def measure(seconds: float, rounds: int) -> None:
-    """Print figures, of each arm in turn."""
+    """Compare the three fleets."""
     family = pipeline_named("carillon")
-    shares: dict[str, list[float]] = {"slow": [], "failing": []}
     async with AsyncExitStack() as stack:
         ringer: LoadedStage = importlib.import_module("carillon_stages.ringer.load").load(
             Path("bells"), StageConfig()
@@ -150,7 +156,9 @@ async def measure(seconds: float, rounds: int) -> None:
             running = running_stage(loaded, "composer", pipeline=family, limits=few)
             addresses.append((await stack.enter_async_context(running)).address)
 
-        async def arm(name: str, count: int) -> float:
+        async def measured(
+            count: int, *, step_s: float = STROKE_S, broken: bool = False
+        ) -> Figures:
             deployment = Deployment(
                 stages={
                     "composer": StageConfig(addresses=tuple(addresses[:count])),
@@ -158,37 +166,33 @@ async def measure(seconds: float, rounds: int) -> None:
                 },
                 gateway=GatewayConfig(http_listen="127.0.0.1:0", grpc_listen="127.0.0.1:0"),
             )
+            bad = engines[-1]
+            bad.step_s, bad.broken = step_s, broken
             async with Gateway(deployment) as gateway:
                 while gateway.fleet["composer"].serving < count:
                     await gateway.fleet.wait_changed()
-                outcome = await offer(gateway.grpc_address, seconds)
-            print(f"{name:<24} {outcome.line(seconds)}", flush=True)
-            return outcome.good / seconds
+                return await offer(gateway.grpc_address, seconds)
 
-        bad = engines[-1]
-        for _ in range(rounds):
-            seven = await arm("seven", REPLICAS - 1)
-            bad.step_s = SLOW * STROKE_S
-            shares["slow"].append(await arm("eight, one slow", REPLICAS) / seven)
-            bad.step_s, bad.broken = STROKE_S, True
-            shares["failing"].append(await arm("eight, one failing", REPLICAS) / seven)
-            bad.broken = False
-    for name, each in shares.items():
-        print(f"{name}: {statistics.median(each):.3f} of what seven give ({_range(each)})")
-
-
-def _range(each: Sequence[float]) -> str:
-    return f"{min(each):.3f} to {max(each):.3f}"
+        slow, all_eight = SLOW * STROKE_S, partial(measured, REPLICAS)
+        sides = [
+            Side("seven", partial(measured, REPLICAS - 1)),
+            Side("eight, one slow", partial(all_eight, step_s=slow), ("seven",)),
+            Side("eight, one failing", partial(all_eight, broken=True), ("seven",)),
+        ]
+        comparison = Comparison(sides, f"{seconds:g} s a measurement")
+        await comparison.run(rounds, warm_up=0)
+        comparison.report()
 
 
 def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="Goodput of a fleet with one bad replica.")
-    parser.add_argument("--seconds", type=float, default=20.0, help="of each arm (20)")
+    parser.add_argument("--seconds", type=float, default=20.0, help="of each measurement (20)")
     parser.add_argument("--rounds", type=int, default=3)
     given = parser.parse_args()
     sys.path.insert(0, str(FAMILY))
-    asyncio.run(measure(given.seconds, given.rounds))
+    with stated_machine():
+        asyncio.run(measure(given.seconds, given.rounds))
 
 
 if __name__ == "__main__":

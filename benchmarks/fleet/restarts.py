@@ -1,9 +1,10 @@
-"""First audio while a fleet is restarted and scaled, beside the same fleet undisturbed.
+"""First audio while a fleet is restarted and scaled, and of the same fleet undisturbed.
 
 `python -m benchmarks.fleet.restarts`: what the chart renders for the toy family, two replicas of
-each service, as processes by the test kubelet; clients hold half of the slots all the time. Then
-three rolling restarts of each service, and a stage is scaled 1, 3, 1. Also how soon a replica that
-is ready gets its first session, and for how long one that leaves still gets some.
+each service, as processes by the test kubelet; clients hold half of the slots all the time. The
+baseline is the undisturbed fleet. While disturbed, each service is restarted and a stage is scaled
+1, 3, 1. CPU time is of all processes, clients included. Also how soon a replica that is ready gets
+its first session, and for how long one that leaves still gets some.
 """
 
 from __future__ import annotations
@@ -13,10 +14,13 @@ import asyncio
 import statistics
 import tempfile
 from collections import Counter
-from collections.abc import Sequence
-from itertools import pairwise
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
 from pathlib import Path
 
+from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.processes import tree_cpu_s
+from benchmarks.comparison.rounds import Comparison, Figures, Side
 from tests.cluster.bell_fleet import COMPOSER, DEPLOYMENTS, MODEL, RINGER, BellFleet, bell_fleet
 from tests.cluster.paced_stage import ADMITTED
 from tests.cluster.steady_load import SteadyLoad, steady_load
@@ -46,18 +50,33 @@ def first_and_last(fleet: BellFleet, since: int) -> tuple[list[float], list[floa
     return first, last
 
 
-async def disturb(fleet: BellFleet, load: SteadyLoad, rounds: int) -> None:
+async def disturb(fleet: BellFleet, load: SteadyLoad) -> None:
     """Everything that is done to a fleet."""
-    for name in DEPLOYMENTS * rounds:
+    for name in DEPLOYMENTS:
         await fleet.cluster.restart(name)
         await load.wait_answers(8)
     for replicas in (1, 3, 1):
         await fleet.cluster.scale(RINGER, replicas)
         await load.wait_answers(8)
+    await fleet.cluster.scale(RINGER, 2)
+
+
+async def measure_while(act: Callable[[], Awaitable[None]], load: SteadyLoad) -> Figures:
+    """First audio of the answers that end while `act` runs."""
+    begun, failed, before_s = len(load.first_audio_s), len(load.failures), tree_cpu_s()
+    await act()
+    taken, used_s = load.first_audio_s[begun:], tree_cpu_s() - before_s
+    return {
+        "CPU, ms per answer": 1e3 * used_s / len(taken),
+        "first audio, s": statistics.median(taken),
+        "first audio p95, s": p95(taken),
+        "answers": len(taken),
+        "failed": len(load.failures) - failed,
+    }
 
 
 async def measure(path: Path, rounds: int, answers: int, tries: int) -> None:
-    """Print figures."""
+    """Compare and report."""
     async with (
         bell_fleet(path, slots=SLOTS, gateway=2, composer=2, ringer=2) as fleet,
         steady_load(
@@ -66,19 +85,20 @@ async def measure(path: Path, rounds: int, answers: int, tries: int) -> None:
     ):
         begun = len(fleet.cluster.story)
         await load.wait_answers(20)
-        marks = [len(load.first_audio_s)]
-        await load.wait_answers(answers)
-        marks.append(len(load.first_audio_s))
-        await disturb(fleet, load, rounds)
-        marks.append(len(load.first_audio_s))
-        quiet, moved = (load.first_audio_s[a:b] for a, b in pairwise(marks))
-        for name, each in {"undisturbed": quiet, "restarted and scaled": moved}.items():
-            median = statistics.median(each)
-            print(f"{name}: {len(each)} answers, first audio {median:.3f} s, p95 {p95(each):.3f} s")
-        print(f"p95 is {p95(moved) / p95(quiet):.2f} times as long")
+        quiet = "undisturbed"
+        sides = [
+            Side(quiet, partial(measure_while, partial(load.wait_answers, answers), load)),
+            Side(
+                "restarted and scaled",
+                partial(measure_while, partial(disturb, fleet, load), load),
+                (quiet,),
+            ),
+        ]
+        comparison = Comparison(sides, f"{2 * CLIENTS_OF_A_KIND} clients")
+        await comparison.run(rounds, warm_up=0)
+        comparison.report()
         for failure, times in Counter(load.failures).items():
             print(f"  {times} x {failure}")
-        print(f"failed: {len(load.failures)}")
         first, last = first_and_last(fleet, begun)
     print(f"ready to first session: median {statistics.median(first):.3f} s, most {max(first):.3f}")
     print(f"leaving to last session: median {statistics.median(last):.3f}, most {max(last):.3f} s")
@@ -88,10 +108,10 @@ def main() -> None:
     """The command line."""
     parser = argparse.ArgumentParser(description="First audio during rolling restarts.")
     parser.add_argument("--rounds", type=int, default=3, help="restarts of each service (3)")
-    parser.add_argument("--answers", type=int, default=200, help="that are undisturbed (200)")
+    parser.add_argument("--answers", type=int, default=70, help="of an undisturbed round (70)")
     parser.add_argument("--tries", type=int, default=3, help="of clients, for a request (3)")
     given = parser.parse_args()
-    with tempfile.TemporaryDirectory(prefix="antiphon-restarts-") as folder:
+    with stated_machine(), tempfile.TemporaryDirectory(prefix="antiphon-restarts-") as folder:
         asyncio.run(measure(Path(folder), given.rounds, given.answers, given.tries))
 
 

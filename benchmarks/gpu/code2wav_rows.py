@@ -11,7 +11,6 @@ import torch
 
 from antiphon.runtime.engine import Failed, InputChunk
 from antiphon.segment import SegmentKey
-from benchmarks.engines.code2wav import EDGES as CODE2WAV_EDGES
 from benchmarks.engines.code2wav import WANTED
 from benchmarks.engines.stopwatch import stopwatch_of
 from benchmarks.gpu.loads import (
@@ -22,12 +21,13 @@ from benchmarks.gpu.loads import (
     summary,
     to_host_of,
 )
-from benchmarks.gpu.report import Figures, Row
+from benchmarks.gpu.report import Figures, Row, mirrored
 from benchmarks.gpu.weights import (
     random_code2wav,
     sizes_of,
     whole_config,
 )
+from services.qwen3_omni.code2wav.load import EDGES as CODE2WAV_EDGES
 from services.qwen3_omni.code2wav.vocoder import vocoder_of
 from services.vocoder.engine import VocoderEngine
 from services.vocoder.pace import ACCELERATOR
@@ -38,15 +38,17 @@ def code2wav_rows(device: torch.device) -> list[Row]:
     """A call of 64 frames for 1, 16 and 64 sessions, by precision; and how exact each is."""
     precisions = ("float32", "tf32", "bfloat16") if device.type == "cuda" else ("float32",)
     loads = ((1, 4), (1, 64), (16, 4), (64, 1)) if device.type == "cuda" else ((1, 2), (2, 2))
-    rows = [
-        Row(
-            f"code2wav, {precision}, {way}, {sessions} sessions of {frames} frames",
-            partial(_code2wav, device, precision, way, sessions, frames),
-        )
-        for precision in precisions
-        for way in (Way(False), Way(True))
-        for sessions, frames in loads
-    ]
+    rows = mirrored(
+        [
+            Row(
+                f"code2wav, {precision}, {way}, {sessions} sessions of {frames} frames",
+                partial(_code2wav, device, precision, way, sessions, frames),
+            )
+            for precision in precisions
+            for way in (Way(False), Way(True))
+            for sessions, frames in loads
+        ]
+    )
     exact = ("tf32", "bfloat16") if device.type == "cuda" else ("bfloat16",)
     rows += [
         Row(f"code2wav, {each}, SNR against float32", partial(_code2wav_snr, device, each))

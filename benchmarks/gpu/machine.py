@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import importlib.metadata
+import os
 import platform
 import shutil
 import subprocess
 from typing import Any
 
 import torch
+
+from benchmarks.comparison.machine import processor
+from tools.load.machine import load_average
 
 PACKAGES = ("torch", "transformers", "numpy", "triton", "grpcio", "protobuf", "uvloop", "msgspec")
 
@@ -40,6 +44,8 @@ def facts(device: torch.device) -> dict[str, Any]:
     known: dict[str, Any] = {
         "python": platform.python_version(),
         "machine": platform.platform(),
+        "processor": f"{processor()}, {os.cpu_count()} cores",
+        "load_average": load_average(),
         **{name: _version(name) for name in PACKAGES},
         "device": str(device),
     }

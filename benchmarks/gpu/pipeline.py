@@ -23,7 +23,7 @@ import antiphon
 from antiphon import SamplingRequest
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.testing.qwen3_omni.tiny_tokenizer import PREPROCESSOR, TOKENIZER
-from benchmarks.gpu.report import HOLDS, Figures, Row
+from benchmarks.gpu.report import HOLDS, Figures, Row, mirrored
 from benchmarks.gpu.weights import TINY, Sizes, config_of, sizes_of
 from tools.launcher.launcher import Launcher
 from tools.launcher.process import ServiceProcess
@@ -84,10 +84,12 @@ def pipeline_rows(
     if device.type == "cpu":
         ways = {"eager": {}}
     rows = [Row("pipeline, a checkpoint without weights", partial(write_model, device, model))]
-    rows += [
-        Row(f"pipeline, {name}", partial(measure, settings), least_s=load.startup_s / 4)
-        for name, settings in ways.items()
-    ]
+    rows += mirrored(
+        [
+            Row(f"pipeline, {name}", partial(measure, settings), least_s=load.startup_s / 4)
+            for name, settings in ways.items()
+        ]
+    )
     return rows
 
 

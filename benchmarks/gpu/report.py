@@ -1,4 +1,7 @@
-"""Rows of figures, each written down as soon as it is there, within a time budget."""
+"""Rows of figures, each written down as soon as it is there, within a time budget.
+
+The first figure of a row is the CPU time of this process and of those that it started.
+"""
 
 from __future__ import annotations
 
@@ -8,9 +11,11 @@ import os
 import time
 import traceback
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
+
+from benchmarks.comparison.processes import tree_cpu_s
 
 Figures = dict[str, Any]
 HOLDS = "holds"
@@ -26,6 +31,17 @@ class Row:
     least_s: float = 0.0
 
 
+def mirrored(rows: Sequence[Row]) -> list[Row]:
+    """Rows that are compared with each other, then all again in reversed order (A B B A).
+
+    A device that gets slower or faster meanwhile favors none of them. The second of two rows of the
+    same measurement is called "..., again".
+    """
+    if len(rows) < 2:
+        return list(rows)
+    return [*rows, *(replace(row, name=f"{row.name}, again") for row in reversed(rows))]
+
+
 class Report:
     """The rows of one run, in a JSON file that is whole after each of them."""
 
@@ -35,8 +51,10 @@ class Report:
         path: Path | None,
         budget_s: float,
         clock: Callable[[], float] = time.monotonic,
+        cpu_clock: Callable[[], float] = tree_cpu_s,
     ) -> None:
         self._facts, self._path, self._clock = dict(facts), path, clock
+        self._cpu_clock = cpu_clock
         self._ends_at = clock() + budget_s
         self._budget_s = budget_s
         self.rows: list[dict[str, Any]] = []
@@ -69,7 +87,9 @@ class Report:
                     "skipped": f"{left:.0f} s of {self._budget_s:.0f} s are left{needs}"
                 }
             else:
+                before_s = self._cpu_clock()
                 figures = _measured(row)
+                figures = {"cpu_s": round(self._cpu_clock() - before_s, 2), **figures}
             self._add({"name": row.name, **figures, "took_s": round(self._clock() - started, 2)})
 
     def _add(self, figures: Figures) -> None:

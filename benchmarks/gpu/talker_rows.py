@@ -18,7 +18,7 @@ from benchmarks.gpu.loads import (
     summary,
     to_host_of,
 )
-from benchmarks.gpu.report import Figures, Row
+from benchmarks.gpu.report import Figures, Row, mirrored
 from benchmarks.gpu.weights import (
     random_talker,
     sizes_of,
@@ -33,11 +33,13 @@ from services.qwen3_omni.talker.model import Talker
 def talker_rows(device: torch.device, traces: Path | None) -> list[Row]:
     """Frames of sessions with prompts of mixed lengths, alone and while a prompt comes."""
     scale = scale_of(device)
-    rows = [
-        Row(f"talker, {way}, {count} sessions", partial(_talker, device, way, count))
-        for way in WAYS
-        for count in scale.sessions
-    ]
+    rows = mirrored(
+        [
+            Row(f"talker, {way}, {count} sessions", partial(_talker, device, way, count))
+            for way in WAYS
+            for count in scale.sessions
+        ]
+    )
     rows.append(Row("talker, eager, a prompt comes", partial(_talker_disturbed, device)))
     rows.append(Row("talker, a trace", partial(_talker_trace, device, traces)))
     return rows

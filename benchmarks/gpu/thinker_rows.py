@@ -15,7 +15,7 @@ from benchmarks.gpu.loads import (
     scale_of,
     summary,
 )
-from benchmarks.gpu.report import Figures, Row
+from benchmarks.gpu.report import Figures, Row, mirrored
 from benchmarks.gpu.weights import (
     random_thinker,
     sizes_of,
@@ -41,11 +41,13 @@ def thinker_rows(device: torch.device) -> list[Row]:
         for rows in scale.prefills
     ]
     counts = [each for each in scale.sessions if each != 4 or device.type == "cpu"]
-    rows += [
-        Row(f"thinker, {way}, {count} sessions", partial(_decode, device, model, way, count))
-        for way in (Way(False), Way(True))
-        for count in counts
-    ]
+    rows += mirrored(
+        [
+            Row(f"thinker, {way}, {count} sessions", partial(_decode, device, model, way, count))
+            for way in (Way(False), Way(True))
+            for count in counts
+        ]
+    )
     rows.append(Row("thinker, given back", lambda: {"models": len(made), **_forget(made)}))
     return rows
 

@@ -26,7 +26,7 @@ import torch
 import torch.multiprocessing as processes
 
 from benchmarks.gpu.peer import SharedPages, finish, serve
-from benchmarks.gpu.report import HOLDS, Figures, Row
+from benchmarks.gpu.report import HOLDS, Figures, Row, mirrored
 from benchmarks.transport.__main__ import ask, start
 from benchmarks.transport.arms import GRPC, SHARED_MEMORY, Arm
 
@@ -41,16 +41,21 @@ ONE_MACHINE = {"NCCL_SOCKET_IFNAME": "lo", "NCCL_IB_DISABLE": "1"}
 
 def transport_rows(device: torch.device) -> list[Row]:
     """From device to device, and from process to process."""
-    rows = [
-        Row("shared memory, pageable", partial(_shared_memory, device, False)),
-        Row("shared memory, pinned", partial(_shared_memory, device, True)),
-        Row("device handles", partial(_handles, device)),
-        Row("process group, two ranks on one device", partial(_group, device), least_s=20.0),
-    ]
-    rows += [
-        Row(f"link, {arm.name}", partial(_link, arm, PAYLOADS[device.type]))
-        for arm in (SHARED_MEMORY, GRPC)
-    ]
+    rows = mirrored(
+        [
+            Row("shared memory, pageable", partial(_shared_memory, device, False)),
+            Row("shared memory, pinned", partial(_shared_memory, device, True)),
+            Row("device handles", partial(_handles, device)),
+        ]
+    )
+    group = "process group, two ranks on one device"
+    rows.append(Row(group, partial(_group, device), least_s=20.0))
+    rows += mirrored(
+        [
+            Row(f"link, {arm.name}", partial(_link, arm, PAYLOADS[device.type]))
+            for arm in (SHARED_MEMORY, GRPC)
+        ]
+    )
     return rows
 
 

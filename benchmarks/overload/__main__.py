@@ -2,11 +2,11 @@
 
 Real services with the checkpoint that comes with the repository, and steps as long as those of an
 accelerator (`benchmarks/sizing/pace.py`), so that slots are the limit, and neither the cores nor
-the load generator. Requests come to the gateway's HTTP door at a rate, to two gateways in turn:
-one whose queue waits for `--wait` seconds at most, and one that lets everything in, to wait for as
-long as it takes. An answer is good if its audio begins within `--good` seconds and plays on. What
-is measured is added to the file that `--json` names, so that a curve can be made of several runs;
-`--svg` draws all that is in it.
+the load generator. Requests come over HTTP at a rate, to two gateways in alternating order: one
+whose queue waits for `--wait` seconds at most, and one that admits everything, to wait for as long
+as it takes. An answer is good if its audio begins within `--good` seconds and plays on. CPU time is
+of the gateway and of all stages. What is measured is added to the file that `--json` names, so that
+a curve can be made of several runs; `--svg` draws all that is in it.
 """
 
 from __future__ import annotations
@@ -17,10 +17,14 @@ import sys
 from contextlib import AsyncExitStack
 from dataclasses import asdict
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
 from antiphon.deployment.schema import Deployment, StageConfig
+from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.processes import cpu_s_of
+from benchmarks.comparison.rounds import in_order
 from benchmarks.overload.curve import CurvePoint, curve_point, kept, table
 from benchmarks.sizing.__main__ import PacedLauncher
 from benchmarks.sizing.pace import SLOTS, STEP_S
@@ -43,7 +47,7 @@ class Measured(msgspec.Struct, kw_only=True):
     points: list[CurvePoint] = []
 
 
-def settings_of(arm: str, wait_s: float) -> dict[str, object]:
+def settings_of(arm: str, wait_s: float) -> dict[str, Any]:
     """A gateway's."""
     if arm == ADMISSION:
         return {"queue_timeout_s": wait_s, "max_connections": 4096}
@@ -61,7 +65,7 @@ async def measure(given: argparse.Namespace, measured: Measured) -> None:
     """All loads of both gateways, which share the stages."""
     stage = StageConfig(slots=SLOTS)
     deployment, _ = resolve(Deployment(stages=dict.fromkeys(STEP_S, stage)), application_root())
-    doors = {"http_listen": LOOPBACK, "grpc_listen": LOOPBACK}
+    doors: dict[str, Any] = {"http_listen": LOOPBACK, "grpc_listen": LOOPBACK}
     console = Console(sys.stdout, output=False)
     async with AsyncExitStack() as stack:
         first = with_gateway(deployment, doors | settings_of(ADMISSION, given.wait))
@@ -94,9 +98,12 @@ async def measure(given: argparse.Namespace, measured: Measured) -> None:
             result = await load(ADMISSION, "--sessions", str(SLOTS), *seconds)
             measured.capacity = result.requests_per_s
             print(f"capacity: {measured.capacity:.2f} requests a second, {SLOTS} at a time")
-        for times in given.loads:
+        shared = [running.processes[role].pid for role in STEP_S]
+        for number, times in enumerate(given.loads):
             rate = times * measured.capacity
-            for arm in given.arms:
+            for arm in in_order(given.arms, number):
+                pids = [*shared, gateways[arm].processes[GATEWAY].pid]
+                before_s = cpu_s_of(pids)
                 how = ["--rate", f"{rate:g}", *seconds, "--seed", str(given.seed)]
                 result = await load(arm, *how)
                 point = curve_point(arm, times, rate, result)
@@ -105,6 +112,9 @@ async def measure(given: argparse.Namespace, measured: Measured) -> None:
                 ]
                 measured.points.append(point)
                 write(given.json, measured)
+                used_s = cpu_s_of(pids) - before_s
+                per_answer = f"{1e3 * used_s / max(result.requests.succeeded, 1):.0f} ms an answer"
+                print(f"{arm}, load {times:g}: CPU {used_s:.2f} s, {per_answer}")
                 print("\n".join(table([point])))
                 print(f"{dict(result.errors)}, {result.metrics['underrun']}", flush=True)
 
@@ -151,7 +161,8 @@ def main() -> int:
         measured = msgspec.json.decode(given.json.read_bytes(), type=Measured)
     measured.capacity = given.capacity or measured.capacity
     if given.arms:
-        asyncio.run(measure(given, measured))
+        with stated_machine():
+            asyncio.run(measure(given, measured))
     print("\n".join(table(measured.points)))
     for arm in sorted({each.arm for each in measured.points}):
         print(kept(measured.points, arm))

@@ -1,20 +1,23 @@
-"""The pipeline, four services against one process and against Hugging Face.
+"""The pipeline as four services, in one process, and as Hugging Face's `generate`.
 
-One interleaved run of: a short and a long reply streamed through the services, the
-long one with `whole` delivery, the same three engines in this process without
-services, Hugging Face's `generate`, and services and one process again with several
-sessions at once. Prints medians with their spread, and ratios of paired rounds.
+Sides: a short and a long reply streamed through the services, the long one with `whole` delivery,
+the same three engines in this process without services, `generate`, and services and one process
+again with several sessions at once. The bare sides are those in one process. All sides run on the
+same cores, one by default: with more, services compute at the same time and one process does not.
+CPU time is of all processes that take part, the client included.
 """
 
 from __future__ import annotations
 
 import argparse
 import asyncio
+import os
 import statistics
 import tempfile
 import time
 import warnings
-from collections.abc import Sequence
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from functools import partial
 from pathlib import Path
 
 import torch
@@ -25,10 +28,11 @@ from antiphon.testing.conversations import conversation
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.testing.qwen3_omni.reference import Case, Reference
 from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
-from benchmarks.pipeline.one_process import OneProcess
-from benchmarks.pipeline.sides import Round, Side, Taken
+from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.processes import own_and_cpu_s_of
+from benchmarks.comparison.rounds import Comparison, Figures, Side
+from benchmarks.pipeline.one_process import OneProcess, Taken
 from tools.launcher.launcher import Launcher, Running
-from tools.load.processes import usage_of
 
 # Text and speech go on to their limits, so that every round is the same work.
 SHAPES = {
@@ -94,19 +98,27 @@ def generate(reference: Reference, tokens: int, frames: int) -> Taken:
     return Taken(seconds, seconds)
 
 
+async def measure(run: Callable[[], Awaitable[Sequence[Taken]]], pids: Collection[int]) -> Figures:
+    """What answers took, and the CPU time of `pids` and of this process meanwhile."""
+    before_s = own_and_cpu_s_of(pids)
+    taken = await run()
+    return {
+        "CPU, ms": 1e3 * (own_and_cpu_s_of(pids) - before_s),
+        "total, ms": 1e3 * max(each.total_s for each in taken),
+        "first audio, ms": 1e3 * statistics.median(each.first_audio_s for each in taken),
+    }
+
+
 def make_sides(
     options: argparse.Namespace,
     directory: Path,
     client: antiphon.AsyncClient,
     running: Running,
 ) -> list[Side]:
-    """What is compared, in the order in which `report` knows them."""
+    """What is compared."""
     reference, engines = Reference(directory), OneProcess(directory)
     tokens, frames, sessions = options.tokens, options.frames, options.sessions
     pids = [process.pid for process in running.processes.values()]
-
-    def cpu_s() -> float:
-        return time.process_time() + sum(usage_of(pid, 0.0).cpu_s for pid in pids)
 
     async def through_services(count: int, tokens: int, delivery: Delivery | None) -> list[Taken]:
         asked = (ask(client, tokens, frames, delivery) for _ in range(count))
@@ -118,71 +130,40 @@ def make_sides(
     async def hugging_face() -> list[Taken]:
         return [await asyncio.to_thread(generate, reference, tokens, frames)]
 
-    whole = Delivery.WHOLE
+    def services(
+        name: str, against: str, count: int, tokens: int, delivery: Delivery | None = None
+    ) -> Side:
+        run = partial(through_services, count, tokens, delivery)
+        return Side(name, partial(measure, run, pids), (against,) if against else ())
+
+    stream, one, many = f"services, {tokens} tokens", "one process", f"{sessions} sessions"
     return [
-        Side(f"services, {SHORT_TOKENS} tokens", lambda: through_services(1, SHORT_TOKENS, None)),
-        Side(f"services, {tokens} tokens", lambda: through_services(1, tokens, None), cpu_s),
-        Side("services, whole", lambda: through_services(1, tokens, whole), cpu_s),
-        Side("one process", lambda: here(1)),
-        Side("Hugging Face generate", hugging_face),
-        Side(
-            f"services, {sessions} sessions",
-            lambda: through_services(sessions, tokens, None),
-            cpu_s,
-        ),
-        Side(f"one process, {sessions} sessions", lambda: here(sessions)),
+        services(f"services, {SHORT_TOKENS} tokens", "", 1, SHORT_TOKENS),
+        services(stream, one, 1, tokens),
+        services("services, whole", stream, 1, tokens, Delivery.WHOLE),
+        Side(one, partial(measure, partial(here, 1), ())),
+        Side("Hugging Face generate", partial(measure, hugging_face, ()), (one,)),
+        services(f"services, {many}", f"one process, {many}", sessions, tokens),
+        Side(f"one process, {many}", partial(measure, partial(here, sessions), ())),
     ]
 
 
-async def measure(options: argparse.Namespace, directory: Path) -> list[Side]:
-    """Interleaved rounds of all sides; the first round warms up and is dropped."""
+async def compare(options: argparse.Namespace, directory: Path) -> None:
+    """Run all sides in interleaved rounds and report."""
     async with (
         Launcher(local_deployment(directory)) as running,
         antiphon.AsyncClient(running.grpc_address) as client,
     ):
         sides = make_sides(options, directory, client, running)
-        for number in range(options.rounds + 1):
-            for side in sides:
-                await side.measure()
-            print(f"round {number} of {options.rounds}", flush=True)
-    for side in sides:
-        del side.rounds[0]
-    return sides
+        title = f"{options.shape}, {options.cores} of the cores for each side"
+        comparison = Comparison(sides, title)
+        await comparison.run(options.rounds)
+        comparison.report()
 
 
-def report(sides: Sequence[Side]) -> None:
-    """Medians, spread and ratios."""
-    print(f"\n{'':28}{'first audio, ms':>26}{'total, ms':>26}{'CPU, ms':>26}")
-    for side in sides:
-        columns = zip(*((r.first_audio_s, r.total_s, r.cpu_s) for r in side.rounds), strict=True)
-        cells = "".join(
-            f"{1e3 * statistics.median(each):10.1f} "
-            f"({1e3 * min(each):5.0f} …{1e3 * max(each):6.0f})"
-            for each in columns
-        )
-        print(f"{side.name:28}{cells}")
-    short, long, whole, one, reference, many, many_here = sides
-    print("\nratios, medians of paired rounds")
-    for name, above, below in (
-        (f"{long.name} / {short.name}", long, short),
-        (f"{whole.name} / stream", whole, long),
-        (f"{reference.name} / stream", reference, long),
-        (f"{long.name} / {one.name}", long, one),
-        (f"{many.name} / {many_here.name}", many, many_here),
-    ):
-        pairs = list(zip(above.rounds, below.rounds, strict=True))
-        print(
-            f"  {name:50} first audio {_ratio(pairs, 'first_audio_s'):6.2f}"
-            f"  total {_ratio(pairs, 'total_s'):6.2f}"
-        )
-    for above, below in ((long, one), (many, many_here)):
-        pairs = list(zip(above.rounds, below.rounds, strict=True))
-        gap_s = statistics.median(a.first_audio_s - b.first_audio_s for a, b in pairs)
-        print(f"  {above.name} minus {below.name:29} first audio {1e3 * gap_s:6.1f} ms")
-
-
-def _ratio(pairs: Sequence[tuple[Round, Round]], name: str) -> float:
-    return statistics.median(getattr(a, name) / getattr(b, name) for a, b in pairs)
+def use_cores(count: int) -> None:
+    """Confine this process, and those that it starts, to the first `count` of its cores."""
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[:count])
 
 
 def main() -> None:
@@ -194,14 +175,16 @@ def main() -> None:
     parser.add_argument("--frames", type=int, default=60, help="of its speech (default: 60)")
     parser.add_argument("--sessions", type=int, default=4, help="at once (default: 4)")
     parser.add_argument("--rounds", type=int, default=12, help="interleaved rounds (default: 12)")
+    parser.add_argument("--cores", type=int, default=1, help="for each side (default: 1)")
     options = parser.parse_args()
+    use_cores(options.cores)
     torch.set_num_threads(1)
     warnings.filterwarnings("ignore", message=".*repetition_penalty.*")
-    with tempfile.TemporaryDirectory() as scratch:
+    with stated_machine(), tempfile.TemporaryDirectory() as scratch:
         directory = options.model or Path(scratch) / options.shape
         if options.model is None:
             build_tiny_checkpoint(directory, SHAPES[options.shape])
-        report(asyncio.run(measure(options, directory)))
+        asyncio.run(compare(options, directory))
 
 
 if __name__ == "__main__":

@@ -15,10 +15,17 @@ from antiphon.runtime.engine import Emitted, Failed, InputChunk, LoadedStage, Se
 from antiphon.runtime.session.outlet import Outlet
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.conversations import conversation
-from benchmarks.pipeline.sides import Taken
 from services.qwen3_omni.code2wav import load as code2wav
 from services.qwen3_omni.talker import load as talker
 from services.qwen3_omni.thinker import load as thinker
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """Seconds from the question to the first audio, and to the end."""
+
+    first_audio_s: float
+    total_s: float
 
 
 @dataclass(slots=True)

@@ -1,9 +1,10 @@
-"""CPU of 1000 audio events of 80 ms: `python -m benchmarks.realtime`.
+"""CPU time of 1000 audio events of 80 ms: `python -m benchmarks.realtime`.
 
-The gateway takes them into its buffer, or hears turns in them; a bare Starlette application that
-decodes each and sends it back is measured in the same run. All get them from 16 connections at a
-time, as fast as they take them, in rounds that are interleaved. What silero's network takes of
-hearing turns is measured by itself, too: nothing that hears them costs less.
+Sides: a bare Starlette application that parses, decodes and counts the same events and answers the
+same messages (`bare.py`); the gateway with turns that the client ends; and the gateway with turns
+that it detects. Each gets the same bytes over 16 connections, as fast as it reads them. CPU time
+is of all processes of a side, without the client, which is the same program for all. The CPU time
+of silero's network alone is a side of its own: turn detection cannot cost less.
 """
 
 from __future__ import annotations
@@ -13,11 +14,11 @@ import asyncio
 import json
 import os
 import socket
-import statistics
 import sys
-from collections import defaultdict
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,113 +26,182 @@ import pybase64
 from websockets.asyncio.client import ClientConnection, connect
 
 from antiphon.testing.local_deployment import local_deployment
+from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.processes import process_cpu_s
+from benchmarks.comparison.rounds import Comparison, Figures, Side
 from tools.launcher.launcher import Launcher
 
 MODEL = Path(__file__).parents[2] / "models" / "antiphon-demo"
 CONNECTIONS = 16
 EVENT_MS = 80
 SAMPLES = 24_000 * EVENT_MS // 1000
-TICKS_PER_S = os.sysconf("SC_CLK_TCK")
-ECHO, TAKEN, HEARD = "starlette echo", "gateway, turns by the client", "gateway, turns detected"
-NETWORK = "  of that, silero's network"
-TURNS = {
+WARM_UP_EVENTS = 20
+EVENTS_PER_TURN = 40
+"""3.2 s of audio, less than `gateway.listen_after_s`: nothing is forwarded to a stage."""
+CLEAR, CLEARED = '{"type": "input_audio_buffer.clear"}', "input_audio_buffer.cleared"
+BARE = "bare Starlette"
+TAKEN, HEARD = "gateway, turns by the client", "gateway, turns detected"
+NETWORK = "silero's network alone"
+CPU_FIGURE, SERVER_FIGURE = "CPU of all, ms per 1000 events", "CPU of the server"
+TURN_DETECTION = {
+    BARE: None,
     TAKEN: None,
     HEARD: {"type": "server_vad", "create_response": False, "interrupt_response": False},
 }
 
 
-def cpu_s(pid: int) -> float:
-    """CPU that a process has used, in all its threads."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / TICKS_PER_S
+@dataclass(slots=True)
+class Traffic:
+    """Messages and bytes of text that a client sent, and messages that it received."""
+
+    sent: int = 0
+    sent_bytes: int = 0
+    received: int = 0
+
+
+class CountedConnection:
+    """A client's connection that counts into `traffic`."""
+
+    def __init__(self, connection: ClientConnection, traffic: Traffic) -> None:
+        self._connection = connection
+        self._traffic = traffic
+
+    async def send(self, text: str) -> None:
+        """Send one message."""
+        await self._connection.send(text)
+        self._traffic.sent += 1
+        self._traffic.sent_bytes += len(text)
+
+    async def until(self, kind: str) -> None:
+        """Receive messages up to one of this type. Raises `RuntimeError` for an error."""
+        while True:
+            event = json.loads(await self._connection.recv())
+            self._traffic.received += 1
+            if event["type"] == "error":
+                raise RuntimeError(f"the server rejects an event: {event}")
+            if event["type"] == kind:
+                return
+
+    async def append(self, event: str, events: int, events_per_turn: int) -> None:
+        """Append so many events, clear the buffer after each turn, and wait for its answer."""
+        for number in range(1, events + 1):
+            await self.send(event)
+            if number % events_per_turn == 0 or number == events:
+                await self.send(CLEAR)
+                await self.until(CLEARED)
 
 
 @asynccontextmanager
-async def echo() -> AsyncIterator[tuple[str, int]]:
-    """The bare application in a process: its URL and process id."""
-    listener = socket.create_server(("127.0.0.1", 0))
-    program = "from benchmarks.realtime.echo import serve; import sys; serve(int(sys.argv[1]))"
-    argv = (sys.executable, "-c", program, str(listener.fileno()))
-    process = await asyncio.create_subprocess_exec(*argv, pass_fds=(listener.fileno(),))
-    try:
-        yield f"ws://127.0.0.1:{listener.getsockname()[1]}/", process.pid
-    finally:
-        process.terminate()
-        await process.wait()
-        listener.close()
+async def bare_process() -> AsyncIterator[tuple[str, int]]:
+    """The bare application in a process of its own: its WebSocket URL and process id."""
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        program = "from benchmarks.realtime.bare import serve; import sys; serve(int(sys.argv[1]))"
+        argv = (sys.executable, "-c", program, str(listener.fileno()))
+        process = await asyncio.create_subprocess_exec(*argv, pass_fds=(listener.fileno(),))
+        try:
+            yield f"ws://127.0.0.1:{listener.getsockname()[1]}/v1/realtime", process.pid
+        finally:
+            process.terminate()
+            await process.wait()
 
 
-def event(sound: np.random.Generator) -> str:
-    """80 ms of noise, as a client appends them."""
-    pcm16 = sound.normal(0, 1000, SAMPLES).astype("<i2").tobytes()
+def append_event(noise: np.random.Generator) -> str:
+    """An event that appends 80 ms of noise."""
+    pcm16 = noise.normal(0, 1000, SAMPLES).astype("<i2").tobytes()
     audio = pybase64.b64encode_as_string(pcm16)
     return json.dumps({"type": "input_audio_buffer.append", "audio": audio})
 
 
-async def send_all(connection: ClientConnection, arm: str, data: str, events: int) -> None:
-    """Send so many, and return when the server has dealt with them."""
-    if arm == ECHO:
-        for _ in range(events):
-            await connection.send(data)
-            await connection.recv()
-        return
-    for number in range(events):
-        await connection.send(data)
-        if number % 100 == 99 or number == events - 1:
-            await connection.send('{"type": "input_audio_buffer.clear"}')
-            while json.loads(await connection.recv())["type"] != "input_audio_buffer.cleared":
-                pass
-
-
-async def measure(url: str, pid: int, arm: str, events: int) -> float:
-    """Milliseconds of CPU for each 1000 events."""
-    data = event(np.random.default_rng(0))
-    connections = [await connect(url, compression=None) for _ in range(CONNECTIONS)]
+async def measure(
+    url: str, pids: Sequence[int], side: str, events: int, events_per_turn: int = EVENTS_PER_TURN
+) -> Figures:
+    """Send so many events over all connections and return what they cost `pids`, server first."""
+    event, traffic = append_event(np.random.default_rng(0)), Traffic()
+    opened = [await connect(url, compression=None) for _ in range(CONNECTIONS)]
+    connections = [CountedConnection(each, traffic) for each in opened]
     try:
-        if arm != ECHO:
-            session = {"type": "realtime", "audio": {"input": {"turn_detection": TURNS[arm]}}}
-            for each in connections:
-                await each.send(json.dumps({"type": "session.update", "session": session}))
-        each_has = events // CONNECTIONS
-        await asyncio.gather(*(send_all(each, arm, data, 20) for each in connections))
-        before = cpu_s(pid)
-        await asyncio.gather(*(send_all(each, arm, data, each_has) for each in connections))
-        return (cpu_s(pid) - before) * 1e6 / (each_has * CONNECTIONS)
-    finally:
+        session = {
+            "type": "realtime",
+            "audio": {"input": {"turn_detection": TURN_DETECTION[side]}},
+        }
         for each in connections:
-            await each.close()
+            await each.send(json.dumps({"type": "session.update", "session": session}))
+            await each.until("session.updated")
+        await asyncio.gather(
+            *(each.append(event, WARM_UP_EVENTS, WARM_UP_EVENTS) for each in connections)
+        )
+        before, sent = [process_cpu_s(pid) for pid in pids], events // CONNECTIONS
+        await asyncio.gather(*(each.append(event, sent, events_per_turn) for each in connections))
+        used_s = [process_cpu_s(pid) - began_s for pid, began_s in zip(pids, before, strict=True)]
+    finally:
+        for opened_one in opened:
+            await opened_one.close()
+    per_1000_ms = 1e6 / (sent * CONNECTIONS)
+    return {
+        CPU_FIGURE: sum(used_s) * per_1000_ms,
+        SERVER_FIGURE: used_s[0] * per_1000_ms,
+        "messages sent": traffic.sent,
+        "bytes sent": traffic.sent_bytes,
+        "messages received": traffic.received,
+    }
 
 
-async def network(events: int) -> float:
-    """The same of silero's network alone, in a process with as many threads as the gateway's."""
+async def network(events: int) -> Figures:
+    """Silero's network alone, in a process with as many threads as the gateway's."""
     numbers = map(str, (CONNECTIONS, events, EVENT_MS))
     process = await asyncio.create_subprocess_exec(
         sys.executable, "-m", "benchmarks.realtime.inference", *numbers,
         stdout=asyncio.subprocess.PIPE, env={**os.environ, "OPENBLAS_NUM_THREADS": "1"},
     )  # fmt: skip
     printed, _ = await process.communicate()
-    return float(printed)
+    return {CPU_FIGURE: float(printed)}
 
 
-async def main() -> None:
-    """Measure all, and print the medians."""
-    parser = argparse.ArgumentParser(description="CPU of realtime audio events")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--events", type=int, default=8000)
-    asked = parser.parse_args()
-    times: dict[str, list[float]] = defaultdict(list)
-    async with echo() as (echo_url, echo_pid), Launcher(local_deployment(MODEL)) as running:
-        gateway = running.http_url.replace("http", "ws", 1) + "/v1/realtime"
-        gateway_pid = running.processes["gateway"].pid
-        where = {ECHO: (echo_url, echo_pid)} | dict.fromkeys(TURNS, (gateway, gateway_pid))
-        for _ in range(asked.rounds):
-            for arm, (url, pid) in where.items():
-                times[arm].append(await measure(url, pid, arm, asked.events))
-            times[NETWORK].append(await network(asked.events))
-    for arm, each in times.items():
-        ratio = statistics.median(each) / statistics.median(times[ECHO])
-        print(f"{arm:<30}{statistics.median(each):8.0f} ms per 1000 events {ratio:6.2f} x")
+async def compare(rounds: int, events: int, events_per_turn: int) -> None:
+    """Start both servers, measure and report."""
+    async with bare_process() as (bare_url, bare_pid), Launcher(local_deployment(MODEL)) as running:
+        url = running.http_url.replace("http", "ws", 1) + "/v1/realtime"
+        gateway = running.processes["gateway"].pid
+        stages = [each.pid for name, each in running.processes.items() if name != "gateway"]
+        ours, bare = (url, [gateway, *stages]), (bare_url, [bare_pid])
+        comparison = Comparison(
+            [
+                Side(BARE, partial(measure, *bare, BARE, events, events_per_turn)),
+                Side(TAKEN, partial(measure, *ours, TAKEN, events, events_per_turn), (BARE,)),
+                Side(HEARD, partial(measure, *ours, HEARD, events, events_per_turn), (BARE,)),
+                Side(NETWORK, partial(network, events), (BARE,)),
+            ],
+            f"{events} events over {CONNECTIONS} connections, {events_per_turn} a turn",
+        )
+        await comparison.run(rounds)
+        check_equal_work(comparison)
+        comparison.report()
+
+
+def check_equal_work(comparison: Comparison) -> None:
+    """Raise `RuntimeError` unless the gateway got and answered what the bare application did."""
+    for figure in ("messages sent", "bytes sent", "messages received"):
+        bare, gateway = (comparison.column(side, figure) for side in (BARE, TAKEN))
+        if bare != gateway:
+            raise RuntimeError(f"the sides did different work: {figure} {bare} and {gateway}")
+
+
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.realtime",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--rounds", type=int, default=5, help="(5)")
+    parser.add_argument("--events", type=int, default=8000, help="of a measurement (8000)")
+    parser.add_argument(
+        "--turn", type=int, default=EVENTS_PER_TURN, help=f"events of a turn ({EVENTS_PER_TURN})"
+    )
+    given = parser.parse_args()
+    with stated_machine():
+        asyncio.run(compare(given.rounds, given.events, given.turn))
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -2,8 +2,8 @@
 
 All conversations at `/v1/realtime` are answered at the same time, by real services on loopback.
 Then each is interrupted at a moment of its own: the client cancels, or its user speaks and the
-gateway hears it. Printed is how long after that the last audio came, and how long the stages had
-slots taken after all had been interrupted.
+gateway detects it. Figures are the CPU time of all services, how long after the interruption the
+last audio came, and how long the stages had slots taken after all had been interrupted.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ import base64
 import json
 import random
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +29,10 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.v1 import stage_pb2
 from antiphon.wire.stubs import stage_stub
-from tools.launcher.launcher import Launcher
+from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.processes import cpu_s_of
+from benchmarks.comparison.rounds import Comparison, Figures, Side
+from tools.launcher.launcher import Launcher, Running
 
 MODEL = Path(__file__).parents[2] / "models" / "antiphon-demo"
 STAGES = ("thinker", "talker", "code2wav")
@@ -66,7 +70,7 @@ class Load:
 class Caller:
     """A conversation."""
 
-    def __init__(self, connection: ClientConnection, speech: list[str]) -> None:
+    def __init__(self, connection: ClientConnection, speech: Sequence[str]) -> None:
         self._connection = connection
         self._speech = speech
 
@@ -137,7 +141,7 @@ async def speech_of(http_url: str) -> list[str]:
 
 
 @asynccontextmanager
-async def callers(http_url: str, count: int, speech: list[str]) -> AsyncIterator[list[Caller]]:
+async def callers(http_url: str, count: int, speech: Sequence[str]) -> AsyncIterator[list[Caller]]:
     """So many conversations."""
     url = f"{http_url.replace('http', 'ws', 1)}/v1/realtime?model={MODEL.name}"
     async with AsyncExitStack() as stack:
@@ -149,7 +153,7 @@ async def callers(http_url: str, count: int, speech: list[str]) -> AsyncIterator
 
 
 async def one_round(
-    http_url: str, count: int, speech: list[str], load: Load, *, spoken: bool
+    http_url: str, count: int, speech: Sequence[str], load: Load, *, spoken: bool
 ) -> tuple[list[float], float]:
     """Seconds from each interruption to the last audio, and from the last one to free slots."""
     async with callers(http_url, count, speech) as talking:
@@ -167,13 +171,26 @@ async def one_round(
     )
 
 
-async def main() -> None:
-    """Measure both kinds of interruption, and print."""
-    parser = argparse.ArgumentParser(description="conversations that are interrupted")
-    parser.add_argument("--rounds", type=int, default=5)
-    parser.add_argument("--conversations", type=int, default=32)
-    asked = parser.parse_args()
-    count = asked.conversations
+async def measure(
+    running: Running, count: int, speech: Sequence[str], load: Load, *, spoken: bool
+) -> Figures:
+    """Figures of one round."""
+    pids = [each.pid for each in running.processes.values()]
+    before_s = cpu_s_of(pids)
+    lasts, free_s = await one_round(running.http_url, count, speech, load, spoken=spoken)
+    late_ms = np.array(lasts) * 1e3
+    return {
+        "CPU, ms per conversation": 1e3 * (cpu_s_of(pids) - before_s) / count,
+        "interrupted": len(lasts),
+        "last audio after, ms": float(np.median(late_ms)),
+        "p95, ms": float(np.quantile(late_ms, 0.95)),
+        "most, ms": float(late_ms.max()),
+        "slots free after, ms": 1e3 * free_s,
+    }
+
+
+async def compare(rounds: int, count: int) -> None:
+    """Measure both kinds of interruption in alternating order and report."""
     slots = {role: StageConfig(slots=count) for role in STAGES}
     load = Load()
     async with Launcher(local_deployment(MODEL, **slots)) as running:
@@ -182,24 +199,28 @@ async def main() -> None:
             for role in STAGES
         ]
         speech = await speech_of(running.http_url)
-        for spoken, name in ((False, "cancelled"), (True, "spoken to")):
-            lasts: list[float] = []
-            frees: list[float] = []
-            for _ in range(asked.rounds):
-                each, free_s = await one_round(running.http_url, count, speech, load, spoken=spoken)
-                lasts += each
-                frees.append(free_s)
-            late, free = np.array(lasts) * 1e3, np.array(frees) * 1e3
-            print(
-                f"{name:<12}{len(lasts):4} of {count * asked.rounds}: last audio after "
-                f"{np.median(late):.0f} ms, p95 {np.quantile(late, 0.95):.0f}, "
-                f"most {late.max():.0f}; slots free after {np.median(free):.0f} ms, "
-                f"most {free.max():.0f}"
-            )
+        once = partial(measure, running, count, speech, load)
+        sides = [
+            Side("cancelled", partial(once, spoken=False)),
+            Side("interrupted by speech", partial(once, spoken=True)),
+        ]
+        comparison = Comparison(sides, f"{count} conversations")
+        await comparison.run(rounds)
+        comparison.report()
         for each in watching:
             each.cancel()
         await asyncio.gather(*watching, return_exceptions=True)
 
 
+def main() -> None:
+    """Run the command line."""
+    parser = argparse.ArgumentParser(description="conversations that are interrupted")
+    parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--conversations", type=int, default=32)
+    given = parser.parse_args()
+    with stated_machine():
+        asyncio.run(compare(given.rounds, given.conversations))
+
+
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

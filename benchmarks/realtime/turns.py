@@ -2,7 +2,8 @@
 
 A user says the same in each of twenty turns of a conversation at `/v1/realtime`, before real
 services on loopback; and speeches of about 20 s and of about 200 s, each in a conversation of its
-own. Printed is the time from the commit that ends the recording to the first audio of the answer.
+own, short and long ones in alternating order. Figures are the CPU time of all services and the time
+from the commit that ends the recording to the first audio of the answer.
 
 A speech leaves to be heard at its end what it has of the audio tower's last window, of 8 s: half of
 it after 20 s and all after 200 s. So speeches of both kinds end in all quarters of a window, and
@@ -17,10 +18,14 @@ import itertools
 import statistics
 import time
 from collections.abc import Sequence
+from functools import partial
 
 from antiphon.testing.local_deployment import local_deployment
+from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.processes import cpu_s_of
+from benchmarks.comparison.rounds import Comparison, Figures, Side
 from benchmarks.realtime.interruptions import MODEL, Caller, callers, speech_of
-from tools.launcher.launcher import Launcher
+from tools.launcher.launcher import Launcher, Running
 
 TURNS = 20
 SHOWN = (1, 2, 5, 10, 15, TURNS)
@@ -78,51 +83,64 @@ async def long_turn(caller: Caller, speech: Sequence[str], seconds: float) -> fl
     return await answer(caller)
 
 
-async def tell_turns(url: str, speech: Sequence[str], conversations: int) -> None:
-    """Talk in conversations, and print the medians by turn."""
-    # The first warms everything up.
-    made = []
-    for number in range(conversations + 1):
-        async with callers(url, 1, speech) as (caller,):
-            made.append(await turns(caller, speech, f"number {number}"))
-    taken = [statistics.median(each) * 1e3 for each in zip(*made[1:], strict=True)]
-    for turn in SHOWN if taken else ():
-        ratio = taken[turn - 1] / taken[0]
-        print(f"turn {turn:3}  first audio after {taken[turn - 1]:5.0f} ms, {ratio:.2f} x")
+class Talking:
+    """Conversations with one deployment."""
+
+    def __init__(self, running: Running, speech: Sequence[str]) -> None:
+        self._url, self._speech = running.http_url, speech
+        self._pids = [each.pid for each in running.processes.values()]
+        self._numbers = itertools.count()
+
+    async def measure_turns(self) -> Figures:
+        """First audio of each shown turn of one conversation; the first turn is the baseline."""
+        before_s, name = cpu_s_of(self._pids), f"number {next(self._numbers)}"
+        async with callers(self._url, 1, self._speech) as (caller,):
+            taken = await turns(caller, self._speech, name)
+        used_s = cpu_s_of(self._pids) - before_s
+        shown = {f"turn {turn}, ms": 1e3 * taken[turn - 1] for turn in SHOWN}
+        return {"CPU, ms per turn": 1e3 * used_s / TURNS, **shown}
+
+    async def measure_speech(self, seconds: float) -> Figures:
+        """First audio after one speech."""
+        before_s = cpu_s_of(self._pids)
+        async with callers(self._url, 1, self._speech) as (caller,):
+            taken = await long_turn(caller, self._speech, seconds)
+        return {"CPU, s": cpu_s_of(self._pids) - before_s, "first audio, ms": 1e3 * taken}
 
 
-async def tell_speeches(url: str, speech: Sequence[str], rounds: int) -> None:
-    """Make speeches, and print the medians of pairs and of all."""
-    everyone = [each for kind in SPEECHES_S for each in kind]
-    spoken: dict[int, list[float]] = {seconds: [] for seconds in everyone}
-    for _ in range(rounds):
-        for seconds, each in spoken.items():
-            async with callers(url, 1, speech) as (caller,):
-                each.append(await long_turn(caller, speech, seconds))
-    middles = {seconds: statistics.median(each) * 1e3 for seconds, each in spoken.items()}
-    for short, long in zip(*SPEECHES_S, strict=True):
-        left = short % WINDOW_S or WINDOW_S
-        print(
-            f"{left} s left   {short:3} s: {middles[short]:5.0f} ms   "
-            f"{long:3} s: {middles[long]:5.0f} ms, {middles[long] / middles[short]:.2f} x"
-        )
-    first, second = (statistics.mean(middles[each] for each in kind) for kind in SPEECHES_S)
-    print(f"together   short: {first:5.0f} ms   long: {second:5.0f} ms, {second / first:.2f} x")
-    print(f"200 s beside 20 s: {middles[200] / middles[20]:.2f} x")
+async def compare(conversations: int, speeches: int) -> None:
+    """Talk and report."""
+    async with Launcher(local_deployment(MODEL)) as running:
+        talking = Talking(running, await speech_of(running.http_url))
+        if conversations:
+            comparison = Comparison([Side("conversation", talking.measure_turns)], "turns")
+            await comparison.run(conversations)
+            comparison.report()
+            first = comparison.column("conversation", "turn 1, ms")
+            for turn in SHOWN:
+                taken = comparison.column("conversation", f"turn {turn}, ms")
+                ratio = statistics.median(a / b for a, b in zip(taken, first, strict=True))
+                print(f"turn {turn} / turn 1: {ratio:.2f}")
+        for short, long in zip(*SPEECHES_S, strict=True) if speeches else ():
+            left = short % WINDOW_S or WINDOW_S
+            sides = [
+                Side(f"{short} s", partial(talking.measure_speech, short)),
+                Side(f"{long} s", partial(talking.measure_speech, long), (f"{short} s",)),
+            ]
+            comparison = Comparison(sides, f"speeches that leave {left} s of a window")
+            await comparison.run(speeches, warm_up=0)
+            comparison.report()
 
 
-async def main() -> None:
-    """Talk, and print the medians."""
+def main() -> None:
+    """Run the command line."""
     parser = argparse.ArgumentParser(description="first audio of late turns and of long ones")
     parser.add_argument("--conversations", type=int, default=4)
     parser.add_argument("--speeches", type=int, default=3, help="of each length")
-    asked = parser.parse_args()
-    async with Launcher(local_deployment(MODEL)) as running:
-        speech = await speech_of(running.http_url)
-        await tell_turns(running.http_url, speech, asked.conversations)
-        if asked.speeches:
-            await tell_speeches(running.http_url, speech, asked.speeches)
+    given = parser.parse_args()
+    with stated_machine():
+        asyncio.run(compare(given.conversations, given.speeches))
 
 
 if __name__ == "__main__":
-    asyncio.run(main())
+    main()

@@ -1,9 +1,9 @@
 """The runtime's own cost per codec frame and per token, of one or two checkouts.
 
 Three real stage processes, linked, whose engines compute nothing: what is left is the runtime,
-transport and gRPC. Prints CPU time of each process per position at several numbers of sessions,
-and Python calls in `antiphon` per position. With `--against DIR` (another checkout that has this
-benchmark) both sides run interleaved, and ratios are printed.
+transport and gRPC. Figures are CPU time of each process per position at several numbers of
+sessions, and Python calls in `antiphon` per position. With `--against DIR` (another checkout that
+has this benchmark) both checkouts are measured in alternating order, and DIR is the baseline.
 """
 
 from __future__ import annotations
@@ -11,36 +11,19 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import platform
-import statistics
 import subprocess
 import sys
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
+from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.processes import process_cpu_s
+from benchmarks.comparison.rounds import Comparison, Figures, Side
 from benchmarks.runtime.sessions import ROLES, run_sessions
 
 HERE = Path(__file__).parents[2]
 POSITIONS = 200
-
-
-@dataclass(slots=True)
-class Cell:
-    """Microseconds of CPU per position in each round, and calls per position, by role."""
-
-    cpu_us: dict[str, list[float]] = field(default_factory=lambda: {r: [] for r in ROLES})
-    calls: dict[str, float] = field(default_factory=dict)
-
-    def total_us(self) -> float:
-        """Median over the rounds of all processes' sum."""
-        return statistics.median(map(sum, zip(*self.cpu_us.values(), strict=True)))
-
-
-def cpu_ns(pid: int) -> int:
-    """CPU time that all threads of a process have used."""
-    tasks = Path(f"/proc/{pid}/task")
-    return sum(int((task / "schedstat").read_text().split()[0]) for task in tasks.iterdir())
 
 
 def start(checkout: Path, role: str, sessions: int, *flags: str) -> subprocess.Popen[str]:
@@ -56,29 +39,41 @@ def start(checkout: Path, role: str, sessions: int, *flags: str) -> subprocess.P
     )
 
 
-def measure(checkout: Path, sessions: int, cell: Cell, *, count_calls: bool) -> None:
-    """One round: warm up with one session, then so many."""
-    flags = ("--count-calls",) if count_calls else ()
-    processes = {role: start(checkout, role, max(sessions, 2), *flags) for role in ROLES}
+def measure(checkout: Path, sessions: int) -> Figures:
+    """CPU time per position of so many sessions, after one session that warms up."""
+    processes = {role: start(checkout, role, max(sessions, 2)) for role in ROLES}
     try:
         addresses = {role: _line(process) for role, process in processes.items()}
-        if not count_calls:
-            asyncio.run(run_sessions(addresses, 1, "warm"))
-        before = {role: cpu_ns(process.pid) for role, process in processes.items()}
+        asyncio.run(run_sessions(addresses, 1, "warm"))
+        before = {role: process_cpu_s(process.pid) for role, process in processes.items()}
         asyncio.run(run_sessions(addresses, sessions, "measured"))
         made = sessions * POSITIONS
-        for role, process in processes.items():
-            used_us = (cpu_ns(process.pid) - before[role]) / 1e3
-            if not count_calls:
-                cell.cpu_us[role].append(used_us / made)
-        for role, process in processes.items():
-            told, _ = process.communicate(timeout=60)
-            if count_calls:
-                cell.calls[role] = int(told.strip()) / made
+        used_us = {
+            role: 1e6 * (process_cpu_s(process.pid) - before[role]) / made
+            for role, process in processes.items()
+        }
     finally:
-        for process in processes.values():
-            process.kill()
-            process.wait()
+        _kill(processes.values())
+    each = {f"CPU of {role}, µs": used for role, used in used_us.items()}
+    return {"CPU of all, µs per position": sum(used_us.values()), **each}
+
+
+def count_calls(checkout: Path, sessions: int) -> float:
+    """Python calls in `antiphon` per position of so many sessions, of all processes."""
+    processes = {role: start(checkout, role, max(sessions, 2), "--count-calls") for role in ROLES}
+    try:
+        addresses = {role: _line(process) for role, process in processes.items()}
+        asyncio.run(run_sessions(addresses, sessions, "measured"))
+        printed = [process.communicate(timeout=60)[0] for process in processes.values()]
+    finally:
+        _kill(processes.values())
+    return sum(map(int, printed)) / (sessions * POSITIONS)
+
+
+def _kill(processes: Iterable[subprocess.Popen[str]]) -> None:
+    for process in processes:
+        process.kill()
+        process.wait()
 
 
 def _line(process: subprocess.Popen[str]) -> str:
@@ -88,27 +83,6 @@ def _line(process: subprocess.Popen[str]) -> str:
     return line
 
 
-def show(sides: Sequence[tuple[str, dict[int, Cell]]]) -> None:
-    """Print the table as Markdown."""
-    columns = " | ".join(f"{role} µs" for role in ROLES)
-    print(
-        f"| sessions | side | {columns} | all µs (range) | calls |{' ratio |' * (len(sides) - 1)}"
-    )
-    print("|--:|---|" + "--:|" * (len(ROLES) + 1 + len(sides)))
-    for sessions in sides[0][1]:
-        base = sides[-1][1][sessions].total_us()
-        for name, cells in sides:
-            cell = cells[sessions]
-            each = " | ".join(f"{statistics.median(cell.cpu_us[role]):.0f}" for role in ROLES)
-            totals = [sum(row) for row in zip(*cell.cpu_us.values(), strict=True)]
-            ratio = f" {cell.total_us() / base:.2f} |" if len(sides) > 1 else ""
-            print(
-                f"| {sessions} | {name} | {each} "
-                f"| {cell.total_us():.0f} ({min(totals):.0f} to {max(totals):.0f}) "
-                f"| {sum(cell.calls.values()):.0f} |{ratio}"
-            )
-
-
 def main(argv: Sequence[str] | None = None) -> int:
     """Run the benchmark; the process's exit status."""
     parser = argparse.ArgumentParser(description=__doc__)
@@ -116,17 +90,27 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--sessions", type=int, nargs="+", default=[1, 8, 32, 64])
     parser.add_argument("--against", type=Path, metavar="DIR", help="another checkout")
     arguments = parser.parse_args(argv)
-    print(f"{platform.platform()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, ", end="")
-    print(f"Python {platform.python_version()}; {POSITIONS} tokens and frames a session\n")
-    checkouts = [("this", HERE)]
+    checkouts = {"this": HERE}
     if arguments.against is not None:
-        checkouts.append(("other", arguments.against.resolve()))
-    sides = [(name, {n: Cell() for n in arguments.sessions}) for name, _ in checkouts]
-    for number in range(arguments.rounds + 1):
+        checkouts["other"] = arguments.against.resolve()
+    with stated_machine():
         for sessions in arguments.sessions:
-            for (_, cells), (_, checkout) in zip(sides, checkouts, strict=True):
-                measure(checkout, sessions, cells[sessions], count_calls=number == arguments.rounds)
-    show(sides)
+            sides = [
+                Side(
+                    name,
+                    partial(asyncio.to_thread, measure, checkout, sessions),
+                    ("other",) if name == "this" and "other" in checkouts else (),
+                )
+                for name, checkout in checkouts.items()
+            ]
+            comparison = Comparison(
+                sides, f"{sessions} sessions of {POSITIONS} tokens and {POSITIONS} frames"
+            )
+            asyncio.run(comparison.run(arguments.rounds, warm_up=0))
+            comparison.report()
+            for name, checkout in checkouts.items():
+                calls = count_calls(checkout, sessions)
+                print(f"{name}: {calls:.0f} Python calls per position", flush=True)
     return 0
 
 

@@ -29,6 +29,7 @@ from antiphon.testing.qwen3_omni.fake_engine import FACTS
 
 STEP_S = 0.020
 GROUPS = 16
+SAMPLE_RATE_HZ = 24_000
 SAMPLES_PER_FRAME = 1920
 
 
@@ -99,7 +100,7 @@ class IdleEngine:
         reason = running.finish_reason if ends else None
         running.ended = ends
         scale = SAMPLES_PER_FRAME if self._role == CODE2WAV else 1
-        made = [
+        made: list[EngineEvent] = [
             Emitted(key, edge, position * scale, _tensors(edge, count), reason)
             for edge in ("tokens", "text", "prompt", "codes", "audio")
             if edge in running.outputs and (edge != "prompt" or ends)
@@ -128,4 +129,6 @@ def _tensors(edge: str, count: int) -> Tensors:
 def load(role: str, positions: int) -> LoadedStage:
     """The engine of a role and what it says of itself."""
     engine: Engine = IdleEngine(role, positions)
-    return LoadedStage(engine, replace(FACTS, samples_per_frame=SAMPLES_PER_FRAME))
+    return LoadedStage(
+        engine, replace(FACTS, sample_rate_hz=SAMPLE_RATE_HZ, samples_per_frame=SAMPLES_PER_FRAME)
+    )

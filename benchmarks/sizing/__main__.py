@@ -22,8 +22,9 @@ import msgspec
 
 from antiphon.deployment.schema import Deployment, StageConfig
 from antiphon.pipelines.qwen3_omni import PIPELINE
+from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.stolen_time import CoreTicks
 from benchmarks.sizing.pace import SESSION_S, SLOTS, STEP_S
-from benchmarks.sizing.stolen_time import CoreTicks
 from tools.launcher.console import Console
 from tools.launcher.launcher import Launcher
 from tools.launcher.plan import GATEWAY, application_root, resolve, with_gateway
@@ -161,7 +162,8 @@ def main() -> int:
     against.add_argument("runs", type=Path, nargs="+", help="folders of `run`")
     given = parser.parse_args()
     if given.command == "run":
-        asyncio.run(measure(given, Console(sys.stdout, output=False)))
+        with stated_machine():
+            asyncio.run(measure(given, Console(sys.stdout, output=False)))
     else:
         compare(given)
     return 0

@@ -1,8 +1,9 @@
-"""Message latency and cost between two processes, all contestants in one interleaved run.
+"""Message latency and cost between two processes, by contestant.
 
-Closed loop: the next message is sent when the consumer has reported the last. Latency
-is from the call that sends until the consumer can read the tensors, on the clock
-that both share; CPU is of both processes. Prints one table per payload and ratios.
+Closed loop: the next message is sent when the consumer has reported the last. CPU time is of both
+processes of a contestant. Latency is from the call that sends until the consumer can read the
+tensors, on the clock that both share. The bare side is "raw", a copy into memory that both have
+mapped. Prints one comparison per payload.
 """
 
 from __future__ import annotations
@@ -10,17 +11,17 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import platform
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from functools import partial
 
 import msgspec
 
+from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.rounds import Comparison, Figures, Side
 from benchmarks.transport.arms import (
-    BUSY,
-    BUSY_DEFAULT,
     GRPC,
     IDLE,
     INTERPRETERS,
@@ -38,7 +39,11 @@ from benchmarks.transport.producer import PAYLOADS, Measured
 
 MALLOC = ("MALLOC_MMAP_THRESHOLD_", "MALLOC_TRIM_THRESHOLD_", "MALLOC_TOP_PAD_")
 SMALL = PAYLOADS[0]
-Cells = dict[str, dict[str, Measured]]
+# Who is compared with whom, besides raw.
+AGAINST = {
+    SHARED_MEMORY.name: (OMNI.name,),
+    GRPC.name: (WHOLE.name, WHOLE_AS_STAGE.name),
+}
 
 
 async def start(arm: Arm, process_group: int | None = None) -> Process:
@@ -61,75 +66,70 @@ async def ask(producer: Process, payload: str) -> Measured:
     return msgspec.json.decode(line, type=Measured)
 
 
-async def run(rounds: int, arms: Sequence[Arm], payloads: Sequence[str]) -> Cells:
-    """Everything, interleaved: payload -> arm -> what was measured."""
-    cells: Cells = defaultdict(lambda: defaultdict(Measured))
+def figures_of(measured: Measured) -> Figures:
+    """Figures of one round."""
+    messages = len(measured.latency_us)
+    return {
+        "CPU, µs per message": measured.cpu_us / messages,
+        "p50, µs": measured.percentile(50),
+        "p99, µs": measured.percentile(99),
+        "messages/s": messages / measured.wall_us * 1e6,
+    }
+
+
+async def measure(producer: Process, payload: str) -> Figures:
+    """One round of one contestant."""
+    return figures_of(await ask(producer, payload))
+
+
+@asynccontextmanager
+async def producing(arms: Sequence[Arm]) -> AsyncIterator[dict[str, Process]]:
+    """The arms' producers, by arm; each ends when its input does."""
     producers = {arm.name: await start(arm) for arm in arms}
-    for _ in range(rounds):
-        for payload in payloads:
-            for arm in arms:
-                cells[payload][arm.name].add(await ask(producers[arm.name], payload))
-    for producer in producers.values():
-        assert producer.stdin is not None
-        producer.stdin.close()
-        await producer.wait()
-    return cells
+    try:
+        yield producers
+    finally:
+        for producer in producers.values():
+            assert producer.stdin is not None
+            producer.stdin.close()
+            await producer.wait()
 
 
-async def run_apart(rounds: int, arms: Sequence[Arm], payload: str) -> dict[str, Measured]:
-    """As `run`, but only one arm's processes live at a time: a busy one is busy in vain."""
-    row: dict[str, Measured] = defaultdict(Measured)
-    for _ in range(rounds):
-        for arm in arms:
-            cells = await run(1, (arm,), (payload,))
-            row[arm.name].add(cells[payload][arm.name])
-    return row
+async def measure_alone(arm: Arm, payload: str) -> Figures:
+    """One round of an arm whose processes live for that round: a busy one would disturb others."""
+    async with producing((arm,)) as producers:
+        return await measure(producers[arm.name], payload)
 
 
-def show(cells: Cells) -> None:
-    """Print the table as Markdown."""
-    print("| payload | contestant | p50 µs | p99 µs | messages/s | CPU µs/message | times raw |")
-    print("|---|---|--:|--:|--:|--:|--:|")
-    for payload, row in cells.items():
-        for name, cell in row.items():
-            count, p50 = len(cell.latency_us), cell.percentile(50)
-            print(
-                f"| {payload} | {name} | {p50:.0f} | {cell.percentile(99):.0f} "
-                f"| {count / cell.wall_us * 1e6:.0f} | {cell.cpu_us / count:.0f} "
-                f"| {p50 / row[RAW.name].percentile(50):.1f} |"
-            )
-
-
-def show_ratios(cells: Cells) -> None:
-    """Print how much faster one is than another."""
-    faster = (
-        ("shared memory than omni", SHARED_MEMORY, OMNI),
-        ("framed than whole gRPC", GRPC, WHOLE),
-        ("framed than whole gRPC set as a stage", GRPC, WHOLE_AS_STAGE),
-    )
-    print("\n| faster, p50 | " + " | ".join(cells) + " |")
-    print("|---|" + "--:|" * len(cells))
-    for words, arm, other in faster:
-        shown = (ratio(row, other, arm) for row in cells.values())
-        print(f"| {words} | " + " | ".join(shown) + " |")
-
-
-def ratio(row: dict[str, Measured], slower: Arm, faster: Arm) -> str:
-    """How many times as long the one takes as the other."""
-    if slower.name not in row:
-        return "not measured"
-    return f"{row[slower.name].percentile(50) / row[faster.name].percentile(50):.1f}x"
-
-
-def show_interpreter(row: dict[str, Measured]) -> None:
-    """Print what a busy interpreter costs a small message."""
-    print(f"\n| {SMALL} by shared memory, consumer's interpreter | p50 µs | p99 µs | times idle |")
-    print("|---|--:|--:|--:|")
-    idle = row[IDLE.name].percentile(50)
-    for name, cell in row.items():
-        p50, p99 = cell.percentile(50), cell.percentile(99)
-        print(f"| {name} | {p50:.0f} | {p99:.0f} | {p50 / idle:.1f} |")
-    print(f"\n5 ms takes {ratio(row, BUSY_DEFAULT, BUSY)} as long as 100 µs.")
+async def compare(rounds: int, arms: Sequence[Arm]) -> None:
+    """Compare all arms by payload, then what a busy interpreter costs a small message."""
+    names = {arm.name for arm in arms}
+    async with producing(arms) as producers:
+        for payload in PAYLOADS:
+            sides = [
+                Side(
+                    name,
+                    partial(measure, producer, payload),
+                    (RAW.name, *(each for each in AGAINST.get(name, ()) if each in names))
+                    if name != RAW.name
+                    else (),
+                )
+                for name, producer in producers.items()
+            ]
+            comparison = Comparison(sides, payload)
+            await comparison.run(rounds)
+            comparison.report()
+    interpreters = [
+        Side(
+            arm.name,
+            partial(measure_alone, arm, SMALL),
+            (IDLE.name,) if arm is not IDLE else (),
+        )
+        for arm in INTERPRETERS
+    ]
+    comparison = Comparison(interpreters, f"{SMALL} by shared memory, consumer's interpreter")
+    await comparison.run(rounds, warm_up=0)
+    comparison.report()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -141,13 +141,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     if arguments.omni:
         os.environ[OMNI_ENV] = arguments.omni
     settings = ", ".join(f"{name}={os.environ[name]}" for name in MALLOC if name in os.environ)
-    print(f"{platform.platform()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, ", end="")
-    print(f"Python {platform.python_version()}; malloc: {settings or 'as the contestants say'}\n")
-    arms = (*WAYS, OMNI) if arguments.omni else WAYS
-    cells = asyncio.run(run(arguments.rounds, arms, PAYLOADS))
-    show(cells)
-    show_ratios(cells)
-    show_interpreter(asyncio.run(run_apart(arguments.rounds, INTERPRETERS, SMALL)))
+    print(f"malloc: {settings or 'as the contestants set it'}")
+    with stated_machine():
+        asyncio.run(compare(arguments.rounds, (*WAYS, OMNI) if arguments.omni else WAYS))
     return 0
 
 

@@ -20,6 +20,7 @@ import ml_dtypes
 import msgspec
 import numpy as np
 
+from antiphon.deployment.schema import TransportName
 from antiphon.pipelines.qwen2_5_omni import CODES, PIPELINE, PROMPT, TALKER, THINKER, TOKENS
 from antiphon.runtime.engine import (
     Completed,
@@ -152,7 +153,7 @@ class SinkEngine:
         del self._open[key]
 
 
-async def serve(role: str, engine: RowsEngine | SinkEngine, transport: str) -> None:
+async def serve(role: str, engine: RowsEngine | SinkEngine, transport: TransportName) -> None:
     """Serve until stdin ends."""
     limits = replace(LIMITS, slots=16, hold_bytes=64 << 20, stall_timeout_s=300.0)
     links = replace(LINKS, transport=transport, slab_bytes=256 << 20, resume_window_s=5.0)

@@ -1,10 +1,11 @@
 """The rows of a long prompt between two stage processes: `python -m benchmarks.transport.prompts`.
 
-10,000 positions of 3584 bfloat16 values (72 MB), sent by an engine in pieces as prefill makes
-them: from the first piece's step until the consumer's engine has the last one, beside the time
-that the bare transport takes for as many bytes; and how the rows of other sessions' replies fare
-on the same pair of stages meanwhile. Everything is interleaved in rounds. With `--against DIR`
-(another checkout that has this benchmark) the stages of both take turns.
+10,000 positions of 3584 bfloat16 values (72 MB), sent by an engine in pieces as prefill makes them:
+from the first piece's step until the consumer's engine has the last one. The bare sides move as
+many bytes by the transport alone. Then the rows of other sessions' replies on the same pair of
+stages, alone and while prompts pass. CPU time is of both processes, per prompt that has the pair
+to itself. With `--against DIR` (another checkout that has this benchmark) the stages of both are
+measured in alternating order.
 """
 
 from __future__ import annotations
@@ -12,25 +13,26 @@ from __future__ import annotations
 import argparse
 import asyncio
 import os
-import platform
 import statistics
 import sys
 from asyncio.subprocess import PIPE, Process
-from collections import defaultdict
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Sequence
 from contextlib import suppress
+from functools import partial
 from itertools import count, pairwise
 from pathlib import Path
 
 import grpc
 import msgspec
-import numpy as np
 
 from antiphon.pipelines.qwen2_5_omni import PIPELINE, TALKER, THINKER
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.stubs import stage_stub
-from benchmarks.transport.__main__ import ask, start
+from benchmarks.comparison.machine import stated_machine
+from benchmarks.comparison.processes import cpu_s_of
+from benchmarks.comparison.rounds import Comparison, Figures, Side
+from benchmarks.transport.__main__ import ask, producing
 from benchmarks.transport.arms import GRPC_STREAM, RAW, WHOLE_AS_STAGE
 from benchmarks.transport.producer import LONG_PROMPT
 from benchmarks.transport.prompt_stages import (
@@ -46,6 +48,12 @@ RAW_ARMS = {"shared_memory": (RAW,), "grpc": (GRPC_STREAM, WHOLE_AS_STAGE)}
 REPLIES = 4
 TRANSFERS = 5
 ALONE = "alone"
+REPLY_LABELS = {
+    ALONE: "alone",
+    PACED_SESSION: f"a piece every {STEP_S * 1e3:.0f} ms",
+    PROMPT_SESSION: "prompts all the time",
+}
+CPU_FIGURE, TRANSFER_FIGURE = "CPU, ms per prompt", "transfer, ms"
 
 
 class Pair:
@@ -86,6 +94,10 @@ class Pair:
             out, _ = await process.communicate(b"")
             told[role] = msgspec.json.decode(out, type=Times)
         return told[THINKER], told[TALKER]
+
+    def cpu_s(self) -> float:
+        """CPU time of both so far."""
+        return cpu_s_of(process.pid for process in self._processes.values())
 
     def kill(self) -> None:
         """End both at once."""
@@ -159,14 +171,41 @@ async def replies(pair: Pair, label: str, prompt: str) -> None:
             await pair.session(f"{prompt}-beside")
 
 
-async def measure(pair: Pair) -> None:
-    """One round on a pair that is warm."""
-    for _ in range(TRANSFERS):
-        await pair.session(f"{PROMPT_SESSION}-{ALONE}")
-    await replies(pair, ALONE, "")
-    await replies(pair, PACED_SESSION, PACED_SESSION)
-    await replies(pair, ALONE, "")
-    await replies(pair, PROMPT_SESSION, PROMPT_SESSION)
+async def measure(checkout: Path, transport: str, piece_rows: int) -> Figures:
+    """One round on a pair of its own, after one prompt that warms it up."""
+    pair = Pair(checkout, transport, piece_rows)
+    try:
+        await pair.start()
+        await pair.session(f"{PROMPT_SESSION}-warm")
+        before_s = pair.cpu_s()
+        for _ in range(TRANSFERS):
+            await pair.session(f"{PROMPT_SESSION}-{ALONE}")
+        used_s = pair.cpu_s() - before_s
+        await replies(pair, ALONE, "")
+        await replies(pair, PACED_SESSION, PACED_SESSION)
+        await replies(pair, ALONE, "")
+        await replies(pair, PROMPT_SESSION, PROMPT_SESSION)
+        began, came = await pair.stop()
+    finally:
+        pair.kill()
+    between = {
+        f"between rows of replies, {words}, ms": statistics.mean(intervals_ms(came, label))
+        for label, words in REPLY_LABELS.items()
+    }
+    return {
+        CPU_FIGURE: 1e3 * used_s / TRANSFERS,
+        TRANSFER_FIGURE: statistics.median(transfers_ms(began, came)),
+        **between,
+    }
+
+
+async def measure_bare(producer: Process) -> Figures:
+    """One round of as many bytes by a transport alone."""
+    measured = await ask(producer, LONG_PROMPT)
+    return {
+        CPU_FIGURE: measured.cpu_us / len(measured.latency_us) / 1e3,
+        TRANSFER_FIGURE: measured.percentile(50) / 1e3,
+    }
 
 
 def transfers_ms(began: Times, came: Times) -> list[float]:
@@ -185,76 +224,23 @@ def intervals_ms(came: Times, label: str) -> list[float]:
     ]
 
 
-class Rows:
-    """Figures by what they are of, from all rounds."""
-
-    def __init__(self) -> None:
-        self._rounds: dict[str, list[Sequence[float]]] = defaultdict(list)
-
-    def add(self, name: str, figures: Sequence[float]) -> None:
-        """A round's."""
-        self._rounds[name].append(figures)
-
-    def shown(self, name: str, base: str, middle: Callable[[Sequence[float]], float]) -> str:
-        """Cells: the rounds' middles, the 95th percentile, and the middles' ratios to another's."""
-        rounds = self._rounds[name]
-        middles = [middle(figures) for figures in rounds]
-        bases = [middle(figures) for figures in self._rounds[base]]
-        ratios = [ours / theirs for ours, theirs in zip(middles, bases, strict=True)]
-        slow = np.percentile(np.concatenate(rounds), 95)
-        return f"{_spread(middles, 1)} | {slow:.1f} | {_spread(ratios, 2)} |"
-
-
-def _spread(figures: Sequence[float], digits: int) -> str:
-    middle, least, most = statistics.median(figures), min(figures), max(figures)
-    return f"{middle:.{digits}f} ({least:.{digits}f} to {most:.{digits}f})"
-
-
-async def run(
+async def compare(
     checkouts: Sequence[tuple[str, Path]], transports: Sequence[str], rows: int, rounds: int
 ) -> None:
-    """Measure everything and print the tables."""
+    """Measure and report each transport."""
     for transport in transports:
         arms = RAW_ARMS[transport]
-        producers = {arm.name: await start(arm) for arm in arms}
-        table = Rows()
-        for _ in range(rounds):
-            for name, producer in producers.items():
-                measured = await ask(producer, LONG_PROMPT)
-                table.add(name, [us / 1e3 for us in measured.latency_us])
-            for side, checkout in checkouts:
-                pair = Pair(checkout, transport, rows)
-                try:
-                    await pair.start()
-                    await pair.session(f"{PROMPT_SESSION}-warm")
-                    await measure(pair)
-                    began, came = await pair.stop()
-                finally:
-                    pair.kill()
-                table.add(side, transfers_ms(began, came))
-                for label in (ALONE, PACED_SESSION, PROMPT_SESSION):
-                    table.add(f"{side} {label}", intervals_ms(came, label))
-        for producer in producers.values():
-            assert producer.stdin is not None
-            producer.stdin.close()
-            await producer.wait()
-        _show(table, transport, [arm.name for arm in arms], [side for side, _ in checkouts])
-
-
-def _show(table: Rows, transport: str, arms: Sequence[str], sides: Sequence[str]) -> None:
-    print(f"\n| {transport} | median ms | p95 | times {arms[0]} |\n|---|--:|--:|--:|")
-    for name in (*arms, *sides):
-        print(f"| {name} | {table.shown(name, arms[0], statistics.median)}")
-    print(f"\n| {transport}: rows of replies | mean ms between two | p95 | times alone |")
-    print("|---|--:|--:|--:|")
-    for side in sides:
-        for label, words in (
-            (ALONE, "alone"),
-            (PACED_SESSION, f"a piece of a prompt every {STEP_S * 1e3:.0f} ms"),
-            (PROMPT_SESSION, "prompts as fast as they go"),
-        ):
-            alone = f"{side} {ALONE}"
-            print(f"| {side}, {words} | {table.shown(f'{side} {label}', alone, statistics.mean)}")
+        async with producing(arms) as producers:
+            sides = [
+                Side(name, partial(measure_bare, producer)) for name, producer in producers.items()
+            ]
+            sides += [
+                Side(side, partial(measure, checkout, transport, rows), (arms[0].name,))
+                for side, checkout in checkouts
+            ]
+            comparison = Comparison(sides, f"{transport}, {rows} positions a piece")
+            await comparison.run(rounds)
+            comparison.report()
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -265,14 +251,12 @@ def main(argv: Sequence[str] | None = None) -> int:
     parser.add_argument("--transports", nargs="+", choices=RAW_ARMS, default=list(RAW_ARMS))
     parser.add_argument("--against", type=Path, metavar="DIR", help="another checkout")
     arguments = parser.parse_args(argv)
-    print(f"{platform.platform()}, {os.cpu_count()} CPUs, load {os.getloadavg()[0]:.1f}, ", end="")
-    print(f"Python {platform.python_version()}; {arguments.piece_rows} positions a piece")
     checkouts = [("this", HERE)]
     if arguments.against is not None:
         checkouts.append(("other", arguments.against.resolve()))
     given = arguments.transports, arguments.piece_rows, arguments.rounds
-    asyncio.run(run(checkouts, *given))
-    print(f"\nload at the end {os.getloadavg()[0]:.1f}")
+    with stated_machine():
+        asyncio.run(compare(checkouts, *given))
     return 0
 
 

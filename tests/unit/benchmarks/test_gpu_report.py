@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from benchmarks.gpu.report import Figures, Report, Row
+from benchmarks.gpu.report import Figures, Report, Row, mirrored
 
 
 class Clock:
@@ -15,6 +15,10 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now_s
+
+    def cpu_s(self) -> float:
+        """Two cores are busy all the time."""
+        return 2 * self.now_s
 
 
 def row(clock: Clock, name: str, took_s: float, least_s: float = 0.0, **figures: Any) -> Row:
@@ -27,7 +31,7 @@ def row(clock: Clock, name: str, took_s: float, least_s: float = 0.0, **figures:
 
 def test_file_is_whole_after_each_row_when_a_run_is_cut(tmp_path: Path) -> None:
     path, clock = tmp_path / "rows.json", Clock()
-    report = Report({"torch": "2.11"}, path, 100.0, clock)
+    report = Report({"torch": "2.11"}, path, 100.0, clock, clock.cpu_s)
     seen: list[list[str]] = []
 
     def look() -> Figures:
@@ -38,12 +42,13 @@ def test_file_is_whole_after_each_row_when_a_run_is_cut(tmp_path: Path) -> None:
     assert seen == [["one"]]
     written = json.loads(path.read_text())
     assert written["torch"] == "2.11"
-    assert written["rows"][0] == {"name": "one", "ms": 3, "took_s": 1.0}
+    assert written["rows"][0] == {"name": "one", "cpu_s": 2.0, "ms": 3, "took_s": 1.0}
+    assert list(written["rows"][0])[1] == "cpu_s"
 
 
 def test_rows_are_skipped_by_name_when_no_time_is_left(capsys: pytest.CaptureFixture[str]) -> None:
     clock = Clock()
-    report = Report({}, None, 10.0, clock)
+    report = Report({}, None, 10.0, clock, clock.cpu_s)
     report.run(
         [row(clock, "long", 8.0), row(clock, "longer", 1.0, least_s=5.0), row(clock, "short", 2.5)]
     )
@@ -61,11 +66,27 @@ def test_others_go_on_when_a_row_raises_or_does_not_hold() -> None:
     def broken() -> Figures:
         raise RuntimeError("no kernel")
 
-    report = Report({}, None, 10.0, clock)
+    report = Report({}, None, 10.0, clock, clock.cpu_s)
     report.run(
         [Row("broken", broken), row(clock, "wrong", 1.0, holds=False), row(clock, "right", 1.0)]
     )
     assert report.failed == ["broken", "wrong"]
     assert report.rows[0]["error"] == "RuntimeError: no kernel"
     assert "broken()" in report.rows[0]["where"] or "in broken" in report.rows[0]["where"]
-    assert report.rows[2] == {"name": "right", "took_s": 1.0}
+    assert report.rows[2] == {"name": "right", "cpu_s": 2.0, "took_s": 1.0}
+
+
+def test_rows_that_are_compared_are_measured_again_in_reversed_order() -> None:
+    clock = Clock()
+    rows = [row(clock, name, 1.0) for name in ("eager", "graphs", "ahead")]
+    report = Report({}, None, 10.0, clock, clock.cpu_s)
+    report.run(mirrored(rows))
+    assert [each["name"] for each in report.rows] == [
+        "eager",
+        "graphs",
+        "ahead",
+        "ahead, again",
+        "graphs, again",
+        "eager, again",
+    ]
+    assert mirrored(rows[:1]) == rows[:1]

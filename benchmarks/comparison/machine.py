@@ -1,0 +1,53 @@
+"""What a benchmark's figures come from: code, cores, card, and what else the machine did."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from benchmarks.comparison.rounds import Show, show_now
+from benchmarks.comparison.stolen_time import CoreTicks
+from tools.load.machine import load_average, machine
+
+CARD_TIMEOUT_S = 30.0
+
+
+@contextmanager
+def stated_machine(show: Show = show_now) -> Iterator[None]:
+    """Show the machine and its load before the block, and the load and stolen time after it."""
+    known = machine()
+    available = len(os.sched_getaffinity(0))
+    show(
+        f"antiphon {known['antiphon']}, {known['commit']}; {known['machine']} ({processor()}), "
+        f"{available} of them for this process; {card()}; load average {load_average()}"
+    )
+    before = CoreTicks.now()
+    try:
+        yield
+    finally:
+        stolen = before.stolen_until(CoreTicks.now())
+        show(f"\nload average at the end {load_average()}; the host took {stolen:.1%} of the cores")
+
+
+def processor() -> str:
+    """The processor's name, as the kernel reports it."""
+    for line in Path("/proc/cpuinfo").read_text().splitlines():
+        name, _, value = line.partition(":")
+        if name.strip() == "model name":
+            return value.strip()
+    return "unknown processor"
+
+
+def card() -> str:
+    """The names of the NVIDIA cards, or "no card"."""
+    if (program := shutil.which("nvidia-smi")) is None:
+        return "no card"
+    command = [program, "--query-gpu=name", "--format=csv,noheader"]
+    found = subprocess.run(
+        command, capture_output=True, text=True, timeout=CARD_TIMEOUT_S, check=False
+    )
+    return ", ".join(found.stdout.split("\n")).strip(", ") if found.returncode == 0 else "no card"

@@ -1,0 +1,137 @@
+"""Interleaved rounds of the sides that a benchmark compares.
+
+A round measures each side once. The order is reversed in every other round (A B, B A, A B, ...), so
+that a drift of the machine's speed favors no side. Each measurement is printed when it ends.
+"""
+
+from __future__ import annotations
+
+import inspect
+import statistics
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TypeVar
+
+CPU = "CPU"
+Figures = Mapping[str, float]
+"""Figures of one measurement by their names, which end with the unit: "CPU, ms"."""
+
+Measure = Callable[[], Figures | Awaitable[Figures]]
+Show = Callable[[str], None]
+T = TypeVar("T")
+
+
+def show_now(line: str) -> None:
+    """Print a line and flush it."""
+    print(line, flush=True)
+
+
+def in_order(sides: Sequence[T], number: int) -> Sequence[T]:
+    """The sides in the order of round `number`: as given if it is even, else reversed."""
+    return sides[::-1] if number % 2 else sides
+
+
+@dataclass(frozen=True, slots=True)
+class Side:
+    """One side of a comparison.
+
+    `measure` does the work of one round. The first figure of a side that is compared is CPU time.
+    `against` names the sides that this one is divided by; a side without is a baseline.
+    """
+
+    name: str
+    measure: Measure
+    against: Sequence[str] = ()
+
+
+@dataclass(slots=True)
+class Comparison:
+    """Runs the sides in interleaved rounds and keeps their figures.
+
+    Raises `ValueError` for a side that is compared with one that does not exist.
+    """
+
+    sides: Sequence[Side]
+    title: str = ""
+    show: Show = show_now
+    rounds: dict[str, list[Figures]] = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rounds = {side.name: [] for side in self.sides}
+        compared = {name for side in self.sides for name in side.against}
+        if unknown := compared - self.rounds.keys():
+            raise ValueError(f"no side of this comparison is called {', '.join(sorted(unknown))}")
+
+    async def run(self, rounds: int, *, warm_up: int = 1) -> None:
+        """Measure so many rounds, after `warm_up` rounds whose figures are printed and dropped.
+
+        Raises `ValueError` if the first figure of a side that is compared is not CPU time.
+        """
+        if self.title:
+            self.show(f"\n{self.title}")
+        for number in range(-warm_up, rounds):
+            label = f"round {number + 1} of {rounds}" if number >= 0 else "warm-up"
+            for side in in_order(self.sides, number):
+                figures = side.measure()
+                if inspect.isawaitable(figures):
+                    figures = await figures
+                self._check(side, figures)
+                shown = ", ".join(f"{name}: {_digits(each)}" for name, each in figures.items())
+                self.show(f"{label}: {side.name}: {shown}")
+                if number >= 0:
+                    self.rounds[side.name].append(figures)
+
+    def column(self, side: str, figure: str) -> list[float]:
+        """One figure of a side, by round."""
+        return [each[figure] for each in self.rounds[side]]
+
+    def ratios(self, side: str, base: str, figure: str) -> list[float]:
+        """One figure of a side divided by another side's of the same round, by round."""
+        pairs = zip(self.column(side, figure), self.column(base, figure), strict=True)
+        return [above / below for above, below in pairs if below]
+
+    def report(self) -> None:
+        """Show the median, least and most of every figure, then the ratios of paired rounds."""
+        heads = list(dict.fromkeys(name for side in self.sides for name in self._names(side)))
+        self.show(f"\n| {self.title} | {' | '.join(heads)} |")
+        self.show("|---|" + "--:|" * len(heads))
+        for side in self.sides:
+            known = self._names(side)
+            cells = (
+                spread(self.column(side.name, head)) if head in known else "" for head in heads
+            )
+            self.show(f"| {side.name} | {' | '.join(cells)} |")
+        for side in self.sides:
+            for base in side.against:
+                self._report_ratios(side, base)
+
+    def _report_ratios(self, side: Side, base: str) -> None:
+        names = (name for name in self._names(side) if name in self.rounds[base][0])
+        ratios = {name: self.ratios(side.name, base, name) for name in names}
+        shown = ", ".join(f"{name}: {spread(each)}" for name, each in ratios.items() if each)
+        self.show(f"{side.name} / {base}: {shown}")
+
+    def _check(self, side: Side, figures: Figures) -> None:
+        """Reject figures of a compared side that do not begin with CPU time."""
+        is_compared = side.against or any(side.name in each.against for each in self.sides)
+        if is_compared and not next(iter(figures), "").startswith(CPU):
+            raise ValueError(f"the first figure of {side.name} must be its {CPU} time")
+
+    def _names(self, side: Side) -> list[str]:
+        return list(self.rounds[side.name][0]) if self.rounds[side.name] else []
+
+
+def spread(figures: Sequence[float]) -> str:
+    """Median (least to most)."""
+    middle, least, most = statistics.median(figures), min(figures), max(figures)
+    return f"{_digits(middle)} ({_digits(least)} to {_digits(most)})"
+
+
+def _digits(figure: float) -> str:
+    """At least three digits, and no exponent."""
+    size = abs(figure)
+    return (
+        f"{figure:.0f}"
+        if size >= 100
+        else f"{figure:.{1 if size >= 10 else 2 if size >= 0.1 else 4}f}"
+    )
