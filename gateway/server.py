@@ -104,7 +104,7 @@ class Gateway:
         )
         doorkeeper = Doorkeeper(config, self.metrics.refuse)
         self.metrics.watch("connections", "HTTP connections", lambda: doorkeeper.connections)
-        self._shared = SharedByDoors(config, self.metrics)
+        self._shared = SharedByDoors(config, self.metrics, self.calls.uploads)
         endpoints = {
             door.path: HttpEndpoint(door, self.calls, self._shared, config, self.metrics)
             for door in doors

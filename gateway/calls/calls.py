@@ -30,6 +30,7 @@ from antiphon.errors import AntiphonError, NotFound, ResourceExhausted, Unavaila
 from antiphon.segment import Delivery
 from antiphon.tracing.span import current_span
 from antiphon.tracing.tracing import Tracing
+from gateway.byte_budget import uploads_of
 from gateway.calls.choices import Choices, order_of_choice
 from gateway.calls.detours import Detours
 from gateway.calls.failover.segment import AskAgain, Failover, FailoverSegment, LostSegment
@@ -60,7 +61,10 @@ def _go_on(_: CallSegment) -> None:
 
 
 class Calls:
-    """All live sessions. Refuses what is too much and ends what is left at shutdown."""
+    """All live sessions. Refuses what is too much and ends what is left at shutdown.
+
+    `uploads` is the budget of what requests bring: bodies, and files that they name by URL.
+    """
 
     def __init__(
         self,
@@ -74,7 +78,8 @@ class Calls:
         self.tracing = tracing or Tracing()
         self._config = config
         self._delivery = delivery
-        self._fetcher = UrlFetcher(config)
+        self.uploads = uploads_of(config)
+        self._fetcher = UrlFetcher(config, self.uploads)
         self._live: set[Session] = set()
         self.admission = Admission(config, metrics)
         fleet.on_resize(self.admission.resize)

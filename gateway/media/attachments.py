@@ -20,7 +20,7 @@ from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, NotImplementedYet
 from antiphon.v1 import stage_pb2
 from gateway.media.audio_in import AudioLimits, Recording, check_recordings, decode_recordings
-from gateway.media.remote import RemoteUrl, UrlFetcher
+from gateway.media.remote import Download, RemoteUrl, UrlFetcher
 from gateway.media.sent_recordings import SentRecordings
 from gateway.media.vision_in import IMAGE, VIDEO, File, read_files
 
@@ -72,23 +72,22 @@ def name_field(error: AntiphonError, names: Mapping[str, str]) -> None:
         error.args, error.field = (error.message,), path
 
 
-async def _fetched(given: Attachments, fetcher: UrlFetcher, most_bytes: int) -> Attachments:
+async def _fetched(given: Attachments, download: Download) -> Attachments:
     """The attachments with what is somewhere else fetched, one file after the other."""
-    left_bytes = most_bytes
 
     async def fetched(item: Attachment) -> Attachment:
-        nonlocal left_bytes
         if not isinstance(item.data, RemoteUrl):
             return item
-        data = await fetcher.fetch(item.data, item.field, left_bytes)
-        left_bytes -= len(data)
-        return replace(item, data=data)
+        return replace(item, data=await download.fetch(item.data, item.field))
 
-    return Attachments(
+    files = Attachments(
         recordings=[await fetched(each) for each in given.recordings],
         images=[await fetched(each) for each in given.images],
         videos=[await fetched(each) for each in given.videos],
     )
+    # Nothing is waited for any more.
+    download.lease.keep()
+    return files
 
 
 async def read_conversation(
@@ -120,13 +119,16 @@ async def read_conversation(
         all_s=min(config.max_audio_s, reader.max_input_audio_s),
     )
     check_recordings(given.recordings, rate_hz=rate_hz, limits=limits)
-    given = await _fetched(given, fetcher, config.max_fetch_bytes)
+    with fetcher.download() as download:
+        given = await _fetched(given, download)
 
-    def decode() -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
-        recordings = decode_recordings(given.recordings, rate_hz=rate_hz, limits=limits, sent=sent)
-        return recordings, read_files(given.images, IMAGE), read_files(given.videos, VIDEO)
+        def decode() -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
+            recordings = decode_recordings(
+                given.recordings, rate_hz=rate_hz, limits=limits, sent=sent
+            )
+            return recordings, read_files(given.images, IMAGE), read_files(given.videos, VIDEO)
 
-    return Conversation(messages, *await asyncio.to_thread(decode))
+        return Conversation(messages, *await asyncio.to_thread(decode))
 
 
 def _check_parts(messages: tuple[ConversationMessage, ...], most: int) -> None:

@@ -1,35 +1,36 @@
-"""Files that requests name by URL, fetched from public addresses alone.
-
-A name is resolved once for each step, everything that it resolves to is checked, and the
-connection goes to an address that was: so neither a redirect nor a name that changes its mind
-leads into the operator's own network.
-"""
+"""Files that requests name by URL, fetched from public addresses alone."""
 
 from __future__ import annotations
 
 import asyncio
+import io
+import math
 import socket
 import ssl
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from dataclasses import dataclass
-from ipaddress import IPv4Address, IPv6Address, ip_address, ip_network
+from ipaddress import IPv6Address, ip_network
 from urllib.parse import SplitResult, urljoin, urlsplit
 
-import httptools
+import httpcore2
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import InvalidArgument, NotImplementedYet, told
 from antiphon.version import VERSION
-
-Address = IPv4Address | IPv6Address
-Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+from gateway.byte_budget import BudgetExceeded, ByteBudget, ByteLease, eviction
+from gateway.media.checked_network import (
+    Address,
+    CheckedNetwork,
+    Resolve,
+    ResponseMeter,
+    UrlFault,
+)
 
 MAX_REDIRECTS = 3
 MAX_URL_CHARS = 8192
-MAX_HEAD_BYTES = 64 << 10
 _RESOLVING_THREADS = 4
-_PIECE_BYTES = 64 << 10
 _REDIRECTS = frozenset({301, 302, 303, 307, 308})
 _PORTS = {"http": 80, "https": 443}
 # What is public of IPv6, and what of that holds an IPv4 address or a tunnel's end.
@@ -44,48 +45,35 @@ class RemoteUrl:
     url: str
 
 
-class UrlFault(Exception):
-    """Why a URL gives no file; becomes an `InvalidArgument` of its field."""
-
-
 class UrlFetcher:
     """Fetches the files of requests, as far as the deployment allows it.
 
-    `resolve` gives the addresses of a name; the system's resolver by default, on threads of its
-    own, so that slow names hold up other names and nothing else. Raises `InvalidArgument` for
-    networks that are none.
+    What comes of them takes bytes of `budget`. `resolve` gives the addresses of a name; the
+    system's resolver by default, on threads of its own, so that slow names hold up other names and
+    nothing else. Raises `InvalidArgument` for networks that are none.
     """
 
-    def __init__(self, config: GatewayConfig, resolve: Resolve | None = None) -> None:
-        self._config = config
-        self._resolve = resolve or self._resolved_by_system
+    def __init__(
+        self, config: GatewayConfig, budget: ByteBudget, resolve: Resolve | None = None
+    ) -> None:
+        self.config = config
+        self.resolve = resolve or self._resolved_by_system
+        self.tls = ssl.create_default_context() if config.fetch_urls else None
+        self._budget = budget
         self._pool = ThreadPoolExecutor(_RESOLVING_THREADS, "resolve")
-        self._tls = ssl.create_default_context() if config.fetch_urls else None
         try:
             self._networks = tuple(map(ip_network, config.fetch_networks))
         except ValueError as error:
             field = "gateway.fetch_networks"
             raise InvalidArgument(f"{field}: {error}", field=field) from error
 
-    async def fetch(self, remote: RemoteUrl, field: str, left_bytes: int) -> bytes:
-        """The file, of at most so many bytes. Raises `InvalidArgument` that names the field, and
-        `NotImplementedYet` where nothing is fetched."""
-        if not self._config.fetch_urls:
-            raise NotImplementedYet(
-                f"{field}: nothing is fetched from the network; send a data URL, or set "
-                "gateway.fetch_urls",
-                field=field,
-            )
-        try:
-            async with asyncio.timeout(self._config.fetch_timeout_s):
-                return await self._follow(remote.url, left_bytes)
-        except TimeoutError:
-            why = f"did not come within {self._config.fetch_timeout_s:g} s"
-        except UrlFault as fault:
-            why = str(fault)
-        except (OSError, httptools.HttpParserError) as error:
-            why = f"could not be fetched: {type(error).__name__}"
-        raise InvalidArgument(f"{field}: {why}", field=field)
+    @contextmanager
+    def download(self) -> Iterator[Download]:
+        """The files of one request. They take bytes of the budget until the block ends."""
+        download = Download(self)
+        with self._budget.lease(download.give_way, of_client=False) as lease:
+            download.lease = lease
+            yield download
 
     def is_allowed(self, address: Address) -> bool:
         """Whether it is public, or the deployment names its network."""
@@ -97,34 +85,6 @@ class UrlFetcher:
             within = any(address in network for network in _TUNNELS_V6)
             return address in _PUBLIC_V6 and not within
         return address.is_global and not address.is_multicast
-
-    async def _follow(self, url: str, left_bytes: int) -> bytes:
-        for _ in range(MAX_REDIRECTS + 1):
-            parts = _checked(url)
-            response = await self._ask(parts, left_bytes)
-            if response.status not in _REDIRECTS:
-                return response.file()
-            url = urljoin(url, response.location)
-        raise UrlFault(f"leads on more than {MAX_REDIRECTS} times")
-
-    async def _ask(self, parts: SplitResult, left_bytes: int) -> _Response:
-        """The response to one request, to an address that was checked."""
-        port = parts.port or _PORTS[parts.scheme]
-        host = parts.hostname or ""
-        addresses = [ip_address(each) for each in await self._resolve(host, port)]
-        # Some good ones among bad ones are no accident.
-        if not addresses or not all(map(self.is_allowed, addresses)):
-            raise UrlFault("has no public address; gateway.fetch_networks names others to allow")
-        tls = self._tls if parts.scheme == "https" else None
-        reader, writer = await asyncio.open_connection(
-            str(addresses[0]), port, ssl=tls, server_hostname=host if tls else None
-        )
-        try:
-            writer.write(_request(parts))
-            await writer.drain()
-            return await _read(reader, left_bytes)
-        finally:
-            writer.transport.abort()
 
     async def _resolved_by_system(self, host: str, port: int) -> Sequence[str]:
         def look_up() -> list[str]:
@@ -138,83 +98,116 @@ class UrlFetcher:
         self._pool.shutdown(wait=False, cancel_futures=True)
 
 
-class _Response:
-    """A response as httptools parses it."""
+class Download:
+    """The files of one request, fetched one after the other: at most `max_fetch_bytes` of all."""
 
-    def __init__(self, most_bytes: int) -> None:
-        self.status = 0
-        self.location = ""
-        self.complete = False
-        self._parser = httptools.HttpResponseParser(self)
-        self._most_bytes = most_bytes
-        self._encoding = b""
-        self._sized = False
-        self._parts: list[bytes] = []
-        self._size = 0
+    lease: ByteLease
 
-    def feed(self, data: bytes) -> None:
-        """Take what has come."""
-        self._parser.feed_data(data)
-        if self._size > self._most_bytes:
-            raise UrlFault(
-                f"has more than the {self._most_bytes} bytes that are left of "
-                "gateway.max_fetch_bytes"
+    def __init__(self, fetcher: UrlFetcher) -> None:
+        self._fetcher = fetcher
+        self._fetched_bytes = 0
+        self._clock: asyncio.Timeout | None = None
+
+    async def fetch(self, remote: RemoteUrl, field: str) -> bytes:
+        """The file.
+
+        Raises `InvalidArgument` that names the field, `NotImplementedYet` where nothing is fetched,
+        and `BudgetExceeded` when there is no room for its bytes, or others needed that of a file of
+        which nothing came.
+        """
+        config = self._fetcher.config
+        if not config.fetch_urls:
+            raise NotImplementedYet(
+                f"{field}: nothing is fetched from the network; send a data URL, or set "
+                "gateway.fetch_urls",
+                field=field,
             )
+        try:
+            async with asyncio.timeout(config.fetch_timeout_s) as self._clock:
+                return await self._follow(remote.url)
+        except TimeoutError:
+            if self.lease.evicted:
+                raise _of_field(eviction(), field) from None
+            why = f"did not come within {config.fetch_timeout_s:g} s"
+        except BudgetExceeded as full:
+            raise _of_field(full, field) from None
+        except UrlFault as fault:
+            why = str(fault)
+        except (OSError, httpcore2.ProtocolError) as error:
+            why = f"could not be fetched: {type(error).__name__}"
+        finally:
+            self._clock = None
+        raise InvalidArgument(f"{field}: {why}", field=field)
 
-    def end(self) -> None:
-        """The connection has ended, which is how a body of no stated length does."""
-        self.complete = bool(self.status) and not self._sized
-        if not self.complete:
-            raise UrlFault("broke off")
+    def give_way(self) -> None:
+        """End the fetch that goes on: others need its bytes."""
+        if self._clock is not None and not self._clock.expired():
+            self._clock.reschedule(-math.inf)
 
-    def file(self) -> bytes:
-        """The body of a good response."""
-        if self.status != 200:
-            raise UrlFault(f"could not be fetched: the server answered {self.status}")
-        if self._encoding.lower() not in (b"", b"identity"):
-            raise UrlFault("came compressed, which was not asked for")
-        return b"".join(self._parts)
+    async def _follow(self, url: str) -> bytes:
+        for _ in range(MAX_REDIRECTS + 1):
+            found = await self._ask(_checked(url))
+            if isinstance(found, bytes):
+                return found
+            try:
+                url = urljoin(url, found.url)
+            except ValueError as error:
+                raise UrlFault(f"is no URL: {error}") from error
+        raise UrlFault(f"leads on more than {MAX_REDIRECTS} times")
 
-    def on_header(self, name: bytes, value: bytes) -> None:
-        """For httptools."""
-        match name.lower():
-            case b"location":
-                self.location = value.decode("latin-1")
-            case b"content-encoding":
-                self._encoding = value
-            case b"content-length" | b"transfer-encoding":
-                self._sized = True
+    async def _ask(self, parts: SplitResult) -> bytes | RemoteUrl:
+        """The file, or where the response says that it is."""
+        fetcher = self._fetcher
+        left = fetcher.config.max_fetch_bytes - self._fetched_bytes
+        meter = ResponseMeter(lambda size: self.lease.moved(self._fetched_bytes + size))
+        network = CheckedNetwork(fetcher.resolve, fetcher.is_allowed, meter)
+        async with httpcore2.AsyncConnectionPool(
+            ssl_context=fetcher.tls, network_backend=network, max_connections=1
+        ) as pool:
+            try:
+                async with pool.stream("GET", _url(parts), headers=_headers(parts)) as response:
+                    meter.head_is_complete()
+                    return await self._read(response, meter, left)
+            except httpcore2.RemoteProtocolError as error:
+                if meter.ended:
+                    raise UrlFault("broke off") from error
+                # A line of the head, of a chunk's size or of a trailer that never ends.
+                meter.check()
+                raise
 
-    def on_headers_complete(self) -> None:
-        """For httptools."""
-        self.status = self._parser.get_status_code()
-
-    def on_body(self, body: bytes) -> None:
-        """For httptools."""
-        self._parts.append(body)
-        self._size += len(body)
-
-    def on_message_complete(self) -> None:
-        """For httptools; a response of the hundreds comes before the one that counts."""
-        self.complete = self.status >= 200
-
-
-async def _read(reader: asyncio.StreamReader, left_bytes: int) -> _Response:
-    """The whole response, or as much of one that leads on as says where to."""
-    response = _Response(left_bytes)
-    size = 0
-    while not response.complete:
-        data = await reader.read(_PIECE_BYTES)
-        size += len(data)
-        if not response.status and size > MAX_HEAD_BYTES:
-            raise UrlFault(f"could not be fetched: its head has more than {MAX_HEAD_BYTES} bytes")
-        if data:
-            response.feed(data)
-        else:
-            response.end()
+    async def _read(
+        self, response: httpcore2.Response, meter: ResponseMeter, left: int
+    ) -> bytes | RemoteUrl:
+        """The content of a good response, or where another one leads."""
+        fields = {name.lower(): value for name, value in response.headers}
         if response.status in _REDIRECTS:
-            break
-    return response
+            return RemoteUrl(fields.get(b"location", b"").decode("latin-1"))
+        if response.status != 200:
+            raise UrlFault(f"could not be fetched: the server answered {response.status}")
+        if fields.get(b"content-encoding", b"").lower() not in (b"", b"identity"):
+            raise UrlFault("came compressed, which was not asked for")
+        too_large = UrlFault(
+            f"has more than the {left} bytes that are left of gateway.max_fetch_bytes"
+        )
+        if int(fields.get(b"content-length", b"0")) > left:
+            raise too_large
+        # Pieces may be of one byte: they are joined as they come.
+        file = io.BytesIO()
+        async for piece in response.aiter_stream():
+            meter.content_bytes += len(piece)
+            if meter.content_bytes > left:
+                raise too_large
+            file.write(piece)
+        self._fetched_bytes += meter.content_bytes
+        self.lease.moved(self._fetched_bytes)
+        return file.getvalue()
+
+
+def _of_field(error: BudgetExceeded, field: str) -> BudgetExceeded:
+    """The error, for a file that a field names."""
+    return BudgetExceeded(
+        f"{field}: {error.message}", field=field, retry_after_s=error.retry_after_s
+    )
 
 
 def _checked(url: str) -> SplitResult:
@@ -239,15 +232,22 @@ def _checked(url: str) -> SplitResult:
     return parts
 
 
-def _request(parts: SplitResult) -> bytes:
+def _url(parts: SplitResult) -> httpcore2.URL:
+    """For httpcore2, which connects to the host that was checked, and reads nothing again."""
     target = (parts.path or "/") + (f"?{parts.query}" if parts.query else "")
-    host = parts.netloc
-    lines = (
-        f"GET {target} HTTP/1.1",
-        f"Host: {host}",
-        f"User-Agent: antiphon/{VERSION}",
-        "Accept: */*",
-        "Accept-Encoding: identity",
-        "Connection: close",
+    return httpcore2.URL(
+        scheme=parts.scheme.encode(),
+        host=(parts.hostname or "").encode(),
+        port=parts.port or _PORTS[parts.scheme],
+        target=target.encode(),
     )
-    return ("\r\n".join(lines) + "\r\n\r\n").encode("ascii")
+
+
+def _headers(parts: SplitResult) -> list[tuple[str, str]]:
+    return [
+        ("Host", parts.netloc),
+        ("User-Agent", f"antiphon/{VERSION}"),
+        ("Accept", "*/*"),
+        ("Accept-Encoding", "identity"),
+        ("Connection", "close"),
+    ]

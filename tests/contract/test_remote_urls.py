@@ -19,7 +19,8 @@ from gateway_door import Door, open_door
 from test_audio_input import heard, tone, wav
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import InvalidArgument
+from antiphon.errors import InvalidArgument, ResourceExhausted
+from gateway.byte_budget import SILENT_S, ByteBudget, uploads_of
 from gateway.media.remote import RemoteUrl, UrlFetcher
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
@@ -41,10 +42,13 @@ def leads_to(url: str, status: int = 302) -> bytes:
     return f"HTTP/1.1 {status} Found\r\nLocation: {url}\r\nContent-Length: 0\r\n\r\n".encode()
 
 
-def chunked(body: bytes) -> bytes:
-    head = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
-    pieces = [body[at : at + 1000] for at in range(0, len(body), 1000)]
-    return head + b"".join(b"%x\r\n%b\r\n" % (len(each), each) for each in (*pieces, b""))
+CHUNKED = b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n"
+
+
+def chunked(body: bytes, size: int = 1000, extension: bytes = b"") -> bytes:
+    pieces = [body[at : at + size] for at in range(0, len(body), size)]
+    sent = (b"%x%b\r\n%b\r\n" % (len(each), extension, each) for each in (*pieces, b""))
+    return CHUNKED + b"".join(sent)
 
 
 class Site:
@@ -53,6 +57,7 @@ class Site:
     def __init__(self) -> None:
         self.asked: list[str] = []
         self.port = 0
+        self.stalling = False
         self.pages: dict[str, Callable[[], bytes]] = {
             "/file.wav": lambda: found(FILE),
             "/file.png": lambda: found(PNG),
@@ -64,6 +69,15 @@ class Site:
             "/circle": lambda: leads_to("/circle"),
             "/inside": lambda: leads_to(f"http://{NEXT_DOOR}:{self.port}/file.wav"),
             "/elsewhere": lambda: leads_to("ftp://there.example/file.wav"),
+            "/half": lambda: leads_to("http://["),
+            "/dots": lambda: leads_to("http://a..b/"),
+            "/hints": lambda: b"HTTP/1.1 103 Early Hints\r\n\r\n" * 40_000 + found(FILE),
+            "/crumbs": lambda: chunked(FILE.ljust(50_000), 1),
+            "/extended": lambda: CHUNKED + b"4;" + b"x" * 400_000 + b"\r\nRIFF\r\n0\r\n\r\n",
+            "/extensions": lambda: chunked(FILE, 10, b";" + b"x" * 1000),
+            "/trailers": lambda: chunked(FILE)[:-2] + b"T: t\r\n" * 60_000 + b"\r\n",
+            "/trailer": lambda: chunked(FILE)[:-2] + b"T: " + b"t" * 400_000 + b"\r\n\r\n",
+            "/claims": lambda: b"HTTP/1.1 200 OK\r\nContent-Length: 999999999\r\n\r\n",
             "/large": lambda: found(bytes(MAX_BYTES + 1)),
             "/endless": lambda: b"HTTP/1.1 200 OK\r\nX: " + b"y" * 200_000,
             "/short": lambda: found(FILE)[:-5],
@@ -88,6 +102,8 @@ class Site:
             missing = b"HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n"
             writer.write(self.pages.get(path, lambda: missing)())
             await writer.drain()
+            if self.stalling:
+                await reader.read()
         except (ConnectionError, asyncio.IncompleteReadError):
             return
         finally:
@@ -106,7 +122,7 @@ async def open_site() -> AsyncIterator[Site]:
         server.close()
 
 
-FETCHES = {
+FETCHES: dict[str, Any] = {
     "fetch_urls": True,
     "fetch_networks": (f"{HERE}/32",),
     "max_fetch_bytes": MAX_BYTES,
@@ -167,6 +183,15 @@ async def test_url_of_an_image_is_fetched_too(fetching: tuple[Door, Site]) -> No
         ("/nonsense", "could not be fetched"),
         ("/nothing", "broke off"),
         ("/missing", "answered 404"),
+        ("/half", "is no URL"),
+        ("/dots", "has no host name that can be resolved"),
+        ("/hints", "its head has more than"),
+        ("/crumbs", "more framing than content"),
+        ("/extended", "more framing than content"),
+        ("/extensions", "more framing than content"),
+        ("/trailers", "more framing than content"),
+        ("/trailer", "more framing than content"),
+        ("/claims", f"more than the {MAX_BYTES} bytes"),
         ("/text", "is not a WAV, MP3, FLAC or Ogg file"),
     ],
 )
@@ -235,7 +260,9 @@ async def test_url_of_an_internal_address_is_not_asked(
 @pytest.mark.parametrize(
     "url",
     ["http://", "http://a b/", "https://me:secret@there.example/", "http://there.example:99999/",
-     "http://there.example/\u00e4", "http://[::1/", f"http://there.example/{'a' * 9000}"],
+     "http://there.example/\u00e4", "http://[::1/", f"http://there.example/{'a' * 9000}",
+     "http://a..b/", "http://.a/", f"http://{'a' * 64}.example/", "http://a\n.example/",
+     f"http://{'a.' * 200}example/", "http://%00.example/", "http://-/", "http://[v1.a]/"],
 )  # fmt: skip
 async def test_url_that_is_none_is_refused(fetching: tuple[Door, Site], url: str) -> None:
     response = await ask(fetching[0], url)
@@ -269,9 +296,15 @@ def resolving(*answers: Sequence[str]) -> tuple[Any, list[str]]:
     return resolve, asked
 
 
+async def fetch(fetcher: UrlFetcher, url: RemoteUrl) -> bytes:
+    with fetcher.download() as download:
+        return await download.fetch(url, "file")
+
+
 @asynccontextmanager
 async def open_fetcher(resolve: Any) -> AsyncIterator[UrlFetcher]:
-    fetcher = UrlFetcher(GatewayConfig(**FETCHES), resolve)
+    config = GatewayConfig(**FETCHES)
+    fetcher = UrlFetcher(config, uploads_of(config), resolve)
     try:
         yield fetcher
     finally:
@@ -282,10 +315,10 @@ async def test_name_is_resolved_once_so_that_it_cannot_change_its_mind() -> None
     resolve, asked = resolving([HERE], [NEXT_DOOR])
     async with open_site() as site, open_fetcher(resolve) as fetcher:
         url = RemoteUrl(site.url("/file.wav", "rebinding.example"))
-        assert await fetcher.fetch(url, "file", MAX_BYTES) == FILE
+        assert await fetch(fetcher, url) == FILE
         assert asked == ["rebinding.example"]
         with pytest.raises(InvalidArgument, match="no public address"):
-            await fetcher.fetch(url, "file", MAX_BYTES)
+            await fetch(fetcher, url)
         assert len(site.asked) == 1
         assert f"Host: rebinding.example:{site.port}" in site.asked[0]
 
@@ -296,7 +329,7 @@ async def test_name_with_one_internal_address_is_not_asked(answer: list[str]) ->
     async with open_site() as site, open_fetcher(resolve) as fetcher:
         url = RemoteUrl(site.url("/file.wav", "both.example"))
         with pytest.raises(InvalidArgument, match="no public address"):
-            await fetcher.fetch(url, "file", MAX_BYTES)
+            await fetch(fetcher, url)
         assert not site.asked
 
 
@@ -308,5 +341,86 @@ async def test_public_addresses_may_be_asked() -> None:
 
 
 async def test_networks_that_are_none_are_refused_at_the_start() -> None:
+    config = GatewayConfig(fetch_networks=("10.0.0.0/99",))
     with pytest.raises(InvalidArgument, match=r"gateway\.fetch_networks"):
-        UrlFetcher(GatewayConfig(fetch_networks=("10.0.0.0/99",)))
+        UrlFetcher(config, uploads_of(config))
+
+
+class WatchedBudget(ByteBudget):
+    """A budget whose clock a test moves, and that can be waited for."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.now_s = 0.0
+        self._grown = asyncio.Condition()
+        self._tasks: set[asyncio.Task[None]] = set()
+        super().__init__(limit_bytes, "uploads", "max_upload_bytes", clock=lambda: self.now_s)
+
+    def grow(self, size: int) -> None:
+        super().grow(size)
+        task = asyncio.create_task(self._tell())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tell(self) -> None:
+        async with self._grown:
+            self._grown.notify_all()
+
+    async def wait_held(self, size: int) -> None:
+        async with self._grown:
+            await self._grown.wait_for(lambda: self.held_bytes >= size)
+
+
+async def test_bytes_of_responses_take_room_from_the_budget_of_uploads() -> None:
+    half = 40_000
+    budget = WatchedBudget(2 * half + 10_000)
+    config = GatewayConfig(**FETCHES)
+    async with open_site() as site:
+        site.pages |= {
+            "/stalls": lambda: found(bytes(2 * half))[: half + 100],
+            "/half": lambda: found(bytes(half)),
+        }
+        site.stalling = True
+        fetcher = UrlFetcher(config, budget)
+        stalled = [
+            asyncio.create_task(fetch(fetcher, RemoteUrl(site.url("/stalls")))) for _ in range(2)
+        ]
+        await budget.wait_held(2 * half)
+        # Both move: the third is refused, and holds nothing afterwards.
+        with pytest.raises(ResourceExhausted, match="take all of max_upload_bytes") as refused:
+            await fetch(fetcher, RemoteUrl(site.url("/half")))
+        assert refused.value.field == "file"
+        assert 2 * half <= budget.held_bytes <= 2 * half + 1000
+        budget.now_s += SILENT_S + 1
+        assert await fetch(fetcher, RemoteUrl(site.url("/half"))) == bytes(half)
+        (first,), rest = await asyncio.wait(stalled, return_when=asyncio.FIRST_COMPLETED)
+        with pytest.raises(ResourceExhausted, match="file: it stood still and gave way"):
+            await first
+        assert budget.held_bytes <= half + 1000
+        for each in rest:
+            each.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        assert budget.held_bytes == 0
+        fetcher.close()
+
+
+async def test_fetched_files_keep_their_room_until_they_are_decoded() -> None:
+    budget = WatchedBudget(100_000)
+    fetcher = UrlFetcher(GatewayConfig(**FETCHES), budget)
+    async with open_site() as site:
+        with fetcher.download() as download:
+            for number in (1, 2):
+                await download.fetch(RemoteUrl(site.url("/chunked")), "file")
+                assert budget.held_bytes == number * len(FILE)
+        assert budget.held_bytes == 0
+        fetcher.close()
+
+
+async def test_gateway_counts_fetched_bytes_among_its_uploads() -> None:
+    async with open_site() as site:
+        settings = {**FETCHES, "max_upload_bytes": len(FILE) // 2}
+        async with open_door(**settings) as door:
+            response = await ask(door, site.url("/file.wav"))
+            error = response.json()["error"]
+            assert (response.status_code, error["param"]) == (429, FIELD)
+            assert "gateway.max_upload_bytes" in error["message"]
+            assert await door.metric("antiphon_gateway_upload_bytes") == 0

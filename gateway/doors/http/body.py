@@ -10,8 +10,8 @@ from starlette.types import Message, Receive, Scope, Send
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import Cancelled, InvalidArgument
+from gateway.byte_budget import ByteLease, eviction
 from gateway.doors.http.errors import BodyTooLarge, BodyTooSlow
-from gateway.doors.http.room import RoomShare, gave_way
 
 FREE_BYTES = 64 << 10
 """So much of a body takes no room: few words get through whoever fills it with large ones.
@@ -32,14 +32,14 @@ async def read_body(
     scope: Scope,
     receive: Receive,
     config: GatewayConfig,
-    holding: RoomShare,
+    holding: ByteLease,
     clock: asyncio.Timeout,
     body: TakesBody,
 ) -> None:
-    """Have `body` take all of it, which takes room in `holding`, before `clock` runs out.
+    """Have `body` take all of it, which takes bytes of `holding`, before `clock` runs out.
 
-    Raises `BodyTooLarge`, `BodyTooSlow`, `NoRoom`, `Cancelled` when the client goes away, and
-    what `body` raises.
+    Raises `BodyTooLarge`, `BodyTooSlow`, `BudgetExceeded`, `Cancelled` when the client goes away,
+    and what `body` raises.
     """
     length = dict(scope["headers"]).get(b"content-length", b"0")
     if not length.isdigit():
@@ -63,8 +63,8 @@ async def read_body(
                     holding.keep()
                     return
     except TimeoutError:
-        if holding.gave_way:
-            raise gave_way() from None
+        if holding.evicted:
+            raise eviction() from None
         raise BodyTooSlow(
             f"the body did not come within {config.body_timeout_s:g} s; "
             "gateway.body_timeout_s sets the bound"

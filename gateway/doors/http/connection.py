@@ -31,8 +31,8 @@ from uvicorn.server import ServerState
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, Unavailable
+from gateway.byte_budget import SILENT_S
 from gateway.doors.http.errors import BodyTooSlow, error_json
-from gateway.doors.http.room import SILENT_S
 from gateway.doors.http.websocket import BoundedWebSocket
 from gateway.metrics import Refused
 

@@ -9,6 +9,7 @@ from starlette.types import Message, Receive, Scope, Send
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError
+from gateway.byte_budget import BudgetExceeded, ByteBudget
 from gateway.calls.calls import Calls
 from gateway.calls.choices import Choices, OfChoice
 from gateway.calls.events import Event
@@ -20,7 +21,6 @@ from gateway.doors.http.body import read_body, while_connected
 from gateway.doors.http.door import Answer, Door, Receiving, Visit
 from gateway.doors.http.errors import BodyTooLarge, BodyTooSlow, TooManyValues
 from gateway.doors.http.patience import with_patience
-from gateway.doors.http.room import NoRoom, Room
 from gateway.doors.http.spoken import SpokenAnswers
 from gateway.doors.sending import pieces
 from gateway.media.encoding import EncoderThreads
@@ -32,7 +32,7 @@ _BOUNDS = {
     BodyTooLarge: Refused.BODY_BYTES,
     TooManyValues: Refused.BODY_VALUES,
     BodyTooSlow: Refused.BODY_TIME,
-    NoRoom: Refused.UPLOADS,
+    BudgetExceeded: Refused.UPLOADS,
 }
 
 
@@ -40,12 +40,18 @@ class SharedByDoors:
     """What there is once for all HTTP doors: room for bodies and whole answers, threads that
     encode, what was said. Close it when no door needs it any more."""
 
-    def __init__(self, config: GatewayConfig, metrics: Metrics) -> None:
+    def __init__(self, config: GatewayConfig, metrics: Metrics, uploads: ByteBudget) -> None:
         self.encoders = EncoderThreads(config.encoder_threads)
         self.spoken = SpokenAnswers(config.spoken_keep_s, config.max_spoken_bytes)
-        self.uploads = Room(config.max_upload_bytes, "request bodies", "gateway.max_upload_bytes")
-        self.unread = Room(config.max_unread_bytes, "unread answers", "gateway.max_unread_bytes")
-        metrics.watch("upload_bytes", "Bytes of bodies held", lambda: self.uploads.held_bytes)
+        self.uploads = uploads
+        self.unread = ByteBudget(
+            config.max_unread_bytes, "unread answers", "gateway.max_unread_bytes"
+        )
+        metrics.watch(
+            "upload_bytes",
+            "Bytes of bodies and fetched files held",
+            lambda: self.uploads.held_bytes,
+        )
         metrics.watch("unread_bytes", "Bytes of answers held", lambda: self.unread.held_bytes)
 
     def stop_uploads(self) -> None:
@@ -119,7 +125,7 @@ class HttpEndpoint:
             if not clock.expired():
                 clock.reschedule(loop.time())
 
-        holding = upload.enter_context(self._shared.uploads.hold(give_way))
+        holding = upload.enter_context(self._shared.uploads.lease(give_way))
         try:
             body = self._door.receive(dict(scope["headers"]).get(b"content-type", b""), config)
             await read_body(scope, receive, config, holding, clock, body)
@@ -135,14 +141,14 @@ class HttpEndpoint:
     ) -> None:
         """Send what no stage works on any more. Who takes nothing of it may have to give way."""
         headers = [_content_type(answer), (b"content-length", str(len(body)).encode())]
-        with self._shared.unread.hold(transport.abort) as holding:
+        with self._shared.unread.lease(transport.abort) as holding:
             try:
                 holding.moved(len(body))
                 await send({"type": "http.response.start", "status": 200, "headers": headers})
                 for piece in pieces({"type": "http.response.body", "body": body}):
                     await send(piece)
                     holding.moved(len(body))
-            except NoRoom:
+            except BudgetExceeded:
                 self._metrics.refuse(Refused.UNREAD)
                 raise
 

@@ -1,0 +1,138 @@
+"""Connections to addresses that were checked, and what a response may take on them.
+
+httpcore2 asks its network backend for every connection, so no request, whatever names, literal
+addresses and redirects say, reaches an address that `is_allowed` has not seen. A name is resolved
+once for each request and the connection goes to an address of that answer.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections.abc import Awaitable, Callable, Iterable, Sequence
+from dataclasses import dataclass
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from typing import Any
+
+import httpcore2
+
+Address = IPv4Address | IPv6Address
+Resolve = Callable[[str, int], Awaitable[Sequence[str]]]
+
+MAX_HEAD_BYTES = 64 << 10
+"""Of the status line and header fields of a response, with those of interim responses."""
+
+FRAMING_BYTES = 32 << 10
+"""What chunk sizes, chunk extensions and trailers may take beside a quarter of the content."""
+
+
+class UrlFault(Exception):
+    """Why a URL gives no file; becomes an `InvalidArgument` of its field."""
+
+
+@dataclass(slots=True)
+class ResponseMeter:
+    """Bytes of one response: those that came over the connection, and those of its content.
+
+    `took` is called with the former, and raises what it likes.
+    """
+
+    took: Callable[[int], None]
+    wire_bytes: int = 0
+    content_bytes: int = 0
+    head_bytes: int = 0
+    ended: bool = False
+
+    def head_is_complete(self) -> None:
+        """From now on what comes is content and its framing."""
+        self.head_bytes = self.wire_bytes
+
+    def check(self) -> None:
+        """Raise `UrlFault` for a head, or for framing, of more bytes than are read."""
+        if not self.head_bytes:
+            if self.wire_bytes > MAX_HEAD_BYTES:
+                raise UrlFault(
+                    f"could not be fetched: its head has more than {MAX_HEAD_BYTES} bytes"
+                )
+            return
+        framing = self.wire_bytes - self.head_bytes - self.content_bytes
+        if framing > FRAMING_BYTES + self.content_bytes // 4:
+            raise UrlFault("could not be fetched: it has more framing than content")
+
+    def read(self, size: int) -> None:
+        """So many bytes came."""
+        self.wire_bytes += size
+        self.ended = not size
+        self.took(self.wire_bytes)
+
+
+class CheckedNetwork(httpcore2.AsyncNetworkBackend):
+    """Connects one request, and meters its response. Raises `UrlFault` for other addresses."""
+
+    def __init__(
+        self, resolve: Resolve, is_allowed: Callable[[Address], bool], meter: ResponseMeter
+    ) -> None:
+        self._resolve = resolve
+        self._is_allowed = is_allowed
+        self._meter = meter
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[Any] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Connect to an address of `host`. Raises `UrlFault` and `OSError`."""
+        try:
+            found = await self._resolve(host, port)
+        except UnicodeError:
+            # An empty label, or one of more than 63 characters.
+            raise UrlFault("has no host name that can be resolved") from None
+        addresses = [ip_address(each) for each in found]
+        # Some good ones among bad ones are no accident.
+        if not addresses or not all(map(self._is_allowed, addresses)):
+            raise UrlFault("has no public address; gateway.fetch_networks names others to allow")
+        return MeteredStream(
+            *await asyncio.open_connection(str(addresses[0]), port), meter=self._meter
+        )
+
+
+class MeteredStream(httpcore2.AsyncNetworkStream):
+    """A connection whose bytes are metered. The caller bounds the time."""
+
+    def __init__(
+        self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, *, meter: ResponseMeter
+    ) -> None:
+        self._reader, self._writer, self._meter = reader, writer, meter
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """The next bytes; none at the end. Raises `UrlFault` for a response that is too long."""
+        self._meter.check()
+        data = await self._reader.read(max_bytes)
+        self._meter.read(len(data))
+        return data
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """Send."""
+        self._writer.write(buffer)
+        await self._writer.drain()
+
+    async def aclose(self) -> None:
+        """Close at once: nothing that is still to come is wanted."""
+        self._writer.transport.abort()
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """Go on over TLS. Raises `ssl.SSLError`, an `OSError`."""
+        await self._writer.start_tls(ssl_context, server_hostname=server_hostname)
+        return self
+
+    def get_extra_info(self, info: str) -> Any:
+        """Nothing that HTTP/1.1 needs."""
+        return None
