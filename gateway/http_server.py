@@ -11,8 +11,31 @@ from typing import cast
 
 import uvicorn
 
+from antiphon.deployment.address import joined
+from antiphon.errors import Unavailable
+
 LAST_WORDS_S = 1.0
 """How long an answer that is over may take to leave, when the gateway stops."""
+
+# The kernel alone would take megabytes for a client that reads nothing: a minute of
+# audio that counts as taken. So much of it may lie unsent.
+UNSENT_BYTES = 64 << 10
+
+
+def listen(host: str, port: int, *, field: str) -> socket.socket:
+    """A listening TCP socket. Raises `Unavailable` when the address is taken."""
+    try:
+        listener = socket.create_server(
+            (host, port),
+            family=socket.AF_INET6 if ":" in host else socket.AF_INET,
+            backlog=1024,
+        )
+    except OSError as error:
+        raise Unavailable(
+            f"{field}: {joined(host, port)}: {error.strerror}", field=field
+        ) from error
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+    return listener
 
 
 class HttpServer(uvicorn.Server):

@@ -28,6 +28,7 @@ class Refused(enum.StrEnum):
     UPLOADS = "max_upload_bytes"
     UNREAD = "max_unread_bytes"
     SEND_TIME = "send_timeout_s"
+    HOST = "host_names"
 
 
 class Metrics:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import math
-import socket
 from collections.abc import Sequence
 from types import TracebackType
 from typing import cast
@@ -16,7 +15,6 @@ from grpc_reflection.v1alpha import reflection
 
 from antiphon.deployment.address import host_and_port, joined
 from antiphon.deployment.schema import Deployment, GatewayConfig
-from antiphon.errors import Unavailable
 from antiphon.tracing.tracing import open_tracing
 from antiphon.transport.channel import CLIENT_SERVER_OPTIONS
 from gateway.calls.calls import Calls
@@ -37,9 +35,10 @@ from gateway.doors.transcribe.schema import TranscriptionForm
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.fleet_metrics import FleetMetrics
 from gateway.grpc_server import GrpcServer
-from gateway.http_server import LAST_WORDS_S, HttpServer
+from gateway.http_server import LAST_WORDS_S, HttpServer, listen
 from gateway.keys.keyring import Keyring
 from gateway.metrics import Metrics
+from gateway.metrics_door import MetricsDoor
 from gateway.scaler.deployed import scaler_of
 from gateway.tls import server_tls
 
@@ -49,10 +48,6 @@ HTTP_DOORS: tuple[Door, ...] = (
     FormDoor("/v1/audio/transcriptions", TranscriptionForm, read_transcription, TRANSCRIBE),
 )
 """A door is a row here and whatever its `read` needs."""
-
-# The kernel alone would take megabytes for a client that reads nothing: a minute of
-# audio that counts as taken. So much of it may lie unsent.
-UNSENT_BYTES = 64 << 10
 
 # gRPC's arguments are 32-bit numbers.
 _MOST_MS = (1 << 31) - 1
@@ -96,11 +91,12 @@ class Gateway:
             None if self._tls is None else self._tls.grpc,
         )
         self._http_listen = host_and_port(config.http_listen, field="gateway.http_listen")
+        self._metrics_door = MetricsDoor(config.metrics_listen, self.metrics)
         self.metrics.registry.register(FleetMetrics(self.fleet))
         talks = self._conversations
-        self.metrics.watch("conversations", "Conversations open", lambda: talks.open)
+        self.metrics.watch("conversations", "Conversations open", lambda: talks.shares.open)
         self.metrics.watch(
-            "conversation_bytes", "Bytes that conversations hold", lambda: talks.kept.held_bytes
+            "conversation_bytes", "Bytes that conversations hold", lambda: talks.shares.held_bytes
         )
         doorkeeper = Doorkeeper(config, self.metrics.refuse)
         self.metrics.watch("connections", "HTTP connections", lambda: doorkeeper.connections)
@@ -148,15 +144,17 @@ class Gateway:
         self.http_address = self.grpc_address = ""
 
     async def __aenter__(self) -> Gateway:
-        listener = _listen(*self._http_listen)
+        listener = listen(*self._http_listen, field="gateway.http_listen")
         self.http_address = joined(*listener.getsockname()[:2])
         try:
             await self._set_health(serving=False)
+            await self._metrics_door.start()
             self.grpc_address = await self._grpc.start()
             if self.scaler is not None:
                 await self.scaler.__aenter__()
         except BaseException:
             listener.close()
+            await self._metrics_door.stop()
             raise
         await self.fleet.__aenter__()
         self._tasks = [
@@ -196,10 +194,16 @@ class Gateway:
         hurried.cancel()
         self._http.cut_connections()
         await serving
+        await self._metrics_door.stop()
         self._shared.close()
         self._conversations.close()
         await self.fleet.__aexit__(kind, error, trace)
         await asyncio.to_thread(self._tracing.close)
+
+    @property
+    def metrics_address(self) -> str:
+        """Where the series are: "host:port"."""
+        return self._metrics_door.address or self.http_address
 
     def hurry(self) -> None:
         """End what runs now, when leaving the context waits for it."""
@@ -230,23 +234,6 @@ class Gateway:
         status = response.SERVING if serving else response.NOT_SERVING
         for name in ("", SERVICE):
             await self._health.set(name, status)
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    """A listening TCP socket. Raises `Unavailable` when the address is taken."""
-    try:
-        listener = socket.create_server(
-            (host, port),
-            family=socket.AF_INET6 if ":" in host else socket.AF_INET,
-            backlog=1024,
-        )
-    except OSError as error:
-        raise Unavailable(
-            f"gateway.http_listen: {joined(host, port)}: {error.strerror}",
-            field="gateway.http_listen",
-        ) from error
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-    return listener
 
 
 def _server_options(config: GatewayConfig) -> list[tuple[str, int]]:

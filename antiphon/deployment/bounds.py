@@ -7,6 +7,15 @@ from typing import Annotated
 import msgspec
 
 # A page's origin as browsers send it, or any.
+# A name, all names below one, or all names.
+HostName = Annotated[
+    str,
+    msgspec.Meta(
+        pattern=r"^(\*|(\*\.)?[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?"
+        r"(\.[A-Za-z0-9]([A-Za-z0-9_-]*[A-Za-z0-9])?)*\.?)$",
+        max_length=253,
+    ),
+]
 Origin = Annotated[str, msgspec.Meta(pattern=r"^(\*|https?://[^/\s,]+)$")]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 # At most a year: what no clock can keep, such as infinity, is no deadline.

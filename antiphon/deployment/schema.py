@@ -15,6 +15,7 @@ import msgspec
 from antiphon.deployment.bounds import (
     Ahead,
     Bytes,
+    HostName,
     Instruction,
     Origin,
     Positive,
@@ -156,6 +157,12 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # Pages of these origins may ask at the HTTP door from a browser, such as
     # https://app.example, or of any ("*"); none of other origins.
     cors_origins: tuple[Origin, ...] = ()
+    # Names by which clients reach the gateway over HTTP. Without `keys_file` a request for another
+    # name is refused, unless it is an address or localhost: a page whose name resolves to this
+    # gateway could ask otherwise. "*.example.com" allows all names that end so, "*" all there are.
+    host_names: tuple[HostName, ...] = ()
+    # Where the series are, at /metrics; empty: at `http_listen`.
+    metrics_listen: str = ""
     # Requests in flight. More wait, as those do for which a stage has no slot: so many, which hold
     # so many bytes of what they sent, each for so long. What is beyond that, or could not begin in
     # time by what calls take, is refused at once with a 429. Keys take turns by their priority;

@@ -52,6 +52,8 @@ def measure(checkout: Path, sessions: int) -> Figures:
             role: 1e6 * (process_cpu_s(process.pid) - before[role]) / made
             for role, process in processes.items()
         }
+        for process in processes.values():
+            process.communicate(timeout=60)
     finally:
         _kill(processes.values())
     each = {f"CPU of {role}, µs": used for role, used in used_us.items()}

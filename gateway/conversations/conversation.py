@@ -33,6 +33,7 @@ from gateway.conversations.events import (
     SettingsChanged,
     SpeechStarted,
 )
+from gateway.conversations.forced_end import ForcedEnd
 from gateway.conversations.hearing import Hearing, TurnHeard
 from gateway.conversations.idle_timer import IdleTimer
 from gateway.conversations.items import (
@@ -44,11 +45,11 @@ from gateway.conversations.items import (
     item_as_heard,
     new_id,
 )
-from gateway.conversations.kept_bytes import KeptBytes, KeptShare
 from gateway.conversations.responses import Logged, Responses
 from gateway.conversations.saved import SavedConversation, lost_responses
 from gateway.conversations.saving import Saving, SealToken
 from gateway.conversations.settings import ConversationSettings
+from gateway.conversations.shares import ConversationShare, never_busy
 from gateway.conversations.telling import SendEvents, Telling
 from gateway.conversations.transcripts import Transcripts
 from gateway.media.pcm_recording import PcmRecording
@@ -70,7 +71,8 @@ class LiveConversation:
         send: SendEvents,
         logged: Logged,
         logged_transcript: Logged,
-        kept: KeptBytes,
+        share: ConversationShare,
+        forced_end: ForcedEnd,
         *,
         seal: SealToken | None = None,
         resumed: SavedConversation | None = None,
@@ -95,13 +97,15 @@ class LiveConversation:
         self._transcripts = Transcripts(
             calls, config, self._items, self._telling, logged_transcript
         )
-        self._kept = KeptShare(kept)
-        self._kept.check(self._items.size_bytes)
+        self.forced_end = forced_end
+        self._share = share
+        self._share.is_busy = lambda: self._responses.busy
+        self._share.check(self._items.size_bytes)
         self._doing = asyncio.Lock()
         self._silence_asks = True
 
     async def __aenter__(self) -> LiveConversation:
-        self._kept.resize(self._items.size_bytes)
+        self._share.resize(self._items.size_bytes)
         lost = () if self._resumed is None else lost_responses(self._resumed)
         self._resumed = None
         await self._telling.tell(ConversationBegun(self._settings), *lost)
@@ -115,7 +119,8 @@ class LiveConversation:
     ) -> None:
         # Each is closed whatever becomes of the others: the call may be cancelled meanwhile.
         async with AsyncExitStack() as closing:
-            closing.callback(self._kept.resize, 0)
+            closing.callback(self._share.resize, 0)
+            closing.callback(setattr, self._share, "is_busy", never_busy)
             closing.push_async_callback(self._transcripts.close)
             closing.push_async_callback(self._responses.close)
             await self._idle.close()
@@ -127,6 +132,7 @@ class LiveConversation:
 
     def command(self) -> AbstractAsyncContextManager[None]:
         """One message of the client, from its reading to its end, whatever comes of it."""
+        self._share.active()
         return self._saved(counted=True)
 
     async def do(self, command: Command) -> None:
@@ -136,11 +142,11 @@ class LiveConversation:
         `Cancelled` when the client has left.
         """
         async with self._doing:
-            self._kept.check(_more_bytes(command))
+            self._share.check(_more_bytes(command))
             try:
                 await self._do(command)
             finally:
-                self._kept.resize(self._items.size_bytes + self._hearing.size_bytes)
+                self._share.resize(self._items.size_bytes + self._hearing.size_bytes)
             if self._saving is not None and not isinstance(command, commands.AppendAudio):
                 self._saving.change()
 

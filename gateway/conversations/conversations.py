@@ -5,21 +5,31 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from dataclasses import dataclass
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import ResourceExhausted
 from gateway.calls.calls import Calls
 from gateway.calls.tools import KIND as TOOLS
 from gateway.conversations.conversation import LiveConversation
-from gateway.conversations.kept_bytes import KeptBytes
+from gateway.conversations.forced_end import ForcedEnd
 from gateway.conversations.responses import Logged
 from gateway.conversations.saved import SavedConversation, restore
 from gateway.conversations.seal import Seal
 from gateway.conversations.settings import ConversationSettings
+from gateway.conversations.shares import ConversationShare, ConversationShares
 from gateway.conversations.telling import SendEvents
 from gateway.fleet.served import served_model
 from gateway.outputs import AUDIO
 from gateway.voice_activity.listener import VoiceListener
+
+
+@dataclass(frozen=True, slots=True)
+class AdmittedConversation:
+    """A conversation that may begin: what holds in it at first, its share, and what ends it."""
+
+    settings: ConversationSettings
+    share: ConversationShare
+    forced_end: ForcedEnd
 
 
 class Conversations:
@@ -32,33 +42,32 @@ class Conversations:
         self._seal = Seal(
             config.resume_key_file, holds_s=config.resume_within_s, reload_s=config.keys_reload_s
         )
-        self.kept = KeptBytes(config.max_conversation_bytes)
-        self.open = 0
+        self.shares = ConversationShares(config.max_conversations, config.max_conversation_bytes)
+        self._running = 0
         self._none = asyncio.Event()
         self._none.set()
 
     @contextmanager
-    def admit(self, model: str) -> Iterator[ConversationSettings]:
-        """Count a conversation in for as long as the context lasts; what holds in it at first.
+    def admit(
+        self, model: str, owner: str = "", forced_end: ForcedEnd | None = None
+    ) -> Iterator[AdmittedConversation]:
+        """Count a conversation of the API key of that name in for as long as the context lasts.
 
-        Raises `AntiphonError` when there can be none.
+        One of another key may have to end for it. Raises `AntiphonError` when there can be none.
         """
         self._calls.check_open()
         self._calls.check_model(model)
-        if self.open >= self._config.max_conversations:
-            raise ResourceExhausted(
-                f"{self.open} conversations are open, which is the most "
-                "(gateway.max_conversations)",
-                retry_after_s=1.0,
-            )
         settings = self._first_settings()
-        self.open += 1
+        ending = forced_end or ForcedEnd()
+        share = self.shares.take(owner, ending.end)
+        self._running += 1
         self._none.clear()
         try:
-            yield settings
+            yield AdmittedConversation(settings, share, ending)
         finally:
-            self.open -= 1
-            if not self.open:
+            share.close()
+            self._running -= 1
+            if not self._running:
                 self._none.set()
 
     async def wait_none(self, timeout_s: float) -> None:
@@ -69,18 +78,19 @@ class Conversations:
 
     def begin(
         self,
+        admitted: AdmittedConversation,
         settings: ConversationSettings,
         send: SendEvents,
         logged: Logged,
         logged_transcript: Logged,
         *,
-        owner: str = "",
         resumable: bool = False,
         resumed: SavedConversation | None = None,
     ) -> LiveConversation:
         """A conversation that was admitted; to be entered. Raises what its settings would raise
-        as a command. One that is `resumable` tells what another gateway needs to go on, for the
-        API key of that name."""
+        as a command. One that is `resumable` tells what another gateway needs to go on, for its
+        API key."""
+        owner = admitted.share.owner
         return LiveConversation(
             self._calls,
             self._config,
@@ -89,7 +99,8 @@ class Conversations:
             send,
             logged,
             logged_transcript,
-            self.kept,
+            admitted.share,
+            admitted.forced_end,
             seal=(lambda content: self._seal.close(content, owner)) if resumable else None,
             resumed=resumed,
         )

@@ -92,6 +92,11 @@ class Responses:
         # Also of those that tell their last events.
         self._tasks: set[asyncio.Task[None]] = set()
 
+    @property
+    def busy(self) -> bool:
+        """Whether a response is being made, or told."""
+        return bool(self._tasks)
+
     async def close(self) -> None:
         """Give up what runs, and free the stages."""
         for task in self._tasks:

@@ -19,6 +19,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from antiphon.errors import FailedPrecondition, InvalidArgument
+from gateway.regular_file import read_regular
 
 log = logging.getLogger("gateway.seal")
 
@@ -104,14 +105,10 @@ class Seal:
 
 def read_keys(path: Path) -> tuple[bytes, ...]:
     """The keys of a file, one a line. Raises `InvalidArgument`."""
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise InvalidArgument(f"{FIELD}: {path}: {error.strerror}", field=FIELD) from error
+    content = read_regular(path, most_bytes=MAX_FILE_BYTES, field=FIELD)
     keys = tuple(line.strip() for line in content.splitlines() if line.strip())
-    if len(content) > MAX_FILE_BYTES or not keys:
-        raise InvalidArgument(f"{FIELD}: {path}: is empty, or too large", field=FIELD)
+    if not keys:
+        raise InvalidArgument(f"{FIELD}: {path}: is empty", field=FIELD)
     if min(map(len, keys)) < LEAST_KEY_CHARS:
         raise InvalidArgument(
             f"{FIELD}: {path}: a key has at least {LEAST_KEY_CHARS} characters; "

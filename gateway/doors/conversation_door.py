@@ -7,7 +7,7 @@ from functools import partial
 
 from antiphon.deployment.schema import GatewayConfig
 from gateway.conversations.conversation import LiveConversation
-from gateway.conversations.conversations import Conversations
+from gateway.conversations.conversations import AdmittedConversation, Conversations
 from gateway.conversations.saved import SavedConversation
 from gateway.conversations.settings import ConversationSettings
 from gateway.conversations.telling import SendEvents
@@ -34,6 +34,7 @@ class ConversationDoor:
 
     def begin(
         self,
+        admitted: AdmittedConversation,
         settings: ConversationSettings,
         send: SendEvents,
         key: KeyUse,
@@ -47,11 +48,11 @@ class ConversationDoor:
             for name in ("response", "transcript")
         )
         return self.conversations.begin(
+            admitted,
             settings,
             send,
             logged,
             logged_transcript,
-            owner=key.name,
             resumable=resumable,
             resumed=resumed,
         )

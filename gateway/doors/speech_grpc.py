@@ -9,7 +9,7 @@ from typing import Any
 import grpc
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import AntiphonError, Unauthenticated
+from antiphon.errors import AntiphonError, InvalidArgument, Unauthenticated
 from antiphon.tracing.span import given_traceparent
 from antiphon.v1 import converse_pb2, speech_pb2
 from antiphon.version import VERSION
@@ -19,6 +19,7 @@ from antiphon.wire.status import abort
 from gateway.calls.calls import Calls
 from gateway.calls.events import Event
 from gateway.calls.failover.resumed import ResumedOutput, lacked
+from gateway.conversations.forced_end import ForcedEnd
 from gateway.doors.access_log import AccessLog, Entry
 from gateway.doors.ending import request, tell
 from gateway.doors.grpc_message import read_message
@@ -37,7 +38,7 @@ CHECKED_HERE_BYTES = 2 << 10
 """As few bytes are read sooner than another thread has begun to."""
 
 Context = grpc.aio.ServicerContext[Any, Any]
-Converse = Callable[[Context, KeyUse], Awaitable[None]]
+Converse = Callable[[Context, KeyUse, ForcedEnd], Awaitable[None]]
 """Serves one call of `Converse`, for the key. Raises what is to be the call's status."""
 
 
@@ -88,7 +89,7 @@ class SpeechServicer:
         """What is served now; no model while no stage has told of one."""
         try:
             await self._key_of(context)
-        except Unauthenticated as error:
+        except (Unauthenticated, InvalidArgument) as error:
             await abort(context, error)
         return server_info(self._calls.fleet)
 
@@ -118,18 +119,18 @@ class SpeechServicer:
         """A conversation. Its messages come as bytes, too; they are read from the context."""
         _take_traceparent(context)
         try:
-            key = await self._key_of(context)
-            with key.conversation():
-                await self._converse(context, key)
+            authorization, forced_end = _authorization_of(context), ForcedEnd()
+            key = await self._keyring.key_of(authorization)
+            with self._keyring.conversation(key, authorization, forced_end.end):
+                await self._converse(context, key, forced_end)
         except AntiphonError as error:
             # By now the key has its conversation back, however long the client takes to listen.
             await abort(context, error)
 
     async def _key_of(self, context: Context) -> KeyUse:
-        """The key in the call's metadata. Raises `Unauthenticated`."""
-        metadata = dict(context.invocation_metadata() or ())
-        given = metadata.get(AUTHORIZATION_KEY)
-        return await self._keyring.key_of(given if isinstance(given, str) else None)
+        """The key in the call's metadata. Raises `Unauthenticated`, and `InvalidArgument` for
+        several."""
+        return await self._keyring.key_of(_authorization_of(context))
 
     async def _answer(self, data: bytes, context: Context, entry: Entry) -> None:
         left_s = context.time_remaining()
@@ -159,6 +160,17 @@ class SpeechServicer:
             await tell(
                 events, entry, lambda e: write(write_event(e, include_ids=include_ids)), write_last
             )
+
+
+def _authorization_of(context: Context) -> str | None:
+    """What the call's metadata has of a key. Raises `InvalidArgument` for several."""
+    metadata = context.invocation_metadata() or ()
+    given = [value for name, value in metadata if name == AUTHORIZATION_KEY]
+    if len(given) > 1:
+        raise InvalidArgument(
+            f"{AUTHORIZATION_KEY}: more than one API key was sent", field=AUTHORIZATION_KEY
+        )
+    return given[0] if given and isinstance(given[0], str) else None
 
 
 def _take_traceparent(context: Context) -> None:

@@ -16,7 +16,7 @@ class StageHealth(msgspec.Struct, frozen=True):
     Of several replicas `address` is that of one, and `replicas` and `serving` count them.
     """
 
-    address: str
+    address: str | msgspec.UnsetType
     ready: bool
     reason: str
     replicas: int | msgspec.UnsetType = msgspec.UNSET
@@ -36,19 +36,25 @@ class HealthReport(msgspec.Struct, frozen=True):
     stages: dict[str, StageHealth]
 
 
-def health_report(fleet: Fleet) -> HealthReport:
-    """How things stand now."""
+NOT_READY = "not ready; /health says why to those with an API key"
+
+
+def health_report(fleet: Fleet, *, detailed: bool = True) -> HealthReport:
+    """How things stand now. Addresses, and reasons, which quote them, are in a `detailed` one."""
     fault = fleet.fault()
+    reason = "" if fault is None else fault.message
     return HealthReport(
         ready=fault is None,
-        reason="" if fault is None else fault.message,
+        reason=reason if detailed or not reason else NOT_READY,
         outputs=_outputs(fleet),
-        stages={stage.role: _stage_health(stage) for stage in fleet},
+        stages={stage.role: _stage_health(stage, detailed=detailed) for stage in fleet},
     )
 
 
-def _stage_health(stage: ReplicatedStage) -> StageHealth:
+def _stage_health(stage: ReplicatedStage, *, detailed: bool) -> StageHealth:
     counts = (len(stage), stage.serving) if len(stage) > 1 else ()
+    if not detailed:
+        return StageHealth(msgspec.UNSET, stage.ready, "" if stage.ready else NOT_READY, *counts)
     return StageHealth(stage.address, stage.ready, stage.reason, *counts)
 
 

@@ -22,6 +22,7 @@ def keys_command(arguments: Sequence[str]) -> int:
     new = actions.add_parser("new", help="make a key")
     new.add_argument("name", help="what logs call it")
     new.add_argument("--priority", choices=tuple(Priority))
+    new.add_argument("--expires", metavar="TIME", help="such as 2027-01-31T00:00:00Z")
     for limit in KeyLimits.__struct_fields__:
         if limit == "priority":
             continue

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import hashlib
 import secrets
+from collections import Counter
+from datetime import datetime
 from pathlib import Path
 from typing import Annotated
 
@@ -16,6 +18,7 @@ import msgspec
 
 from antiphon.errors import InvalidArgument
 from gateway.calls.priority import Priority
+from gateway.regular_file import read_regular
 
 MAX_FILE_BYTES = 4 << 20
 KEY_PREFIX = "antiphon-"
@@ -23,6 +26,7 @@ KEY_BYTES = 32
 
 KeyName = Annotated[str, msgspec.Meta(pattern=r"^[A-Za-z0-9._@-]{1,64}$")]
 Digest = Annotated[str, msgspec.Meta(pattern=r"^[0-9a-f]{64}$")]
+Digests = Annotated[tuple[Digest, ...], msgspec.Meta(min_length=1, max_length=8)]
 Most = Annotated[int, msgspec.Meta(ge=1)]
 
 
@@ -42,10 +46,20 @@ class KeyLimits(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
 
 
 class KeyEntry(KeyLimits, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """One key: its name, which logs show, and the SHA-256 of it in hexadecimal digits."""
+    """One key: its name, which logs show, and the SHA-256 of it in hexadecimal digits.
+
+    While a key is rotated, `sha256` lists the old and the new one, which share name and limits.
+    """
 
     name: KeyName
-    sha256: Digest
+    sha256: Digest | Digests
+    # With a time zone, such as 2027-01-31T00:00:00Z; null: never.
+    expires: Annotated[datetime, msgspec.Meta(tz=True)] | None = None
+
+    @property
+    def digests(self) -> tuple[str, ...]:
+        """All of `sha256`."""
+        return (self.sha256,) if isinstance(self.sha256, str) else self.sha256
 
 
 class KeyFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -67,24 +81,17 @@ def new_key() -> str:
 def read_key_file(path: Path) -> tuple[KeyEntry, ...]:
     """The entries. Raises `InvalidArgument` for a file that cannot be read, or is wrong."""
     field = "gateway.keys_file"
-    try:
-        with path.open("rb") as file:
-            content = file.read(MAX_FILE_BYTES + 1)
-    except OSError as error:
-        raise InvalidArgument(f"{field}: {path}: {error.strerror}", field=field) from error
-    if len(content) > MAX_FILE_BYTES:
-        raise InvalidArgument(f"{field}: {path}: more than {MAX_FILE_BYTES} bytes", field=field)
+    content = read_regular(path, most_bytes=MAX_FILE_BYTES, field=field)
     try:
         entries = msgspec.yaml.decode(content, type=KeyFile).keys
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{field}: {path}: {error}", field=field) from error
-    for what in ("name", "sha256"):
-        seen = set()
-        for entry in entries:
-            value = getattr(entry, what)
-            if value in seen:
+    names = [entry.name for entry in entries]
+    digests = [digest for entry in entries for digest in entry.digests]
+    for what, values in (("name", names), ("sha256", digests)):
+        for value, times in Counter(values).items():
+            if times > 1:
                 raise InvalidArgument(
                     f"{field}: {path}: two keys have the {what} {value!r}", field=field
                 )
-            seen.add(value)
     return entries

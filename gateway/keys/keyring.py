@@ -1,4 +1,8 @@
-"""The keys that hold now: read at the start, and again when their file has changed."""
+"""The keys that hold now: read at the start, and again when their file has changed.
+
+A key that is withdrawn or expires ends its conversations. The file is looked at while there are
+any: a Secret that is mounted again announces nothing.
+"""
 
 from __future__ import annotations
 
@@ -7,11 +11,12 @@ import hmac
 import logging
 import os
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import InvalidArgument, Unauthenticated
+from antiphon.errors import AntiphonError, InvalidArgument, Unauthenticated
 from gateway.keys.key_file import KeyEntry, digest_of, read_key_file
 from gateway.keys.key_use import KeyUse
 
@@ -20,6 +25,9 @@ log = logging.getLogger("gateway.keys")
 MAX_KEY_CHARS = 512
 _SCHEME = "bearer "
 _Stamp = tuple[int, int, int]
+
+EndConversation = Callable[[AntiphonError], None]
+"""Ends one conversation, whose client is told the error."""
 
 
 class Keyring:
@@ -35,7 +43,11 @@ class Keyring:
         refused: Callable[[str], None] = lambda _: None,
         *,
         clock: Callable[[], float] = time.monotonic,
+        now: Callable[[], float] = time.time,
     ) -> None:
+        self._now = now
+        self._conversations: dict[EndConversation, str] = {}
+        self._watching: asyncio.Task[None] | None = None
         self._path = Path(config.keys_file) if config.keys_file else None
         self._reload_s = config.keys_reload_s
         self._refused = refused
@@ -50,25 +62,69 @@ class Keyring:
             self._stamp = _stamp_of(self._path)
             self._take(read_key_file(self._path))
 
-    async def key_of(self, authorization: str | None) -> KeyUse:
-        """The key of a header or of gRPC metadata, `Bearer KEY`. Raises `Unauthenticated`."""
+    async def key_of(self, authorization: str | None, *, counted: bool = True) -> KeyUse:
+        """The key of a header or of gRPC metadata, `Bearer KEY`. Raises `Unauthenticated`.
+
+        `counted`: a request that has none is counted as refused.
+        """
         if self._path is None:
             return self._open
         await self._look(self._path)
-        given = authorization or ""
-        if given[: len(_SCHEME)].lower() != _SCHEME:
-            self._refused("no_key")
+        key = _bearer(authorization)
+        if key is None:
+            if counted:
+                self._refused("no_key")
             raise Unauthenticated(
                 "no API key was given; send the header 'authorization: Bearer KEY'"
             )
-        key = given[len(_SCHEME) :].strip()
         digest = digest_of(key[: MAX_KEY_CHARS + 1])
+        fault = self._fault(digest)
+        if fault is not None:
+            if counted:
+                self._refused("invalid_key")
+            raise fault
+        return self._uses[self._by_digest[digest].name]
+
+    @contextmanager
+    def conversation(
+        self, key: KeyUse, authorization: str | None, end: EndConversation
+    ) -> Iterator[None]:
+        """One conversation of a key that was found for `authorization`, for as long as the context
+        lasts. `end` is called when that does not hold any more. Raises `KeyLimitReached`."""
+        with key.conversation():
+            if self._path is None:
+                yield
+                return
+            self._conversations[end] = digest_of(
+                (_bearer(authorization) or "")[: MAX_KEY_CHARS + 1]
+            )
+            if self._watching is None or self._watching.done():
+                self._watching = asyncio.create_task(self._watch(self._path))
+            try:
+                yield
+            finally:
+                del self._conversations[end]
+                if not self._conversations:
+                    self._watching.cancel()
+
+    def _fault(self, digest: str) -> Unauthenticated | None:
+        """Why a key does not hold; None: it does."""
         entry = self._by_digest.get(digest)
         # How long the look-up takes says something of digests, and nothing of keys.
-        if entry is None or not hmac.compare_digest(entry.sha256, digest):
-            self._refused("invalid_key")
-            raise Unauthenticated("the API key is not one of this gateway's")
-        return self._uses[entry.name]
+        if entry is None or not any(hmac.compare_digest(each, digest) for each in entry.digests):
+            return Unauthenticated("the API key is not one of this gateway's")
+        if entry.expires is not None and entry.expires.timestamp() <= self._now():
+            return Unauthenticated(f"the API key has expired, at {entry.expires.isoformat()}")
+        return None
+
+    async def _watch(self, path: Path) -> None:
+        """End conversations whose key does not hold any more."""
+        while self._conversations:
+            await asyncio.sleep(self._reload_s)
+            await self._look(path)
+            for end, digest in list(self._conversations.items()):
+                if (fault := self._fault(digest)) is not None:
+                    end(fault)
 
     async def _look(self, path: Path) -> None:
         """Read the file anew if it has changed; not more often than every `keys_reload_s`."""
@@ -96,7 +152,15 @@ class Keyring:
             use.limits = entry
             uses[entry.name] = use
         self._uses = uses
-        self._by_digest = {entry.sha256: entry for entry in entries}
+        self._by_digest = {digest: entry for entry in entries for digest in entry.digests}
+
+
+def _bearer(authorization: str | None) -> str | None:
+    """The key in `Bearer KEY`."""
+    given = authorization or ""
+    if given[: len(_SCHEME)].lower() != _SCHEME:
+        return None
+    return given[len(_SCHEME) :].strip()
 
 
 def _stamp_of(path: Path) -> _Stamp | None:

@@ -53,7 +53,7 @@ def request(
     """A whole request; the server closes the connection behind its answer."""
     lines = (
         b"%b %b HTTP/1.1" % (method, path),
-        b"host: fuzz",
+        b"host: localhost",
         b"content-type: " + content_type,
         b"content-length: %d" % len(body),
         *((b"connection: close",) if close else ()),

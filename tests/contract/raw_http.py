@@ -23,7 +23,7 @@ def chat_body(**fields: Any) -> bytes:
 def post(body: bytes, *, length: int | None = None, headers: str = "") -> bytes:
     """A whole request; `length` announces another length."""
     size = len(body) if length is None else length
-    head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\n{headers}Content-Length: {size}\r\n\r\n"
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\n{headers}Content-Length: {size}\r\n\r\n"
     return head.encode() + body
 
 

@@ -7,7 +7,7 @@ import base64
 import json
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -243,3 +243,62 @@ async def test_pages_of_other_origins_learn_when_to_ask_again_and_need_no_key_to
         )
         assert refused.status_code == 401
         assert refused.headers["access-control-allow-origin"] == origin
+
+
+async def test_idle_conversations_of_one_key_give_way_to_those_of_others(tmp_path: Path) -> None:
+    """One key takes all of them; another one gets in, over WebSocket and over gRPC."""
+    greedy, modest = new_key(), new_key()
+    path = tmp_path / "keys"
+    write(path, entry("greedy", greedy), entry("modest", modest))
+    settings = {"keys_file": str(path), "max_conversations": 4}
+    async with open_door(**settings) as door, AsyncExitStack() as stack:
+        with_key(door, greedy)
+        held = [await stack.enter_async_context(realtime(door)) for _ in range(3)]
+        client = await stack.enter_async_context(
+            antiphon.AsyncClient(door.gateway.grpc_address, api_key=greedy, key_in_clear=True)
+        )
+        over_grpc = await stack.enter_async_context(client.converse())
+        await said(over_grpc, "Hi")
+        await held[0].say("Hi")
+        with pytest.raises((websockets.InvalidStatus, openai.APIError), match="429"):
+            async with realtime(door):
+                pass
+        with_key(door, modest)
+        async with realtime(door) as call:
+            await call.say("Hi")
+            error = await held[1].until("error")
+            assert "gave way" in error["error"]["message"]
+            with pytest.raises(websockets.ConnectionClosed) as closed:
+                await held[1].next_of_any_kind()
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1013
+            async with realtime(door) as another:
+                await another.say("Hi")
+                assert "gave way" in (await held[2].until("error"))["error"]["message"]
+        await held[0].say("Hi again")
+
+
+async def test_conversations_of_a_withdrawn_key_end_at_every_door(tmp_path: Path) -> None:
+    path, key, other = tmp_path / "keys", new_key(), new_key()
+    async with keyed_door(path, entry("app", key), entry("other", other)) as door:
+        with_key(door, other)
+        async with AsyncExitStack() as stack:
+            stays = await stack.enter_async_context(realtime(door))
+            with_key(door, key)
+            ends = await stack.enter_async_context(realtime(door))
+            client = await stack.enter_async_context(
+                antiphon.AsyncClient(door.gateway.grpc_address, api_key=key, key_in_clear=True)
+            )
+            over_grpc = await stack.enter_async_context(client.converse())
+            await said(over_grpc, "Hi")
+            write(path, entry("other", other))
+            error = await ends.until("error")
+            assert error["error"]["code"] == "invalid_api_key"
+            with pytest.raises(websockets.ConnectionClosed) as closed:
+                await ends.next_of_any_kind()
+            assert closed.value.rcvd is not None
+            assert closed.value.rcvd.code == 1008
+            with pytest.raises(Unauthenticated):
+                async for _ in over_grpc:
+                    pass
+            await stays.say("Hi")

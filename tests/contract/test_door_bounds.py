@@ -330,14 +330,14 @@ async def test_a_head_that_is_too_large_is_refused(door: Door, name: str) -> Non
 
 @pytest.mark.parametrize("tail", [b"0\r\nx: ", b"1;x="], ids=["trailer", "chunk extension"])
 async def test_what_is_no_body_between_chunks_is_bounded(door: Door, tail: bytes) -> None:
-    head = f"POST {PATH} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
     async with raw_client(door) as client:
         await client.send(head + tail + b"x" * 400_000)
         assert not (await client.wait_cut()).startswith(b"HTTP")
 
 
 async def test_small_chunks_of_a_body_are_no_head(door: Door) -> None:
-    head = f"POST {PATH} HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nTransfer-Encoding: chunked\r\n\r\n".encode()
     body = chat_body(messages=[{"role": "user", "content": "x" * 20_000}])
     chunks = b"".join(b"1\r\n%c\r\n" % byte for byte in body)
     async with raw_client(door) as client:

@@ -91,14 +91,14 @@ async def test_truncation_that_meets_the_end_of_an_answer_is_kept(door: Door) ->
     door.fakes[THINKER].script, door.fakes[CODE2WAV].script = say, speak
     conversations = door.gateway._conversations
     question = ConversationItem("", "user", (WrittenContent("Tell me a story"),))
-    with conversations.admit(MODEL) as settings:
-        async with conversations.begin(settings, send, logged, logged) as live:
+    with conversations.admit(MODEL) as admitted:
+        async with conversations.begin(admitted, admitted.settings, send, logged, logged) as live:
             await live.do(commands.CreateItem(question))
             await live.do(commands.CreateResponse())
             delta = await until(ResponseText, ResponseAudio)
             assert isinstance(delta, ResponseText | ResponseAudio)
             written = commands.CreateResponse(
-                replace(settings, spoken=False), in_conversation=False, given=(question,)
+                replace(admitted.settings, spoken=False), in_conversation=False, given=(question,)
             )
             await live.do(written)
             await stuck.wait()
@@ -136,8 +136,8 @@ async def test_who_leaves_with_the_end_of_an_answer_has_had_all_of_it(door: Door
 
     conversations = door.gateway._conversations
     question = ConversationItem("", "user", (WrittenContent("Tell me a story"),))
-    with conversations.admit(MODEL) as settings:
-        async with conversations.begin(settings, send, logged, logged) as live:
+    with conversations.admit(MODEL) as admitted:
+        async with conversations.begin(admitted, admitted.settings, send, logged, logged) as live:
             await live.do(commands.CreateItem(question))
             await live.do(commands.CreateResponse())
             await written.wait()

@@ -90,7 +90,7 @@ async def test_client_that_pings_and_reads_nothing_is_cut_off(door: Door) -> Non
     reluctant.connect((host, int(port)))
     reader, writer = await asyncio.open_connection(sock=reluctant, limit=1024)
     key = base64.b64encode(bytes(16)).decode()
-    head = f"GET /v1/realtime?model={MODEL} HTTP/1.1\r\nhost: x\r\nupgrade: websocket\r\n"
+    head = f"GET /v1/realtime?model={MODEL} HTTP/1.1\r\nhost: localhost\r\nupgrade: websocket\r\n"
     head += f"connection: upgrade\r\nsec-websocket-version: 13\r\nsec-websocket-key: {key}\r\n"
     writer.write(f"{head}\r\n".encode())
     await reader.readuntil(b"\r\n\r\n")

@@ -175,7 +175,7 @@ async def be_half_open(door: Door, random: Random) -> None:
     _, writer = await asyncio.open_connection(host, int(port))
     key = base64.b64encode(random.randbytes(random.choice((16, 16, 16, 3)))).decode()
     head = (
-        f"GET /v1/realtime?model={random.choice((MODEL, 'other'))} HTTP/1.1\r\nHost: door\r\n"
+        f"GET /v1/realtime?model={random.choice((MODEL, 'other'))} HTTP/1.1\r\nHost: localhost\r\n"
         f"Upgrade: websocket\r\nConnection: Upgrade\r\nSec-WebSocket-Key: {key}\r\n"
         f"Sec-WebSocket-Version: {random.choice((13, 13, 13, 7))}\r\n\r\n"
     ).encode()

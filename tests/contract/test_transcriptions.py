@@ -226,7 +226,7 @@ async def test_form_is_read_in_pieces_of_any_size(door: Door) -> None:
         door.fakes.reset()
         async with raw_client(door) as client:
             head = (
-                f"POST {PATH} HTTP/1.1\r\nHost: door\r\nConnection: close\r\n"
+                f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
                 f"Content-Type: multipart/form-data; boundary={BOUNDARY}\r\n"
                 "Transfer-Encoding: chunked\r\n\r\n"
             )
@@ -290,7 +290,7 @@ async def test_form_takes_no_more_bytes_nor_time_than_other_bodies(bounded: Door
     assert "max_body_bytes" in large.json()["error"]["message"]
     async with raw_client(bounded) as client:
         head = (
-            f"POST {PATH} HTTP/1.1\r\nHost: door\r\nContent-Length: 1000\r\n"
+            f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\nContent-Length: 1000\r\n"
             f"Content-Type: multipart/form-data; boundary={BOUNDARY}\r\n\r\n"
         )
         await client.send(head.encode() + form(*GOOD)[:500])

@@ -43,6 +43,25 @@ def test_gateway_watches_the_headless_services(name: str) -> None:
         assert discovery.port_name in found
 
 
+def test_gateway_is_reached_by_its_services_and_routes_names() -> None:
+    service = "demo-antiphon-gateway"
+    names = (service, *(f"{service}.speech{end}" for end in ("", ".svc", ".svc.cluster.local")))
+    assert render({}).deployment_file().gateway.host_names == names
+    routed = render(
+        {
+            "ingress": {"enabled": True, "host": "speech.example"},
+            "httpRoute": {
+                "enabled": True,
+                "parentRefs": [{"name": "edge"}],
+                "hostnames": ["*.speech.example"],
+            },
+            "gateway": {"config": {"host_names": ["balancer.example", "speech.example"]}},
+        }
+    )
+    wanted = (*names, "speech.example", "*.speech.example", "balancer.example")
+    assert routed.deployment_file().gateway.host_names == wanted
+
+
 def test_addresses_are_the_headless_services_when_nobody_may_ask_the_api() -> None:
     rendered = render({"discovery": "static"})
     deployment = rendered.deployment_file()

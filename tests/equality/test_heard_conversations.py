@@ -24,7 +24,7 @@ from gateway.calls.events import Event
 from gateway.calls.order import Order
 from gateway.conversations.commands import AppendAudio, ChangeSettings, CommitAudio, CreateResponse
 from gateway.conversations.conversation import LiveConversation
-from gateway.conversations.conversations import Conversations
+from gateway.conversations.conversations import AdmittedConversation, Conversations
 from gateway.conversations.events import ConversationEvent, ResponseEnded
 from gateway.conversations.items import SpokenContent
 from gateway.conversations.live_turn import LiveTurn
@@ -82,10 +82,17 @@ async def logged(refuse: RefuseResponse) -> AsyncIterator[LogEntry]:
 class Client:
     """A conversation, and the answers in it."""
 
-    def __init__(self, conversations: Conversations, settings: ConversationSettings) -> None:
+    def __init__(
+        self,
+        conversations: Conversations,
+        admitted: AdmittedConversation,
+        settings: ConversationSettings,
+    ) -> None:
         self.settings = settings = replace(settings, voice=VOICE, sampling=GREEDY)
         self.answers: asyncio.Queue[ResponseEnded] = asyncio.Queue(16)
-        self.live: LiveConversation = conversations.begin(settings, self._send, logged, logged)
+        self.live: LiveConversation = conversations.begin(
+            admitted, settings, self._send, logged, logged
+        )
 
     async def _send(self, events: Sequence[ConversationEvent]) -> None:
         for event in events:
@@ -188,8 +195,11 @@ async def test_turns_are_heard_while_they_are_spoken_and_answered_like_the_whole
     conversations: Conversations, truth: Truth
 ) -> None:
     said, expected = await asyncio.to_thread(safe, truth)
-    with conversations.admit("") as settings:
-        client = Client(conversations, replace(settings, turns=None, max_output_tokens=TOKENS))
+    with conversations.admit("") as admitted:
+        settings = admitted.settings
+        client = Client(
+            conversations, admitted, replace(settings, turns=None, max_output_tokens=TOKENS)
+        )
         async with client.live:
             for turn, answer in zip(said, expected[:2], strict=True):
                 heard = await client.speak(turn)
@@ -204,9 +214,10 @@ async def test_every_slice_is_a_message_of_its_own_where_answers_come_by_the_clo
 ) -> None:
     """The second slice comes in two pieces, and there is something behind it."""
     said, expected = await asyncio.to_thread(slices, truth)
-    with conversations.admit("") as settings:
+    with conversations.admit("") as admitted:
+        settings = admitted.settings
         own = replace(settings, turns=None, answer_every_s=SLICE_S, max_output_tokens=TOKENS)
-        client = Client(conversations, own)
+        client = Client(conversations, admitted, own)
         async with client.live:
             heard = await client.speak(said[0][:-4800])
             await client.live.do(AppendAudio(said[0][-4800:], RATE_HZ))
@@ -222,9 +233,10 @@ async def test_turn_is_answered_in_the_plain_way_when_something_else_is_asked_in
     conversations: Conversations, truth: Truth
 ) -> None:
     said, (*_, expected) = await asyncio.to_thread(safe, truth)
-    with conversations.admit("") as settings:
+    with conversations.admit("") as admitted:
+        settings = admitted.settings
         own = replace(settings, turns=None, max_output_tokens=TOKENS)
-        client = Client(conversations, own)
+        client = Client(conversations, admitted, own)
         async with client.live:
             heard = await client.speak(said[1])
             await client.live.do(ChangeSettings(replace(client.settings, instructions="Hear")))
@@ -237,8 +249,9 @@ async def test_turn_is_answered_in_the_plain_way_when_something_else_is_asked_in
 async def test_conversation_that_is_left_while_its_user_speaks_frees_the_stages(
     conversations: Conversations,
 ) -> None:
-    with conversations.admit("") as settings:
-        client = Client(conversations, replace(settings, turns=None))
+    with conversations.admit("") as admitted:
+        settings = admitted.settings
+        client = Client(conversations, admitted, replace(settings, turns=None))
         async with client.live:
             heard = await client.speak(spoken(5.0, 3))
     assert heard._segment is not None

@@ -27,7 +27,9 @@ from antiphon.errors import (
     InvalidArgument,
 )
 from antiphon.v1 import converse_pb2
+from gateway.conversations.conversations import AdmittedConversation
 from gateway.conversations.events import ConversationEvent
+from gateway.conversations.forced_end import ForcedEnd
 from gateway.conversations.saved import SavedConversation, with_delivered
 from gateway.conversations.settings import ConversationSettings
 from gateway.doors.conversation_door import ConversationDoor
@@ -54,25 +56,27 @@ class ConverseDoor:
     def __init__(self, door: ConversationDoor) -> None:
         self._door = door
 
-    async def serve(self, context: Context, key: KeyUse) -> None:
+    async def serve(self, context: Context, key: KeyUse, forced_end: ForcedEnd) -> None:
         """One call, for the key. Raises the error that is to be the call's status.
 
         It does not tell the client itself: a status may wait behind what the client does not
         take, and what the conversation held has to be free by then.
         """
         first = await self._first(context)
-        with self._door.conversations.admit(first.open.model) as admitted:
+        with self._door.conversations.admit(first.open.model, key.name, forced_end) as admitted:
             resumed = None
             if first.open.HasField("resumed"):
-                resumed = self._resumed(first.open.resumed, key, admitted)
+                resumed = self._resumed(first.open.resumed, key, admitted.settings)
                 settings = resumed.settings
             else:
                 # A client that wants turns to be detected says so.
-                manual = replace(admitted, turns=None)
+                manual = replace(admitted.settings, turns=None)
                 settings = with_settings(manual, first.open.settings)
             resumable = first.open.resumable
             del first
-            served = _Served(self._door, context, key, settings, resumed, resumable=resumable)
+            served = _Served(
+                self._door, context, key, admitted, settings, resumed, resumable=resumable
+            )
             del resumed
             with suppress(Cancelled):
                 await served.run()
@@ -113,6 +117,7 @@ class _Served:
         door: ConversationDoor,
         context: Context,
         key: KeyUse,
+        admitted: AdmittedConversation,
         settings: ConversationSettings,
         resumed: SavedConversation | None,
         *,
@@ -124,14 +129,16 @@ class _Served:
         self._limit = asyncio.timeout(door.config.max_conversation_s)
         self._stalled: ClientStalled | None = None
         self._task: asyncio.Task[None] | None = None
-        self._live = door.begin(settings, self._send, key, resumable=resumable, resumed=resumed)
+        self._live = door.begin(
+            admitted, settings, self._send, key, resumable=resumable, resumed=resumed
+        )
 
     async def run(self) -> None:
         """Serve until the client has no more to say and has been told everything.
 
         Raises `Cancelled` when it has gone, `ClientStalled` when it takes nothing,
-        `DeadlineExceeded` when it has stayed for too long, and `Unavailable` when the gateway
-        stops.
+        `DeadlineExceeded` when it has stayed for too long, and what `until_stopped` does when the
+        conversation has to end.
         """
         self._task = asyncio.current_task()
         try:

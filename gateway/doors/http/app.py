@@ -19,7 +19,7 @@ from starlette.routing import Route, WebSocketRoute
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import AntiphonError, InvalidArgument, NotFound
+from antiphon.errors import AntiphonError, InvalidArgument, NotFound, Unauthenticated
 from antiphon.tracing.span import given_traceparent
 from antiphon.version import VERSION
 from gateway.calls.calls import Calls
@@ -35,6 +35,7 @@ from gateway.doors.http.openapi import DoorMessages, OpenApi
 from gateway.doors.http.page import page_routes
 from gateway.doors.http.reference_page import HEADERS as PAGE_HEADERS
 from gateway.doors.http.reference_page import reference_page
+from gateway.doors.http.request_head import CheckedHeads
 from gateway.doors.realtime.door import RealtimeDoor
 from gateway.doors.sending import BoundedSending
 from gateway.fleet.health import health_report
@@ -129,8 +130,15 @@ def http_app(
     async def version(_: Request) -> Response:
         return _json(VersionCard(VERSION))
 
+    async def knows_a_key(asked: Request) -> bool:
+        try:
+            await keyring.key_of(authorization_of(asked.scope), counted=False)
+        except Unauthenticated:
+            return False
+        return True
+
     async def health(asked: Request) -> Response:
-        report = health_report(fleet)
+        report = health_report(fleet, detailed=await knows_a_key(asked))
         if calls.closing:
             nothing = dict.fromkeys(report.outputs, False)
             reason = "the gateway is shutting down"
@@ -139,9 +147,6 @@ def http_app(
         output = asked.query_params.get("output", "")
         ready = report.outputs.get(output, False) if output else report.ready
         return _json(report, 200 if ready else 503)
-
-    async def show_metrics(_: Request) -> Response:
-        return Response(metrics.expose(), headers={"content-type": CONTENT_TYPE})
 
     realtime = RealtimeDoor(
         ConversationDoor("realtime", conversations, config, access_log, metrics), keyring
@@ -160,13 +165,30 @@ def http_app(
             Route("/openapi.json", openapi),
             Route("/docs", docs),
             Route("/health", health),
-            Route("/metrics", show_metrics),
+            *([] if config.metrics_listen else [metrics_route(metrics)]),
         ],
         middleware=[*_cors(config), every_request],
         exception_handlers={HTTPException: _routing_error},
     )
     stalled = partial(metrics.refuse, Refused.SEND_TIME)
-    return BoundedSending(app, config.send_timeout_s, stalled)
+    sending = BoundedSending(app, config.send_timeout_s, stalled)
+    return CheckedHeads(sending, config, metrics.refuse)
+
+
+def metrics_app(metrics: Metrics) -> ASGIApp:
+    """The series alone, for an address of their own."""
+    return Starlette(
+        routes=[metrics_route(metrics)], exception_handlers={HTTPException: _routing_error}
+    )
+
+
+def metrics_route(metrics: Metrics) -> Route:
+    """GET of the series."""
+
+    async def show(_: Request) -> Response:
+        return Response(metrics.expose(), headers={"content-type": CONTENT_TYPE})
+
+    return Route("/metrics", show)
 
 
 def _cors(config: GatewayConfig) -> list[Middleware]:

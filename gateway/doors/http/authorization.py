@@ -15,9 +15,14 @@ def authorization_of(scope: Scope) -> str | None:
     headers: dict[bytes, bytes] = dict(scope["headers"])
     if (header := headers.get(b"authorization")) is not None:
         return header.decode("latin-1")
-    offered = scope.get("subprotocols") or ()
-    keys = [each.removeprefix(KEY_PROTOCOL) for each in offered if each.startswith(KEY_PROTOCOL)]
+    keys = offered_keys(scope)
     return f"Bearer {keys[0]}" if keys else None
+
+
+def offered_keys(scope: Scope) -> list[str]:
+    """The API keys among the protocols that a WebSocket's handshake offers."""
+    offered = scope.get("subprotocols") or ()
+    return [each.removeprefix(KEY_PROTOCOL) for each in offered if each.startswith(KEY_PROTOCOL)]
 
 
 def protocol_of(scope: Scope) -> str | None:

@@ -8,7 +8,8 @@ import logging
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 
-from antiphon.errors import AntiphonError, Cancelled, Internal, Unavailable
+from antiphon.errors import AntiphonError, Cancelled, Internal
+from gateway.conversations.conversations import AdmittedConversation
 from gateway.conversations.events import ConversationEvent
 from gateway.conversations.saved import SavedConversation
 from gateway.conversations.settings import ConversationSettings
@@ -36,6 +37,7 @@ class RealtimeCall:
         self,
         door: ConversationDoor,
         key: KeyUse,
+        admitted: AdmittedConversation,
         settings: ConversationSettings,
         send: SendJson,
         *,
@@ -49,13 +51,13 @@ class RealtimeCall:
         self._numbers = itertools.count()
         self._call_id = uuid.uuid4().hex[:12]
         self._conversation = door.begin(
-            settings, self._send, key, resumable=resumable, resumed=resumed
+            admitted, settings, self._send, key, resumable=resumable, resumed=resumed
         )
 
     async def run(self, incoming: AsyncIterator[str]) -> None:
         """Serve until the client leaves; what still runs is given up then.
 
-        Raises `Unavailable`, which the client has been told, when the gateway stops.
+        Raises what `until_stopped` does when the conversation has to end; the client has been told.
         """
         async with self._conversation:
             try:
@@ -63,7 +65,9 @@ class RealtimeCall:
                     async for data in incoming:
                         async with self._conversation.command():
                             await self._take(data)
-            except Unavailable as stopped:
+            except Cancelled:
+                raise
+            except AntiphonError as stopped:
                 await self._conversation.refuse(stopped, None)
                 raise
 

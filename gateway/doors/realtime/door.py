@@ -15,8 +15,12 @@ from antiphon.errors import (
     DeadlineExceeded,
     FailedPrecondition,
     InvalidArgument,
+    ResourceExhausted,
+    Unauthenticated,
     Unavailable,
 )
+from gateway.conversations.conversations import AdmittedConversation
+from gateway.conversations.forced_end import ForcedEnd
 from gateway.conversations.saved import SavedConversation
 from gateway.conversations.settings import ConversationSettings
 from gateway.doors.conversation_door import ConversationDoor
@@ -36,6 +40,13 @@ POLICY_VIOLATED = 1008
 MOST_REASON_BYTES = 123
 SERVICE_RESTARTS = 1012
 """WebSocket's code of a close after which the client may come again at once, elsewhere."""
+TRY_AGAIN_LATER = 1013
+"""WebSocket's code of a close for what others need."""
+_CLOSE_CODES: dict[type[AntiphonError], int] = {
+    Unavailable: SERVICE_RESTARTS,
+    Unauthenticated: POLICY_VIOLATED,
+    ResourceExhausted: TRY_AGAIN_LATER,
+}
 
 
 class RealtimeDoor:
@@ -50,10 +61,15 @@ class RealtimeDoor:
         with ExitStack() as admitted:
             try:
                 self._check_origin(websocket)
-                key = await self._keyring.key_of(authorization_of(websocket.scope))
-                admitted.enter_context(key.conversation())
+                authorization, forced_end = authorization_of(websocket.scope), ForcedEnd()
+                key = await self._keyring.key_of(authorization)
+                admitted.enter_context(
+                    self._keyring.conversation(key, authorization, forced_end.end)
+                )
                 model = websocket.query_params.get("model", "")
-                settings = admitted.enter_context(self._door.conversations.admit(model))
+                conversation = admitted.enter_context(
+                    self._door.conversations.admit(model, key.name, forced_end)
+                )
                 resumable = flag("resumable", websocket.query_params.get("resumable"))
                 resumed = flag("resumed", websocket.query_params.get("resumed"))
             except AntiphonError as error:
@@ -63,10 +79,12 @@ class RealtimeDoor:
                 return
             try:
                 await websocket.accept(protocol_of(websocket.scope))
-                await self._serve(websocket, settings, key, resumable=resumable, resumed=resumed)
-            except Unavailable as stopped:
+                await self._serve(
+                    websocket, conversation, key, resumable=resumable, resumed=resumed
+                )
+            except (Unavailable, Unauthenticated, ResourceExhausted) as ended:
                 with suppress(WebSocketDisconnect, RuntimeError):
-                    await websocket.close(SERVICE_RESTARTS, stopped.message)
+                    await websocket.close(_CLOSE_CODES[type(ended)], ended.message)
             except (WebSocketDisconnect, Cancelled):
                 # The client has gone, or its connection was cut; both are nobody's fault here.
                 return
@@ -88,7 +106,7 @@ class RealtimeDoor:
     async def _serve(
         self,
         websocket: WebSocket,
-        settings: ConversationSettings,
+        admitted: AdmittedConversation,
         key: KeyUse,
         *,
         resumable: bool,
@@ -108,7 +126,7 @@ class RealtimeDoor:
                 data = message.get("text")
                 yield message["bytes"].decode(errors="replace") if data is None else data
 
-        came = incoming()
+        came, settings = incoming(), admitted.settings
         saved: SavedConversation | None = None
         if resumed:
             try:
@@ -119,7 +137,9 @@ class RealtimeDoor:
                 await websocket.close(POLICY_VIOLATED, reason)
                 return
             settings = saved.settings
-        call = RealtimeCall(self._door, key, settings, send, resumable=resumable, resumed=saved)
+        call = RealtimeCall(
+            self._door, key, admitted, settings, send, resumable=resumable, resumed=saved
+        )
         del saved
         await call.run(came)
 

@@ -58,6 +58,14 @@
 {{- $files := include "antiphon.tlsPath" $root -}}
 {{- $_ := set $gateway "tls" (dict "certificate_file" (printf "%s/tls.crt" $files) "key_file" (printf "%s/tls.key" $files)) -}}
 {{- end -}}
+{{- $names := list -}}
+{{- $service := include "antiphon.componentName" (dict "root" $root "component" "gateway") -}}
+{{- range $suffix := list "" (printf ".%s" .Release.Namespace) (printf ".%s.svc" .Release.Namespace) (printf ".%s.svc.cluster.local" .Release.Namespace) -}}
+{{- $names = append $names (printf "%s%s" $service $suffix) -}}
+{{- end -}}
+{{- if and .Values.ingress.enabled .Values.ingress.host -}}{{- $names = append $names .Values.ingress.host -}}{{- end -}}
+{{- if .Values.httpRoute.enabled -}}{{- $names = concat $names .Values.httpRoute.hostnames -}}{{- end -}}
+{{- $_ := set $gateway "host_names" (concat $names (.Values.gateway.config.host_names | default list) | uniq) -}}
 {{- if .Values.gateway.keys.secret -}}
 {{- $_ := set $gateway "keys_file" (printf "/etc/antiphon-keys/%s" .Values.gateway.keys.file) -}}
 {{- end -}}

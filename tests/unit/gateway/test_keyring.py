@@ -1,19 +1,24 @@
 from __future__ import annotations
 
+import asyncio
 import logging
 import os
 import re
+from contextlib import ExitStack
+from datetime import UTC, datetime
 from pathlib import Path
+from typing import Any
 
 import msgspec
 import pytest
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import InvalidArgument, Unauthenticated
+from antiphon.errors import AntiphonError, InvalidArgument, Unauthenticated
+from gateway.conversations.seal import read_keys
 from gateway.keys.command import keys_command
 from gateway.keys.key_file import digest_of, new_key, read_key_file
 from gateway.keys.key_use import KeyLimitReached
-from gateway.keys.keyring import Keyring
+from gateway.keys.keyring import EndConversation, Keyring
 
 pytestmark = pytest.mark.asyncio
 
@@ -26,11 +31,11 @@ class Clock:
         return self.now_s
 
 
-def entry(name: str, key: str, **limits: int) -> dict[str, object]:
+def entry(name: str, key: str, **limits: int) -> dict[str, Any]:
     return {"name": name, "sha256": digest_of(key), **limits}
 
 
-def write(path: Path, *entries: dict[str, object]) -> None:
+def write(path: Path, *entries: dict[str, Any]) -> None:
     path.write_bytes(msgspec.yaml.encode({"keys": entries}))
 
 
@@ -140,6 +145,100 @@ async def test_a_file_that_breaks_leaves_what_held(
     assert "gateway.keys_file" in caplog.text
 
 
+async def test_keys_have_an_expiry(path: Path) -> None:
+    now = [datetime(2026, 1, 1, tzinfo=UTC).timestamp()]
+    key = new_key()
+    write(path, entry("app", key) | {"expires": "2026-01-01T01:00:00+01:00"})
+    hit: list[str] = []
+    keyring = Keyring(config(path), hit.append, now=lambda: now[0] - 1)
+    assert (await keyring.key_of(f"Bearer {key}")).name == "app"
+    now[0] += 1
+    with pytest.raises(Unauthenticated, match="has expired"):
+        await keyring.key_of(f"Bearer {key}")
+    assert hit == ["invalid_key"]
+
+
+async def test_old_and_new_key_share_name_and_limits_while_a_key_is_rotated(path: Path) -> None:
+    clock, old, new = Clock(), new_key(), new_key()
+    both = [digest_of(old), digest_of(new)]
+    write(path, entry("app", old, concurrency=1) | {"sha256": both})
+    keyring = Keyring(config(path), clock=clock)
+    use = await keyring.key_of(f"Bearer {old}")
+    assert await keyring.key_of(f"Bearer {new}") is use
+    with use.request(), pytest.raises(KeyLimitReached):
+        (await keyring.key_of(f"Bearer {new}")).request().__enter__()
+    write(path, entry("app", new, concurrency=1))
+    clock.now_s += 1.1
+    with pytest.raises(Unauthenticated):
+        await keyring.key_of(f"Bearer {old}")
+    assert await keyring.key_of(f"Bearer {new}") is use
+
+
+async def test_conversations_end_when_their_key_is_withdrawn_and_others_stay(path: Path) -> None:
+    ended: asyncio.Queue[tuple[str, AntiphonError]] = asyncio.Queue()
+
+    def end(name: str) -> EndConversation:
+        return lambda error: ended.put_nowait((name, error))
+
+    keys = {name: new_key() for name in ("old", "new", "other")}
+    rotated = entry("app", keys["old"]) | {
+        "sha256": [digest_of(keys["old"]), digest_of(keys["new"])]
+    }
+    write(path, rotated, entry("other", keys["other"]))
+    keyring = Keyring(GatewayConfig(keys_file=str(path), keys_reload_s=0.001))
+    with ExitStack() as open_ones:
+        for name, key in keys.items():
+            use = await keyring.key_of(f"Bearer {key}")
+            open_ones.enter_context(keyring.conversation(use, f"Bearer {key}", end(name)))
+        write(path, entry("app", keys["new"]), entry("other", keys["other"]))
+        name, error = await ended.get()
+        assert (name, type(error)) == ("old", Unauthenticated)
+        write(path, entry("app", keys["new"]))
+        while (named := await ended.get())[0] == "old":
+            # It has not left yet.
+            continue
+        assert named[0] == "other"
+    assert keyring._watching is not None
+    await asyncio.wait([keyring._watching])
+
+
+async def test_conversations_end_when_their_key_expires(path: Path) -> None:
+    ended: asyncio.Queue[AntiphonError] = asyncio.Queue()
+    now, key = [0.0], new_key()
+    write(path, entry("app", key) | {"expires": "1970-01-01T00:01:00Z"})
+    keyring = Keyring(GatewayConfig(keys_file=str(path), keys_reload_s=0.001), now=lambda: now[0])
+    use = await keyring.key_of(f"Bearer {key}")
+    with keyring.conversation(use, f"Bearer {key}", ended.put_nowait):
+        now[0] = 60.0
+        assert "has expired" in (await ended.get()).message
+
+
+@pytest.mark.parametrize("kind", ["fifo", "folder", "device"])
+async def test_a_file_that_is_not_regular_is_refused_at_once(path: Path, kind: str) -> None:
+    """Nobody writes to the FIFO, so reading it would never end."""
+    if kind == "fifo":
+        os.mkfifo(path)
+    elif kind == "folder":
+        os.mkdir(path)
+    else:
+        link(path, Path("/dev/zero"))
+    with pytest.raises(InvalidArgument, match=r"regular file|directory") as caught:
+        await asyncio.wait_for(asyncio.to_thread(Keyring, config(path)), 30)
+    assert caught.value.field == "gateway.keys_file"
+    with pytest.raises(InvalidArgument, match=r"regular file|directory"):
+        await asyncio.wait_for(asyncio.to_thread(read_keys, path), 30)
+
+
+async def test_a_file_that_becomes_a_fifo_holds_nothing_up(path: Path) -> None:
+    clock, key = Clock(), new_key()
+    write(path, entry("app", key))
+    keyring = Keyring(config(path), clock=clock)
+    link(path, path.with_name("pipe"))
+    os.mkfifo(path.with_name("pipe"))
+    clock.now_s += 1.1
+    assert (await asyncio.wait_for(keyring.key_of(f"Bearer {key}"), 30)).name == "app"
+
+
 ZERO, ONE = (f'sha256: "{digit * 64}"' for digit in "01")
 WRONG = {
     "keys: 3": "Expected `array`",
@@ -149,6 +248,9 @@ WRONG = {
     f"keys: [{{name: a, {ZERO}, rate: 3}}]": "rate",
     f"keys: [{{name: a, {ZERO}, concurrency: 0}}]": "concurrency",
     f"keys: [{{name: a, {ZERO}}}, {{name: a, {ONE}}}]": "the name 'a'",
+    "keys: [{name: a, sha256: []}]": "sha256",
+    f"keys: [{{name: a, {ZERO}, expires: tomorrow}}]": "expires",
+    f"keys: [{{name: a, {ZERO}, expires: '2026-01-01T00:00:00'}}]": "expires",
     f"keys: [{{name: a, {ZERO}}}, {{name: b, {ZERO}}}]": "the sha256",
 }
 

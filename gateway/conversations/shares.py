@@ -1,0 +1,163 @@
+"""Conversations and the bytes that they keep, shared by API keys. Pure.
+
+When there is no room for another conversation, or for more bytes, the longest idle conversation of
+the key that has most of them ends. A key never takes from one that has no more than itself, so two
+keys do not take from each other in turn.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import Counter
+from collections.abc import Callable
+
+from antiphon.errors import AntiphonError, ResourceExhausted
+
+RETRY_AFTER_S = 1.0
+
+
+def never_busy() -> bool:
+    """Of a conversation that has not begun."""
+    return False
+
+
+class ConversationShares:
+    """What all conversations take. `clock` is in seconds."""
+
+    def __init__(
+        self,
+        max_conversations: int,
+        max_bytes: int,
+        *,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.clock = clock
+        self._max_conversations = max_conversations
+        self._max_bytes = max_bytes
+        self._held: dict[ConversationShare, None] = {}
+        self.held_bytes = 0
+
+    @property
+    def open(self) -> int:
+        """Conversations that have a share."""
+        return len(self._held)
+
+    def take(self, owner: str, end: Callable[[AntiphonError], None]) -> ConversationShare:
+        """A share of another conversation of a key. `end` is called when it has to give way.
+
+        Raises `ResourceExhausted` when there is no room.
+        """
+
+        def missing() -> int:
+            return self.open + 1 - self._max_conversations
+
+        if not self._free(owner, 1, missing, lambda share: 1):
+            raise ResourceExhausted(
+                f"{self.open} conversations are open, which is the most "
+                "(gateway.max_conversations)",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        share = ConversationShare(self, owner, end)
+        self._held[share] = None
+        return share
+
+    def check(self, owner: str, more_bytes: int) -> None:
+        """Make room for so many bytes more. Raises `ResourceExhausted` when there is none."""
+
+        def missing() -> int:
+            return self.held_bytes + more_bytes - self._max_bytes
+
+        if more_bytes > 0 and not self._free(
+            owner, more_bytes, missing, lambda share: share.size_bytes
+        ):
+            raise ResourceExhausted(
+                f"the conversations hold {self.held_bytes} bytes together, and {more_bytes} more "
+                f"are above gateway.max_conversation_bytes ({self._max_bytes}); try again, or "
+                "delete items",
+                retry_after_s=RETRY_AFTER_S,
+            )
+
+    def forget(self, share: ConversationShare) -> None:
+        """Count a share no more; further calls do nothing."""
+        self._held.pop(share, None)
+
+    def _free(
+        self,
+        owner: str,
+        more: int,
+        missing: Callable[[], int],
+        amount_of: Callable[[ConversationShare], int],
+    ) -> bool:
+        """End conversations of keys that have more than `owner` would have, until nothing is
+        missing; whether that is so. Ends none if it would not be enough."""
+        giving: list[ConversationShare] = []
+        found = 0
+        amounts: Counter[str] = Counter()
+        for share in self._held:
+            amounts[share.owner] += amount_of(share)
+        wanted = missing()
+        while found < wanted:
+            most = max(amounts.values(), default=0)
+            idle = [
+                share
+                for share in self._held
+                if amounts[share.owner] == most
+                and share not in giving
+                and amount_of(share)
+                and not share.is_busy()
+            ]
+            if most <= amounts[owner] + more or not idle:
+                return False
+            longest = min(idle, key=lambda share: share.active_at)
+            giving.append(longest)
+            amounts[longest.owner] -= amount_of(longest)
+            found += amount_of(longest)
+        for share in giving:
+            share.give_way()
+        return True
+
+
+class ConversationShare:
+    """What one conversation takes. It is idle while `is_busy` says no; a busy one stays."""
+
+    def __init__(
+        self, shares: ConversationShares, owner: str, end: Callable[[AntiphonError], None]
+    ) -> None:
+        self.owner = owner
+        self.is_busy: Callable[[], bool] = never_busy
+        self.size_bytes = 0
+        self.active_at = shares.clock()
+        self._shares = shares
+        self._end = end
+        self._closed = False
+
+    def active(self) -> None:
+        """The client has sent something."""
+        self.active_at = self._shares.clock()
+
+    def check(self, more_bytes: int) -> None:
+        """Make room for so many bytes more. Raises `ResourceExhausted` when there is none."""
+        self._shares.check(self.owner, more_bytes)
+
+    def resize(self, size_bytes: int) -> None:
+        """It keeps so many bytes now; none once it is closed."""
+        if not self._closed:
+            self._shares.held_bytes += size_bytes - self.size_bytes
+            self.size_bytes = size_bytes
+
+    def give_way(self) -> None:
+        """Give the share back and end the conversation."""
+        self.close()
+        self._end(
+            ResourceExhausted(
+                "the conversation was idle for longest, and gave way to that of another API key; "
+                "open it again",
+                retry_after_s=RETRY_AFTER_S,
+            )
+        )
+
+    def close(self) -> None:
+        """Give the share back; further calls do nothing."""
+        self.resize(0)
+        self._closed = True
+        self._shares.forget(self)
