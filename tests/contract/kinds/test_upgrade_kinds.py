@@ -26,12 +26,12 @@ OFFERS = {
 
 
 def with_length(offer: str, body: bytes) -> bytes:
-    head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\n{offer}Content-Length: {len(body)}\r\n\r\n"
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\n{offer}Content-Length: {len(body)}\r\n\r\n"
     return head.encode() + body
 
 
 def chunked(offer: str, body: bytes) -> bytes:
-    head = f"POST {PATH} HTTP/1.1\r\nHost: x\r\n{offer}Transfer-Encoding: chunked\r\n\r\n"
+    head = f"POST {PATH} HTTP/1.1\r\nHost: localhost\r\n{offer}Transfer-Encoding: chunked\r\n\r\n"
     half = len(body) // 2
     chunks = [b"%x\r\n%s\r\n" % (len(each), each) for each in (body[:half], body[half:])]
     return head.encode() + b"".join(chunks) + b"0\r\nx-trailer: 1\r\n\r\n"
@@ -77,7 +77,7 @@ async def test_requests_without_a_body_follow_each_other_when_they_offer_a_proto
         offer = JAVA
     async with raw_client(door) as client:
         for _ in range(2):
-            await client.send(f"GET /v1/models HTTP/1.1\r\nHost: x\r\n{offer}\r\n".encode())
+            await client.send(f"GET /v1/models HTTP/1.1\r\nHost: localhost\r\n{offer}\r\n".encode())
             status, _, body = await client.response()
             assert status == 200
             assert json.loads(body)["data"]
@@ -118,5 +118,5 @@ async def test_a_large_head_is_refused_when_it_offers_a_protocol(door: Door) -> 
 
 async def test_connect_is_refused(door: Door) -> None:
     async with raw_client(door) as client:
-        await client.send(b"CONNECT x:443 HTTP/1.1\r\nHost: x:443\r\n\r\nrest")
+        await client.send(b"CONNECT localhost:443 HTTP/1.1\r\nHost: localhost:443\r\n\r\nrest")
         assert (await client.response())[0] in (400, 405)
