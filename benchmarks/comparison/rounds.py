@@ -130,8 +130,6 @@ def spread(figures: Sequence[float]) -> str:
 def _digits(figure: float) -> str:
     """At least three digits, and no exponent."""
     size = abs(figure)
-    return (
-        f"{figure:.0f}"
-        if size >= 100
-        else f"{figure:.{1 if size >= 10 else 2 if size >= 0.1 else 4}f}"
-    )
+    if size >= 100 or not size:
+        return f"{figure:.0f}"
+    return f"{figure:.{1 if size >= 10 else 2 if size >= 0.1 else 4}f}"

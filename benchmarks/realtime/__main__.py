@@ -3,8 +3,9 @@
 Sides: a bare Starlette application that parses, decodes and counts the same events and answers the
 same messages (`bare.py`); the gateway with turns that the client ends; and the gateway with turns
 that it detects. Each gets the same bytes over 16 connections, as fast as it reads them. CPU time
-is of all processes of a side, without the client, which is the same program for all. The CPU time
-of silero's network alone is a side of its own: turn detection cannot cost less.
+is of all processes of a side, without the client, which is the same program for all. Turns of more
+than 4 s are also forwarded to a stage; `--turn 40` leaves that out. The CPU time of silero's
+network alone is a side of its own: turn detection cannot cost less.
 """
 
 from __future__ import annotations
@@ -36,8 +37,9 @@ CONNECTIONS = 16
 EVENT_MS = 80
 SAMPLES = 24_000 * EVENT_MS // 1000
 WARM_UP_EVENTS = 20
-EVENTS_PER_TURN = 40
-"""3.2 s of audio, less than `gateway.listen_after_s`: nothing is forwarded to a stage."""
+EVENTS_PER_TURN = 100
+"""8 s of audio. What is beyond `gateway.listen_after_s` of a turn (4 s), the gateway also resamples
+and forwards to a stage, and the stage encodes it; the bare application does nothing like it."""
 CLEAR, CLEARED = '{"type": "input_audio_buffer.clear"}', "input_audio_buffer.cleared"
 BARE = "bare Starlette"
 TAKEN, HEARD = "gateway, turns by the client", "gateway, turns detected"

@@ -83,7 +83,9 @@ def read_key_file(path: Path) -> tuple[KeyEntry, ...]:
     field = "gateway.keys_file"
     content = read_regular(path, most_bytes=MAX_FILE_BYTES, field=field)
     try:
-        entries = msgspec.yaml.decode(content, type=KeyFile).keys
+        # YAML has times of its own, which may also be quoted: all become text first.
+        written = msgspec.to_builtins(msgspec.yaml.decode(content))
+        entries = msgspec.convert(written, KeyFile).keys
     except (msgspec.DecodeError, UnicodeDecodeError) as error:
         raise InvalidArgument(f"{field}: {path}: {error}", field=field) from error
     names = [entry.name for entry in entries]

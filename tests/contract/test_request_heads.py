@@ -193,9 +193,8 @@ async def test_health_names_addresses_of_stages_to_those_with_a_key(tmp_path: Pa
         down = await door.http.get("/health?output=audio")
         assert not any(address in down.text for address in addresses), down.text
     async with open_door() as door:
-        assert all(
-            s.address in (await door.http.get("/health")).text for s in door.fakes.by_role.values()
-        )
+        text = (await door.http.get("/health")).text
+        assert all(stage.address in text for stage in door.fakes.by_role.values())
 
 
 async def test_metrics_have_an_address_of_their_own() -> None:
@@ -214,8 +213,9 @@ async def test_metrics_have_an_address_of_their_own() -> None:
 
 @pytest.mark.parametrize("listen", ["nowhere", "127.0.0.1:http"])
 async def test_wrong_address_of_metrics_is_an_error_at_the_start(listen: str) -> None:
-    with pytest.raises(InvalidArgument, match=r"gateway\.metrics_listen"):
-        Gateway(deployment_of(metrics_listen=listen))
+    async with FakeStages() as fakes:
+        with pytest.raises(InvalidArgument, match=r"gateway\.metrics_listen"):
+            Gateway(deployment_of(fakes, metrics_listen=listen))
 
 
 async def test_taken_address_of_metrics_is_an_error_at_the_start() -> None:

@@ -119,6 +119,7 @@ def test_a_side_cannot_be_compared_with_an_unknown_one() -> None:
 
 def test_spread_is_median_least_and_most() -> None:
     assert spread([1.0, 250.4, 0.01]) == "1.00 (0.0100 to 250)"
+    assert spread([0.0]) == "0 (0 to 0)"
 
 
 def spin(seconds: float) -> str:

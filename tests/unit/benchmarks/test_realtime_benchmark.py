@@ -13,7 +13,6 @@ from benchmarks.realtime.__main__ import (
     BARE,
     CONNECTIONS,
     CPU_FIGURE,
-    EVENTS_PER_TURN,
     TAKEN,
     bare_process,
     check_equal_work,
@@ -21,7 +20,8 @@ from benchmarks.realtime.__main__ import (
 )
 from benchmarks.runtime.gateway import gateway_without_models
 
-EVENTS = CONNECTIONS * (2 * EVENTS_PER_TURN + 1)
+TURN = 40
+EVENTS = CONNECTIONS * (2 * TURN + 1)
 
 
 @dataclass
@@ -64,7 +64,7 @@ async def relay_to(port: int) -> AsyncIterator[Relay]:
 async def measured_through_relay(port: int, side: str) -> tuple[Figures, list[int]]:
     async with relay_to(port) as relay:
         url = f"ws://127.0.0.1:{relay.port}/v1/realtime"
-        figures = await measure(url, [os.getpid()], side, EVENTS)
+        figures = await measure(url, [os.getpid()], side, EVENTS, TURN)
     return figures, relay.received
 
 

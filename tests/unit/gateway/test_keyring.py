@@ -145,10 +145,13 @@ async def test_a_file_that_breaks_leaves_what_held(
     assert "gateway.keys_file" in caplog.text
 
 
-async def test_keys_have_an_expiry(path: Path) -> None:
+@pytest.mark.parametrize(
+    "written", ["2026-01-01T00:00:00Z", "'2026-01-01T01:00:00+01:00'", "2026-01-01 01:00:00+01:00"]
+)
+async def test_keys_have_an_expiry(path: Path, written: str) -> None:
     now = [datetime(2026, 1, 1, tzinfo=UTC).timestamp()]
     key = new_key()
-    write(path, entry("app", key) | {"expires": "2026-01-01T01:00:00+01:00"})
+    put(path, f"keys: [{{name: app, sha256: {digest_of(key)}, expires: {written}}}]")
     hit: list[str] = []
     keyring = Keyring(config(path), hit.append, now=lambda: now[0] - 1)
     assert (await keyring.key_of(f"Bearer {key}")).name == "app"
@@ -251,6 +254,7 @@ WRONG = {
     "keys: [{name: a, sha256: []}]": "sha256",
     f"keys: [{{name: a, {ZERO}, expires: tomorrow}}]": "expires",
     f"keys: [{{name: a, {ZERO}, expires: '2026-01-01T00:00:00'}}]": "expires",
+    f"keys: [{{name: a, {ZERO}, expires: 2026-01-01T00:00:00}}]": "expires",
     f"keys: [{{name: a, {ZERO}}}, {{name: b, {ZERO}}}]": "the sha256",
 }
 
