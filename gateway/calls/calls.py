@@ -61,10 +61,7 @@ def _go_on(_: CallSegment) -> None:
 
 
 class Calls:
-    """All live sessions. Refuses what is too much and ends what is left at shutdown.
-
-    `uploads` is the budget of what requests bring: bodies, and files that they name by URL.
-    """
+    """All live sessions. Refuses what is too much and ends what is left at shutdown."""
 
     def __init__(
         self,

@@ -1,0 +1,96 @@
+"""Bytes of files that requests name by URL: they take room from the budget of uploads."""
+
+from __future__ import annotations
+
+import asyncio
+
+import pytest
+from gateway_door import open_door
+from test_remote_urls import FETCHES, FIELD, FILE, ask, fetch, found, open_site
+
+from antiphon.deployment.schema import GatewayConfig
+from antiphon.errors import ResourceExhausted
+from gateway.byte_budget import SILENT_S, ByteBudget
+from gateway.media.remote import RemoteUrl, UrlFetcher
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+
+class WatchedBudget(ByteBudget):
+    """A budget whose clock a test moves, and that can be waited for."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.now_s = 0.0
+        self._grown = asyncio.Condition()
+        self._tasks: set[asyncio.Task[None]] = set()
+        super().__init__(limit_bytes, "uploads", "max_upload_bytes", clock=lambda: self.now_s)
+
+    def grow(self, size: int) -> None:
+        super().grow(size)
+        task = asyncio.create_task(self._tell())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def _tell(self) -> None:
+        async with self._grown:
+            self._grown.notify_all()
+
+    async def wait_held(self, size: int) -> None:
+        async with self._grown:
+            await self._grown.wait_for(lambda: self.held_bytes >= size)
+
+
+async def test_bytes_of_responses_take_room_from_the_budget_of_uploads() -> None:
+    half = 40_000
+    budget = WatchedBudget(2 * half + 10_000)
+    config = GatewayConfig(**FETCHES)
+    async with open_site() as site:
+        site.pages |= {
+            "/stalls": lambda: found(bytes(2 * half))[: half + 100],
+            "/half": lambda: found(bytes(half)),
+        }
+        site.stalling = True
+        fetcher = UrlFetcher(config, budget)
+        stalled = [
+            asyncio.create_task(fetch(fetcher, RemoteUrl(site.url("/stalls")))) for _ in range(2)
+        ]
+        await budget.wait_held(2 * half)
+        # Both move: the third is refused, and holds nothing afterwards.
+        with pytest.raises(ResourceExhausted, match="take all of max_upload_bytes") as refused:
+            await fetch(fetcher, RemoteUrl(site.url("/half")))
+        assert refused.value.field == "file"
+        assert 2 * half <= budget.held_bytes <= 2 * half + 1000
+        budget.now_s += SILENT_S + 1
+        assert await fetch(fetcher, RemoteUrl(site.url("/half"))) == bytes(half)
+        (first,), rest = await asyncio.wait(stalled, return_when=asyncio.FIRST_COMPLETED)
+        with pytest.raises(ResourceExhausted, match="file: it stood still and gave way"):
+            await first
+        assert budget.held_bytes <= half + 1000
+        for each in rest:
+            each.cancel()
+        await asyncio.gather(*rest, return_exceptions=True)
+        assert budget.held_bytes == 0
+        fetcher.close()
+
+
+async def test_fetched_files_keep_their_room_until_they_are_decoded() -> None:
+    budget = WatchedBudget(100_000)
+    fetcher = UrlFetcher(GatewayConfig(**FETCHES), budget)
+    async with open_site() as site:
+        with fetcher.download() as download:
+            for number in (1, 2):
+                await download.fetch(RemoteUrl(site.url("/chunked")), "file")
+                assert budget.held_bytes == number * len(FILE)
+        assert budget.held_bytes == 0
+        fetcher.close()
+
+
+async def test_gateway_counts_fetched_bytes_among_its_uploads() -> None:
+    async with open_site() as site:
+        settings = {**FETCHES, "max_upload_bytes": len(FILE) // 2}
+        async with open_door(**settings) as door:
+            response = await ask(door, site.url("/file.wav"))
+            error = response.json()["error"]
+            assert (response.status_code, error["param"]) == (429, FIELD)
+            assert "gateway.max_upload_bytes" in error["message"]
+            assert await door.metric("antiphon_gateway_upload_bytes") == 0
