@@ -126,12 +126,15 @@ async def compare(options: argparse.Namespace, model: Path, directory: Path) -> 
     """Kill each stage so many times at each length, with both histories in alternating order."""
     async with AsyncExitStack() as stack:
         sides = {}
-        for name in options.history:
+        for number, name in enumerate(options.history):
+            # A gateway finds its replicas by a file of its fleet's own.
+            own = directory / f"fleet-{number}"
+            await asyncio.to_thread(own.mkdir)
             fleet = await stack.enter_async_context(
                 running_fleet(
                     model,
                     2,
-                    directory,
+                    own,
                     max_history_bytes=HISTORIES[name],
                     max_ahead_seconds=MAX_AHEAD_S,
                     max_stage_ahead_seconds=MAX_AHEAD_S,
