@@ -28,7 +28,8 @@ MAX_MESSAGE_BYTES = 64 << 10
 
 
 class Scaler(demand_pb2_grpc.DemandServiceServicer):
-    """Serves at `gateway.scaler_listen` within its context; `address` is "host:port".
+    """Serves at `gateway.scaler_listen` within its context; `address` is "host:port", and `boot_id`
+    is what other gateways know this one by.
 
     `capacity` tells the slots of the stages by role, and `changes` is told when they are others,
     as it is of all else that the demand depends on. Entering raises `InvalidArgument` for a wrong
@@ -48,9 +49,9 @@ class Scaler(demand_pb2_grpc.DemandServiceServicer):
         self.address = ""
         self._deployment = deployment
         self._capacity = capacity
-        self._boot_id = uuid.uuid4().hex
+        self.boot_id = uuid.uuid4().hex
         self._own = OwnDemand(admission, changes)
-        self.peers = Peers(gateways, self._boot_id, config, changes)
+        self.peers = Peers(gateways, self.boot_id, config, changes)
         self._held = AsyncExitStack()
         options = dict(SERVER_OPTIONS) | {"grpc.max_receive_message_length": MAX_MESSAGE_BYTES}
         self._server = grpc.aio.server(
@@ -120,4 +121,4 @@ class Scaler(demand_pb2_grpc.DemandServiceServicer):
             role: demand_pb2.RoleDemand(waiting=each.waiting, refused=each.refused)
             for role, each in self._own.now.items()
         }
-        return demand_pb2.GatewayDemand(boot_id=self._boot_id, roles=roles)
+        return demand_pb2.GatewayDemand(boot_id=self.boot_id, roles=roles)

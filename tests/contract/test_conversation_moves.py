@@ -90,3 +90,56 @@ async def test_a_turn_opens_a_new_session_when_its_own_is_lost_while_attachments
         assert isinstance(events[-1], SegmentFinished)
         assert replicas.sessions() == [1, 1]
         await conversation.close()
+
+
+class Listening:
+    """A thinker that answers turn after turn, and hears some that are given up."""
+
+    def __init__(self) -> None:
+        self.heard, self.given_up = asyncio.Event(), asyncio.Event()
+
+    async def __call__(self, session: Session) -> None:
+        await session.opened()
+        while True:
+            if session.segment.live:
+                self.heard.set()
+                await session.cancelled_segment()
+                await session.report(FinishReason.CANCELLED)
+                self.given_up.set()
+            else:
+                await think(session)
+            await session.next_segment()
+
+
+@pytest.mark.parametrize("drains", [False, True])
+async def test_a_turn_that_is_given_up_takes_its_session_along_only_from_a_replica_that_drains(
+    drains: bool,
+) -> None:
+    thinker = Listening()
+
+    def prepare(fakes: dict[str, list[FakeStage]]) -> None:
+        for fake in fakes[THINKER]:
+            fake.script = thinker
+
+    async with asyncio.timeout(60), open_replicas(thinker=2, prepare=prepare) as replicas:
+        conversation = ConversationSession(replicas.gateway.calls, listen_idle_s=600.0)
+
+        async def answer() -> None:
+            async with conversation.turn(ORDER, lambda place: None) as segment:
+                assert [event async for event in segment]
+
+        await answer()
+        home = replicas.fakes[THINKER][replicas.sessions().index(1)]
+        conversation.begin_turn(1, 24_000, ORDER)
+        await thinker.heard.wait()
+        if drains:
+            home.tell_load(draining=True)
+            await replicas.until(lambda: replicas.replica(home).draining)
+            assert not home.sessions[0].ended.is_set(), "it is being heard"
+        conversation.forget_turn()
+        await thinker.given_up.wait()
+        if drains:
+            await home.sessions[0].ended.wait()
+        await answer()
+        assert sorted(replicas.sessions()) == [int(drains), 1]
+        await conversation.close()

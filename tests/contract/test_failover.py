@@ -40,6 +40,8 @@ from gateway.conversations.kept_session import ConversationSession
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 GENEROUS_S = 60.0
+BRIEF_S = 1e-6
+"""Over before anything is asked again."""
 
 
 @pytest.mark.parametrize("error", [LOST, DataLoss("a chunk was lost")])
@@ -116,7 +118,8 @@ async def test_an_answer_goes_on_when_the_only_replica_is_back_in_time(role: str
         await asyncio.sleep(0.1)
         await fake.start()
 
-    async with open_replicas(prepare=failing(role, hang), failover_return_s=GENEROUS_S) as replicas:
+    waits = {"failover_return_s": GENEROUS_S, "failover_wait_s": BRIEF_S}
+    async with open_replicas(prepare=failing(role, hang), **waits) as replicas:
         restarting: list[asyncio.Task[None]] = []
 
         def restart(events: list[Event]) -> None:
@@ -274,8 +277,9 @@ async def test_an_answer_waits_for_a_slot_of_the_replica_that_is_left() -> None:
         full -= 1
         await session.error(ResourceExhausted("all slots are taken", retry_after_s=1.0))
 
+    waits = {"failover_wait_s": 600.0, "failover_return_s": BRIEF_S}
     async with open_replicas(
-        thinker=2, prepare=failing(THINKER, scarce), failover_wait_s=600.0, eject_failures=1000
+        thinker=2, prepare=failing(THINKER, scarce), eject_failures=1000, **waits
     ) as replicas:
         check_whole(await answered(replicas, lambda events: script.now.set()))
         assert not full

@@ -164,27 +164,6 @@ async def test_cancelled_response_ends_in_order_and_is_cut_to_what_was_heard(doo
     assert len(door.fakes[TALKER].sessions) == 1
 
 
-async def test_truncation_before_the_end_is_told_holds_when_it_is(door: Door) -> None:
-    for role in ROLES:
-        door.fakes[role].script = begin
-    async with realtime(door) as client:
-        await client.say("Tell me a story")
-        await client.send("response.create")
-        delta = await client.until_begun()
-        await client.send("response.cancel")
-        await client.send(
-            "conversation.item.truncate",
-            item_id=delta["item_id"],
-            content_index=0,
-            audio_end_ms=400,
-        )
-        await client.until("response.done")
-        await client.say("Stop")
-        await client.send("response.create")
-        await client.until("response.done")
-        assert asked(door)[1:] == [("assistant", ["Once"]), ("user", ["Stop"])]
-
-
 async def test_dead_stage_fails_the_response_and_not_the_connection(door: Door) -> None:
     async def give_up(session: Session) -> None:
         await session.opened()

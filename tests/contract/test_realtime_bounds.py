@@ -127,6 +127,31 @@ async def test_pages_of_other_origins_are_refused(door: Door) -> None:
     assert "403" in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("allowed", "comes_in"),
+    [
+        (("*",), True),
+        (("https://app.example", "https://elsewhere.example"), True),
+        (("https://app.example",), False),
+        (("https://elsewhere.example:8443",), False),
+    ],
+)
+async def test_pages_of_the_origins_that_are_named_may_ask(
+    allowed: tuple[str, ...], comes_in: bool
+) -> None:
+    page = "https://elsewhere.example"
+    async with open_door(cors_origins=allowed) as door:
+        answer = await door.http.get("/v1/models", headers={"origin": page})
+        assert ("access-control-allow-origin" in answer.headers) is comes_in
+        if comes_in:
+            async with realtime(door, Origin=page) as client:
+                await client.say("Hi")
+        else:
+            with pytest.raises(InvalidStatus, match="403"):
+                async with realtime(door, Origin=page):
+                    raise AssertionError("came in")
+
+
 async def test_message_of_very_many_fragments_is_too_big(door: Door) -> None:
     async def fragments() -> object:
         for _ in range(5000):

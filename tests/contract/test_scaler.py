@@ -1,8 +1,7 @@
 from __future__ import annotations
 
-import asyncio
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import AsyncExitStack, ExitStack, aclosing
+from collections.abc import AsyncIterator, Awaitable
+from contextlib import AsyncExitStack, aclosing
 
 import grpc
 import pytest
@@ -10,106 +9,16 @@ from fake_stages import TALKER
 from gateway_door import Door, open_door
 from keda_client import KedaClient
 from replicated_stages import open_replicas
+from scaler_site import HERE, SPOKEN, WRITTEN, Site, Told, meet
 
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.errors import ResourceExhausted
-from antiphon.transport.channel import SERVER_OPTIONS
-from antiphon.v1 import demand_pb2, demand_pb2_grpc
-from gateway.calls.admission import Wish
 from gateway.calls.place import Admission
-from gateway.changes import ChangeSignal
 from gateway.fleet.discovery.endpoint import Endpoint
 from gateway.fleet.fleet import Fleet
 from gateway.metrics import Metrics
 from gateway.scaler.demand import Capacity
 from gateway.scaler.deployed import scaler_of
-from gateway.scaler.scaler import Scaler
-
-SLOTS = {"thinker": 8, "talker": 4}
-HERE = {"thinker": 1, "talker": 4}
-"""Slots that a gateway has for its requests: the first one has the only thinker."""
-SPOKEN = Wish(frozenset(SLOTS))
-WRITTEN = Wish(frozenset({"thinker"}))
-
-
-class Told:
-    """A discovery that says what the test says."""
-
-    def __init__(self) -> None:
-        self._sets: asyncio.Queue[frozenset[Endpoint] | Exception] = asyncio.Queue()
-        self.last_sync: float | None = None
-
-    def tell(self, *addresses: str) -> None:
-        places = (Endpoint(role="gateway", uid=each, address=each) for each in addresses)
-        self.tell_endpoints(*places)
-
-    def tell_endpoints(self, *endpoints: Endpoint) -> None:
-        self._sets.put_nowait(frozenset(endpoints))
-
-    async def watch(self) -> AsyncIterator[frozenset[Endpoint]]:
-        while True:
-            told = await self._sets.get()
-            if isinstance(told, Exception):
-                raise told
-            yield told
-
-    def fail(self) -> None:
-        self._sets.put_nowait(RuntimeError("a mistake"))
-
-
-class Site:
-    """A gateway with its queue and its scaler; `capacity` is what the stages report."""
-
-    def __init__(self, listen: str = "127.0.0.1:0", **settings: float) -> None:
-        config = GatewayConfig(scaler_listen=listen, max_waiting=3, reconnect_s=0.1, **settings)
-        stages = {role: StageConfig(slots=slots) for role, slots in SLOTS.items()}
-        self.admission = Admission(config, Metrics(in_flight=lambda: 0))
-        self.found = Told()
-        self.capacity: dict[str, Capacity] = {}
-        self.changes = ChangeSignal()
-        self.scaler = Scaler(
-            Deployment(stages=stages, gateway=config),
-            self.admission,
-            self.found,
-            lambda: self.capacity,
-            self.changes,
-        )
-        self._places = ExitStack()
-
-    async def __aenter__(self) -> Site:
-        await self.scaler.__aenter__()
-        return self
-
-    async def __aexit__(self, *unused: object) -> None:
-        self._places.close()
-        await self.scaler.__aexit__(None, None, None)
-
-    @property
-    def address(self) -> str:
-        return self.scaler.address
-
-    def asks(self, wish: Wish) -> None:
-        """A request asks for a place, and keeps it."""
-        self._places.enter_context(self.admission.place(wish, HERE))
-
-    def leave(self) -> None:
-        self._places.close()
-
-    async def until(self, holds: Callable[[], bool]) -> None:
-        while True:
-            changed = self.changes.next
-            if holds():
-                return
-            await changed.wait()
-
-    async def until_demand(self, role: str, slots: float) -> None:
-        await self.until(lambda: self.scaler.demand(role) == slots)
-
-
-def meet(*sites: Site) -> None:
-    """Each finds all of them, itself as well."""
-    for site in sites:
-        site.found.tell(*(each.address for each in sites))
 
 
 async def test_two_gateways_tell_keda_the_same_sum() -> None:
@@ -155,76 +64,6 @@ async def test_activity_is_pushed_when_it_changes_wherever_the_demand_is() -> No
         one.capacity = {"talker": Capacity((4,), 1)}
         one.changes.tell()
         assert await anext(activity) is True
-
-
-async def test_a_gateway_that_is_found_twice_is_counted_once() -> None:
-    async with AsyncExitStack() as stack:
-        one = await stack.enter_async_context(Site())
-        other = await stack.enter_async_context(Site())
-        for _ in range(3):
-            one.asks(SPOKEN)
-            other.asks(SPOKEN)
-        port = other.address.rpartition(":")[2]
-        one.found.tell(one.address, other.address, f"localhost:{port}")
-        await one.until(lambda: len(one.scaler.peers.told_by) == 2)
-        await one.until_demand("talker", 4)
-
-
-async def test_what_a_gateway_wanted_is_forgotten_when_it_leaves_and_known_when_it_is_back() -> (
-    None
-):
-    async with AsyncExitStack() as stack:
-        one = await stack.enter_async_context(Site())
-        async with Site() as other:
-            meet(one, other)
-            other.asks(SPOKEN)
-            other.asks(SPOKEN)
-            await one.until_demand("talker", 1)
-            address = other.address
-        await one.until_demand("talker", 0)
-        async with Site(address) as again:
-            again.asks(SPOKEN)
-            again.asks(SPOKEN)
-            again.asks(SPOKEN)
-            await one.until_demand("talker", 2)
-            one.found.tell(one.address)
-            await one.until_demand("talker", 0)
-
-
-async def test_gateways_are_found_after_a_failure_to_find_them() -> None:
-    async with asyncio.timeout(60), Site() as one, Site() as other:
-        one.found.fail()
-        meet(one, other)
-        other.asks(SPOKEN)
-        other.asks(SPOKEN)
-        await one.until_demand("talker", 1)
-
-
-class Silent(demand_pb2_grpc.DemandServiceServicer):
-    """Says once what it wants, and nothing more."""
-
-    def __init__(self) -> None:
-        self.asked = asyncio.Semaphore(0)
-
-    async def WatchDemand(self, request: object, context: object) -> AsyncIterator[object]:
-        roles = {"talker": demand_pb2.RoleDemand(waiting=7)}
-        yield demand_pb2.GatewayDemand(boot_id="silent", roles=roles)
-        self.asked.release()
-        await asyncio.Event().wait()
-
-
-async def test_a_gateway_that_says_nothing_more_is_not_counted_and_asked_again() -> None:
-    server, silent = grpc.aio.server(options=SERVER_OPTIONS), Silent()
-    demand_pb2_grpc.add_DemandServiceServicer_to_server(silent, server)
-    address = f"127.0.0.1:{server.add_insecure_port('127.0.0.1:0')}"
-    await server.start()
-    async with Site(scaler_silence_s=0.2) as one:
-        one.found.tell(address)
-        await one.until_demand("talker", 7)
-        await one.until_demand("talker", 0)
-        await silent.asked.acquire()
-        await silent.asked.acquire()
-    await server.stop(None)
 
 
 @pytest.fixture
@@ -281,6 +120,22 @@ async def test_a_gateway_tells_keda_what_its_stages_report() -> None:
                 assert await anext(activity) is True
             assert (await keda.value()).metricValueFloat == 3.0
             assert (await keda.spec()).targetSizeFloat == 2.8
+
+
+async def test_a_replica_that_drains_counts_by_what_it_has_and_not_by_its_slots() -> None:
+    async with open_replicas(talker=2, scaler_listen="127.0.0.1:0") as opened:
+        scaler = opened.gateway.scaler
+        assert scaler is not None
+        leaving, kept = opened.fakes[TALKER]
+        kept.tell_load(slots=8, open_segments=1)
+        leaving.tell_load(slots=2, open_segments=2)
+        await opened.until(lambda: scaler.demand(TALKER) == 3)
+        async with KedaClient(scaler.address, stage=TALKER, target="0.5") as keda:
+            assert (await keda.spec()).targetSizeFloat == 2.5
+            leaving.tell_load(slots=2, open_segments=2, draining=True)
+            await opened.until(lambda: opened.replica(leaving).draining)
+            assert (await keda.spec()).targetSizeFloat == 4.0
+            assert (await keda.value()).metricValueFloat == 3.0
 
 
 async def refusal(asked: Awaitable[object]) -> tuple[grpc.StatusCode, str]:

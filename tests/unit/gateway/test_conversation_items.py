@@ -12,6 +12,7 @@ from gateway.conversations.items import (
     ItemList,
     SpokenContent,
     WrittenContent,
+    item_as_heard,
     messages_of,
 )
 
@@ -75,3 +76,27 @@ def test_what_was_heard_is_estimated(
     content = SpokenContent(STORY, seconds).cut(end_s, complete=complete)
     assert content.transcript == heard
     assert content.seconds == min(seconds, end_s)
+
+
+@pytest.mark.parametrize(
+    ("complete", "end_s", "heard"),
+    [
+        (True, 0.5, STORY),
+        (True, 9.0, STORY),
+        # Of an interrupted answer no more than can be spoken within its audio.
+        (False, 0.5, "Once upon"),
+        (False, 9.0, "Once upon"),
+        (True, 0.25, "Once upon a time there"),
+        (False, 0.25, "Once"),
+    ],
+)
+def test_item_is_cut_as_far_as_its_own_state_says(complete: bool, end_s: float, heard: str) -> None:
+    spoken = ConversationItem("a", "assistant", (SpokenContent(STORY, 0.5),), complete)
+    cut = item_as_heard(spoken, end_s)
+    assert cut.contents == (SpokenContent(heard, min(end_s, 0.5)),)
+    assert (cut.id, cut.role, cut.complete) == ("a", "assistant", complete)
+
+
+def test_what_was_not_spoken_is_not_cut() -> None:
+    written = item("a", STORY)
+    assert item_as_heard(written, 0.0) == written

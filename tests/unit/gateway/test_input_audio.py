@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from antiphon.errors import InvalidArgument
 from gateway.conversations.errors import NoAudio
 from gateway.conversations.input_audio import InputAudioBuffer
 from gateway.media.audio_in import AudioLimits, Recording, decode_recordings
@@ -59,3 +60,51 @@ def test_samples_are_read_as_a_file_of_them_is(rate_hz: int) -> None:
         for data in (PcmRecording(pcm16, rate_hz), wav_file(pcm16, rate_hz))
     )
     np.testing.assert_array_equal(plain, file)
+
+
+def test_positions_keep_their_time_when_the_rate_changes() -> None:
+    buffer = InputAudioBuffer(max_s=1.0)
+    buffer.append(samples(6_000), 24_000)
+    buffer.take(0)
+    for rate_hz, starts, ends in ((8_000, 2_000, 2_400), (16_000, 4_800, 5_200)):
+        buffer.append(samples(400), rate_hz)
+        assert (buffer.start, buffer.end) == (starts, ends)
+        assert buffer.seconds(buffer.start) == starts / rate_hz
+        buffer.clear()
+        assert buffer.start == buffer.end == ends
+    buffer.append(samples(10), 16_000)
+    assert (buffer.start, buffer.end) == (5_200, 5_210)
+
+
+def test_rate_of_samples_that_are_there_stays() -> None:
+    buffer = InputAudioBuffer(max_s=1.0)
+    assert buffer.seconds(0) == 0.0
+    buffer.append(samples(10), RATE_HZ)
+    with pytest.raises(InvalidArgument, match="8000 samples a second, and these are 16000"):
+        buffer.append(samples(10), 16_000)
+    assert (buffer.rate_hz, buffer.end) == (RATE_HZ, 10)
+
+
+def test_buffer_holds_exactly_as_much_as_a_recording_may_have() -> None:
+    buffer = InputAudioBuffer(max_s=0.1)
+    buffer.append(samples(799), RATE_HZ)
+    assert buffer.has_room(samples(1), RATE_HZ)
+    assert not buffer.has_room(samples(2), RATE_HZ)
+    buffer.append(samples(1), RATE_HZ)
+    with pytest.raises(InvalidArgument, match=r"more than 0\.1 seconds"):
+        buffer.append(samples(1), RATE_HZ)
+    buffer.check_length(samples(800), RATE_HZ)
+    with pytest.raises(InvalidArgument, match=r"longer than 0\.1 seconds"):
+        buffer.check_length(samples(801), RATE_HZ)
+    assert buffer.size_bytes == 1600
+
+
+def test_only_what_is_before_a_position_is_dropped() -> None:
+    buffer = InputAudioBuffer(max_s=1.0)
+    buffer.append(samples(100), RATE_HZ)
+    buffer.drop_before(40)
+    buffer.drop_before(30)
+    assert (buffer.start, buffer.end) == (40, 100)
+    assert buffer.cut(0, 60) == samples(100)[80:]
+    buffer.drop_before(500)
+    assert buffer.start == buffer.end == 100
