@@ -189,6 +189,8 @@ class ThinkerRows:
         self._reply_finished = chunk.segment_finished
 
     def _checked(self, chunk: InputChunk, expected: int) -> Tensor:
+        """A copy of a chunk's rows: its bytes may belong to a transport, and rows are kept until
+        they are computed, those of a reply until they are spoken. Raises `DataLoss`."""
         rows = chunk.tensors.get("rows")
         if rows is None:
             raise DataLoss(f"{chunk.edge}: rows is missing", edge=chunk.edge)
@@ -203,4 +205,4 @@ class ThinkerRows:
                 f"{chunk.edge}: rows from {chunk.position} came, {expected} is next",
                 edge=chunk.edge,
             )
-        return rows
+        return np.array(rows)

@@ -226,7 +226,8 @@ class TalkerPrompt:
                 edge=PROMPT,
             )
         special = self._special
-        ids = self._ids = np.concatenate((self._ids, come)) if self._grows else come
+        # A copy, as of all that is kept: the chunk's bytes may belong to a transport.
+        ids = self._ids = np.concatenate((self._ids, come))
         self._ids_finished = "more_ids" not in chunk.tensors
         self._grows = self._grows or not self._ids_finished
         if self._ids_finished:
@@ -282,7 +283,6 @@ class TalkerPrompt:
                 f"prompt: hidden rows {self._rows_come} to {end} have wrong positions", edge=PROMPT
             )
         if len(rows):
-            # A copy: the chunk's bytes may belong to a transport.
             self._rows.append(np.array(rows))
         self._rows_come = end
 
@@ -331,7 +331,8 @@ class TalkerPrompt:
 
 
 def _grids(tensors: Tensors) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int32]]:
-    """What the prompt shows: grids int32 [n, 3] and steps int32 [n]. Raises `DataLoss`."""
+    """Copies of what the prompt shows: grids int32 [n, 3] and steps int32 [n]. Raises
+    `DataLoss`."""
     grids = tensors.get("grids", np.empty((0, 3), np.int32))
     steps = tensors.get("steps", np.empty(0, np.int32))
     if grids.dtype != np.int32 or steps.dtype != np.int32 or grids.shape != (len(steps), 3):
@@ -340,4 +341,4 @@ def _grids(tensors: Tensors) -> tuple[npt.NDArray[np.int32], npt.NDArray[np.int3
             f"{steps.shape}, not int32 [n, 3] and [n]",
             edge=PROMPT,
         )
-    return grids, steps
+    return np.array(grids), np.array(steps)
