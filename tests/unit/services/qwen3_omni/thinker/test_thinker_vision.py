@@ -27,8 +27,9 @@ from services.qwen3_omni.thinker.audio import audio_tower
 from services.text.chat import load_chat_tokenizer
 from services.thinker import vision
 from services.thinker.audio import AudioFrontEnd
+from services.thinker.patches import PatchMaker
 from services.thinker.prompt import PromptFactory
-from services.thinker.vision import Sizes, VisionFrontEnd, measure_image
+from services.thinker.vision import Sizes, VisionFrontEnd, Visual, measure_image
 
 NAME = "image.0"
 
@@ -103,6 +104,25 @@ def test_ids_equal_the_processors(
     assert prompt.image_positions == sum(h * w for _, h, w in merged)
     for visual, given in zip(prompt.visuals, pixels, strict=True):
         np.testing.assert_array_equal(np.asarray(visual.pixels()), given)
+
+
+@pytest.mark.parametrize("frames", [2, 4, 3, 1])
+def test_patches_of_a_video_are_those_of_its_frames_as_images(small_dir: Path, frames: int) -> None:
+    """Two frames that are one are an image, which the checkpoint's own processor cuts."""
+    processor: Any = Qwen2VLImageProcessorPil.from_pretrained(small_dir)
+    seen = [noise(96, 64, seed=at // 2) for at in range(frames)]
+    visual = Visual("video", (1, 1, 1), 13, lambda: np.stack(seen))
+    made = PatchMaker(processor)(visual)
+    still = Image.fromarray(seen[0])
+    wanted = processor(images=list(map(Image.fromarray, seen[::2])), return_tensors="np")
+    times, rows, columns = made.grid
+    assert (times, rows, columns) == (-(-frames // 2), *wanted["image_grid_thw"][0, 1:])
+    np.testing.assert_allclose(made.patches, wanted["pixel_values"], atol=1e-6)
+    image = PatchMaker(processor)(Visual("image", (1, 1, 1), 1, lambda: still))
+    np.testing.assert_allclose(made.patches[: rows * columns], image.patches, atol=1e-6)
+    assert image.digest != made.digest
+    assert image.digest < 0
+    assert made.digest < 0
 
 
 def test_words_say_nothing_of_grids(prompts: PromptFactory) -> None:
