@@ -32,7 +32,7 @@ PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0 protobuf==5.29.6 buf-bi
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-browser setup-vllm setup-clients demo up load chaos simulate test test-vllm test-browser test-clients check chart images lock audit reference format proto proto-check clean distclean \
+.PHONY: help setup setup-browser setup-vllm setup-clients demo up load chaos simulate mutants test test-vllm test-browser test-clients check chart images lock audit reference format proto proto-check clean distclean \
 	gpu bench-engines bench-realtime bench-transport bench-prompts bench-vllm
 
 help: ## list the targets
@@ -70,6 +70,9 @@ chaos: setup ## break a fleet on this machine and check what listeners hear [SEC
 
 simulate: setup ## play the protocol between gateway and stages in very many orders [SEEDS=]
 	$(BIN)/python -m tools.simulation $(if $(SEEDS),--seeds "$(SEEDS)") $(ARGS)
+
+mutants: setup ## plant random faults in copies of the tree and run the tests that should find them [SEED=] [COUNT=]
+	$(BIN)/python -m tools.mutants $(if $(SEED),--seed "$(SEED)") $(if $(COUNT),--count "$(COUNT)") $(ARGS)
 
 # A file's tests run on one worker; tests that wait for processes leave a core to the others. Files
 # are taken in their order: the many short ones of tests/unit come last, and the workers end together.
