@@ -217,6 +217,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # place of the one that has been idle for longest. How long a connection may be idle, or
     # take to send a request line with its headers, and how large these may be.
     max_connections: Positive = 512
+    # Connections at the gRPC door; further ones are closed at once. The process needs descriptors
+    # for both doors' connections, and raises its limit of open files at the start.
+    max_grpc_connections: Positive = 512
     head_timeout_s: Seconds = 10.0
     max_head_bytes: Annotated[int, msgspec.Meta(ge=1024)] = 32 << 10
     # How long a client may take nothing of its answer until its connection is cut, and all
@@ -230,6 +233,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     max_recordings: Positive = 64
     max_recording_s: Seconds = 600.0
     max_audio_s: Seconds = 900.0
+    # Child processes that decode recordings at a time: so many that take up to a second of CPU
+    # time, and as many that take longer. WAV is decoded in the gateway itself.
+    decoder_processes: Annotated[int, msgspec.Meta(ge=1, le=64)] = 4
     # Whether a chat's recordings are heard each by itself, as those of a realtime conversation
     # are, and not padded to the longest, as the reference's plain call does: then a longer one
     # that comes later changes nothing of them, and what was computed of them is reused.

@@ -173,7 +173,9 @@ class AudioPart(google.protobuf.message.Message):
 
     WAV_FIELD_NUMBER: builtins.int
     wav: builtins.bytes
-    """A WAV file, any rate, width and channel count."""
+    """An audio file, by its content: WAV, FLAC, Ogg, MP3, AIFF or CAF; where the gateway has
+    ffmpeg also WebM, Matroska, MP4, M4A, 3GP, AAC or AMR. At most 8 channels and 192 kHz.
+    """
     def __init__(
         self,
         *,

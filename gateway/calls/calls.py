@@ -42,7 +42,8 @@ from gateway.calls.wish import Urgency, Wish
 from gateway.fleet.assignment import Assignment
 from gateway.fleet.fleet import NONE_AVOIDED, Fleet
 from gateway.fleet.replica import Replica
-from gateway.media.attachments import name_field
+from gateway.media.attachments import MediaInput, name_field
+from gateway.media.decoding.decoder import MediaDecoder
 from gateway.media.remote import UrlFetcher
 from gateway.metrics import Metrics
 from gateway.outputs import AUDIO
@@ -76,7 +77,9 @@ class Calls:
         self._config = config
         self._delivery = delivery
         self.uploads = uploads_of(config)
-        self._fetcher = UrlFetcher(config, self.uploads)
+        self.media = MediaInput(
+            UrlFetcher(config, self.uploads), MediaDecoder(config.decoder_processes)
+        )
         self._live: set[Session] = set()
         self.admission = Admission(config, metrics)
         fleet.on_resize(self.admission.resize)
@@ -332,7 +335,7 @@ class Calls:
             )
         with assignment:
             session = Session(
-                lineup, assignment, self.fleet, self._config, self._delivery, self._fetcher
+                lineup, assignment, self.fleet, self._config, self._delivery, self.media
             )
             self._live.add(session)
             try:
@@ -369,7 +372,8 @@ class Calls:
         for session in self._live:
             session.end_with(shutting_down())
         await _wait_first((self.admission.idle,), CLOSE_WAIT_S)
-        self._fetcher.close()
+        self.media.fetcher.close()
+        await self.media.decoder.close()
 
 
 def _once(tell: Callable[[str], None]) -> Callable[[str], None]:

@@ -2,20 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
 from dataclasses import dataclass, replace
 
 from msgspec import structs
 
 from antiphon.conversation import Conversation, is_recording_key, with_recordings_alone
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import InvalidArgument
+from antiphon.errors import DeadlineExceeded, InvalidArgument
 from antiphon.v1 import stage_pb2
 from gateway.calls.order import Order
 from gateway.calls.tools import check_tools
 from gateway.fleet.accepted import Accepted
-from gateway.media.attachments import read_conversation
+from gateway.media.attachments import MediaInput, read_conversation
 from gateway.media.options_in import OptionsByRole, check_options, read_options
-from gateway.media.remote import UrlFetcher
 from gateway.media.sent_recordings import SentRecordings
 
 
@@ -54,13 +54,19 @@ def with_instruction(order: Order, accepted: Accepted) -> Order:
     )
 
 
+def too_late() -> DeadlineExceeded:
+    """The error for a request whose time is over before it could begin."""
+    return DeadlineExceeded("the request's time was over before its attachments were read")
+
+
 async def read_order(
     order: Order,
     reader: stage_pb2.DescribeResponse,
     accepted: Accepted,
     config: GatewayConfig,
-    fetcher: UrlFetcher,
+    media: MediaInput,
     sent: SentRecordings,
+    within_s: float,
 ) -> ReadOrder:
     """The conversation for the stage that reads it, and the options for each that reads some.
 
@@ -68,7 +74,7 @@ async def read_order(
 
     Nothing is decoded before all that can be has been checked. Raises `InvalidArgument` and
     `NotImplementedYet` with the field, `Unavailable` while an option may be that of a stage
-    that was never reached.
+    that was never reached, `DeadlineExceeded` when it takes more than `within_s`.
     """
     accepted.check_sampling(order.sampling)
     readers = accepted.option_readers(order.options.keys())
@@ -77,13 +83,31 @@ async def read_order(
     messages, keeps = order.messages, False
     if order.recordings_alone or config.recordings_alone:
         messages, keeps = with_recordings_alone(messages), reader.keeps_recordings
-    conversation = await read_conversation(
-        messages, order.attachments, reader, config, fetcher, order.tools, sent if keeps else None
-    )
-    conversation = structs.replace(
-        conversation, tools=order.tools, tool_choice=order.tool_choice, template=order.template
-    )
-    samples = sum(map(sent.length, conversation.recordings))
-    heard_s = samples / reader.input_sample_rate_hz if samples else 0.0
-    options = await read_options(order.options, readers, config, taken_s=heard_s)
+    try:
+        async with asyncio.timeout(within_s) as clock:
+            conversation = await read_conversation(
+                messages,
+                order.attachments,
+                reader,
+                config,
+                media,
+                order.tools,
+                sent if keeps else None,
+                order.key,
+            )
+            conversation = structs.replace(
+                conversation,
+                tools=order.tools,
+                tool_choice=order.tool_choice,
+                template=order.template,
+            )
+            samples = sum(map(sent.length, conversation.recordings))
+            heard_s = samples / reader.input_sample_rate_hz if samples else 0.0
+            options = await read_options(
+                order.options, readers, config, media.decoder, taken_s=heard_s, key=order.key
+            )
+    except TimeoutError as error:
+        if not clock.expired():
+            raise
+        raise too_late() from error
     return ReadOrder(conversation, options, heard_s)

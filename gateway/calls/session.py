@@ -20,7 +20,6 @@ from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import (
     AntiphonError,
     Cancelled,
-    DeadlineExceeded,
     ErrorCode,
     FailedPrecondition,
     Internal,
@@ -41,16 +40,15 @@ from gateway.calls.opening import (
 )
 from gateway.calls.order import Order
 from gateway.calls.progress import SegmentProgress
-from gateway.calls.reading import read_order, with_instruction
+from gateway.calls.reading import read_order, too_late, with_instruction
 from gateway.calls.root_cause import ECHO_CODES, RootCause
 from gateway.calls.segment import CallSegment, StageMessage
 from gateway.calls.stage_stream import StageStream
 from gateway.fleet.assignment import Assignment
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.lineup import Lineup
-from gateway.media.attachments import name_field
+from gateway.media.attachments import MediaInput, name_field
 from gateway.media.options_in import OptionsByRole
-from gateway.media.remote import UrlFetcher
 from gateway.media.sent_recordings import SentRecordings
 
 log = logging.getLogger("gateway.session")
@@ -80,7 +78,7 @@ class Session:
         fleet: Fleet,
         config: GatewayConfig,
         deployed_delivery: Mapping[str, Delivery],
-        fetcher: UrlFetcher,
+        media: MediaInput,
     ) -> None:
         self.session_id = str(uuid.uuid4())
         self.sent = SentRecordings()
@@ -89,7 +87,7 @@ class Session:
         self._fleet = fleet
         self._config = config
         self._deployed_delivery = deployed_delivery
-        self._fetcher = fetcher
+        self._media = media
         self._model = fleet.model_name()
         self._windows = lineup.windows(config)
         self._mailbox: EventMailbox[StageMessage] = EventMailbox(MAILBOX_MESSAGES)
@@ -164,7 +162,9 @@ class Session:
                 last=last,
                 live=live,
             )
-            read = await read_order(order, reader, accepted, self._config, self._fetcher, self.sent)
+            read = await read_order(
+                order, reader, accepted, self._config, self._media, self.sent, opening.deadline_s
+            )
         except AntiphonError as error:
             name_field(error, fields)
             raise
@@ -173,7 +173,7 @@ class Session:
         self._check_parked()
         opening.deadline_s -= time.monotonic() - asked_at
         if opening.deadline_s <= 0:
-            raise DeadlineExceeded("the request's time was over before its attachments were read")
+            raise too_late()
         self._on_freed = on_freed
         sequence, said = self._next_input(), read.conversation
         first = input_chunk(self.session_id, opening, said, self._lineup, sequence=sequence)

@@ -28,8 +28,10 @@ from gateway.media.audio_out import SAMPLE_BYTES
 from gateway.media.pcm_recording import PcmRecording
 from gateway.media.resampling import RecordingResampler
 from gateway.media.sent_recordings import RecordingName, name_of
+from gateway.threads import Threads
 
 log = logging.getLogger("gateway.conversations")
+_THREADS = Threads("live-turns")
 
 CATCH_UP_BYTES = 1 << 20
 """From here on samples are resampled off the event loop: 20 s."""
@@ -150,15 +152,15 @@ class LiveTurn:
             return
         try:
             if len(pcm16) < CATCH_UP_BYTES:
-                samples = self._resample(segment, pcm16, last=last)
+                samples = self._resample(segment, pcm16, last)
             else:
-                samples = await asyncio.to_thread(self._resample, segment, pcm16, last=last)
+                samples = await _THREADS.run(self._resample, segment, pcm16, last)
             segment.hear(samples)
         except AntiphonError as error:
             log.info("a turn is no longer heard while it is spoken: %s", error)
             self._failed = True
 
-    def _resample(self, segment: CallSegment, pcm16: bytes, *, last: bool) -> Tensor:
+    def _resample(self, segment: CallSegment, pcm16: bytes, last: bool) -> Tensor:
         """What a whole recording would be resampled to, piece by piece."""
         samples = np.frombuffer(pcm16, "<i2").astype(np.float32) / np.float32(FULL_SCALE)
         if self._resampler is None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from typing import TypeVar, cast
 
 from google.protobuf.descriptor import Descriptor
@@ -10,8 +9,10 @@ from google.protobuf.message import DecodeError, Message
 
 from antiphon.errors import InvalidArgument
 from antiphon.wire.fields import check_fields
+from gateway.threads import SizedThreads
 
 M = TypeVar("M", bound=Message)
+_THREADS = SizedThreads("grpc-fields")
 
 
 async def read_message(kind: type[M], data: bytes, most_fields: int, counted_here_bytes: int) -> M:
@@ -23,7 +24,7 @@ async def read_message(kind: type[M], data: bytes, most_fields: int, counted_her
     if len(data) <= counted_here_bytes:
         check_fields(data, described, most_fields)
     else:
-        await asyncio.to_thread(check_fields, data, described, most_fields)
+        await _THREADS.run(len(data), check_fields, data, described, most_fields)
     try:
         return kind.FromString(data)
     except DecodeError as error:

@@ -19,12 +19,14 @@ from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, Unauthenticated
 from gateway.keys.key_file import KeyEntry, digest_of, read_key_file
 from gateway.keys.key_use import KeyUse
+from gateway.threads import Threads
 
 log = logging.getLogger("gateway.keys")
 
 MAX_KEY_CHARS = 512
 _SCHEME = "bearer "
 _Stamp = tuple[int, int, int]
+_THREADS = Threads("keys")
 
 EndConversation = Callable[[AntiphonError], None]
 """Ends one conversation, whose client is told the error."""
@@ -132,12 +134,12 @@ class Keyring:
             return
         async with self._reading:
             self._looked_at = self._clock()
-            stamp = await asyncio.to_thread(_stamp_of, path)
+            stamp = await _THREADS.run(_stamp_of, path)
             if stamp == self._stamp:
                 return
             self._stamp = stamp
             try:
-                entries = await asyncio.to_thread(read_key_file, path)
+                entries = await _THREADS.run(read_key_file, path)
             except InvalidArgument as error:
                 log.error("the keys that held before hold on: %s", error.message)
                 return

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
-from antiphon.chunk import Tensor
 from antiphon.conversation import (
     AudioPart,
     Conversation,
@@ -20,11 +18,20 @@ from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, NotImplementedYet
 from antiphon.v1 import stage_pb2
 from gateway.media.audio_in import AudioLimits, Recording, check_recordings, decode_recordings
+from gateway.media.decoding.decoder import MediaDecoder
 from gateway.media.remote import Download, RemoteUrl, UrlFetcher
 from gateway.media.sent_recordings import SentRecordings
 from gateway.media.vision_in import IMAGE, VIDEO, File, read_files
 
 Attachment = TypeVar("Attachment", Recording, File)
+
+
+@dataclass(frozen=True, slots=True)
+class MediaInput:
+    """What brings the recordings, images and videos of requests: fetches URLs, decodes files."""
+
+    fetcher: UrlFetcher
+    decoder: MediaDecoder
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,12 +102,13 @@ async def read_conversation(
     given: Attachments,
     reader: stage_pb2.DescribeResponse,
     config: GatewayConfig,
-    fetcher: UrlFetcher,
+    media: MediaInput,
     tools: Sequence[str] = (),
     sent: SentRecordings | None = None,
+    key: str = "",
 ) -> Conversation:
     """The conversation as the reading stage wants it, decoded off the event loop; of recordings
-    that were `sent` before only their keys.
+    that were `sent` before only their keys. `key` is the name of who asks.
 
     Raises `NotImplementedYet` for a kind of input that the stage does not take, and
     `InvalidArgument` for too much of one or what cannot be read, with the field.
@@ -119,16 +127,15 @@ async def read_conversation(
         all_s=min(config.max_audio_s, reader.max_input_audio_s),
     )
     check_recordings(given.recordings, rate_hz=rate_hz, limits=limits)
-    with fetcher.download() as download:
+    decoder = media.decoder
+    with media.fetcher.download() as download:
         given = await _fetched(given, download)
-
-        def decode() -> tuple[tuple[Tensor, ...], tuple[Tensor, ...], tuple[Tensor, ...]]:
-            recordings = decode_recordings(
-                given.recordings, rate_hz=rate_hz, limits=limits, sent=sent
-            )
-            return recordings, read_files(given.images, IMAGE), read_files(given.videos, VIDEO)
-
-        return Conversation(messages, *await asyncio.to_thread(decode))
+        recordings = await decode_recordings(
+            given.recordings, decoder, rate_hz=rate_hz, limits=limits, sent=sent, key=key
+        )
+        images = await read_files(given.images, IMAGE, decoder.threads)
+        videos = await read_files(given.videos, VIDEO, decoder.threads)
+        return Conversation(messages, recordings, images, videos)
 
 
 def _check_parts(messages: tuple[ConversationMessage, ...], most: int) -> None:

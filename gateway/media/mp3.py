@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from mmap import mmap
+
 HEADER_BYTES = 4
 
 _KBITS = {
@@ -18,7 +20,7 @@ _RATE_DIVISORS = {3: 1, 2: 2, 0: 4}
 """By the header's two bits for the version: 1, 2 and 2.5."""
 
 
-def frame_at(data: bytes, place: int) -> tuple[int, int]:
+def frame_at(data: bytes | mmap, place: int) -> tuple[int, int]:
     """The bytes and the samples of the frame there; none of both when there is no header."""
     head = data[place : place + HEADER_BYTES]
     if len(head) < HEADER_BYTES or head[0] != 0xFF or head[1] & 0xE0 != 0xE0:
@@ -36,10 +38,10 @@ def frame_at(data: bytes, place: int) -> tuple[int, int]:
     return samples // 8 * bits_per_s // rate_hz + padding, samples
 
 
-def has_more_than(data: bytes, samples: int) -> bool:
+def has_more_than(data: bytes | mmap, samples: int) -> bool:
     """Whether the frames that follow each other from the beginning on, behind a tag, have more
     samples than that. No more frames are looked at than that takes."""
-    place = _tag_bytes(data)
+    place = tag_bytes(data)
     total = 0
     while total <= samples:
         size, more = frame_at(data, place)
@@ -50,9 +52,9 @@ def has_more_than(data: bytes, samples: int) -> bool:
     return True
 
 
-def _tag_bytes(data: bytes) -> int:
+def tag_bytes(data: bytes | mmap) -> int:
     """The length of an ID3 tag at the beginning: four bytes of seven bits say it."""
-    if not data.startswith(b"ID3") or len(data) < 10:
+    if data[:3] != b"ID3" or len(data) < 10:
         return 0
     size = 0
     for each in data[6:10]:

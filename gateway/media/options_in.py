@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Mapping
 
 import numpy as np
@@ -13,6 +12,7 @@ from antiphon.errors import InvalidArgument
 from antiphon.options import Option, OptionKind, OptionValue
 from antiphon.sampling import utf8_size
 from gateway.media.audio_in import AudioLimits, Recording, decode_recordings
+from gateway.media.decoding.decoder import MediaDecoder
 
 OptionInput = str | float | Recording
 """Text, a number, or an audio file."""
@@ -65,13 +65,15 @@ async def read_options(
     given: Mapping[str, OptionInput],
     readers: OptionReaders,
     config: GatewayConfig,
+    decoder: MediaDecoder,
     *,
     taken_s: float,
+    key: str = "",
 ) -> OptionsByRole:
     """What each stage gets of options that were checked; decodes recordings off the event loop.
 
-    The messages have `taken_s` seconds of recordings. Raises `InvalidArgument` with the field of
-    a recording that cannot be read or is too long.
+    The messages have `taken_s` seconds of recordings; `key` is the name of who asks.
+    Raises `InvalidArgument` with the field of a recording that cannot be read or is too long.
     """
     found: dict[str, dict[str, OptionValue]] = {}
     for name, value in given.items():
@@ -79,7 +81,7 @@ async def read_options(
         for role, option in readers[name].items():
             ready: OptionValue
             if isinstance(value, Recording):
-                ready = await asyncio.to_thread(_decode, value, option, config, taken_s)
+                ready = await _decode(value, option, config, decoder, taken_s, key)
                 seconds = len(ready) / option.sample_rate_hz
             else:
                 ready = value
@@ -88,12 +90,24 @@ async def read_options(
     return found
 
 
-def _decode(recording: Recording, option: Option, config: GatewayConfig, taken_s: float) -> Tensor:
+async def _decode(
+    recording: Recording,
+    option: Option,
+    config: GatewayConfig,
+    decoder: MediaDecoder,
+    taken_s: float,
+    key: str,
+) -> Tensor:
     limits = AudioLimits(
         recordings=1, each_s=min(config.max_recording_s, option.max_s), all_s=config.max_audio_s
     )
-    (samples,) = decode_recordings(
-        (recording,), rate_hz=option.sample_rate_hz, limits=limits, taken_s=taken_s
+    (samples,) = await decode_recordings(
+        (recording,),
+        decoder,
+        rate_hz=option.sample_rate_hz,
+        limits=limits,
+        taken_s=taken_s,
+        key=key,
     )
     option.check(samples)
     return samples

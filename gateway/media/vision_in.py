@@ -1,7 +1,7 @@
-"""Images and videos from a client: files as they came, looked at just enough to know their kind.
+"""Images and videos from a client: files as they came, of which only the headers are read.
 
-They go on as they are. The stage that reads them bounds what comes of a small file, and its
-model says what to make of it.
+They go on as they are. Images that are too large are refused here, before any decoder opens them;
+the stage that reads them has bounds of its own, for videos too.
 """
 
 from __future__ import annotations
@@ -14,7 +14,9 @@ import numpy as np
 from antiphon.chunk import Tensor
 from antiphon.errors import InvalidArgument
 from gateway.media.data_url import data_of_url, file_bytes
+from gateway.media.image_size import MAX_SCANS, jpeg_scans, jpeg_size, png_size, webp_size
 from gateway.media.remote import RemoteUrl
+from gateway.threads import SizedThreads
 
 IMAGE, VIDEO = "image", "video"
 """Kinds of input, as stages name them in `Describe`."""
@@ -49,6 +51,9 @@ _KINDS = {
     VIDEO: _Kind(frozenset({"video/mp4"}), {"MP4": lambda head: head[4:8] == b"ftyp"}),
 }
 _HEAD_BYTES = 16
+_SIZES = {"PNG": png_size, "JPEG": jpeg_size, "WebP": webp_size}
+MAX_PIXELS = 64_000_000
+"""Of an image; a stage may take fewer."""
 
 
 def read_data_url(url: str, kind: str, field: str) -> File:
@@ -63,19 +68,44 @@ def image_media_type(file: bytes) -> str:
     return next((f"image/{name.lower()}" for name, begins in formats if begins(head)), "")
 
 
-def read_files(files: Sequence[File], kind: str) -> tuple[Tensor, ...]:
+async def read_files(files: Sequence[File], kind: str, threads: SizedThreads) -> tuple[Tensor, ...]:
     """The bytes of each file, uint8 vectors. What is somewhere else was fetched.
 
-    Decoding base64 takes long: call it off the event loop. Raises `InvalidArgument` with the
-    field of the file that is empty, no base64 or of no known format.
+    Raises `InvalidArgument` with the field of the file that is empty, no base64, of no known format
+    or beyond the bounds of its format.
     """
-    return tuple(np.frombuffer(_read(file, kind), dtype=np.uint8) for file in files)
+    found = []
+    for file in files:
+        size = 0 if isinstance(file.data, RemoteUrl) else len(file.data)
+        found.append(np.frombuffer(await threads.run(size, _read, file, kind), dtype=np.uint8))
+    return tuple(found)
 
 
 def _read(file: File, kind: str) -> bytes:
     field = file.field
     data = file_bytes(file.data, field)
     formats = _KINDS[kind].formats
-    if not any(begins(data[:_HEAD_BYTES]) for begins in formats.values()):
+    name = next((name for name, begins in formats.items() if begins(data[:_HEAD_BYTES])), "")
+    if not name:
         raise InvalidArgument(f"{field}: is no {' or '.join(formats)} file", field=field)
+    if name in _SIZES:
+        _check_size(data, name, field)
     return data
+
+
+def _check_size(data: bytes, name: str, field: str) -> None:
+    """Raise for an image whose header says that it is too large, or says nothing."""
+    size = _SIZES[name](data)
+    if size is None:
+        raise InvalidArgument(
+            f"{field}: is a {name} file without a size in its header", field=field
+        )
+    if size.width * size.height > MAX_PIXELS:
+        raise InvalidArgument(
+            f"{field}: has {size.width} x {size.height} pixels; at most {MAX_PIXELS} are allowed",
+            field=field,
+        )
+    if name == "JPEG" and (scans := jpeg_scans(data)) > MAX_SCANS:
+        raise InvalidArgument(
+            f"{field}: has {scans} scans; at most {MAX_SCANS} are allowed", field=field
+        )

@@ -18,6 +18,11 @@ MAX_VIDEO_FRAMES = 28_800
 MAX_OTHER_SAMPLES = 8_000_000
 """Of a track that is no video: two minutes of sound, where each of its samples is one."""
 
+MAX_TRACKS = 16
+
+MAX_INDEX_BYTES = 16 << 20
+"""Of the box that describes all tracks: two minutes of film and sound take about 1 MB."""
+
 MAX_BOXES = 100_000
 """A fragment for each frame of two minutes takes about a third of it."""
 
@@ -27,9 +32,11 @@ _SIZE_TABLES = frozenset({b"stsz", b"stz2"})
 
 @dataclass(slots=True)
 class _Counts:
-    """What has been counted: of the present track, and of all fragments."""
+    """What has been counted: of the present track, of those before it, and of all fragments."""
 
     samples: int = 0
+    others: int = 0
+    tracks: int = 0
     is_video: bool = False
     fragments: int = 0
 
@@ -40,7 +47,14 @@ def check_samples(data: bytes, name: str) -> None:
     for boxes, (kind, start, end) in enumerate(_boxes(data, 0, len(data))):
         if boxes >= MAX_BOXES:
             raise InvalidArgument(f"{name}: has more than {MAX_BOXES} boxes", field=name)
+        if kind == b"moov" and end - start > MAX_INDEX_BYTES:
+            raise InvalidArgument(
+                f"{name}: has an index of {end - start} bytes; at most {MAX_INDEX_BYTES} are read",
+                field=name,
+            )
         if kind == b"trak":
+            counts.tracks += 1
+            counts.others += counts.samples
             counts.samples, counts.is_video = 0, False
         elif kind == b"cmov":
             raise InvalidArgument(f"{name}: has a compressed header", field=name)
@@ -56,10 +70,16 @@ def check_samples(data: bytes, name: str) -> None:
 
 
 def _check(counts: _Counts, name: str) -> None:
+    if counts.tracks > MAX_TRACKS:
+        raise InvalidArgument(f"{name}: has more than {MAX_TRACKS} tracks", field=name)
     most = MAX_VIDEO_FRAMES if counts.is_video else MAX_OTHER_SAMPLES
-    if counts.samples > most or counts.fragments > 2 * MAX_VIDEO_FRAMES:
+    if (
+        counts.samples > most
+        or counts.samples + counts.others > MAX_OTHER_SAMPLES
+        or counts.fragments > 2 * MAX_VIDEO_FRAMES
+    ):
         raise InvalidArgument(
-            f"{name}: has {max(counts.samples, counts.fragments)} frames; at most "
+            f"{name}: has {max(counts.samples + counts.others, counts.fragments)} frames; at most "
             f"{MAX_VIDEO_FRAMES} are allowed",
             field=name,
         )

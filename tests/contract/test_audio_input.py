@@ -147,14 +147,11 @@ async def test_audio_of_an_mp3_stream_is_read_to_its_end_or_refused(door: Door) 
     assert "variable rate" in error["message"]
 
 
-@pytest.mark.parametrize(("name", "said"), [("mp3", "an MP3 file"), ("ogg", "an Ogg file")])
-async def test_audio_that_is_not_what_it_is_called_is_refused(
-    door: Door, name: str, said: str
-) -> None:
+@pytest.mark.parametrize("name", ["mp3", "ogg", "webm"])
+async def test_audio_is_what_its_content_says_whatever_it_is_called(door: Door, name: str) -> None:
     response = await ask(door, wav(tone(8_000), 8_000), name=name)
-    error = response.json()["error"]
-    assert (response.status_code, error["param"]) == (400, FIELD)
-    assert f"must be {said}, is WAV" in error["message"]
+    assert response.status_code == 200, response.text
+    assert len(heard(door).recordings[0]) == len(tone(INPUT_RATE_HZ))
 
 
 async def test_audio_channels_are_averaged(door: Door) -> None:
@@ -178,7 +175,7 @@ BAD: dict[str, bytes | str] = {
     "empty": b"",
     "no audio": b"RIFFxxxxWAVE",
     "noise": bytes(range(256)),
-    "not wav": wav(tone(8_000), 8_000, format_="FLAC"),
+    "not audio": b"%PDF-1.7" + bytes(100),
     "no samples": wav(np.zeros(0), 8_000),
     **{
         subtype: wav(tone(8_000), 8_000, subtype)

@@ -85,6 +85,8 @@ async def test_door_stands_whatever_comes_through_it(
         if "/" in seed:
             await _run((seed,), door)
             return
+        # It stays when the first recording was decoded.
+        door.gateway.calls.media.decoder.processes.start()
         before = await left(door)
         number, resident = 0, 0
         while number <= WARM_UP_ROUNDS or asyncio.get_running_loop().time() < until:
@@ -149,6 +151,7 @@ async def test_grpc_door_stands_whatever_bytes_come_through_it(
         _let_it_take_all(door)
         method = channel.unary_stream("/antiphon.v1.SpeechService/Generate")
         await channel.channel_ready()
+        door.gateway.calls.media.decoder.processes.start()
         before = await left(door)
         for number in range(CASES_OF_GRPC):
             if number == WARM_UP_CASES_OF_GRPC:

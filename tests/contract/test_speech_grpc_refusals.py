@@ -17,6 +17,7 @@ from antiphon.errors import AntiphonError, Internal, InvalidArgument, NotFound
 from antiphon.v1 import session_pb2, speech_pb2
 from antiphon.wire.status import error_from_rpc
 from antiphon.wire.stubs import speech_stub
+from benchmarks.hostile.files import png_of
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -199,7 +200,7 @@ async def test_what_a_stage_says_of_a_recording_names_its_path_here_too(
     told.input_kinds.append("image")
     told.max_input_images = 1
     door.fakes[THINKER].script = refuse
-    message = antiphon.Message.user("See", antiphon.Image(b"\x89PNG\r\n\x1a\n and pixels"))
+    message = antiphon.Message.user("See", antiphon.Image(png_of(9, 7)))
     try:
         with pytest.raises(InvalidArgument) as caught:
             await client.generate([message], modalities=["text"]).collect()

@@ -25,13 +25,13 @@ from antiphon.conversation import (
 from antiphon.errors import InvalidArgument, NotImplementedYet
 from antiphon.segment import FinishReason
 from antiphon.v1 import stage_pb2
+from benchmarks.hostile import files
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 # Files as far as the gateway looks at them.
-PNG = b"\x89PNG\r\n\x1a\n and pixels"
-JPEG = b"\xff\xd8\xff\xe0 and pixels"
-WEBP = b"RIFF\x10\x00\x00\x00WEBPVP8 and pixels"
+PNG, JPEG = files.png_of(9, 7), files.jpeg_of(9, 7)
+WEBP = files.webp_of(9, 7, b"VP8 ")
 MP4 = b"\x00\x00\x00\x20ftypisom and frames"
 MOST_IMAGES, MOST_VIDEOS = 3, 1
 

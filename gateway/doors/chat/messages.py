@@ -10,7 +10,7 @@ from gateway.calls.tools import read_arguments
 from gateway.doors.chat import schema
 from gateway.doors.chat.schema import ChatMessage
 from gateway.doors.http.json_body import invalid
-from gateway.doors.http.options import recording_format
+from gateway.doors.http.options import check_recording_format
 from gateway.doors.http.spoken import SpokenAnswers
 from gateway.media.attachments import Attachments
 from gateway.media.audio_in import Recording, read_audio_url
@@ -118,10 +118,8 @@ def _part(part: schema.Part, role: str, path: str, attachments: Attachments) -> 
             return TextPart(text)
         case schema.ChatAudioPart(audio):
             _check_user(role, path, "audio")
-            name = recording_format(audio.format, f"{path}.input_audio.format")
-            return attachments.add_recording(
-                Recording(f"{path}.input_audio.data", audio.data, name)
-            )
+            check_recording_format(audio.format, f"{path}.input_audio.format")
+            return attachments.add_recording(Recording(f"{path}.input_audio.data", audio.data))
         case schema.ChatAudioUrlPart(audio):
             _check_user(role, path, "audio")
             return attachments.add_recording(read_audio_url(audio.url, f"{path}.audio_url.url"))

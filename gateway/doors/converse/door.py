@@ -41,8 +41,10 @@ from gateway.doors.grpc_message import read_message
 from gateway.doors.sending import ClientStalled, send_in_time
 from gateway.doors.stopping import until_stopped
 from gateway.keys.key_use import KeyUse
+from gateway.threads import SizedThreads
 
 log = logging.getLogger("gateway.converse")
+_THREADS = SizedThreads("commands")
 
 LARGE_BYTES = 256 << 10
 """A message of more is read on a thread."""
@@ -166,10 +168,10 @@ class _Served:
             del data
             reference = checked_name(asked.reference, "reference") or None
             holds = self._live.settings
-            large = asked.ByteSize() > LARGE_BYTES
+            size = asked.ByteSize()
             command = (
-                await asyncio.to_thread(read_command, asked, holds)
-                if large
+                await _THREADS.run(size, read_command, asked, holds)
+                if size > LARGE_BYTES
                 else read_command(asked, holds)
             )
             del asked

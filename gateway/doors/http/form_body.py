@@ -6,6 +6,7 @@ counted first: nothing else runs meanwhile.
 
 from __future__ import annotations
 
+import logging
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -16,6 +17,9 @@ from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import InvalidArgument, told
 from gateway.doors.http.errors import BodyTooLarge, TooManyValues
 from gateway.doors.http.json_body import field_error, invalid
+
+# It logs what a client sends wrong, in the client's words, besides raising it.
+logging.getLogger("python_multipart").setLevel(logging.CRITICAL)
 
 FORM = "multipart/form-data"
 LIST_SUFFIX = "[]"

@@ -42,11 +42,12 @@ def _option(field: str, json: msgspec.Raw) -> OptionInput:
         ) from error
     if not isinstance(value, RecordingOption):
         return value
-    return Recording(field, value.data, recording_format(value.format, field))
+    check_recording_format(value.format, field)
+    return Recording(field, value.data)
 
 
-def recording_format(name: str, field: str) -> str:
-    """The name of an audio file's format. Raises `InvalidArgument` for one that is not read."""
+def check_recording_format(name: str, field: str) -> None:
+    """Raise `InvalidArgument` for the name of a format that is not read. What the file is shows at
+    its beginning."""
     if name not in FORMATS_IN:
         raise invalid(field, f"no format {name!r}; there are: {', '.join(FORMATS_IN)}")
-    return name

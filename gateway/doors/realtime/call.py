@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import itertools
 import logging
 import uuid
@@ -20,8 +19,10 @@ from gateway.doors.realtime.client_events import ClientEvent, event_id_of, read_
 from gateway.doors.realtime.server_events import Json, ServerEvents
 from gateway.doors.stopping import until_stopped
 from gateway.keys.key_use import KeyUse
+from gateway.threads import SizedThreads
 
 log = logging.getLogger("gateway.realtime")
+_THREADS = SizedThreads("events")
 
 LARGE_CHARS = 256 << 10
 """An event of more is parsed on a thread."""
@@ -77,13 +78,14 @@ class RealtimeCall:
         try:
             if len(data) > self._most_values:
                 check_values(count_values(data.encode()), self._most_values, "event")
-            event = await asyncio.to_thread(read_event, data) if large else read_event(data)
+            event = await _THREADS.run(len(data), read_event, data) if large else read_event(data)
         except AntiphonError as error:
             await self._conversation.refuse(error, event_id_of(data))
             return
+        size = len(data)
         del data
         try:
-            await self._handle(event, large=large)
+            await self._handle(event, size)
         except Cancelled:
             raise
         except AntiphonError as error:
@@ -93,11 +95,11 @@ class RealtimeCall:
             mistake = Internal("the gateway made a mistake; its log has more")
             await self._conversation.refuse(mistake, event.event_id)
 
-    async def _handle(self, event: ClientEvent, *, large: bool) -> None:
+    async def _handle(self, event: ClientEvent, size: int) -> None:
         settings = self._conversation.settings
         command = (
-            await asyncio.to_thread(read_command, event, settings)
-            if large
+            await _THREADS.run(size, read_command, event, settings)
+            if size > LARGE_CHARS
             else read_command(event, settings)
         )
         if command is not None:

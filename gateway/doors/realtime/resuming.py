@@ -3,7 +3,6 @@ API does not have."""
 
 from __future__ import annotations
 
-import asyncio
 from typing import Annotated, Literal
 
 import msgspec
@@ -14,9 +13,11 @@ from gateway.conversations.conversations import Conversations
 from gateway.conversations.saved import SavedConversation, with_delivered
 from gateway.conversations.settings import ConversationSettings
 from gateway.doors.http.json_body import field_error
+from gateway.threads import SizedThreads
 
 RESUME = "antiphon.conversation.resume"
 MOST_DELIVERED = 64
+_THREADS = SizedThreads("resuming")
 
 
 class HeardItem(msgspec.Struct, frozen=True):
@@ -50,7 +51,7 @@ async def resumed_of(
     Raises `InvalidArgument` for another event, a token that is forged, foreign or too large, and
     `FailedPrecondition` for one that is too old or of another model.
     """
-    asked, token = await asyncio.to_thread(_read, data)
+    asked, token = await _THREADS.run(len(data), _read, data)
     try:
         saved = conversations.resume(token, owner, first)
     except (InvalidArgument, FailedPrecondition) as error:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import asyncio
 import uuid
+from functools import partial
 from typing import Any, assert_never
 
 import pybase64
@@ -20,9 +20,11 @@ from gateway.doors.realtime.timeline_json import timeline_json
 from gateway.doors.realtime.transcript_json import transcript_json
 from gateway.media.audio_out import to_base64
 from gateway.media.live_audio import PCM16, LiveEncoder
+from gateway.threads import SizedThreads
 
 Json = dict[str, Any]
 
+_THREADS = SizedThreads("items")
 _ARGUMENTS = "response.function_call_arguments"
 _WHOLE = frozenset({told.ResponseStatus.COMPLETED, told.ResponseStatus.INCOMPLETE})
 """How a response ends of which no audio is held back: after a cancellation none may follow."""
@@ -79,7 +81,7 @@ class ServerEvents:
             case told.ItemRetrieved(item):
                 fits = item.size_bytes <= self._max_retrieved_bytes
                 audio = self._input_format if fits else None
-                whole = await asyncio.to_thread(item_json, item, audio=audio)
+                whole = await _THREADS.run(item.size_bytes, partial(item_json, audio=audio), item)
                 return [{"type": "conversation.item.retrieved", "item": whole}]
             case told.GatewayStopping(within_s, settings):
                 own = {"type": "antiphon.stopping", "within_ms": _ms(within_s)}

@@ -12,7 +12,7 @@ from gateway.doors.http.json_body import invalid
 from gateway.doors.http.openapi import EVENTS, JSON, DoorMessages
 from gateway.doors.transcribe.answer import TranscriptEvents, WholeTranscript
 from gateway.doors.transcribe.schema import Transcription, TranscriptionForm
-from gateway.media.audio_in import ANY_FORMAT, Recording
+from gateway.media.audio_in import Recording
 
 TRANSCRIBE = DoorMessages(
     "Writes down what a recording says.",
@@ -57,7 +57,7 @@ def read_transcription(
     if form.stream and wanted == "verbose_json":
         raise invalid("response_format", "verbose_json does not go with stream: true")
     order = transcription_order(
-        Recording("file", form.file, ANY_FORMAT),
+        Recording("file", form.file),
         visit.transcribe_instruction,
         model=form.model,
         language=form.language or "",

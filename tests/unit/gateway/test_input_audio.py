@@ -10,6 +10,7 @@ from gateway.conversations.errors import NoAudio
 from gateway.conversations.input_audio import InputAudioBuffer
 from gateway.media.audio_in import AudioLimits, Recording, decode_recordings
 from gateway.media.audio_out import wav_file
+from gateway.media.decoding.decoder import MediaDecoder
 from gateway.media.pcm_recording import PcmRecording
 
 RATE_HZ = 8_000
@@ -52,13 +53,12 @@ def test_nothing_is_no_turn() -> None:
 
 
 @pytest.mark.parametrize("rate_hz", [8_000, 16_000, 24_000])
-def test_samples_are_read_as_a_file_of_them_is(rate_hz: int) -> None:
+async def test_samples_are_read_as_a_file_of_them_is(rate_hz: int) -> None:
     pcm16 = np.random.default_rng(1).integers(-(1 << 15), 1 << 15, 150_001).astype("<i2").tobytes()
-    limits = AudioLimits(recordings=1, each_s=60.0, all_s=60.0)
-    plain, file = (
-        decode_recordings([Recording("it", data)], rate_hz=16_000, limits=limits)[0]
-        for data in (PcmRecording(pcm16, rate_hz), wav_file(pcm16, rate_hz))
-    )
+    limits = AudioLimits(recordings=2, each_s=60.0, all_s=60.0)
+    plainly, as_file = PcmRecording(pcm16, rate_hz), wav_file(pcm16, rate_hz)
+    both = [Recording("it", plainly), Recording("it", as_file)]
+    plain, file = await decode_recordings(both, MediaDecoder(1), rate_hz=16_000, limits=limits)
     np.testing.assert_array_equal(plain, file)
 
 

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from antiphon.errors import InvalidArgument
-from services.thinker.mp4 import MAX_BOXES, check_samples
+from services.thinker.mp4 import MAX_BOXES, MAX_INDEX_BYTES, MAX_TRACKS, check_samples
 
 MOST = 28_800  # two minutes at 240 frames a second
 HEAD = b"\x00\x00\x00\x10ftypisom\x00\x00\x00\x00"
@@ -91,3 +91,25 @@ def test_any_bytes_are_counted_or_refused(noise: bytes, at: int, other: bytes) -
     for data in (noise, HEAD + noise, whole[:at] + other + whole[at + len(other) :]):
         with contextlib.suppress(InvalidArgument):
             check_samples(data, "video.0")
+
+
+def test_samples_of_all_tracks_are_counted_together() -> None:
+    half = track(sizes(5_000_000), b"soun")
+    check_samples(file(half), "video")
+    with pytest.raises(InvalidArgument, match="10000000 frames") as refused:
+        check_samples(file(half, half), "video")
+    assert refused.value.field == "video"
+
+
+def test_tracks_are_bounded() -> None:
+    one = track(sizes(1), b"soun")
+    check_samples(file(*[one] * MAX_TRACKS), "video")
+    with pytest.raises(InvalidArgument, match="more than 16 tracks"):
+        check_samples(file(*[one] * (MAX_TRACKS + 1)), "video")
+
+
+def test_the_index_is_bounded() -> None:
+    free = box(b"free", bytes(MAX_INDEX_BYTES - 8))
+    check_samples(HEAD + box(b"moov", free), "video")
+    with pytest.raises(InvalidArgument, match="has an index of"):
+        check_samples(HEAD + box(b"moov", free + b"x"), "video")

@@ -1,0 +1,1 @@
+"""What attackers send, and what honest clients see of it."""

@@ -1,0 +1,260 @@
+"""`python -m benchmarks.hostile`: eight bombs of each format beside four honest clients.
+
+Real services with the checkpoint that comes with the repository. Four clients ask in turn by 5 s of
+WAV or WebM each, and their first audio is timed: undisturbed, then for each kind of bomb with eight
+attackers who send it over and over. When the attackers have left, the CPU time that the gateway and
+its children take within a second is read. A row is kept if every honest answer came to its end, its
+median first audio is within twice the undisturbed one, and the CPU is idle afterwards.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import base64
+import io
+import os
+import statistics
+import sys
+import time
+import wave
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+import httpx
+import msgspec
+import numpy as np
+
+from antiphon.deployment.schema import Deployment
+from benchmarks.hostile import files
+from tools.launcher.console import Console
+from tools.launcher.launcher import Launcher
+from tools.launcher.plan import application_root, resolve, with_gateway
+from tools.load.target import LOOPBACK
+
+HONEST, ATTACKERS = 4, 8
+PATIENCE_S = 60.0
+IDLE_S = 0.1
+"""CPU time within a second after the attackers have left; the gateway's own probes take some."""
+UNDISTURBED = "undisturbed"
+
+BOMBS: Mapping[str, Callable[[], bytes]] = {
+    "vorbis, 255 channels": lambda: files.stretched(
+        files.sound_file("OGG", "VORBIS", 255, 8_000, 4.0), 590.0, 8_000
+    ),
+    "vorbis, 768 kHz": lambda: files.stretched(files.vorbis_at(768_000), 590.0, 768_000),
+    "opus, 255 channels": lambda: files.stretched(files.opus_of_255_channels(), 590.0, 48_000),
+    "opus in webm, 255 channels": lambda: files.in_webm(
+        files.stretched(files.opus_of_255_channels(), 590.0, 48_000)
+    ),
+    "opus in webm, 590 s": lambda: files.in_webm(
+        files.stretched(files.sound_file("OGG", "OPUS", 2, 48_000, 4.0), 590.0, 48_000)
+    ),
+    "flac, 8 x 96 kHz, 70 s": lambda: files.sound_file("FLAC", "PCM_16", 8, 96_000, 70.0),
+    "wav, 8 x 96 kHz, 5 s": lambda: files.sound_file("WAV", "PCM_U8", 8, 96_000, 5.0),
+    "mp3 with junk": lambda: files.mp3_with_junk(junk_words=26_000),
+    "png, 60,000 x 60,000": lambda: files.png_of(60_000, 60_000),
+    "jpeg, 1,000 scans": lambda: files.jpeg_of_scans(1_000),
+    "webp, 16,000 x 16,000": lambda: files.webp_of(16_000, 16_000, b"VP8X"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """What honest clients saw beside one kind of bomb, and what was left of it. Seconds."""
+
+    bomb: str
+    bytes: int
+    sent: int
+    statuses: tuple[int, ...]
+    answers: int
+    failed: int
+    first_audio_median: float
+    first_audio_most: float
+    cpu_after: float
+
+
+def speech(seconds: float) -> bytes:
+    """A WAV file of noise."""
+    file = io.BytesIO()
+    samples = np.random.default_rng(0).integers(-3_000, 3_000, round(16_000 * seconds), np.int16)
+    with wave.open(file, "wb") as out:
+        out.setnchannels(1)
+        out.setsampwidth(2)
+        out.setframerate(16_000)
+        out.writeframes(samples.tobytes())
+    return file.getvalue()
+
+
+def part_of(file: bytes) -> dict[str, object]:
+    """The part of a message that brings a file."""
+    data = base64.b64encode(file).decode()
+    for kind, head in (("png", b"\x89PNG"), ("jpeg", b"\xff\xd8"), ("webp", b"RIFF")):
+        if file.startswith(head) and file[8:12] != b"WAVE":
+            return {"type": "image_url", "image_url": {"url": f"data:image/{kind};base64,{data}"}}
+    return {"type": "input_audio", "input_audio": {"data": data, "format": "wav"}}
+
+
+def body_of(file: bytes) -> bytes:
+    """A chat that is answered in speech."""
+    return msgspec.json.encode(
+        {
+            "model": "antiphon-demo",
+            "messages": [{"role": "user", "content": [part_of(file)]}],
+            "modalities": ["text", "audio"],
+            "audio": {"voice": "cantor", "format": "pcm16"},
+            "stream": True,
+            "max_tokens": 24,
+        }
+    )
+
+
+async def asked(http: httpx.AsyncClient, body: bytes) -> float:
+    """Seconds to the first audio of an answer that is read to its end; raises for any other."""
+    began, first = time.perf_counter(), 0.0
+    done = False
+    async with http.stream("POST", "/v1/chat/completions", content=body) as response:
+        response.raise_for_status()
+        async for line in response.aiter_lines():
+            if not first and '"audio":{"data"' in line.replace(" ", ""):
+                first = time.perf_counter() - began
+            done |= line == "data: [DONE]"
+    if not (first and done):
+        raise RuntimeError("an answer ended without audio")
+    return first
+
+
+async def attack(http: httpx.AsyncClient, body: bytes, statuses: list[int]) -> None:
+    """Send a bomb over and over."""
+    while True:
+        response = await http.post("/v1/chat/completions", content=body)
+        statuses.append(response.status_code)
+
+
+def cpu_s(root: int) -> float:
+    """CPU time of a process and of all its descendants so far."""
+    children: dict[int, list[int]] = {}
+    times: dict[int, float] = {}
+    for entry in Path("/proc").iterdir():
+        if not entry.name.isdigit():
+            continue
+        try:
+            told = (entry / "stat").read_text().rpartition(")")[2].split()
+        except OSError:
+            continue  # It has ended.
+        pid = int(entry.name)
+        children.setdefault(int(told[1]), []).append(pid)
+        times[pid] = (int(told[11]) + int(told[12])) / os.sysconf("SC_CLK_TCK")
+    waiting, total = [root], 0.0
+    while waiting:
+        pid = waiting.pop()
+        total += times.get(pid, 0.0)
+        waiting += children.get(pid, [])
+    return total
+
+
+async def measure(http: httpx.AsyncClient, gateway: int, bomb: str, rounds: int) -> Row:
+    """Honest clients beside attackers, if there is a bomb."""
+    file = BOMBS[bomb]() if bomb in BOMBS else b""
+    statuses: list[int] = []
+    attackers = [
+        asyncio.create_task(attack(http, body_of(file), statuses)) for _ in range(ATTACKERS) if file
+    ]
+    sound = speech(5.0)
+    bodies = [body_of(sound), body_of(files.wav_in_webm(sound))]
+
+    async def honest(number: int) -> list[float | BaseException]:
+        found: list[float | BaseException] = []
+        for _ in range(rounds):
+            found += await asyncio.gather(asked(http, bodies[number % 2]), return_exceptions=True)
+        return found
+
+    found = await asyncio.gather(*map(honest, range(HONEST)))
+    answers = [each for several in found for each in several]
+    for each in attackers:
+        each.cancel()
+    await asyncio.gather(*attackers, return_exceptions=True)
+    # What was sent before they left is on its way; then nothing may be left to do.
+    await asyncio.sleep(1.0)
+    before = cpu_s(gateway)
+    await asyncio.sleep(1.0)
+    after = cpu_s(gateway) - before
+    times = [each for each in answers if isinstance(each, float)]
+    for each in answers:
+        if not isinstance(each, float):
+            print(f"  {bomb}: {each!r}", file=sys.stderr)
+    return Row(
+        bomb,
+        len(file),
+        len(statuses),
+        tuple(sorted(set(statuses))),
+        len(times),
+        len(answers) - len(times),
+        statistics.median(times) if times else 0.0,
+        max(times, default=0.0),
+        after,
+    )
+
+
+def kept(row: Row, calm: Row) -> bool:
+    """Whether a row is as it has to be."""
+    slow = row.first_audio_median > 2 * calm.first_audio_median
+    return not (row.failed or slow or row.cpu_after > IDLE_S)
+
+
+async def run(bombs: list[str], rounds: int, json: Path | None) -> bool:
+    """Measure all; whether everything was kept."""
+    deployment, _ = resolve(Deployment(), application_root())
+    doors = {"http_listen": LOOPBACK, "grpc_listen": LOOPBACK}
+    console = Console(sys.stdout, output=False)
+    async with Launcher(with_gateway(deployment, doors), report=console) as running:
+        gateway = running.processes["gateway"].pid
+        limits = httpx.Limits(max_connections=None)
+        async with httpx.AsyncClient(
+            base_url=running.http_url, timeout=PATIENCE_S, limits=limits
+        ) as http:
+            await measure(http, gateway, UNDISTURBED, 1)
+            rows: list[Row] = []
+            for bomb in (UNDISTURBED, *bombs):
+                rows.append(await measure(http, gateway, bomb, rounds))
+                print(line(rows[-1], rows[0]), flush=True)
+                write(json, rows)
+    return all(kept(row, rows[0]) for row in rows)
+
+
+def write(path: Path | None, rows: list[Row]) -> None:
+    """Keep what was measured so far."""
+    if path is not None:
+        told = [asdict(each) for each in rows]
+        path.write_bytes(msgspec.json.format(msgspec.json.encode(told)))
+
+
+def line(row: Row, calm: Row) -> str:
+    """A row for people."""
+    seconds = f"{row.first_audio_median:.3f} s ({row.first_audio_most:.3f})"
+    times = f"{row.first_audio_median / calm.first_audio_median:.2f} x"
+    sent = f"{row.sent} of {row.bytes} B sent, {row.statuses}"
+    verdict = "kept" if kept(row, calm) else "MISSED"
+    return (
+        f"{row.bomb:28} first audio {seconds} {times}, {row.answers} answers, {row.failed} failed, "
+        f"CPU after {row.cpu_after:.2f} s; {sent}: {verdict}"
+    )
+
+
+def main() -> int:
+    """Measure, and tell by the exit status whether everything was kept."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.hostile",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("--bombs", nargs="+", choices=BOMBS, default=list(BOMBS))
+    parser.add_argument("--rounds", type=int, default=5, help="answers of each client (5)")
+    parser.add_argument("--json", type=Path, help="file for the rows")
+    given = parser.parse_args()
+    return 0 if asyncio.run(run(given.bombs, given.rounds, given.json)) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())

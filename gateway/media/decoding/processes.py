@@ -1,0 +1,297 @@
+"""The gateway's end of the decode server: a file goes out, samples come back.
+
+A child process takes a slot of one of two lanes while it runs. Every file may take `QUICK_CPU_S` of
+CPU time in the quick lane, which is enough for minutes of honest audio. One that needs more is
+decoded again in the long lane. So files that are dear to decode, whatever their headers say, delay
+each other and not the others.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import io
+import itertools
+import logging
+import mmap
+import os
+import signal
+import socket
+import subprocess
+import sys
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+from antiphon.chunk import Tensor
+from antiphon.errors import Unavailable
+from gateway.fair_slots import FairSlots
+from gateway.media.decoding.bounds import SPARE_S, RecordingTooLong, RejectedRecording
+from gateway.media.decoding.messages import (
+    FAILED,
+    MAX_PACKET_BYTES,
+    MAX_REPORT_BYTES,
+    NOT_STARTED,
+    REJECTED,
+    ChildEnded,
+    ChildStarted,
+    DecodeReport,
+    DecodeRequest,
+    FromServer,
+    KillChild,
+)
+
+log = logging.getLogger("gateway.media")
+
+QUICK_CPU_S = 1
+LONG_CPU_S = 30
+"""CPU time of a child in each lane. Ten minutes of stereo take about 2 s."""
+LONG_FILE_BYTES = 32 << 20
+"""A larger file goes to the long lane at once."""
+MEMORY_BYTES = 768 << 20
+"""Address space of a child, its libraries included."""
+QUICK_NICENESS, LONG_NICENESS = 0, 10
+"""A child that takes long gives way to the gateway, and to stages on the same host."""
+_SAMPLE_BYTES = 4
+_TICK_S = 0.05
+"""How far the kernel's counts of CPU time differ."""
+_PIECE_BYTES = 1 << 20
+_MODULE = "gateway.media.decoding.server"
+_ROOT = Path(__file__).parents[3]
+# What a child needs of the environment; not the gateway's secrets.
+_VARIABLES = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "TMPDIR")
+_KILLED = (-signal.SIGKILL, -signal.SIGTERM)
+_FFMPEG_STOPPED = 255
+
+_decoder = msgspec.json.Decoder(FromServer)
+_report = msgspec.json.Decoder(DecodeReport)
+
+
+@dataclass(frozen=True, slots=True)
+class DecodeJob:
+    """A file of the kind `name`, wanted at `rate_hz`, which may last `most_s`; `program` decodes
+    it, or libsndfile."""
+
+    name: str
+    rate_hz: int
+    most_s: float
+    program: tuple[str, ...] = ()
+
+    @property
+    def out_bytes(self) -> int:
+        """The most that may come of it."""
+        return int((self.most_s + 2 * SPARE_S) * self.rate_hz) * _SAMPLE_BYTES
+
+
+class _OutOfTime(Exception):
+    """A child used up its CPU time."""
+
+
+@dataclass(slots=True)
+class _RunningServer:
+    """The decode server's process, and the children that it runs: what tells their end, and
+    their process ids."""
+
+    process: subprocess.Popen[bytes]
+    control: socket.socket
+    ended: dict[int, asyncio.Future[ChildEnded]] = field(default_factory=dict)
+    pids: dict[int, int] = field(default_factory=dict)
+
+
+class DecoderProcesses:
+    """Decodes files in child processes, at most `processes` of them in each lane.
+
+    The server starts with the first file, or by `start`, and again when it was lost. Close it.
+    """
+
+    def __init__(self, processes: int) -> None:
+        self._quick = FairSlots(processes)
+        self._long = FairSlots(processes)
+        self._numbers = itertools.count()
+        self._server: _RunningServer | None = None
+        self._closed = False
+
+    @property
+    def running(self) -> int:
+        """Child processes that are not over."""
+        return len(self._server.ended) if self._server else 0
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        """The ids of the child processes that run."""
+        return tuple(self._server.pids.values()) if self._server else ()
+
+    async def decode(self, data: bytes, job: DecodeJob, key: str) -> Tensor:
+        """The file's samples, mono float32. Keys take turns; of one `key` the smallest file and the
+        oldest do.
+
+        Cancelling kills the child process. Raises `RejectedRecording` for a file that is out of
+        bounds or cannot be decoded, `Unavailable` when the process was killed from outside.
+        """
+        if len(data) <= LONG_FILE_BYTES:
+            try:
+                return await self._decode(data, job, key, self._quick, QUICK_CPU_S, QUICK_NICENESS)
+            except _OutOfTime:
+                pass
+        try:
+            return await self._decode(data, job, key, self._long, LONG_CPU_S, LONG_NICENESS)
+        except _OutOfTime as error:
+            raise RejectedRecording(
+                f"takes more than {LONG_CPU_S} s of CPU time to decode"
+            ) from error
+
+    def start(self) -> None:
+        """Start the server, so that the first file need not wait for it."""
+        self._running_server()
+
+    async def close(self) -> None:
+        """Kill everything that runs, and end the server."""
+        self._closed = True
+        if (server := self._server) is not None:
+            self._lose(server)
+            # It ends as soon as it reads that the connection is closed.
+            await asyncio.to_thread(server.process.wait)
+
+    async def _decode(
+        self, data: bytes, job: DecodeJob, key: str, lane: FairSlots, cpu_s: int, niceness: int
+    ) -> Tensor:
+        """Run one child process. Raises `_OutOfTime` besides what `decode` raises."""
+        await lane.take(key, len(data))
+        ended: asyncio.Future[ChildEnded] | None = None
+        source, out, report = map(_empty_file, ("file", "samples", "report"))
+        with source, out, report:
+            try:
+                await _write(source, data)
+                request = DecodeRequest(
+                    number=next(self._numbers),
+                    name=job.name,
+                    rate_hz=job.rate_hz,
+                    most_s=job.most_s,
+                    program=job.program,
+                    cpu_s=cpu_s,
+                    memory_bytes=MEMORY_BYTES,
+                    out_bytes=max(job.out_bytes, MAX_REPORT_BYTES),
+                    niceness=niceness,
+                )
+                ended = self._send(request, (source, out, report))
+            finally:
+                if ended is None:
+                    lane.free()
+            # Whatever becomes of the caller, the slot is taken until the process is gone.
+            ended.add_done_callback(lambda _: lane.free())
+            try:
+                end = await asyncio.shield(ended)
+            except asyncio.CancelledError:
+                self._kill(request.number)
+                raise
+            # ffmpeg handles the signal, and ends with a status of its own.
+            if end.status == -signal.SIGXCPU or (end.status and end.cpu_s >= cpu_s - _TICK_S):
+                raise _OutOfTime
+            _check(end.status, job, os.pread(report.fileno(), MAX_REPORT_BYTES, 0))
+            return _samples(out.fileno(), job.out_bytes)
+
+    def _running_server(self) -> _RunningServer:
+        if self._server is not None:
+            return self._server
+        if self._closed:
+            raise Unavailable("the gateway is shutting down")
+        mine, its = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        mine.setblocking(False)
+        environment = {name: os.environ[name] for name in _VARIABLES if name in os.environ}
+        with its:
+            process = subprocess.Popen(
+                [sys.executable, "-P", "-m", _MODULE],
+                stdin=its.fileno(),
+                stdout=subprocess.DEVNULL,
+                stderr=subprocess.DEVNULL,
+                cwd="/",
+                env=environment | {"PYTHONPATH": str(_ROOT), "OPENBLAS_NUM_THREADS": "1"},
+            )
+        self._server = server = _RunningServer(process, mine)
+        asyncio.get_running_loop().add_reader(mine, self._receive, server)
+        return server
+
+    def _send(
+        self, request: DecodeRequest, files: tuple[io.FileIO, ...]
+    ) -> asyncio.Future[ChildEnded]:
+        """Have a child started; what tells its end. Raises `Unavailable` without a server."""
+        server = self._running_server()
+        ended: asyncio.Future[ChildEnded] = asyncio.get_running_loop().create_future()
+        packet = msgspec.json.encode(request)
+        try:
+            socket.send_fds(server.control, [packet], [each.fileno() for each in files])
+        except OSError as error:
+            self._lose(server)
+            raise Unavailable(f"the decode server is gone: {error.strerror}") from error
+        server.ended[request.number] = ended
+        return ended
+
+    def _kill(self, number: int) -> None:
+        server = self._server
+        if server is not None and number in server.ended:
+            server.control.send(msgspec.json.encode(KillChild(number)))
+
+    def _receive(self, server: _RunningServer) -> None:
+        """Take a packet of the server's; none when it has ended."""
+        try:
+            packet = server.control.recv(MAX_PACKET_BYTES)
+        except OSError:
+            packet = b""
+        if not packet:
+            self._lose(server)
+            log.warning("the decode server ended with status %d", server.process.wait())
+            return
+        match _decoder.decode(packet):
+            case ChildStarted(number, pid):
+                server.pids[number] = pid
+            case ChildEnded(number) as end:
+                server.pids.pop(number, None)
+                server.ended.pop(number).set_result(end)
+
+    def _lose(self, server: _RunningServer) -> None:
+        """Go on without a server; its children die with it."""
+        if server is not self._server:
+            return
+        self._server = None
+        asyncio.get_running_loop().remove_reader(server.control)
+        server.control.close()
+        for number, ended in server.ended.items():
+            ended.set_result(ChildEnded(number, -signal.SIGKILL, 0.0))
+
+
+def _empty_file(name: str) -> io.FileIO:
+    """A file in memory alone."""
+    return io.FileIO(os.memfd_create(f"antiphon-{name}", os.MFD_CLOEXEC), "r+")
+
+
+async def _write(file: io.FileIO, data: bytes) -> None:
+    """Fill a file, and let others run after each piece."""
+    rest = memoryview(data)
+    while rest:
+        rest = rest[file.write(rest[:_PIECE_BYTES]) :]
+        await asyncio.sleep(0)
+
+
+def _check(status: int, job: DecodeJob, report: bytes) -> None:
+    """Raise for a child that did not decode its file."""
+    if status == 0:
+        return
+    if status in _KILLED or (job.program and status == _FFMPEG_STOPPED):
+        raise Unavailable("the process that decodes a recording was killed; send it again")
+    if status == NOT_STARTED:
+        raise Unavailable(f"{job.program[0]} cannot be started")
+    if status == REJECTED:
+        found = _report.decode(report)
+        raise RecordingTooLong(found.seconds) if found.seconds else RejectedRecording(found.message)
+    if status == FAILED:
+        log.warning("decoding %s failed: %s", job.name, _report.decode(report).message)
+    raise RejectedRecording(f"cannot be decoded as {job.name}")
+
+
+def _samples(descriptor: int, most_bytes: int) -> Tensor:
+    """What a child wrote, where it is: in memory that ends with the array."""
+    size = min(os.fstat(descriptor).st_size, most_bytes) // _SAMPLE_BYTES * _SAMPLE_BYTES
+    if not size:
+        return np.empty(0, np.float32)
+    return np.frombuffer(mmap.mmap(descriptor, size, access=mmap.ACCESS_READ), np.float32)

@@ -1,0 +1,131 @@
+"""Small files of which a decoder would make very much: refused by their headers, or cut short."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections.abc import AsyncIterator, Callable
+
+import pytest
+import pytest_asyncio
+from fake_stages import MAX_INPUT_AUDIO_S, THINKER
+from gateway_door import Door, open_door
+from test_audio_input import FIELD, ask
+from test_vision_input import IMAGE_FIELD, data_url
+from test_vision_input import ask as ask_parts
+from test_vision_input import seeing as seeing
+
+from benchmarks.hostile import files
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+LONG = MAX_INPUT_AUDIO_S * 0.9
+
+SOUND: dict[str, tuple[Callable[[], bytes], str]] = {
+    # A file, and what is said of it.
+    "vorbis-255": (lambda: files.sound_file("OGG", "VORBIS", 255, 8_000, 0.2), "1 to 8 channels"),
+    "vorbis-768k": (lambda: files.vorbis_at(768_000), "192000 samples a second"),
+    "opus-255": (files.opus_of_255_channels, "channels"),
+    "flac-8x96k": (lambda: files.sound_file("FLAC", "PCM_16", 8, 96_000, LONG), "8 channels at 96"),
+    "flac-655k": (lambda: files.sound_file("FLAC", "PCM_16", 1, 655_350, 0.1), "192000 samples"),
+    "wav-9": (lambda: files.sound_file("WAV", "PCM_16", 9, 8_000, 0.1), "1 to 8 channels, has 9"),
+    "wav-8x96k": (lambda: files.sound_file("WAV", "PCM_U8", 8, 96_000, LONG), "8 channels at 9600"),
+    "wav-768k": (lambda: files.sound_file("WAV", "PCM_16", 1, 768_000, 0.1), "192000 samples"),
+    "aiff-255": (lambda: files.sound_file("AIFF", "PCM_16", 255, 8_000, 0.1), "1 to 8 channels"),
+    "caf-255": (lambda: files.sound_file("CAF", "PCM_16", 255, 8_000, 0.1), "1 to 8 channels"),
+}
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session")
+async def wide() -> AsyncIterator[Door]:
+    """A gateway that takes bodies of 8 MB."""
+    async with open_door(max_body_bytes=8 << 20) as door:
+        yield door
+
+
+@pytest.mark.parametrize("kind", SOUND)
+async def test_sound_beyond_a_bound_is_refused_before_a_sample_is_decoded(
+    wide: Door, kind: str
+) -> None:
+    make, said = SOUND[kind]
+    response = await ask(wide, make())
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert error["param"] == FIELD
+    assert said in error["message"]
+    assert not wide.fakes[THINKER].sessions
+
+
+IMAGES = {
+    "png": (files.png_of(60_000, 60_000), "image/png"),
+    "jpeg": (files.jpeg_of(65_000, 65_000), "image/jpeg"),
+    "webp-canvas": (files.webp_of(16_000, 16_000, b"VP8X"), "image/webp"),
+    "webp-lossless": (files.webp_of(16_000, 16_000, b"VP8L"), "image/webp"),
+    "webp-lossy": (files.webp_of(16_000, 16_000, b"VP8 "), "image/webp"),
+    "jpeg-scans": (files.jpeg_of_scans(65), "image/jpeg"),
+}
+
+
+@pytest.mark.parametrize("kind", IMAGES)
+async def test_an_image_beyond_a_bound_is_refused_before_a_pixel_is_decoded(
+    seeing: Door, kind: str
+) -> None:
+    file, media_type = IMAGES[kind]
+    part = {"type": "image_url", "image_url": {"url": data_url(file, media_type)}}
+    response = await ask_parts(seeing, part)
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert error["param"] == IMAGE_FIELD
+    assert "are allowed" in error["message"]
+    assert not seeing.fakes[THINKER].sessions
+
+
+@pytest.mark.parametrize(("width", "height"), [(8_000, 8_000), (1, 1)])
+async def test_an_image_within_the_bounds_goes_on(seeing: Door, width: int, height: int) -> None:
+    for file, media_type in (
+        (files.png_of(width, height), "image/png"),
+        (files.jpeg_of(width, height), "image/jpeg"),
+        (files.jpeg_of_scans(64), "image/jpeg"),
+        (files.webp_of(width, height, b"VP8X"), "image/webp"),
+        (files.webp_of(width, height, b"VP8L"), "image/webp"),
+        (files.webp_of(width, height, b"VP8 "), "image/webp"),
+    ):
+        part = {"type": "image_url", "image_url": {"url": data_url(file, media_type)}}
+        assert (await ask_parts(seeing, part)).status_code == 200
+
+
+READ = """
+import asyncio, sys
+from benchmarks.hostile import files
+from gateway.media.decoding.decoder import MediaDecoder
+async def main():
+    decoder = MediaDecoder(1)
+    print(len(await decoder.decode(sys.stdin.buffer.read(), 16000, 60.0, "")))
+    await decoder.close()
+asyncio.run(main())
+"""
+
+
+async def test_what_a_decoder_complains_of_is_not_written() -> None:
+    reader = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-c", READ),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+    )
+    out, complaints = await reader.communicate(files.mp3_with_junk())
+    assert int(out) > 0
+    assert complaints == b""
+
+
+async def test_a_form_of_bare_line_feeds_logs_nothing_of_the_parser(
+    door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    body = b"--x\nContent-Disposition: form-data; name=model\n\nm\n--x--\n" * 3
+    kind = {"content-type": "multipart/form-data; boundary=x"}
+    response = await door.http.post("/v1/audio/transcriptions", content=body, headers=kind)
+    assert response.status_code == 400
+    part = b'--x\r\nContent-Disposition: form-data; name="model"\r\n\r\nm\r\n--x--\r\n'
+    trailing = part + b"junk\n" * 50
+    await door.http.post("/v1/audio/transcriptions", content=trailing, headers=kind)
+    assert [each for each in caplog.records if each.name.startswith("python_multipart")] == []

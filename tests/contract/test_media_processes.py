@@ -1,0 +1,248 @@
+"""Child processes that decode: they end with the request that wanted them, and are bounded."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import media_files
+import numpy as np
+import pytest
+from fake_stages import THINKER
+from gateway_door import Door, open_door
+from test_audio_input import FIELD, ask, tone, wav
+
+from benchmarks.hostile import files
+from gateway.fair_slots import FairSlots
+from gateway.media.decoding.bounds import RejectedRecording
+from gateway.media.decoding.decoder import MediaDecoder
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+WEBM = b"\x1a\x45\xdf\xa3" + bytes(100)
+STUCK = """#!/bin/sh
+echo $$ > {fifo}
+exec sleep 1000
+"""
+
+
+def program(folder: Path, text: str) -> None:
+    """Have a script found as ffmpeg."""
+    path = folder / "ffmpeg"
+    path.write_text(text)
+    path.chmod(0o755)
+
+
+class Children:
+    """Child processes of a program that tells its process id and then does not end."""
+
+    def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self._fifo = folder / "started"
+        os.mkfifo(self._fifo)
+        program(folder, STUCK.format(fifo=self._fifo))
+        monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    async def started(self) -> int:
+        """The process id of the next."""
+        return int(await asyncio.to_thread(self._fifo.read_text))
+
+    async def ended(self, pid: int) -> None:
+        """Return when the process is gone."""
+        try:
+            descriptor = os.pidfd_open(pid)
+        except ProcessLookupError:
+            return
+        gone, loop = asyncio.Event(), asyncio.get_running_loop()
+        loop.add_reader(descriptor, gone.set)
+        try:
+            await gone.wait()
+        finally:
+            loop.remove_reader(descriptor)
+            os.close(descriptor)
+
+
+@pytest.fixture
+def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Children:
+    return Children(tmp_path, monkeypatch)
+
+
+async def test_a_client_that_leaves_takes_its_decoder_with_it(children: Children) -> None:
+    async with open_door(decoder_processes=1) as door:
+        for _ in range(2):
+            asking = asyncio.create_task(ask(door, WEBM))
+            pid = await children.started()
+            asking.cancel()
+            await children.ended(pid)
+        assert not door.fakes[THINKER].sessions
+
+
+async def test_a_deadline_ends_the_decoder(children: Children) -> None:
+    async with open_door(decoder_processes=1, request_timeout_s=0.5) as door:
+        response, pid = await asyncio.gather(ask(door, WEBM), children.started())
+        assert response.status_code == 504, response.text
+        await children.ended(pid)
+
+
+async def test_a_gateway_that_stops_leaves_no_decoder(children: Children) -> None:
+    async with open_door() as door:
+        asking = asyncio.create_task(ask(door, WEBM))
+        pid = await children.started()
+    await children.ended(pid)
+    assert (await asyncio.gather(asking, return_exceptions=True))[0]
+
+
+async def test_a_decoder_that_is_killed_is_told_as_retryable(children: Children) -> None:
+    async with open_door() as door:
+        asking = asyncio.create_task(ask(door, WEBM))
+        os.kill(await children.started(), signal.SIGKILL)
+        response = await asking
+        assert response.status_code == 503, response.text
+        assert "send it again" in response.json()["error"]["message"]
+
+
+async def test_small_recordings_do_not_wait_for_decoders(children: Children) -> None:
+    async with open_door(decoder_processes=1) as door:
+        asking = [asyncio.create_task(ask(door, WEBM)) for _ in range(3)]
+        await children.started()
+        response = await ask(door, wav(tone(16_000), 16_000))
+        assert response.status_code == 200, response.text
+        for each in asking:
+            each.cancel()
+
+
+async def test_a_program_that_writes_without_end_is_stopped(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    program(tmp_path, "#!/bin/sh\nexec cat /dev/zero\n")
+    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
+    async with open_door() as door:
+        response = await ask(door, WEBM)
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, FIELD)
+    assert "cannot be decoded" in error["message"]
+
+
+async def test_a_container_without_ffmpeg_is_refused_with_the_remedy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    async with open_door() as door:
+        response = await ask(door, WEBM, name="webm")
+    error = response.json()["error"]
+    assert (response.status_code, error["code"], error["param"]) == (400, "not_implemented", FIELD)
+    assert "apt-get install ffmpeg" in error["message"]
+
+
+@media_files.needs_ffmpeg()
+@pytest.mark.parametrize("kind", ["webm", "m4a-index-end", "adts"])
+async def test_a_file_that_ends_in_the_middle_is_read_as_far_as_it_goes_or_refused(
+    door: Door, kind: str
+) -> None:
+    data = media_files.muxed(kind, 1.0)
+    response = await ask(door, data[: len(data) // 2])
+    if kind == "m4a-index-end":
+        assert (response.status_code, response.json()["error"]["param"]) == (400, FIELD)
+    else:
+        assert response.status_code == 200, response.text
+
+
+@media_files.needs_ffmpeg()
+@pytest.mark.parametrize("kind", ["webm-live", "adts"])
+async def test_a_container_that_is_too_long_is_refused(door: Door, kind: str) -> None:
+    response = await ask(door, media_files.muxed(kind, 3.0))
+    error = response.json()["error"]
+    assert (response.status_code, error["param"]) == (400, FIELD)
+    assert "seconds of audio" in error["message"]
+
+
+@asynccontextmanager
+async def open_decoder(processes: int = 1) -> AsyncIterator[MediaDecoder]:
+    decoder = MediaDecoder(processes)
+    try:
+        yield decoder
+    finally:
+        await decoder.close()
+
+
+async def test_the_server_is_started_again_when_it_was_lost() -> None:
+    flac = files.sound_file("FLAC", "PCM_16", 1, 16_000, 0.1)
+    async with open_decoder() as decoder:
+        first = await decoder.decode(flac, 16_000, 1.0, "")
+        server = decoder.processes._server
+        assert server is not None
+        server.process.kill()
+        gone = asyncio.Event()
+        loop = asyncio.get_running_loop()
+        descriptor = os.pidfd_open(server.process.pid)
+        loop.add_reader(descriptor, gone.set)
+        await gone.wait()
+        loop.remove_reader(descriptor)
+        os.close(descriptor)
+        second = await decoder.decode(flac, 16_000, 1.0, "")
+    np.testing.assert_array_equal(first, second)
+
+
+async def test_a_decoder_that_exceeds_its_memory_is_the_files_fault(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.media.decoding.processes.MEMORY_BYTES", 1 << 20)
+    async with open_decoder() as decoder:
+        with pytest.raises(RejectedRecording, match="cannot be decoded as FLAC"):
+            await decoder.decode(files.sound_file("FLAC", "PCM_16", 1, 8_000, 1.0), 16_000, 9.0, "")
+
+
+async def test_a_file_that_takes_too_long_is_tried_in_the_long_lane_and_refused(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("gateway.media.decoding.processes.LONG_CPU_S", 1)
+    async with open_decoder() as decoder:
+        with pytest.raises(RejectedRecording, match="1 s of CPU time"):
+            await decoder.decode(files.mp3_with_junk(junk_words=400_000), 16_000, 60.0, "")
+
+
+async def order_of(*waiting: tuple[str, int], leaves: int = -1) -> list[tuple[str, int]]:
+    """The order in which those who wait get the only slot; the one at `leaves` gives up."""
+    slots = FairSlots(1)
+    order: list[tuple[str, int]] = []
+    await slots.take("first", 0)
+
+    async def hold(key: str, size: int) -> None:
+        await slots.take(key, size)
+        order.append((key, size))
+        slots.free()
+
+    tasks = [asyncio.create_task(hold(*each)) for each in waiting]
+    await asyncio.sleep(0)
+    if leaves >= 0:
+        tasks[leaves].cancel()
+        await asyncio.sleep(0)
+    slots.free()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    await slots.take("last", 0)
+    return order
+
+
+async def test_slots_go_round_the_keys() -> None:
+    order = await order_of(*((key, 1) for key in "aaabcb"), leaves=1)
+    assert [key for key, _ in order] == ["a", "b", "c", "a", "b"]
+
+
+async def test_slots_of_one_key_go_to_the_smallest_and_the_oldest_in_turn() -> None:
+    order = await order_of(("a", 9), ("a", 8), ("a", 1), ("a", 7), ("a", 2))
+    assert [size for _, size in order] == [1, 9, 2, 8, 7]
+
+
+async def test_a_slot_that_is_given_to_someone_who_left_goes_on() -> None:
+    slots = FairSlots(1)
+    await slots.take("a", 0)
+    waiting = asyncio.create_task(slots.take("b", 0))
+    await asyncio.sleep(0)
+    slots.free()
+    waiting.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await waiting
+    await slots.take("c", 0)
