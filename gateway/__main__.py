@@ -15,6 +15,7 @@ import uvloop
 from antiphon.errors import AntiphonError, Unavailable
 from antiphon.transport.heap import leave_out_startup
 from gateway.config import GatewayOptions, read_options
+from gateway.descriptors import raise_limit
 from gateway.keys.command import keys_command
 from gateway.server import Gateway
 
@@ -44,6 +45,7 @@ async def _serve(options: GatewayOptions) -> None:
     stop = asyncio.Event()
     loop = asyncio.get_running_loop()
     began = time.monotonic()
+    raise_limit(options.deployment.gateway)
     gateway = Gateway(options.deployment)
 
     def told() -> None:
@@ -55,6 +57,7 @@ async def _serve(options: GatewayOptions) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, told)
     async with gateway:
+        gateway.calls.media.decoder.processes.start()
         leave_out_startup()
         log.info("listening: http %s, grpc %s", gateway.http_address, gateway.grpc_address)
         addresses = {"http": gateway.http_address, "grpc": gateway.grpc_address}

@@ -49,6 +49,11 @@ HTTP_DOORS: tuple[Door, ...] = (
 )
 """A door is a row here and whatever its `read` needs."""
 
+# A client that has no call for so long connects anew for the next, without noticing.
+GRPC_IDLE_MS = 60_000
+# Pings that may come sooner than twice a second after another, since the server last sent data. A
+# network that held some back delivers a few at once.
+GRPC_PING_STRIKES = 16
 # gRPC's arguments are 32-bit numbers.
 _MOST_MS = (1 << 31) - 1
 
@@ -248,4 +253,12 @@ def _server_options(config: GatewayConfig) -> list[tuple[str, int]]:
     grace_ms = min(math.ceil(longest_s * 1000), _MOST_MS)
     options["grpc.max_connection_age_ms"] = age_ms
     options["grpc.max_connection_age_grace_ms"] = grace_ms
+    options["grpc.max_allowed_incoming_connections"] = config.max_grpc_connections
+    # Until the client's settings have come, which includes TLS.
+    options["grpc.server_handshake_timeout_ms"] = min(
+        math.ceil(config.head_timeout_s * 1000), _MOST_MS
+    )
+    options["grpc.max_connection_idle_ms"] = GRPC_IDLE_MS
+    options["grpc.max_concurrent_streams"] = config.max_calls + config.max_conversations
+    options["grpc.http2.max_ping_strikes"] = GRPC_PING_STRIKES
     return list(options.items())

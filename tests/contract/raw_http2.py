@@ -29,9 +29,9 @@ async def sent(address: str, headers: Mapping[bytes, bytes], body: bytes = bytes
     block = b"".join(_literal(name, value) for name, value in {**USUAL, **headers}.items())
     writer.write(
         PREFACE
-        + _frame(SETTINGS, 0, 0, b"")
-        + _frame(HEADERS, END_HEADERS, 1, block)
-        + _frame(DATA, END_STREAM, 1, body)
+        + frame(SETTINGS, 0, 0, b"")
+        + frame(HEADERS, END_HEADERS, 1, block)
+        + frame(DATA, END_STREAM, 1, body)
     )
     try:
         async with asyncio.timeout(MOMENT_S):
@@ -46,7 +46,7 @@ async def sent(address: str, headers: Mapping[bytes, bytes], body: bytes = bytes
         writer.close()
 
 
-def _frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
+def frame(kind: int, flags: int, stream: int, payload: bytes) -> bytes:
     return len(payload).to_bytes(3) + bytes((kind, flags)) + struct.pack(">I", stream) + payload
 
 
