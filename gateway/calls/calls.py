@@ -43,8 +43,6 @@ from gateway.fleet.assignment import Assignment
 from gateway.fleet.fleet import NONE_AVOIDED, Fleet
 from gateway.fleet.replica import Replica
 from gateway.media.attachments import MediaInput, name_field
-from gateway.media.decoding.decoder import MediaDecoder
-from gateway.media.remote import UrlFetcher
 from gateway.metrics import Metrics
 from gateway.outputs import AUDIO
 
@@ -77,9 +75,7 @@ class Calls:
         self._config = config
         self._delivery = delivery
         self.uploads = uploads_of(config)
-        self.media = MediaInput(
-            UrlFetcher(config, self.uploads), MediaDecoder(config.decoder_processes)
-        )
+        self.media = MediaInput.of(config, self.uploads)
         self._live: set[Session] = set()
         self.admission = Admission(config, metrics)
         fleet.on_resize(self.admission.resize)
@@ -372,8 +368,7 @@ class Calls:
         for session in self._live:
             session.end_with(shutting_down())
         await _wait_first((self.admission.idle,), CLOSE_WAIT_S)
-        self.media.fetcher.close()
-        await self.media.decoder.close()
+        await self.media.close()
 
 
 def _once(tell: Callable[[str], None]) -> Callable[[str], None]:

@@ -17,6 +17,7 @@ from antiphon.conversation import (
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError, InvalidArgument, NotImplementedYet
 from antiphon.v1 import stage_pb2
+from gateway.byte_budget import ByteBudget
 from gateway.media.audio_in import AudioLimits, Recording, check_recordings, decode_recordings
 from gateway.media.decoding.decoder import MediaDecoder
 from gateway.media.remote import Download, RemoteUrl, UrlFetcher
@@ -32,6 +33,16 @@ class MediaInput:
 
     fetcher: UrlFetcher
     decoder: MediaDecoder
+
+    @classmethod
+    def of(cls, config: GatewayConfig, uploads: ByteBudget) -> MediaInput:
+        """What the settings allow; fetched files take from the budget of uploads."""
+        return cls(UrlFetcher(config, uploads), MediaDecoder(config.decoder_processes))
+
+    async def close(self) -> None:
+        """Kill what is being decoded; fetch and decode nothing more."""
+        self.fetcher.close()
+        await self.decoder.close()
 
 
 @dataclass(frozen=True, slots=True)
