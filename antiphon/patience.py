@@ -1,13 +1,16 @@
 """A bound on each of many short waits, for less than a timer each.
 
 `asyncio.timeout` around every write would set a timer and cancel it thousands of times before
-one expires. Here one timer looks when the first write could be late, and no sooner.
+one expires. Here one timer looks when the first write could be late, and no sooner. Time for which
+the event loop itself stood still at the deadline does not count.
 """
 
 from __future__ import annotations
 
 import asyncio
 from types import TracebackType
+
+from antiphon.awake_deadline import ON_TIME_S, SLICE_S
 
 
 class Patience:
@@ -48,11 +51,17 @@ class Patience:
         self._began = None
 
     def _look(self) -> None:
-        self._timer = None
+        timer, self._timer = self._timer, None
         if self._began is None:
             return
+        now = self._loop.time()
         late_at = self._began + self._timeout_s
-        if self._loop.time() < late_at:
+        if now < late_at:
+            self._timer = self._loop.call_at(late_at, self._look)
+        elif timer is not None and now - timer.when() > ON_TIME_S:
+            # What has come meanwhile is read in the next slice.
+            self._began += now - timer.when()
+            late_at = max(self._began + self._timeout_s, now + SLICE_S)
             self._timer = self._loop.call_at(late_at, self._look)
         else:
             self._limit.reschedule(late_at)

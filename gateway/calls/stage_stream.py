@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator, Iterable
 
 import grpc
@@ -26,6 +27,11 @@ _LOST = frozenset(
         grpc.StatusCode.UNIMPLEMENTED,
     }
 )
+
+
+FRESH_S = 0.1
+"""A message counts as a sign of life if its reader has waited for it for so long, or has been away
+for less: what waits in a buffer may have been sent long ago."""
 
 
 class StageStream:
@@ -144,8 +150,14 @@ class StageStream:
         Raises the typed error of a broken stream; `Unavailable` when the stage is lost.
         """
         try:
+            asked_at, away_s = time.monotonic(), 0.0
             async for response in undamaged(self._rpc):
+                came_at = time.monotonic()
+                if away_s < FRESH_S or came_at - asked_at > FRESH_S:
+                    self._stage.outputs += 1
                 yield response
+                asked_at = time.monotonic()
+                away_s = asked_at - came_at
         except Unavailable as damage:
             raise self._lost(damage.message) from damage
         except grpc.aio.AioRpcError as failure:

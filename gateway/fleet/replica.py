@@ -64,6 +64,8 @@ class Replica:
         self.gone = False
         # What it said last of its load; None while it cannot be asked.
         self.reported: stage_pb2.StageLoad | None = None
+        # Messages of its sessions, and reports of its load, that were read as they came.
+        self.outputs = self.reports = 0
         self.description: stage_pb2.DescribeResponse | None = None
         # Its latest description, kept while it is down.
         self.told: stage_pb2.DescribeResponse | None = None
@@ -148,6 +150,11 @@ class Replica:
         return max(self.segments, taken) >= max(slots, 1)
 
     @property
+    def signs(self) -> tuple[int, int]:
+        """Counts of what it has sent: `outputs` and `reports`. They grow while it is alive."""
+        return self.outputs, self.reports
+
+    @property
     def location(self) -> Location:
         """Where it runs."""
         host = self.told.host_id if self.told is not None else ""
@@ -208,6 +215,7 @@ class Replica:
         """It has said this of its load, or cannot be asked for it."""
         drained, busy = self.draining, self.busy
         self.reported = load
+        self.reports += load is not None
         if drained != self.draining or busy != self.busy:
             self._tell()
 

@@ -6,17 +6,19 @@ Three signs tell whether it serves:
 * the connection: gRPC's pings notice a process that is stopped or gone
   (`antiphon.transport.channel`), and end its streams;
 * a probe, a unary health check every `probe_interval_s`: pings are also answered by a
-  process whose event loop or interpreter hangs, the probe is not. The first that is not
-  answered within `probe_timeout_s` takes the stage out for new requests, the second in a
-  row ends the running ones and the connection, which may be what is at fault. One that this
-  process gave up too late, as it stood still itself, tells nothing of the stage. A health
-  stream that is silent, or says otherwise than two probes in a row, is opened anew.
+  process whose event loop or interpreter hangs, the probe is not. A stage that neither answers
+  one nor sends anything else for `probe_timeout_s` gets no new requests. After as long
+  again its running ones end, and the connection, which may be what is at fault. The rule is in
+  `gateway.fleet.failure_detector`. A health stream that is silent, or says otherwise than two
+  probes in a row, is opened anew.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
+from collections.abc import Iterable
 
 import grpc
 from grpc_health.v1 import health_pb2
@@ -27,17 +29,18 @@ from antiphon.transport.mutual_tls import ServiceTls
 from antiphon.v1 import stage_pb2
 from antiphon.wire.checksum import intact, undamaged
 from antiphon.wire.status import said_by
+from gateway.fleet.cpu_pressure import CpuPressure
+from gateway.fleet.failure_detector import MISSES_TO_LOSE, FailureDetector, Verdict
 from gateway.fleet.replica import Replica
 
 log = logging.getLogger("gateway.stages")
 
 DESCRIBE_TIMEOUT_S = 5.0
-MISSES_TO_LOSE = 2
 CONTRADICTIONS_TO_DOUBT = 2
 LOAD_SILENT_S = 10.0
 """A stage tells its load every second."""
-STOOD_STILL_S = 0.5
-"""An event loop this late was not waiting: it, or the whole machine, stood still."""
+WORTH_A_WORD_S = 0.5
+"""An event loop this late is logged."""
 Serving = health_pb2.HealthCheckResponse.ServingStatus
 
 
@@ -51,6 +54,8 @@ class ReplicaWatch:
         self._config = config
         self._tls = tls
         self._says_serving = False
+        self._seen = replica.signs
+        self._pressure = CpuPressure()
         self._silent = f"it has not answered a probe within {config.probe_timeout_s:g} s"
 
     async def run(self) -> None:
@@ -138,36 +143,86 @@ class ReplicaWatch:
     async def _probe(self) -> None:
         """Ask at intervals whether it still answers, and says what its health stream says.
 
-        Raises `Unavailable` when it has not for some times in a row.
+        Raises `Unavailable` when it is lost, or says otherwise.
         """
-        misses = contradictions = 0
-        waited = False
+        detector = FailureDetector(self._config.probe_timeout_s)
+        contradictions = 0
         while True:
-            # Where the time of a probe has run out, the next one shows at once whether it was lost.
-            if not waited:
-                await asyncio.sleep(self._config.probe_interval_s)
+            await asyncio.sleep(self._config.probe_interval_s)
             if self._replica.channel.get_state() is not grpc.ChannelConnectivity.READY:
                 # The stream is waiting for a connection, or breaks now.
-                misses, waited = 0, False
+                detector.answered()
                 continue
-            due = asyncio.get_running_loop().time() + self._config.probe_timeout_s
-            serves = await self._answer()
-            if isinstance(serves, bool):
-                misses, waited = 0, False
-                contradictions = contradictions + 1 if serves != self._says_serving else 0
-                if contradictions >= CONTRADICTIONS_TO_DOUBT:
-                    raise Unavailable("its health stream says otherwise than its probes")
+            serves = await self._ask(detector)
+            if serves is None:
                 continue
-            if (late_s := asyncio.get_running_loop().time() - due) > STOOD_STILL_S:
-                log.warning("this process stood still for %.1f s: not a miss", late_s)
-                continue
-            misses, reason = misses + 1, serves
-            waited = reason == self._silent
-            self._replica.fall(reason)
-            if misses >= MISSES_TO_LOSE:
-                self._replica.lose(f"{reason}, {misses} times in a row")
-                self._replica.open_anew()
-                raise Unavailable(reason)
+            detector.answered()
+            contradictions = contradictions + 1 if serves != self._says_serving else 0
+            if contradictions >= CONTRADICTIONS_TO_DOUBT:
+                raise Unavailable("its health stream says otherwise than its probes")
+
+    async def _ask(self, detector: FailureDetector) -> bool | None:
+        """Probe until an answer comes: whether it says that it serves. None if a probe failed.
+
+        After a silence another probe is sent, which shows whether the first was lost; an answer to
+        either counts. Raises `Unavailable` when the stage is lost.
+        """
+        probes: deque[asyncio.Task[bool | str]] = deque(maxlen=MISSES_TO_LOSE)
+        try:
+            while True:
+                if len(probes) == MISSES_TO_LOSE:
+                    probes[0].cancel()
+                probes.append(asyncio.create_task(self._answer()))
+                detector.sent()
+                self._signs()
+                self._pressure.begin()
+                verdict = Verdict.ALIVE
+                while verdict is Verdict.ALIVE:
+                    slice_s = detector.next_slice_s
+                    late_s = await self._wait(probes, slice_s)
+                    if ended := [each for each in probes if each.done()]:
+                        answer = ended[0].result()
+                        if isinstance(answer, bool):
+                            return answer
+                        self._miss(detector.failed(), answer, detector.misses)
+                        return None
+                    output, reported = self._signs()
+                    verdict = detector.waited(
+                        slice_s,
+                        late_s,
+                        pressure=self._pressure.share(),
+                        output=output,
+                        reported=reported,
+                    )
+                self._miss(verdict, self._silent, detector.misses)
+        finally:
+            for each in probes:
+                each.cancel()
+            await asyncio.gather(*probes, return_exceptions=True)
+
+    async def _wait(self, probes: Iterable[asyncio.Task[bool | str]], slice_s: float) -> float:
+        """Wait for an answer or the end of the slice; how many seconds late this returns."""
+        loop = asyncio.get_running_loop()
+        due = loop.time() + slice_s
+        await asyncio.wait(probes, timeout=slice_s, return_when=asyncio.FIRST_COMPLETED)
+        late_s = max(0.0, loop.time() - due)
+        if late_s > WORTH_A_WORD_S:
+            log.warning("the event loop was %.1f s late: that is no silence of stages", late_s)
+        return late_s
+
+    def _signs(self) -> tuple[bool, bool]:
+        """Whether the stage has sent output, and a report of its load, since the last call."""
+        (outputs, reports), self._seen = self._seen, self._replica.signs
+        return outputs != self._replica.outputs, reports != self._replica.reports
+
+    def _miss(self, verdict: Verdict, reason: str, misses: int) -> None:
+        """A probe was not answered. Raises `Unavailable` when the stage is lost."""
+        log.info("stage %s did not answer a probe: %s", self._replica.role, reason)
+        self._replica.fall(reason)
+        if verdict is Verdict.LOST:
+            self._replica.lose(f"{reason}, {misses} times in a row")
+            self._replica.open_anew()
+            raise Unavailable(reason)
 
     async def _answer(self) -> bool | str:
         """Whether it says to a probe that it serves, which makes it ready again; why, where it
@@ -177,18 +232,14 @@ class ReplicaWatch:
             request_serializer=health_pb2.HealthCheckRequest.SerializeToString,
             response_deserializer=health_pb2.HealthCheckResponse.FromString,
         )
-        timeout_s = self._config.probe_timeout_s
         try:
-            told = await check(health_pb2.HealthCheckRequest(), timeout=timeout_s)
+            told = await check(health_pb2.HealthCheckRequest())
             if self._says_serving and not self._replica.ready:
-                description = await self._describe(timeout_s)
+                description = await self._describe()
                 # It may have said otherwise meanwhile.
                 if self._says_serving:
                     self._replica.rise(description)
         except grpc.aio.AioRpcError as failure:
-            log.info("stage %s did not answer a probe: %s", self._replica.role, failure.details())
-            if failure.code() is grpc.StatusCode.DEADLINE_EXCEEDED:
-                return self._silent
             return said_by(failure)
         except AntiphonError as error:
             self._replica.fall(error.message)
@@ -196,8 +247,10 @@ class ReplicaWatch:
         serving: bool = told.status == health_pb2.HealthCheckResponse.SERVING
         return serving
 
-    async def _describe(self, timeout_s: float = DESCRIBE_TIMEOUT_S) -> stage_pb2.DescribeResponse:
-        told = await self._replica.stub.Describe(stage_pb2.DescribeRequest(), timeout=timeout_s)
+    async def _describe(self) -> stage_pb2.DescribeResponse:
+        told = await self._replica.stub.Describe(
+            stage_pb2.DescribeRequest(), timeout=DESCRIBE_TIMEOUT_S
+        )
         description = intact(told)
         if description.role != self._replica.role:
             raise FailedPrecondition(

@@ -13,10 +13,11 @@ import pytest
 from fake_stages import CODE2WAV, TALKER, THINKER, FakeStage, Session, describe, stall, think
 from gateway_door import SPOKEN, deployment_of, open_door
 
+from antiphon.segment import FinishReason
 from gateway.fleet import replica_watch
 from gateway.fleet.discovery.endpoint import Endpoint
 from gateway.fleet.replica import Replica
-from gateway.fleet.replica_watch import STOOD_STILL_S, ReplicaWatch
+from gateway.fleet.replica_watch import ReplicaWatch
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -114,29 +115,89 @@ async def test_a_call_goes_on_when_its_stage_misses_a_probe_now_and_then() -> No
         await ready.aclose()
 
 
-async def test_a_gateway_that_stood_still_itself_takes_no_stage_for_down(
+async def test_a_running_call_goes_on_while_its_stage_sends_and_answers_no_probe() -> None:
+    """As a stage does whose event loop is kept from its core: it is slow, and alive."""
+    timeout_s, texts = 0.3, 0
+    sent_long = asyncio.Event()
+
+    async def speak(session: Session) -> None:
+        nonlocal texts
+        await session.opened()
+        door.fakes[THINKER].health.answering.clear()
+        until = asyncio.get_running_loop().time() + 8 * timeout_s
+        while asyncio.get_running_loop().time() < until:
+            await session.text("a")
+            texts += 1
+            await asyncio.sleep(timeout_s / 10)
+        sent_long.set()
+        await session.chunk("text", finish=FinishReason.STOP)
+        await session.report(input_positions=20, output_positions=texts)
+
+    async with asyncio.timeout(GENEROUS_S), open_door(probe_timeout_s=timeout_s) as door:
+        door.fakes[THINKER].script = speak
+        answer = await door.chat()
+        assert sent_long.is_set()
+        assert answer.status_code == 200, answer.text
+        assert answer.json()["choices"][0]["message"]["content"] == "a" * texts
+        # Silence is told from that: now it neither sends nor answers.
+        ready = door.gateway.fleet.readiness()
+        while await anext(ready):
+            pass
+        await ready.aclose()
+
+
+async def test_a_gateway_that_stands_still_for_longer_than_a_probe_may_take_loses_no_stage(
     caplog: pytest.LogCaptureFixture,
 ) -> None:
+    """All share this loop: so does the stage that answers the probe when its time has run out."""
     probes, asked_again = 0, asyncio.Event()
 
     async def stand_still() -> bool:
-        """Answer a probe, the first one when its time has run out: all share this loop."""
         nonlocal probes
         probes += 1
-        if probes == 1:
-            time.sleep(timeout_s + 3 * STOOD_STILL_S)  # noqa: ASYNC251 - that is the fault
+        if probes <= 3:
+            time.sleep(3 * timeout_s)  # noqa: ASYNC251 - that is the fault
         else:
             asked_again.set()
         return True
 
-    timeout_s = 1.0
+    timeout_s = 0.5
     async with asyncio.timeout(GENEROUS_S), open_door(probe_timeout_s=timeout_s) as door:
         ready = door.gateway.fleet.readiness()
         assert await anext(ready)
         answering = door.fakes[THINKER].health.answering
         with patch.object(answering, "wait", stand_still), caplog.at_level(logging.INFO):
             await asked_again.wait()
-        assert f"stage {THINKER} did not answer a probe" in caplog.text
+        assert "the event loop was" in caplog.text
+        assert "is down" not in caplog.text
+        await ready.aclose()
+
+
+async def test_a_gateway_whose_loop_is_late_at_every_turn_loses_no_stage(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """Each turn takes less than the timeout, a probe many of them."""
+    timeout_s, late_s = 0.5, 0.3
+    answered = 0
+
+    async def be_starved() -> None:
+        while answered < 3:
+            time.sleep(late_s)  # noqa: ASYNC251 - that is the fault
+            await asyncio.sleep(0)
+
+    async def answer() -> bool:
+        nonlocal answered
+        for _ in range(4):
+            await asyncio.sleep(0)
+        answered += 1
+        return True
+
+    async with asyncio.timeout(2 * GENEROUS_S), open_door(probe_timeout_s=timeout_s) as door:
+        ready = door.gateway.fleet.readiness()
+        assert await anext(ready)
+        answering = door.fakes[THINKER].health.answering
+        with patch.object(answering, "wait", answer), caplog.at_level(logging.INFO):
+            await be_starved()
         assert "is down" not in caplog.text
         await ready.aclose()
 

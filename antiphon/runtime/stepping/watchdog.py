@@ -4,6 +4,10 @@ A `Pulse` is kept by a thread: it says when that thread began what it is at. The
 `Watchdog` looks at the pulses from the event loop. It has one timer, which runs only
 while the engine has work; so an engine at rest costs nothing, and a busy one one look
 per `timeout_s`. It tells of a pulse that is late once, and once more when none is.
+
+A thread that is ready to run and gets no core makes no progress and is not hung. So the time that
+it has waited for a core (`Starvation`) does not count, nor does time for which the event loop was
+late itself. A deadlock and an endless loop wait for no core.
 """
 
 from __future__ import annotations
@@ -13,19 +17,28 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 
+from antiphon.awake_deadline import ON_TIME_S, SLICE_S
 from antiphon.errors import AntiphonError, Unavailable
+from antiphon.runtime.stepping.starvation import Starvation
 
 
 class Pulse:
     """Since when a thread is at one piece of work. `back` is called on it when a late one ends.
 
-    `begin` and `end` are the thread's, the rest is anybody's.
+    `begin` and `end` are the thread's, the rest is anybody's. `starvation` is made on that thread.
     """
 
-    def __init__(self, back: Callable[[], None] = lambda: None) -> None:
+    def __init__(
+        self,
+        back: Callable[[], None] = lambda: None,
+        starvation: Callable[[], Starvation] = Starvation,
+    ) -> None:
         self._back = back
+        self._make_starvation = starvation
+        self._starvation: Starvation | None = None
         self._lock = threading.Lock()
         self._began: float | None = None
+        self._starved_before_s = 0.0
         self._late = False
 
     @property
@@ -35,8 +48,11 @@ class Pulse:
 
     def begin(self) -> None:
         """A piece of work begins."""
+        if self._starvation is None:
+            self._starvation = self._make_starvation()
+        starved_s = self._starvation.seconds()
         with self._lock:
-            self._began = time.monotonic()
+            self._began, self._starved_before_s = time.monotonic(), starved_s
 
     def end(self) -> None:
         """It is done."""
@@ -51,12 +67,20 @@ class Pulse:
         with self._lock:
             self._late = False
 
+    def excuse(self, seconds: float) -> None:
+        """So much of the time since the work began does not count."""
+        with self._lock:
+            if self._began is not None:
+                self._began = min(self._began + seconds, time.monotonic())
+
     def look(self, timeout_s: float) -> float:
         """Seconds that the work has left; 0, and it is late, when there are none."""
         with self._lock:
-            if self._began is None:
+            if self._began is None or self._starvation is None:
                 return timeout_s
-            left_s = max(0.0, self._began + timeout_s - time.monotonic())
+            starved_s = self._starvation.seconds() - self._starved_before_s
+            worked_s = time.monotonic() - self._began - starved_s
+            left_s = max(0.0, timeout_s - worked_s)
             self._late = self._late or not left_s
             return left_s
 
@@ -105,7 +129,13 @@ class Watchdog:
             self._timer.cancel()
 
     def _look(self) -> None:
-        self._timer = None
+        timer, self._timer = self._timer, None
+        late_s = 0.0 if timer is None else self._loop.time() - timer.when()
+        if late_s > ON_TIME_S:
+            for pulse in self._pulses:
+                pulse.excuse(late_s)
+            self._timer = self._loop.call_later(SLICE_S, self._look)
+            return
         was_late = any(pulse.late for pulse in self._pulses)
         left_s = min(pulse.look(self._timeout_s) for pulse in self._pulses)
         if not left_s:

@@ -3,15 +3,29 @@
 from __future__ import annotations
 
 import asyncio
+import threading
 from collections.abc import Callable
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
 
+from antiphon.awake_deadline import SLICE_S
 from antiphon.errors import AntiphonError
-from antiphon.runtime.stepping.watchdog import Watchdog
+from antiphon.runtime.stepping import watchdog
+from antiphon.runtime.stepping.watchdog import Pulse, Watchdog
 
 LONG_S = 1000.0
+
+
+class Waits:
+    """How long a thread has waited for a core, as the test says."""
+
+    def __init__(self) -> None:
+        self.waited_s = 0.0
+
+    def seconds(self) -> float:
+        return self.waited_s
 
 
 class Looks:
@@ -98,3 +112,75 @@ async def test_engine_at_rest_is_looked_at_no_more_and_a_closed_watch_hears_noth
     pulse.end()
     await asyncio.sleep(0)
     assert looks.told == []
+
+
+@pytest.fixture
+def now(monkeypatch: pytest.MonkeyPatch) -> list[float]:
+    """The time of a watchdog's pulses."""
+    now = [1000.0]
+    monkeypatch.setattr(watchdog, "time", SimpleNamespace(monotonic=lambda: now[0]))
+    return now
+
+
+def test_a_thread_that_gets_no_core_is_not_late(now: list[float]) -> None:
+    waits = Waits()
+    waits.waited_s = 50.0
+    pulse = Pulse(starvation=lambda: waits)  # type: ignore[arg-type,return-value]
+    pulse.begin()
+    now[0] += 12.0
+    waits.waited_s += 9.0
+    assert pulse.look(10.0) == pytest.approx(7.0)
+    now[0] += 7.0
+    assert pulse.look(10.0) == 0.0
+    assert pulse.late
+    # The next step's time begins with it.
+    pulse.end()
+    pulse.begin()
+    assert pulse.look(10.0) == 10.0
+
+
+@pytest.mark.parametrize("hang", ["deadlock", "endless loop"])
+def test_a_step_that_hangs_waits_for_no_core(hang: str) -> None:
+    """Linux counts that: of a thread that sleeps, and of one that computes, in wall time."""
+    go_on, began = threading.Event(), threading.Event()
+    pulse = Pulse()
+
+    def step() -> None:
+        pulse.begin()
+        began.set()
+        while not go_on.is_set():
+            if hang == "deadlock":
+                go_on.wait()
+        pulse.end()
+
+    thread = threading.Thread(target=step)
+    thread.start()
+    began.wait()
+    while pulse.look(0.2):
+        pass
+    assert pulse.late
+    go_on.set()
+    thread.join()
+    assert not pulse.late
+
+
+async def test_a_watch_that_comes_late_itself_blames_no_step(
+    monkeypatch: pytest.MonkeyPatch, now: list[float]
+) -> None:
+    looks = Looks(monkeypatch, 10.0)
+    loop = asyncio.get_running_loop()
+    pulse = looks.watchdog.pulse()
+    looks.watchdog.engage()
+    pulse.begin()
+    late_s = 25.0
+    with monkeypatch.context() as stalled:
+        due = looks.timers[-1].when()
+        stalled.setattr(loop, "time", lambda: due + late_s)
+        now[0] += 10.0 + late_s
+        looks.look()
+    assert looks.told == []
+    assert looks.delays[-1] == SLICE_S
+    now[0] += SLICE_S
+    looks.look()
+    assert [type(each).__name__ for each in looks.told] == ["Unavailable"]
+    looks.watchdog.close()

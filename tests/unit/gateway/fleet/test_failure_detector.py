@@ -1,0 +1,121 @@
+"""When a stage counts as lost, on a clock of the test's own."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import pytest
+
+from gateway.fleet.failure_detector import (
+    MISSES_TO_LOSE,
+    REPORTS_EXCUSE,
+    STARVED_PRESSURE,
+    STARVED_WEIGHT,
+    FailureDetector,
+    Verdict,
+)
+
+TIMEOUT_S = 1.5
+ALIVE, SUSPECTED, LOST = Verdict.ALIVE, Verdict.SUSPECTED, Verdict.LOST
+NEVER = (0.0, 0.0)
+
+
+@dataclass
+class Watched:
+    """A stage that answers no probe, and what it sends: a period and an end in seconds for output
+    and for reports of its load. `late_s` is how late each slice of the gateway's loop ends, and
+    `pressure` that of its machine's cores."""
+
+    output: tuple[float, float] = NEVER
+    reports: tuple[float, float] = NEVER
+    late_s: float = 0.0
+    pressure: float = 0.5
+
+    def verdicts(self, until_s: float) -> list[tuple[float, Verdict]]:
+        """What is said when, in seconds since the first probe, until it is lost or time is over."""
+        detector, now, said = FailureDetector(TIMEOUT_S), 0.0, []
+        detector.sent()
+        while now < until_s and (not said or said[-1][1] is not LOST):
+            slice_s, before = detector.next_slice_s, now
+            now += slice_s + self.late_s
+            verdict = detector.waited(
+                slice_s,
+                self.late_s,
+                pressure=self.pressure,
+                output=_came(self.output, before, now),
+                reported=_came(self.reports, before, now),
+            )
+            if verdict is not ALIVE:
+                said.append((round(now, 3), verdict))
+                detector.sent()
+        return said
+
+
+def _came(sending: tuple[float, float], after: float, until: float) -> bool:
+    period, end = sending
+    return period > 0 and int(min(until, end) / period) > int(min(after, end) / period)
+
+
+def test_a_silent_stage_is_suspected_after_one_timeout_and_lost_after_two() -> None:
+    said = Watched().verdicts(60.0)
+    assert [verdict for _, verdict in said] == [SUSPECTED, LOST]
+    assert said[0][0] == pytest.approx(TIMEOUT_S)
+    assert said[1][0] == pytest.approx(MISSES_TO_LOSE * TIMEOUT_S)
+
+
+def test_a_stage_that_sends_output_is_alive_however_long_its_answer_takes() -> None:
+    assert not Watched(output=(1.2, 3600.0)).verdicts(3600.0)
+
+
+def test_output_that_comes_slower_than_the_timeout_keeps_a_stage_from_being_lost() -> None:
+    said = Watched(output=(2.5, 600.0)).verdicts(600.0)
+    assert {verdict for _, verdict in said} == {SUSPECTED}
+
+
+def test_a_stage_that_freezes_while_it_makes_output_is_lost_as_soon_as_any() -> None:
+    frozen_s = 10.05
+    (_, first), (lost_s, last) = Watched(output=(0.08, frozen_s)).verdicts(60.0)
+    assert (first, last) == (SUSPECTED, LOST)
+    assert lost_s <= frozen_s + MISSES_TO_LOSE * TIMEOUT_S + 0.1
+
+
+def test_load_reports_excuse_a_missing_answer_for_a_while_only() -> None:
+    excused_s = REPORTS_EXCUSE * TIMEOUT_S
+    said = Watched(reports=(1.0, 3600.0)).verdicts(3600.0)
+    assert [verdict for _, verdict in said] == [SUSPECTED, LOST]
+    assert excused_s < said[0][0] < said[1][0] <= excused_s + MISSES_TO_LOSE * TIMEOUT_S + 0.1
+
+
+def test_output_renews_what_load_reports_excuse() -> None:
+    end = 100.0
+    said = Watched(output=(5.0, end), reports=(1.0, 3600.0)).verdicts(3600.0)
+    assert said
+    assert said[0][0] > end
+
+
+def test_a_late_gateway_is_more_patient() -> None:
+    """Of a loop that is late by most of every slice little time counts."""
+    late_s = 0.08
+    said = Watched(late_s=late_s).verdicts(600.0)
+    assert [verdict for _, verdict in said] == [SUSPECTED, LOST]
+    assert said[0][0] > 5 * TIMEOUT_S
+
+
+def test_a_gateway_whose_loop_stood_still_blames_no_stage() -> None:
+    assert not Watched(late_s=3 * TIMEOUT_S).verdicts(600.0)
+
+
+def test_on_a_starved_machine_silence_counts_for_less_and_still_counts() -> None:
+    said = Watched(pressure=STARVED_PRESSURE).verdicts(600.0)
+    assert [verdict for _, verdict in said] == [SUSPECTED, LOST]
+    assert said[1][0] == pytest.approx(MISSES_TO_LOSE * TIMEOUT_S / STARVED_WEIGHT)
+
+
+def test_probes_that_fail_are_misses_and_an_answer_forgets_them() -> None:
+    detector = FailureDetector(TIMEOUT_S)
+    assert detector.failed() is SUSPECTED
+    detector.answered()
+    assert detector.misses == 0
+    assert detector.failed() is SUSPECTED
+    assert detector.failed() is LOST
+    assert detector.misses == MISSES_TO_LOSE
