@@ -9,22 +9,22 @@ from pathlib import Path
 import numpy as np
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import FailedPrecondition
+from antiphon.errors import FailedPrecondition, Internal
 from antiphon.pipelines.files import reading
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
-from antiphon.runtime.engine import LoadedStage, StageFacts
+from antiphon.runtime.engine import Engine, InputChunk, LoadedStage, SegmentSettings, StageFacts
 from antiphon.sampling import Sampling
+from antiphon.segment import FinishReason, SegmentKey
 from antiphon.transport.device_edge import ToHost
 from services.engines import TORCH
 from services.lm.graphs import Bucketing, graphs_of
+from services.lm.warm_up import run_to_the_end
 from services.vocoder.engine import VocoderEngine
 from services.vocoder.pace import ACCELERATOR, CPU
 from services.vocoder.segment import VocoderEdges
-from services.vocoder.stream import StreamDecoder, StreamPiece, Vocoder
+from services.vocoder.stream import StreamDecoder, Vocoder
 
 CODE_DTYPE_ENTRIES = 1 << 16
-# A start and one more: the first kernels of a process, and those that a later call adds.
-WARM_UP_FRAMES = (2, 1)
 # The stage draws nothing: settings without effect.
 NO_SAMPLING = Sampling(0.0, top_k=0, top_p=1.0, repetition_penalty=1.0, seed=0, max_tokens=1)
 
@@ -61,19 +61,20 @@ def vocoder_stage(
         decoder = StreamDecoder(vocoder)
     if decoder.entries > CODE_DTYPE_ENTRIES:
         raise FailedPrecondition(f"codes travel as uint16; the codebooks have {decoder.entries}")
-    _warm_up(decoder)
     context_limit = config.context_limit or terms.most_frames
     to_host = ToHost.of(config)
+    pace = CPU if decoder.device.type == "cpu" else ACCELERATOR
     engine = VocoderEngine(
         decoder,
         terms.edges,
         context_limit,
         config.slots,
-        CPU if decoder.device.type == "cpu" else ACCELERATOR,
+        pace,
         to_host,
         bucketing or graphs_of(config),
         steady=terms.steady,
     )
+    _warm_up(engine, terms.edges, decoder.groups, config.slots, min(pace.step, context_limit // 2))
     log.info(
         "%d slots of %d bytes: %.1f MB of decoder state",
         config.slots,
@@ -94,9 +95,24 @@ def vocoder_stage(
     return LoadedStage(engine, facts, to_host)
 
 
-def _warm_up(decoder: StreamDecoder) -> None:
-    """Decode a little, so that no request pays for firsts."""
-    states = decoder.new_states(1)
-    states.reset(0)
-    for frames in WARM_UP_FRAMES:
-        decoder.decode(states, [StreamPiece(0, np.zeros((frames, decoder.groups), np.uint16))])
+def _warm_up(
+    engine: Engine, edges: VocoderEdges, groups: int, slots: int, most_frames: int
+) -> None:
+    """Decode the smallest and the largest steps, alone and in every slot.
+
+    The kernels of each shape are ready then, and the process has touched the memory of its largest
+    step, so no request pays for firsts. Raises `Internal` if the decoder fails.
+    """
+    for sessions, frames in ((1, 1), (1, most_frames), (slots, max(1, most_frames // slots))):
+        keys = [SegmentKey(f"warm-up {index}", 0) for index in range(sessions)]
+        codes = np.zeros((frames, groups), np.uint16)
+        for key in keys:
+            engine.admit(key, SegmentSettings("", NO_SAMPLING, frozenset({edges.audio})))
+            # A stream's first call has another shape than those that follow.
+            for position in (0, frames):
+                last = position > 0
+                reason = FinishReason.STOP if last else None
+                tensors = {edges.frames: codes}
+                engine.accept(key, InputChunk(edges.frames, position, tensors, last, reason))
+        for failed in run_to_the_end(engine, keys):
+            raise Internal(f"warm-up: {failed.error}")

@@ -22,9 +22,9 @@ print(resource.getrusage(resource.RUSAGE_SELF).ru_minflt - before)
 """
 
 
-def faults(how: str) -> int:
+def faults(how: str, program: str = MEASURE) -> int:
     done = subprocess.run(
-        [sys.executable, "-c", MEASURE, how], capture_output=True, text=True, check=False
+        [sys.executable, "-c", program, how], capture_output=True, text=True, check=False
     )
     if "not glibc" in done.stderr:
         pytest.skip("this malloc is not glibc's")
@@ -60,3 +60,38 @@ def test_what_was_there_at_the_start_is_not_looked_at_again_and_circles_are_stil
     before, after, freed = done.stdout.split()
     assert 10 * int(after) < int(before)
     assert freed == "True"
+
+
+# Counts the page faults of a thread that takes what another has freed.
+OTHER_THREAD = """
+import resource, sys, threading
+from antiphon.transport.heap import keep_freed_memory
+if sys.argv[1] == "kept" and not keep_freed_memory():
+    sys.exit("not glibc")
+faults = []
+def touch():
+    before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+    blocks = [bytearray(1 << 20) for _ in range(48)]
+    for block in blocks:
+        block[::4096] = b"1" * 256
+    del block, blocks
+    faults.append(resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before)
+for _ in range(2):
+    thread = threading.Thread(target=touch)
+    thread.start()
+    thread.join()
+    # A thread's arena is used again once it has ended.
+    keep = threading.Event()
+    ready = threading.Event()
+    def hold():
+        bytearray(1 << 16)
+        ready.set()
+        keep.wait()
+    threading.Thread(target=hold, daemon=True).start()
+    ready.wait()
+print(faults[-1])
+"""
+
+
+def test_a_thread_uses_what_another_has_freed() -> None:
+    assert 4 * faults("kept", OTHER_THREAD) < faults("as it is", OTHER_THREAD)

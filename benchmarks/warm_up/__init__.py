@@ -1,0 +1,1 @@
+"""What the first call after a start costs."""

@@ -1,0 +1,81 @@
+"""What code2wav holds, and what its first calls cost, in a process of its own."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from itertools import pairwise
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from tools.launcher.plan import application_root
+
+PROGRAM = Path(__file__).parent / "measured_vocoder.py"
+DEMO = "models/antiphon-demo"
+# 4 MB, where a first call without a warm-up takes 37 MB.
+FEW_FAULTS = 1000
+MOST_GROWTH = 1.1
+MOST_OF_SHAPES_MB = 350
+STEADY = 1.05
+
+
+class Load(NamedTuple):
+    """So many sessions at once: page faults of the engine's thread, and MB after them."""
+
+    sessions: int
+    faults: int
+    resident_mb: float
+
+
+class Measured(NamedTuple):
+    """MB once the stage was ready, its loads in their order, and MB after each mixed load."""
+
+    ready_mb: float
+    loads: list[Load]
+    mixed_mb: list[float]
+
+
+@pytest.fixture(scope="module")
+def measured() -> Measured:
+    root = application_root()
+    done = subprocess.run(
+        [sys.executable, str(PROGRAM), str(root / DEMO)],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=root,
+        env={**os.environ, "PYTHONPATH": str(root)},
+    )
+    if "not glibc" in done.stderr:
+        pytest.skip("this malloc is not glibc's")
+    assert done.returncode == 0, done.stderr
+    told = json.loads(done.stdout.splitlines()[-1])
+    return Measured(told["ready_mb"], [Load(*each) for each in told["loads"]], told["mixed_mb"])
+
+
+def test_the_first_call_after_ready_takes_no_new_memory(measured: Measured) -> None:
+    first = measured.loads[0]
+    assert first.sessions == 1
+    assert first.faults < FEW_FAULTS
+
+
+def test_memory_stays_within_a_tenth_of_what_it_was_when_ready(measured: Measured) -> None:
+    for load in measured.loads:
+        assert load.resident_mb < MOST_GROWTH * measured.ready_mb, load
+
+
+def test_memory_of_many_shapes_is_bounded(measured: Measured) -> None:
+    """oneDNN keeps what it has compiled for a shape, of 1,024 operations."""
+    assert max(measured.mixed_mb) < measured.ready_mb + MOST_OF_SHAPES_MB
+    *_, before, last = measured.mixed_mb
+    assert last < STEADY * before
+
+
+def test_a_load_that_has_been_there_takes_no_new_memory(measured: Measured) -> None:
+    for before, load in pairwise(measured.loads):
+        if load.sessions == before.sessions > 1:
+            assert load.faults < FEW_FAULTS, load
