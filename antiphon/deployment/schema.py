@@ -92,10 +92,9 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # Most input of all sessions that waits while the engine is in a step; what would exceed
     # it ends its session with RESOURCE_EXHAUSTED.
     mailbox_bytes: Bytes = 256 << 20
-    # Longest step of the engine, without the time that its thread waits for a core. A stage whose
-    # engine is in one for longer serves no more, and its sessions end, until the engine comes back.
-    # Unset: 5 s, or 30 s on a CPU, where one step takes in a whole recording. Steps that wait for
-    # vLLM's processes are not watched.
+    # Longest step of the engine, without its thread's waits for a core. In a longer one the stage
+    # serves no more, and its sessions end, until the engine comes back. Unset: 5 s, or 30 s on a
+    # CPU, where a step takes in a whole recording. Steps that wait for vLLM are not watched.
     step_timeout_s: Seconds | None = None
     # An engine that does not come back from such a step for so long is not waited for: the stage
     # says on its health port that it is not alive, to be started again.
@@ -277,9 +276,8 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     max_stage_ahead_positions: Annotated[int, msgspec.Meta(ge=1, le=1 << 32)] = 256
     # How often a stage that is down is tried again.
     reconnect_s: Seconds = 1.0
-    # How often a stage is probed, and how long it may neither answer nor send anything else: after
-    # one such silence it gets no new requests, after two the running ones end. Time for which the
-    # gateway itself did not run does not count, and that of a starved machine counts less.
+    # How often a stage is probed, and how long it may neither answer nor send anything else while
+    # the gateway runs: after one such silence it gets no new requests, after two its calls end.
     probe_interval_s: Seconds = 0.5
     probe_timeout_s: Seconds = 1.5
     # A replica on which so many sessions have failed in a row gets none for a while, twice as long
