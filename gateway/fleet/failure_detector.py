@@ -23,7 +23,7 @@ STARVED_PRESSURE = 0.9
 STARVED_WEIGHT = 0.2
 
 
-class Verdict(Enum):
+class Liveness(Enum):
     """What follows for a stage."""
 
     ALIVE = auto()
@@ -64,14 +64,14 @@ class FailureDetector:
         self._misses = 0
         self._unanswered.restart()
 
-    def failed(self) -> Verdict:
+    def failed(self) -> Liveness:
         """A probe has ended with an error."""
         self._misses += 1
-        return Verdict.LOST if self._misses >= MISSES_TO_LOSE else Verdict.SUSPECTED
+        return Liveness.LOST if self._misses >= MISSES_TO_LOSE else Liveness.SUSPECTED
 
     def waited(
         self, slice_s: float, late_s: float, *, pressure: float, output: bool, reported: bool
-    ) -> Verdict:
+    ) -> Liveness:
         """A slice of the wait for an answer has ended, `late_s` after it was due.
 
         `pressure` is the share of it in which a thread of this machine waited for a core.
@@ -84,6 +84,6 @@ class FailureDetector:
         if output or (reported and not self._unanswered.passed):
             self._misses = 0
             self._silence.restart()
-            return Verdict.ALIVE
+            return Liveness.ALIVE
         self._silence.waited(slice_s, late_s, weight)
-        return self.failed() if self._silence.passed else Verdict.ALIVE
+        return self.failed() if self._silence.passed else Liveness.ALIVE

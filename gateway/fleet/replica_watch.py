@@ -30,7 +30,7 @@ from antiphon.v1 import stage_pb2
 from antiphon.wire.checksum import intact, undamaged
 from antiphon.wire.status import said_by
 from gateway.fleet.cpu_pressure import CpuPressure
-from gateway.fleet.failure_detector import MISSES_TO_LOSE, FailureDetector, Verdict
+from gateway.fleet.failure_detector import MISSES_TO_LOSE, FailureDetector, Liveness
 from gateway.fleet.replica import Replica
 
 log = logging.getLogger("gateway.stages")
@@ -176,8 +176,8 @@ class ReplicaWatch:
                 detector.sent()
                 self._signs()
                 self._pressure.begin()
-                verdict = Verdict.ALIVE
-                while verdict is Verdict.ALIVE:
+                verdict = Liveness.ALIVE
+                while verdict is Liveness.ALIVE:
                     slice_s = detector.next_slice_s
                     late_s = await self._wait(probes, slice_s)
                     if ended := [each for each in probes if each.done()]:
@@ -215,11 +215,11 @@ class ReplicaWatch:
         (outputs, reports), self._seen = self._seen, self._replica.signs
         return outputs != self._replica.outputs, reports != self._replica.reports
 
-    def _miss(self, verdict: Verdict, reason: str, misses: int) -> None:
+    def _miss(self, verdict: Liveness, reason: str, misses: int) -> None:
         """A probe was not answered. Raises `Unavailable` when the stage is lost."""
         log.info("stage %s did not answer a probe: %s", self._replica.role, reason)
         self._replica.fall(reason)
-        if verdict is Verdict.LOST:
+        if verdict is Liveness.LOST:
             self._replica.lose(f"{reason}, {misses} times in a row")
             self._replica.open_anew()
             raise Unavailable(reason)

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import accumulate
 from pathlib import Path
 
 import numpy as np
@@ -74,7 +76,8 @@ def vocoder_stage(
         bucketing or graphs_of(config),
         steady=terms.steady,
     )
-    _warm_up(engine, terms.edges, decoder.groups, config.slots, min(pace.step, context_limit // 2))
+    edges, groups = terms.edges, decoder.groups
+    _warm_up(engine, edges, groups, config.slots, terms.steady, pace.step, context_limit)
     log.info(
         "%d slots of %d bytes: %.1f MB of decoder state",
         config.slots,
@@ -96,23 +99,42 @@ def vocoder_stage(
 
 
 def _warm_up(
-    engine: Engine, edges: VocoderEdges, groups: int, slots: int, most_frames: int
+    engine: Engine,
+    edges: VocoderEdges,
+    groups: int,
+    slots: int,
+    steady: int,
+    step: int,
+    context_limit: int,
 ) -> None:
-    """Decode the smallest and the largest steps, alone and in every slot.
+    """Decode chunks of every length up to a steady one, and the largest steps.
 
-    The kernels of each shape are ready then, and the process has touched the memory of its largest
-    step, so no request pays for firsts. Raises `Internal` if the decoder fails.
+    The kernels of each of these shapes are compiled then, and the process has touched the memory
+    of its largest step, so no request pays for firsts. Raises `Internal` if the decoder fails.
     """
-    for sessions, frames in ((1, 1), (1, most_frames), (slots, max(1, most_frames // slots))):
+    most_frames = max(1, min(step, context_limit // 2))
+    totals = accumulate(range(1, steady + 1))
+    lengths_that_fit = sum(total <= context_limit for total in totals)
+    loads: tuple[tuple[int, Sequence[int]], ...] = (
+        (1, range(1, lengths_that_fit + 1)),
+        (1, (most_frames, most_frames)),
+        (slots, (max(1, most_frames // slots),) * 2),
+    )
+    for sessions, lengths in loads:
         keys = [SegmentKey(f"warm-up {index}", 0) for index in range(sessions)]
-        codes = np.zeros((frames, groups), np.uint16)
         for key in keys:
             engine.admit(key, SegmentSettings("", NO_SAMPLING, frozenset({edges.audio})))
-            # A stream's first call has another shape than those that follow.
-            for position in (0, frames):
-                last = position > 0
-                reason = FinishReason.STOP if last else None
-                tensors = {edges.frames: codes}
-                engine.accept(key, InputChunk(edges.frames, position, tensors, last, reason))
+        position = 0
+        for number, frames in enumerate(lengths, 1):
+            reason = FinishReason.STOP if number == len(lengths) else None
+            codes = np.zeros((frames, groups), np.uint16)
+            chunk = InputChunk(
+                edges.frames, position, {edges.frames: codes}, reason is not None, reason
+            )
+            for key in keys:
+                engine.accept(key, chunk)
+            position += frames
+            while reason is None and engine.awaited_edge(keys[-1]) is None:
+                engine.step()
         for failed in run_to_the_end(engine, keys):
             raise Internal(f"warm-up: {failed.error}")

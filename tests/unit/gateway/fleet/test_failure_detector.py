@@ -12,11 +12,11 @@ from gateway.fleet.failure_detector import (
     STARVED_PRESSURE,
     STARVED_WEIGHT,
     FailureDetector,
-    Verdict,
+    Liveness,
 )
 
 TIMEOUT_S = 1.5
-ALIVE, SUSPECTED, LOST = Verdict.ALIVE, Verdict.SUSPECTED, Verdict.LOST
+ALIVE, SUSPECTED, LOST = Liveness.ALIVE, Liveness.SUSPECTED, Liveness.LOST
 NEVER = (0.0, 0.0)
 
 
@@ -31,7 +31,7 @@ class Watched:
     late_s: float = 0.0
     pressure: float = 0.5
 
-    def verdicts(self, until_s: float) -> list[tuple[float, Verdict]]:
+    def verdicts(self, until_s: float) -> list[tuple[float, Liveness]]:
         """What is said when, in seconds since the first probe, until it is lost or time is over."""
         detector, now, said = FailureDetector(TIMEOUT_S), 0.0, []
         detector.sent()

@@ -1,7 +1,8 @@
 """A process that loads code2wav as its stage does, serves on another thread, and prints its memory.
 
 A line of JSON has the resident MB once it was ready, and for each load its sessions, the page
-faults of the serving thread, and the resident MB after it. After the plain loads come mixed ones,
+faults of the serving thread, and the resident MB after it. The first has a chunk of every length up
+to a steady one, as a spoken answer may. After the plain loads come mixed ones,
 whose steps have as many shapes as those of a busy stage.
 """
 
@@ -13,13 +14,15 @@ import random
 import resource
 import sys
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from antiphon.deployment.schema import StageConfig
+from antiphon.pipelines.qwen3_omni import PIPELINE
 from antiphon.runtime.engine import Engine, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.transport.heap import keep_freed_memory
@@ -57,24 +60,25 @@ def serve(engine: Engine, groups: int, name: str, sessions: int) -> None:
     assert not run_to_the_end(engine, keys)
 
 
-def serve_mixed(engine: Engine, groups: int, name: str, draw: random.Random) -> None:
-    """Decode chunks of many lengths for as many sessions as there are slots."""
-    keys = [SegmentKey(f"{name} {index}", 0) for index in range(max(CONCURRENT))]
+def serve_chunks(
+    engine: Engine, groups: int, name: str, sessions: int, lengths: Sequence[Callable[[], int]]
+) -> None:
+    """Decode chunks of these lengths, one after the other, for so many sessions together."""
+    keys = [SegmentKey(f"{name} {index}", 0) for index in range(sessions)]
     position = dict.fromkeys(keys, 0)
     for key in keys:
         engine.admit(key, SegmentSettings("", NO_SAMPLING, frozenset({EDGES.audio})))
-    for number in range(CHUNKS):
-        last = number == CHUNKS - 1
+    for number, length in enumerate(lengths, 1):
+        last = number == len(lengths)
         for key in keys:
-            codes = np.ones((draw.choice(CHUNK_FRAMES), groups), np.uint16)
+            codes = np.ones((length(), groups), np.uint16)
             reason = FinishReason.STOP if last else None
             tensors = {EDGES.frames: codes}
             engine.accept(key, InputChunk(EDGES.frames, position[key], tensors, last, reason))
             position[key] += len(codes)
-        if last:
-            assert not run_to_the_end(engine, keys)
         while not last and any(engine.awaited_edge(key) is None for key in keys):
             engine.step()
+    assert not run_to_the_end(engine, keys)
 
 
 def main(model: Path) -> None:
@@ -90,6 +94,12 @@ def main(model: Path) -> None:
 
     def serve_all() -> None:
         torch.set_num_threads(1)
+        before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
+        steady = range(1, PIPELINE.chunk_policy.steady + 1)
+        serve_chunks(engine, groups, "first", 1, [partial(int, each) for each in steady])
+        rows.append(
+            (1, resource.getrusage(resource.RUSAGE_THREAD).ru_minflt - before, resident_mb())
+        )
         for number, sessions in enumerate(CONCURRENT):
             before = resource.getrusage(resource.RUSAGE_THREAD).ru_minflt
             serve(engine, groups, str(number), sessions)
@@ -97,7 +107,8 @@ def main(model: Path) -> None:
             rows.append((sessions, faults, resident_mb()))
         draw = random.Random(25)
         for number in range(MIXED):
-            serve_mixed(engine, groups, f"mixed {number}", draw)
+            lengths = [partial(draw.choice, CHUNK_FRAMES)] * CHUNKS
+            serve_chunks(engine, groups, f"mixed {number}", max(CONCURRENT), lengths)
             mixed_mb.append(resident_mb())
 
     on_a_thread(serve_all)

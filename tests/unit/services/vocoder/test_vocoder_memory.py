@@ -16,10 +16,10 @@ from tools.launcher.plan import application_root
 
 PROGRAM = Path(__file__).parent / "measured_vocoder.py"
 DEMO = "models/antiphon-demo"
-# 4 MB, where a first call without a warm-up takes 37 MB.
+# 4 MB; a first call without a warm-up takes 37 MB.
 FEW_FAULTS = 1000
 MOST_GROWTH = 1.1
-MOST_OF_SHAPES_MB = 350
+MOST_OF_SHAPES_MB = 250
 STEADY = 1.05
 
 
@@ -58,9 +58,9 @@ def measured() -> Measured:
 
 
 def test_the_first_call_after_ready_takes_no_new_memory(measured: Measured) -> None:
-    first = measured.loads[0]
-    assert first.sessions == 1
-    assert first.faults < FEW_FAULTS
+    for first in measured.loads[:2]:
+        assert first.sessions == 1
+        assert first.faults < FEW_FAULTS
 
 
 def test_memory_stays_within_a_tenth_of_what_it_was_when_ready(measured: Measured) -> None:
