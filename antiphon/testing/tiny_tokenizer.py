@@ -193,9 +193,14 @@ class TokenizerKind:
         update_json(directory / "tokenizer_config.json", {"chat_template": self.chat_template})
         return tokenizer
 
-    def write(self, directory: Path, added: Sequence[str] = ()) -> TinyVocabulary:
-        """Write the tokenizer of `WORDS` and of the `added` tokens; return its vocabulary."""
-        tokenizer = self.save(directory, *tiny_vocabulary(), added)
+    def write(
+        self, directory: Path, added: Sequence[str] = (), *, entries: int = 0
+    ) -> TinyVocabulary:
+        """Write the tokenizer of `WORDS` and of the `added` tokens; return its vocabulary.
+
+        The byte-level BPE has so many `entries` at least.
+        """
+        tokenizer = self.save(directory, *tiny_vocabulary(entries), added)
         tokenizer.backend_tokenizer.model.save(str(directory))
         return TinyVocabulary.of(tokenizer)
 
@@ -268,8 +273,11 @@ def update_json(path: Path, values: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
-def tiny_vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
-    """The BPE's vocabulary and merges: each word is built from left to right."""
+def tiny_vocabulary(entries: int = 0) -> tuple[dict[str, int], list[tuple[str, str]]]:
+    """The BPE's vocabulary and merges: each word is built from left to right.
+
+    Up to so many `entries` there are others, which no merge makes: they can be drawn and decoded.
+    """
     characters = _byte_characters()
     vocab = {character: index for index, character in enumerate(characters)}
     merges: list[tuple[str, str]] = []
@@ -281,6 +289,8 @@ def tiny_vocabulary() -> tuple[dict[str, int], list[tuple[str, str]]]:
                 vocab[head + piece] = len(vocab)
                 merges.append((head, piece))
             head += piece
+    for number in range(len(vocab), entries):
+        vocab[f"q{number}"] = number
     return vocab, merges
 
 

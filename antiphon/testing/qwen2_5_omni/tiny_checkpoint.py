@@ -8,6 +8,7 @@ the released one wherever no one listens to the result.
 from __future__ import annotations
 
 import sys
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +21,17 @@ SHAPE = TinyOmni25Shape()
 VOICES_FILE = "spk_dict.pt"
 
 
-def build_tiny_checkpoint(directory: Path, shape: TinyOmni25Shape = SHAPE, seed: int = 0) -> None:
+def build_tiny_checkpoint(
+    directory: Path,
+    shape: TinyOmni25Shape = SHAPE,
+    seed: int = 0,
+    *,
+    configure: Callable[[Any], None] | None = None,
+) -> None:
     """Write a checkpoint into `directory`, which is made if it is missing.
 
-    The same shape and seed give the same weights. Raises `FailedPrecondition` if the
-    directory holds something already.
+    The same shape and seed give the same weights. `configure` is given the configuration before
+    the model is made. Raises `FailedPrecondition` if the directory holds something already.
     """
     from transformers import Qwen2_5OmniForConditionalGeneration
 
@@ -34,7 +41,10 @@ def build_tiny_checkpoint(directory: Path, shape: TinyOmni25Shape = SHAPE, seed:
     vocabulary = TOKENIZER.write(directory)
     PREPROCESSOR.write(directory)
     model_class: Any = Qwen2_5OmniForConditionalGeneration
-    model = model_class(make_config(shape, vocabulary))
+    config = make_config(shape, vocabulary)
+    if configure is not None:
+        configure(config)
+    model = model_class(config)
     fill_weights(model, shape, vocabulary, seed)
     save_model(model, directory, vocabulary)
     write_voices(directory / VOICES_FILE, shape, vocabulary, seed)

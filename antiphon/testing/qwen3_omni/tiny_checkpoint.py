@@ -29,12 +29,15 @@ def build_tiny_checkpoint(
     *,
     added: Sequence[str] = (),
     edit: Callable[[Any, Mapping[str, int]], None] | None = None,
+    configure: Callable[[Any], None] | None = None,
+    entries: int = 0,
 ) -> None:
     """Write a checkpoint into `directory`, which is made if it is missing.
 
     The same shape and seed give the same weights. The tokenizer gets those of the `added` tokens
-    that it has not, and `edit` is given the model and the ids by token. Raises
-    `FailedPrecondition` if the directory holds something already.
+    that it has not, and `edit` is given the model and the ids by token. `configure` is given the
+    configuration before the model is made, and the tokenizer's BPE has so many `entries` at least.
+    Raises `FailedPrecondition` if the directory holds something already.
     """
     import torch
     from transformers import Qwen3OmniMoeForConditionalGeneration
@@ -42,9 +45,12 @@ def build_tiny_checkpoint(
     from antiphon.testing.qwen3_omni.tiny_weights import fill_weights
 
     make_directory(directory)
-    vocabulary = TOKENIZER.write(directory, added)
+    vocabulary = TOKENIZER.write(directory, added, entries=entries)
     PREPROCESSOR.write(directory)
-    model = Qwen3OmniMoeForConditionalGeneration(make_config(shape, vocabulary))
+    config = make_config(shape, vocabulary)
+    if configure is not None:
+        configure(config)
+    model = Qwen3OmniMoeForConditionalGeneration(config)
     fill_weights(model, shape, vocabulary.spoken(raw_bytes=shape.raw_bytes), seed)
     if edit is not None:
         with torch.no_grad():

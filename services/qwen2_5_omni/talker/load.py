@@ -14,7 +14,7 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.history import FRAMES
-from antiphon.pipelines.files import read_config, reading
+from antiphon.pipelines.files import CONFIG_FILE, read_config, reading
 from antiphon.pipelines.generation_config import default_sampling
 from antiphon.pipelines.qwen2_5_omni import (
     CODES,
@@ -32,12 +32,14 @@ from antiphon.runtime.engine import InputChunk, LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToDevice
 from services.budgets import frame_rows
+from services.config_fields import check_fields, check_window
 from services.engines import TORCH, check_device, context_limit, require_torch
 from services.hugging_face import load_config
 from services.lm.memory import module_bytes, say_memory
 from services.lm.warm_up import speak
 from services.precision import BFLOAT16, compute_dtype
 from services.qwen2_5_omni.talker.engine import CodecTalkerEngine
+from services.qwen2_5_omni.talker.fields import PARTS
 from services.qwen2_5_omni.talker.ids import TalkerIds
 from services.qwen2_5_omni.talker.model import CodecTalker
 from services.qwen2_5_omni.talker.rows import VOICE_ROWS
@@ -62,8 +64,10 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     whole = load_config(
         Qwen2_5OmniConfig, model_dir, "thinker_config", "talker_config", "token2wav_config"
     )
-    told = read_config(model_dir)
+    file, told = model_dir / CONFIG_FILE, read_config(model_dir)
+    check_fields(file, told, PARTS)
     limit = context_limit(TALKER, config, whole.talker_config.max_position_embeddings)
+    check_window(file, PARTS[0].path, whole.talker_config, limit, limited=TALKER)
     voices = _read_voices(model_dir)
     weights = Weights(model_dir)
     module = load_submodule(

@@ -13,14 +13,16 @@ from transformers.models.qwen2_5_omni.processing_qwen2_5_omni import Qwen2_5Omni
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
-from antiphon.pipelines.files import REMEDY, read_config
+from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
 from antiphon.pipelines.qwen2_5_omni import THINKER, PlaceholderIds
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
+from services.config_fields import check_fields, check_window
 from services.engines import VLLM, check_device, choose_engine, context_limit
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing
 from services.qwen2_5_omni.thinker.audio import audio_tower
+from services.qwen2_5_omni.thinker.fields import PARTS, TEXT, VLLM_PARTS
 from services.qwen2_5_omni.thinker.vllm_engine.architectures import MODELS
 from services.text.chat import load_chat_tokenizer
 from services.text.detokenizer import Vocabulary
@@ -49,10 +51,12 @@ def load(
     `text_rows` chooses if None, and `bucketing` what `config.graphs` does, both in the torch
     engine, which takes images where Pillow is installed, and videos where OpenCV is, too. Raises
     `InvalidArgument` for an engine or a context limit that it does not have, `FailedPrecondition`
-    for a checkpoint that is not complete.
+    for a checkpoint that is not complete or asks for what is not computed.
     """
     name = choose_engine(THINKER, config, vllm_runs=environment.is_installed)
     _log.info("the engine is %s (configured: %s)", name, config.engine)
+    parts = VLLM_PARTS if name == VLLM else PARTS
+    check_fields(model_dir / CONFIG_FILE, read_config(model_dir), parts)
     if name == VLLM:
         environment.prepare(config, MODELS)
         from services.qwen2_5_omni.thinker.vllm_engine.checkpoint import vllm_checkpoint
@@ -86,6 +90,8 @@ def load_intake(model_dir: Path, config: StageConfig) -> PromptIntake:
     """Chat template, tokeniser and audio front end of the directory."""
     whole = _load_config(model_dir).thinker_config
     text = whole.text_config
+    limit = context_limit(THINKER, config, text.max_position_embeddings)
+    check_window(model_dir / CONFIG_FILE, TEXT.path, text, limit, limited=THINKER)
     extractor = load_extractor(model_dir)
     chat = load_chat_tokenizer(model_dir)
     prompts = PromptFactory(
@@ -98,7 +104,7 @@ def load_intake(model_dir: Path, config: StageConfig) -> PromptIntake:
             known_bytes=config.kept_recording_bytes,
         ),
         special=PlaceholderIds.from_config(read_config(model_dir)),
-        context_limit=context_limit(THINKER, config, text.max_position_embeddings),
+        context_limit=limit,
     )
     if chat.tokenizer.eos_token_id is None:
         raise FailedPrecondition(f"{model_dir}: the tokenizer has no eos_token; {REMEDY}")

@@ -12,7 +12,7 @@ from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import Qwen2_5OmniTo
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, Internal
-from antiphon.pipelines.files import read_config
+from antiphon.pipelines.files import CONFIG_FILE, read_config
 from antiphon.pipelines.qwen2_5_omni import AUDIO, BLOCK_CODES, CODES, TOKEN2WAV, code_entries
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.checkpoint.submodule import load_submodule
@@ -20,12 +20,14 @@ from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
+from services.config_fields import check_fields
 from services.engines import TORCH, check_device, context_limit, require_torch
 from services.hugging_face import load_config
 from services.lm.warm_up import run_to_the_end
 from services.precision import compute_dtype
 from services.qwen2_5_omni.token2wav.decoder import Token2Wav
 from services.qwen2_5_omni.token2wav.engine import Token2WavEngine
+from services.qwen2_5_omni.token2wav.fields import PARTS
 from services.qwen2_5_omni.token2wav.voices import read_voices
 
 # Not in the checkpoint: the model card and its examples write 24 kHz files.
@@ -50,6 +52,8 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
     """
     require_torch(TOKEN2WAV, config)
     check_device(config)
+    told = read_config(model_dir)
+    check_fields(model_dir / CONFIG_FILE, told, PARTS)
     whole = load_config(Qwen2_5OmniConfig, model_dir, "token2wav_config").token2wav_config
     flow, vocoder = whole.dit_config, whole.bigvgan_config
     voices = read_voices(model_dir, condition_width=flow.enc_emb_dim, mel_width=vocoder.mel_dim)
@@ -63,7 +67,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         ignored=STORED_BUFFERS,
     )
     model = Token2Wav(module, voices)
-    if model.code_entries != code_entries(read_config(model_dir)):
+    if model.code_entries != code_entries(told):
         raise FailedPrecondition(f"{TOKEN2WAV} has rows for {model.code_entries} codes")
     limit = context_limit(TOKEN2WAV, config, model.most_codes)
     engine = Token2WavEngine(

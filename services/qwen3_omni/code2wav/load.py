@@ -13,15 +13,17 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3Omni
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
-from antiphon.pipelines.files import CONFIG_FILE
+from antiphon.pipelines.files import CONFIG_FILE, read_config
 from antiphon.pipelines.qwen3_omni import CODE2WAV, PIPELINE
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
+from services.config_fields import check_fields
 from services.engines import check_device, require_torch
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing
 from services.precision import compute_dtype
+from services.qwen3_omni.code2wav.fields import PARTS
 from services.qwen3_omni.code2wav.vocoder import vocoder_of
 from services.vocoder.segment import VocoderEdges
 from services.vocoder.stage import VocoderTerms, vocoder_stage
@@ -39,9 +41,10 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     """
     require_torch(CODE2WAV, config)
     check_device(config)
+    check_fields(model_dir / CONFIG_FILE, read_config(model_dir), PARTS)
     module = load_submodule(
         Qwen3OmniMoeCode2Wav,
-        _read_config(model_dir),
+        _decoder_config(model_dir),
         "code2wav.",
         Weights(model_dir),
         dtype=compute_dtype(CODE2WAV, config),
@@ -57,7 +60,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     return vocoder_stage(vocoder_of(module), terms, model_dir, config, bucketing)
 
 
-def _read_config(model_dir: Path) -> Qwen3OmniMoeCode2WavConfig:
+def _decoder_config(model_dir: Path) -> Qwen3OmniMoeCode2WavConfig:
     """The decoder's part of `config.json`."""
     whole = load_config(Qwen3OmniMoeConfig, model_dir, "code2wav_config")
     if not whole.enable_audio_output:

@@ -13,7 +13,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import InvalidArgument
 from antiphon.history import FRAMES
-from antiphon.pipelines.files import read_config
+from antiphon.pipelines.files import CONFIG_FILE, read_config
 from antiphon.pipelines.generation_config import default_sampling
 from antiphon.pipelines.qwen3_omni import TALKER, SpecialIds, window_positions
 from antiphon.runtime.checkpoint.fingerprint import fingerprint
@@ -23,12 +23,14 @@ from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToDevice, ToHost
 from services.budgets import frame_rows
+from services.config_fields import check_fields
 from services.engines import TORCH, check_device, context_limit, require_torch
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing, graphs_of
 from services.lm.memory import module_bytes, say_memory
 from services.precision import BFLOAT16, compute_dtype
 from services.qwen3_omni.talker.engine import TalkerEngine
+from services.qwen3_omni.talker.fields import PARTS
 from services.qwen3_omni.talker.model import Talker
 from services.qwen3_omni.talker.warm_up import warm_up
 
@@ -51,6 +53,8 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     require_torch(TALKER, config)
     _check_launch_ahead(config)
     check_device(config)
+    told = read_config(model_dir)
+    check_fields(model_dir / CONFIG_FILE, told, PARTS)
     whole = load_config(
         Qwen3OmniMoeConfig, model_dir, "thinker_config", "talker_config", "code2wav_config"
     )
@@ -67,7 +71,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     )
     weight_bytes = module_bytes(module)
     code_entries = int(whole.code2wav_config.codebook_size)
-    special = SpecialIds.from_config(read_config(model_dir))
+    special = SpecialIds.from_config(told)
     ears = whole.thinker_config.audio_config
     model = Talker(
         module,

@@ -19,10 +19,12 @@ from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
 from antiphon.pipelines.qwen3_omni import THINKER, SpecialIds, talker_row_positions
 from antiphon.runtime.engine import LoadedStage
+from services.config_fields import check_fields
 from services.engines import VLLM, check_device, choose_engine, context_limit
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing
 from services.qwen3_omni.thinker.audio import audio_tower
+from services.qwen3_omni.thinker.fields import PARTS, VLLM_PARTS
 from services.qwen3_omni.thinker.prompt import need_user
 from services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
 from services.text.chat import load_chat_tokenizer
@@ -55,7 +57,7 @@ def load(
     `prefill_rows` is the most prompt rows that share one step with those that decode, what
     `text_rows` chooses if None, and `bucketing` what `config.graphs` does, both in the torch
     engine. Raises `InvalidArgument` for an engine or a context limit that it does not have,
-    `FailedPrecondition` for a checkpoint that is not complete.
+    `FailedPrecondition` for a checkpoint that is not complete or asks for what is not computed.
     """
     name = choose_engine(THINKER, config, vllm_runs=environment.is_installed)
     _log.info("the engine is %s (configured: %s)", name, config.engine)
@@ -63,6 +65,8 @@ def load(
         environment.prepare(config, MODELS)
     else:
         check_device(config)
+    parts = VLLM_PARTS if name == VLLM else PARTS
+    check_fields(model_dir / CONFIG_FILE, read_config(model_dir), parts)
     intake = load_intake(model_dir, config)
     if name == VLLM:
         from services.qwen3_omni.thinker.vllm_engine.checkpoint import vllm_checkpoint

@@ -31,6 +31,8 @@ from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
 from antiphon.pipelines.qwen3_tts import CODEC_FOLDER
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
+from services.config_fields import check_fields
+from services.qwen3_tts.code2wav.fields import PARTS
 from services.vocoder.stream import Vocoder
 
 # Another codec of the vendor has 25 frames a second, and other layers.
@@ -169,6 +171,7 @@ def load_codec_decoder(
         raise FailedPrecondition(
             f"{folder / CONFIG_FILE}: decoder_config is missing or no object; {REMEDY}"
         )
+    check_fields(folder / CONFIG_FILE, codec, PARTS)
     with reading(folder / CONFIG_FILE):
         config = CodecConfig.from_dict(part)
     weights = Weights(folder)

@@ -19,12 +19,14 @@ from antiphon.runtime.checkpoint.fingerprint import fingerprint
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from services.budgets import frame_rows
+from services.config_fields import check_fields
 from services.engines import TORCH, check_device, context_limit, require_torch
 from services.lm.graphs import Bucketing, graphs_of
 from services.lm.memory import module_bytes, say_memory
 from services.precision import BFLOAT16, compute_dtype
 from services.preparation import Preparations
 from services.qwen3_tts.talker.engine import TtsTalkerEngine
+from services.qwen3_tts.talker.fields import PARTS
 from services.qwen3_tts.talker.front_end import SpeechFrontEnd
 from services.qwen3_tts.talker.manner import AUTO, CheckpointKind
 from services.qwen3_tts.talker.module import load_talker_module
@@ -54,6 +56,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     require_torch(TALKER, config)
     check_device(config)
     told = read_config(model_dir)
+    check_fields(model_dir / CONFIG_FILE, told, PARTS)
     kind, ids = CheckpointKind.from_config(told), SpeechIds.from_config(told)
     dtype = compute_dtype(TALKER, config, on_gpu=BFLOAT16)
     module = load_talker_module(model_dir, dtype, config.device)

@@ -120,9 +120,6 @@ def load_talker_module(
         raise FailedPrecondition(
             f"{path}: talker_config or its code_predictor_config is missing or no object; {REMEDY}"
         )
-    for each in (part, part["code_predictor_config"]):
-        if each.get("use_sliding_window"):
-            raise FailedPrecondition(f"{path}: the talker's attention cannot have a window")
     with reading(path):
         weights = Weights(model_dir)
         return load_submodule(TalkerModule, part, "talker.", weights, dtype=dtype, device=device)

@@ -19,6 +19,8 @@ from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
 from antiphon.pipelines.qwen3_tts import CODEC_FOLDER
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
+from services.config_fields import check_fields
+from services.qwen3_tts.talker.fields import CODEC_PARTS
 from services.qwen3_tts.talker.speaker import SpeakerEncoder
 
 # What the codec has none of: its decoder is another one.
@@ -37,6 +39,7 @@ class ReferenceEncoder:
         """Raises `FailedPrecondition` for a checkpoint that has none."""
         folder = model_dir / CODEC_FOLDER
         codec = read_config(folder)
+        check_fields(folder / CONFIG_FILE, codec, CODEC_PARTS)
         speaker = _part(read_config(model_dir), "speaker_encoder_config", model_dir)
         placed: dict[str, Any] = {"dtype": dtype, "device": device}
         with reading(folder / CONFIG_FILE):
