@@ -73,7 +73,7 @@ class Calls:
         self.fleet = fleet
         self.tracing = tracing or Tracing()
         self._config = config
-        self._delivery = delivery
+        self.delivery = delivery  # the deployment's, by edge
         self.uploads = uploads_of(config)
         self.media = MediaInput.of(config, self.uploads)
         self._live: set[Session] = set()
@@ -331,7 +331,7 @@ class Calls:
             )
         with assignment:
             session = Session(
-                lineup, assignment, self.fleet, self._config, self._delivery, self.media
+                lineup, assignment, self.fleet, self._config, self.delivery, self.media
             )
             self._live.add(session)
             try:

@@ -49,6 +49,8 @@ class AudioFormat:
     container: str = ""
     subtype: str = ""
     settings: Mapping[str, object] = field(default_factory=dict)
+    # Whether common readers refuse a header that leaves the length open.
+    needs_length: bool = False
 
     def rate_for(self, rate_hz: int) -> int:
         """The rate itself, or the next higher one that there is, or the highest."""
@@ -70,7 +72,9 @@ FORMATS: Mapping[str, AudioFormat] = {
     ),
     "opus": AudioFormat("audio/ogg", _OPUS_RATES_HZ, "OGG", "OPUS"),
     # The least compression has the shortest blocks, 48 ms at 24 kHz.
-    "flac": AudioFormat("audio/flac", (), "FLAC", "PCM_16", {"compression_level": 0.0}),
+    "flac": AudioFormat(
+        "audio/flac", (), "FLAC", "PCM_16", {"compression_level": 0.0}, needs_length=True
+    ),
     "aac": AudioFormat("audio/aac", _AAC_RATES_HZ),
 }
 

@@ -13,6 +13,7 @@ import soxr
 
 from antiphon.chunk import Tensor
 from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.segment import Delivery
 from gateway.media.audio_formats import FORMATS, AudioEncoder, PcmEncoder, SoundFileEncoder
 from gateway.media.pyav import (
     MAX_SPEED,
@@ -49,6 +50,17 @@ class AudioEncoding:
     def light(self) -> bool:
         """Whether it costs so little that it needs no thread."""
         return self.name in ("wav", "pcm") and self.speed == 1.0
+
+
+def leaves_whole(name: str, delivery: Delivery | None) -> bool:
+    """Whether a file of that format leaves when it is complete, so that its header has its length.
+
+    The delivery decides; None leaves it to the format. FLAC is then whole: libsndfile does not read
+    a header whose length is open, and one with a wrong length is refused by libFLAC, too.
+    """
+    if delivery is None:
+        return FORMATS[name].needs_length
+    return delivery is Delivery.WHOLE
 
 
 def available_formats() -> tuple[str, ...]:

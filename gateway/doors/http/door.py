@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Generic, Protocol, TypeVar
 
@@ -10,6 +10,7 @@ import msgspec
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError
+from antiphon.segment import Delivery
 from gateway.calls.order import Order
 from gateway.doors.http.audio import AnswerEvent
 from gateway.doors.http.body import TakesBody
@@ -24,13 +25,14 @@ from gateway.media.encoding import AudioEncoding
 class Visit:
     """What a door may need to know besides a request's body.
 
-    `answer_id` is never the same. `sampling_stages` are those that take sampling of their own,
-    without the one that reads the messages; `voices` those that the model has; `spoken` what
-    earlier answers said; `max_choices` bounds the answers to one order, and
-    `transcribe_instruction` asks for what a recording says.
+    `answer_id` is never the same. `delivery` is the deployment's, by edge. `sampling_stages` are
+    those that take sampling of their own, without the one that reads the messages; `voices` those
+    that the model has; `spoken` what earlier answers said; `max_choices` bounds the answers to one
+    order, and `transcribe_instruction` asks for what a recording says.
     """
 
     answer_id: str
+    delivery: Mapping[str, Delivery]
     sampling_stages: tuple[str, ...]
     voices: tuple[str, ...]
     spoken: SpokenAnswers

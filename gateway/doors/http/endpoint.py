@@ -109,6 +109,7 @@ class HttpEndpoint:
         fields = fleet.accepted().sampling_fields
         return Visit(
             answer_id=entry.answer_id,
+            delivery=self._calls.delivery,
             sampling_stages=fields,
             voices=fleet.voices(),
             spoken=self._shared.spoken,

@@ -15,15 +15,14 @@ from gateway.media.encoding import AudioEncoding
 
 
 class AudioBytes:
-    """The file as it is made.
+    """The file as it is made, or when it is whole if its `encoding` says so.
 
     An error after the first byte cannot be told: the connection is cut.
     """
 
-    streamed = True
-
     def __init__(self, encoding: AudioEncoding) -> None:
         self.encoding = encoding
+        self.streamed = not encoding.whole
         self.content_type = encoding.media_type
 
     def add(self, event: AnswerEvent, choice: int = 0) -> bytes:

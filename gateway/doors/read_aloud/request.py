@@ -16,7 +16,12 @@ from gateway.doors.http.voice import voice_name
 from gateway.doors.read_aloud.answer import AudioBytes, AudioEvents
 from gateway.doors.read_aloud.schema import SpeechBody
 from gateway.media.audio_formats import FORMATS
-from gateway.media.encoding import AudioEncoding, check_format, check_speed
+from gateway.media.encoding import (
+    AudioEncoding,
+    check_format,
+    check_speed,
+    leaves_whole,
+)
 from gateway.outputs import AUDIO
 
 SPEECH = DoorMessages(
@@ -35,6 +40,7 @@ def read_speech(body: bytes, visit: Visit) -> tuple[Order, AudioBytes | AudioEve
         raise invalid("input", "is empty; it is what is spoken")
     check_format(speech.response_format, FORMATS, "response_format")
     check_speed(speech.speed)
+    delivery = None if speech.delivery is None else Delivery(speech.delivery)
     order = Order(
         model=speech.model,
         messages=(ConversationMessage("user", (TextPart(speech.input),)),),
@@ -45,11 +51,12 @@ def read_speech(body: bytes, visit: Visit) -> tuple[Order, AudioBytes | AudioEve
             INPUT_STAGE: sampling_request(speech),
             **stage_sampling(speech, visit.sampling_stages),
         },
-        delivery=None if speech.delivery is None else Delivery(speech.delivery),
+        delivery=delivery,
         chunk_policy=read_chunk_policy(speech.chunk_policy),
         options=options_from_json(speech.options),
         instruction=speech.instructions,
         field_names={"instruction": "instructions", "messages": "input"},
     )
-    encoding = AudioEncoding(speech.response_format, speech.speed)
+    whole = leaves_whole(speech.response_format, delivery or visit.delivery.get(AUDIO))
+    encoding = AudioEncoding(speech.response_format, speech.speed, whole)
     return order, (AudioEvents if speech.stream_format == "sse" else AudioBytes)(encoding)
