@@ -8,7 +8,7 @@ from antiphon.client.calls import Channel, Method, Pauser, ReadCall
 from antiphon.client.events import Event, ServerInfo, server_info_from_proto
 from antiphon.client.reply import EventReader, Reply, join_events
 from antiphon.client.resuming import AnswerPosition
-from antiphon.client.retrying import Attempts, Retry, ask
+from antiphon.client.retrying import Attempts, Retry, ask, server_is_away
 from antiphon.errors import AntiphonError, Unavailable
 from antiphon.v1 import session_pb2, speech_pb2
 from antiphon.wire.convert import error_from_proto
@@ -79,14 +79,16 @@ class PendingAnswer:
             except AntiphonError as error:
                 self._call.cancel()
                 pause_s = self._pause_after(error)
-                if pause_s is None and isinstance(error, Unavailable) and self._last_words:
-                    raise self._last_words from error
+                if pause_s is None and server_is_away(error) and self._last_words:
+                    raise self._attempts.ended(self._last_words, error) from error
                 if pause_s is None:
-                    raise
+                    raise self._attempts.ended(error) from error.__cause__
             else:
                 if message is not None:
                     self._position.note(message)
-                    self._attempts.succeeded()
+                    # A server that begins and fails each time is still failing.
+                    if not message.HasField("started"):
+                        self._attempts.succeeded()
                 return message
             await self._pauser.pause(pause_s)
             self._call = self._start(self._attempts.left_s, self._position.delivered)
@@ -105,7 +107,7 @@ class PendingAnswer:
     def _raise_if_the_servers_own(self, error: session_pb2.SessionError) -> None:
         """Raise what a server says of itself, which stops: others may go on with its answers."""
         told = error_from_proto(error)
-        if isinstance(told, Unavailable) and not told.stage:
+        if isinstance(told, Unavailable) and server_is_away(told):
             self._last_words = told
             raise told
 

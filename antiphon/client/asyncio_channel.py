@@ -22,8 +22,8 @@ from antiphon.client.calls import (
     writing_ended,
 )
 from antiphon.client.connection import ServerTarget
+from antiphon.client.failures import call_error
 from antiphon.errors import AntiphonError
-from antiphon.wire.status import error_from_rpc
 
 
 class _Readable(Protocol[ResponseOut]):
@@ -35,8 +35,11 @@ class _Readable(Protocol[ResponseOut]):
 class AsyncioReadCall(Generic[Response]):
     """Implements `calls.ReadCall`. Cancelling the task that reads ends the call."""
 
-    def __init__(self, call: _Readable[Response], idle_s: float | None) -> None:
+    def __init__(
+        self, call: _Readable[Response], target: ServerTarget, idle_s: float | None
+    ) -> None:
         self._call = call
+        self._target = target
         self.idle_s = idle_s
 
     async def read(self) -> Response | None:
@@ -58,7 +61,7 @@ class AsyncioReadCall(Generic[Response]):
         try:
             message = await self._call.read()
         except grpc.RpcError as failure:
-            raise error_from_rpc(failure) from failure
+            raise call_error(failure, self._target) from failure
         except asyncio.CancelledError as cancelled:
             # grpc raises this both when the call and when the reading task is cancelled.
             task = asyncio.current_task()
@@ -87,7 +90,7 @@ class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
             request_serializer=method.request.SerializeToString,
             response_deserializer=method.read,
         )(self._requests(), timeout=timeout_s, metadata=target.metadata)
-        super().__init__(self._two_way, idle_s)
+        super().__init__(self._two_way, target, idle_s)
         self._two_way.add_done_callback(lambda _: self._close())
 
     async def write(self, request: Request) -> None:
@@ -136,7 +139,7 @@ class AsyncioTwoWayCall(AsyncioReadCall[Response], Generic[Request, Response]):
             await self._two_way.trailing_metadata(),
             details=await self._two_way.details(),
         )
-        return error_from_rpc(failure)
+        return call_error(failure, self._target)
 
 
 class AsyncioPauser:
@@ -195,7 +198,7 @@ class AsyncioChannel:
         try:
             return await call(request, timeout=timeout_s, metadata=self._target.metadata)
         except grpc.RpcError as failure:
-            raise error_from_rpc(failure) from failure
+            raise call_error(failure, self._target) from failure
 
     def stream(
         self,
@@ -212,7 +215,7 @@ class AsyncioChannel:
             response_deserializer=method.read,
         )
         started = call(request, timeout=timeout_s, metadata=self._target.metadata)
-        return AsyncioReadCall(started, idle_s)
+        return AsyncioReadCall(started, self._target, idle_s)
 
     def exchange(
         self, method: Method[Request, Response], timeout_s: float, idle_s: float | None

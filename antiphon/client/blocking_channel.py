@@ -25,8 +25,8 @@ from antiphon.client.calls import (
     writing_ended,
 )
 from antiphon.client.connection import ServerTarget
+from antiphon.client.failures import call_error
 from antiphon.client.idle_watch import NEVER, IdleWatch
-from antiphon.wire.status import error_from_rpc
 
 
 class _ActiveCall(Protocol[ResponseOut]):
@@ -46,8 +46,15 @@ class _ActiveCall(Protocol[ResponseOut]):
 class BlockingReadCall(Generic[Response]):
     """Implements `calls.ReadCall`. May be cancelled from any thread."""
 
-    def __init__(self, call: _ActiveCall[Response], idle_s: float | None, watch: IdleWatch) -> None:
+    def __init__(
+        self,
+        call: _ActiveCall[Response],
+        target: ServerTarget,
+        idle_s: float | None,
+        watch: IdleWatch,
+    ) -> None:
         self._call = call
+        self._target = target
         self._cancelled = self._silent = False
         self._idle_s: float | None = None
         self.due_at = NEVER
@@ -79,7 +86,7 @@ class BlockingReadCall(Generic[Response]):
                 raise closed_by_caller() from failure
             if self._silent and self.idle_s is not None:
                 raise silent(self.idle_s) from failure
-            raise error_from_rpc(failure) from failure
+            raise call_error(failure, self._target) from failure
         finally:
             self.due_at = NEVER
 
@@ -148,10 +155,11 @@ class BlockingTwoWayCall(BlockingReadCall[Response], Generic[Request, Response])
         self,
         call: _ActiveCall[Response],
         requests: _Requests[Request],
+        target: ServerTarget,
         idle_s: float | None,
         watch: IdleWatch,
     ) -> None:
-        super().__init__(call, idle_s, watch)
+        super().__init__(call, target, idle_s, watch)
         self._requests = requests
         if not call.add_callback(requests.close):
             requests.close()
@@ -164,7 +172,7 @@ class BlockingTwoWayCall(BlockingReadCall[Response], Generic[Request, Response])
             raise closed_by_caller()
         ended = self._requests.closed and self._call.code() is not grpc.StatusCode.OK
         if ended and isinstance(self._call, grpc.RpcError):
-            raise error_from_rpc(self._call)
+            raise call_error(self._call, self._target) from self._call
         raise writing_ended()
 
     def finish(self) -> None:
@@ -225,7 +233,7 @@ class BlockingChannel:
         try:
             return call(request, timeout=timeout_s, metadata=self._target.metadata)
         except grpc.RpcError as failure:
-            raise error_from_rpc(failure) from failure
+            raise call_error(failure, self._target) from failure
 
     def stream(
         self,
@@ -242,7 +250,7 @@ class BlockingChannel:
             response_deserializer=method.read,
         )
         started = call(request, timeout=timeout_s, metadata=self._target.metadata)
-        return BlockingReadCall(started, idle_s, self._watch)
+        return BlockingReadCall(started, self._target, idle_s, self._watch)
 
     def exchange(
         self, method: Method[Request, Response], timeout_s: float, idle_s: float | None
@@ -256,7 +264,7 @@ class BlockingChannel:
             response_deserializer=method.read,
         )
         started = call(requests, timeout=timeout_s, metadata=self._target.metadata)
-        return BlockingTwoWayCall(started, requests, idle_s, self._watch)
+        return BlockingTwoWayCall(started, requests, self._target, idle_s, self._watch)
 
     def pauser(self) -> BlockingPauser:
         """For waits between calls; closing the channel ends them."""

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import ipaddress
+import re
 from collections.abc import Iterable, Mapping
 from os import PathLike
 from pathlib import Path
 from typing import TypeVar
+from urllib.parse import urlsplit
 
 from antiphon.errors import InvalidArgument, told
 
@@ -15,6 +18,11 @@ MAX_TIMEOUT_S = 1e9
 """Thirty years; gRPC cannot count much longer ones."""
 MAX_MESSAGE_BYTES = 256 << 20
 """Room for an hour of audio that is delivered whole."""
+
+_SECURE_SCHEMES = frozenset({"https", "wss", "grpcs"})
+_URL_SCHEMES = _SECURE_SCHEMES | {"http", "ws", "grpc"}
+_GRPC_SCHEME = re.compile(r"(dns|ipv4|ipv6|unix|unix-abstract|vsock|xds|google-c2p):(?!\d+$)")
+"""Of a target that gRPC reads itself, such as "dns:///name:1" or "ipv4:10.0.0.1:1,10.0.0.2:1"."""
 
 
 def of_type(field: str, value: object, kind: type[T]) -> T:
@@ -110,11 +118,48 @@ def number_between(field: str, value: object, least: float, most: float) -> floa
 
 
 def address(value: object) -> str:
-    """The target of a channel. Raises `InvalidArgument` for what is none."""
-    text = unicode_text("address", value)
-    if not text.strip():
+    """The target of a channel: HOST:PORT, or another form that gRPC knows. Raises
+    `InvalidArgument` for what is none."""
+    text = unicode_text("address", value).strip()
+    if not text:
         raise InvalidArgument("address: is empty; give HOST:PORT", field="address")
+    scheme, slashes, rest = text.partition("://")
+    if slashes and scheme.lower() in _URL_SCHEMES:
+        secure = " and tls=True" if scheme.lower() in _SECURE_SCHEMES else ""
+        host = urlsplit(f"//{rest}").hostname or "HOST"
+        raise InvalidArgument(
+            f"address: {told(text)} is a URL; give HOST:PORT of the gateway's gRPC port, such as "
+            f"{told(f'{host}:50050')}{secure}",
+            field="address",
+        )
+    if not _GRPC_SCHEME.match(text):
+        _check_port(text)
     return text
+
+
+def _check_port(host_and_port: str) -> None:
+    """Raise `InvalidArgument` for a port that gRPC would misread or take for a name to resolve."""
+    try:
+        ipaddress.IPv6Address(host_and_port)
+    except ValueError:
+        pass
+    else:
+        return
+    try:
+        parsed = urlsplit(f"//{host_and_port}")
+        fits = ":" not in host_and_port.rpartition("]")[2] or parsed.port
+        whole = (
+            parsed.netloc == host_and_port
+            and "@" not in host_and_port
+            and (host_and_port.count(":") < 2 or host_and_port.startswith("["))
+        )
+    except ValueError:
+        fits = whole = False
+    if not (fits and whole):
+        raise InvalidArgument(
+            f"address: {told(host_and_port)} is not HOST:PORT with a port from 1 to 65535",
+            field="address",
+        )
 
 
 def wrong_type(field: str, wanted: str, value: object) -> InvalidArgument:

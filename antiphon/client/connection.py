@@ -18,10 +18,15 @@ from antiphon.errors import InvalidArgument
 KEEPALIVE_TIME_MS = 10_000
 PING_TIMEOUT_MS = 10_000
 
-# A gateway that was away is looked for this often, so that a call's second and third try find it
-# (`Retry`); gRPC's own default goes up to two minutes.
+# How often gRPC looks for a gateway that was away: more often than a call is tried again (`Retry`).
+# Its own default goes up to two minutes.
 FIRST_RECONNECT_MS = 100
 MAX_RECONNECT_MS = 500
+# An address that no longer answers, as that of a pod that is gone, is given up after this time. By
+# default it takes 20 s.
+CONNECT_TIMEOUT_MS = 5_000
+# A name is resolved again at most this often; the default of 30 s would hide a new pod's address.
+RESOLVE_EVERY_MS = 1_000
 
 Options = tuple[tuple[str, int | str], ...]
 Metadata = tuple[tuple[str, str], ...]
@@ -35,6 +40,8 @@ CHANNEL_OPTIONS: Options = (
     ("grpc.http2.max_pings_without_data", 0),
     ("grpc.initial_reconnect_backoff_ms", FIRST_RECONNECT_MS),
     ("grpc.max_reconnect_backoff_ms", MAX_RECONNECT_MS),
+    ("grpc.min_reconnect_backoff_ms", CONNECT_TIMEOUT_MS),
+    ("grpc.dns_min_time_between_resolutions_ms", RESOLVE_EVERY_MS),
 )
 
 MOST_READ_AHEAD_BYTES = 64 << 20

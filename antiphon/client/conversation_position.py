@@ -31,7 +31,9 @@ class ConversationPosition:
     """Give it every message of one conversation, both ways, over all servers that have it."""
 
     def __init__(self) -> None:
-        self._token = b""
+        # None before the first one.
+        self._token: bytes | None = None
+        self._heard = False
         self._rate_hz = 0
         self._sent = 0
         self._audio: deque[tuple[int, Request]] = deque()
@@ -41,15 +43,22 @@ class ConversationPosition:
         self._missed = 0
         self._done = 0
         self._delivered: dict[str, _Delivered] = {}
+        # Items and responses whose end has come, and that the last token still has as being made.
+        self._ended: set[str] = set()
 
     @property
     def resumable(self) -> bool:
-        """Whether another server can go on."""
+        """Whether another server can go on: with the last token, or from the beginning if the first
+        one was lost before it did anything."""
+        if self._token is None:
+            return not (self._heard or self._missed)
         return bool(self._token) and self._missed <= self._done
 
     @property
-    def resumed(self) -> converse_pb2.ResumedConversation:
-        """What another server goes on with."""
+    def resumed(self) -> converse_pb2.ResumedConversation | None:
+        """What another server goes on with; None if that is a new conversation."""
+        if self._token is None:
+            return None
         delivered = [
             converse_pb2.DeliveredItem(
                 item_id=item_id,
@@ -93,7 +102,9 @@ class ConversationPosition:
 
     def note(self, message: converse_pb2.ConverseResponse) -> None:
         """A message has come."""
-        match message.WhichOneof("event"):
+        event = message.WhichOneof("event")
+        self._heard |= event not in ("begun", "saved")
+        match event:
             case "begun":
                 self._rate_hz = message.begun.sample_rate_hz
             case "saved":
@@ -107,20 +118,34 @@ class ConversationPosition:
                     len(audio.pcm16) // PCM16_BYTES
                 )
             case "response_item_ended":
-                self._delivered.pop(message.response_item_ended.item.id, None)
+                self._ended.add(message.response_item_ended.item.id)
             case "response_ended":
-                self._forget(message.response_ended.response.id)
+                self._ended.add(message.response_ended.response.id)
+
+    def is_repeated(self, message: converse_pb2.ConverseResponse) -> bool:
+        """Whether the message is the end of an item or a response that had ended already.
+
+        A server that is lost between such an end and the next token leaves it to the one that goes
+        on, which takes the item or the response for lost.
+        """
+        match message.WhichOneof("event"):
+            case "response_item_ended":
+                return message.response_item_ended.item.id in self._ended
+            case "response_ended":
+                return message.response_ended.response.id in self._ended
+        return False
 
     def _of(self, response_id: str, item_id: str) -> _Delivered:
         return self._delivered.setdefault(item_id, _Delivered(response_id))
 
-    def _forget(self, response_id: str) -> None:
-        over = [i for i, has in self._delivered.items() if has.response_id == response_id]
-        for item_id in over:
-            del self._delivered[item_id]
-
     def _save(self, saved: converse_pb2.ConversationSaved) -> None:
         self._token, self._done = saved.token, saved.commands
+        self._delivered = {
+            item_id: has
+            for item_id, has in self._delivered.items()
+            if not self._ended & {item_id, has.response_id}
+        }
+        self._ended.clear()
         while self._audio and self._audio[0][0] <= saved.audio_commands:
             self._audio_bytes -= self._audio.popleft()[1].ByteSize()
         while self._commands and self._commands[0][0] <= saved.commands:

@@ -15,13 +15,12 @@ from antiphon.client.conversation_events import (
 )
 from antiphon.client.conversation_messages import conversation_event
 from antiphon.client.conversation_position import ConversationPosition
-from antiphon.client.retrying import Attempts, Retry
+from antiphon.client.retrying import Attempts, Retry, server_is_away
 from antiphon.errors import (
     AntiphonError,
     Cancelled,
     DataLoss,
     FailedPrecondition,
-    Unavailable,
 )
 from antiphon.v1 import converse_pb2
 
@@ -80,14 +79,13 @@ class Talk:
             try:
                 call, first = await self._begin(self._opening)
             except AntiphonError as error:
-                pause_s = self._attempts.pause_after(error)
-                if pause_s is None:
-                    raise
-                await self._pauser.pause(pause_s)
+                failure = error
             else:
                 self._position.note(first)
                 self._opened = _opened(first)
                 self._call = call
+                return
+            await self._attempts.pause(failure, self._pauser)
 
     async def send(self, requests: Iterable[converse_pb2.ConverseRequest]) -> None:
         """Say something; waits for room. Where the server is lost meanwhile, who reads sends it to
@@ -120,8 +118,9 @@ class Talk:
             except AntiphonError:
                 self._open_call().cancel()
                 raise
+            repeated = self._position.is_repeated(message)
             self._position.note(message)
-            if event is not None:
+            if event is not None and not repeated:
                 if not isinstance(event, ConversationOpened):
                     self._attempts.succeeded()
                 self._note(event)
@@ -158,21 +157,20 @@ class Talk:
 
     def _goes_on_after(self, error: AntiphonError) -> bool:
         """Whether that is the loss of a server, which another one can take the place of."""
-        lost = isinstance(error, Unavailable) and not error.stage
-        return lost and self._position.resumable
+        return server_is_away(error) and self._position.resumable
 
     async def _resume(self, lost: AntiphonError) -> converse_pb2.ConverseResponse:
         """Go on at another server; its first message. Raises the loss if none can."""
         error = lost
         while (pause_s := self._attempts.pause_after(error)) is not None:
             await self._pauser.pause(pause_s)
-            opening = converse_pb2.ConverseRequest(
-                open=converse_pb2.OpenConversation(
-                    model=self._opening.open.model,
-                    resumable=True,
-                    resumed=self._position.resumed,
+            opening = self._opening
+            if (resumed := self._position.resumed) is not None:
+                opening = converse_pb2.ConverseRequest(
+                    open=converse_pb2.OpenConversation(
+                        model=self._opening.open.model, resumable=True, resumed=resumed
+                    )
                 )
-            )
             try:
                 call, first = await self._begin(opening)
                 await self._send_again(call)
@@ -182,7 +180,9 @@ class Talk:
                 error = refused
             else:
                 return first
-        raise lost from (None if error is lost else error)
+        if server_is_away(error):
+            raise self._attempts.ended(lost, error) from error
+        raise lost from error
 
     async def _begin(
         self, opening: converse_pb2.ConverseRequest

@@ -1,58 +1,65 @@
-"""When a call that failed is made again. Pure but for the clock and the dice it is given."""
+"""When a call that failed is made again. Pure but for the clock, the dice and the log."""
 
 from __future__ import annotations
 
+import logging
 import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from antiphon.client.calls import Channel, Method, Request, Response
+from antiphon.client.calls import Channel, Method, Pauser, Request, Response
 from antiphon.client.checks import number_between
-from antiphon.errors import AntiphonError, InvalidArgument
+from antiphon.errors import AntiphonError, InvalidArgument, Unavailable
+
+log = logging.getLogger("antiphon.client")
 
 MOST_ATTEMPTS = 100
+LEAST_PAUSE_S = 0.001
+LONGEST_S = 86_400
+_MOST_DOUBLINGS = 64
 
 
 @dataclass(frozen=True, slots=True)
 class Retry:
-    """When a call that failed is made again: before anything of its answer has come, and where
-    an answer can be continued that was cut off by the loss of its server.
+    """When the client repeats a failed call: before anything of its answer has come, and when
+    another server, or the same one restarted, can continue the answer or the conversation.
 
-    Only errors that are `retryable` count. `attempts` are all tries together, 1 for no second
-    one. The pause before the second is `pause_s`, then twice as long each time, up to
-    `longest_pause_s`; a random part of up to half is taken off, so that clients do not come
-    back together. A server that says when to come back (`retry_after_s`) is given that time
-    beforehand. No try begins later than `within_s` after the first, or after the call's own
-    deadline: the error is raised at once then. A part of an answer that has come counts as a first
-    try of what follows.
+    A server that is away (connection refused or broken, name not resolved, shutting down) is tried
+    for `within_s` from the first failure on. An answer with another `retryable` error, such as no
+    free slot or a stage that is down, counts as one of `attempts`; 1 disables every retry.
 
-    >>> client = antiphon.Client("localhost:50050", retry=antiphon.Retry(attempts=5))
+    The first pause is `pause_s`, each later one twice as long, up to `longest_pause_s`. A random
+    part of up to half is taken off, so that clients do not return together. The server's
+    `retry_after_s` is added. No try begins later than `within_s` after the first failure, or after
+    the call's own deadline. Each piece of an answer that arrives resets the counts.
+
+    >>> client = antiphon.Client("localhost:50050", retry=antiphon.Retry(within_s=300.0))
     """
 
     attempts: int = 3
     within_s: float = 60.0
     pause_s: float = 0.5
-    longest_pause_s: float = 8.0
+    longest_pause_s: float = 2.0
 
     def __post_init__(self) -> None:
         if not isinstance(self.attempts, int) or not 1 <= self.attempts <= MOST_ATTEMPTS:
             raise InvalidArgument(
                 f"retry.attempts: must be from 1 to {MOST_ATTEMPTS}", field="retry.attempts"
             )
-        for name in ("within_s", "pause_s", "longest_pause_s"):
-            number_between(f"retry.{name}", getattr(self, name), 0, 86_400)
+        number_between("retry.within_s", self.within_s, 0, LONGEST_S)
+        for name in ("pause_s", "longest_pause_s"):
+            number_between(f"retry.{name}", getattr(self, name), LEAST_PAUSE_S, LONGEST_S)
 
-    def pause_after(self, error: AntiphonError, tried: int, dice: float) -> float | None:
-        """Seconds to the next try; None if there is none. `dice`: from 0 to 1."""
-        if not error.retryable or tried >= self.attempts:
-            return None
-        own_s = min(self.pause_s * 2.0 ** (tried - 1), self.longest_pause_s)
-        return error.retry_after_s + own_s * (1 - dice / 2)
+
+def server_is_away(error: AntiphonError) -> bool:
+    """Whether the server itself could not be reached or is shutting down, and none of its stages is
+    the cause."""
+    return isinstance(error, Unavailable) and not error.stage
 
 
 class Attempts:
-    """The tries of one call: how many there were, and the time that is left."""
+    """The tries of one call: how many failed, and the time that is left."""
 
     def __init__(
         self,
@@ -63,10 +70,9 @@ class Attempts:
     ) -> None:
         self._retry = retry
         self._clock, self._dice = clock, dice
-        self._tried = 1
-        self._failing_since = clock()
-        self._ends_at = self._failing_since + timeout_s
-        self._succeeded = False
+        self._ends_at = clock() + timeout_s
+        self._failed = self._refused = 0
+        self._failing_since = 0.0
 
     @property
     def left_s(self) -> float:
@@ -74,19 +80,49 @@ class Attempts:
         return max(0.0, self._ends_at - self._clock())
 
     def succeeded(self) -> None:
-        """Something has come: what fails from now on is tried as often, and as long, again."""
-        self._succeeded = True
+        """Something has come: later failures are counted from the beginning."""
+        self._failed = self._refused = 0
 
     def pause_after(self, error: AntiphonError) -> float | None:
-        """Seconds to the next try, which is counted; None if the error is the call's."""
-        if self._succeeded:
-            self._succeeded, self._tried, self._failing_since = False, 1, self._clock()
-        pause_s = self._retry.pause_after(error, self._tried, self._dice())
-        last_try_at = min(self._failing_since + self._retry.within_s, self._ends_at)
-        if pause_s is None or self._clock() + pause_s >= last_try_at:
+        """Seconds to the next try; None if the error is the call's."""
+        retry, now = self._retry, self._clock()
+        if not self._failed:
+            self._failing_since = now
+        self._failed += 1
+        self._refused += not server_is_away(error)
+        if not error.retryable or retry.attempts == 1 or self._refused >= retry.attempts:
             return None
-        self._tried += 1
+        doubled_s = retry.pause_s * 2.0 ** min(self._failed - 1, _MOST_DOUBLINGS)
+        own_s = min(doubled_s, retry.longest_pause_s) * (1 - self._dice() / 2)
+        left_s = self._failing_since + retry.within_s - now
+        # The last try is made when the time is over, and not a pause before that.
+        pause_s = min(error.retry_after_s + own_s, left_s)
+        if left_s <= error.retry_after_s or pause_s >= self._ends_at - now:
+            return None
+        if self._failed == 1:
+            log.warning("%s; retrying for up to %.0f s", error, min(left_s, self._ends_at - now))
+        log.debug("try %d failed: %s; the next one in %.2f s", self._failed, error, pause_s)
         return pause_s
+
+    async def pause(self, error: AntiphonError, pauser: Pauser) -> None:
+        """Wait for the next try. Raises the error if there is none."""
+        pause_s = self.pause_after(error)
+        if pause_s is None:
+            raise self.ended(error) from error.__cause__
+        await pauser.pause(pause_s)
+
+    def ended(self, error: AntiphonError, last: AntiphonError | None = None) -> AntiphonError:
+        """The error to raise after the `last` try: of a server that is away, with how long it was
+        tried."""
+        if self._failed < 2 or not server_is_away(error):
+            return error
+        tried_s = self._clock() - self._failing_since
+        later = "" if last is None or last.message == error.message else f"; then {last.message}"
+        return Unavailable(
+            f"{error.message}{later} (tried {self._failed} times in {tried_s:.1f} s)",
+            edge=error.edge,
+            retry_after_s=error.retry_after_s,
+        )
 
 
 async def ask(
@@ -102,7 +138,5 @@ async def ask(
         try:
             return await channel.ask(method, request, attempts.left_s)
         except AntiphonError as error:
-            pause_s = attempts.pause_after(error)
-            if pause_s is None:
-                raise
-        await pauser.pause(pause_s)
+            failure = error
+        await attempts.pause(failure, pauser)

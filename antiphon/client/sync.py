@@ -103,8 +103,8 @@ class Client:
     on this machine must have TLS then, or `key_in_clear` must say that the network may read it.
     `read_ahead_bytes` bounds how much of an answer comes before it is read: what a listener who
     pauses does not take, the stages do not make then. Unset, grpc reads ahead as it finds best.
-    `retry` says when a call that failed is made again while nothing of its answer has come:
-    by default twice, `Retry(attempts=1)` never.
+    `retry` says when a failed call is repeated; see `Retry`. By default a server that is away is
+    tried for a minute. `Retry(attempts=1)` disables it.
     """
 
     def __init__(

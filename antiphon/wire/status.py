@@ -52,6 +52,13 @@ _WRITING_FAILED = "Internal error from Core"
 the call or its connection is gone."""
 
 
+def is_typed(failure: grpc.RpcError) -> bool:
+    """Whether a failed call carries an error of antiphon's, and not only one of gRPC's."""
+    return isinstance(failure, grpc.Call | grpc.aio.AioRpcError) and any(
+        key == ERROR_METADATA_KEY for key, _ in failure.trailing_metadata() or ()
+    )
+
+
 def error_from_rpc(failure: grpc.RpcError, *, stage: str = "") -> AntiphonError:
     """The typed error behind a failed call.
 

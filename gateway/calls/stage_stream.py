@@ -11,7 +11,7 @@ import grpc
 from antiphon.errors import AntiphonError, ResourceExhausted, Unavailable
 from antiphon.v1 import chunk_pb2, session_pb2
 from antiphon.wire.checksum import undamaged
-from antiphon.wire.status import ERROR_METADATA_KEY, error_from_rpc
+from antiphon.wire.status import error_from_rpc, is_typed
 from gateway.fleet.replica import Replica
 
 Rpc = grpc.aio.StreamStreamCall[session_pb2.SessionRequest, session_pb2.SessionResponse]
@@ -198,8 +198,7 @@ class StageStream:
         self.cancel()
 
     def _error(self, failure: grpc.aio.AioRpcError) -> AntiphonError:
-        typed = any(key == ERROR_METADATA_KEY for key, _ in failure.trailing_metadata() or ())
-        if failure.code() in _LOST and not typed:
+        if failure.code() in _LOST and not is_typed(failure):
             return self._lost(failure.details() or "the connection broke")
         return error_from_rpc(failure, stage=self.role)
 

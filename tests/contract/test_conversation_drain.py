@@ -22,6 +22,7 @@ from gateway.server import Gateway
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 LONG_S = 120.0
+SOON = antiphon.Retry(within_s=2.0)
 OWN = {"type": "realtime", "antiphon": {"stopping": True}}
 
 
@@ -135,7 +136,8 @@ async def test_converse_is_told_and_ends_with_unavailable(answers: str) -> None:
     late = answers == "too late"
     async with (
         stoppable(0.1 if late else LONG_S) as stopping,
-        antiphon.AsyncClient(stopping.gateway.grpc_address) as client,
+        # No other gateway comes to this address.
+        antiphon.AsyncClient(stopping.gateway.grpc_address, retry=SOON) as client,
         client.converse(spoken=False) as call,
     ):
         if answers != "none":

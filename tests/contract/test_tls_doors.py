@@ -22,7 +22,7 @@ from msgspec import structs
 
 import antiphon
 from antiphon.deployment.tls_config import TlsConfig
-from antiphon.errors import InvalidArgument, Unavailable
+from antiphon.errors import FailedPrecondition, InvalidArgument, Unavailable
 from antiphon.testing.certificates import Certificates, make_certificates
 from gateway.tls import server_tls
 from tools.load.options import read_options
@@ -141,7 +141,7 @@ async def served_to(door: Door, made: Certificates) -> bool:
         try:
             await client.server_info()
             over_grpc = True
-        except Unavailable:
+        except FailedPrecondition:
             over_grpc = False
     assert over_http == over_grpc
     return over_http

@@ -20,8 +20,9 @@ from antiphon.sampling import SamplingRequest
 from tools.chaos.conversing import KnownTalk, hear_turns
 from tools.chaos.heard import Heard
 
-PATIENT = Retry(attempts=100, pause_s=0.2, longest_pause_s=0.2)
-"""Until a gateway that was killed is back."""
+ASK_AGAIN_S = 0.2
+DEFAULT = Retry()
+"""What users of the SDK get."""
 PCM16_FULL_SCALE = 32768
 SERVED_WITHIN_S = 120.0
 READ_AHEAD_BYTES = 4096
@@ -54,7 +55,7 @@ class AnswerListener:
     Entered, it knows what the model is like; a gateway whose stages are not there is waited for.
     """
 
-    def __init__(self, address: str, *, speed: float, retry: Retry = PATIENT) -> None:
+    def __init__(self, address: str, *, speed: float, retry: Retry = DEFAULT) -> None:
         self._client = AsyncClient(address, retry=retry, read_ahead_bytes=READ_AHEAD_BYTES)
         self._speed = speed
         self._rate_hz = 0
@@ -74,7 +75,7 @@ class AnswerListener:
         while True:
             if models := (await self._client.server_info()).models:
                 return models[0]
-            await asyncio.sleep(PATIENT.pause_s)
+            await asyncio.sleep(ASK_AGAIN_S)
 
     async def listen(
         self,

@@ -19,15 +19,21 @@ def serve() -> Iterator[Callable[..., Speech]]:
     """Start a server with a given answer, perhaps with TLS; all stop at the end of the test."""
     running: list[tuple[grpc.Server, Speech]] = []
 
-    def start(answer: Answer, credentials: grpc.ServerCredentials | None = None) -> Speech:
+    def start(
+        answer: Answer,
+        credentials: grpc.ServerCredentials | None = None,
+        *,
+        host: str = "127.0.0.1",
+        port: int = 0,
+    ) -> Speech:
         server = grpc.server(ThreadPoolExecutor(max_workers=2))
         speech = Speech(answer)
         speech_pb2_grpc.add_SpeechServiceServicer_to_server(speech, server)
         if credentials is None:
-            port = server.add_insecure_port("127.0.0.1:0")
+            speech.port = server.add_insecure_port(f"{host}:{port}")
         else:
-            port = server.add_secure_port("127.0.0.1:0", credentials)
-        speech.address = f"127.0.0.1:{port}"
+            speech.port = server.add_secure_port(f"{host}:{port}", credentials)
+        speech.address = f"{host}:{speech.port}"
         server.start()
         running.append((server, speech))
         return speech

@@ -9,7 +9,7 @@ from threading import Event as Flag
 import grpc
 
 from antiphon.errors import AntiphonError, ErrorCode
-from antiphon.v1 import chunk_pb2, session_pb2, speech_pb2, speech_pb2_grpc, usage_pb2
+from antiphon.v1 import chunk_pb2, converse_pb2, session_pb2, speech_pb2, speech_pb2_grpc, usage_pb2
 from antiphon.wire.convert import error_to_proto
 from antiphon.wire.status import ERROR_METADATA_KEY
 
@@ -17,6 +17,15 @@ STATUS = {ErrorCode.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT}
 
 Responses = Iterator[speech_pb2.GenerateResponse]
 Answer = Callable[[speech_pb2.GenerateRequest, "Speech"], Responses]
+Talk = Callable[
+    [Iterator[converse_pb2.ConverseRequest], "Speech"], Iterator[converse_pb2.ConverseResponse]
+]
+
+
+def no_talk(
+    requests: Iterator[converse_pb2.ConverseRequest], server: Speech
+) -> Iterator[converse_pb2.ConverseResponse]:
+    raise NotImplementedError
 
 
 @dataclass
@@ -24,12 +33,15 @@ class Speech(speech_pb2_grpc.SpeechServiceServicer):
     """Answers with whatever `answer` yields; remembers what it was asked."""
 
     answer: Answer
+    talk: Talk = no_talk
+    openings: list[converse_pb2.OpenConversation] = field(default_factory=list)
     requests: list[speech_pb2.GenerateRequest] = field(default_factory=list)
     cancelled: Flag = field(default_factory=Flag)
     hang: Flag = field(default_factory=Flag)
     time_remaining_s: float | None = None
     metadata: dict[str, str | bytes] = field(default_factory=dict)
     address: str = ""
+    port: int = 0
 
     def GetServerInfo(
         self, request: speech_pb2.GetServerInfoRequest, context: grpc.ServicerContext
@@ -56,18 +68,27 @@ class Speech(speech_pb2_grpc.SpeechServiceServicer):
         try:
             yield from self.answer(request, self)
         except AntiphonError as error:
-            metadata = ((ERROR_METADATA_KEY, error_to_proto(error).SerializeToString()),)
-            context.set_trailing_metadata(metadata)
-            context.abort(STATUS.get(error.code, grpc.StatusCode.UNAVAILABLE), error.message)
+            _abort(context, error)
 
     def Converse(
-        self, request_iterator: Iterator[speech_pb2.ConverseRequest], context: grpc.ServicerContext
-    ) -> Iterator[speech_pb2.ConverseResponse]:
-        raise NotImplementedError
+        self,
+        request_iterator: Iterator[converse_pb2.ConverseRequest],
+        context: grpc.ServicerContext,
+    ) -> Iterator[converse_pb2.ConverseResponse]:
+        try:
+            yield from self.talk(request_iterator, self)
+        except AntiphonError as error:
+            _abort(context, error)
 
     def _ended(self) -> None:
         self.cancelled.set()
         self.hang.set()
+
+
+def _abort(context: grpc.ServicerContext, error: AntiphonError) -> None:
+    metadata = ((ERROR_METADATA_KEY, error_to_proto(error).SerializeToString()),)
+    context.set_trailing_metadata(metadata)
+    context.abort(STATUS.get(error.code, grpc.StatusCode.UNAVAILABLE), error.message)
 
 
 def started(seed: int | None = None, model: str = "tiny") -> speech_pb2.GenerateResponse:

@@ -12,7 +12,7 @@ from twins import ask_async, ask_blocking
 
 import antiphon
 from antiphon.client.connection import is_local, target
-from antiphon.errors import InvalidArgument, Unavailable
+from antiphon.errors import FailedPrecondition, InvalidArgument, Unavailable
 from antiphon.testing.certificates import Certificates
 
 Serve = Callable[..., Speech]
@@ -45,12 +45,29 @@ async def test_client_tls_refuses_a_server_that_it_cannot_trust(
     serve: Serve, certificates: Certificates, ask: Ask
 ) -> None:
     server = serve(greeting, server_credentials(certificates))
-    with pytest.raises(Unavailable):
-        await ask(server.address, tls=True, retry=ONCE)
     other = antiphon.Tls(certificates.authority, server_name="other.example")
-    with pytest.raises(Unavailable):
-        await ask(server.address, tls=other, retry=ONCE)
+    for tls in (True, other):
+        with pytest.raises(FailedPrecondition, match=server.address) as refused:
+            await ask(server.address, tls=tls)
+        assert refused.value.field == "tls"
     assert server.requests == []
+
+
+@both
+async def test_client_that_talks_to_a_tls_port_in_clear_is_advised_to_use_tls(
+    serve: Serve, certificates: Certificates, ask: Ask
+) -> None:
+    server = serve(greeting, server_credentials(certificates))
+    with pytest.raises(Unavailable, match="tls=True"):
+        await ask(server.address, retry=ONCE)
+
+
+@both
+async def test_client_that_talks_tls_to_a_port_in_clear_does_not_try_for_long(
+    serve: Serve, ask: Ask
+) -> None:
+    with pytest.raises(FailedPrecondition, match="WRONG_VERSION"):
+        await ask(serve(greeting).address, tls=True)
 
 
 @both
@@ -58,7 +75,7 @@ async def test_client_tls_shows_its_certificate_where_the_server_asks_for_one(
     serve: Serve, certificates: Certificates, ask: Ask
 ) -> None:
     server = serve(greeting, server_credentials(certificates, ask_client=True))
-    with pytest.raises(Unavailable):
+    with pytest.raises(Unavailable, match="client certificate"):
         await ask(server.address, tls=antiphon.Tls(certificates.authority), retry=ONCE)
     tls = antiphon.Tls(certificates.authority, certificates.client, certificates.client_key)
     assert (await ask(server.address, tls=tls)).text == "Hello"

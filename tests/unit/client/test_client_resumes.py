@@ -82,12 +82,21 @@ async def test_each_loss_has_attempts_of_its_own_while_the_answer_goes_on(
 
 
 @both
-async def test_a_loss_is_the_answers_when_all_attempts_failed(serve: Serve, ask: Ask) -> None:
-    lost = Unavailable("gone")
-    server = serve(in_turn((*BEGUN, lost), (lost,), (lost,)))
-    with pytest.raises(Unavailable):
-        await ask(server.address, retry=SOON)
-    assert len(server.requests) == 3
+async def test_a_loss_is_the_answers_when_no_server_goes_on_in_time(serve: Serve, ask: Ask) -> None:
+    """One that begins the rest, and is lost again before anything new has come, is no progress."""
+    server: Speech = serve(lambda request, server: rest_of(request))
+
+    def rest_of(request: speech_pb2.GenerateRequest) -> Responses:
+        if request.HasField("delivered"):
+            yield started(SEED)
+        else:
+            yield from BEGUN
+        raise Unavailable("gone")
+
+    retry = antiphon.Retry(within_s=0.3, pause_s=0.01)
+    with pytest.raises(Unavailable, match=r"gone \(tried \d+ times in 0\.\d s\)"):
+        await ask(server.address, retry=retry)
+    assert len(server.requests) > antiphon.Retry().attempts
 
 
 CALL = Message(

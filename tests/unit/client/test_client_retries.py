@@ -3,12 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import grpc
 import pytest
 from speech_server import Responses, Speech, greeting, started, text
-from twins import ask_async, ask_blocking, info_async, info_blocking
+from twins import (
+    ask_async,
+    ask_blocking,
+    info_async,
+    info_blocking,
+    talk_async,
+    talk_blocking,
+)
 
 import antiphon
 from antiphon.client.connection import CHANNEL_OPTIONS
@@ -26,7 +35,7 @@ from antiphon.v1 import speech_pb2
 
 Serve = Callable[..., Speech]
 Ask = Callable[..., Awaitable[antiphon.Reply]]
-SOON = antiphon.Retry(pause_s=0.01)
+SOON = antiphon.Retry(pause_s=0.01, longest_pause_s=0.05)
 both = pytest.mark.parametrize("ask", [ask_blocking, ask_async], ids=["blocking", "async"])
 
 
@@ -87,12 +96,49 @@ async def test_client_does_not_wait_when_the_server_says_too_late(serve: Serve, 
     assert len(server.requests) == 1
 
 
-@pytest.mark.parametrize("ask", [info_blocking, info_async], ids=["blocking", "async"])
-async def test_client_server_info_is_asked_again_when_nothing_listens(
-    deaf_address: str, ask: Callable[..., Awaitable[antiphon.ServerInfo]]
+@both
+async def test_a_stage_that_is_down_costs_attempts_and_a_gateway_that_is_away_does_not(
+    serve: Serve, ask: Ask
 ) -> None:
-    with pytest.raises(Unavailable):
-        await ask(deaf_address, retry=antiphon.Retry(attempts=2, pause_s=0.01))
+    failures = [
+        *(Unavailable("the gateway is shutting down") for _ in range(5)),
+        Unavailable("down", stage="talker"),
+        Unavailable("the gateway is shutting down"),
+        Unavailable("down", stage="talker"),
+    ]
+
+    def answer(request: speech_pb2.GenerateRequest, server: Speech) -> Responses:
+        if failures:
+            raise failures.pop(0)
+        return greeting(request, server)
+
+    assert (await ask(serve(answer).address, retry=SOON)).text == "Hello"
+
+
+WRONG_ADDRESS = [ask_blocking, ask_async, info_blocking, info_async, talk_blocking, talk_async]
+
+
+@pytest.mark.parametrize("ask", WRONG_ADDRESS, ids=lambda each: each.__name__)
+async def test_a_wrong_address_ends_with_the_address_and_how_long_it_was_tried(
+    deaf_address: str, ask: Callable[..., Awaitable[object]], caplog: pytest.LogCaptureFixture
+) -> None:
+    retry = antiphon.Retry(within_s=0.5, longest_pause_s=0.1)
+    with pytest.raises(Unavailable, match=r"tried \d+ times in \d+\.\d s") as failed:
+        await ask(deaf_address, retry=retry)
+    assert deaf_address in failed.value.message
+    assert "refused" in failed.value.message
+    assert isinstance(failed.value.__cause__, grpc.RpcError)
+    (waiting,) = [each for each in caplog.records if each.levelno == logging.WARNING]
+    assert deaf_address in waiting.getMessage()
+
+
+@pytest.mark.parametrize("ask", WRONG_ADDRESS, ids=lambda each: each.__name__)
+async def test_a_client_that_must_not_retry_asks_once(
+    deaf_address: str, ask: Callable[..., Awaitable[object]], caplog: pytest.LogCaptureFixture
+) -> None:
+    with pytest.raises(Unavailable, match="refused"):
+        await ask(deaf_address, retry=antiphon.Retry(attempts=1))
+    assert not caplog.records
 
 
 async def test_client_cancel_ends_the_pause_before_a_retry(serve: Serve) -> None:
@@ -173,7 +219,7 @@ class Clock:
 
 def test_attempts_pauses_double_up_to_the_longest_and_dice_take_half() -> None:
     retry = antiphon.Retry(attempts=6, within_s=100, pause_s=1, longest_pause_s=4)
-    error = Unavailable("gone")
+    error = Unavailable("gone", stage="talker")
     attempts = Attempts(retry, 1000, Clock(), lambda: 0.0)
     assert [attempts.pause_after(error) for _ in range(6)] == [1, 2, 4, 4, 4, None]
     halved = Attempts(retry, 1000, Clock(), lambda: 1.0)
@@ -182,16 +228,43 @@ def test_attempts_pauses_double_up_to_the_longest_and_dice_take_half() -> None:
     assert told.pause_after(ResourceExhausted("full", retry_after_s=7)) == 7.5
 
 
-def test_attempts_end_before_their_bounds_in_time() -> None:
+def tries_of(attempts: Attempts, clock: Clock, error: AntiphonError) -> list[float]:
+    """When the tries are made, counted from now on, of which each one fails at once."""
+    began_s, made = clock.now_s, []
+    while (pause_s := attempts.pause_after(error)) is not None:
+        clock.now_s += pause_s
+        made.append(clock.now_s - began_s)
+    return made
+
+
+def test_a_server_that_is_away_is_tried_for_the_whole_time_from_the_first_failure_on() -> None:
     clock = Clock()
-    attempts = Attempts(antiphon.Retry(within_s=10, pause_s=1), 100, clock, lambda: 0.0)
-    clock.now_s = 9.5
-    assert attempts.pause_after(Unavailable("gone")) is None
+    retry = antiphon.Retry(attempts=2, within_s=10, pause_s=1, longest_pause_s=4)
+    attempts = Attempts(retry, 1000, clock, lambda: 0.0)
+    # The call itself has run for long.
+    clock.now_s = 500
+    away = Unavailable("connection refused")
+    assert tries_of(attempts, clock, away) == [1, 3, 7, 10]
+    assert attempts.ended(away).message == "connection refused (tried 5 times in 10.0 s)"
+    attempts.succeeded()
+    assert tries_of(attempts, clock, away) == [1, 3, 7, 10]
+
+
+def test_very_many_tries_of_a_server_that_is_away_are_counted() -> None:
+    clock = Clock()
+    retry = antiphon.Retry(within_s=5_000, pause_s=1, longest_pause_s=1)
+    attempts = Attempts(retry, 1e6, clock, lambda: 0.0)
+    assert len(tries_of(attempts, clock, Unavailable("away"))) == 5_000
+
+
+def test_attempts_end_before_the_calls_deadline() -> None:
     clock = Clock()
     short = Attempts(antiphon.Retry(within_s=10, pause_s=1), 5, clock, lambda: 0.0)
     clock.now_s = 3
     assert short.left_s == 2
     assert short.pause_after(ResourceExhausted("full", retry_after_s=2)) is None
+    clock.now_s = 4.5
+    assert short.pause_after(Unavailable("away")) is None
     clock.now_s = 9
     assert short.left_s == 0
 
@@ -208,6 +281,7 @@ def test_attempts_are_one_when_the_error_is_not_retryable() -> None:
         ({"attempts": 10**6}, "retry.attempts"),
         ({"within_s": -1}, "retry.within_s"),
         ({"pause_s": float("nan")}, "retry.pause_s"),
+        ({"pause_s": 0}, "retry.pause_s"),
         ({"longest_pause_s": "1"}, "retry.longest_pause_s"),
     ],
 )
@@ -217,11 +291,14 @@ def test_retry_refuses_values_out_of_range(given: dict[str, Any], field: str) ->
     assert refused.value.field == field
 
 
-def test_a_gateway_that_is_back_is_found_by_the_last_try() -> None:
-    """A channel looks for a lost server after pauses of its own, and answers nothing before."""
-    retry, options = antiphon.Retry(), dict(CHANNEL_OPTIONS)
-    away = Unavailable("away")
-    pauses = [retry.pause_after(away, tried, 1.0) or 0.0 for tried in range(1, retry.attempts)]
-    longest_ms, most_by_chance = options["grpc.max_reconnect_backoff_ms"], 1.2
-    assert isinstance(longest_ms, int)
-    assert longest_ms * most_by_chance < 1000 * sum(pauses)
+def test_a_channel_looks_for_a_server_more_often_than_a_call_is_tried() -> None:
+    """It fails calls at once between two looks, whatever listens at the address meanwhile."""
+    options, most_by_chance = dict(CHANNEL_OPTIONS), 1.2
+    pause_ms = 1000 * antiphon.Retry().longest_pause_s
+    for most_ms, option in (
+        (pause_ms / 2, "grpc.max_reconnect_backoff_ms"),
+        (pause_ms, "grpc.dns_min_time_between_resolutions_ms"),
+    ):
+        set_ms = options[option]
+        assert isinstance(set_ms, int)
+        assert set_ms * most_by_chance < most_ms

@@ -334,16 +334,6 @@ async def test_client_server_info_is_the_same_from_both_clients(serve: Serve) ->
     )
 
 
-async def test_client_server_info_raises_unavailable_when_nothing_listens(
-    deaf_address: str,
-) -> None:
-    with antiphon.Client(deaf_address) as client, pytest.raises(Unavailable):
-        client.server_info()
-    async with antiphon.AsyncClient(deaf_address) as async_client:
-        with pytest.raises(Unavailable):
-            await async_client.server_info()
-
-
 async def test_client_calls_carry_a_deadline_when_none_is_given(serve: Serve) -> None:
     server = serve(greeting)
     with antiphon.Client(server.address) as client:

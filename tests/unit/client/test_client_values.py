@@ -123,6 +123,53 @@ def test_clients_refuse_an_address_that_is_none(address: Any) -> None:
             kind(address)
 
 
+@pytest.mark.parametrize(
+    ("address", "remedy"),
+    [
+        ("http://localhost:8000", "'localhost:50050'"),
+        ("HTTP://localhost:8000/v1", "'localhost:50050'"),
+        ("https://speech.example/v1", "'speech.example:50050' and tls=True"),
+        ("wss://speech.example", "'speech.example:50050' and tls=True"),
+        ("grpc://localhost:50050", "'localhost:50050'"),
+        ("localhost:99999", "from 1 to 65535"),
+        ("localhost:0", "from 1 to 65535"),
+        ("localhost:", "from 1 to 65535"),
+        ("localhost:http", "from 1 to 65535"),
+        ("localhost:50050/v1", "HOST:PORT"),
+        ("one:two:3", "HOST:PORT"),
+        ("[::1", "HOST:PORT"),
+    ],
+)
+def test_clients_refuse_an_address_of_another_form_with_a_remedy(address: str, remedy: str) -> None:
+    for kind in (antiphon.Client, antiphon.AsyncClient, antiphon.StageClient):
+        with pytest.raises(InvalidArgument, match="address") as refused:
+            kind(address)
+        assert remedy in refused.value.message
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "localhost",
+        " localhost:50050 ",
+        "my_gateway:50050",
+        "::1",
+        "[::1]",
+        "[::1]:50050",
+        "dns:///localhost:1",
+        "dns://127.0.0.1:53/localhost:1",
+        "ipv4:10.0.0.1:1,10.0.0.2:2",
+        "ipv6:[::1]:1",
+        "unix:/run/antiphon",
+        "unix:///run/antiphon",
+        "unix-abstract:antiphon",
+        "dns:50050",
+    ],
+)
+def test_clients_take_every_form_of_address_that_grpc_has(address: str) -> None:
+    antiphon.Client(address).close()
+
+
 REPLY = antiphon.Reply(
     "t" * MIB, bytes(MIB), 24_000, antiphon.FinishReason.STOP, antiphon.Usage(), {}
 )

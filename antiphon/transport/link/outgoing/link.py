@@ -32,7 +32,7 @@ from antiphon.wire.checksum import Damaged
 from antiphon.wire.chunks import address_to_proto
 from antiphon.wire.convert import error_from_proto
 from antiphon.wire.frames import LinkCall, link_call
-from antiphon.wire.status import ERROR_METADATA_KEY, error_from_rpc
+from antiphon.wire.status import error_from_rpc, is_typed
 
 FIRST_RETRY_S = 0.05
 LAST_RETRY_S = 0.25
@@ -277,8 +277,7 @@ def _own_word(cause: Exception) -> AntiphonError | None:
     if isinstance(cause, AntiphonError):
         return cause
     if isinstance(cause, grpc.aio.AioRpcError):
-        typed = any(key == ERROR_METADATA_KEY for key, _ in cause.trailing_metadata() or ())
-        return error_from_rpc(cause) if typed else None
+        return error_from_rpc(cause) if is_typed(cause) else None
     if isinstance(cause, (asyncio.InvalidStateError, TimeoutError, grpc.RpcError)):
         return None
     log.error("the link failed", exc_info=cause)
