@@ -22,6 +22,7 @@ class CutWire:
         self.damaged = 0
         self._chance = random.Random(0)
         self._passing = 0
+        self._misspelt = b""
 
     async def open(self) -> None:
         """Listen."""
@@ -36,6 +37,10 @@ class CutWire:
     def damage(self, chance: random.Random, passing: int = 0) -> None:
         """Change one byte of a piece of what passes, whichever way it goes, after so many."""
         self._chance, self._passing = chance, passing + 1
+
+    def misspell(self, word: bytes) -> None:
+        """Change the last byte of that word where it passes for the first time, in one piece."""
+        self._misspelt = word
 
     def cut(self) -> None:
         """Break every connection at once."""
@@ -87,6 +92,10 @@ class CutWire:
         raise ConnectionResetError
 
     def _passed(self, piece: bytes) -> bytes:
+        if self._misspelt and self._misspelt in piece:
+            word, self._misspelt = self._misspelt, b""
+            self.damaged += 1
+            return piece.replace(word, word[:-1] + b"_", 1)
         if not self._passing:
             return piece
         self._passing -= 1

@@ -57,6 +57,7 @@ class StageStream:
         self._has_slot = self._has_reported = self.gone = False
         self._take_slot()
         self._loss: Unavailable | None = None
+        self._channel = stage.channel
         self._rpc: Rpc = stage.stub.RunSession(self._requests())
         stage.hold(self._stage_lost)
 
@@ -199,6 +200,7 @@ class StageStream:
 
     def _error(self, failure: grpc.aio.AioRpcError) -> AntiphonError:
         if failure.code() in _LOST and not is_typed(failure):
+            self._stage.misread(self._channel, failure)
             return self._lost(failure.details() or "the connection broke")
         return error_from_rpc(failure, stage=self.role)
 

@@ -20,6 +20,7 @@ from antiphon.errors import Unavailable
 from antiphon.transport.channel import CHANNEL_OPTIONS
 from antiphon.transport.mutual_tls import ServiceTls, open_channel
 from antiphon.v1 import stage_pb2
+from antiphon.wire.status import is_typed
 from antiphon.wire.stubs import stage_stub
 from gateway.fleet.discovery.endpoint import Endpoint
 from gateway.fleet.picker import Location
@@ -206,6 +207,20 @@ class Replica:
         closing.add_done_callback(self._closing.discard)
         for made_with_it in ("channel", "stub"):
             self.__dict__.pop(made_with_it, None)
+
+    def misread(self, channel: grpc.aio.Channel, failure: grpc.aio.AioRpcError) -> None:
+        """Give up the connection of a call whose method is said not to exist.
+
+        A byte of its name may have been changed on the way. HTTP/2 keeps header values for a
+        connection's life, so every later call of that method would fail on it, too.
+        """
+        unknown = failure.code() is grpc.StatusCode.UNIMPLEMENTED and not is_typed(failure)
+        # Another call may have given it up already.
+        if unknown and channel is self.channel:
+            log.warning(
+                "stage %s at %s misread a method: connecting again", self.role, self.address
+            )
+            self.open_anew()
 
     async def close(self) -> None:
         """Close all channels; nothing may run on them."""

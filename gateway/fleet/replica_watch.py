@@ -62,11 +62,14 @@ class ReplicaWatch:
         """For ever. Cancelling leaves the channel open."""
         reached = True
         while True:
+            channel = self._replica.channel
+            misread: grpc.aio.AioRpcError | None = None
             try:
                 await self._follow_health(wait_for_ready=not reached)
                 self._replica.fall("it ended its health stream")
             except grpc.aio.AioRpcError as failure:
                 self._replica.fall(said_by(failure))
+                misread = failure
             except AntiphonError as error:
                 self._replica.fall(error.message)
             except Exception as error:
@@ -75,6 +78,8 @@ class ReplicaWatch:
             reached = self._replica.channel.get_state() == grpc.ChannelConnectivity.READY
             if reached or self._tls is not None:
                 await asyncio.sleep(self._config.reconnect_s)
+            if misread is not None:
+                self._replica.misread(channel, misread)
             if not reached and self._tls is not None:
                 # A channel keeps the certificate that it was opened with, which may have run out.
                 reached = True

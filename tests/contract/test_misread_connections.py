@@ -1,0 +1,62 @@
+"""A connection on which a stage has misread the name of a method.
+
+HTTP/2 sends a header's value once and refers to it afterwards. So one byte that is changed in it on
+the way spoils every later call of the method, for as long as the connection lasts.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+from fake_stages import TALKER, FakeStages
+from gateway_door import SPOKEN, Door, deployment_of
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.testing.cut_wire import CutWire
+from gateway.server import Gateway
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+LONG_S = 60.0
+
+
+@asynccontextmanager
+async def misread(method: str) -> AsyncIterator[tuple[Door, CutWire]]:
+    """A gateway whose first call of that method has another name for the talker."""
+    async with asyncio.timeout(LONG_S), FakeStages() as fakes:
+        wire = CutWire(fakes[TALKER].address)
+        wire.misspell(method.encode())
+        await wire.open()
+        deployment = deployment_of(fakes)
+        deployment.stages[TALKER] = StageConfig(addresses=(wire.address,))
+        try:
+            async with Gateway(deployment) as gateway:
+                door = Door(fakes, gateway)
+                try:
+                    yield door, wire
+                finally:
+                    await door.close()
+        finally:
+            await wire.close()
+
+
+@pytest.mark.parametrize("method", ["Health/Watch", "Health/Check", "StageService/Describe"])
+async def test_a_stage_becomes_ready_although_a_method_was_misread(method: str) -> None:
+    async with misread(method) as (door, wire):
+        await door.gateway.wait_ready()
+        while not wire.damaged:
+            await door.gateway.fleet.wait_changed()
+        await door.gateway.wait_ready()
+        assert (await door.chat(**SPOKEN)).status_code == 200
+
+
+async def test_sessions_reach_a_stage_again_although_their_method_was_misread() -> None:
+    async with misread("RunSession") as (door, wire):
+        await door.gateway.wait_ready()
+        await door.chat(**SPOKEN)
+        assert wire.damaged
+        await door.gateway.wait_ready()
+        assert (await door.chat(**SPOKEN)).status_code == 200
