@@ -11,6 +11,7 @@ ARGS ?=
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
+DEV_INSTALLED := $(VENV)/.dev-installed
 BROWSER_INSTALLED := $(VENV)/.browser-installed
 PROTO_VENV := .venv-proto
 PROTO_INSTALLED := $(PROTO_VENV)/.installed
@@ -32,19 +33,30 @@ PROTO_TOOLS := grpcio-tools==1.71.2 mypy-protobuf==3.6.0 protobuf==5.29.6 buf-bi
 export PIP_DISABLE_PIP_VERSION_CHECK := 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup setup-browser setup-vllm setup-clients demo up load chaos simulate mutants test test-vllm test-browser test-clients check chart images lock audit reference format proto proto-check clean distclean \
+.PHONY: help setup setup-dev setup-browser setup-vllm setup-clients demo up load chaos simulate mutants test test-vllm test-browser test-clients check chart images lock audit reference format proto proto-check clean distclean \
 	gpu bench-engines bench-realtime bench-transport bench-prompts bench-vllm
 
 help: ## list the targets
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "  make %-15s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-setup: $(INSTALLED) ## make .venv with everything in it (again when pyproject.toml changes)
+setup: $(INSTALLED) ## make .venv with what serving needs (again when pyproject.toml changes)
+
+setup-dev: $(DEV_INSTALLED) ## the same, with what tests, checks and benchmarks need
+
+# Nothing is installed for an interpreter that is too old: pip would fail late, and not say why.
+NEW_ENOUGH := import sys; sys.exit(None if sys.version_info >= (3, 11) else "antiphon needs Python 3.11 \
+	or later, and %s is %d.%d: make PYTHON=python3.11" % ((sys.executable,) + sys.version_info[:2]))
 
 $(INSTALLED): pyproject.toml
+	@$(PYTHON) -c '$(NEW_ENOUGH)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
 	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
 	$(BIN)/python -m pip install "$(TORCH)"
-	$(BIN)/python -m pip install --editable ".[stage,gateway]" --group dev
+	$(BIN)/python -m pip install --editable ".[stage,gateway]"
+	touch $@
+
+$(DEV_INSTALLED): $(INSTALLED)
+	$(BIN)/python -m pip install --quiet --group dev
 	touch $@
 
 demo: setup ## start everything, ask it some questions, then type yours; WAV files in OUT (out); [MODEL=DIR]
@@ -65,20 +77,20 @@ load: setup ## load one service: SERVICE=gateway or a stage's role [MODEL=DIR] [
 		$(if $(SECONDS),--seconds "$(SECONDS)") \
 		--json "$(OUT)/load-$(SERVICE).json" --html "$(OUT)/load-$(SERVICE).html" $(ARGS)
 
-chaos: setup ## break a fleet on this machine and check what listeners hear [SECONDS=] [MODEL=DIR]
+chaos: setup-dev ## break a fleet on this machine and check what listeners hear [SECONDS=] [MODEL=DIR]
 	$(BIN)/python -m tools.chaos $(if $(SECONDS),--seconds "$(SECONDS)") $(if $(MODEL),--model "$(MODEL)") $(ARGS)
 
 simulate: setup ## play the protocol between gateway and stages in very many orders [SEEDS=]
 	$(BIN)/python -m tools.simulation $(if $(SEEDS),--seeds "$(SEEDS)") $(ARGS)
 
-mutants: setup ## plant random faults in copies of the tree and run the tests that should find them [SEED=] [COUNT=]
+mutants: setup-dev ## plant random faults in copies of the tree and run the tests that should find them [SEED=] [COUNT=]
 	$(BIN)/python -m tools.mutants $(if $(SEED),--seed "$(SEED)") $(if $(COUNT),--count "$(COUNT)") $(ARGS)
 
 # A file's tests run on one worker; tests that wait for processes leave a core to the others. Files
 # are taken in their order: the many short ones of tests/unit come last, and the workers end together.
 WORKERS ?= auto
 
-test: setup ## run the tests: [WORKERS=auto]; ARGS go to pytest
+test: setup-dev ## run the tests: [WORKERS=auto]; ARGS go to pytest
 	$(BIN)/python -m pytest -n $(WORKERS) --maxprocesses 4 --dist loadgroup --no-loadscope-reorder $(ARGS)
 
 # The main suite with the stages that can on vLLM, without what other stages alone decide, and what
@@ -100,7 +112,7 @@ test-browser: setup-browser ## try the page in a browser: Debian's chromium, or 
 
 setup-browser: $(BROWSER_INSTALLED)
 
-$(BROWSER_INSTALLED): $(INSTALLED)
+$(BROWSER_INSTALLED): $(DEV_INSTALLED)
 	$(BIN)/python -m pip install --quiet --group browser
 	touch $@
 
@@ -108,7 +120,7 @@ CLIENTS_VENVS := .venv-clients
 # The folders of tests/clients, each with what its client needs.
 CLIENTS ?= $(patsubst tests/clients/%/,%,$(dir $(wildcard tests/clients/*/talk_to_*)))
 
-test-clients: setup setup-clients ## talk with published voice clients: [CLIENTS="openai_agents ..."]; large installs
+test-clients: setup-dev setup-clients ## talk with published voice clients: [CLIENTS="openai_agents ..."]; large installs
 	CLIENT_ENVIRONMENTS=$(abspath $(CLIENTS_VENVS)) $(BIN)/python -m pytest --clients "$(CLIENTS)" tests/clients $(ARGS)
 
 setup-clients: $(CLIENTS:%=$(CLIENTS_VENVS)/%/.installed)
@@ -140,7 +152,7 @@ $(VLLM_INSTALLED): pyproject.toml $(VLLM_FILES)
 	;; esac
 	touch $@
 
-check: setup proto-check ## format, lint, types, import contracts, generated code, Dockerfiles, locked packages
+check: setup-dev proto-check ## format, lint, types, import contracts, generated code, Dockerfiles, locked packages
 	$(BIN)/ruff format --check .
 	$(BIN)/ruff check .
 	$(BIN)/mypy
@@ -151,7 +163,7 @@ check: setup proto-check ## format, lint, types, import contracts, generated cod
 # One file each; `policies` and `vllm` compare settings and engines.
 ENGINES := $(filter-out __init__ policies vllm,$(basename $(notdir $(wildcard benchmarks/engines/*.py))))
 
-bench-engines: setup ## measure the engines, or one of benchmarks/engines: [ENGINE=NAME]; ARGS="--rounds 1" to each
+bench-engines: setup-dev ## measure the engines, or one of benchmarks/engines: [ENGINE=NAME]; ARGS="--rounds 1" to each
 	@set -e; for engine in $(or $(ENGINE),$(ENGINES)); do \
 		echo "$$engine:"; \
 		$(BIN)/python -m benchmarks.engines.$$engine $(ARGS); \
@@ -164,7 +176,7 @@ GPU_BUDGET_S ?= 540
 GPU_AREAS ?= fidelity engines transport pipeline
 GPU_TESTS = $(shell grep -rl --include=test_*.py "pytest.mark.gpu" tests)
 
-gpu: $(if $(GPU_PYTHON),,setup) ## prove and measure everything on this machine's GPU: [GPU_PYTHON=python3] [GPU_AREAS="engines ..."] [GPU_BUDGET_S=540, of each]
+gpu: $(if $(GPU_PYTHON),,setup-dev) ## prove and measure everything on this machine's GPU: [GPU_PYTHON=python3] [GPU_AREAS="engines ..."] [GPU_BUDGET_S=540, of each]
 	@mkdir -p "$(OUT)/gpu"
 	@python="$(or $(GPU_PYTHON),$(BIN)/python)"; failed=; \
 	$$python -m benchmarks.gpu require --json "$(OUT)/gpu/require.json" || exit; \
@@ -178,13 +190,13 @@ gpu: $(if $(GPU_PYTHON),,setup) ## prove and measure everything on this machine'
 bench-vllm: $(VLLM_INSTALLED) ## measure a stage on torch and on vLLM side by side, and what the tap costs
 	$(VLLM_BIN)/python -m benchmarks.engines.vllm $(ARGS)
 
-bench-realtime: setup ## measure the CPU of realtime audio: the gateway and a bare Starlette application
+bench-realtime: setup-dev ## measure the CPU of realtime audio: the gateway and a bare Starlette application
 	$(BIN)/python -m benchmarks.realtime $(ARGS)
 
-bench-transport: setup ## measure the ways from process to process; OMNI=DIR: vllm-omni 0.30's wheel, unpacked
+bench-transport: setup-dev ## measure the ways from process to process; OMNI=DIR: vllm-omni 0.30's wheel, unpacked
 	$(BIN)/python -m benchmarks.transport $(if $(OMNI),--omni "$(OMNI)") $(ARGS)
 
-bench-prompts: setup ## measure a long prompt's rows between two stages, and others' tokens meanwhile
+bench-prompts: setup-dev ## measure a long prompt's rows between two stages, and others' tokens meanwhile
 	$(BIN)/python -m benchmarks.transport.prompts $(ARGS)
 
 chart: setup ## write what the chart has from the pipelines' declarations and the deployment schema
@@ -206,14 +218,14 @@ audit: setup ## ask PyPI for known vulnerabilities of what the images install
 	$(BIN)/python -m pip install --quiet --group audit
 	$(BIN)/pip-audit --strict --progress-spinner off --disable-pip --require-hashes $(AUDITED:%=-r %) $(ARGS)
 
-reference: setup $(PROTO_INSTALLED) ## make reference pages of the SDK and of the protos in OUT/reference (out/reference)
+reference: setup-dev $(PROTO_INSTALLED) ## make reference pages of the SDK and of the protos in OUT/reference (out/reference)
 	mkdir -p "$(OUT)/reference"
 	$(PROTO_VENV)/bin/python -m grpc_tools.protoc -Iproto --include_source_info \
 		--descriptor_set_out="$(OUT)/reference/protos.bin" proto/antiphon/v1/*.proto
 	$(BIN)/python -m tools.reference "$(OUT)/reference/protos.bin" "$(OUT)/reference"
 	rm "$(OUT)/reference/protos.bin"
 
-format: setup ## format the code and fix what lint can fix
+format: setup-dev ## format the code and fix what lint can fix
 	$(BIN)/ruff check --fix-only --quiet .
 	$(BIN)/ruff format .
 

@@ -33,6 +33,7 @@ from tools.launcher.plan import (
     with_resume_key,
 )
 from tools.launcher.ports import check_free
+from tools.launcher.preflight import check_checkpoint, check_devices
 from tools.launcher.process import ServiceProcess, http_url
 from tools.launcher.supervision import Backoff, OnExit
 
@@ -126,6 +127,10 @@ class Launcher:
 
     async def __aenter__(self) -> Running:
         check_free(listen_addresses(self._deployment, self._roles, gateway=self._has_gateway))
+        if self._roles:
+            stages = self._deployment.stages
+            check_devices({role: stages[role] for role in self._roles if role in stages})
+            check_checkpoint(Path(self._deployment.model))
         try:
             return await self._start_unless_one_ends()
         except BaseException:

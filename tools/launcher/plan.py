@@ -13,6 +13,7 @@ from antiphon.deployment.schema import Deployment, check_roles, deployment_of
 from antiphon.errors import FailedPrecondition, InvalidArgument
 from antiphon.pipelines.graph import Pipeline
 from antiphon.pipelines.registry import pipeline_named, pipeline_of
+from tools.launcher.preflight import check_model_dir
 
 GATEWAY = "gateway"
 EMBEDDED_MODEL = "models/antiphon-demo"
@@ -166,7 +167,11 @@ def resolve(deployment: Deployment, root: Path) -> tuple[Deployment, Pipeline]:
     that the pipeline does not have, and what `embedded_model` and `pipeline_of` raise.
     """
     named_model = deployment.model
-    model = Path(named_model).expanduser().resolve() if named_model else embedded_model(root)
+    if named_model:
+        model = Path(named_model).expanduser().resolve()
+        check_model_dir(named_model, model)
+    else:
+        model = embedded_model(root)
     named = deployment.pipeline
     pipeline = pipeline_named(named) if named else pipeline_of(model)
     check_roles(deployment, pipeline.name, pipeline.roles)

@@ -9,6 +9,13 @@ from collections.abc import Mapping
 from antiphon.deployment.address import host_and_port
 from antiphon.errors import Unavailable
 
+MOST_PORT = 65_535
+OPTIONS = {
+    "gateway.http_listen": ("PORT", "--port"),
+    "gateway.grpc_listen": ("GRPC_PORT", "--grpc-port"),
+}
+"""What sets the port of a setting: the variable of `make up`, and the option of `up`."""
+
 
 def check_free(wanted: Mapping[str, str]) -> None:
     """Bind each address (host:port, by the setting that has it) and let all of them go again.
@@ -27,7 +34,12 @@ def check_free(wanted: Mapping[str, str]) -> None:
             except OSError as error:
                 # `socket` appends the address to the system's words.
                 words = (error.strerror or str(error)).partition(" (while")[0]
+                remedy = "choose another"
+                if field in OPTIONS:
+                    variable, option = OPTIONS[field]
+                    other = port + 1 if port < MOST_PORT else port - 1
+                    remedy += f" (make up {variable}={other}, or {option} {other})"
                 raise Unavailable(
-                    f"{field}: cannot listen on {address}: {words}; choose another, "
+                    f"{field}: cannot listen on {address}: {words}; {remedy}, "
                     "or stop what listens there"
                 ) from error

@@ -121,6 +121,24 @@ def test_ports_are_refused_when_two_settings_have_the_same() -> None:
     check_free({"one": address, "two": "127.0.0.1:0", "three": "127.0.0.1:0"})
 
 
+@pytest.mark.parametrize(
+    ("setting", "variable", "option"),
+    [
+        ("gateway.http_listen", "PORT", "--port"),
+        ("gateway.grpc_listen", "GRPC_PORT", "--grpc-port"),
+    ],
+)
+def test_a_port_that_another_program_has_is_told_with_what_sets_it(
+    setting: str, variable: str, option: str
+) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(Unavailable) as refused:
+            check_free({setting: f"127.0.0.1:{port}"})
+    (other,) = set(re.findall(rf"make up {variable}=(\d+), or {option} \d+", str(refused.value)))
+    assert int(other) != port
+
+
 def test_gateway_settings_replace_only_what_they_name() -> None:
     changed = with_gateway(Deployment(), {"http_listen": "0.0.0.0:80"}).gateway
     assert (changed.http_listen, changed.grpc_listen) == (

@@ -1,0 +1,105 @@
+"""What is found before a process starts, by files and headers alone."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from antiphon.deployment.schema import Deployment, StageConfig
+from antiphon.errors import FailedPrecondition, InvalidArgument, NotFound
+from tools.launcher.plan import application_root, resolve
+from tools.launcher.preflight import check_checkpoint, check_devices
+
+INDEX = "model.safetensors.index.json"
+TENSOR_BYTES = 32
+
+
+def write_weights(path: Path) -> None:
+    described = {"dtype": "F32", "shape": [8], "data_offsets": [0, TENSOR_BYTES]}
+    header = json.dumps({"__metadata__": {"format": "pt"}, "a": described}).encode()
+    path.write_bytes(struct.pack("<Q", len(header)) + header + bytes(TENSOR_BYTES))
+
+
+@pytest.fixture
+def checkpoint(tmp_path: Path) -> Path:
+    directory = tmp_path / "checkpoint"
+    (directory / "speech_tokenizer").mkdir(parents=True)
+    for name in ("tokenizer_config.json", "tokenizer.json"):
+        (directory / name).write_text("{}")
+    shards = ["model-1.safetensors", "model-2.safetensors"]
+    (directory / INDEX).write_text(json.dumps({"weight_map": dict(zip("ab", shards, strict=True))}))
+    for shard in (*shards, "speech_tokenizer/model.safetensors"):
+        write_weights(directory / shard)
+    return directory
+
+
+def cut(path: Path, left: int) -> None:
+    path.write_bytes(path.read_bytes()[:left])
+
+
+BROKEN: dict[str, tuple[Callable[[Path], object], str]] = {
+    "no tokenizer": (lambda d: (d / "tokenizer.json").unlink(), "has no tokenizer"),
+    "a shard is missing": (
+        lambda d: (d / "model-2.safetensors").unlink(),
+        r"model-2.safetensors: is missing",
+    ),
+    "a shard is cut off": (
+        lambda d: cut(d / "model-2.safetensors", -1),
+        r"model-2.safetensors: is cut off: it has \d+ of \d+ bytes",
+    ),
+    "a header is cut off": (
+        lambda d: cut(d / "model-1.safetensors", 20),
+        "model-1.safetensors: is not a whole safetensors file",
+    ),
+    "a file is empty": (lambda d: cut(d / "model-1.safetensors", 0), "is not a whole"),
+    "a part's file is cut off": (
+        lambda d: cut(d / "speech_tokenizer" / "model.safetensors", -8),
+        "speech_tokenizer/model.safetensors: is cut off",
+    ),
+    "a pointer": (
+        lambda d: (d / "model-1.safetensors").write_text("version https://git-lfs.github.com/spec"),
+        "git lfs pull",
+    ),
+}
+
+
+@pytest.mark.parametrize(("spoil", "words"), BROKEN.values(), ids=BROKEN)
+def test_a_checkpoint_that_is_not_whole_is_refused(
+    checkpoint: Path, spoil: Callable[[Path], object], words: str
+) -> None:
+    check_checkpoint(checkpoint)
+    spoil(checkpoint)
+    with pytest.raises(FailedPrecondition, match=words):
+        check_checkpoint(checkpoint)
+
+
+def test_a_checkpoint_with_other_tokenizer_files_is_taken(checkpoint: Path) -> None:
+    (checkpoint / "tokenizer.json").rename(checkpoint / "vocab.json")
+    check_checkpoint(checkpoint)
+    # A family may have none at all.
+    (checkpoint / "vocab.json").unlink()
+    (checkpoint / "tokenizer_config.json").unlink()
+    check_checkpoint(checkpoint)
+
+
+@pytest.mark.parametrize("device", ["cuda", "cuda:1"])
+def test_a_gpu_is_refused_where_there_is_none(tmp_path: Path, device: str) -> None:
+    stages = {"talker": StageConfig(), "thinker": StageConfig(device=device)}
+    with pytest.raises(InvalidArgument, match=f"stages.thinker.device: there is no GPU .*{device}"):
+        check_devices(stages, tmp_path)
+    (tmp_path / "nvidia0").touch()
+    check_devices(stages, tmp_path)
+
+
+def test_a_name_on_a_hub_is_refused_with_the_command_that_gets_it() -> None:
+    with pytest.raises(NotFound, match="hf download Qwen/Qwen3-Omni-30B-A3B-Instruct --local-dir"):
+        resolve(Deployment(model="Qwen/Qwen3-Omni-30B-A3B-Instruct"), application_root())
+
+
+def test_a_path_that_is_no_directory_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(NotFound, match="is no directory"):
+        resolve(Deployment(model=str(tmp_path / "nowhere")), application_root())

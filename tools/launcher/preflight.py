@@ -1,0 +1,116 @@
+"""What keeps a deployment from starting, found by files and headers before a process starts."""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+
+import msgspec
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import AntiphonError, FailedPrecondition, InvalidArgument, NotFound
+from antiphon.pipelines.files import REMEDY
+from antiphon.runtime.checkpoint.safetensors_header import read_header
+
+TOKENIZER_SETTINGS = "tokenizer_config.json"
+TOKENIZERS = ("tokenizer.json", "vocab.json", "tokenizer.model", "vocab.txt")
+INDEX_PATTERN = "*.safetensors.index.json"
+_HUB_ID = re.compile(r"[\w.-]+/[\w.-]+")
+_LFS_POINTER = b"version https://git-lfs"
+ACCELERATOR_FILES = ("nvidiactl", "nvidia0", "nvhost-gpu", "nvmap", "dxg", "kfd")
+"""In /dev, of what torch calls CUDA: NVIDIA's, a Jetson's, WSL's, and AMD's."""
+
+
+def check_model_dir(named: str, model_dir: Path) -> None:
+    """Raise `NotFound` unless the model is a directory here. A name on a hub comes with the command
+    that downloads it."""
+    if model_dir.is_dir():
+        return
+    if _HUB_ID.fullmatch(named):
+        raise NotFound(
+            f"model: {named} is no directory here; models are not downloaded at the start. Run "
+            f"`hf download {named} --local-dir DIR`, then name DIR",
+            field="model",
+        )
+    raise NotFound(f"model: {model_dir} is no directory; name one with a checkpoint", field="model")
+
+
+def check_checkpoint(model_dir: Path) -> None:
+    """Raise `FailedPrecondition` for a tokenizer or weights that are missing or cut off.
+
+    Reads names, sizes and the headers of safetensors. Folders within may have weights of their own.
+    """
+    has_tokenizer = any((model_dir / name).is_file() for name in TOKENIZERS)
+    if (model_dir / TOKENIZER_SETTINGS).is_file() and not has_tokenizer:
+        raise FailedPrecondition(
+            f"{model_dir}: has no tokenizer: none of {', '.join(TOKENIZERS)} is there; {REMEDY}"
+        )
+    folders = [each for each in model_dir.iterdir() if each.is_dir() and each.name[0] != "."]
+    for folder in (model_dir, *sorted(folders)):
+        _check_listed(folder)
+        for path in sorted(folder.glob("*.safetensors")):
+            _check_whole(path)
+
+
+def check_devices(stages: Mapping[str, StageConfig], devices: Path = Path("/dev")) -> None:
+    """Raise `InvalidArgument` for a CUDA device on a machine that has no accelerator."""
+    if any((devices / name).exists() for name in ACCELERATOR_FILES):
+        return
+    for role, config in stages.items():
+        if config.device.partition(":")[0] == "cuda":
+            field = f"stages.{role}.device"
+            raise InvalidArgument(
+                f"{field}: there is no GPU for {config.device!r} on this machine; give 'cpu'",
+                field=field,
+            )
+
+
+def _check_listed(folder: Path) -> None:
+    """Whether the files that an index lists are there."""
+    for index in sorted(folder.glob(INDEX_PATTERN)):
+        for name in sorted(set(_files_of(index))):
+            if not (folder / name).is_file():
+                raise FailedPrecondition(f"{folder / name}: is missing; {REMEDY}")
+
+
+def _files_of(index: Path) -> Iterable[str]:
+    """Names of files; of an index that cannot be read, none: the loader says what is wrong."""
+    try:
+        names: Mapping[str, str] = json.loads(index.read_bytes())["weight_map"]
+        return [str(each) for each in names.values()]
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return []
+
+
+class _Tensor(msgspec.Struct):
+    data_offsets: tuple[int, int]
+
+
+def _check_whole(path: Path) -> None:
+    """Whether a file has as many bytes as its header says."""
+    size = path.stat().st_size
+    try:
+        header = read_header(path)
+        end = len(header) + max((each.data_offsets[1] for each in _tensors(header)), default=0)
+    except (OSError, ValueError, msgspec.DecodeError) as error:
+        raise _unreadable(path) from error
+    if size < end:
+        raise FailedPrecondition(f"{path}: is cut off: it has {size} of {end} bytes; {REMEDY}")
+
+
+def _tensors(header: bytes) -> Iterator[_Tensor]:
+    for name, described in msgspec.json.decode(header[8:], type=dict[str, msgspec.Raw]).items():
+        if name != "__metadata__":
+            yield msgspec.json.decode(described, type=_Tensor)
+
+
+def _unreadable(path: Path) -> AntiphonError:
+    with path.open("rb") as file:
+        pointer = file.read(len(_LFS_POINTER)) == _LFS_POINTER
+    if pointer:
+        return FailedPrecondition(
+            f"{path}: is a pointer of Git LFS, not the file; run `git lfs pull` in its repository"
+        )
+    return FailedPrecondition(f"{path}: is not a whole safetensors file; {REMEDY}")
