@@ -88,6 +88,7 @@ if TYPE_CHECKING:
         ResourceExhausted,
         Unauthenticated,
         Unavailable,
+        UnusableOutput,
     )
     from antiphon.logprobs import TokenLogprob
     from antiphon.sampling import SamplingRequest
@@ -177,6 +178,7 @@ _MODULES = {
     "TranscriptOptions": "antiphon.client.conversation_events",
     "Unauthenticated": "antiphon.errors",
     "Unavailable": "antiphon.errors",
+    "UnusableOutput": "antiphon.errors",
     "Usage": "antiphon.client.events",
     "Video": "antiphon.client.request",
     "TimedTurns": "antiphon.client.conversation_events",
@@ -267,6 +269,7 @@ __all__ = (
     "TranscriptOptions",
     "Unauthenticated",
     "Unavailable",
+    "UnusableOutput",
     "Usage",
     "Video",
     "TimedTurns",

@@ -24,6 +24,7 @@ class ErrorCode(enum.Enum):
     INTERNAL = "internal"
     DATA_LOSS = "data_loss"
     UNAUTHENTICATED = "unauthenticated"
+    UNUSABLE_OUTPUT = "unusable_output"
 
 
 MAX_MESSAGE_CHARS = 8192
@@ -150,6 +151,12 @@ class Unauthenticated(AntiphonError):
     code = ErrorCode.UNAUTHENTICATED
 
 
+class UnusableOutput(AntiphonError):
+    """The model wrote what cannot be used, such as a call of a function that does not exist."""
+
+    code = ErrorCode.UNUSABLE_OUTPUT
+
+
 def unexpected(error: Exception) -> Internal:
     """What an exception of no type of ours is told as."""
     return Internal(f"{type(error).__name__}: {error}")
@@ -169,5 +176,6 @@ ERROR_BY_CODE: dict[ErrorCode, type[AntiphonError]] = {
         Internal,
         DataLoss,
         Unauthenticated,
+        UnusableOutput,
     )
 }

@@ -73,6 +73,10 @@ class _ErrorCodeEnumTypeWrapper(google.protobuf.internal.enum_type_wrapper._Enum
     """Chunks were lost, reordered or malformed."""
     ERROR_CODE_UNAUTHENTICATED: _ErrorCode.ValueType  # 11
     """No API key, or none that holds."""
+    ERROR_CODE_UNUSABLE_OUTPUT: _ErrorCode.ValueType  # 12
+    """The model wrote what cannot be used, such as a call of a function that does not exist. The stage is
+    well; the same request may end in the same way.
+    """
 
 class ErrorCode(_ErrorCode, metaclass=_ErrorCodeEnumTypeWrapper):
     """The kinds of failure, one for each thing a caller can do about it."""
@@ -102,6 +106,10 @@ ERROR_CODE_DATA_LOSS: ErrorCode.ValueType  # 10
 """Chunks were lost, reordered or malformed."""
 ERROR_CODE_UNAUTHENTICATED: ErrorCode.ValueType  # 11
 """No API key, or none that holds."""
+ERROR_CODE_UNUSABLE_OUTPUT: ErrorCode.ValueType  # 12
+"""The model wrote what cannot be used, such as a call of a function that does not exist. The stage is
+well; the same request may end in the same way.
+"""
 global___ErrorCode = ErrorCode
 
 @typing.final

@@ -27,6 +27,8 @@ from antiphon.wire.convert import error_from_proto, error_to_proto
 ERROR_METADATA_KEY = "antiphon-error-bin"
 
 _STATUS = {
+    # The last code of a status is what it means without a typed error.
+    ErrorCode.UNUSABLE_OUTPUT: grpc.StatusCode.FAILED_PRECONDITION,
     ErrorCode.INVALID_ARGUMENT: grpc.StatusCode.INVALID_ARGUMENT,
     ErrorCode.NOT_FOUND: grpc.StatusCode.NOT_FOUND,
     ErrorCode.NOT_IMPLEMENTED: grpc.StatusCode.UNIMPLEMENTED,

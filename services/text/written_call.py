@@ -15,7 +15,7 @@ from collections.abc import Collection
 
 import msgspec
 
-from antiphon.errors import Internal, told
+from antiphon.errors import UnusableOutput, told
 from antiphon.wire.tool_calls import CallPiece
 
 EDGE = "tool_calls"
@@ -24,7 +24,7 @@ _HEAD = re.compile(
 )
 
 
-class MalformedCall(Internal):
+class MalformedCall(UnusableOutput):
     """The model has written a call that cannot be carried out."""
 
 

@@ -8,7 +8,7 @@ from typing import Any
 from fake_stages import EDGES, THINKER, FakeStages, Session
 
 from antiphon.conversation import ToolCall
-from antiphon.errors import Internal
+from antiphon.errors import UnusableOutput
 from antiphon.segment import FinishReason
 from antiphon.v1 import stage_pb2
 from antiphon.wire.tool_calls import CallPiece, call_pieces_to_tensors
@@ -78,7 +78,7 @@ class CallInPieces:
             await session.chunk("tool_calls", call_pieces_to_tensors([piece]), position=position)
             await self._read.acquire()
         if self._fails:
-            await session.error(Internal("the call is none", edge="tool_calls"))
+            await session.error(UnusableOutput("the call is none", edge="tool_calls"))
             return
         end = call_pieces_to_tensors([CallPiece("", "", ends=True)])
         await session.chunk("tool_calls", end, position=3, finish=FinishReason.STOP)
@@ -90,4 +90,6 @@ async def fail_in_a_call(session: Session) -> None:
     """Says something and fails, as for a malformed call."""
     await session.opened()
     await session.text("I look.")
-    await session.error(Internal("the model has written a call that is none", edge="tool_calls"))
+    await session.error(
+        UnusableOutput("the model has written a call that is none", edge="tool_calls")
+    )

@@ -178,6 +178,6 @@ async def test_answer_fails_when_a_call_is_malformed(
     fakes: FakeStages, client: antiphon.AsyncClient
 ) -> None:
     fakes[THINKER].script = fail_in_a_call
-    with pytest.raises(antiphon.Internal) as raised:
+    with pytest.raises(antiphon.UnusableOutput) as raised:
         await client.generate("Look", functions=BOTH).collect()
     assert raised.value.edge == "tool_calls"

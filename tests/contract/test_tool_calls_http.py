@@ -226,7 +226,7 @@ async def test_history_of_calls_is_taken_without_functions(caller: Door) -> None
 
 async def test_answer_fails_when_a_call_is_malformed(caller: Door) -> None:
     caller.fakes[THINKER].script = fail_in_a_call
-    with pytest.raises(openai.InternalServerError, match="call that is none"):
+    with pytest.raises(openai.UnprocessableEntityError, match="call that is none"):
         await caller.openai.chat.completions.create(model=MODEL, messages=ASKED, tools=TOOLS)
     stream: Any = await caller.openai.chat.completions.create(
         model=MODEL, messages=ASKED, tools=TOOLS, stream=True

@@ -29,6 +29,7 @@ _STATUS = {
     ErrorCode.INTERNAL: 500,
     ErrorCode.DATA_LOSS: 500,
     ErrorCode.UNAUTHENTICATED: 401,
+    ErrorCode.UNUSABLE_OUTPUT: 422,
 }
 DEFAULT_RETRY_AFTER_S = 1.0
 

@@ -105,7 +105,7 @@ def test_line_break_before_a_call_is_spoken_and_not_shown() -> None:
 def test_take_raises_when_a_call_is_none(written: str) -> None:
     with pytest.raises(MalformedCall) as raised:
         take(["Hello ", *written])
-    assert raised.value.code is ErrorCode.INTERNAL
+    assert raised.value.code is ErrorCode.UNUSABLE_OUTPUT
     assert raised.value.edge == "tool_calls"
 
 
