@@ -309,7 +309,10 @@ async def test_several_choices_go_on_each_for_itself() -> None:
         assert sum(replicas.sessions()) == 5
         opened = [each.segment for fake in replicas.fakes[THINKER] for each in fake.sessions]
         assert len({each.sampling[THINKER].seed for each in opened}) == 1
-        assert Counter(each.choice for each in opened) == {0: 2, 1: 2, 2: 1}, "the same choices"
+        # The two sessions that were lost may belong to any two of the choices.
+        sessions = Counter(each.choice for each in opened)
+        assert sorted(sessions) == [0, 1, 2]
+        assert sorted(sessions.values()) == [1, 2, 2]
 
 
 async def test_a_conversation_goes_on_in_the_middle_of_a_turn_and_stays_where_it_is_then() -> None:
