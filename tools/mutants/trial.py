@@ -21,7 +21,8 @@ FIRST = 5
 TEST_S = 100
 """A test that takes longer is in a loop."""
 
-_FAILED = re.compile(r"^(?:FAILED|ERROR) (\S+)", re.MULTILINE)
+_FAILED = re.compile(r"^(?:FAILED|ERROR) (.+?)(?: - .*)?$", re.MULTILINE)
+_NOT_FOUND = 4
 _TIMED_OUT = (124, 137)
 
 
@@ -78,10 +79,17 @@ class ScratchTree:
                 if failed is None:
                     # The fault ends pytest itself.
                     return TrialOutcome(Verdict.KILLED, f"exit status {done.returncode}")
-                if self._run([failed[1]]).returncode == 0:
+                if self._passes(failed[1]):
                     return TrialOutcome(Verdict.KILLED, failed[1])
                 given_up.append(failed[1])
         return TrialOutcome(Verdict.SURVIVED)
+
+    def _passes(self, test: str) -> bool:
+        """Whether a test passes as the tree is; of one whose name was not understood, its file."""
+        status = self._run([test]).returncode
+        if status == _NOT_FOUND:
+            status = self._run([test.partition("::")[0]]).returncode
+        return status == 0
 
     @contextmanager
     def _planted(self, mutant: Mutant) -> Iterator[None]:

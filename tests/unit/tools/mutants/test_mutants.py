@@ -114,6 +114,9 @@ FILES = {
     "tests/contract/doors.py": "from gateway.door import enter\n\nENTER = enter\n",
     "tests/contract/test_door.py": "from doors import ENTER\n\n\n"
     "def test_door() -> None:\n    assert ENTER(18) == 'in'\n",
+    "tests/unit/test_ages.py": "import pytest\nfrom gateway.gate import opens\n\n\n"
+    "@pytest.mark.parametrize('age', [18], ids=['just - so'])\n"
+    "def test_age(age: int) -> None:\n    assert opens(age)\n",
     "tests/unit/test_apart.py": "from gateway.apart import apart\n\n\n"
     "def test_apart() -> None:\n    assert apart(5)\n",
     "antiphon/deployment/schema.py": "",
@@ -134,6 +137,7 @@ def test_tests_are_those_that_import_a_file_nearest_first(tree: Path) -> None:
     selection = LikelyTests(tree, ("gateway",))
     assert selection.ranked(Path("gateway/gate.py")) == [
         Path("tests/unit/test_gate.py"),
+        Path("tests/unit/test_ages.py"),
         Path("tests/contract/test_door.py"),
     ]
     assert selection.ranked(Path("gateway/apart.py")) == [Path("tests/unit/test_apart.py")]
@@ -146,7 +150,7 @@ def mutant(tree: Path, path: str, before: str, after: str) -> Mutant:
 
 
 def test_trial_runs_tests_until_one_fails_and_changes_nothing_in_the_tree(tree: Path) -> None:
-    tests = LikelyTests(tree, ("gateway",)).ranked(Path("gateway/gate.py"))
+    tests = [Path("tests/unit/test_gate.py"), Path("tests/contract/test_door.py")]
     with ScratchTree(tree, limit_s=100) as scratch:
         boundary = mutant(tree, "gateway/gate.py", ">=", "> ")
         outcome = scratch.try_mutant(boundary, tests)
@@ -159,6 +163,14 @@ def test_trial_runs_tests_until_one_fails_and_changes_nothing_in_the_tree(tree: 
         assert scratch.try_mutant(broken, tests).verdict is Verdict.KILLED
     assert not scratch.root.exists()
     assert (tree / "gateway/gate.py").read_text() == FILES["gateway/gate.py"]
+
+
+def test_test_whose_name_has_spaces_kills(tree: Path) -> None:
+    with ScratchTree(tree, limit_s=100) as scratch:
+        boundary = mutant(tree, "gateway/gate.py", ">=", "> ")
+        outcome = scratch.try_mutant(boundary, [Path("tests/unit/test_ages.py")])
+        assert outcome.verdict is Verdict.KILLED
+        assert outcome.test.startswith("tests/unit/test_ages.py::test_age[just")
 
 
 def test_test_that_fails_without_the_fault_kills_nothing(tree: Path) -> None:
