@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import io
 import json
+import os
 import shutil
 import subprocess
 import wave
@@ -104,7 +105,7 @@ async def test_programs_read_flac(
     delivery: dict[str, Any],
 ) -> None:
     name = "flac" if program is flac_of else "ffmpeg"
-    if shutil.which(name) is None:
+    if shutil.which(name) is None and "ANTIPHON_CI" not in os.environ:
         pytest.skip(f"{name} is not installed")
     answer = await post(reader, input="Read.", response_format="flac", **delivery)
     path = tmp_path / "answer.flac"
