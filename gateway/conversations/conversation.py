@@ -7,18 +7,19 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from dataclasses import replace
 from types import TracebackType
 from typing import assert_never
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import AntiphonError, Cancelled, InvalidArgument
+from antiphon.errors import AntiphonError, Cancelled, InvalidArgument, NotFound
 from gateway.calls.calls import Calls
 from gateway.calls.tools import check_offered
 from gateway.conversations import commands
 from gateway.conversations.commands import Command
+from gateway.conversations.errors import ItemUse, NoSuchItem
 from gateway.conversations.events import (
     AudioCleared,
     AudioCommitted,
@@ -55,6 +56,9 @@ from gateway.conversations.transcripts import Transcripts
 from gateway.media.pcm_recording import PcmRecording
 from gateway.voice_activity.listener import VoiceListener
 
+STALLED_S = 1.0
+"""How long audio may stop coming in the middle of a turn, beyond the silence that ends one. Some
+clients send only while somebody speaks."""
 LEAST_SLICE_S = 0.5
 """Of what is answered by the clock: many answers a second would be nobody's wish."""
 
@@ -91,6 +95,7 @@ class LiveConversation:
         self._hearing = Hearing(listener, None, max_s=config.max_recording_s)
         self._hearing.detect(settings.turns, settings.answer_every_s)
         self._idle = IdleTimer(self._answer_silence)
+        self._stalled = IdleTimer(self._hear_silence)
         self._responses = Responses(
             calls, config, self._items, self._telling, logged, self._answered
         )
@@ -123,6 +128,7 @@ class LiveConversation:
             closing.callback(setattr, self._share, "is_busy", never_busy)
             closing.push_async_callback(self._transcripts.close)
             closing.push_async_callback(self._responses.close)
+            closing.push_async_callback(self._stalled.close)
             await self._idle.close()
 
     @property
@@ -158,6 +164,7 @@ class LiveConversation:
         """Return when all that was asked for has been told; nothing more is asked."""
         self._silence_asks = False
         self._idle.stop()
+        self._stalled.stop()
         async with self._doing:
             # What silence asks at this moment, too.
             pass
@@ -200,10 +207,13 @@ class LiveConversation:
                 self._settings = self._checked(settings)
                 self._hearing.detect(settings.turns, settings.answer_every_s)
                 self._idle.stop()
+                self._expect_audio()
                 await self._telling.tell(SettingsChanged(settings))
             case commands.AppendAudio(pcm16, rate_hz):
+                self._stalled.stop()
                 for heard in await self._hearing.append(pcm16, rate_hz):
                     await self._heed(heard)
+                self._expect_audio()
                 await self._answer_slice()
                 so_far = self._hearing.so_far
                 await self._responses.hear(so_far, self._hearing.of_turn, self._settings)
@@ -219,10 +229,13 @@ class LiveConversation:
             case commands.CreateItem(item, after):
                 await self._create_item(item, after)
             case commands.DeleteItem(item_id):
-                self._items.remove(item_id)
+                with _asked_to("delete"):
+                    self._items.remove(item_id)
                 await self._telling.tell(ItemDeleted(item_id))
             case commands.RetrieveItem(item_id):
-                await self._telling.tell(ItemRetrieved(self._items.get(item_id)))
+                with _asked_to("retrieve"):
+                    item = self._items.get(item_id)
+                await self._telling.tell(ItemRetrieved(item))
             case commands.TruncateItem():
                 await self._truncate(command)
             case commands.CreateResponse():
@@ -258,7 +271,8 @@ class LiveConversation:
         await self._telling.tell(ItemAdded(item, before))
 
     async def _truncate(self, heard: commands.TruncateItem) -> None:
-        item = self._items.get(heard.item_id)
+        with _asked_to("truncate"):
+            item = self._items.get(heard.item_id)
         if heard.content_index or not item.contents:
             raise InvalidArgument("content_index: the item has one part, 0", field="content_index")
         if not isinstance(item.contents[0], SpokenContent) or item.role != "assistant":
@@ -321,6 +335,30 @@ class LiveConversation:
         if self._silence_asks:
             self._idle.start(playing_s + turns.idle_timeout_s)
 
+    def _expect_audio(self) -> None:
+        """In the middle of a turn audio comes, or the turn ends."""
+        turns = self._settings.turns
+        if turns is not None and self._hearing.speaking and not self._calls.closing:
+            self._stalled.start(turns.silence_s + STALLED_S)
+        else:
+            self._stalled.stop()
+
+    async def _hear_silence(self) -> None:
+        """No audio has come for so long: what follows of the turn is silence."""
+        async with self._doing, self._saved():
+            turns = self._settings.turns
+            if not (self._stalled.due and self._hearing.speaking) or turns is None:
+                return
+            try:
+                for heard in await self._hearing.append_silence(turns.silence_s + STALLED_S):
+                    await self._heed(heard)
+            except Cancelled:
+                # Nobody is there any more.
+                return
+            finally:
+                self._share.resize(self._items.size_bytes + self._hearing.size_bytes)
+            self._expect_audio()
+
     async def _answer_silence(self) -> None:
         """Nobody speaks, or a slice may wait: ask the model again."""
         async with self._doing, self._saved():
@@ -337,6 +375,15 @@ class LiveConversation:
             except Cancelled:
                 # Nobody is there any more.
                 return
+
+
+@contextlib.contextmanager
+def _asked_to(use: ItemUse) -> Iterator[None]:
+    """Raise `NoSuchItem` where the item of a command is not there."""
+    try:
+        yield
+    except NotFound as error:
+        raise NoSuchItem(use, error) from None
 
 
 def _more_bytes(command: Command) -> int:

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from antiphon.errors import FailedPrecondition
+from typing import Literal
+
+from antiphon.errors import FailedPrecondition, NotFound
 
 
 class NoAudio(FailedPrecondition):
@@ -26,3 +28,14 @@ class NoResponse(FailedPrecondition):
 
     def __init__(self) -> None:
         super().__init__("no response is being made")
+
+
+ItemUse = Literal["delete", "retrieve", "truncate"]
+
+
+class NoSuchItem(NotFound):
+    """The conversation does not have the item that a command names, or has it no more."""
+
+    def __init__(self, use: ItemUse, error: NotFound) -> None:
+        super().__init__(error.message, field=error.field)
+        self.use: ItemUse = use

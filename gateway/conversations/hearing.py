@@ -12,6 +12,7 @@ from gateway.conversations.events import SilenceTimedOut, SpeechStarted, SpeechS
 from gateway.conversations.input_audio import InputAudioBuffer
 from gateway.conversations.items import new_id
 from gateway.conversations.settings import TurnDetection
+from gateway.media.audio_out import SAMPLE_BYTES
 from gateway.media.pcm_recording import PcmRecording
 from gateway.voice_activity.ear import Ear
 from gateway.voice_activity.endpointing import SpeechEdge
@@ -106,6 +107,11 @@ class Hearing:
             heard.append(self._started(edge) if edge.begins else self._ended(self._at(edge)))
         self._trim()
         return heard
+
+    async def append_silence(self, seconds: float) -> list[SpeechStarted | TurnHeard]:
+        """Take so much silence, as if it had come. Raises what the buffer raises."""
+        rate_hz = self._buffer.rate_hz
+        return await self.append(bytes(round(seconds * rate_hz) * SAMPLE_BYTES), rate_hz)
 
     def next_slice(self) -> tuple[str, PcmRecording] | None:
         """So many seconds as become a message, once that many are there."""

@@ -236,7 +236,11 @@ async def test_response_out_of_band_leaves_no_trace(door: Door) -> None:
         ({"type": "input_audio_buffer.append", "audio": "?"}, "invalid_argument", "audio"),
         ({"type": "no.such.event"}, "invalid_argument", "type"),
         ({"type": "response.create"}, "invalid_argument", "response"),
-        ({"type": "conversation.item.delete", "item_id": "x"}, "not_found", "item_id"),
+        (
+            {"type": "conversation.item.delete", "item_id": "x"},
+            "item_delete_invalid_item_id",
+            "item_id",
+        ),
         (
             {"type": "session.update", "session": {"output_modalities": ["text", "audio"]}},
             "invalid_argument",

@@ -25,7 +25,7 @@ TOLERANCE_MS = 150
 async def settle(client: Realtime) -> None:
     """Wait until everything that was sent has been dealt with."""
     await client.send("conversation.item.delete", item_id="none")
-    assert (await client.until("error"))["error"]["code"] == "not_found"
+    assert (await client.until("error"))["error"]["code"] == "item_delete_invalid_item_id"
 
 
 def of_kind(client: Realtime, kind: str) -> list[Told]:

@@ -14,7 +14,7 @@ from gateway.conversations.saved import SavedConversation
 from gateway.conversations.settings import ConversationSettings
 from gateway.doors.conversation_door import ConversationDoor
 from gateway.doors.http.json_body import check_values, count_values
-from gateway.doors.realtime.client_commands import read_command
+from gateway.doors.realtime.client_commands import AppendedBytes, read_command
 from gateway.doors.realtime.client_events import ClientEvent, event_id_of, read_event
 from gateway.doors.realtime.server_events import Json, ServerEvents
 from gateway.doors.stopping import until_stopped
@@ -49,6 +49,7 @@ class RealtimeCall:
         self._send_json = send
         self._watch = door.watch()
         self._events = ServerEvents(door.config.max_retrieved_bytes)
+        self._appended = AppendedBytes()
         self._numbers = itertools.count()
         self._call_id = uuid.uuid4().hex[:12]
         self._conversation = door.begin(
@@ -98,9 +99,9 @@ class RealtimeCall:
     async def _handle(self, event: ClientEvent, size: int) -> None:
         settings = self._conversation.settings
         command = (
-            await _THREADS.run(size, read_command, event, settings)
+            await _THREADS.run(size, read_command, event, settings, self._appended)
             if size > LARGE_CHARS
-            else read_command(event, settings)
+            else read_command(event, settings, self._appended)
         )
         if command is not None:
             await self._conversation.do(command)

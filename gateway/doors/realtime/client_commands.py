@@ -10,11 +10,38 @@ from gateway.conversations.commands import Command
 from gateway.conversations.settings import ConversationSettings
 from gateway.doors.realtime import client_events as client
 from gateway.doors.realtime.client_events import ClientEvent
-from gateway.doors.realtime.item_json import pcm16_from_base64, read_item
+from gateway.doors.realtime.item_json import bytes_from_base64, read_item
 from gateway.doors.realtime.settings import for_response, updated
+from gateway.media.live_audio import LiveFormat
 
 
-def read_command(event: ClientEvent, settings: ConversationSettings) -> Command | None:
+class AppendedBytes:
+    """Turns appended audio into whole samples: half of one waits for the next piece.
+
+    Clients cut their audio where their network does.
+    """
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._format: LiveFormat | None = None
+
+    def take(self, audio: str, sent: LiveFormat) -> bytes:
+        """16-bit samples. Raises `InvalidArgument` for what is no base64; nothing is taken then."""
+        data = bytes_from_base64(audio, "audio")
+        if sent == self._format:
+            data = self._rest + data
+        whole = len(data) - len(data) % sent.sample_bytes
+        self._rest, self._format = data[whole:], sent
+        return sent.pcm16(data[:whole])
+
+    def forget(self) -> None:
+        """The buffer begins anew."""
+        self._rest = b""
+
+
+def read_command(
+    event: ClientEvent, settings: ConversationSettings, appended: AppendedBytes
+) -> Command | None:
     """What the event asks for, where these settings hold; None for nothing.
 
     Raises `InvalidArgument` and `NotImplementedYet` with the field.
@@ -24,10 +51,13 @@ def read_command(event: ClientEvent, settings: ConversationSettings) -> Command 
             return commands.ChangeSettings(updated(settings, asked))
         case client.AudioAppend(audio=audio):
             sent = settings.input_format
-            return commands.AppendAudio(pcm16_from_base64(audio, sent, "audio"), sent.rate_hz)
+            pcm16 = appended.take(audio, sent)
+            return commands.AppendAudio(pcm16, sent.rate_hz) if pcm16 else None
         case client.AudioCommit():
+            appended.forget()
             return commands.CommitAudio()
         case client.AudioClear():
+            appended.forget()
             return commands.ClearAudio()
         case client.ItemCreate(item=given, previous_item_id=after):
             return commands.CreateItem(read_item(given, settings.input_format), after)

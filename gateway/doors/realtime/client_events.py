@@ -82,10 +82,22 @@ class OwnSettings(msgspec.Struct, frozen=True):
     answer_every_s: float | UnsetType | None = UNSET
 
 
-class SessionSettings(msgspec.Struct, frozen=True):
+class BetaFields(msgspec.Struct, frozen=True, kw_only=True):
+    """Fields of the API's beta; see `gateway.doors.realtime.beta_fields`."""
+
+    modalities: tuple[str, ...] | None = None
+    voice: str | VoiceId | None = None
+    input_audio_format: str | None = None
+    output_audio_format: str | None = None
+
+
+class SessionSettings(BetaFields, frozen=True, kw_only=True):
     """`session` of `session.update`: what is absent stays as it was."""
 
     type: str = "realtime"
+    turn_detection: TurnSettings | UnsetType | None = UNSET
+    input_audio_transcription: TranscriptionSettings | UnsetType | None = UNSET
+    max_response_output_tokens: int | str | None = None
     instructions: str | UnsetType | None = UNSET
     output_modalities: tuple[str, ...] | None = None
     max_output_tokens: int | str | None = None
@@ -118,7 +130,7 @@ class ItemGiven(msgspec.Struct, frozen=True):
     output: str | None = None
 
 
-class ResponseSettings(msgspec.Struct, frozen=True):
+class ResponseSettings(BetaFields, frozen=True, kw_only=True):
     """`response` of `response.create`: what is absent is the session's."""
 
     conversation: str | None = None

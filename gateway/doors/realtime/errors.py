@@ -4,8 +4,14 @@ from __future__ import annotations
 
 from typing import Any
 
-from antiphon.errors import AntiphonError, FailedPrecondition, InvalidArgument
-from gateway.conversations.errors import NoAudio, NoResponse, ResponseUnderWay
+from antiphon.errors import (
+    AntiphonError,
+    FailedPrecondition,
+    InvalidArgument,
+    NotFound,
+    NotImplementedYet,
+)
+from gateway.conversations.errors import NoAudio, NoResponse, NoSuchItem, ResponseUnderWay
 from gateway.doors.http.errors import api_code
 
 _API_CODES: dict[type[AntiphonError], str] = {
@@ -13,6 +19,9 @@ _API_CODES: dict[type[AntiphonError], str] = {
     NoResponse: "response_cancel_not_active",
     ResponseUnderWay: "conversation_already_has_active_response",
 }
+
+# Clients take a `server_error` for a reason to try again.
+_CLIENTS_OWN = InvalidArgument | FailedPrecondition | NotFound | NotImplementedYet
 
 
 def error_json(error: AntiphonError, event_id: str | None) -> dict[str, Any]:
@@ -22,10 +31,15 @@ def error_json(error: AntiphonError, event_id: str | None) -> dict[str, Any]:
 
 def error_details(error: AntiphonError) -> dict[str, Any]:
     """What is told of an error wherever it stands."""
-    clients = isinstance(error, InvalidArgument | FailedPrecondition)
     return {
-        "type": "invalid_request_error" if clients else "server_error",
-        "code": _API_CODES.get(type(error)) or api_code(error),
+        "type": "invalid_request_error" if isinstance(error, _CLIENTS_OWN) else "server_error",
+        "code": _code(error),
         "message": error.message,
         "param": error.field or None,
     }
+
+
+def _code(error: AntiphonError) -> str:
+    if isinstance(error, NoSuchItem):
+        return f"item_{error.use}_invalid_item_id"
+    return _API_CODES.get(type(error)) or api_code(error)

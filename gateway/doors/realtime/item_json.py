@@ -94,12 +94,12 @@ def _read_call(given: ItemGiven) -> ConversationItem:
 
 def _content(part: ContentPart, role: Role, sent: LiveFormat, field: str) -> Content:
     match role, part.type:
-        case (("user" | "system"), "input_text"):
+        case (("user" | "system"), ("input_text" | "text")):
             return WrittenContent(part.text or "")
-        case "user", "input_audio":
+        case "user", ("input_audio" | "audio"):
             pcm16 = pcm16_from_base64(part.audio or "", sent, f"{field}.audio")
             return RecordedContent(PcmRecording(pcm16, sent.rate_hz))
-        case "assistant", ("output_text" | "text"):
+        case "assistant", ("output_text" | "text" | "input_text"):
             return WrittenContent(part.text or "")
         case "assistant", ("output_audio" | "audio"):
             return SpokenContent(part.transcript or "")
@@ -113,15 +113,20 @@ def pcm16_from_base64(audio: str, sent: LiveFormat, field: str) -> bytes:
 
     Raises `InvalidArgument` for what is no base64, or no whole samples.
     """
-    try:
-        data = pybase64.b64decode(audio, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InvalidArgument(f"{field}: is not base64: {error}", field=field) from None
+    data = bytes_from_base64(audio, field)
     if len(data) % sent.sample_bytes:
         raise InvalidArgument(
             f"{field}: has {len(data)} bytes, and 16-bit samples have two each", field=field
         )
     return sent.pcm16(data)
+
+
+def bytes_from_base64(audio: str, field: str) -> bytes:
+    """What is written there. Raises `InvalidArgument`."""
+    try:
+        return pybase64.b64decode(audio, validate=True)
+    except (binascii.Error, ValueError) as error:
+        raise InvalidArgument(f"{field}: is not base64: {error}", field=field) from None
 
 
 def item_json(

@@ -12,6 +12,7 @@ from msgspec import UNSET
 from antiphon.errors import InvalidArgument, told
 from gateway.conversations.settings import ConversationSettings, TranscriptWish
 from gateway.doors.http.voice import voice_name
+from gateway.doors.realtime.beta_fields import response_of_today, session_of_today
 from gateway.doors.realtime.client_events import (
     AudioSettings,
     ResponseSettings,
@@ -31,6 +32,7 @@ def updated(holds: ConversationSettings, asked: SessionSettings) -> Conversation
             f"session.type: {asked.type!r} is not served; there is 'realtime'",
             field="session.type",
         )
+    asked = session_of_today(asked)
     changed = _with(holds, asked.output_modalities, asked.max_output_tokens, "session")
     if asked.audio is not None:
         changed = _with_audio(changed, asked.audio, "session")
@@ -56,6 +58,7 @@ def updated(holds: ConversationSettings, asked: SessionSettings) -> Conversation
 
 def for_response(holds: ConversationSettings, asked: ResponseSettings) -> ConversationSettings:
     """With what one response asks for. Raises `InvalidArgument` for what cannot be."""
+    asked = response_of_today(asked)
     changed = _with(holds, asked.output_modalities, asked.max_output_tokens, "response")
     if asked.audio is not None:
         changed = _with_audio(changed, asked.audio, "response")
