@@ -14,6 +14,7 @@ from gateway.doors.http.options import check_recording_format
 from gateway.doors.http.spoken import SpokenAnswers
 from gateway.media.attachments import Attachments
 from gateway.media.audio_in import Recording, read_audio_url
+from gateway.media.data_url import data_or_url
 from gateway.media.vision_in import IMAGE, VIDEO, read_data_url
 
 _MESSAGE_FIELDS = ("refusal", "function_call")
@@ -119,7 +120,8 @@ def _part(part: schema.Part, role: str, path: str, attachments: Attachments) -> 
         case schema.ChatAudioPart(audio):
             _check_user(role, path, "audio")
             check_recording_format(audio.format, f"{path}.input_audio.format")
-            return attachments.add_recording(Recording(f"{path}.input_audio.data", audio.data))
+            field = f"{path}.input_audio.data"
+            return attachments.add_recording(Recording(field, data_or_url(audio.data, field)))
         case schema.ChatAudioUrlPart(audio):
             _check_user(role, path, "audio")
             return attachments.add_recording(read_audio_url(audio.url, f"{path}.audio_url.url"))

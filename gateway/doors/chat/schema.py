@@ -29,10 +29,10 @@ class ChatTextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag=
 
 
 class InputAudio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """A recording as base64."""
+    """A recording as base64, as a data URL, or where it is; what it is shows without `format`."""
 
     data: str
-    format: str
+    format: str | None = None
 
 
 class ChatAudioPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="input_audio"):

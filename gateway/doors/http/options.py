@@ -9,14 +9,19 @@ import msgspec
 from antiphon.errors import InvalidArgument
 from gateway.doors.http.json_body import decode_body, invalid
 from gateway.media.audio_in import FORMATS_IN, Recording
+from gateway.media.data_url import data_or_url
 from gateway.media.options_in import MAX_OPTIONS, OptionInput
+from gateway.media.remote import RemoteUrl
+
+_OTHER_NAMES = {"wave": "wav", "vnd.wave": "wav", "mpeg": "mp3", "mpga": "mp3", "oga": "ogg"}
+"""Of formats, by media types and the endings of files."""
 
 
 class RecordingOption(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """A recording as base64."""
 
     data: str
-    format: str
+    format: str | None = None
 
 
 _decoder: msgspec.json.Decoder[str | float | RecordingOption] = msgspec.json.Decoder(
@@ -42,12 +47,19 @@ def _option(field: str, json: msgspec.Raw) -> OptionInput:
         ) from error
     if not isinstance(value, RecordingOption):
         return value
+    data = data_or_url(value.data, field)
+    if isinstance(data, RemoteUrl):
+        raise invalid(field, "is a URL; send the recording itself, as base64")
     check_recording_format(value.format, field)
-    return Recording(field, value.data)
+    return Recording(field, data)
 
 
-def check_recording_format(name: str, field: str) -> None:
-    """Raise `InvalidArgument` for the name of a format that is not read. What the file is shows at
-    its beginning."""
-    if name not in FORMATS_IN:
-        raise invalid(field, f"no format {name!r}; there are: {', '.join(FORMATS_IN)}")
+def check_recording_format(given: str | None, field: str) -> None:
+    """Raise `InvalidArgument` for the name of a format that is not read.
+
+    It may be left out, in capitals, or the media type that goes with it. What the file is shows at
+    its beginning.
+    """
+    name = (given or "").strip().lower().removeprefix("audio/").removeprefix("x-")
+    if name and _OTHER_NAMES.get(name, name) not in FORMATS_IN:
+        raise invalid(field, f"no format {given!r}; there are: {', '.join(FORMATS_IN)}")

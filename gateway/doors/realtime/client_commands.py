@@ -10,8 +10,9 @@ from gateway.conversations.commands import Command
 from gateway.conversations.settings import ConversationSettings
 from gateway.doors.realtime import client_events as client
 from gateway.doors.realtime.client_events import ClientEvent
-from gateway.doors.realtime.item_json import bytes_from_base64, read_item
+from gateway.doors.realtime.item_json import read_item
 from gateway.doors.realtime.settings import for_response, updated
+from gateway.media.data_url import decoded_base64
 from gateway.media.live_audio import LiveFormat
 
 
@@ -27,7 +28,7 @@ class AppendedBytes:
 
     def take(self, audio: str, sent: LiveFormat) -> bytes:
         """16-bit samples. Raises `InvalidArgument` for what is no base64; nothing is taken then."""
-        data = bytes_from_base64(audio, "audio")
+        data = decoded_base64(audio, "audio")
         if sent == self._format:
             data = self._rest + data
         whole = len(data) - len(data) % sent.sample_bytes

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-import binascii
 from typing import Any
-
-import pybase64
 
 from antiphon.conversation import FUNCTION_NAME, ToolCall
 from antiphon.errors import Internal, InvalidArgument, NotImplementedYet
@@ -22,6 +19,7 @@ from gateway.conversations.items import (
 )
 from gateway.doors.realtime.client_events import ContentPart, ItemGiven
 from gateway.media.audio_out import to_base64
+from gateway.media.data_url import decoded_base64
 from gateway.media.live_audio import LiveFormat, recoded
 from gateway.media.pcm_recording import PcmRecording
 
@@ -113,20 +111,12 @@ def pcm16_from_base64(audio: str, sent: LiveFormat, field: str) -> bytes:
 
     Raises `InvalidArgument` for what is no base64, or no whole samples.
     """
-    data = bytes_from_base64(audio, field)
+    data = decoded_base64(audio, field)
     if len(data) % sent.sample_bytes:
         raise InvalidArgument(
             f"{field}: has {len(data)} bytes, and 16-bit samples have two each", field=field
         )
     return sent.pcm16(data)
-
-
-def bytes_from_base64(audio: str, field: str) -> bytes:
-    """What is written there. Raises `InvalidArgument`."""
-    try:
-        return pybase64.b64decode(audio, validate=True)
-    except (binascii.Error, ValueError) as error:
-        raise InvalidArgument(f"{field}: is not base64: {error}", field=field) from None
 
 
 def item_json(
