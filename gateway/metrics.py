@@ -38,6 +38,9 @@ class Metrics:
         self.registry = CollectorRegistry()
         self.requests = self._counter("requests", "Requests by outcome", ("api", "status"))
         self.errors = self._counter("errors", "Errors by code and stage", ("code", "stage"))
+        self.ignored_fields = self._counter(
+            "ignored_fields", "Fields of requests that nobody defines", ("path",)
+        )
         self.audio_seconds = self._counter("audio_seconds", "Seconds of audio sent", ("api",))
         self.ttft = self._histogram("ttft_seconds", "Request to first text", _SECONDS)
         self.ttfa = self._histogram("ttfa_seconds", "Request to first audio", _SECONDS)

@@ -31,6 +31,7 @@ from gateway.doors.http.endpoint import HttpEndpoint, SharedByDoors
 from gateway.doors.read_aloud.request import SPEECH, read_speech
 from gateway.doors.speech_grpc import SERVICE, SpeechServicer
 from gateway.doors.transcribe.request import TRANSCRIBE, read_transcription
+from gateway.doors.transcribe.request import UNSUPPORTED as TRANSCRIBE_UNSUPPORTED
 from gateway.doors.transcribe.schema import TranscriptionForm
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.fleet_metrics import FleetMetrics
@@ -45,7 +46,13 @@ from gateway.tls import server_tls
 HTTP_DOORS: tuple[Door, ...] = (
     HttpDoor("/v1/chat/completions", read_chat, CHAT),
     HttpDoor("/v1/audio/speech", read_speech, SPEECH),
-    FormDoor("/v1/audio/transcriptions", TranscriptionForm, read_transcription, TRANSCRIBE),
+    FormDoor(
+        "/v1/audio/transcriptions",
+        TranscriptionForm,
+        read_transcription,
+        TRANSCRIBE,
+        TRANSCRIBE_UNSUPPORTED,
+    ),
 )
 """A door is a row here and whatever its `read` needs."""
 

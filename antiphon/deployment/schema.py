@@ -254,6 +254,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # What the model is asked with a recording of which the text is wanted; the language, and what
     # else the client tells of it, follow.
     transcribe_instruction: Instruction = "Transcribe the audio into text."
+    # Whether a field of a request that neither OpenAI nor vLLM defines is ignored and named in the
+    # response header `x-antiphon-ignored`, or the request is refused.
+    unknown_fields: Literal["ignore", "reject"] = "ignore"
     # Functions that a request may offer to the model, and the bytes of one with its schema.
     max_tools: Positive = 128
     max_tool_bytes: Bytes = 64 << 10

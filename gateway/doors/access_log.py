@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import replace
 
@@ -54,6 +54,7 @@ class Entry:
         self.status = ""
         self.error: AntiphonError | None = None
         self.session_id = ""
+        self.ignored_fields: Collection[str] = ()
         self.usage: SegmentUsage | None = None
         self.audio_s = 0.0
         self.first_text_s = self.first_audio_s = 0.0

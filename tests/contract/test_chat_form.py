@@ -82,9 +82,7 @@ async def test_response_format_is_what_openai_calls_it(
         {"type": "grammar"},
         {"type": "json_schema"},
         {"type": "json_schema", "json_schema": {"schema": SCHEMA}},
-        {"type": "json_schema", "json_schema": {"name": "a", "schema": []}},
         {"type": "json_schema", "json_schema": {"name": "a", "schema": {"x": "y" * (64 << 10)}}},
-        {"type": "json_schema", "json_schema": {"name": "a", "schema": {}, "form": 1}},
         "json_object",
     ],
 )

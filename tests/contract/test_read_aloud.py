@@ -116,7 +116,6 @@ async def test_speech_that_breaks_off_is_no_complete_response(reader: Reader) ->
         ({"input": "a", "speed": 0.2}, "speed"),
         ({"input": "a", "speed": 4.1}, "speed"),
         ({"input": "a", "temperature": -1}, "temperature"),
-        ({"input": "a", "tone": 1}, "tone"),
         ({"input": "a", SPEAKER: {"top_k": 1}}, SPEAKER),
         ({"input": "a", VOCODER: {"top_k": 1}}, VOCODER),
         ({"input": "a", "model": ""}, "model"),
@@ -170,7 +169,7 @@ async def test_speech_takes_sampling_of_a_further_stage_that_samples(reader: Rea
     told.samples = True
     try:
         given = await post(reader, input="Read.", top_k=5, vocoder={"top_k": 3})
-        wrong = await post(reader, input="Read.", vocoder={"top_k": -1})
+        wrong = await post(reader, input="Read.", vocoder={"top_k": -2})
     finally:
         told.samples = False
     assert given.status_code == 200, given.text

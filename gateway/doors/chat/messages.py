@@ -47,8 +47,11 @@ def read_messages(
         _check_message(message, path)
         role = _ROLES[message.role]
         parts, calls = _parts(message, path, attachments), _calls(message, path)
-        if not parts and (message.audio is not None or not (calls or role == "tool")):
-            parts = (TextPart(_said(message, path, spoken)),)
+        if not parts and message.audio is not None:
+            parts = (TextPart(_said(message.audio, path, spoken)),)
+        if not parts and not calls and role != "tool":
+            # A turn in which nothing was said, such as an answer that was interrupted at once.
+            parts = (TextPart(""),)
         answered = message.tool_call_id or ""
         messages.append(
             ConversationMessage(role, parts, calls, answered)  # type: ignore[arg-type]
@@ -71,11 +74,6 @@ def _check_message(message: ChatMessage, path: str) -> None:
         raise invalid(f"{path}.tool_calls", f"go only into assistant messages, not {message.role}")
     if (message.role == "tool") != bool(message.tool_call_id):
         raise invalid(f"{path}.tool_call_id", "goes with the role 'tool', and it alone")
-    if message.role == "tool" and message.content is None:
-        raise invalid(f"{path}.content", "is missing")
-    silent = bool(message.tool_calls) or message.role == "tool" or message.audio is not None
-    if not message.content and not silent:
-        raise invalid(f"{path}.content", "is missing or empty")
 
 
 def _calls(message: ChatMessage, path: str) -> tuple[ToolCall, ...]:
@@ -90,11 +88,10 @@ def _calls(message: ChatMessage, path: str) -> tuple[ToolCall, ...]:
     return tuple(calls)
 
 
-def _said(message: ChatMessage, path: str, spoken: SpokenAnswers) -> str:
-    """The transcript of the message's audio: the client's own, or what is known by its id."""
-    audio = message.audio or schema.AssistantAudio()
+def _said(audio: schema.AssistantAudio, path: str, spoken: SpokenAnswers) -> str:
+    """The transcript of a message's audio: the client's own, or what is known by its id."""
     said = audio.transcript or (spoken.transcript(audio.id) if audio.id else "")
-    if not said:
+    if not said and audio.transcript is None:
         raise invalid(
             f"{path}.audio",
             "has no transcript, and its id is not known or has expired; send the transcript",
@@ -116,7 +113,7 @@ def _parts(message: ChatMessage, path: str, attachments: Attachments) -> tuple[P
 def _part(part: schema.Part, role: str, path: str, attachments: Attachments) -> Part:
     match part:
         case schema.ChatTextPart(text):
-            return TextPart(text)
+            return TextPart(text or "")
         case schema.ChatAudioPart(audio):
             _check_user(role, path, "audio")
             check_recording_format(audio.format, f"{path}.input_audio.format")

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Mapping
-from typing import Any
 
 import msgspec
 
 from antiphon.conversation import ToolChoice
-from antiphon.errors import InvalidArgument, NotImplementedYet
+from antiphon.errors import InvalidArgument
 from antiphon.sampling import INPUT_STAGE, SamplingRequest
 from antiphon.segment import Delivery
 from antiphon.template import TemplateValue, check_template_variables
@@ -26,13 +25,21 @@ from gateway.doors.chat.schema import (
     ObjectForm,
     ResponseForm,
     SchemaForm,
+    StreamOptions,
 )
 from gateway.doors.http.chunk_policy import read_chunk_policy
 from gateway.doors.http.door import Visit
-from gateway.doors.http.json_body import decode_body, invalid
+from gateway.doors.http.fields import (
+    Unsupported,
+    check_unsupported,
+    decode_fields,
+    or_all,
+    or_unset,
+)
+from gateway.doors.http.json_body import invalid
 from gateway.doors.http.openapi import EVENTS, JSON, DoorMessages
 from gateway.doors.http.options import options_from_json
-from gateway.doors.http.stage_sampling import body_decoder, stage_sampling
+from gateway.doors.http.stage_sampling import body_decoder, stage_sampling, without_sampling
 from gateway.doors.http.voice import voice_name
 from gateway.media.attachments import name_field
 from gateway.media.audio_formats import FORMATS
@@ -41,28 +48,63 @@ from gateway.outputs import AUDIO, KNOWN, OUTPUTS, TEXT
 
 FLEX = "flex"
 """OpenAI's name of a tier for what may be served last."""
-# Fields of OpenAI's that are not supported, with the values that ask for nothing.
-ACCEPTED: Mapping[str, tuple[Any, ...]] = {
-    "frequency_penalty": (0,),
-    "presence_penalty": (0,),
-    "logit_bias": ({},),
-    "functions": ([],),
-    "function_call": ("none", "auto"),
-    "prediction": (),
-    "web_search_options": (),
-    "moderation": (),
-    "reasoning_effort": ("none",),
-    "verbosity": ("medium",),
-    "service_tier": ("auto", "default", FLEX),
-    "store": (False,),
-    # vLLM's ways to ask that the sound of a video be heard.
-    "use_audio_in_video": (False,),
-    "mm_processor_kwargs": ({}, {"use_audio_in_video": False}),
+_SOUND = "leave it out; the sound of a video is heard as a recording of its own (input_audio)"
+_SCHEMA = "use response_format"
+# OpenAI's fields first, then vLLM's.
+UNSUPPORTED: Mapping[str, Unsupported] = {
+    "frequency_penalty": Unsupported((0,)),
+    "presence_penalty": Unsupported((0,)),
+    "logit_bias": Unsupported(),
+    "functions": Unsupported(),
+    "function_call": Unsupported(("none", "auto")),
+    "prediction": Unsupported(),
+    "web_search_options": Unsupported(),
+    "moderation": Unsupported(),
+    "reasoning_effort": Unsupported(("none",)),
+    "verbosity": Unsupported(("medium",)),
+    "service_tier": Unsupported(
+        ("auto", "default", FLEX),
+        "'flex' is served last, and a higher priority is an API key's",
+    ),
+    "store": Unsupported((False,)),
+    "use_audio_in_video": Unsupported((False,), _SOUND),
+    "mm_processor_kwargs": Unsupported(({"use_audio_in_video": False},), _SOUND),
+    "min_p": Unsupported((0,)),
+    "min_tokens": Unsupported((0,)),
+    "length_penalty": Unsupported((1,)),
+    "best_of": Unsupported((1,)),
+    "use_beam_search": Unsupported((False,)),
+    "ignore_eos": Unsupported((False,)),
+    "stop_token_ids": Unsupported(remedy="use stop"),
+    "bad_words": Unsupported(),
+    "allowed_token_ids": Unsupported(),
+    "logits_processors": Unsupported(),
+    "include_stop_str_in_output": Unsupported((False,)),
+    "skip_special_tokens": Unsupported((True,)),
+    "spaces_between_special_tokens": Unsupported((True,)),
+    "truncate_prompt_tokens": Unsupported((-1,)),
+    "prompt_logprobs": Unsupported(),
+    "echo": Unsupported((False,)),
+    "add_generation_prompt": Unsupported((True,)),
+    "continue_final_message": Unsupported((False,)),
+    "add_special_tokens": Unsupported((False,)),
+    "documents": Unsupported(remedy="put them into a message"),
+    "chat_template": Unsupported(remedy="the checkpoint's own is used"),
+    "guided_json": Unsupported(remedy=_SCHEMA),
+    "guided_regex": Unsupported(remedy=_SCHEMA),
+    "guided_choice": Unsupported(remedy=_SCHEMA),
+    "guided_grammar": Unsupported(remedy=_SCHEMA),
+    "structured_outputs": Unsupported(remedy=_SCHEMA),
+    "return_token_ids": Unsupported((False,)),
+    "return_tokens_as_token_ids": Unsupported((False,)),
+    "thinking_token_budget": Unsupported(),
+    # They change no answer.
+    "include_reasoning": Unsupported(any_value=True),
+    "priority": Unsupported(any_value=True),
+    "request_id": Unsupported(any_value=True),
+    "cache_salt": Unsupported(any_value=True),
 }
-_REMEDIES = dict.fromkeys(
-    ("use_audio_in_video", "mm_processor_kwargs"),
-    "leave it out; the sound of a video is heard as a recording of its own (input_audio)",
-) | {"service_tier": "'flex' is served last, and a higher priority is an API key's"}
+"""Fields that are known and not supported."""
 CHAT = DoorMessages(
     "Answers a conversation in text, speech or both.",
     ChatRequest,
@@ -75,13 +117,15 @@ _FORMATS = {"pcm16": "pcm", **{name: name for name in FORMATS if name != "pcm"}}
 
 def read_chat(body: bytes, visit: Visit) -> tuple[Order, ChatAnswer]:
     """Read a request body. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
-    chat = decode_body(body_decoder(ChatRequest, visit.sampling_stages), body)
-    _refuse_unsupported(chat)
+    decoder = body_decoder(ChatRequest, visit.sampling_stages)
+    unsupported = {**UNSUPPORTED, **without_sampling(visit.stages)}
+    chat = decode_fields(decoder, body, unsupported, visit.ignored)
+    check_unsupported(chat, UNSUPPORTED)
     if not chat.model:
         raise invalid("model", "is empty")
     outputs = _outputs(chat)
     messages, attachments = read_messages(chat.messages, visit.spoken)
-    if chat.stream_options is not None and not chat.stream:
+    if chat.stream_options not in (None, StreamOptions()) and not chat.stream:
         raise invalid("stream_options", "goes only with stream: true")
     tools, tool_choice = _tools(chat)
     order = Order(
@@ -114,15 +158,6 @@ def read_chat(body: bytes, visit: Visit) -> tuple[Order, ChatAnswer]:
     return order, ChatAnswer(head, streamed=bool(chat.stream))
 
 
-def _refuse_unsupported(chat: ChatRequest) -> None:
-    """Raise for a field that asks for something that is not there."""
-    for name, harmless in ACCEPTED.items():
-        value = getattr(chat, name)
-        if value is not None and not any(_same(value, each) for each in harmless):
-            remedy = _REMEDIES.get(name, "leave it out")
-            raise NotImplementedYet(f"{name}: is not supported; {remedy}", field=name)
-
-
 def _template(chat: ChatRequest) -> Mapping[str, TemplateValue]:
     given = chat.chat_template_kwargs or {}
     check_template_variables(given)
@@ -137,7 +172,7 @@ def _tools(chat: ChatRequest) -> tuple[tuple[str, ...], ToolChoice]:
     choice, parallel = chat.tool_choice, chat.parallel_tool_calls
     if isinstance(choice, NamedTool):
         return choose_tools(tools, "function", choice.function.name, parallel=parallel)
-    return choose_tools(tools, choice, "", parallel=parallel)
+    return choose_tools(tools, choice or None, "", parallel=parallel)
 
 
 def _choices(chat: ChatRequest, most: int) -> int:
@@ -146,17 +181,10 @@ def _choices(chat: ChatRequest, most: int) -> int:
     return chat.n or 1
 
 
-def _same(value: object, other: object) -> bool:
-    """Equal, where true and 1 are different things."""
-    return value == other and isinstance(value, bool) == isinstance(other, bool)
-
-
 def _outputs(chat: ChatRequest) -> frozenset[str]:
-    modalities = chat.modalities if chat.modalities is not None else (TEXT,)
+    modalities = chat.modalities or (TEXT,)
     if unknown := [each for each in modalities if each not in OUTPUTS]:
         raise invalid("modalities", f"{unknown[0]!r} is none; {KNOWN}")
-    if not modalities:
-        raise invalid("modalities", f"is empty; {KNOWN}")
     if AUDIO in modalities and chat.audio is None:
         raise invalid("audio", "is required when modalities has 'audio'")
     if AUDIO not in modalities and chat.audio is not None:
@@ -176,7 +204,7 @@ def _voice(chat: ChatRequest, voices: tuple[str, ...]) -> str:
 def _encoding(chat: ChatRequest) -> AudioEncoding | None:
     if chat.audio is None:
         return None
-    name = chat.audio.format
+    name = chat.audio.format.strip().lower()
     check_format(name, _FORMATS, "audio.format")
     if chat.stream and name != "pcm16":
         raise invalid("audio.format", "must be 'pcm16' with stream: true")
@@ -185,14 +213,14 @@ def _encoding(chat: ChatRequest) -> AudioEncoding | None:
 
 def _sampling(chat: ChatRequest) -> SamplingRequest:
     name, limit = _max_tokens(chat)
-    stop = (chat.stop,) if isinstance(chat.stop, str) else chat.stop or ()
+    stop = (chat.stop,) if chat.stop and isinstance(chat.stop, str) else chat.stop or ()
     try:
         return SamplingRequest(
             temperature=chat.temperature,
-            top_k=chat.top_k,
+            top_k=or_all(chat.top_k),
             top_p=chat.top_p,
             repetition_penalty=chat.repetition_penalty,
-            seed=chat.seed,
+            seed=or_unset(chat.seed),
             max_tokens=limit,
             stop=stop,
             top_logprobs=_top_logprobs(chat),
@@ -218,7 +246,7 @@ def _json_schema(form: ResponseForm | None) -> str | None:
 
 def _max_tokens(chat: ChatRequest) -> tuple[str, int | None]:
     """The limit and the name of the field that sets it."""
-    old, new = chat.max_tokens, chat.max_completion_tokens
+    old, new = or_unset(chat.max_tokens), or_unset(chat.max_completion_tokens)
     if old is not None and new is not None and old != new:
         raise invalid("max_tokens", "differs from max_completion_tokens; give one of them")
     return ("max_tokens", old) if new is None else ("max_completion_tokens", new)

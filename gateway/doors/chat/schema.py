@@ -1,8 +1,9 @@
 """OpenAI's request for a chat completion, as far as it is read here.
 
-A request may carry every field that OpenAI knows; which values are taken is
-decided in request.py. `options`, `delivery`, `chunk_policy` and a field for
-each further stage that samples, under its role, are additions.
+A request may carry every field that OpenAI or vLLM knows; which values are taken is
+decided in request.py, and what becomes of other fields in fields.py. `options`,
+`delivery`, `chunk_policy` and a field for each further stage that samples, under its
+role, are additions.
 """
 
 from __future__ import annotations
@@ -14,18 +15,18 @@ from msgspec import Meta
 
 from antiphon.template import TemplateValue
 from gateway.doors.http.chunk_policy import ChunkPolicyOptions
+from gateway.doors.http.label import Label
 from gateway.doors.http.voice import VoiceId
 
 # Of fields that are taken without effect, as long as OpenAI allows them or longer.
-Label = Annotated[str, Meta(max_length=512)]
 MetadataKey = Annotated[str, Meta(max_length=64)]
 Metadata = Annotated[dict[MetadataKey, Label], Meta(max_length=16)]
 
 
 class ChatTextPart(msgspec.Struct, frozen=True, forbid_unknown_fields=True, tag="text"):
-    """Words."""
+    """Words, or none."""
 
-    text: str
+    text: str | None
 
 
 class InputAudio(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -233,7 +234,7 @@ class ChatRequest(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     tools: tuple[ChatTool, ...] | None = None
     tool_choice: str | NamedTool | None = None
     parallel_tool_calls: bool | None = None
-    # Accepted with harmless values only: see request.ACCEPTED.
+    # Accepted with harmless values only: see request.UNSUPPORTED.
     frequency_penalty: Any = None
     presence_penalty: Any = None
     logit_bias: Any = None

@@ -72,6 +72,8 @@ class EveryRequest:
             if message["type"] == "http.response.start":
                 entry.status = str(message["status"])
                 marks = [(b"x-request-id", entry.request_id.encode())]
+                if ignored := entry.ignored_fields:
+                    marks.append((b"x-antiphon-ignored", ", ".join(ignored).encode()))
                 message = {**message, "headers": [*message["headers"], *marks]}
             await send(message)
 
@@ -201,7 +203,7 @@ def _cors(config: GatewayConfig) -> list[Middleware]:
             allow_origins=config.cors_origins,
             allow_methods=["GET", "POST"],
             allow_headers=["*"],
-            expose_headers=["x-request-id", "x-should-retry", "retry-after"],
+            expose_headers=["x-request-id", "x-should-retry", "retry-after", "x-antiphon-ignored"],
         )
     ]
 

@@ -3,17 +3,19 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Generic, Protocol, TypeVar
 
 import msgspec
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError
+from antiphon.options import Option
 from antiphon.segment import Delivery
 from gateway.calls.order import Order
 from gateway.doors.http.audio import AnswerEvent
 from gateway.doors.http.body import TakesBody
+from gateway.doors.http.fields import IgnoredFields, Unsupported
 from gateway.doors.http.form_body import FormBody, decode_form
 from gateway.doors.http.json_body import WholeBody
 from gateway.doors.http.openapi import DoorMessages
@@ -26,18 +28,22 @@ class Visit:
     """What a door may need to know besides a request's body.
 
     `answer_id` is never the same. `delivery` is the deployment's, by edge. `sampling_stages` are
-    those that take sampling of their own, without the one that reads the messages; `voices` those
-    that the model has; `spoken` what earlier answers said; `max_choices` bounds the answers to one
-    order, and `transcribe_instruction` asks for what a recording says.
+    those that take sampling of their own, without the one that reads the messages, of all `stages`; `voices` and `options` those that
+    the model has; `spoken` what earlier answers said; `max_choices` bounds the answers to one
+    order, and `transcribe_instruction` asks for what a recording says. `ignored` collects the
+    fields that nobody defines.
     """
 
     answer_id: str
     delivery: Mapping[str, Delivery]
     sampling_stages: tuple[str, ...]
+    stages: tuple[str, ...]
     voices: tuple[str, ...]
     spoken: SpokenAnswers
     max_choices: int
     transcribe_instruction: str
+    options: tuple[Option, ...]
+    ignored: IgnoredFields
 
 
 class Answer(Protocol):
@@ -117,12 +123,14 @@ Form = TypeVar("Form", bound=msgspec.Struct)
 
 @dataclass(frozen=True, slots=True)
 class FormDoor(Generic[Form]):
-    """A door whose body is a multipart form, read as a `kind`."""
+    """A door whose body is a multipart form, read as a `kind`; `unsupported` are fields that the
+    kind does not have, and that are known."""
 
     path: str
     kind: type[Form]
     read: Callable[[Form, Visit], tuple[Order, Answer]]
     messages: DoorMessages | None = None
+    unsupported: Mapping[str, Unsupported] = field(default_factory=dict)
 
     def receive(self, content_type: bytes, config: GatewayConfig) -> Receiving:
         """Begin with a request. Raises `InvalidArgument` when it has no form."""
@@ -144,4 +152,6 @@ class _ReceivingForm(FormBody, Generic[Form]):
         self._door = door
 
     def read(self, visit: Visit) -> tuple[Order, Answer]:
-        return self._door.read(decode_form(self.values(), self._door.kind), visit)
+        door = self._door
+        form = decode_form(self.values(), door.kind, door.unsupported, visit.ignored)
+        return door.read(form, visit)

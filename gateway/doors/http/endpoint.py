@@ -14,14 +14,17 @@ from gateway.calls.calls import Calls
 from gateway.calls.choices import Choices, OfChoice
 from gateway.calls.events import Event
 from gateway.calls.failover.segment import FailoverSegment
+from gateway.calls.order import Order
 from gateway.doors.access_log import Entry
 from gateway.doors.ending import tell
 from gateway.doors.http.audio import AnswerAudio
 from gateway.doors.http.body import read_body, while_connected
 from gateway.doors.http.door import Answer, Door, Receiving, Visit
 from gateway.doors.http.errors import BodyTooLarge, BodyTooSlow, TooManyValues
+from gateway.doors.http.fields import IgnoredFields
 from gateway.doors.http.patience import with_patience
 from gateway.doors.http.spoken import SpokenAnswers
+from gateway.doors.ignored_fields import IgnoredFieldReport
 from gateway.doors.sending import pieces
 from gateway.media.encoding import EncoderThreads
 from gateway.metrics import Metrics, Refused
@@ -38,9 +41,10 @@ _BOUNDS = {
 
 class SharedByDoors:
     """What there is once for all HTTP doors: room for bodies and whole answers, threads that
-    encode, what was said. Close it when no door needs it any more."""
+    encode, what was said, what was ignored. Close it when no door needs it any more."""
 
     def __init__(self, config: GatewayConfig, metrics: Metrics, uploads: ByteBudget) -> None:
+        self.ignored = IgnoredFieldReport(metrics)
         self.encoders = EncoderThreads(config.encoder_threads)
         self.spoken = SpokenAnswers(config.spoken_keep_s, config.max_spoken_bytes)
         self.uploads = uploads
@@ -87,7 +91,7 @@ class HttpEndpoint:
         transport: asyncio.Transport = scope["state"]["transport"]
         with entry.admitted(), ExitStack() as upload:
             body = await self._receive(scope, receive, upload)
-            order, answer = body.read(self._visit(entry))
+            order, answer = self._read(body, entry)
             # The stages get the attachments; nobody here keeps them.
             orders = [entry.for_key(with_patience(order, scope, streamed=answer.streamed))]
             del body, order
@@ -104,17 +108,28 @@ class HttpEndpoint:
 
             await while_connected(receive, send, work)
 
-    def _visit(self, entry: Entry) -> Visit:
+    def _read(self, body: Receiving, entry: Entry) -> tuple[Order, Answer]:
+        """What the body asks for. Fields that are ignored are reported even if it will not do."""
+        entry.ignored_fields = ignored = IgnoredFields(self._config.unknown_fields)
+        try:
+            return body.read(self._visit(entry, ignored))
+        finally:
+            self._shared.ignored.report(self._door.path, entry.key.name, ignored)
+
+    def _visit(self, entry: Entry, ignored: IgnoredFields) -> Visit:
         fleet = self._calls.fleet
-        fields = fleet.accepted().sampling_fields
+        accepted = fleet.accepted()
         return Visit(
             answer_id=entry.answer_id,
             delivery=self._calls.delivery,
-            sampling_stages=fields,
+            sampling_stages=accepted.sampling_fields,
+            stages=accepted.roles,
             voices=fleet.voices(),
             spoken=self._shared.spoken,
             max_choices=self._config.max_choices,
             transcribe_instruction=self._config.transcribe_instruction,
+            options=accepted.options,
+            ignored=ignored,
         )
 
     async def _receive(self, scope: Scope, receive: Receive, upload: ExitStack) -> Receiving:

@@ -7,6 +7,7 @@ counted first: nothing else runs meanwhile.
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from typing import Annotated, TypeVar
 
 import msgspec
@@ -16,6 +17,7 @@ from python_multipart.multipart import MultipartParser, parse_options_header
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import InvalidArgument, told
 from gateway.doors.http.errors import BodyTooLarge, TooManyValues
+from gateway.doors.http.fields import IgnoredFields, Unsupported
 from gateway.doors.http.json_body import field_error, invalid
 
 # It logs what a client sends wrong, in the client's words, besides raising it.
@@ -28,8 +30,8 @@ LIST_SUFFIX = "[]"
 FormFile = Annotated[bytes, msgspec.Meta(extra_json_schema={"format": "binary"})]
 """What a file is in a form's struct."""
 
-FormValue = str | bytes | list[str]
-"""Of a field, a file, or fields of one name that makes a list."""
+FormValue = bytes | list[str]
+"""Of a file, or of all fields of one name."""
 
 Form = TypeVar("Form", bound=msgspec.Struct)
 
@@ -122,10 +124,10 @@ class FormBody:
         name = options.get(b"name", b"").decode(errors="replace")
         if not name:
             raise InvalidArgument("the form has a part without a name")
-        if name in self._values and not name.endswith(LIST_SUFFIX):
-            raise invalid(name, "comes twice")
         self._name = name
         self._is_file = b"filename" in options
+        if self._is_file and name in self._values:
+            raise invalid(name, "comes twice")
 
     def _take_data(self, data: bytes, start: int, end: int) -> None:
         self._size += end - start
@@ -147,29 +149,65 @@ class FormBody:
             text = data.decode()
         except UnicodeDecodeError as error:
             raise invalid(self._name, "is not UTF-8") from error
-        known = self._values.get(self._name, [])
-        if not self._name.endswith(LIST_SUFFIX):
-            self._values[self._name] = text
-        elif isinstance(known, list):
-            self._values[self._name] = [*known, text]
+        known = self._values.setdefault(self._name, [])
+        if not isinstance(known, list):
+            raise invalid(self._name, "comes twice")
+        known.append(text)
 
     def _end(self) -> None:
         self._ended = True
 
 
-def decode_form(values: dict[str, FormValue], kind: type[Form]) -> Form:
-    """The form as a struct; texts become numbers and truth values where such are wanted.
+def decode_form(
+    values: dict[str, FormValue],
+    kind: type[Form],
+    unsupported: Mapping[str, Unsupported],
+    ignored: IgnoredFields,
+) -> Form:
+    """The form as a struct, by the rule of `fields.py`; texts become numbers and truth values where
+    such are wanted. A list may come with or without brackets at its name.
 
-    Raises `InvalidArgument` with the field that is wrong.
+    Raises `InvalidArgument` and `NotImplementedYet` with the field that is wrong.
     """
-    for each in msgspec.structs.fields(kind):
-        # Or a text would be taken for base64.
-        if each.type == FormFile and isinstance(values.get(each.encode_name, b""), str):
-            raise invalid(each.encode_name, "is a text; send a part with a filename")
+    known = {each.encode_name: each for each in msgspec.structs.fields(kind)}
+    given: dict[str, str | bytes | list[str]] = {}
+    for name, value in values.items():
+        field = name if name in known else name + LIST_SUFFIX
+        if field not in known:
+            _leave_out(name, value, unsupported, ignored)
+            continue
+        if isinstance(value, bytes):
+            given[field] = value
+            continue
+        texts = [each for each in value if each]
+        if field.endswith(LIST_SUFFIX):
+            given[field] = texts
+        elif len(value) > 1:
+            raise invalid(name, "comes twice")
+        elif known[field].type == FormFile:
+            # Or a text would be taken for base64.
+            raise invalid(name, "is a text; send a part with a filename")
+        elif texts or known[field].required:
+            given[field] = value[0]
     try:
-        return msgspec.convert(values, kind, strict=False, builtin_types=(bytes,))
+        return msgspec.convert(given, kind, strict=False, builtin_types=(bytes,))
     except msgspec.ValidationError as error:
         raise field_error(error) from error
+
+
+def _leave_out(
+    name: str,
+    value: FormValue,
+    unsupported: Mapping[str, Unsupported],
+    ignored: IgnoredFields,
+) -> None:
+    """A field that the form's struct does not have."""
+    if (known := unsupported.get(name.removesuffix(LIST_SUFFIX))) is None:
+        if value and (isinstance(value, bytes) or any(value)):
+            ignored.add(name, name)
+    elif isinstance(value, list):
+        for text in value:
+            known.check(name, text)
 
 
 def _no_form(error: FormParserError) -> InvalidArgument:

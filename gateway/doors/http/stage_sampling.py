@@ -10,6 +10,7 @@ import msgspec
 
 from antiphon.errors import InvalidArgument
 from antiphon.sampling import SamplingRequest
+from gateway.doors.http.fields import Unsupported, or_all, or_unset
 
 Body = TypeVar("Body", bound=msgspec.Struct)
 
@@ -49,10 +50,22 @@ def body_decoder(kind: type[Body], stages: tuple[str, ...]) -> msgspec.json.Deco
     return msgspec.json.Decoder(body_type(kind, stages))
 
 
+def without_sampling(stages: Sequence[str]) -> dict[str, Unsupported]:
+    """What to do with fields of these stages that a body does not have."""
+    remedy = "this stage takes no sampling of its own; GET /v1/models lists those that do"
+    return {stage: Unsupported(remedy=remedy) for stage in stages}
+
+
 def sampling_request(given: StageSampling) -> SamplingRequest:
     """What these fields ask for. Raises `InvalidArgument` with the field."""
-    fields = StageSampling.__struct_fields__
-    return SamplingRequest(**{name: getattr(given, name) for name in fields})
+    return SamplingRequest(
+        temperature=given.temperature,
+        top_k=or_all(given.top_k),
+        top_p=given.top_p,
+        repetition_penalty=given.repetition_penalty,
+        seed=or_unset(given.seed),
+        max_tokens=or_unset(given.max_tokens),
+    )
 
 
 def stage_sampling(body: msgspec.Struct, stages: Sequence[str]) -> dict[str, SamplingRequest]:

@@ -2,28 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from antiphon.conversation import ConversationMessage, TextPart
+from antiphon.errors import NotImplementedYet
 from antiphon.sampling import INPUT_STAGE
 from antiphon.segment import Delivery
 from gateway.calls.order import Order
 from gateway.doors.http.chunk_policy import read_chunk_policy
 from gateway.doors.http.door import Visit
-from gateway.doors.http.json_body import decode_body, invalid
+from gateway.doors.http.fields import Unsupported, decode_fields
+from gateway.doors.http.json_body import invalid
+from gateway.doors.http.language import language_choice
 from gateway.doors.http.openapi import EVENTS, DoorMessages
 from gateway.doors.http.options import options_from_json
-from gateway.doors.http.stage_sampling import body_decoder, sampling_request, stage_sampling
+from gateway.doors.http.stage_sampling import (
+    body_decoder,
+    sampling_request,
+    stage_sampling,
+    without_sampling,
+)
 from gateway.doors.http.voice import voice_name
 from gateway.doors.read_aloud.answer import AudioBytes, AudioEvents
-from gateway.doors.read_aloud.schema import SpeechBody
+from gateway.doors.read_aloud.schema import DEFAULT_FORMAT, SpeechBody
 from gateway.media.audio_formats import FORMATS
+from gateway.media.audio_in import Recording
+from gateway.media.data_url import data_or_url
 from gateway.media.encoding import (
     AudioEncoding,
     check_format,
     check_speed,
     leaves_whole,
 )
+from gateway.media.options_in import OptionInput
+from gateway.media.remote import RemoteUrl
 from gateway.outputs import AUDIO
 
+UNSUPPORTED: Mapping[str, Unsupported] = {
+    # The checkpoint decides what it can do.
+    "task_type": Unsupported(any_value=True),
+    "max_new_tokens": Unsupported(remedy="use max_tokens"),
+    "x_vector_only_mode": Unsupported((False,)),
+    "sample_rate": Unsupported(remedy="the model's own is used; convert what comes"),
+}
+"""vllm-omni's fields that are known and not supported."""
 SPEECH = DoorMessages(
     "Speaks a text as it is.",
     SpeechBody,
@@ -33,14 +55,18 @@ SPEECH = DoorMessages(
 
 def read_speech(body: bytes, visit: Visit) -> tuple[Order, AudioBytes | AudioEvents]:
     """Read a request body. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
-    speech = decode_body(body_decoder(SpeechBody, visit.sampling_stages), body)
+    decoder = body_decoder(SpeechBody, visit.sampling_stages)
+    unsupported = {**UNSUPPORTED, **without_sampling(visit.stages)}
+    speech = decode_fields(decoder, body, unsupported, visit.ignored)
     if not speech.model:
         raise invalid("model", "is empty")
     if not speech.input:
         raise invalid("input", "is empty; it is what is spoken")
-    check_format(speech.response_format, FORMATS, "response_format")
+    audio_format = speech.response_format.strip().lower() or DEFAULT_FORMAT
+    check_format(audio_format, FORMATS, "response_format")
     check_speed(speech.speed)
     delivery = None if speech.delivery is None else Delivery(speech.delivery)
+    options, names = _options(speech, visit)
     order = Order(
         model=speech.model,
         messages=(ConversationMessage("user", (TextPart(speech.input),)),),
@@ -53,10 +79,49 @@ def read_speech(body: bytes, visit: Visit) -> tuple[Order, AudioBytes | AudioEve
         },
         delivery=delivery,
         chunk_policy=read_chunk_policy(speech.chunk_policy),
-        options=options_from_json(speech.options),
-        instruction=speech.instructions,
-        field_names={"instruction": "instructions", "messages": "input"},
+        options=options,
+        instruction=speech.instructions or None,
+        field_names={"instruction": "instructions", "messages": "input", **names},
     )
-    whole = leaves_whole(speech.response_format, delivery or visit.delivery.get(AUDIO))
-    encoding = AudioEncoding(speech.response_format, speech.speed, whole)
+    whole = leaves_whole(audio_format, delivery or visit.delivery.get(AUDIO))
+    encoding = AudioEncoding(audio_format, speech.speed, whole)
     return order, (AudioEvents if speech.stream_format == "sse" else AudioBytes)(encoding)
+
+
+def _options(speech: SpeechBody, visit: Visit) -> tuple[dict[str, OptionInput], dict[str, str]]:
+    """The model's options, from `options` and from the fields that other servers have for them;
+    and the names of these fields by what errors call them.
+
+    Raises `NotImplementedYet` for a recording of a voice that the model cannot speak with; other
+    options that it lacks are ignored and reported.
+    """
+    options = options_from_json(speech.options)
+    known = {each.name: each for each in visit.options}
+    names: dict[str, str] = {}
+
+    def give(field: str, name: str, value: OptionInput) -> None:
+        if name not in known:
+            visit.ignored.add(field, field)
+        elif name not in options:
+            options[name] = value
+            names[f"options.{name}"] = field
+
+    if speech.language and speech.language.casefold() != "auto":
+        choices = known["language"].choices if "language" in known else ()
+        give("language", "language", language_choice(speech.language, choices))
+    if speech.ref_audio:
+        data = data_or_url(speech.ref_audio, "ref_audio")
+        if "reference_audio" not in known:
+            raise NotImplementedYet(
+                "ref_audio: this model does not speak with the voice of a recording; leave it out",
+                field="ref_audio",
+            )
+        if isinstance(data, RemoteUrl):
+            raise invalid("ref_audio", "is a URL; send the recording itself, as base64")
+        give("ref_audio", "reference_audio", Recording("ref_audio", data))
+    if speech.ref_text:
+        give("ref_text", "reference_text", speech.ref_text)
+    if speech.non_streaming_mode is not None:
+        mode = "whole" if speech.non_streaming_mode else "stream"
+        give("non_streaming_mode", "text_mode", mode)
+    return options, names

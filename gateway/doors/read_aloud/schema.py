@@ -1,7 +1,7 @@
 """OpenAI's messages of `/v1/audio/speech`, as far as they are read or written here.
 
 The sampling fields, those of further stages under their roles, `options`, `delivery` and
-`chunk_policy` are additions.
+`chunk_policy` are additions; so are the fields after them, which other servers have.
 """
 
 from __future__ import annotations
@@ -11,8 +11,11 @@ from typing import Literal
 import msgspec
 
 from gateway.doors.http.chunk_policy import ChunkPolicyOptions
+from gateway.doors.http.label import Label
 from gateway.doors.http.stage_sampling import StageSampling
 from gateway.doors.http.voice import VoiceId
+
+DEFAULT_FORMAT = "mp3"
 
 
 class SpeechBody(StageSampling, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -22,12 +25,20 @@ class SpeechBody(StageSampling, frozen=True, forbid_unknown_fields=True, kw_only
     input: str
     voice: str | VoiceId = ""
     instructions: str | None = None
-    response_format: str = "mp3"
+    response_format: str = DEFAULT_FORMAT
     stream_format: Literal["audio", "sse"] = "audio"
     speed: float = 1.0
     options: dict[str, msgspec.Raw] = msgspec.field(default_factory=dict)
     delivery: Literal["stream", "whole"] | None = None
     chunk_policy: ChunkPolicyOptions | None = None
+    # Of vllm-omni and others, each an option of the model under another name.
+    language: str | None = None
+    ref_audio: str | None = None
+    ref_text: str | None = None
+    non_streaming_mode: bool | None = None
+    # Without effect: a file is sent as it is made, whatever `stream` says.
+    stream: bool | None = None
+    user: Label | None = None
 
 
 class SpeechUsage(msgspec.Struct, frozen=True):

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 from antiphon.errors import NotImplementedYet
 from antiphon.sampling import SamplingRequest
 from gateway.calls.order import Order
 from gateway.calls.transcribing import transcription_order
 from gateway.doors.http.door import Visit
+from gateway.doors.http.fields import Unsupported, check_unsupported, or_all, or_unset
 from gateway.doors.http.form_body import FORM
 from gateway.doors.http.json_body import invalid
 from gateway.doors.http.openapi import EVENTS, JSON, DoorMessages
@@ -23,16 +26,27 @@ TRANSCRIBE = DoorMessages(
 _FORMATS = ("json", "text", "verbose_json")
 _TIMED = ("srt", "vtt", "diarized_json")
 _NO_TIMES = "the model tells neither times nor speakers"
-# OpenAI's fields for what no model says here, and why.
-_REFUSED = {
-    "include": "only the text is told; leave it out",
-    "timestamp_granularities": f"{_NO_TIMES}; leave it out",
-    "chunking_strategy": "a recording is always heard as a whole; leave it out",
-    "keywords": "name them in the prompt",
-    "languages": "name one as the language, or several in the prompt",
-    "known_speaker_names": f"{_NO_TIMES}; leave it out",
-    "known_speaker_references": f"{_NO_TIMES}; leave it out",
+UNSUPPORTED: Mapping[str, Unsupported] = {
+    # OpenAI's, for what no model says here.
+    "include": Unsupported(remedy="only the text is told; leave it out"),
+    "timestamp_granularities": Unsupported(remedy=f"{_NO_TIMES}; leave it out"),
+    "chunking_strategy": Unsupported(
+        ("auto",), "a recording is always heard as a whole; leave it out"
+    ),
+    "keywords": Unsupported(remedy="name them in the prompt"),
+    "languages": Unsupported(remedy="name one as the language, or several in the prompt"),
+    "known_speaker_names": Unsupported(remedy=f"{_NO_TIMES}; leave it out"),
+    "known_speaker_references": Unsupported(remedy=f"{_NO_TIMES}; leave it out"),
+    # vLLM's and other servers'.
+    "to_language": Unsupported(remedy="ask a chat to translate"),
+    "task": Unsupported(("transcribe",), "ask a chat to translate"),
+    "frequency_penalty": Unsupported(("0", "0.0")),
+    "presence_penalty": Unsupported(("0", "0.0")),
+    "min_p": Unsupported(("0", "0.0")),
+    "stream_include_usage": Unsupported(any_value=True),
+    "stream_continuous_usage_stats": Unsupported(any_value=True),
 }
+"""Fields that are known and not supported."""
 
 
 def read_transcription(
@@ -41,10 +55,9 @@ def read_transcription(
     """Read a form. Raises `InvalidArgument` or `NotImplementedYet` with the field."""
     if not form.model:
         raise invalid("model", "is empty")
-    for name, why in _REFUSED.items():
-        if getattr(form, name):
-            raise NotImplementedYet(f"{name}: is not supported; {why}", field=name)
-    wanted = form.response_format
+    check_unsupported(form, UNSUPPORTED)
+    wanted = form.response_format.strip().lower()
+    language = form.language if form.language and form.language.lower() != "auto" else ""
     if wanted in _TIMED:
         raise NotImplementedYet(
             f"response_format: {wanted!r} is not supported; {_NO_TIMES}, "
@@ -60,12 +73,19 @@ def read_transcription(
         Recording("file", form.file),
         visit.transcribe_instruction,
         model=form.model,
-        language=form.language or "",
+        language=language,
         prompt=form.prompt or "",
-        sampling=SamplingRequest(temperature=form.temperature),
+        sampling=SamplingRequest(
+            temperature=form.temperature,
+            top_k=or_all(form.top_k),
+            top_p=form.top_p,
+            repetition_penalty=form.repetition_penalty,
+            seed=or_unset(form.seed),
+            max_tokens=or_unset(form.max_completion_tokens),
+        ),
     )
     if form.stream:
         return order, TranscriptEvents()
     verbose = wanted == "verbose_json"
     plain = wanted == "text"
-    return order, WholeTranscript(plain=plain, verbose=verbose, language=form.language or "")
+    return order, WholeTranscript(plain=plain, verbose=verbose, language=language)

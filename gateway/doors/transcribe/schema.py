@@ -11,10 +11,7 @@ from gateway.doors.http.transcription_usage import DurationUsage, TokensUsage
 
 
 class TranscriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A request. `language` is that of the recording, `prompt` what else is known of it.
-
-    The fields after `stream` are OpenAI's for what no model says here: they are refused.
-    """
+    """A request. `language` is that of the recording, `prompt` what else is known of it."""
 
     file: FormFile
     model: str
@@ -23,6 +20,13 @@ class TranscriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     response_format: str = "json"
     temperature: float | None = None
     stream: bool | None = None
+    # vLLM's.
+    top_k: int | None = None
+    top_p: float | None = None
+    repetition_penalty: float | None = None
+    seed: int | None = None
+    max_completion_tokens: int | None = None
+    # OpenAI's for what no model says here: see request.UNSUPPORTED.
     include: tuple[str, ...] = msgspec.field(default=(), name="include[]")
     timestamp_granularities: tuple[str, ...] = msgspec.field(
         default=(), name="timestamp_granularities[]"
