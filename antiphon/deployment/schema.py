@@ -17,6 +17,7 @@ from antiphon.deployment.bounds import (
     Bytes,
     HostName,
     Instruction,
+    Name,
     Origin,
     Positive,
     Seconds,
@@ -254,6 +255,12 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # What the model is asked with a recording of which the text is wanted; the language, and what
     # else the client tells of it, follow.
     transcribe_instruction: Instruction = "Transcribe the audio into text."
+    # Other names for the model, and for the checkpoint's voices, by alias. With `openai_names` the
+    # names of OpenAI's models that hear or speak are aliases of the model, and those of its voices
+    # (alloy, ash, ...) of the checkpoint's voices, in turn.
+    model_aliases: tuple[Name, ...] = ()
+    voice_aliases: dict[Name, Name] = {}
+    openai_names: bool = True
     # Whether a field of a request that neither OpenAI nor vLLM defines is ignored and named in the
     # response header `x-antiphon-ignored`, or the request is refused.
     unknown_fields: Literal["ignore", "reject"] = "ignore"

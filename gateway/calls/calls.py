@@ -99,9 +99,9 @@ class Calls:
             raise shutting_down()
 
     def check_model(self, name: str) -> None:
-        """Raise `NotFound` unless the name is empty or the served model's."""
+        """Raise `NotFound` unless the name is empty, the served model's or an alias of it."""
         served = self.fleet.model_name()
-        if name not in ("", served):
+        if name not in ("", served, *self.fleet.names.models):
             raise NotFound(f"no model {name!r}; there is: {served}", field="model")
 
     @asynccontextmanager

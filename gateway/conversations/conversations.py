@@ -121,6 +121,7 @@ class Conversations:
             output_rate_hz=served.sample_rate_hz,
             spoken=AUDIO in served.outputs,
             voice=served.voices[0] if served.voices else "",
+            voice_aliases=served.voice_aliases,
             hears=AUDIO in served.input_kinds,
             takes_tools=TOOLS in served.input_kinds,
         )

@@ -87,6 +87,7 @@ class ConversationSettings:
     output_rate_hz: int
     spoken: bool = True
     voice: str = ""
+    voice_aliases: Mapping[str, str] = field(default_factory=dict)
     instructions: str = ""
     max_output_tokens: int | None = None
     turns: TurnDetection | None = TurnDetection()
@@ -128,5 +129,5 @@ class ConversationSettings:
     def with_voice(self, name: str) -> ConversationSettings:
         """With that voice. Where there is none of that name the one that holds stays: clients ask
         for the voices that they know, and an error would end some of them."""
-        voice = name.lower()
+        voice = self.voice_aliases.get(name.lower(), name.lower())
         return replace(self, voice=voice) if voice in self.voices else self

@@ -32,6 +32,7 @@ from gateway.fleet.lineup import (
     client_outputs,
     roles_for,
 )
+from gateway.fleet.names import Names, names_of
 from gateway.fleet.picker import Location, Pick, PickReason, Pool
 from gateway.fleet.replica import Replica
 from gateway.fleet.replicated_stage import RETRY_AFTER_S, Build, ReplicatedStage
@@ -76,6 +77,7 @@ class Fleet:
         if not deployment.stages:
             raise InvalidArgument("stages: the deployment names none", field="stages")
         self._deployment = deployment
+        self.names = names_of(deployment.gateway)
         self.discovery = discovery or discovery_of(deployment)
         self._generator = generator or random.Random()
         tls = service_tls(deployment.mutual_tls, GATEWAY)
@@ -205,7 +207,7 @@ class Fleet:
         asked = (outputs, tool_calls)
         made = self._derived.by_outputs.get(asked)
         if made is None:
-            made = _lineup(self._choose(outputs), tool_calls=tool_calls)
+            made = _lineup(self._choose(outputs), self.names, tool_calls=tool_calls)
             self._derived.by_outputs[asked] = made
         return made
 
@@ -227,7 +229,7 @@ class Fleet:
         known, asked = self._derived.by_replicas, (chosen.outputs, tool_calls, *replicas)
         made = known.get(asked)
         if made is None:
-            made = _lineup(chosen, tool_calls=tool_calls)
+            made = _lineup(chosen, self.names, tool_calls=tool_calls)
             if len(known) >= MAX_LINEUPS:
                 known.clear()
             known[asked] = made
@@ -373,14 +375,14 @@ class Fleet:
             raise FailedPrecondition(f"delivery: the pipeline has no edge {sorted(unknown)}")
 
 
-def _lineup(chosen: _Chosen, *, tool_calls: bool) -> Lineup:
+def _lineup(chosen: _Chosen, names: Names, *, tool_calls: bool) -> Lineup:
     """Raises `FailedPrecondition` when the stages do not fit together."""
     members = []
     for role, (replica, _) in chosen.picks.items():
         assert replica.description is not None, "only those that serve are chosen"
         members.append(Member(role, replica.address, replica.description))
     check_agreement({member.role: member.description for member in members})
-    lineup = Lineup(tuple(members), tuple(chosen.edges), chosen.outputs)
+    lineup = Lineup(tuple(members), tuple(chosen.edges), chosen.outputs, names)
     if tool_calls and TOOL_CALLS in lineup.makers:
         lineup = replace(lineup, outputs=lineup.outputs | {TOOL_CALLS})
     lineup.check_rate()

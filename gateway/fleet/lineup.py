@@ -17,6 +17,7 @@ from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument, NotImplementedYet
 from antiphon.pipelines.graph import CLIENT
 from antiphon.v1 import session_pb2, stage_pb2
+from gateway.fleet.names import NO_OTHER_NAMES, Names
 from gateway.outputs import AUDIO, OUTPUTS
 
 Edges = Sequence[stage_pb2.PipelineEdge]
@@ -35,12 +36,14 @@ class Member:
 class Lineup:
     """The stages of one session, upstream first, with the graph between them.
 
-    Sessions on the same replicas share one; what follows from it is derived once.
+    Sessions on the same replicas share one; what follows from it is derived once. `names` has other
+    names of voices.
     """
 
     members: tuple[Member, ...]
     edges: tuple[stage_pb2.PipelineEdge, ...]
     outputs: frozenset[str]
+    names: Names = NO_OTHER_NAMES
 
     @cached_property
     def roles(self) -> tuple[str, ...]:
@@ -99,11 +102,13 @@ class Lineup:
         return next((tuple(m.description.voices) for m in self.members if m.description.voices), ())
 
     def choose_voice(self, name: str) -> str:
-        """The voice of that name in lower case; "" stays, and the stages use their default.
+        """The voice of that name, or of that alias, in lower case; "" stays, and the stages use
+        their default.
 
         Raises `InvalidArgument`.
         """
         voices = self.voices
+        name = self.names.voice_aliases(voices).get(name.lower(), name)
         if name and name.lower() not in voices:
             known = ", ".join(voices) or "none"
             raise InvalidArgument(f"voice: no voice {name!r}; there are: {known}", field="voice")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 from antiphon.errors import AntiphonError
@@ -16,7 +17,7 @@ class ServedModel:
     """What the stages that are up can do together; `outputs` are empty when that is nothing.
 
     `sample_rate_hz` is that of produced audio. `sampling_stages` are without the one that reads
-    the messages.
+    the messages. `aliases` are other names of the model, `voice_aliases` of its voices.
     """
 
     name: str
@@ -28,6 +29,8 @@ class ServedModel:
     options: tuple[Option, ...]
     sampling_stages: tuple[str, ...]
     reads_aloud: bool
+    aliases: tuple[str, ...]
+    voice_aliases: Mapping[str, str]
 
 
 def served_model(fleet: Fleet) -> ServedModel:
@@ -35,9 +38,10 @@ def served_model(fleet: Fleet) -> ServedModel:
     name, accepted = fleet.model_name(), fleet.accepted()
     lineup = _largest_lineup(fleet)
     reader = lineup.input_member.description if lineup else None
+    voices = lineup.voices if lineup else fleet.voices()
     return ServedModel(
         name=name,
-        voices=lineup.voices if lineup else fleet.voices(),
+        voices=voices,
         outputs=tuple(sorted(lineup.outputs, reverse=True)) if lineup else (),
         sample_rate_hz=lineup.sample_rate_hz if lineup else 0,
         input_kinds=tuple(reader.input_kinds) if reader else (),
@@ -45,6 +49,8 @@ def served_model(fleet: Fleet) -> ServedModel:
         options=accepted.options,
         sampling_stages=accepted.sampling_stages,
         reads_aloud=reader.reads_aloud if reader else False,
+        aliases=tuple(each for each in fleet.names.models if each != name),
+        voice_aliases=fleet.names.voice_aliases(voices),
     )
 
 

@@ -50,7 +50,7 @@ async def test_open_webui_finds_the_model_and_chats(door: Door) -> None:
     # The connection is verified, and the list of models made; both ask the same.
     for headers in (KEY | {"Content-Type": "application/json"}, KEY | USER):
         listed = (await door.http.get("/v1/models", headers=headers)).json()
-        assert [each["id"] for each in listed["data"]] == [MODEL]
+        assert listed["data"][0]["id"] == MODEL
 
     # A chat is streamed, with the usage at its end.
     messages = [{"role": "user", "content": "Hi"}]

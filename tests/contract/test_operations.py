@@ -31,7 +31,7 @@ async def hang(session: Session) -> None:
 
 async def test_models_lists_the_served_model(door: Door) -> None:
     models = await door.openai.models.list()
-    assert [model.id for model in models.data] == [MODEL]
+    assert models.data[0].id == MODEL
     retrieved = await door.openai.models.retrieve(MODEL)
     assert retrieved.id == MODEL
     told = retrieved.to_dict()

@@ -192,7 +192,7 @@ async def test_transcription_refuses_a_wrong_field_by_its_name(
 async def test_transcription_is_refused_by_a_model_that_does_not_know_it(
     door: Door, reader: Reader
 ) -> None:
-    unknown = await post(door, model="whisper-1")
+    unknown = await post(door, model="whisper-9")
     assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "model")
     url = f"http://{reader[1].http_address}/v1"
     async with openai.AsyncOpenAI(base_url=url, api_key="none", max_retries=0) as api:

@@ -30,7 +30,7 @@ from gateway.doors.ending import request
 from gateway.doors.http.authorization import authorization_of
 from gateway.doors.http.endpoint import HttpEndpoint
 from gateway.doors.http.errors import error_response
-from gateway.doors.http.listings import ModelList, VersionCard, model_card, voice_list
+from gateway.doors.http.listings import VersionCard, model_card, model_list, voice_list
 from gateway.doors.http.openapi import DoorMessages, OpenApi
 from gateway.doors.http.page import page_routes
 from gateway.doors.http.reference_page import HEADERS as PAGE_HEADERS
@@ -107,11 +107,12 @@ def http_app(
     created = int(time.time())
 
     async def models(_: Request) -> Response:
-        return _json(ModelList(data=(model_card(fleet, created),)))
+        return _json(model_list(fleet, created))
 
     async def model(asked: Request) -> Response:
-        calls.check_model(asked.path_params["name"])
-        return _json(model_card(fleet, created))
+        name = asked.path_params["name"]
+        calls.check_model(name)
+        return _json(model_card(fleet, created, name))
 
     async def voices(asked: Request) -> Response:
         calls.check_model(asked.query_params.get("model", ""))

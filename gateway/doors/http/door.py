@@ -28,10 +28,10 @@ class Visit:
     """What a door may need to know besides a request's body.
 
     `answer_id` is never the same. `delivery` is the deployment's, by edge. `sampling_stages` are
-    those that take sampling of their own, without the one that reads the messages, of all `stages`; `voices` and `options` those that
-    the model has; `spoken` what earlier answers said; `max_choices` bounds the answers to one
-    order, and `transcribe_instruction` asks for what a recording says. `ignored` collects the
-    fields that nobody defines.
+    those of all `stages` that take sampling of their own, without the one that reads the messages;
+    `voices` and `options` those that the model has; `spoken` what earlier answers said;
+    `max_choices` bounds the answers to one order, and `transcribe_instruction` asks for what a
+    recording says. `ignored` collects the fields that nobody defines.
     """
 
     answer_id: str

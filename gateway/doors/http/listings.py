@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 from msgspec import UNSET, UnsetType
+from msgspec.structs import replace
 
 from antiphon.options import Option, OptionKind
 from gateway.fleet.fleet import Fleet
@@ -28,15 +31,18 @@ class OptionCard(msgspec.Struct, frozen=True, kw_only=True):
 class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
     """OpenAI's model object, and what a request may ask of the model.
 
-    `created` is a Unix time in seconds, when the gateway started. `max_model_len` is
-    `context_limit` under the name that vLLM's clients know.
+    `root` is the served model's name, which is the `id` but for aliases, and `voice_aliases` are
+    other names of voices. `created` is a Unix time in seconds, when the gateway started.
+    `max_model_len` is `context_limit` under the name that vLLM's clients know.
     """
 
     id: str
     object: str = "model"
     created: int
     owned_by: str = "antiphon"
+    root: str
     voices: tuple[str, ...]
+    voice_aliases: Mapping[str, str]
     outputs: tuple[str, ...]
     input_kinds: tuple[str, ...]
     reads_aloud: bool
@@ -49,7 +55,7 @@ class ModelCard(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ModelList(msgspec.Struct, frozen=True, kw_only=True):
-    """The one model."""
+    """The one model, under each of its names; its own is the first."""
 
     object: str = "list"
     data: tuple[ModelCard, ...]
@@ -76,13 +82,22 @@ class VersionCard(msgspec.Struct, frozen=True):
     version: str
 
 
-def model_card(fleet: Fleet, created: int) -> ModelCard:
+def model_list(fleet: Fleet, created: int) -> ModelList:
     """The model as it is served now. Raises `Unavailable` while no stage has told of it."""
+    card = model_card(fleet, created)
+    aliases = served_model(fleet).aliases
+    return ModelList(data=(card, *(replace(card, id=alias) for alias in aliases)))
+
+
+def model_card(fleet: Fleet, created: int, name: str = "") -> ModelCard:
+    """The model under one of its names; its own for "". Raises what `model_list` raises."""
     served = served_model(fleet)
     return ModelCard(
-        id=served.name,
+        id=name or served.name,
         created=created,
+        root=served.name,
         voices=served.voices,
+        voice_aliases=served.voice_aliases,
         outputs=served.outputs,
         input_kinds=served.input_kinds,
         reads_aloud=served.reads_aloud,

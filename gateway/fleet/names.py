@@ -1,0 +1,80 @@
+"""Other names for the served model and its voices: the deployment's, and OpenAI's.
+
+Many programs have OpenAI's names written into them, such as `whisper-1` or `alloy`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from antiphon.deployment.schema import GatewayConfig
+
+OPENAI_MODELS = (
+    "tts-1",
+    "tts-1-hd",
+    "gpt-4o-mini-tts",
+    "whisper-1",
+    "gpt-4o-transcribe",
+    "gpt-4o-mini-transcribe",
+    "gpt-realtime",
+    "gpt-realtime-mini",
+    "gpt-4o-realtime-preview",
+    "gpt-4o-mini-realtime-preview",
+    "gpt-audio",
+    "gpt-audio-mini",
+    "gpt-4o-audio-preview",
+    "gpt-4o-mini-audio-preview",
+)
+"""OpenAI's models that hear or speak."""
+OPENAI_VOICES = (
+    "alloy",
+    "ash",
+    "ballad",
+    "coral",
+    "echo",
+    "fable",
+    "nova",
+    "onyx",
+    "sage",
+    "shimmer",
+    "verse",
+    "cedar",
+    "marin",
+)
+"""In the order in which they are shared out over a checkpoint's voices; new ones go to the end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """What `models` there are besides the served one's name, and the `voices` that the deployment
+    has other names for. With `openai_voices` OpenAI's are names of voices, too."""
+
+    models: tuple[str, ...] = ()
+    voices: Mapping[str, str] = field(default_factory=dict)
+    openai_voices: bool = False
+
+    def voice_aliases(self, voices: Sequence[str]) -> dict[str, str]:
+        """The names, in lower case, that stand for one of a checkpoint's voices.
+
+        A checkpoint's own voice of such a name goes before it; where there are no voices, names of
+        OpenAI's stand for none ("").
+        """
+        aliases: dict[str, str] = {}
+        if self.openai_voices:
+            for at, name in enumerate(OPENAI_VOICES):
+                aliases[name] = voices[at % len(voices)] if voices else ""
+        for name, voice in self.voices.items():
+            if voice.lower() in voices:
+                aliases[name.lower()] = voice.lower()
+        return {name: voice for name, voice in aliases.items() if name not in voices}
+
+
+NO_OTHER_NAMES = Names()
+
+
+def names_of(config: GatewayConfig) -> Names:
+    """The names that a deployment gives."""
+    preset = OPENAI_MODELS if config.openai_names else ()
+    models = tuple(dict.fromkeys((*config.model_aliases, *preset)))
+    return Names(models, config.voice_aliases, config.openai_names)

@@ -1,0 +1,118 @@
+"""Names of models and voices that programs have written into them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+from fake_stages import TALKER
+from gateway_door import MESSAGES, MODEL, Door, open_door
+from reading_model import SPEAKER, Reader, open_reader, post
+from realtime_client import realtime
+from test_transcriptions import file
+
+pytestmark = pytest.mark.asyncio(loop_scope="session")
+
+# The fakes have these voices, and OpenAI's go round them in a fixed order.
+VOICES = {"alloy": 0, "ash": 1, "ballad": 0, "coral": 1, "echo": 0, "Nova": 0, "ONYX": 1}
+PLUGINS: dict[str, dict[str, Any]] = {
+    "the AI SDK": {"model": "tts-1", "voice": "alloy"},
+    "Open WebUI": {"model": "tts-1-hd", "voice": "nova"},
+    "Pipecat, LiveKit": {"model": "gpt-4o-mini-tts", "voice": "ash"},
+    "OpenAI's examples": {"model": "gpt-4o-mini-tts", "voice": {"id": "coral"}},
+}
+
+
+@pytest.mark.parametrize("sender", PLUGINS)
+async def test_speech_is_spoken_under_the_names_of_a_plugin(reader: Reader, sender: str) -> None:
+    fields = PLUGINS[sender]
+    answer = await post(reader, input="Read.", **fields)
+    assert answer.status_code == 200, answer.text
+    voice = fields["voice"]["id"] if isinstance(fields["voice"], dict) else fields["voice"]
+    own = ("alto", "bass")[{"alloy": 0, "nova": 0, "ash": 1, "coral": 1}[voice]]
+    assert reader[0][SPEAKER].sessions[-1].segment.voice == own
+
+
+@pytest.mark.parametrize("model", ["whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe"])
+async def test_a_recording_is_transcribed_under_the_names_of_a_plugin(
+    door: Door, model: str
+) -> None:
+    said = await door.http.post(
+        "/v1/audio/transcriptions", data={"model": model}, files={"file": file()}
+    )
+    assert (said.status_code, said.json()["text"]) == (200, "Hello wörld!")
+
+
+@pytest.mark.parametrize("voice", VOICES)
+async def test_a_chat_speaks_under_openais_names(door: Door, voice: str) -> None:
+    answer = await door.chat(
+        model="gpt-4o-audio-preview",
+        modalities=["text", "audio"],
+        audio={"voice": voice, "format": "wav"},
+    )
+    assert answer.status_code == 200, answer.text
+    assert answer.json()["model"] == MODEL
+    own = door.fakes[TALKER].description.voices
+    assert door.fakes[TALKER].sessions[-1].segment.voice == own[VOICES[voice] % len(own)]
+
+
+async def test_a_conversation_has_the_voice_that_the_name_stands_for(door: Door) -> None:
+    own = door.fakes[TALKER].description.voices
+    async with realtime(door, model="gpt-realtime") as client:
+        for voice in ("ash", "MARIN", "nobody"):
+            await client.send("session.update", session={"audio": {"output": {"voice": voice}}})
+            updated = await client.until("session.updated")
+            index = {"ash": 1, "MARIN": 12, "nobody": 12}[voice]
+            assert updated["session"]["audio"]["output"]["voice"] == own[index % len(own)]
+            assert updated["session"]["model"] == MODEL
+
+
+async def test_aliases_are_listed_and_found(door: Door) -> None:
+    listed = (await door.http.get("/v1/models")).json()["data"]
+    assert listed[0]["id"] == MODEL
+    ids = [each["id"] for each in listed]
+    assert len(ids) == len(set(ids))
+    assert {"tts-1", "whisper-1", "gpt-realtime"} <= set(ids)
+    assert {each["root"] for each in listed} == {MODEL}
+    own = listed[0]["voices"]
+    assert listed[0]["voice_aliases"]["alloy"] == own[0]
+    found = (await door.http.get("/v1/models/whisper-1")).json()
+    assert (found["id"], found["root"]) == ("whisper-1", MODEL)
+    assert (await door.http.get("/v1/audio/voices?model=tts-1")).status_code == 200
+    assert (await door.http.get("/v1/models/whisper-9")).status_code == 404
+
+
+async def test_a_deployment_has_names_of_its_own() -> None:
+    names = {"house": "BASS", "Alloy": "bass", "tenor": "gone", "alto": "bass"}
+    async with open_reader(model_aliases=("speech",), voice_aliases=names) as reader:
+        for voice, own in (("House", "bass"), ("alloy", "bass"), ("alto", "alto")):
+            answer = await post(reader, model="speech", input="Read.", voice=voice)
+            assert answer.status_code == 200, answer.text
+            assert reader[0][SPEAKER].sessions[-1].segment.voice == own
+        refused = await post(reader, input="Read.", voice="tenor")
+        assert (refused.status_code, refused.json()["error"]["param"]) == (400, "voice")
+
+
+async def test_openais_names_can_be_left_out() -> None:
+    async with open_reader(openai_names=False) as reader:
+        unknown = await post(reader, model="tts-1", input="Read.")
+        assert (unknown.status_code, unknown.json()["error"]["param"]) == (404, "model")
+        voice = await post(reader, input="Read.", voice="alloy")
+        assert (voice.status_code, voice.json()["error"]["param"]) == (400, "voice")
+    async with open_door(openai_names=False) as door:
+        listed = (await door.http.get("/v1/models")).json()["data"]
+        assert [each["id"] for each in listed] == [MODEL]
+        assert (await door.chat(model="gpt-audio", messages=MESSAGES)).status_code == 404
+
+
+async def test_openais_voices_are_none_where_a_model_has_none(reader: Reader) -> None:
+    told = reader[1].fleet[SPEAKER].require()
+    own = list(told.voices)
+    del told.voices[:]
+    try:
+        answer = await post(reader, input="Read.", voice="alloy")
+        assert answer.status_code == 200, answer.text
+        assert reader[0][SPEAKER].sessions[-1].segment.voice == ""
+        assert (await post(reader, input="Read.", voice="nobody")).status_code == 400
+    finally:
+        told.voices.extend(own)
