@@ -189,4 +189,4 @@ def test_command_fails_when_no_model_is_named_and_none_is_embedded(checkout: Che
 def test_command_fails_when_there_is_no_checkpoint(checkout: Checkout) -> None:
     with running(checkout, *UP, "--model", "nowhere", until="error:") as (process, said):
         assert process.wait(EXIT_WAIT_S) == 1
-    assert "config.json is missing" in said
+    assert "is no directory; name one with a checkpoint" in said
