@@ -23,7 +23,8 @@ class Patience:
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._began: float | None = None
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._due_at = 0.0
         self._limit = asyncio.timeout(None)
 
     async def __aenter__(self) -> Patience:
@@ -44,24 +45,28 @@ class Patience:
         """A wait begins."""
         self._began = self._loop.time()
         if self._timer is None:
-            self._timer = self._loop.call_at(self._began + self._timeout_s, self._look)
+            self._look_at(self._began + self._timeout_s)
 
     def end(self) -> None:
         """It is over."""
         self._began = None
 
+    def _look_at(self, moment: float) -> None:
+        # uvloop has a handle without `when` for what is due at once.
+        self._due_at = moment
+        self._timer = self._loop.call_at(moment, self._look)
+
     def _look(self) -> None:
-        timer, self._timer = self._timer, None
+        self._timer = None
         if self._began is None:
             return
         now = self._loop.time()
         late_at = self._began + self._timeout_s
         if now < late_at:
-            self._timer = self._loop.call_at(late_at, self._look)
-        elif timer is not None and now - timer.when() > ON_TIME_S:
+            self._look_at(late_at)
+        elif now - self._due_at > ON_TIME_S:
             # What has come meanwhile is read in the next slice.
-            self._began += now - timer.when()
-            late_at = max(self._began + self._timeout_s, now + SLICE_S)
-            self._timer = self._loop.call_at(late_at, self._look)
+            self._began += now - self._due_at
+            self._look_at(max(self._began + self._timeout_s, now + SLICE_S))
         else:
             self._limit.reschedule(late_at)

@@ -180,7 +180,8 @@ class Admission:
         self.changes = ChangeSignal()
         self._numbers = itertools.count()
         self._places: dict[int, Place] = {}
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._due_at: float | None = None
         self._waiting = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -260,10 +261,12 @@ class Admission:
         """Wake when time alone changes something."""
         moment = self._queue.next_deadline()
         if self._timer is not None:
-            if self._timer.when() == moment:
+            if self._due_at == moment:
                 return
             self._timer.cancel()
         self._timer = None
+        # uvloop has a handle without `when` for what is due at once.
+        self._due_at = moment
         if moment is not None:
             loop = asyncio.get_running_loop()
             self._timer = loop.call_at(moment, self._time_passed)

@@ -16,6 +16,7 @@ const page = {
   detectsTurns: false,
   answering: null, // id of the response that is being made
   interrupted: null, // id of the response whose remaining audio is not played
+  spoken: null, // ids of the item, and of its response, that the loudspeaker was given last
   answers: new Map(), // list items by the id of the answer they show
 };
 
@@ -89,13 +90,14 @@ function appendText({ response_id, delta }) {
 
 /** Stop the loudspeaker, and report how much of the answer was heard. */
 function hush() {
-  const { speaker, conversation } = page;
-  if (!speaker?.playing) return;
-  const item = speaker.heard.item;
-  const heardMs = speaker.playedMs(item);
+  const { speaker, conversation, spoken } = page;
+  // The loudspeaker may have run dry while more of the same answer is on its way.
+  if (!spoken || !(speaker.playing || spoken.response === page.answering)) return;
+  page.spoken = null;
+  const heardMs = speaker.playedMs(spoken.item);
   speaker.clear();
-  if (item) {
-    const heard = { item_id: item, content_index: 0, audio_end_ms: heardMs };
+  if (heardMs) {
+    const heard = { item_id: spoken.item, content_index: 0, audio_end_ms: heardMs };
     conversation.send("conversation.item.truncate", heard);
   }
 }
@@ -141,7 +143,9 @@ const on = {
   "response.output_audio.delta": ({ response_id, item_id, delta }) => {
     // Sent before the gateway received the cancel.
     if (response_id === page.interrupted) return;
-    page.speaker?.play(item_id, fromBase64(delta));
+    if (!page.speaker) return;
+    page.spoken = { item: item_id, response: response_id };
+    page.speaker.play(item_id, fromBase64(delta));
     refresh();
   },
   "response.done": ({ response }) => {

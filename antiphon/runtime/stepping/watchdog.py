@@ -102,7 +102,8 @@ class Watchdog:
         self._changed = changed
         self._has_work = has_work
         self._pulses: Sequence[Pulse] = ()
-        self._timer: asyncio.TimerHandle | None = None
+        self._timer: asyncio.Handle | None = None
+        self._due_at = 0.0
         self._closed = False
 
     def pulse(self) -> Pulse:
@@ -118,7 +119,7 @@ class Watchdog:
     def engage(self) -> None:
         """The engine was given work."""
         if self._timer is None and not self._closed:
-            self._timer = self._loop.call_later(self._timeout_s, self._look)
+            self._look_after(self._timeout_s)
 
     def close(self) -> None:
         """Watch no more, and hear nothing: the loop may be gone when a late step returns."""
@@ -128,13 +129,18 @@ class Watchdog:
         if self._timer is not None:
             self._timer.cancel()
 
+    def _look_after(self, delay_s: float) -> None:
+        # uvloop has a handle without `when` for what is due at once.
+        self._due_at = self._loop.time() + delay_s
+        self._timer = self._loop.call_later(delay_s, self._look)
+
     def _look(self) -> None:
-        timer, self._timer = self._timer, None
-        late_s = 0.0 if timer is None else self._loop.time() - timer.when()
+        self._timer = None
+        late_s = self._loop.time() - self._due_at
         if late_s > ON_TIME_S:
             for pulse in self._pulses:
                 pulse.excuse(late_s)
-            self._timer = self._loop.call_later(SLICE_S, self._look)
+            self._look_after(SLICE_S)
             return
         was_late = any(pulse.late for pulse in self._pulses)
         left_s = min(pulse.look(self._timeout_s) for pulse in self._pulses)
@@ -143,7 +149,7 @@ class Watchdog:
             if not was_late:
                 self._changed(self._fault())
         elif self._has_work():
-            self._timer = self._loop.call_later(left_s, self._look)
+            self._look_after(left_s)
 
     def _back(self) -> None:
         if self._closed or any(pulse.late for pulse in self._pulses):

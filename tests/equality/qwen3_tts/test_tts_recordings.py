@@ -12,6 +12,7 @@ from tts_asking import Recorded
 from antiphon.pipelines.qwen3_tts import SAMPLE_RATE_HZ
 from gateway.media.audio_in import AudioLimits, decode_recordings
 from gateway.media.audio_in import Recording as AudioFile
+from gateway.media.decoding.decoder import MediaDecoder
 from services.qwen3_tts.talker.reference import ReferenceEncoder
 from tests.equality.qwen3_tts.cases import RECORDINGS, Recording
 
@@ -26,11 +27,13 @@ def encoder(tts_checkpoints: dict[str, Path]) -> ReferenceEncoder:
 
 
 @pytest.mark.parametrize("recording", RECORDINGS, ids=lambda each: each.name)
-def test_recording_gives_the_recorded_frames_and_vector(
+async def test_recording_gives_the_recorded_frames_and_vector(
     recording: Recording, encoder: ReferenceEncoder, recorded: Recorded
 ) -> None:
     file = AudioFile("options.reference_audio", recorded.wav(recording))
-    (samples,) = decode_recordings([file], rate_hz=SAMPLE_RATE_HZ, limits=LIMITS)
+    (samples,) = await decode_recordings(
+        [file], MediaDecoder(1), rate_hz=SAMPLE_RATE_HZ, limits=LIMITS
+    )
     frames = recorded.arrays[f"{recording.name}/codes"]
     assert encoder.frames(samples).tolist() == frames.tolist()
     vector = recorded.arrays[f"{recording.name}/vector"].astype(np.float32)

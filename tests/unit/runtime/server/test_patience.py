@@ -3,6 +3,7 @@ from __future__ import annotations
 import asyncio
 
 import pytest
+import uvloop
 
 from antiphon.patience import Patience
 
@@ -85,3 +86,16 @@ async def test_patience_leaves_nothing_behind_when_nothing_was_late() -> None:
         patience.end()
     assert timer is not None
     assert timer.cancelled()
+
+
+def test_patience_ends_when_uvloop_runs_the_look_at_once() -> None:
+    async def wait() -> None:
+        async with Patience(0.0) as patience:
+            patience.begin()
+            await asyncio.Event().wait()
+
+    with (
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        pytest.raises(TimeoutError),
+    ):
+        runner.run(wait())

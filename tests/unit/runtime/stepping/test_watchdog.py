@@ -9,6 +9,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import uvloop
 
 from antiphon.awake_deadline import SLICE_S
 from antiphon.errors import AntiphonError
@@ -184,3 +185,17 @@ async def test_a_watch_that_comes_late_itself_blames_no_step(
     looks.look()
     assert [type(each).__name__ for each in looks.told] == ["Unavailable"]
     looks.watchdog.close()
+
+
+def test_step_is_reported_late_when_uvloop_runs_the_look_at_once() -> None:
+    async def first_report() -> AntiphonError | None:
+        reported = asyncio.get_running_loop().create_future()
+        watchdog = Watchdog(0.0, reported.set_result, lambda: True)
+        watchdog.pulse().begin()
+        watchdog.engage()
+        fault: AntiphonError | None = await reported
+        watchdog.close()
+        return fault
+
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        assert runner.run(first_report()) is not None
