@@ -82,7 +82,7 @@ async def test_every_door_wants_a_key(tmp_path: Path, caplog: pytest.LogCaptureF
 
         with_key(door, key)
         assert (await door.chat()).status_code == 200
-        assert [each.id async for each in door.openai.models.list()] == [MODEL]
+        assert MODEL in [each.id async for each in door.openai.models.list()]
         async with antiphon.AsyncClient(
             door.gateway.grpc_address, api_key=key, key_in_clear=True
         ) as client:

@@ -131,7 +131,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"n": True}, "n"),
     ({"repetition_penalty": 0}, "repetition_penalty"),
     (user({"type": "input_audio", "input_audio": {"data": "", "format": "aiff"}}),
-     "messages[0].content[0].input_audio.format"),
+     "messages[0].content[0].input_audio.data"),
     (user({"type": "text", "text": "A"}, {"type": "audio_url"}),
      "messages[0].content[1].audio_url"),
     (user({"type": "audio_url", "audio_url": {"url": "data:image/png;base64,AAAA"}}),

@@ -129,11 +129,6 @@ WRONG: dict[str, tuple[dict[str, Any], str, str]] = {
         IMAGE_FIELD,
         "data:TYPE;base64",
     ),
-    "unknown field": (
-        image(size=3),
-        "messages[0].content[0].image_url.size",
-        "size",
-    ),
 }
 
 

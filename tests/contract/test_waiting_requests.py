@@ -168,7 +168,8 @@ async def test_those_who_wait_are_refused_when_the_gateway_is_told_to_stop(
         await gate.begun.get()
         late = ask(door, "second", **TEXT)
         await waiting.until(1)
-        async with antiphon.AsyncClient(door.gateway.grpc_address) as client:
+        once = antiphon.Retry(attempts=1)
+        async with antiphon.AsyncClient(door.gateway.grpc_address, retry=once) as client:
             speaking = asyncio.create_task(client.generate("third").collect())
             await waiting.until(2)
             door.gateway.calls.refuse()

@@ -47,7 +47,8 @@ def container(folder: Path, address: str) -> Iterator[subprocess.Popen[str]]:
         for each in rendered.of_kind("ConfigMap").values()
         if "deployment.yaml" in each["data"]
     )
-    (folder / "deployment.yaml").write_text(config.replace("0.0.0.0:", f"{address}:"))
+    config = config.replace("0.0.0.0:", f"{address}:").replace("/app/", f"{ROOT}/")
+    (folder / "deployment.yaml").write_text(config)
     (folder / "services").mkdir()
     (folder / "services" / "__init__.py").touch()
     (folder / "services" / "__main__.py").write_text(

@@ -48,7 +48,7 @@ HELD = ConversationSettings(
     tool_choice="none",
     parallel_calls=False,
 )
-SERVED = {"model", "voices", "output_rate_hz", "hears", "takes_tools"}
+SERVED = {"model", "voices", "voice_aliases", "output_rate_hz", "hears", "takes_tools"}
 """Settings that are the served model's, and not the client's."""
 ROOM = 1 << 16
 

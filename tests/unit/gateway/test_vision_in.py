@@ -3,12 +3,16 @@
 from __future__ import annotations
 
 import base64
+import io
 
 import pytest
+from PIL import Image
 
 from antiphon.errors import InvalidArgument
 from gateway.media.vision_in import IMAGE, VIDEO, File, image_media_type, read_files
+from gateway.threads import SizedThreads
 
+THREADS = SizedThreads("media")
 PNG, JPEG = b"\x89PNG\r\n\x1a\n", b"\xff\xd8\xff"
 WEBP, MP4 = b"RIFF\x24\0\0\0WEBP", b"\0\0\0\x20ftypisom"
 NEITHER = {
@@ -35,20 +39,28 @@ def test_image_is_known_by_its_beginning(begins: bytes, media_type: str) -> None
 
 
 @pytest.mark.parametrize("file", NEITHER.values(), ids=NEITHER)
-def test_file_of_no_known_format_is_refused(file: bytes) -> None:
+async def test_file_of_no_known_format_is_refused(file: bytes) -> None:
     assert image_media_type(file) == ""
     for kind in (IMAGE, VIDEO):
         for data in (file, base64.b64encode(file).decode()):
             with pytest.raises(InvalidArgument) as raised:
-                read_files([File("it", data)], kind)
+                await read_files([File("it", data)], kind, THREADS)
             assert raised.value.field == "it"
 
 
+def picture(name: str) -> bytes:
+    file = io.BytesIO()
+    Image.new("RGB", (4, 3)).save(file, name)
+    return file.getvalue()
+
+
 @pytest.mark.parametrize(
-    ("kind", "file"), [(IMAGE, PNG), (IMAGE, JPEG), (IMAGE, WEBP), (VIDEO, MP4)]
+    ("kind", "file"),
+    [(IMAGE, picture("PNG")), (IMAGE, picture("JPEG")), (IMAGE, picture("WEBP")), (VIDEO, MP4)],
+    ids=["png", "jpeg", "webp", "mp4"],
 )
-def test_file_is_taken_as_the_kind_that_it_is_and_as_no_other(kind: str, file: bytes) -> None:
-    (read,) = read_files([File("it", base64.b64encode(file).decode())], kind)
+async def test_file_is_taken_as_the_kind_that_it_is_and_as_no_other(kind: str, file: bytes) -> None:
+    (read,) = await read_files([File("it", base64.b64encode(file).decode())], kind, THREADS)
     assert read.tobytes() == file
     with pytest.raises(InvalidArgument):
-        read_files([File("it", file)], VIDEO if kind == IMAGE else IMAGE)
+        await read_files([File("it", file)], VIDEO if kind == IMAGE else IMAGE, THREADS)
