@@ -294,7 +294,7 @@ async def test_prompt_over_the_context_limit_is_refused_with_the_limit(
 @pytest.mark.parametrize("stream", [False, True])
 async def test_openai_client_gets_text_and_audio(running: Running, stream: bool) -> None:
     async with openai.AsyncOpenAI(base_url=f"{running.http_url}/v1", api_key="none") as api:
-        (model,) = (await api.models.list()).data
+        model = (await api.models.list()).data[0]
         request = {
             "model": model.id,
             "messages": [{"role": "user", "content": "What is the weather like?"}],

@@ -190,7 +190,7 @@ async def test_openai_client_hears_what_the_reference_says(
     }
     form = {"voice": "CHELSIE", "format": "pcm16" if stream else "wav"}
     async with openai.AsyncOpenAI(base_url=f"{running.http_url}/v1", api_key="none") as api:
-        (model,) = (await api.models.list()).data
+        model = (await api.models.list()).data[0]
         made = await api.chat.completions.create(
             model=model.id, audio=form, stream=stream, **request
         )
@@ -220,7 +220,7 @@ async def test_model_tells_its_voices_and_who_samples(
     assert list(info.voices) == ["chelsie", "ethan"]
     assert set(info.output_kinds) == {"text", "audio"}
     async with httpx.AsyncClient(base_url=running.http_url, timeout=60) as http:
-        (card,) = (await http.get("/v1/models")).json()["data"]
+        card = (await http.get("/v1/models")).json()["data"][0]
         refused = await http.post(
             "/v1/chat/completions",
             json={
