@@ -140,7 +140,7 @@ async def test_an_answer_that_fails_has_its_error_in_the_trace() -> None:
         ) as family:
             family.http.headers["traceparent"] = SAMPLED
             answer = await family.chat(
-                modalities=["text", "audio"], audio={"format": "wav"}, max_tokens=-1
+                modalities=["text", "audio"], audio={"format": "wav"}, max_tokens=-2
             )
             assert answer.status_code == 400
         (request,) = collector.tree(CLIENTS_SPAN).values()

@@ -197,7 +197,10 @@ def test_segment_fails_when_a_call_is_none(
 ) -> None:
     out = run(stage, conversation, **sampling)
     assert out.failed is not None
-    assert (out.failed.error.code, out.failed.error.edge) == (ErrorCode.INTERNAL, "tool_calls")
+    assert (out.failed.error.code, out.failed.error.edge) == (
+        ErrorCode.UNUSABLE_OUTPUT,
+        "tool_calls",
+    )
     assert calls(out) == []
     assert text(out) == TEXT
     assert len(out.tensors("tokens")["ids"]) == 3
