@@ -30,7 +30,7 @@ from services.lm.warm_up import run_to_the_end
 from services.qwen3_omni.code2wav.load import EDGES, load
 from services.vocoder.stage import NO_SAMPLING
 
-CONCURRENT = (1, 1, 1, 2, 4, 8, 16, 16, 16, 1)
+CONCURRENT = (1, 1, 1, 2, 4, 8, 16, 16, 16, 16, 1)
 FRAMES = 48
 MIXED = 4
 CHUNK_FRAMES = (1, 2, 3, 4, 6, 8, 12)
