@@ -11,6 +11,7 @@ import asyncio
 from types import TracebackType
 
 from antiphon.awake_deadline import ON_TIME_S, SLICE_S
+from antiphon.timer import Timer
 
 
 class Patience:
@@ -23,8 +24,7 @@ class Patience:
         self._timeout_s = timeout_s
         self._loop = asyncio.get_running_loop()
         self._began: float | None = None
-        self._timer: asyncio.Handle | None = None
-        self._due_at = 0.0
+        self._timer = Timer(self._look)
         self._limit = asyncio.timeout(None)
 
     async def __aenter__(self) -> Patience:
@@ -37,36 +37,29 @@ class Patience:
         error: BaseException | None,
         trace: TracebackType | None,
     ) -> None:
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
         await self._limit.__aexit__(kind, error, trace)
 
     def begin(self) -> None:
         """A wait begins."""
         self._began = self._loop.time()
-        if self._timer is None:
-            self._look_at(self._began + self._timeout_s)
+        if self._timer.due_at is None:
+            self._timer.set_at(self._began + self._timeout_s)
 
     def end(self) -> None:
         """It is over."""
         self._began = None
 
-    def _look_at(self, moment: float) -> None:
-        # uvloop has a handle without `when` for what is due at once.
-        self._due_at = moment
-        self._timer = self._loop.call_at(moment, self._look)
-
-    def _look(self) -> None:
-        self._timer = None
+    def _look(self, late_s: float) -> None:
         if self._began is None:
             return
         now = self._loop.time()
         late_at = self._began + self._timeout_s
         if now < late_at:
-            self._look_at(late_at)
-        elif now - self._due_at > ON_TIME_S:
+            self._timer.set_at(late_at)
+        elif late_s > ON_TIME_S:
             # What has come meanwhile is read in the next slice.
-            self._began += now - self._due_at
-            self._look_at(max(self._began + self._timeout_s, now + SLICE_S))
+            self._began += late_s
+            self._timer.set_at(max(self._began + self._timeout_s, now + SLICE_S))
         else:
             self._limit.reschedule(late_at)

@@ -22,6 +22,7 @@ from antiphon.errors import (
     ResourceExhausted,
     Unavailable,
 )
+from antiphon.timer import Timer
 from gateway.calls.admission import AdmissionQueue, Decision, Denied, Reason
 from gateway.calls.refused_slots import RefusedSlots
 from gateway.calls.wish import Wish
@@ -180,8 +181,7 @@ class Admission:
         self.changes = ChangeSignal()
         self._numbers = itertools.count()
         self._places: dict[int, Place] = {}
-        self._timer: asyncio.Handle | None = None
-        self._due_at: float | None = None
+        self._timer = Timer(self._time_passed)
         self._waiting = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -259,21 +259,13 @@ class Admission:
 
     def _set_timer(self) -> None:
         """Wake when time alone changes something."""
-        moment = self._queue.next_deadline()
-        if self._timer is not None:
-            if self._due_at == moment:
-                return
+        if (moment := self._queue.next_deadline()) is None:
             self._timer.cancel()
-        self._timer = None
-        # uvloop has a handle without `when` for what is due at once.
-        self._due_at = moment
-        if moment is not None:
-            loop = asyncio.get_running_loop()
-            self._timer = loop.call_at(moment, self._time_passed)
+        else:
+            self._timer.set_at(moment)
 
-    def _time_passed(self) -> None:
+    def _time_passed(self, late_s: float) -> None:
         now = max(asyncio.get_running_loop().time(), self._queue.next_deadline() or 0.0)
-        self._timer = None
         self._carry_out(self._queue.pass_time(now))
 
 

@@ -20,6 +20,7 @@ from collections.abc import Callable, Sequence
 from antiphon.awake_deadline import ON_TIME_S, SLICE_S
 from antiphon.errors import AntiphonError, Unavailable
 from antiphon.runtime.stepping.starvation import Starvation
+from antiphon.timer import Timer
 
 
 class Pulse:
@@ -102,8 +103,7 @@ class Watchdog:
         self._changed = changed
         self._has_work = has_work
         self._pulses: Sequence[Pulse] = ()
-        self._timer: asyncio.Handle | None = None
-        self._due_at = 0.0
+        self._timer = Timer(self._look)
         self._closed = False
 
     def pulse(self) -> Pulse:
@@ -118,7 +118,7 @@ class Watchdog:
 
     def engage(self) -> None:
         """The engine was given work."""
-        if self._timer is None and not self._closed:
+        if self._timer.due_at is None and not self._closed:
             self._look_after(self._timeout_s)
 
     def close(self) -> None:
@@ -126,17 +126,12 @@ class Watchdog:
         self._closed = True
         for pulse in self._pulses:
             pulse.forget()
-        if self._timer is not None:
-            self._timer.cancel()
+        self._timer.cancel()
 
     def _look_after(self, delay_s: float) -> None:
-        # uvloop has a handle without `when` for what is due at once.
-        self._due_at = self._loop.time() + delay_s
-        self._timer = self._loop.call_later(delay_s, self._look)
+        self._timer.set_at(self._loop.time() + delay_s)
 
-    def _look(self) -> None:
-        self._timer = None
-        late_s = self._loop.time() - self._due_at
+    def _look(self, late_s: float) -> None:
         if late_s > ON_TIME_S:
             for pulse in self._pulses:
                 pulse.excuse(late_s)

@@ -6,7 +6,6 @@ import asyncio
 import threading
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import pytest
 import uvloop
@@ -29,33 +28,45 @@ class Waits:
         return self.waited_s
 
 
+class HandTimer:
+    """A timer that runs when the test says so."""
+
+    def __init__(self, run: Callable[[float], None]) -> None:
+        self._run = run
+        self.due_at: float | None = None
+        self.delays: list[float] = []
+
+    def set_at(self, moment: float) -> None:
+        self.due_at = moment
+        self.delays.append(moment - asyncio.get_running_loop().time())
+
+    def cancel(self) -> None:
+        self.due_at = None
+
+    def expire(self, late_s: float) -> None:
+        assert self.due_at is not None
+        self.due_at = None
+        self._run(late_s)
+
+
 class Looks:
-    """The timers of a watchdog, and what it has told."""
+    """A watchdog with a timer in the test's hand, and what it has told."""
 
     def __init__(self, monkeypatch: pytest.MonkeyPatch, timeout_s: float) -> None:
-        self.timers: list[asyncio.TimerHandle] = []
-        self.delays: list[float] = []
         self.told: list[AntiphonError | None] = []
         self.has_work = True
-        self._look: Callable[[], None] = lambda: None
-        loop = asyncio.get_running_loop()
-        call_later = loop.call_later
-
-        def recorded(
-            delay: float, callback: Callable[[], None], *rest: Any, **more: Any
-        ) -> asyncio.TimerHandle:
-            self._look = callback
-            self.delays.append(delay)
-            self.timers.append(call_later(delay, callback, *rest, **more))
-            return self.timers[-1]
-
-        monkeypatch.setattr(loop, "call_later", recorded)
+        monkeypatch.setattr(watchdog, "Timer", self._hand_timer)
+        frozen = asyncio.get_running_loop().time()
+        monkeypatch.setattr(asyncio.get_running_loop(), "time", lambda: frozen)
         self.watchdog = Watchdog(timeout_s, self.told.append, lambda: self.has_work)
 
-    def look(self) -> None:
-        """As if the latest timer's time had come."""
-        self.timers[-1].cancel()
-        self._look()
+    def _hand_timer(self, run: Callable[[float], None]) -> HandTimer:
+        self.timer = HandTimer(run)
+        return self.timer
+
+    def look(self, late_s: float = 0.0) -> None:
+        """The pending look's time has come, `late_s` ago."""
+        self.timer.expire(late_s)
 
 
 async def test_next_look_is_when_the_step_that_goes_on_has_had_its_time(
@@ -65,11 +76,11 @@ async def test_next_look_is_when_the_step_that_goes_on_has_had_its_time(
     pulse = looks.watchdog.pulse()
     looks.watchdog.engage()
     looks.watchdog.engage()
-    assert len(looks.timers) == 1
+    assert len(looks.timer.delays) == 1
     pulse.begin()
     looks.look()
-    first, second = looks.delays
-    assert second < first == LONG_S
+    first, second = looks.timer.delays
+    assert second < first == pytest.approx(LONG_S)
     assert looks.told == []
     looks.watchdog.close()
 
@@ -103,12 +114,13 @@ async def test_engine_at_rest_is_looked_at_no_more_and_a_closed_watch_hears_noth
     looks.watchdog.engage()
     looks.has_work = False
     looks.look()
-    assert len(looks.timers) == 1
+    assert looks.timer.due_at is None
     looks.watchdog.engage()
+    assert looks.timer.due_at is not None
     looks.watchdog.close()
-    assert looks.timers[-1].cancelled()
+    assert looks.timer.due_at is None
     looks.watchdog.engage()
-    assert len(looks.timers) == 2
+    assert looks.timer.due_at is None
     pulse.begin()
     pulse.end()
     await asyncio.sleep(0)
@@ -169,18 +181,14 @@ async def test_a_watch_that_comes_late_itself_blames_no_step(
     monkeypatch: pytest.MonkeyPatch, now: list[float]
 ) -> None:
     looks = Looks(monkeypatch, 10.0)
-    loop = asyncio.get_running_loop()
     pulse = looks.watchdog.pulse()
     looks.watchdog.engage()
     pulse.begin()
     late_s = 25.0
-    with monkeypatch.context() as stalled:
-        due = looks.timers[-1].when()
-        stalled.setattr(loop, "time", lambda: due + late_s)
-        now[0] += 10.0 + late_s
-        looks.look()
+    now[0] += 10.0 + late_s
+    looks.look(late_s)
     assert looks.told == []
-    assert looks.delays[-1] == SLICE_S
+    assert looks.timer.delays[-1] == pytest.approx(SLICE_S)
     now[0] += SLICE_S
     looks.look()
     assert [type(each).__name__ for each in looks.told] == ["Unavailable"]

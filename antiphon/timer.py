@@ -1,0 +1,43 @@
+"""One timer of the event loop that knows when it is due, and how late it ran.
+
+uvloop returns a handle without `when()` for a callback that is due at once, so the
+due time is kept here.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+
+class Timer:
+    """Calls `run` with the seconds by which it is late. At most one call is pending."""
+
+    def __init__(self, run: Callable[[float], None]) -> None:
+        self._run = run
+        self._handle: asyncio.Handle | None = None
+        self._due_at: float | None = None
+
+    @property
+    def due_at(self) -> float | None:
+        """When the pending call is due, on the loop's clock; None when none is pending."""
+        return self._due_at
+
+    def set_at(self, moment: float) -> None:
+        """Call at `moment`, on the loop's clock, in place of what is pending."""
+        if self._due_at == moment:
+            return
+        self.cancel()
+        loop = asyncio.get_running_loop()
+        self._due_at = moment
+        self._handle = loop.call_at(moment, self._expire, loop, moment)
+
+    def cancel(self) -> None:
+        """Drop what is pending. Nothing is wrong if nothing is."""
+        if self._handle is not None:
+            self._handle.cancel()
+        self._handle = self._due_at = None
+
+    def _expire(self, loop: asyncio.AbstractEventLoop, moment: float) -> None:
+        self._handle = self._due_at = None
+        self._run(loop.time() - moment)
