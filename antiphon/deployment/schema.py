@@ -256,8 +256,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # else the client tells of it, follow.
     transcribe_instruction: Instruction = "Transcribe the audio into text."
     # Other names for the model, and for the checkpoint's voices, by alias. With `openai_names` the
-    # names of OpenAI's models that hear or speak are aliases of the model, and those of its voices
-    # (alloy, ash, ...) of the checkpoint's voices, in turn.
+    # names of OpenAI's models that hear or speak, and of those that voice frameworks chat with by
+    # default, are aliases of the model; those of its voices (alloy, ash, ...) are aliases of the
+    # checkpoint's voices, in turn.
     model_aliases: tuple[Name, ...] = ()
     voice_aliases: dict[Name, Name] = {}
     openai_names: bool = True

@@ -101,7 +101,7 @@ class Calls:
     def check_model(self, name: str) -> None:
         """Raise `NotFound` unless the name is empty, the served model's or an alias of it."""
         served = self.fleet.model_name()
-        if name not in ("", served, *self.fleet.names.models):
+        if name not in ("", served) and not self.fleet.names.has_model(name):
             raise NotFound(f"no model {name!r}; there is: {served}", field="model")
 
     @asynccontextmanager

@@ -5,6 +5,7 @@ Many programs have OpenAI's names written into them, such as `whisper-1` or `all
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -15,18 +16,36 @@ OPENAI_MODELS = (
     "tts-1-hd",
     "gpt-4o-mini-tts",
     "whisper-1",
+    "gpt-transcribe",
+    "gpt-live-transcribe",
     "gpt-4o-transcribe",
+    "gpt-4o-transcribe-diarize",
     "gpt-4o-mini-transcribe",
     "gpt-realtime",
+    "gpt-realtime-1.5",
+    "gpt-realtime-2",
+    "gpt-realtime-2.1",
+    "gpt-realtime-2.1-mini",
     "gpt-realtime-mini",
+    "gpt-realtime-whisper",
     "gpt-4o-realtime-preview",
     "gpt-4o-mini-realtime-preview",
     "gpt-audio",
+    "gpt-audio-1.5",
     "gpt-audio-mini",
     "gpt-4o-audio-preview",
     "gpt-4o-mini-audio-preview",
+    # Defaults for the chat between hearing and speaking, in Pipecat, LiveKit and openai-agents.
+    "gpt-4.1",
+    "gpt-4.1-mini",
+    "gpt-4o",
+    "gpt-4o-mini",
 )
-"""OpenAI's models that hear or speak."""
+"""OpenAI's models that hear or speak, and those that voice frameworks chat with by default.
+
+A name with a date (`gpt-4o-mini-tts-2025-12-15`) is a snapshot: it is known, and not listed.
+"""
+_SNAPSHOT = re.compile(r"-\d{4}-\d{2}-\d{2}$")
 OPENAI_VOICES = (
     "alloy",
     "ash",
@@ -53,6 +72,13 @@ class Names:
     models: tuple[str, ...] = ()
     voices: Mapping[str, str] = field(default_factory=dict)
     openai_voices: bool = False
+
+    def has_model(self, name: str) -> bool:
+        """Whether it is a name of the model, or a snapshot of one of OpenAI's."""
+        if name in self.models:
+            return True
+        name = _SNAPSHOT.sub("", name)
+        return name in OPENAI_MODELS and name in self.models
 
     def voice_aliases(self, voices: Sequence[str]) -> dict[str, str]:
         """The names, in lower case, that stand for one of a checkpoint's voices.

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 from fake_stages import TALKER
 from gateway_door import MESSAGES, MODEL, Door, open_door
+from openai.types import AudioModel, ChatModel
+from openai.types.audio import SpeechModel
+from openai.types.realtime import AudioTranscription, RealtimeSessionCreateRequest
 from reading_model import SPEAKER, Reader, open_reader, post
 from realtime_client import realtime
 from test_transcriptions import file
@@ -33,7 +36,21 @@ async def test_speech_is_spoken_under_the_names_of_a_plugin(reader: Reader, send
     assert reader[0][SPEAKER].sessions[-1].segment.voice == own
 
 
-@pytest.mark.parametrize("model", ["whisper-1", "gpt-4o-transcribe", "gpt-4o-mini-transcribe"])
+HEARING = {
+    "the AI SDK": "whisper-1",
+    "Pipecat, openai-agents": "gpt-transcribe",
+    "LiveKit": "gpt-4o-mini-transcribe",
+    "a snapshot": "gpt-4o-mini-transcribe-2025-12-15",
+}
+CHATTING = {
+    "Pipecat, LiveKit": "gpt-4.1",
+    "openai-agents": "gpt-4o",
+    "Home Assistant": "gpt-4o-mini",
+    "a snapshot": "gpt-4.1-2025-04-14",
+}
+
+
+@pytest.mark.parametrize("model", HEARING.values(), ids=HEARING)
 async def test_a_recording_is_transcribed_under_the_names_of_a_plugin(
     door: Door, model: str
 ) -> None:
@@ -41,6 +58,41 @@ async def test_a_recording_is_transcribed_under_the_names_of_a_plugin(
         "/v1/audio/transcriptions", data={"model": model}, files={"file": file()}
     )
     assert (said.status_code, said.json()["text"]) == (200, "Hello wörld!")
+
+
+@pytest.mark.parametrize("model", CHATTING.values(), ids=CHATTING)
+async def test_a_chat_is_answered_under_the_names_of_a_plugin(door: Door, model: str) -> None:
+    answer = await door.chat(model=model, stream_options={"include_usage": True}, stream=True)
+    assert answer.status_code == 200, answer.text
+    assert f'"model":"{MODEL}"' in answer.text
+
+
+def _openais(*types: Any) -> set[str]:
+    """The names in types of OpenAI's library."""
+    return {
+        name
+        for each in types
+        for name in ([each] if isinstance(each, str) else _openais(*get_args(each)))
+    }
+
+
+async def test_every_model_of_openais_that_hears_or_speaks_is_a_name(door: Door) -> None:
+    session = RealtimeSessionCreateRequest.model_fields["model"].annotation
+    hearing = AudioTranscription.model_fields["model"].annotation
+    chatting = {each for each in _openais(ChatModel) if "audio" in each}
+    names = _openais(AudioModel, SpeechModel, session, hearing) | chatting
+    # A type that the library has moved would leave nothing to check.
+    assert {"gpt-transcribe", "tts-1", "gpt-realtime", "gpt-live-transcribe"} <= names
+    for name in names:
+        found = await door.http.get(f"/v1/models/{name}")
+        assert found.status_code == 200, found.text
+
+
+async def test_a_date_is_no_snapshot_of_a_models_own_name() -> None:
+    async with open_door(model_aliases=("speech",)) as door:
+        for name in (f"{MODEL}-2025-12-15", "speech-2025-12-15", "tts-1-2025", "-2025-12-15"):
+            answer = await door.chat(model=name)
+            assert (answer.status_code, answer.json()["error"]["param"]) == (404, "model")
 
 
 @pytest.mark.parametrize("voice", VOICES)
@@ -102,7 +154,8 @@ async def test_openais_names_can_be_left_out() -> None:
     async with open_door(openai_names=False) as door:
         listed = (await door.http.get("/v1/models")).json()["data"]
         assert [each["id"] for each in listed] == [MODEL]
-        assert (await door.chat(model="gpt-audio", messages=MESSAGES)).status_code == 404
+        for model in ("gpt-audio", "gpt-4o-mini-tts-2025-12-15"):
+            assert (await door.chat(model=model, messages=MESSAGES)).status_code == 404
 
 
 async def test_openais_voices_are_none_where_a_model_has_none(reader: Reader) -> None:
