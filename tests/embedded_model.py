@@ -36,9 +36,13 @@ class ServedModel:
 
 
 @contextmanager
-def embedded_model() -> Iterator[ServedModel]:
-    """Real services on free ports; at the end they have to stop as they should."""
-    command = [sys.executable, "-m", "tools.launcher", "up", "--port", "0", "--grpc-port", "0"]
+def embedded_model(*arguments: str) -> Iterator[ServedModel]:
+    """Real services on free ports; at the end they have to stop as they should.
+
+    `arguments` of `up` may name another model.
+    """
+    ports = ("--port", "0", "--grpc-port", "0")
+    command = [sys.executable, "-m", "tools.launcher", "up", *ports, *arguments]
     with subprocess.Popen(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, bufsize=1
     ) as process:
