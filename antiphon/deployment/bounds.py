@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import re
 from typing import Annotated
 
 import msgspec
 
-# A page's origin as browsers send it, or any.
+from antiphon.errors import InvalidArgument, told
+
 # A name, all names below one, or all names.
 HostName = Annotated[
     str,
@@ -16,7 +18,15 @@ HostName = Annotated[
         max_length=253,
     ),
 ]
-Origin = Annotated[str, msgspec.Meta(pattern=r"^(\*|https?://[^/\s,]+)$")]
+_ORIGINS = "gateway.cors_origins"
+# Helm's regular expressions have no look-ahead.
+ORIGIN_PATTERN = (
+    r"^(\*|null|file://|[A-Za-z][A-Za-z0-9+.-]*://"
+    r"(\*|(\*\.)?[A-Za-z0-9_.-]+|\[[0-9A-Fa-f:.]+\])(:([0-9]{1,5}|\*))?)$"
+)
+# An origin as browsers send it. `*` stands for all origins, a whole host, the names below one
+# (`*.`) or any port. `GatewayConfig` checks it, with a clearer error than a pattern's.
+Origin = Annotated[str, msgspec.Meta(extra_json_schema={"pattern": ORIGIN_PATTERN})]
 Positive = Annotated[int, msgspec.Meta(ge=1)]
 # At most a year: what no clock can keep, such as infinity, is no deadline.
 Seconds = Annotated[float, msgspec.Meta(gt=0, le=366 * 86_400)]
@@ -25,3 +35,14 @@ Bytes = Annotated[int, msgspec.Meta(ge=1)]
 Instruction = Annotated[str, msgspec.Meta(min_length=1, max_length=4096)]
 Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
 TraceEndpoint = Annotated[str, msgspec.Meta(pattern=r"^(https?://[^/\s]+)?$")]
+
+
+def check_origin(origin: str) -> None:
+    """Raise `InvalidArgument` for what no browser sends as an origin, and no pattern of ours is."""
+    if not re.fullmatch(ORIGIN_PATTERN, origin):
+        raise InvalidArgument(
+            f"{_ORIGINS}: {told(origin)} is not an origin; write it as browsers send it, without "
+            "path or trailing slash: https://app.example, http://localhost:*, app://NAME, file:// "
+            "or null; * allows all",
+            field=_ORIGINS,
+        )

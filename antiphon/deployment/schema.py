@@ -22,6 +22,7 @@ from antiphon.deployment.bounds import (
     Positive,
     Seconds,
     TraceEndpoint,
+    check_origin,
 )
 from antiphon.deployment.discovery import DiscoveryConfig as DiscoveryConfig
 from antiphon.deployment.tls_config import MutualTlsConfig, TlsConfig
@@ -155,8 +156,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     discovery: DiscoveryConfig = DiscoveryConfig()
     # Encryption at both doors; without it they are for networks that nobody else reads.
     tls: TlsConfig | None = None
-    # Pages of these origins may ask at the HTTP door from a browser, such as
-    # https://app.example, or of any ("*"); none of other origins.
+    # Origins whose pages may call the HTTP API and open WebSockets, as browsers send them:
+    # https://app.example, null, file://, app://obsidian.md. `*` stands for a whole host
+    # (chrome-extension://*), the names below one (https://*.example.com) or any port
+    # (http://localhost:*), and alone for all origins. Their pages may also reach a gateway in a
+    # private network.
     cors_origins: tuple[Origin, ...] = ()
     # Names by which clients reach the gateway over HTTP. Without `keys_file` a request for another
     # name is refused, unless it is an address or localhost: a page whose name resolves to this
@@ -330,6 +334,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # so long; what is left then ends with an error. A conversation ends after the answer that is
     # being made. Whoever stops the process waits longer.
     drain_s: Annotated[float, msgspec.Meta(ge=0)] = 30.0
+
+    def __post_init__(self) -> None:
+        """Raise `InvalidArgument` for a setting that no type can check."""
+        for origin in self.cors_origins:
+            check_origin(origin)
 
 
 class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

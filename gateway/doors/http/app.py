@@ -12,7 +12,6 @@ from msgspec.structs import replace
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.middleware.cors import CORSMiddleware
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route, WebSocketRoute
@@ -32,7 +31,9 @@ from gateway.doors.http.endpoint import HttpEndpoint
 from gateway.doors.http.errors import error_response
 from gateway.doors.http.listings import VersionCard, model_card, model_list, voice_list
 from gateway.doors.http.openapi import DoorMessages, OpenApi
+from gateway.doors.http.origins import AllowedOrigins
 from gateway.doors.http.page import page_routes
+from gateway.doors.http.paths import PlainPaths
 from gateway.doors.http.reference_page import HEADERS as PAGE_HEADERS
 from gateway.doors.http.reference_page import reference_page
 from gateway.doors.http.request_head import CheckedHeads
@@ -151,8 +152,9 @@ def http_app(
         ready = report.outputs.get(output, False) if output else report.ready
         return _json(report, 200 if ready else 503)
 
+    origins = AllowedOrigins(config.cors_origins)
     realtime = RealtimeDoor(
-        ConversationDoor("realtime", conversations, config, access_log, metrics), keyring
+        ConversationDoor("realtime", conversations, config, access_log, metrics), keyring, origins
     )
     every_request = Middleware(EveryRequest, access_log=access_log, keyring=keyring)
     app = Starlette(
@@ -161,7 +163,6 @@ def http_app(
             *(Route(path, door, methods=["POST"]) for path, door in endpoints.items()),
             WebSocketRoute("/v1/realtime", realtime.serve),
             Route("/v1/models", models),
-            Route("/v1/models/", models),
             Route("/v1/models/{name:path}", model),
             Route("/v1/audio/voices", voices),
             Route("/version", version),
@@ -170,9 +171,10 @@ def http_app(
             Route("/health", health),
             *([] if config.metrics_listen else [metrics_route(metrics)]),
         ],
-        middleware=[*_cors(config), every_request],
+        middleware=[Middleware(PlainPaths), *origins.middleware(), every_request],
         exception_handlers={HTTPException: _routing_error},
     )
+    app.router.redirect_slashes = False
     stalled = partial(metrics.refuse, Refused.SEND_TIME)
     sending = BoundedSending(app, config.send_timeout_s, stalled)
     return CheckedHeads(sending, config, metrics.refuse)
@@ -180,9 +182,13 @@ def http_app(
 
 def metrics_app(metrics: Metrics) -> ASGIApp:
     """The series alone, for an address of their own."""
-    return Starlette(
-        routes=[metrics_route(metrics)], exception_handlers={HTTPException: _routing_error}
+    app = Starlette(
+        routes=[metrics_route(metrics)],
+        middleware=[Middleware(PlainPaths)],
+        exception_handlers={HTTPException: _routing_error},
     )
+    app.router.redirect_slashes = False
+    return app
 
 
 def metrics_route(metrics: Metrics) -> Route:
@@ -192,21 +198,6 @@ def metrics_route(metrics: Metrics) -> Route:
         return Response(metrics.expose(), headers={"content-type": CONTENT_TYPE})
 
     return Route("/metrics", show)
-
-
-def _cors(config: GatewayConfig) -> list[Middleware]:
-    """What lets pages of the origins that the deployment names ask, if it names some."""
-    if not config.cors_origins:
-        return []
-    return [
-        Middleware(
-            CORSMiddleware,
-            allow_origins=config.cors_origins,
-            allow_methods=["GET", "POST"],
-            allow_headers=["*"],
-            expose_headers=["x-request-id", "x-should-retry", "retry-after", "x-antiphon-ignored"],
-        )
-    ]
 
 
 def _json(answer: msgspec.Struct, status: int = 200) -> Response:

@@ -18,6 +18,7 @@ from antiphon.errors import (
     ResourceExhausted,
     Unauthenticated,
     Unavailable,
+    told,
 )
 from gateway.conversations.conversations import AdmittedConversation
 from gateway.conversations.forced_end import ForcedEnd
@@ -26,6 +27,7 @@ from gateway.conversations.settings import ConversationSettings
 from gateway.doors.conversation_door import ConversationDoor
 from gateway.doors.http.authorization import authorization_of, protocol_of
 from gateway.doors.http.errors import error_response
+from gateway.doors.http.origins import AllowedOrigins
 from gateway.doors.realtime.call import RealtimeCall
 from gateway.doors.realtime.errors import error_json
 from gateway.doors.realtime.resuming import flag, resumed_of
@@ -52,8 +54,9 @@ _CLOSE_CODES: dict[type[AntiphonError], int] = {
 class RealtimeDoor:
     """Serves connections, each with a conversation."""
 
-    def __init__(self, door: ConversationDoor, keyring: Keyring) -> None:
+    def __init__(self, door: ConversationDoor, keyring: Keyring, origins: AllowedOrigins) -> None:
         self._door = door
+        self._origins = origins
         self._keyring = keyring
 
     async def serve(self, websocket: WebSocket) -> None:
@@ -95,12 +98,11 @@ class RealtimeDoor:
         No browser asks on behalf of a WebSocket whether its page may open it.
         """
         origin, host = websocket.headers.get("origin"), websocket.headers.get("host", "")
-        allowed = self._door.config.cors_origins
         own = origin in (f"http://{host}", f"https://{host}")
-        if origin is not None and not own and origin not in allowed and "*" not in allowed:
+        if origin is not None and not own and not self._origins.allows(origin):
             raise InvalidArgument(
-                f"pages of {origin} may not ask this gateway; gateway.cors_origins names those "
-                "that may"
+                f"pages of the origin {told(origin)} may not call this gateway; add the origin to "
+                "gateway.cors_origins"
             )
 
     async def _serve(
