@@ -40,7 +40,8 @@ log = logging.getLogger("gateway.requests")
 class Entry:
     """One request as it unfolds. Times are those of the log's clock.
 
-    `request_id` may be the client's and come again; `answer_id` is never the same.
+    `request_id` may be the client's and come again; `answer_id` is never the same. What is
+    `routine` has its line at level DEBUG, and at INFO what is not.
     """
 
     def __init__(
@@ -52,6 +53,7 @@ class Entry:
         self.request_id = request_id
         self.answer_id = uuid.uuid4().hex
         self.status = ""
+        self.routine = False
         self.error: AntiphonError | None = None
         self.session_id = ""
         self.ignored_fields: Collection[str] = ()
@@ -147,7 +149,9 @@ class AccessLog:
                 span.set(**_told(entry))
                 span.end(entry.error)
             self._count(entry)
-            log.info("%s", msgspec.json.encode(_line(entry)).decode())
+            level = logging.DEBUG if entry.routine else logging.INFO
+            if log.isEnabledFor(level):
+                log.log(level, "%s", msgspec.json.encode(_line(entry)).decode())
 
     def _count(self, entry: Entry) -> None:
         metrics, api = self._metrics, entry.api

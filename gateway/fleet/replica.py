@@ -235,16 +235,21 @@ class Replica:
             self._tell()
 
     def rise(self, description: stage_pb2.DescribeResponse) -> None:
-        """It serves, and has described itself."""
-        log.info("stage %s at %s is ready", self.role, self.address)
+        """It serves, and has described itself: logged where it did not before, or is another
+        process."""
+        if not self.ready or self.boot_id != description.boot_id:
+            log.info("stage %s at %s is ready", self.role, self.address)
         self.description = self.told = description
         self.reason = ""
         self._tell()
 
-    def fall(self, reason: str) -> None:
-        """It does not serve."""
+    def fall(self, reason: str, *, may_be_starting: bool = False) -> None:
+        """It does not serve: a fault in the log, unless it may be starting and has never served."""
         if reason != self.reason:
-            log.warning("stage %s at %s is down: %s", self.role, self.address, reason)
+            if may_be_starting and self.told is None:
+                log.info("stage %s at %s is not ready yet: %s", self.role, self.address, reason)
+            else:
+                log.warning("stage %s at %s is down: %s", self.role, self.address, reason)
         self.description, self.reason = None, reason
         self._tell()
 

@@ -28,7 +28,7 @@ from antiphon.errors import AntiphonError, FailedPrecondition, Unavailable
 from antiphon.transport.mutual_tls import ServiceTls
 from antiphon.v1 import stage_pb2
 from antiphon.wire.checksum import intact, undamaged
-from antiphon.wire.status import said_by
+from antiphon.wire.status import is_typed, said_by
 from gateway.fleet.cpu_pressure import CpuPressure
 from gateway.fleet.failure_detector import MISSES_TO_LOSE, FailureDetector, Liveness
 from gateway.fleet.replica import Replica
@@ -68,7 +68,7 @@ class ReplicaWatch:
                 await self._follow_health(wait_for_ready=not reached)
                 self._replica.fall("it ended its health stream")
             except grpc.aio.AioRpcError as failure:
-                self._replica.fall(said_by(failure))
+                self._replica.fall(said_by(failure), may_be_starting=_does_not_listen(failure))
                 misread = failure
             except AntiphonError as error:
                 self._replica.fall(error.message)
@@ -112,7 +112,9 @@ class ReplicaWatch:
                 if self._says_serving:
                     self._replica.rise(await self._describe())
                 else:
-                    self._replica.fall(f"it is {_name_of(response.status)}")
+                    loads = response.status == health_pb2.HealthCheckResponse.NOT_SERVING
+                    reason = f"it is {_name_of(response.status)}"
+                    self._replica.fall(reason, may_be_starting=loads)
                 if not beside:
                     beside.append(asyncio.create_task(self._follow_load()))
         finally:
@@ -223,7 +225,8 @@ class ReplicaWatch:
     def _miss(self, verdict: Liveness, reason: str, misses: int) -> None:
         """A probe was not answered. Raises `Unavailable` when the stage is lost."""
         log.info("stage %s did not answer a probe: %s", self._replica.role, reason)
-        self._replica.fall(reason)
+        # A process that imports its libraries answers late.
+        self._replica.fall(reason, may_be_starting=True)
         if verdict is Liveness.LOST:
             self._replica.lose(f"{reason}, {misses} times in a row")
             self._replica.open_anew()
@@ -267,3 +270,9 @@ class ReplicaWatch:
 def _name_of(status: int) -> str:
     """A serving status in words; a stage of another version may know more of them."""
     return Serving.Name(status) if status in Serving.values() else f"in the unknown state {status}"
+
+
+def _does_not_listen(failure: grpc.aio.AioRpcError) -> bool:
+    """Whether nothing may listen at the address yet. A failed TLS handshake has the same code."""
+    unreachable = failure.code() is grpc.StatusCode.UNAVAILABLE and not is_typed(failure)
+    return unreachable and "handshake" not in (failure.details() or "").lower()

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import asyncio
 import json
+import logging
 import signal
 import time
 from pathlib import Path
@@ -180,6 +181,23 @@ async def test_a_clients_request_id_is_kept_when_it_may_stand_in_a_log(
             "/v1/models", headers=[(b"x-request-id", wrong.encode("latin-1"))]
         )
         assert made.headers["x-request-id"].startswith("req_")
+
+
+async def test_files_of_the_page_are_logged_for_debugging_alone(
+    door: Door, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.DEBUG, logger="gateway.requests")
+    caplog.clear()
+    for path in ("/", "/page/app.js", "/page/none.js", "/v1/models"):
+        await door.http.get(path)
+    records = [each for each in caplog.records if each.name == "gateway.requests"]
+    named = {json.loads(each.getMessage())["request"]: each.levelname for each in records}
+    assert named == {
+        "GET /": "DEBUG",
+        "GET /page/app.js": "DEBUG",
+        "GET /page/none.js": "INFO",
+        "GET /v1/models": "INFO",
+    }
 
 
 async def test_answers_have_ids_of_their_own_when_a_request_id_comes_again(door: Door) -> None:

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import wave
 from pathlib import Path
+from urllib.request import urlopen
 
 import pytest
 from embedded_model import NAME, embedded_model, spoken_answer
@@ -79,3 +80,20 @@ def test_up_serves_the_embedded_model_when_none_is_named(tmp_path: Path) -> None
         path.write_bytes(speech)
         assert seconds_of(path) > 1
     assert not left_running(model.said)
+
+
+def test_a_start_logs_nothing_that_looks_like_a_failure() -> None:
+    with embedded_model() as model:
+        for path in ("", "page/app.js"):
+            with urlopen(f"{model.url}/{path}") as answer:
+                assert answer.status == 200
+    # A loaded machine delays an event loop, which the gateway reports.
+    said = [line for line in model.said.splitlines() if "the event loop was" not in line]
+    alarming = re.compile("warning|error|traceback|deprecat|unrecogni[sz]ed", re.IGNORECASE)
+    assert [line for line in said if alarming.search(line)] == []
+    for role in ("thinker", "talker", "code2wav"):
+        assert (
+            len([line for line in said if re.search(rf"stage {role} at \S+ is ready$", line)]) == 1
+        )
+        assert len([line for line in said if re.match(rf"{role} *\| ready after", line)]) == 1
+    assert [line for line in said if '"request":"GET /' in line] == []

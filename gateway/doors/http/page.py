@@ -10,6 +10,8 @@ from starlette.routing import BaseRoute, Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import Scope
 
+from gateway.doors.access_log import Entry
+
 FILES = Path(__file__).parents[2] / "page"
 
 HEADERS = {
@@ -29,8 +31,10 @@ class PageFiles(StaticFiles):
     """The page's files, with what a browser may do with them."""
 
     async def get_response(self, path: str, scope: Scope) -> Response:
-        """One file, or 304 where the browser has it."""
+        """One file, or 304 where the browser has it. The access log has it for debugging alone."""
         response = await super().get_response(path, scope)
+        entry: Entry = scope["state"]["entry"]
+        entry.routine = True
         response.headers.update(HEADERS)
         return response
 
