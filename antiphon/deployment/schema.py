@@ -231,6 +231,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # whole answers together that wait to be taken. A stream waits with its stages.
     send_timeout_s: Seconds = 30.0
     max_unread_bytes: Bytes = 256 << 20
+    # A stream of server-sent events begins when its request is queued, and brings a comment when it
+    # has brought nothing for so long. Less than the timeouts of proxies on the way.
+    keepalive_s: Seconds = 15.0
     # What a conversation may have: parts of its messages, recordings among them, and seconds of
     # one recording and of all; the model's own limit counts too. A second is 64 kB for the model,
     # however small the file is.

@@ -60,18 +60,19 @@ async def open_slotted(
 
 
 class Gate:
-    """A script that opens a session and goes on with the usual one when it is let through."""
+    """A script that opens a session and goes on with the role's usual one, or with another, when it
+    is let through."""
 
-    def __init__(self, role: str) -> None:
+    def __init__(self, role: str, script: Script | None = None) -> None:
         self.begun: asyncio.Queue[Session] = asyncio.Queue()
         self._passes = asyncio.Semaphore(0)
-        self._role = role
+        self._script = script or USUAL[role]
 
     async def __call__(self, session: Session) -> None:
         await session.opened()
         self.begun.put_nowait(session)
         await self._passes.acquire()
-        await USUAL[self._role](session)
+        await self._script(session)
 
     def let_through(self, number: int = 1) -> None:
         """Let so many go on."""

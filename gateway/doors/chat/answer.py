@@ -16,6 +16,7 @@ from gateway.doors.chat.answer_schema import (
 from gateway.doors.chat.choice import AnswerHead, StreamedChoice, WholeChoice
 from gateway.doors.http.audio import AnswerEvent
 from gateway.doors.http.errors import error_json
+from gateway.doors.http.server_sent import CONTENT_TYPE as SERVER_SENT
 from gateway.doors.http.server_sent import server_sent
 
 DONE = b"data: [DONE]\n\n"
@@ -27,7 +28,7 @@ class ChatAnswer:
     def __init__(self, head: AnswerHead, *, streamed: bool) -> None:
         self.streamed = streamed
         self.encoding = head.encoding
-        self.content_type = "text/event-stream; charset=utf-8" if streamed else "application/json"
+        self.content_type = SERVER_SENT if streamed else "application/json"
         self._head = head
         kind = StreamedChoice if streamed else WholeChoice
         self._choices = [kind(head, index) for index in range(head.choices)]

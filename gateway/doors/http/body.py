@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from typing import Protocol
 
 from starlette.types import Message, Receive, Scope, Send
@@ -76,39 +76,47 @@ def _too_large(size: str, config: GatewayConfig) -> BodyTooLarge:
     return BodyTooLarge(f"the body has {size}; gateway.max_body_bytes sets the bound: {most}")
 
 
+class TrackedSend:
+    """Sends one response, and knows when it is complete."""
+
+    def __init__(self, send: Send) -> None:
+        self._send = send
+        self.complete = False
+
+    async def __call__(self, message: Message) -> None:
+        """Pass a message on."""
+        self.complete = message["type"] == "http.response.body" and not message.get("more_body")
+        await self._send(message)
+
+
 async def while_connected(
-    receive: Receive, send: Send, work: Callable[[Send], Coroutine[None, None, None]]
+    receive: Receive, send: TrackedSend, *works: Coroutine[None, None, None]
 ) -> None:
-    """Do the work, which responds through the `Send` that it is given.
+    """Do the first work, which responds through `send`, with the others.
 
-    When the client goes away before the response is complete, cancel the work and
-    raise `Cancelled`. Cancelling this cancels the work and waits for it.
+    The others end when the response is complete, or with an error, which is raised. When the
+    client goes away before the response is complete, cancel all and raise `Cancelled`. Cancelling
+    this cancels them and waits for them.
     """
-    responded = False
-
-    async def send_on(message: Message) -> None:
-        nonlocal responded
-        responded = message["type"] == "http.response.body" and not message.get("more_body")
-        await send(message)
-
-    working = asyncio.create_task(work(send_on))
+    working = [asyncio.create_task(each) for each in works]
     gone = asyncio.create_task(_wait_disconnected(receive))
     try:
-        await asyncio.wait((working, gone), return_when=asyncio.FIRST_COMPLETED)
-        if responded:
-            await asyncio.wait((working,))
-        finished = working.done()
+        await asyncio.wait((*working, gone), return_when=asyncio.FIRST_COMPLETED)
+        if send.complete:
+            await asyncio.wait(working[:1])
+        over = [each for each in working if each.done()]
     finally:
-        gone.cancel()
-        working.cancel()
-        await asyncio.gather(working, gone, return_exceptions=True)
-    if not finished:
+        for each in (gone, *working):
+            each.cancel()
+        await asyncio.gather(gone, *working, return_exceptions=True)
+    if not over:
         raise Cancelled("the client went away")
     try:
-        working.result()
+        for each in over:
+            each.result()
     finally:
         # The task holds its error, whose traceback holds this frame, and with it the request.
-        del working
+        del working, over, each
 
 
 async def _wait_disconnected(receive: Receive) -> None:

@@ -3,33 +3,32 @@
 from __future__ import annotations
 
 import asyncio
-from contextlib import ExitStack
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, ExitStack, asynccontextmanager
 
-from starlette.types import Message, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 
 from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import AntiphonError
 from gateway.byte_budget import BudgetExceeded, ByteBudget
 from gateway.calls.calls import Calls
-from gateway.calls.choices import Choices, OfChoice
-from gateway.calls.events import Event
+from gateway.calls.choices import Choices
 from gateway.calls.failover.segment import FailoverSegment
 from gateway.calls.order import Order
+from gateway.calls.place import Place
 from gateway.doors.access_log import Entry
-from gateway.doors.ending import tell
 from gateway.doors.http.audio import AnswerAudio
-from gateway.doors.http.body import read_body, while_connected
+from gateway.doors.http.body import TrackedSend, read_body, while_connected
 from gateway.doors.http.door import Answer, Door, Receiving, Visit
 from gateway.doors.http.errors import BodyTooLarge, BodyTooSlow, TooManyValues
 from gateway.doors.http.fields import IgnoredFields
 from gateway.doors.http.patience import with_patience
 from gateway.doors.http.spoken import SpokenAnswers
+from gateway.doors.http.streaming import StreamedResponse, of_choice
 from gateway.doors.ignored_fields import IgnoredFieldReport
 from gateway.doors.sending import pieces
 from gateway.media.encoding import EncoderThreads
 from gateway.metrics import Metrics, Refused
-
-_STREAM_HEADERS = [(b"cache-control", b"no-cache"), (b"x-accel-buffering", b"no")]
 
 _BOUNDS = {
     BodyTooLarge: Refused.BODY_BYTES,
@@ -37,6 +36,10 @@ _BOUNDS = {
     BodyTooSlow: Refused.BODY_TIME,
     BudgetExceeded: Refused.UPLOADS,
 }
+
+
+def _wait() -> None:
+    """Nothing is sent before a whole answer."""
 
 
 class SharedByDoors:
@@ -95,18 +98,36 @@ class HttpEndpoint:
             # The stages get the attachments; nobody here keeps them.
             orders = [entry.for_key(with_patience(order, scope, streamed=answer.streamed))]
             del body, order
+            audio = AnswerAudio(answer.encoding, self._shared.encoders)
+            tracked = TrackedSend(send)
+            if not answer.streamed:
+                segments = self._segments(orders, upload)
+                work = self._respond_whole(answer, audio, segments, entry, transport, tracked)
+                await while_connected(receive, tracked, work)
+                return
+            keepalive_s = self._config.keepalive_s
+            response = StreamedResponse(answer, audio, transport, tracked, keepalive_s)
+            works = [response.respond(self._segments(orders, upload, response.queued), entry)]
+            works += [response.keep_alive()] if response.takes_comments else []
+            await while_connected(receive, tracked, *works)
 
-            async def work(send: Send) -> None:
-                async with self._calls.choices(orders.pop(), lambda _: upload.close()) as events:
-                    upload.close()
-                    audio = AnswerAudio(answer.encoding, self._shared.encoders)
-                    if answer.streamed:
-                        await _stream(answer, audio, events, entry, transport, send)
-                        return
-                    whole = await _whole(answer, audio, events, entry)
-                await self._send_whole(answer, whole, transport, send)
+    @asynccontextmanager
+    async def _segments(
+        self,
+        orders: list[Order],
+        upload: ExitStack,
+        on_queued: Callable[[], None] = _wait,
+    ) -> AsyncIterator[FailoverSegment | Choices]:
+        """The segments that answer the order, which is taken out; see `Calls.choices`. Room for
+        the body is given back when the order is queued or has its slots."""
 
-            await while_connected(receive, send, work)
+        def on_wait(_: Place) -> None:
+            upload.close()
+            on_queued()
+
+        async with self._calls.choices(orders.pop(), on_wait) as segments:
+            upload.close()
+            yield segments
 
     def _read(self, body: Receiving, entry: Entry) -> tuple[Order, Answer]:
         """What the body asks for. Fields that are ignored are reported even if it will not do."""
@@ -152,6 +173,19 @@ class HttpEndpoint:
                 self._metrics.refuse(bound)
             raise
 
+    async def _respond_whole(
+        self,
+        answer: Answer,
+        audio: AnswerAudio,
+        segments: AbstractAsyncContextManager[FailoverSegment | Choices],
+        entry: Entry,
+        transport: asyncio.Transport,
+        send: Send,
+    ) -> None:
+        async with segments as events:
+            whole = await _whole(answer, audio, events, entry)
+        await self._send_whole(answer, whole, transport, send)
+
     async def _send_whole(
         self, answer: Answer, body: bytes, transport: asyncio.Transport, send: Send
     ) -> None:
@@ -169,56 +203,15 @@ class HttpEndpoint:
                 raise
 
 
-async def _stream(
-    answer: Answer,
-    audio: AnswerAudio,
-    events: FailoverSegment | Choices,
-    entry: Entry,
-    transport: asyncio.Transport,
-    send: Send,
-) -> None:
-    """Send events as they come; the response starts with the first of them."""
-
-    started = False
-
-    async def send_event(told: Event | OfChoice) -> None:
-        nonlocal started
-        choice, event = _of_choice(told)
-        if not started:
-            started = True
-            headers = [_content_type(answer), *_STREAM_HEADERS]
-            await send({"type": "http.response.start", "status": 200, "headers": headers})
-        for each in await audio.encoded(event, choice):
-            if data := answer.add(each, choice):
-                await send(_piece(data))
-
-    async def send_error(entry: Entry, error: AntiphonError) -> None:
-        if (told := answer.fail(error)) is None:
-            transport.abort()
-        else:
-            await send(_piece(told))
-
-    await tell(events, entry, send_event, send_error)
-    await send({"type": "http.response.body", "body": b"", "more_body": False})
-
-
 async def _whole(
     answer: Answer, audio: AnswerAudio, events: FailoverSegment | Choices, entry: Entry
 ) -> bytes:
     parts = []
     async for told in events:
         entry.note(told)
-        choice, event = _of_choice(told)
+        choice, event = of_choice(told)
         parts += [answer.add(each, choice) for each in await audio.encoded(event, choice)]
     return b"".join(parts)
-
-
-def _of_choice(told: Event | OfChoice) -> tuple[int, Event]:
-    return (told.choice, told.event) if isinstance(told, OfChoice) else (0, told)
-
-
-def _piece(data: bytes) -> Message:
-    return {"type": "http.response.body", "body": data, "more_body": True}
 
 
 def _content_type(answer: Answer) -> tuple[bytes, bytes]:

@@ -8,6 +8,7 @@ from antiphon.errors import AntiphonError
 from gateway.calls.events import SegmentFinished, SegmentUsage
 from gateway.doors.http.audio import AnswerEvent, AudioEncoded
 from gateway.doors.http.errors import error_json
+from gateway.doors.http.server_sent import CONTENT_TYPE as SERVER_SENT
 from gateway.doors.http.server_sent import server_sent
 from gateway.doors.read_aloud.schema import SpeechDelta, SpeechDone, SpeechUsage
 from gateway.media.audio_out import Base64Stream
@@ -37,7 +38,7 @@ class AudioEvents:
     """OpenAI's events, whose base64 pieces join up."""
 
     streamed = True
-    content_type = "text/event-stream; charset=utf-8"
+    content_type = SERVER_SENT
 
     def __init__(self, encoding: AudioEncoding) -> None:
         self.encoding = encoding
