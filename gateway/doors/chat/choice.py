@@ -36,12 +36,11 @@ from gateway.doors.chat.answer_schema import (
     UsageAnswer,
 )
 from gateway.doors.http.audio import AnswerEvent, AudioEncoded
+from gateway.doors.http.logprobs import finite
 from gateway.doors.http.server_sent import server_sent
 from gateway.doors.http.spoken import SpokenAnswers
 from gateway.media.audio_out import Base64Stream, to_base64
 from gateway.media.encoding import AudioEncoding
-
-LEAST_LOGPROB = -9999.0
 
 _REASONS = {
     FinishReason.STOP: "stop",
@@ -223,10 +222,9 @@ def _content_logprob(token: TokenLogprob) -> ContentLogprob:
 
 
 def _top_logprob(token: TokenLogprob) -> TopLogprob:
-    """JSON has no infinity: what cannot come gets OpenAI's number for it."""
     return TopLogprob(
         token=token.token,
-        logprob=max(token.logprob, LEAST_LOGPROB),
+        logprob=finite(token.logprob),
         bytes=tuple(token.token_bytes) or None,
     )
 

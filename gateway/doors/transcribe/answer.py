@@ -2,33 +2,50 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+
 import msgspec
 
 from antiphon.errors import AntiphonError
 from gateway.calls.events import SegmentFinished, SegmentStarted, SegmentUsage, TextProduced
 from gateway.doors.http.audio import AnswerEvent
 from gateway.doors.http.errors import error_json
+from gateway.doors.http.logprobs import finite
+from gateway.doors.http.openapi import JSON
+from gateway.doors.http.server_sent import CONTENT_TYPE as SERVER_SENT
 from gateway.doors.http.server_sent import server_sent
 from gateway.doors.http.transcription_usage import DurationUsage, transcription_usage
 from gateway.doors.transcribe.schema import Transcription, TranscriptionDelta, TranscriptionDone
+from gateway.doors.transcribe.segments import srt, vtt, whole_segment
 
+_PLAIN = "text/plain; charset=utf-8"
+FORMATS: Mapping[str, str] = {
+    "json": JSON,
+    "text": _PLAIN,
+    "verbose_json": JSON,
+    "srt": _PLAIN,
+    "vtt": "text/vtt; charset=utf-8",
+}
+"""The formats of a whole transcript, with their media types."""
 UNDETERMINED = "und"
 """ISO 639's code for a language that nobody has told."""
 
 
 class WholeTranscript:
-    """One JSON object, `verbose` or not, or the text alone where it is `plain`."""
+    """The transcript in one of `FORMATS`. `language` and `temperature` are what the client said."""
 
     streamed = False
     encoding = None
 
-    def __init__(self, *, plain: bool = False, verbose: bool = False, language: str = "") -> None:
-        self.content_type = "text/plain; charset=utf-8" if plain else "application/json"
-        self._plain = plain
-        self._verbose = verbose
+    def __init__(self, wanted: str, language: str = "", temperature: float | None = None) -> None:
+        self.content_type = FORMATS[wanted]
+        self._wanted = wanted
         self._language = language or UNDETERMINED
+        self._temperature = temperature
         self._seconds = 0.0
         self._text: list[str] = []
+        self._tokens: list[int] = []
+        self._logprobs: list[float] = []
 
     def add(self, event: AnswerEvent, choice: int = 0) -> bytes:
         """What to send for an event; b"" when there is nothing yet."""
@@ -37,21 +54,38 @@ class WholeTranscript:
                 self._seconds = event.input_audio_s
             case TextProduced():
                 self._text.append(event.text)
+                if self._wanted == "verbose_json":
+                    self._tokens += map(int, event.ids)
+                    self._logprobs += (finite(each.logprob) for each in event.logprobs)
             case SegmentFinished():
-                text = "".join(self._text)
-                if self._plain:
-                    return text.encode(errors="replace")
-                return msgspec.json.encode(self._whole(text, event.usage))
+                return self._whole("".join(self._text), event.usage)
         return b""
 
     def fail(self, error: AntiphonError) -> None:
         """Nothing is sent before it is whole."""
 
-    def _whole(self, text: str, usage: SegmentUsage) -> Transcription:
-        if not self._verbose:
-            return Transcription(text, transcription_usage(usage))
+    def _whole(self, text: str, usage: SegmentUsage) -> bytes:
+        match self._wanted:
+            case "text":
+                return _utf8(text)
+            case "srt":
+                return _utf8(srt(text, self._seconds))
+            case "vtt":
+                return _utf8(vtt(text, self._seconds))
+            case "verbose_json":
+                return msgspec.json.encode(self._verbose(text))
+        return msgspec.json.encode(Transcription(text, transcription_usage(usage)))
+
+    def _verbose(self, text: str) -> Transcription:
         seconds = round(self._seconds, 3)
-        return Transcription(text, DurationUsage(seconds), "transcribe", self._language, seconds)
+        return Transcription(
+            text,
+            DurationUsage(seconds),
+            "transcribe",
+            self._language,
+            seconds,
+            whole_segment(text, seconds, self._tokens, self._logprobs, self._temperature),
+        )
 
 
 class TranscriptEvents:
@@ -59,7 +93,7 @@ class TranscriptEvents:
 
     streamed = True
     encoding = None
-    content_type = "text/event-stream; charset=utf-8"
+    content_type = SERVER_SENT
 
     def __init__(self) -> None:
         self._text: list[str] = []
@@ -78,3 +112,7 @@ class TranscriptEvents:
     def fail(self, error: AntiphonError) -> bytes:
         """The last event of an answer that fails."""
         return server_sent(error_json(error))
+
+
+def _utf8(text: str) -> bytes:
+    return text.encode(errors="replace")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 
 from antiphon.errors import NotImplementedYet
 from antiphon.sampling import SamplingRequest
@@ -13,30 +13,29 @@ from gateway.doors.http.fields import Unsupported, check_unsupported, or_all, or
 from gateway.doors.http.form_body import FORM
 from gateway.doors.http.json_body import invalid
 from gateway.doors.http.openapi import EVENTS, JSON, DoorMessages
-from gateway.doors.transcribe.answer import TranscriptEvents, WholeTranscript
+from gateway.doors.transcribe.answer import FORMATS, TranscriptEvents, WholeTranscript
 from gateway.doors.transcribe.schema import Transcription, TranscriptionForm
 from gateway.media.audio_in import Recording
 
 TRANSCRIBE = DoorMessages(
     "Writes down what a recording says.",
     TranscriptionForm,
-    {JSON: Transcription, "text/plain": None, EVENTS: None},
+    {JSON: Transcription, "text/plain": None, "text/vtt": None, EVENTS: None},
     FORM,
 )
-_FORMATS = ("json", "text", "verbose_json")
-_TIMED = ("srt", "vtt", "diarized_json")
-_NO_TIMES = "the model tells neither times nor speakers"
+_STREAMED = ("json", "text")
+_NO_SPEAKERS = "the model does not tell speakers apart"
+_GRANULARITIES = ("segment", "word")
 UNSUPPORTED: Mapping[str, Unsupported] = {
     # OpenAI's, for what no model says here.
     "include": Unsupported(remedy="only the text is told; leave it out"),
-    "timestamp_granularities": Unsupported(remedy=f"{_NO_TIMES}; leave it out"),
     "chunking_strategy": Unsupported(
         ("auto",), "a recording is always heard as a whole; leave it out"
     ),
     "keywords": Unsupported(remedy="name them in the prompt"),
     "languages": Unsupported(remedy="name one as the language, or several in the prompt"),
-    "known_speaker_names": Unsupported(remedy=f"{_NO_TIMES}; leave it out"),
-    "known_speaker_references": Unsupported(remedy=f"{_NO_TIMES}; leave it out"),
+    "known_speaker_names": Unsupported(remedy=f"{_NO_SPEAKERS}; leave it out"),
+    "known_speaker_references": Unsupported(remedy=f"{_NO_SPEAKERS}; leave it out"),
     # vLLM's and other servers'.
     "to_language": Unsupported(remedy="ask a chat to translate"),
     "task": Unsupported(("transcribe",), "ask a chat to translate"),
@@ -58,17 +57,18 @@ def read_transcription(
     check_unsupported(form, UNSUPPORTED)
     wanted = form.response_format.strip().lower()
     language = form.language if form.language and form.language.lower() != "auto" else ""
-    if wanted in _TIMED:
+    if wanted == "diarized_json":
         raise NotImplementedYet(
-            f"response_format: {wanted!r} is not supported; {_NO_TIMES}, "
-            f"so there are: {', '.join(_FORMATS)}",
+            f"response_format: {wanted!r} is not supported; {_NO_SPEAKERS}; "
+            f"use one of: {', '.join(FORMATS)}",
             field="response_format",
         )
-    if wanted not in _FORMATS:
-        known = ", ".join(_FORMATS)
+    if wanted not in FORMATS:
+        known = ", ".join(FORMATS)
         raise invalid("response_format", f"no format {wanted!r}; there are: {known}")
-    if form.stream and wanted == "verbose_json":
-        raise invalid("response_format", "verbose_json does not go with stream: true")
+    if form.stream and wanted not in _STREAMED:
+        raise invalid("response_format", f"{wanted} does not go with stream: true")
+    _check_granularities(form.timestamp_granularities)
     order = transcription_order(
         Recording("file", form.file),
         visit.transcribe_instruction,
@@ -82,10 +82,23 @@ def read_transcription(
             repetition_penalty=form.repetition_penalty,
             seed=or_unset(form.seed),
             max_tokens=or_unset(form.max_completion_tokens),
+            top_logprobs=0 if wanted == "verbose_json" else None,
         ),
     )
     if form.stream:
         return order, TranscriptEvents()
-    verbose = wanted == "verbose_json"
-    plain = wanted == "text"
-    return order, WholeTranscript(plain=plain, verbose=verbose, language=language)
+    return order, WholeTranscript(wanted, language, form.temperature)
+
+
+def _check_granularities(granularities: Iterable[str]) -> None:
+    """Raise for times that there are none of, and for what are no times."""
+    for each in granularities:
+        if each == "word":
+            raise NotImplementedYet(
+                "timestamp_granularities: the model reports no times of words; use 'segment', "
+                "or leave it out",
+                field="timestamp_granularities",
+            )
+        if each not in _GRANULARITIES:
+            known = ", ".join(_GRANULARITIES)
+            raise invalid("timestamp_granularities", f"no {each!r}; there are: {known}")

@@ -26,11 +26,11 @@ class TranscriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     repetition_penalty: float | None = None
     seed: int | None = None
     max_completion_tokens: int | None = None
-    # OpenAI's for what no model says here: see request.UNSUPPORTED.
-    include: tuple[str, ...] = msgspec.field(default=(), name="include[]")
     timestamp_granularities: tuple[str, ...] = msgspec.field(
         default=(), name="timestamp_granularities[]"
     )
+    # OpenAI's for what no model says here: see request.UNSUPPORTED.
+    include: tuple[str, ...] = msgspec.field(default=(), name="include[]")
     chunking_strategy: str | None = None
     keywords: tuple[str, ...] = msgspec.field(default=(), name="keywords[]")
     languages: tuple[str, ...] = msgspec.field(default=(), name="languages[]")
@@ -40,10 +40,30 @@ class TranscriptionForm(msgspec.Struct, frozen=True, forbid_unknown_fields=True,
     )
 
 
+class TranscriptionSegment(msgspec.Struct, frozen=True, kw_only=True):
+    """A part of the transcript. Times are seconds of the recording, `tokens` the model's ids.
+
+    `avg_logprob` is the mean log probability of the tokens. `seek` and `no_speech_prob`, which
+    Whisper has and the model does not report, are 0.
+    """
+
+    id: int
+    seek: int
+    start: float
+    end: float
+    text: str
+    tokens: tuple[int, ...]
+    temperature: float
+    avg_logprob: float
+    compression_ratio: float
+    no_speech_prob: float
+
+
 class Transcription(msgspec.Struct, frozen=True):
     """The text. What follows it comes with `verbose_json`; `language` is what the client said.
 
-    The model tells no times, so there are neither segments nor words.
+    There is one segment, over the whole recording, and there are no words: the model reports no
+    times.
     """
 
     text: str
@@ -51,6 +71,7 @@ class Transcription(msgspec.Struct, frozen=True):
     task: str | UnsetType = UNSET
     language: str | UnsetType = UNSET
     duration: float | UnsetType = UNSET
+    segments: tuple[TranscriptionSegment, ...] | UnsetType = UNSET
 
 
 class TranscriptionDelta(
