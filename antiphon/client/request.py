@@ -108,7 +108,7 @@ class GenerateOptions(TypedDict, total=False):
     they have none of their own. Stages with equal seeds draw independently all the same. Under
     `""` it has the reading stage's further settings.
     `options` are what the model takes besides, by the names in `ModelInfo.options`: text, a
-    number, or a recording, whose `bytes` are a WAV file and whose `Path` is where one lies.
+    number, or a recording, as the `bytes` of a file or its `Path`.
     `delivery` and `chunk_policy` say how output is cut. `include_ids` adds token
     ids, codec frames and float samples to the events. `top_logprobs` (0 to 20) adds how
     likely each token of the text was, and so many of the likeliest in its place.
@@ -238,7 +238,7 @@ def _option_to_proto(field: str, value: object) -> speech_pb2.OptionInput:
         case int() | float() if not isinstance(value, bool):
             with suppress(OverflowError):
                 return speech_pb2.OptionInput(number=float(value))
-    raise wrong_type(field, "text, a number, or the bytes or the Path of a WAV file", value)
+    raise wrong_type(field, "text, a number, or the bytes or the Path of a recording", value)
 
 
 def _policy_to_proto(policy: ChunkPolicy) -> session_pb2.ChunkPolicy:
@@ -282,5 +282,5 @@ def _part_to_proto(field: str, part: Part) -> speech_pb2.Part:
         case Video(file):
             return speech_pb2.Part(video=speech_pb2.VideoPart(file=file_bytes(field, file)))
         case _:
-            wanted = "text, the bytes or the Path of a WAV file, an Image or a Video"
+            wanted = "text, the bytes or the Path of a recording, an Image or a Video"
             raise wrong_type(field, wanted, part)

@@ -162,7 +162,7 @@ def _check_seconds(seconds: float, field: str, left_s: float, limits: AudioLimit
     """Raise for a recording that is too long."""
     if seconds > limits.each_s:
         raise InvalidArgument(
-            f"{field}: is {seconds:.1f} seconds long; a recording may have {limits.each_s:g}",
+            f"{field}: is longer than {limits.each_s:g} seconds, the most of a recording",
             field=field,
         )
     if seconds > left_s:

@@ -38,6 +38,9 @@ def said(seconds: float) -> bytes:
     return file.getvalue()
 
 
+PICTURE = ("-f", "lavfi", "-i", "testsrc=s=64x64:r=5", "-map", "1:v", "-map", "0:a", "-shortest")
+COVER = ("-f", "lavfi", "-i", "testsrc=s=64x64:r=10:d=0.1", "-map", "0:a", "-map", "1:v")
+ATTACHED = ("-disposition:v", "attached_pic")
 MUXED: dict[str, tuple[str, ...]] = {
     # The file's name, and what ffmpeg is asked for.
     "webm": ("a.webm", "-c:a", "libopus"),
@@ -49,12 +52,19 @@ MUXED: dict[str, tuple[str, ...]] = {
     "m4a-index-end": ("a.m4a", "-c:a", "aac"),
     "m4a-index-front": ("a.m4a", "-c:a", "aac", "-movflags", "+faststart"),
     "m4a-alac": ("a.m4a", "-c:a", "alac"),
+    # Chrome's MediaRecorder, a song with its cover, and a camera's file.
+    "mp4-opus-fragmented": ("a.mp4", "-c:a", "libopus", "-movflags", "+frag_keyframe+empty_moov"),
+    "m4a-cover": ("a.m4a", *COVER, "-c:v", "mjpeg", *ATTACHED, "-c:a", "aac"),
+    "webm-picture": ("a.webm", *PICTURE, "-c:v", "libvpx", "-c:a", "libopus"),
+    "mp4-picture": ("a.mp4", *PICTURE, "-c:v", "mpeg4", "-c:a", "aac"),
     "3gp": ("a.3gp", "-c:a", "aac"),
     "adts": ("a.aac", "-c:a", "aac"),
     "aiff": ("a.aiff",),
     "caf": ("a.caf",),
     "wav-from-a-pipe": ("-f", "wav"),
 }
+# What differs in these is what is beside the sound.
+SHORT = ("mp4-opus-fragmented", "m4a-cover", "webm-picture", "mp4-picture")
 
 
 @cache
@@ -68,6 +78,13 @@ def muxed(kind: str, seconds: float) -> bytes:
         path = Path(folder) / name
         _run([*head, *options, str(path)], said(seconds))
         return path.read_bytes()
+
+
+def program(folder: Path, text: str) -> None:
+    """Have a script found as ffmpeg, where the folder is in PATH."""
+    path = folder / "ffmpeg"
+    path.write_text(text)
+    path.chmod(0o755)
 
 
 def _run(command: list[str], given: bytes) -> bytes:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
 
@@ -63,12 +63,13 @@ Reader = tuple[FakeStages, Gateway]
 
 
 @asynccontextmanager
-async def open_reader(**settings: Any) -> AsyncIterator[Reader]:
-    """Both stages and a gateway."""
-    async with (
-        FakeStages({r: FakeStage(r, read, described(r)) for r in (SPEAKER, VOCODER)}) as fakes,
-        Gateway(deployment_of(fakes, **settings)) as gateway,
-    ):
+async def open_reader(
+    prepare: Callable[[FakeStages], None] = lambda _: None, **settings: Any
+) -> AsyncIterator[Reader]:
+    """Both stages, and a gateway in front of them once they are prepared."""
+    stages = FakeStages({r: FakeStage(r, read, described(r)) for r in (SPEAKER, VOCODER)})
+    prepare(stages)
+    async with stages as fakes, Gateway(deployment_of(fakes, **settings)) as gateway:
         await gateway.wait_ready()
         yield fakes, gateway
 

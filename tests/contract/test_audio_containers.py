@@ -2,119 +2,232 @@
 
 from __future__ import annotations
 
+import base64
+import os
 from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
 
-import grpc
+import httpx
 import numpy as np
 import pytest
 import pytest_asyncio
-from fake_stages import INPUT_RATE_HZ, THINKER, FakeStages
+from fake_stages import INPUT_RATE_HZ, THINKER, FakeStages, Session
 from gateway_door import MODEL, Door, open_door
-from media_files import MUXED, muxed, needs_ffmpeg
+from media_files import MUXED, SHORT, muxed, needs_ffmpeg, program
+from reading_model import SPEAKER, Reader, open_reader, post
 from test_audio_input import ask, heard
 
+import antiphon
 from antiphon.options import Option, OptionKind
-from antiphon.v1 import speech_pb2, speech_pb2_grpc
 from antiphon.wire.options import option_to_proto, option_values_from_proto
 
-pytestmark = [pytest.mark.asyncio(loop_scope="session"), needs_ffmpeg()]
+pytestmark = pytest.mark.asyncio(loop_scope="session")
 
-SAMPLE = Option("sample", OptionKind.AUDIO, sample_rate_hz=INPUT_RATE_HZ, max_s=90.0)
+MOST_S = 90.0
+# Of both models a recording is an option; the one that reads aloud speaks with its voice.
+SAMPLE = Option("sample", OptionKind.AUDIO, sample_rate_hz=INPUT_RATE_HZ, max_s=MOST_S)
+VOICE = Option("reference_audio", OptionKind.AUDIO, sample_rate_hz=INPUT_RATE_HZ, max_s=MOST_S)
 
 
-def _long(fakes: FakeStages) -> None:
-    fakes[THINKER].description.max_input_audio_s = 90.0
+class Refused(Exception):
+    """A request was not served: the error's code and field, and what it says."""
+
+    def __init__(self, code: str, field: str, message: str) -> None:
+        super().__init__(f"{code}: {message}")
+        self.code, self.field, self.message = code, field, message
+
+
+@dataclass(frozen=True)
+class Site:
+    """A gateway whose thinker hears and has a recording as an option, and one that reads aloud."""
+
+    door: Door
+    reader: Reader
+
+    async def generate(self, *parts: str | bytes, **fields: Any) -> None:
+        """Ask with the SDK, once."""
+        address = self.door.gateway.grpc_address
+        async with antiphon.AsyncClient(address, retry=antiphon.Retry(attempts=1)) as client:
+            try:
+                async with client.generate([antiphon.Message.user(*parts)], **fields) as answer:
+                    await answer.collect()
+            except antiphon.AntiphonError as error:
+                raise Refused(error.code.value, error.field, error.message) from error
+
+
+def _hears_long(fakes: FakeStages) -> None:
+    fakes[THINKER].description.max_input_audio_s = MOST_S
     fakes[THINKER].description.options.append(option_to_proto(SAMPLE))
 
 
+def _clones(fakes: FakeStages) -> None:
+    fakes[SPEAKER].description.options.append(option_to_proto(VOICE))
+
+
+@asynccontextmanager
+async def open_site() -> AsyncIterator[Site]:
+    names = ("max_body_bytes", "max_fetch_bytes", "max_option_bytes")
+    room = dict.fromkeys(names, 64 << 20)
+    async with open_door(_hears_long, **room) as door, open_reader(_clones, **room) as reader:
+        yield Site(door, reader)
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
-async def long_door() -> AsyncIterator[Door]:
-    """A gateway whose thinker takes 90 s of audio, and a recording as an option."""
-    async with open_door(_long, max_body_bytes=32 << 20, max_fetch_bytes=32 << 20) as door:
-        yield door
+async def site() -> AsyncIterator[Site]:
+    async with open_site() as opened:
+        yield opened
 
 
-async def _chat(door: Door, file: bytes, name: str) -> np.ndarray:
-    response = await ask(door, file, name=name)
-    assert response.status_code == 200, response.text
-    return heard(door).recordings[0]
+def _check(response: httpx.Response) -> None:
+    if response.status_code != 200:
+        error = response.json()["error"]
+        raise Refused(error["code"], error["param"], error["message"])
 
 
-async def _data_url(door: Door, file: bytes, name: str) -> np.ndarray:
-    response = await ask(door, file, url=f"audio/{name}")
-    assert response.status_code == 200, response.text
-    return heard(door).recordings[0]
+async def _chat(site: Site, file: bytes, name: str) -> np.ndarray:
+    _check(await ask(site.door, file, name=name))
+    return heard(site.door).recordings[0]
 
 
-async def _transcription(door: Door, file: bytes, name: str) -> np.ndarray:
+async def _data_url(site: Site, file: bytes, name: str) -> np.ndarray:
+    _check(await ask(site.door, file, url=f"audio/{MEDIA.get(name, name)}"))
+    return heard(site.door).recordings[0]
+
+
+async def _transcription(site: Site, file: bytes, name: str) -> np.ndarray:
     files = {"file": (f"said.{name}", file)}
     path = "/v1/audio/transcriptions"
-    response = await door.http.post(path, data={"model": MODEL}, files=files)
-    assert response.status_code == 200, response.text
-    return heard(door).recordings[0]
+    _check(await site.door.http.post(path, data={"model": MODEL}, files=files))
+    return heard(site.door).recordings[0]
 
 
-async def _option(door: Door, file: bytes, name: str) -> np.ndarray:
-    import base64
-
-    option = {"data": base64.b64encode(file).decode(), "format": name}
-    response = await door.chat(options={"sample": option})
-    assert response.status_code == 200, response.text
-    return _sample(door)
+async def _option(site: Site, file: bytes, name: str) -> np.ndarray:
+    sample = {"data": base64.b64encode(file).decode(), "format": name}
+    _check(await site.door.chat(options={"sample": sample}))
+    return _given(site.door.fakes[THINKER].sessions[-1], "sample")
 
 
-def _sample(door: Door) -> np.ndarray:
-    found = option_values_from_proto(door.fakes[THINKER].sessions[-1].segment.options)["sample"]
+async def _ref_audio(site: Site, file: bytes, name: str) -> np.ndarray:
+    data = base64.b64encode(file).decode()
+    _check(await post(site.reader, input="Read.", ref_audio=data))
+    return _given(site.reader[0][SPEAKER].sessions[-1], "reference_audio")
+
+
+async def _sdk(site: Site, file: bytes, name: str) -> np.ndarray:
+    await site.generate(file)
+    return heard(site.door).recordings[0]
+
+
+async def _sdk_option(site: Site, file: bytes, name: str) -> np.ndarray:
+    await site.generate("Hi", options={"sample": file})
+    return _given(site.door.fakes[THINKER].sessions[-1], "sample")
+
+
+def _given(session: Session, option: str) -> np.ndarray:
+    found = option_values_from_proto(session.segment.options)[option]
     assert isinstance(found, np.ndarray)
     return found
 
 
-async def _generate(door: Door, request: speech_pb2.GenerateRequest) -> None:
-    most = [("grpc.max_send_message_length", 64 << 20)]
-    async with grpc.aio.insecure_channel(door.gateway.grpc_address, most) as channel:
-        async for _ in speech_pb2_grpc.SpeechServiceStub(channel).Generate(request):
-            pass
+@dataclass(frozen=True)
+class Endpoint:
+    """Sends a recording and returns what the stage got of it; `field` is where it is sent."""
+
+    send: Callable[[Site, bytes, str], Awaitable[np.ndarray]]
+    field: str
 
 
-async def _grpc(door: Door, file: bytes, name: str) -> np.ndarray:
-    part = speech_pb2.Part(audio=speech_pb2.AudioPart(wav=file))
-    message = speech_pb2.Message(role="user", parts=[part])
-    await _generate(door, speech_pb2.GenerateRequest(messages=[message]))
-    return heard(door).recordings[0]
-
-
-async def _grpc_option(door: Door, file: bytes, name: str) -> np.ndarray:
-    message = speech_pb2.Message(role="user", parts=[speech_pb2.Part(text="Hi")])
-    option = speech_pb2.OptionInput(audio=speech_pb2.AudioPart(wav=file))
-    request = speech_pb2.GenerateRequest(messages=[message])
-    request.options["sample"].CopyFrom(option)
-    await _generate(door, request)
-    return _sample(door)
-
-
-ENDPOINTS: dict[str, Callable[[Door, bytes, str], Awaitable[np.ndarray]]] = {
-    "chat": _chat,
-    "url": _data_url,
-    "transcription": _transcription,
-    "option": _option,
-    "grpc": _grpc,
-    "grpc-option": _grpc_option,
+ENDPOINTS = {
+    "chat": Endpoint(_chat, "messages[0].content[1].input_audio.data"),
+    "url": Endpoint(_data_url, "messages[0].content[1].audio_url.url"),
+    "transcription": Endpoint(_transcription, "file"),
+    "option": Endpoint(_option, "options.sample"),
+    "ref_audio": Endpoint(_ref_audio, "ref_audio"),
+    "sdk": Endpoint(_sdk, "messages[0].parts[0].audio.wav"),
+    "sdk-option": Endpoint(_sdk_option, "options.sample"),
 }
-NAMES = {"mka-vorbis": "mka", "3gp": "3gp", "adts": "aac", "aiff": "aiff", "caf": "caf"}
+NAMES = {"adts": "aac"}
 MEDIA = {"mka": "x-matroska", "m4a": "x-m4a", "3gp": "3gpp", "caf": "x-caf"}
 
 
+@needs_ffmpeg()
 @pytest.mark.parametrize("endpoint", ENDPOINTS)
-@pytest.mark.parametrize("seconds", [1.0, 60.0])
-@pytest.mark.parametrize("kind", MUXED)
-async def test_a_container_is_read(
-    long_door: Door, kind: str, seconds: float, endpoint: str
-) -> None:
-    name = NAMES.get(kind, kind.split("-")[0])
-    if endpoint == "url":
-        name = MEDIA.get(name, name)
-    got = await ENDPOINTS[endpoint](long_door, muxed(kind, seconds), name)
+@pytest.mark.parametrize(
+    ("kind", "seconds"),
+    [(kind, 1.0) for kind in MUXED] + [(kind, 60.0) for kind in MUXED if kind not in SHORT],
+)
+async def test_a_container_is_read(site: Site, kind: str, seconds: float, endpoint: str) -> None:
+    name = kind.split("-")[0]
+    file = muxed(kind, seconds)
+    got = await ENDPOINTS[endpoint].send(site, file, NAMES.get(name, name))
     # Encoders pad what they code, by at most two of their frames.
     assert abs(len(got) - seconds * INPUT_RATE_HZ) <= 0.1 * INPUT_RATE_HZ
     middle = got[len(got) // 4 : len(got) // 2]
     assert abs(np.std(middle) - 0.4 / np.sqrt(2)) < 0.02
+
+
+# A program that is killed when it has written half a second, one that never ends, and one that
+# ends well without having written anything.
+KILLED = "#!/bin/sh\nhead -c 32000 /dev/zero\nkill -9 $$\n"
+ENDLESS = "#!/bin/sh\nexec cat /dev/zero\n"
+SILENT = "#!/bin/sh\nexit 0\n"
+FAILURES = {
+    "killed": (KILLED, "unavailable", "send it again"),
+    "endless": (ENDLESS, "invalid_argument", "cannot be decoded as WebM"),
+    "silent": (SILENT, "invalid_argument", "has no samples"),
+    "missing": ("", "not_implemented", "apt-get install ffmpeg"),
+}
+WEBM = b"\x1a\x45\xdf\xa3" + bytes(100)
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="session", params=FAILURES)
+async def failing(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> AsyncIterator[tuple[str, Site]]:
+    """Gateways that find another program in the place of ffmpeg, or none."""
+    folder = tmp_path_factory.mktemp("bin")
+    text, *_ = FAILURES[request.param]
+    if text:
+        program(folder, text)
+    async with AsyncExitStack() as stack:
+        # A gateway looks for the program when it starts. Others start beside this one.
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("PATH", f"{folder}:{os.environ['PATH']}" if text else str(folder))
+            opened = await stack.enter_async_context(open_site())
+        yield request.param, opened
+
+
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+async def test_a_decoder_that_fails_is_an_error_of_the_field(
+    failing: tuple[str, Site], endpoint: str
+) -> None:
+    failure, site = failing
+    _, code, says = FAILURES[failure]
+    with pytest.raises(Refused) as error:
+        await ENDPOINTS[endpoint].send(site, WEBM, "webm")
+    assert error.value.code == code
+    assert says in error.value.message
+    if code != "unavailable":
+        assert error.value.field == ENDPOINTS[endpoint].field
+    # Nothing of the recording came to a stage.
+    assert not any(stage.sessions for stage in site.door.fakes.by_role.values())
+    assert not site.reader[0][SPEAKER].sessions
+
+
+# Live streams and pipes: no header of theirs has a length.
+ENDLESS_FILES = ("webm-live", "mp4-fragmented", "adts", "wav-from-a-pipe")
+
+
+@needs_ffmpeg()
+@pytest.mark.parametrize("endpoint", ENDPOINTS)
+@pytest.mark.parametrize("kind", ENDLESS_FILES)
+async def test_a_file_without_a_length_may_be_too_long(
+    site: Site, kind: str, endpoint: str
+) -> None:
+    name = kind.split("-")[0]
+    with pytest.raises(Refused) as error:
+        await ENDPOINTS[endpoint].send(site, muxed(kind, MOST_S + 5), NAMES.get(name, name))
+    assert (error.value.code, error.value.field) == ("invalid_argument", ENDPOINTS[endpoint].field)
+    assert "than 90 seconds" in error.value.message

@@ -12,6 +12,7 @@ from pathlib import Path
 import media_files
 import numpy as np
 import pytest
+import pytest_asyncio
 from fake_stages import THINKER
 from gateway_door import Door, open_door
 from test_audio_input import FIELD, ask, tone, wav
@@ -30,25 +31,32 @@ exec sleep 1000
 """
 
 
-def program(folder: Path, text: str) -> None:
-    """Have a script found as ffmpeg."""
-    path = folder / "ffmpeg"
-    path.write_text(text)
-    path.chmod(0o755)
-
-
 class Children:
     """Child processes of a program that tells its process id and then does not end."""
 
     def __init__(self, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         self._fifo = folder / "started"
         os.mkfifo(self._fifo)
-        program(folder, STUCK.format(fifo=self._fifo))
+        self._told = asyncio.StreamReader()
+        self._transport: asyncio.BaseTransport
+        media_files.program(folder, STUCK.format(fifo=self._fifo))
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
+
+    async def listen(self) -> None:
+        """Take what the processes tell from now on."""
+        # Open for writing, too: the end of one process is not the end of what is told.
+        descriptor = os.open(self._fifo, os.O_RDWR | os.O_NONBLOCK)
+        self._transport, _ = await asyncio.get_running_loop().connect_read_pipe(
+            lambda: asyncio.StreamReaderProtocol(self._told), os.fdopen(descriptor, "rb", 0)
+        )
 
     async def started(self) -> int:
         """The process id of the next."""
-        return int(await asyncio.to_thread(self._fifo.read_text))
+        return int(await self._told.readline())
+
+    def close(self) -> None:
+        """Listen no more."""
+        self._transport.close()
 
     async def ended(self, pid: int) -> None:
         """Return when the process is gone."""
@@ -65,9 +73,14 @@ class Children:
             os.close(descriptor)
 
 
-@pytest.fixture
-def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Children:
-    return Children(tmp_path, monkeypatch)
+@pytest_asyncio.fixture(loop_scope="session")
+async def children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Children]:
+    opened = Children(tmp_path, monkeypatch)
+    await opened.listen()
+    try:
+        yield opened
+    finally:
+        opened.close()
 
 
 async def test_a_client_that_leaves_takes_its_decoder_with_it(children: Children) -> None:
@@ -81,7 +94,10 @@ async def test_a_client_that_leaves_takes_its_decoder_with_it(children: Children
 
 
 async def test_a_deadline_ends_the_decoder(children: Children) -> None:
-    async with open_door(decoder_processes=1, request_timeout_s=0.5) as door:
+    async with open_door(decoder_processes=1, request_timeout_s=3.0) as door:
+        # The decode server takes its time to start, and is no part of what is tried.
+        flac = files.sound_file("FLAC", "PCM_16", 1, 16_000, 0.1)
+        await door.gateway.calls.media.decoder.decode(flac, 16_000, 1.0, "")
         response, pid = await asyncio.gather(ask(door, WEBM), children.started())
         assert response.status_code == 504, response.text
         await children.ended(pid)
@@ -112,29 +128,6 @@ async def test_small_recordings_do_not_wait_for_decoders(children: Children) -> 
         assert response.status_code == 200, response.text
         for each in asking:
             each.cancel()
-
-
-async def test_a_program_that_writes_without_end_is_stopped(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    program(tmp_path, "#!/bin/sh\nexec cat /dev/zero\n")
-    monkeypatch.setenv("PATH", f"{tmp_path}:{os.environ['PATH']}")
-    async with open_door() as door:
-        response = await ask(door, WEBM)
-    error = response.json()["error"]
-    assert (response.status_code, error["param"]) == (400, FIELD)
-    assert "cannot be decoded" in error["message"]
-
-
-async def test_a_container_without_ffmpeg_is_refused_with_the_remedy(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("PATH", str(tmp_path))
-    async with open_door() as door:
-        response = await ask(door, WEBM, name="webm")
-    error = response.json()["error"]
-    assert (response.status_code, error["code"], error["param"]) == (400, "not_implemented", FIELD)
-    assert "apt-get install ffmpeg" in error["message"]
 
 
 @media_files.needs_ffmpeg()
