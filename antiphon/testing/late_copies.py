@@ -6,7 +6,7 @@ from collections import deque
 
 import torch
 
-from antiphon.transport.device_edge import Mark
+from antiphon.transport.device_edge import UNIT_BYTES, Mark, Staging, ToHost
 
 
 class LateMark:
@@ -53,3 +53,8 @@ class LateCopies:
         target, source = self._pending.popleft()
         target.copy_(source)
         self.made += 1
+
+
+def late_to_host(copies: LateCopies | None = None) -> ToHost:
+    """Outputs that are on the host only when they are waited for."""
+    return ToHost(copies or LateCopies(), Staging(8 * UNIT_BYTES, pinned=False))

@@ -1,8 +1,7 @@
 """Counts what a step asks a device for, on the meta device, which has no values to give away.
 
-Whoever asks it for a value (`item`, `tolist`, `cpu`, `nonzero`, a mask) gets an error. What it lets
-pass is noted here: operands that lie on the host, and copies that wait. Where a step ends with a
-value on the host, zeros stand in for it, if they are wanted, and when it asked is noted.
+Asking it for a value (`item`, `tolist`, `cpu`, `nonzero`, a mask) raises an error. What it lets
+pass is noted here: operands that lie on the host, and copies that wait.
 """
 
 from __future__ import annotations
@@ -21,25 +20,19 @@ from torch.utils._pytree import tree_leaves
 
 aten = torch.ops.aten
 COPIES = {aten._to_copy.default, aten.copy_.default}
-READS = {torch.Tensor.tolist, torch.Tensor.cpu, torch.Tensor.item}
 
 
 class OneKernel(TorchFunctionMode):
     """Notes what a GPU has one kernel for, though without one it is made of several."""
 
-    def __init__(self, *, answers: bool) -> None:
+    def __init__(self) -> None:
         super().__init__()
         self.inside = False
         self.count = 0
-        self.asked = 0
-        self._answers = answers
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
     ) -> Any:
-        if self._answers and func in READS and args[0].is_meta:
-            self.asked += 1
-            return func(torch.zeros(args[0].shape, dtype=args[0].dtype))
         if func not in (scaled_dot_product_attention, rms_norm):
             return func(*args, **kwargs or {})
         self.count += 1
@@ -68,11 +61,6 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def total(self) -> int:
         """With what has a kernel of its own."""
         return self.counts.total() + self._kernels.count
-
-    @property
-    def asked(self) -> int:
-        """How often a value was asked for, and a zero given."""
-        return self._kernels.asked
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -106,12 +94,9 @@ def _device(value: object) -> str | None:
 
 
 @contextmanager
-def launches_on_meta(*, answers: bool = False) -> Iterator[Launches]:
-    """Watches calls without inference mode, which hides what operations are made of.
-
-    With `answers` whoever asks for values gets zeros, else an error.
-    """
-    kernels = OneKernel(answers=answers)
+def launches_on_meta() -> Iterator[Launches]:
+    """Watches calls without inference mode, which hides what operations are made of."""
+    kernels = OneKernel()
     launches = Launches(kernels)
     with torch.no_grad(), launches, kernels:
         yield launches

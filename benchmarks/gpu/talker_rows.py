@@ -25,6 +25,7 @@ from benchmarks.gpu.weights import (
     special_ids,
     whole_config,
 )
+from services.lm.readback import Readback
 from services.qwen3_omni.talker.engine import TalkerEngine
 from services.qwen3_omni.talker.load import DEFAULT_SAMPLING
 from services.qwen3_omni.talker.model import Talker
@@ -60,7 +61,7 @@ def _speakers(device: torch.device, way: Way, sessions: int) -> Speakers:
             code_entries=sizes.shape.talker_vocabulary,
             context_limit=limit,
             slots=max(sessions + 1, 4),
-            to_host=to_host_of(device),
+            readback=Readback(to_host_of(device)),
             bucketing=bucketing_of(way, device),
         )
     engine = TalkerEngine(talker, limit, launch_ahead=way.launch_ahead)

@@ -29,6 +29,11 @@ class Arranged(Generic[Text]):
     filled: list[FrameDraw[Text]]
     plan: AttentionPlan
 
+    def rows_of(self, draws: Sequence[FrameDraw[Text]]) -> list[int]:
+        """Which of the rows behind the parts is that of each draw."""
+        row_of = {draw.slot: row for row, draw in enumerate(self.draws)}
+        return [row_of[draw.slot] for draw in draws]
+
 
 class FrameDecoder:
     """What computes for a `FrameEngine`; a subclass knows what rows and draws are made of.

@@ -1,4 +1,11 @@
-"""All but the steps of an engine that draws codes: see `services.lm.frames`."""
+"""An engine that draws codes: all but what a step is made of. See `services.lm.frames`.
+
+With `launch_ahead` the device never waits for the host between two steps. The engine launches a
+step for all segments that can go on as far as the host knows, and reads the draws of the step
+before only then. The host can be wrong about one thing: that a segment goes on. The draw of a
+segment that has ended is dropped. A step is read as soon as its own copy is complete, while its
+successor still runs. New input, a text or a session, joins a step later.
+"""
 
 from __future__ import annotations
 
@@ -8,13 +15,22 @@ from typing import Any, Generic, Protocol, TypeVar
 
 import torch
 
-from antiphon.errors import InvalidArgument
-from antiphon.runtime.engine import Completed, Emitted, EngineEvent, InputChunk, SegmentSettings
+from antiphon.errors import Internal, InvalidArgument
+from antiphon.runtime.engine import (
+    Completed,
+    Emitted,
+    EngineEvent,
+    Failed,
+    InputChunk,
+    SegmentSettings,
+)
 from antiphon.segment import FinishReason, SegmentKey
 from services.budgets import PREFILL_ROWS
 from services.lm.frames import FrameSegment, Prompt, PromptPart
 from services.lm.kept_parts import KeptParts
 from services.lm.known_frames import KnownPart, known_frames
+from services.lm.pending_step import PendingStep
+from services.lm.readback import Drawn
 
 Segment = TypeVar("Segment", bound=FrameSegment[Any])
 
@@ -39,24 +55,102 @@ class FrameModel(Protocol):
 
 
 class FrameEngine(ABC, Generic[Segment]):
-    """All of `antiphon.runtime.engine.Engine` but `step`, for the stage `role` with the one output
-    edge `edge`. Positions are bounded by `context_limit`, and prompt rows in a step by
-    `prefill_rows`, which is a part of a prompt at least."""
+    """Implements `antiphon.runtime.engine.Engine` for the stage `role` with the one output edge
+    `edge`. Positions are bounded by `context_limit`, and prompt rows in a step by
+    `prefill_rows`, which is a part of a prompt at least. With `launch_ahead` a step is launched
+    before the draws of the one before are read."""
 
     role: str
     edge: str
 
     def __init__(
-        self, model: FrameModel, context_limit: int, prefill_rows: int = PREFILL_ROWS
+        self,
+        model: FrameModel,
+        context_limit: int,
+        *,
+        prefill_rows: int = PREFILL_ROWS,
+        launch_ahead: bool = False,
     ) -> None:
         self._frame_model = model
         self._context_limit = context_limit
         self._prefill_rows = prefill_rows
+        self._launch_ahead = launch_ahead
+        self._pending: PendingStep | None = None
         self._segments: dict[SegmentKey, Segment] = {}
 
     @abstractmethod
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> Segment:
         """A segment that nothing has come for. Raises `InvalidArgument` for its settings."""
+
+    def wait_for_input(self, segments: Sequence[Segment]) -> None:
+        """Wait if none of these can go on before something that the engine makes is there.
+
+        Called when no step is pending. Here nothing is made.
+        """
+
+    @abstractmethod
+    def launch(self, segments: Sequence[Segment], events: list[EngineEvent]) -> PendingStep | None:
+        """Start a step of those that can go on; None when it draws nothing.
+
+        What is known without its draws goes into `events`.
+        """
+
+    @abstractmethod
+    def take_drawn(self, segment: Segment, drawn: Drawn) -> Sequence[EngineEvent]:
+        """The events of the segment's next draw, in order; the segment may end with it."""
+
+    @torch.inference_mode()
+    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
+        """Prefill a part, or make a draw, of every segment that can go on and is not `held`.
+
+        With `launch_ahead`, a later step hands on what this one launches.
+        """
+        free = self.going(held)
+        if self._pending is None:
+            self.wait_for_input(free)
+        events = self._hand_on(free)
+        pending, self._pending = self._pending, None
+        # A launch takes a while: a step that is complete already is read first.
+        if pending is None or not pending.ready:
+            self._pending = self.launch([each for each in free if not each.ended], events)
+        if not self._launch_ahead:
+            pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.collect()
+            events += self._hand_on(free)
+        return events
+
+    def _hand_on(self, segments: Sequence[Segment]) -> list[EngineEvent]:
+        """What is known of segments that are not held."""
+        events: list[EngineEvent] = []
+        for segment in segments:
+            if segment.ended:
+                continue
+            if segment.prompt.silent:
+                events += self.finish(segment, FinishReason.STOP)
+            elif segment.waiting is not None:
+                drawn, segment.waiting = segment.waiting, None
+                events += self.take_drawn(segment, drawn)
+        return events
+
+    def undecided(self, segment: Segment) -> list[EngineEvent]:
+        """The segment ends because the logits of its next draw are not finite."""
+        segment.ended = True
+        reason = f"draw {segment.handed_on}: the logits are not finite"
+        return [Failed(segment.key, Internal(reason))]
+
+    def take_frame(self, segment: Segment, drawn: Drawn, stop_code: int) -> Sequence[EngineEvent]:
+        """`take_drawn` where each draw is a frame, but `stop_code` and the last one allowed."""
+        step = segment.frames
+        if not drawn.decided:
+            return self.undecided(segment)
+        segment.shown = step + 1
+        if drawn.ids[0] == stop_code:
+            return self.finish(segment, FinishReason.STOP)
+        if step + 1 == segment.sampling.max_tokens:
+            return self.finish(segment, FinishReason.LENGTH)
+        segment.frames += 1
+        return [Emitted(segment.key, self.edge, step, {self.edge: drawn.codes})]
 
     def admit(self, key: SegmentKey, settings: SegmentSettings) -> None:
         """Raises `InvalidArgument` for settings that `new_segment` refuses, another output, or a

@@ -27,6 +27,7 @@ from antiphon.segment import SegmentKey
 from services.lm.attention import Span
 from services.lm.kept_parts import KeptParts
 from services.lm.known_frames import Frames, KnownPart, check_count, no_frames
+from services.lm.readback import Drawn
 
 PART_ROWS = 128
 """Most rows of a part."""
@@ -109,7 +110,8 @@ class FrameSegment(ABC, Generic[Prompt]):
     the first `reused` were there before, `launched` draws that the device was asked for and
     `frames` what has left of them. The first draws, whose frames are `known`, are not made. After
     `shown` draws finite logits have shown that all the segment kept was finite. It `returns` if
-    its session is expected to have another one."""
+    its session is expected to have another one. `waiting` is a draw that has been read and not
+    handed on."""
 
     key: SegmentKey
     voice: str
@@ -124,6 +126,7 @@ class FrameSegment(ABC, Generic[Prompt]):
     known: Frames = field(default_factory=no_frames)
     reused: int = 0
     returns: bool = False
+    waiting: Drawn | None = None
 
     @abstractmethod
     def has_row(self, step: int) -> bool:
@@ -141,7 +144,12 @@ class FrameSegment(ABC, Generic[Prompt]):
     @property
     def in_flight(self) -> bool:
         """Whether a draw was launched and not handed on."""
-        return False
+        return self.launched > self.handed_on
+
+    @property
+    def handed_on(self) -> int:
+        """How many draws have been handed on, with those that were known."""
+        return self.frames
 
     @property
     def doubtful(self) -> range:

@@ -12,19 +12,17 @@ and each is drawn all the same, up to the first that is none of them.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
 
-import numpy as np
-import torch
-
-from antiphon.errors import Internal
 from antiphon.pipelines.qwen2_5_omni import CODES, TALKER
-from antiphon.runtime.engine import Emitted, EngineEvent, Failed, SegmentSettings
+from antiphon.runtime.engine import Emitted, EngineEvent, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
 from services.budgets import PREFILL_ROWS
 from services.lm.frame_engine import FrameEngine
 from services.lm.known_frames import KnownPart
-from services.qwen2_5_omni.talker.model import CodecTalker, DrawnCodes
+from services.lm.pending_step import PendingStep
+from services.lm.readback import Drawn
+from services.qwen2_5_omni.talker.model import CodecTalker
 from services.qwen2_5_omni.talker.rows import ThinkerRows
 from services.qwen2_5_omni.talker.segment import SpokenSegment
 from services.voices import choose_voice
@@ -36,9 +34,14 @@ class CodecTalkerEngine(FrameEngine[SpokenSegment]):
     role, edge = TALKER, CODES
 
     def __init__(
-        self, model: CodecTalker, context_limit: int, *, prefill_rows: int = PREFILL_ROWS
+        self,
+        model: CodecTalker,
+        context_limit: int,
+        *,
+        prefill_rows: int = PREFILL_ROWS,
+        launch_ahead: bool = False,
     ) -> None:
-        super().__init__(model, context_limit, prefill_rows)
+        super().__init__(model, context_limit, prefill_rows=prefill_rows, launch_ahead=launch_ahead)
         self._model = model
 
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> SpokenSegment:
@@ -46,46 +49,36 @@ class CodecTalkerEngine(FrameEngine[SpokenSegment]):
         voice = choose_voice(settings.voice, self._model.voices)
         return SpokenSegment(key, voice, settings.sampling, self._model.new_rows())
 
-    @torch.inference_mode()
-    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """Prefill a part, or make one code, of every segment that can and is not `held`."""
-        events: list[EngineEvent] = []
-        going = self.going(held)
-        for segment in going:
-            if segment.prompt.silent:
-                events += self.finish(segment, FinishReason.STOP)
-        going = [segment for segment in going if not segment.ended]
-        parts = self.take_parts(going)
-        drawing = [segment for segment in going if segment.can_draw]
-        knowing = _next_known(going, self.left_of_budget(parts))
-        if parts or drawing or knowing:
-            known = [part for _, part in knowing]
-            draws = [segment.next_draw() for segment in drawing]
-            drawn, checked = self._model.step(parts, draws, known)
-            for segment, each in zip(drawing, drawn, strict=True):
-                events += self._take(segment, each)
-            for (segment, _), run in zip(knowing, checked, strict=True):
-                for each in run:
-                    segment.drawn()
-                    events += self._take(segment, each)
-        return events
+    def launch(
+        self, segments: Sequence[SpokenSegment], events: list[EngineEvent]
+    ) -> PendingStep | None:
+        """See `FrameEngine.launch`. What is drawn with known codes is read here."""
+        parts = self.take_parts(segments)
+        drawing = [segment for segment in segments if segment.can_draw]
+        knowing = _next_known(segments, self.left_of_budget(parts))
+        if not (parts or drawing or knowing):
+            return None
+        known = [part for _, part in knowing]
+        draws, checked = self._model.step(parts, [each.next_draw() for each in drawing], known)
+        for (segment, _), run in zip(knowing, checked, strict=True):
+            for each in run:
+                segment.drawn()
+                events += self.take_drawn(segment, each)
+        return PendingStep(list(zip(drawing, draws, strict=True))) if drawing else None
 
-    def _take(self, segment: SpokenSegment, drawn: DrawnCodes) -> Sequence[EngineEvent]:
+    def take_drawn(self, segment: SpokenSegment, drawn: Drawn) -> Sequence[EngineEvent]:
         """Emit what was drawn, or end with it."""
         if not drawn.decided:
-            segment.ended = True
-            reason = f"draw {segment.launched - 1}: the logits are not finite"
-            return (Failed(segment.key, Internal(reason)),)
-        segment.shown = segment.launched
-        ids = self._model.ids
-        if drawn.id_ in (ids.codec_pad, ids.codec_end):
+            return self.undecided(segment)
+        segment.shown += 1
+        ids, id_ = self._model.ids, int(drawn.ids[0])
+        if id_ in (ids.codec_pad, ids.codec_end):
             return self.finish(segment, FinishReason.STOP)
         events: list[EngineEvent] = []
-        if drawn.id_ < ids.code_entries:
-            codes = np.array([[drawn.id_]], np.uint16)
-            events.append(Emitted(segment.key, CODES, segment.frames, {"codes": codes}))
+        if id_ < ids.code_entries:
+            events.append(Emitted(segment.key, CODES, segment.frames, {CODES: drawn.codes}))
             segment.frames += 1
-        if segment.launched >= segment.sampling.max_tokens:
+        if segment.shown >= segment.sampling.max_tokens:
             events += self.finish(segment, FinishReason.LENGTH)
         return events
 

@@ -35,7 +35,9 @@ from services.budgets import frame_rows
 from services.config_fields import check_fields, check_window
 from services.engines import TORCH, check_device, context_limit, require_torch
 from services.hugging_face import load_config
+from services.lm.graphs import Bucketing, graphs_of
 from services.lm.memory import module_bytes, say_memory
+from services.lm.readback import Readback, check_launch_ahead
 from services.lm.warm_up import speak
 from services.precision import BFLOAT16, compute_dtype
 from services.qwen2_5_omni.talker.engine import CodecTalkerEngine
@@ -53,13 +55,15 @@ DEFAULT_SAMPLING = Sampling(
 
 
 @torch.inference_mode()
-def load(model_dir: Path, config: StageConfig) -> LoadedStage:
+def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
     """Load the talker, and a few rows of the thinker's word table.
 
+    `bucketing` is what `config.graphs` chooses if None: CUDA graphs, or nothing on a CPU.
     Raises `InvalidArgument` for settings that it has no place for, or no memory for the slots, and
     `FailedPrecondition` when the checkpoint does not fit together or its voices cannot be read.
     """
     require_torch(TALKER, config)
+    check_launch_ahead(config)
     check_device(config)
     whole = load_config(
         Qwen2_5OmniConfig, model_dir, "thinker_config", "talker_config", "token2wav_config"
@@ -89,6 +93,8 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         context_limit=limit,
         slots=config.slots,
         to_device=ToDevice.of(config),
+        readback=Readback.of(config),
+        bucketing=bucketing or graphs_of(config),
     )
     facts = StageFacts(
         model=model_dir.name,
@@ -101,7 +107,9 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         context_limit=limit,
         goes_on_from=(FRAMES,),
     )
-    engine = CodecTalkerEngine(model, limit, prefill_rows=frame_rows(config))
+    engine = CodecTalkerEngine(
+        model, limit, prefill_rows=frame_rows(config), launch_ahead=config.launch_ahead
+    )
 
     def make_input(rows: int) -> Iterator[InputChunk]:
         """A prompt of `rows` ids, none of which is seen, and a reply of one row."""

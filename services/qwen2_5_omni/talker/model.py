@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -19,7 +18,9 @@ from services.lm.decoder import Decoder
 from services.lm.experts import LEAST_ROWS
 from services.lm.frame_decoder import FrameDecoder
 from services.lm.frames import FrameDraw, PromptPart
+from services.lm.graphs import Bucketing
 from services.lm.known_frames import KnownPart
+from services.lm.readback import Drawn, PendingDraw, Readback
 from services.lm.sampler import SamplingRows, choose_each, uniform_each
 from services.qwen2_5_omni.talker.ids import TalkerIds
 from services.qwen2_5_omni.talker.rows import TextRow, ThinkerRows
@@ -28,21 +29,14 @@ RowText = Array | TextRow
 """What goes with the codes in a draw's row: the thinker's row, or one that stands for none."""
 
 
-@dataclass(frozen=True, slots=True)
-class DrawnCodes:
-    """An id; `decided` is False when the logits left nothing to choose from."""
-
-    id_: int
-    decided: bool
-
-
 class CodecTalker(FrameDecoder):
     """Forward passes and draws. `module` is Hugging Face's talker for conditional generation.
 
     `words` [V, width] is the thinker's word table, of which few rows are kept; `voices` are ids
     in it by name. Raises `FailedPrecondition` when there is no voice or an id is in no table,
     and `InvalidArgument` when there is no memory for `slots` segments of `context_limit` positions.
-    `to_device` brings the thinker's rows.
+    `to_device` brings the thinker's rows, `readback` codes; without the latter each step waits for
+    them. `bucketing` runs what can be a graph.
     """
 
     def __init__(
@@ -56,6 +50,8 @@ class CodecTalker(FrameDecoder):
         context_limit: int,
         slots: int,
         to_device: ToDevice | None = None,
+        readback: Readback | None = None,
+        bucketing: Bucketing | None = None,
     ) -> None:
         self.ids, self._placeholders = ids, placeholders
         self._head: Tensor = module.codec_head.weight
@@ -63,9 +59,17 @@ class CodecTalker(FrameDecoder):
         self._codes: Tensor = module.model.embed_tokens.weight
         project = module.thinker_to_talker_proj
         self._project = (project.weight, project.bias)
-        decoder = Decoder(module.model, context_limit, batch_invariant=True, exact_norms=False)
+        decoder = Decoder(
+            module.model,
+            context_limit,
+            batch_invariant=True,
+            exact_norms=False,
+            bucketing=bucketing,
+            most_rows=max(slots, LEAST_ROWS),
+        )
         super().__init__(decoder, slots, context_limit)
         self._to_device = to_device or ToDevice.direct(self._device)
+        self._readback = readback or Readback(None)
         self.row_width = words.shape[1]
         vocabulary = len(self._codes)
         self.code_sizes = (ids.code_entries,)
@@ -112,9 +116,13 @@ class CodecTalker(FrameDecoder):
         parts: Sequence[PromptPart[ThinkerRows]],
         draws: Sequence[FrameDraw[RowText]],
         known: Sequence[KnownPart[ThinkerRows]] = (),
-    ) -> tuple[list[DrawnCodes], list[list[DrawnCodes]]]:
+    ) -> tuple[list[PendingDraw], list[list[Drawn]]]:
         """Append the rows of all in one forward; then an id for each of `draws`, in order, and
-        those of each `known` part, up to the first that is no code."""
+        those of each `known` part, up to the first that is no code.
+
+        Waits for the device only where there are `known` parts, whose draws decide which rows
+        stay, if `readback` copies beside its work.
+        """
         arranged = self.arrange([*parts, *known], draws)
         ordered, filled = arranged.draws, arranged.filled
         rows = [self._prompt(each) for each in parts]
@@ -135,8 +143,7 @@ class CodecTalker(FrameDecoder):
         if not draws:
             return [], checked
         drawn = self._draw(states[start : start + len(filled)], filled, len(draws))
-        row_of = {draw.slot: row for row, draw in enumerate(ordered)}
-        return [DrawnCodes(*drawn[row_of[draw.slot]]) for draw in draws], checked
+        return self._readback.begin(drawn, arranged.rows_of(draws)), checked
 
     def _prompt(self, part: PromptPart[ThinkerRows]) -> Tensor:
         """[n, width]: the thinker's rows, and behind them the voice's."""
@@ -172,7 +179,7 @@ class CodecTalker(FrameDecoder):
             table.append(self._to_device.copy(np.stack(come)).to(self._head.dtype))
         return torch.cat(table)[on_device(index, self._device)]
 
-    def _check_known(self, states: Tensor, part: KnownPart[ThinkerRows]) -> list[DrawnCodes]:
+    def _check_known(self, states: Tensor, part: KnownPart[ThinkerRows]) -> list[Drawn]:
         """The part's draws up to the first that is no code, taken note of. What else is drawn is
         what is known, whichever way a row's digits were rounded."""
         count, slot = len(part.frames), part.slot
@@ -190,14 +197,14 @@ class CodecTalker(FrameDecoder):
             suppressed=self._suppressed,
         )
         ends, entries = (self.ids.codec_pad, self.ids.codec_end), self.ids.code_entries
-        made: list[DrawnCodes] = []
-        draws = zip(_read(chosen, highest), part.frames[:, 0], strict=True)
+        made: list[Drawn] = []
+        draws = zip(_rows(chosen, highest).tolist(), part.frames[:, 0], strict=True)
         for (id_, decided), code in draws:
             stray = id_ >= entries and id_ not in ends
-            made.append(DrawnCodes(id_ if stray else int(code), decided))
+            made.append(Drawn(np.array([id_ if stray else code], np.int64), bool(decided)))
             if stray or not decided:
                 break
-        drawn = on_device([each.id_ for each in made], self._device)
+        drawn = on_device([int(each.ids[0]) for each in made], self._device)
         self._seen[slot, drawn] = True
         self._pending[slot] = self._codes[drawn[-1]]
         return made
@@ -225,10 +232,9 @@ class CodecTalker(FrameDecoder):
         places.append(np.repeat(np.array(later, np.int64)[:, None], 3, axis=1))
         return on_device(np.concatenate(places), self._device)
 
-    def _draw(
-        self, states: Tensor, draws: Sequence[FrameDraw[RowText]], count: int
-    ) -> list[tuple[int, bool]]:
-        """Ids of the first `count` draws, and whether there was something to choose from."""
+    def _draw(self, states: Tensor, draws: Sequence[FrameDraw[RowText]], count: int) -> Tensor:
+        """int64 [count, 2]: ids of the first `count` draws, and whether there was something to
+        choose from."""
         samplings = [each.sampling for each in draws]
         numbers = uniform_each([each.seed for each in samplings], [each.step for each in draws], 1)
         slots = on_device([each.slot for each in draws], self._device)
@@ -241,13 +247,12 @@ class CodecTalker(FrameDecoder):
         )
         self._seen[slots[:count], chosen[:count]] = True
         self._pending[slots[:count]] = self._codes[chosen[:count]]
-        return _read(chosen[:count], highest[:count])
+        return _rows(chosen[:count], highest[:count])
 
 
-def _read(chosen: Tensor, highest: Tensor) -> list[tuple[int, bool]]:
-    """Ids, and whether there was something to choose from: in one question to the device."""
-    drawn = torch.stack((chosen, highest.isfinite().to(chosen.dtype)), 1).tolist()
-    return [(id_, bool(decided)) for id_, decided in drawn]
+def _rows(chosen: Tensor, highest: Tensor) -> Tensor:
+    """int64 [n, 2]: ids, and whether there was something to choose from."""
+    return torch.stack((chosen, highest.isfinite().to(chosen.dtype)), 1)
 
 
 def _check_ids(ids: TalkerIds, voices: Mapping[str, int], *, words: int, codes: int) -> None:

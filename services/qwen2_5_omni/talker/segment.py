@@ -28,6 +28,11 @@ class SpokenSegment(FrameSegment[ThinkerRows]):
         return text
 
     @property
+    def handed_on(self) -> int:
+        """Draws are more than the codes that left."""
+        return self.shown
+
+    @property
     def most_frames(self) -> int:
         """The last draw allowed is a code like any other."""
         return self.sampling.max_tokens

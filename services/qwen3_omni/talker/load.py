@@ -11,7 +11,6 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
 )
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.errors import InvalidArgument
 from antiphon.history import FRAMES
 from antiphon.pipelines.files import CONFIG_FILE, read_config
 from antiphon.pipelines.generation_config import default_sampling
@@ -21,13 +20,14 @@ from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
-from antiphon.transport.device_edge import ToDevice, ToHost
+from antiphon.transport.device_edge import ToDevice
 from services.budgets import frame_rows
 from services.config_fields import check_fields
 from services.engines import TORCH, check_device, context_limit, require_torch
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing, graphs_of
 from services.lm.memory import module_bytes, say_memory
+from services.lm.readback import Readback, check_launch_ahead
 from services.precision import BFLOAT16, compute_dtype
 from services.qwen3_omni.talker.engine import TalkerEngine
 from services.qwen3_omni.talker.fields import PARTS
@@ -51,7 +51,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     `FailedPrecondition` when the checkpoint does not fit together.
     """
     require_torch(TALKER, config)
-    _check_launch_ahead(config)
+    check_launch_ahead(config)
     check_device(config)
     told = read_config(model_dir)
     check_fields(model_dir / CONFIG_FILE, told, PARTS)
@@ -82,8 +82,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         slots=config.slots,
         window=window_positions(ears.n_window, ears.n_window_infer),
         to_device=ToDevice.of(config),
-        # Without it each step waits for its frames.
-        to_host=ToHost.of(config) if config.launch_ahead else None,
+        readback=Readback.of(config),
         bucketing=bucketing or graphs_of(config),
     )
     facts = StageFacts(
@@ -103,13 +102,3 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     warm_up(engine, special, DEFAULT_SAMPLING, config.slots, limit)
     say_memory(TALKER, model.cache.memory, {"weights": weight_bytes}, there=model.cache.bytes)
     return LoadedStage(engine, facts)
-
-
-def _check_launch_ahead(config: StageConfig) -> None:
-    """Raise `InvalidArgument` for frames that would make the device wait for the host."""
-    if config.launch_ahead and config.device.startswith("cuda") and not config.async_to_host:
-        raise InvalidArgument(
-            "launch_ahead: frames must come to the host beside the next step; "
-            "set async_to_host to true, or launch_ahead to false",
-            field="launch_ahead",
-        )

@@ -12,13 +12,13 @@ from torch import Tensor
 from antiphon.errors import FailedPrecondition
 from antiphon.pipelines.qwen3_omni import SpecialIds
 from antiphon.sampling import Sampling
-from antiphon.transport.device_edge import ToDevice, ToHost, on_device
+from antiphon.transport.device_edge import ToDevice, on_device
 from services.lm.frames import FrameDraw, PromptPart
 from services.lm.graphs import Bucketing
 from services.lm.grouped_frames import GroupedFrameDecoder
 from services.lm.known_frames import KnownPart
+from services.lm.readback import PendingDraw, Readback
 from services.qwen3_omni.talker.prompt import TalkerPrompt
-from services.qwen3_omni.talker.readback import Readback
 from services.qwen3_omni.talker.rows import RowTable
 
 # The last ids of the vocabulary are control ids, of which only the stop code may be
@@ -39,7 +39,7 @@ class Talker(GroupedFrameDecoder):
     size of code2wav's codebooks. Raises `FailedPrecondition` when the talker could
     draw codes that are in no codebook or has no voice, and `InvalidArgument` when there is no
     memory for `slots` segments of `context_limit` positions. `window` is that of `TalkerPrompt`.
-    `to_device` brings hidden rows, `to_host` frames; without the latter each step waits for them.
+    `to_device` brings hidden rows, `readback` frames; without the latter each step waits for them.
     `bucketing` runs what can be a graph.
     """
 
@@ -54,7 +54,7 @@ class Talker(GroupedFrameDecoder):
         slots: int,
         window: int = 0,
         to_device: ToDevice | None = None,
-        to_host: ToHost | None = None,
+        readback: Readback | None = None,
         bucketing: Bucketing | None = None,
     ) -> None:
         super().__init__(
@@ -78,7 +78,7 @@ class Talker(GroupedFrameDecoder):
             )
         if not self.rows.voices:
             raise FailedPrecondition("config.json: talker_config.speaker_id has no voice")
-        self._to_host = to_host or ToHost.direct()
+        self._readback = readback or Readback(None)
         ids = torch.arange(vocabulary, device=self._device)
         self._suppressed = (ids >= vocabulary - CONTROL_IDS) & (ids != self.stop_code)
         # By slot: how far its positions, behind the prompt, are from its places.
@@ -107,7 +107,7 @@ class Talker(GroupedFrameDecoder):
         chunks: Sequence[PromptPart[TalkerPrompt]],
         draws: Sequence[FrameDraw[int]],
         known: Sequence[KnownPart[TalkerPrompt]] = (),
-    ) -> Readback:
+    ) -> list[PendingDraw]:
         """Append the rows of all in one forward; then a frame for each of `draws`, in order.
 
         A segment may have its last chunk, its last `known` frames and its first draw in one step.
@@ -124,11 +124,10 @@ class Talker(GroupedFrameDecoder):
         turned = self._turned(chunks, known, ordered)
         states, _ = self._decoder.append(torch.cat(rows), arranged.plan, turned)
         if not draws:
-            return Readback(np.empty((0, self.groups + 1), np.int64), (), None)
+            return []
         last = states[-len(filled) :]
-        drawn = self._to_host.copy(self.draw_frames(last, filled, len(draws), self._suppressed))
-        row_of = {draw.slot: row for row, draw in enumerate(ordered)}
-        return Readback(drawn, [row_of[draw.slot] for draw in draws], self._to_host.mark())
+        drawn = self.draw_frames(last, filled, len(draws), self._suppressed)
+        return self._readback.begin(drawn, arranged.rows_of(draws))
 
     def _turned(
         self,

@@ -11,20 +11,11 @@ from dataclasses import dataclass
 
 from services.lm.frames import FrameSegment
 from services.qwen3_omni.talker.prompt import TOKENS, TalkerPrompt
-from services.qwen3_omni.talker.readback import Drawn
 
 
 @dataclass(slots=True)
 class TalkerSegment(FrameSegment[TalkerPrompt]):
-    """`frames` are the draws that were handed on; `waiting` is one that has been read and not
-    handed on."""
-
-    waiting: Drawn | None = None
-
-    @property
-    def in_flight(self) -> bool:
-        """Whether a draw was launched and not handed on."""
-        return self.launched > self.frames
+    """`frames` are the draws that were handed on."""
 
     def has_row(self, step: int) -> bool:
         """Whether the text of draw number `step` has come."""

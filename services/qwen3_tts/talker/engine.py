@@ -15,25 +15,24 @@ from __future__ import annotations
 
 import itertools
 from collections import defaultdict
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 
-import torch
-
-from antiphon.errors import Internal
 from antiphon.pipelines.qwen3_tts import TALKER
 from antiphon.runtime.engine import Emitted, EngineEvent, InputChunk, SegmentSettings
-from antiphon.segment import FinishReason, SegmentKey
+from antiphon.segment import SegmentKey
 from services.budgets import PREFILL_ROWS
 from services.isolation import alone, together
 from services.lm.frame_engine import FrameEngine
 from services.lm.frames import PromptPart
 from services.lm.known_frames import KnownPart
+from services.lm.pending_step import PendingStep
+from services.lm.readback import Drawn
 from services.preparation import Preparations, wait_for_one, wake_nobody
 from services.qwen3_tts.talker.front_end import SpeechFrontEnd
 from services.qwen3_tts.talker.manner import CheckpointKind, read_manner
 from services.qwen3_tts.talker.prompt import Prompt
 from services.qwen3_tts.talker.segment import SpokenText, TtsSegment
-from services.qwen3_tts.talker.talker import TtsFrame, TtsTalker, TtsTurn
+from services.qwen3_tts.talker.talker import TtsTalker, TtsTurn
 
 CODES = "codes"
 
@@ -51,9 +50,10 @@ class TtsTalkerEngine(FrameEngine[TtsSegment]):
         context_limit: int,
         *,
         prefill_rows: int = PREFILL_ROWS,
+        launch_ahead: bool = False,
         preparations: Preparations[Prompt] | None = None,
     ) -> None:
-        super().__init__(model, context_limit, prefill_rows)
+        super().__init__(model, context_limit, prefill_rows=prefill_rows, launch_ahead=launch_ahead)
         self._model = model
         self._front_end = front_end
         self._kind = kind
@@ -96,23 +96,25 @@ class TtsTalkerEngine(FrameEngine[TtsSegment]):
         self._preparations.drop(key)
         super().release(key)
 
-    @torch.inference_mode()
-    def step(self, held: Collection[SegmentKey] = ()) -> Sequence[EngineEvent]:
-        """One forward for all that are not `held`, after the prompts that were made have begun.
+    def wait_for_input(self, segments: Sequence[TtsSegment]) -> None:
+        """Wait for a prompt when there is nothing else to do."""
+        if not any(segment.prompt.prompt_rows for segment in segments):
+            wait_for_one([each.preparation for each in segments if each.preparation is not None])
 
-        Waits for a prompt when there is nothing else to do.
-        """
-        events: list[EngineEvent] = []
-        free = self.going(held)
-        if not any(segment.prompt.prompt_rows for segment in free):
-            wait_for_one([each.preparation for each in free if each.preparation is not None])
-        for segment in free:
+    def launch(
+        self, segments: Sequence[TtsSegment], events: list[EngineEvent]
+    ) -> PendingStep | None:
+        """One forward for all, after the prompts that were made have begun."""
+        for segment in segments:
             if (made := segment.preparation) is not None and made.done():
                 segment.preparation = None
                 with alone(segment.key, events, segment.end):
                     events += self._begin(segment, made.result())
-        self._forward([each for each in free if not each.ended], events)
-        return events
+        return self._forward([each for each in segments if not each.ended], events)
+
+    def take_drawn(self, segment: TtsSegment, drawn: Drawn) -> Sequence[EngineEvent]:
+        """Emit what was drawn, or end with it."""
+        return self.take_frame(segment, drawn, self._model.ids.stop)
 
     def _begin(self, segment: TtsSegment, prompt: Prompt) -> list[EngineEvent]:
         """Take the prompt over; what of it primes the decoder leaves."""
@@ -124,8 +126,10 @@ class TtsTalkerEngine(FrameEngine[TtsSegment]):
             return []
         return [Emitted(segment.key, CODES, 0, {"codes": prompt.frames}, prime=True)]
 
-    def _forward(self, segments: Sequence[TtsSegment], events: list[EngineEvent]) -> None:
-        """One call for the parts and draws of all; each takes what it made of it."""
+    def _forward(
+        self, segments: Sequence[TtsSegment], events: list[EngineEvent]
+    ) -> PendingStep | None:
+        """One call for the parts and draws of all; None when it draws nothing."""
         parts: dict[int | None, list[PromptPart[SpokenText]]] = defaultdict(list)
         for part in self.take_parts(segments):
             parts[part.slot].append(part)
@@ -139,21 +143,11 @@ class TtsTalkerEngine(FrameEngine[TtsSegment]):
             if turn.parts or turn.known or turn.draw:
                 work.append((segment, turn))
         outcomes = together(self._model.step, [turn for _, turn in work]) if work else []
+        draws = []
         for (segment, turn), outcome in zip(work, outcomes, strict=True):
             with alone(segment.key, events, segment.end):
-                frame = outcome()
+                drawn = outcome()
                 events += self.tell_known(turn.known)
-                if frame is not None:
-                    events += self._take(segment, frame)
-
-    def _take(self, segment: TtsSegment, frame: TtsFrame) -> list[EngineEvent]:
-        """Emit what was drawn, or end with it."""
-        if not frame.decided:
-            raise Internal(f"draw {segment.launched - 1}: the logits are not finite")
-        segment.shown = segment.launched
-        if frame.codes[0, 0] == self._model.ids.stop:
-            return self.finish(segment, FinishReason.STOP)
-        if segment.launched == segment.sampling.max_tokens:
-            return self.finish(segment, FinishReason.LENGTH)
-        segment.frames += 1
-        return [Emitted(segment.key, CODES, segment.frames - 1, {"codes": frame.codes})]
+                if drawn is not None:
+                    draws.append((segment, drawn))
+        return PendingStep(draws) if draws else None

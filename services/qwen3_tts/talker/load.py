@@ -23,6 +23,7 @@ from services.config_fields import check_fields
 from services.engines import TORCH, check_device, context_limit, require_torch
 from services.lm.graphs import Bucketing, graphs_of
 from services.lm.memory import module_bytes, say_memory
+from services.lm.readback import Readback, check_launch_ahead
 from services.precision import BFLOAT16, compute_dtype
 from services.preparation import Preparations
 from services.qwen3_tts.talker.engine import TtsTalkerEngine
@@ -54,6 +55,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     checkpoint does not fit together.
     """
     require_torch(TALKER, config)
+    check_launch_ahead(config)
     check_device(config)
     told = read_config(model_dir)
     check_fields(model_dir / CONFIG_FILE, told, PARTS)
@@ -74,6 +76,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         code_entries=code_entries,
         context_limit=limit,
         slots=config.slots,
+        readback=Readback.of(config),
         bucketing=bucketing or graphs_of(config),
     )
     facts = StageFacts(
@@ -96,6 +99,7 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         kind,
         limit,
         prefill_rows=frame_rows(config),
+        launch_ahead=config.launch_ahead,
         preparations=Preparations.of(config),
     )
     warm_up(engine, kind, DEFAULT_SAMPLING, config.slots, limit)

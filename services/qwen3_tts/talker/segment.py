@@ -120,8 +120,8 @@ class TtsSegment(FrameSegment[SpokenText]):
 
     @property
     def in_flight(self) -> bool:
-        """Whether the prompt is being made; as with a draw, nothing is awaited meanwhile."""
-        return self.preparation is not None
+        """Whether the prompt is being made, or a draw was launched and not handed on."""
+        return self.preparation is not None or self.launched > self.handed_on
 
     def next_draw(self) -> FrameDraw[int | None]:
         """The next row and draw, which are made now; the segment can."""

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
@@ -17,6 +15,7 @@ from services.lm.frames import FrameDraw, PromptPart
 from services.lm.graphs import Bucketing
 from services.lm.grouped_frames import GroupedFrameDecoder
 from services.lm.known_frames import KnownPart
+from services.lm.readback import PendingDraw, Readback
 from services.qwen3_tts.talker.module import TalkerModule
 from services.qwen3_tts.talker.prompt import Prompt, SpeechIds
 from services.qwen3_tts.talker.rows import TtsRowTable
@@ -38,22 +37,13 @@ class TtsTurn:
     draw: FrameDraw[int | None] | None
 
 
-@dataclass(frozen=True, slots=True)
-class TtsFrame:
-    """A frame's codes uint16 [1, G]; the first may be the stop code, out of which no frame
-    follows. `decided` is False when the logits left nothing to choose from."""
-
-    codes: npt.NDArray[np.uint16]
-    decided: bool
-
-
 class TtsTalker(GroupedFrameDecoder):
     """Forward passes and draws; `slots` sessions of `context_limit` positions at most.
 
     `code_entries` is the size of the codec's books, `predictor` how later groups are drawn where
     first codes are not greedy. Raises `InvalidArgument` when there is no memory for the slots,
-    and `FailedPrecondition` when codes could be drawn that the codec does not have. `bucketing`
-    runs what can be a graph.
+    and `FailedPrecondition` when codes could be drawn that the codec does not have. `readback`
+    brings frames; without it each step waits for them. `bucketing` runs what can be a graph.
     """
 
     def __init__(
@@ -65,12 +55,14 @@ class TtsTalker(GroupedFrameDecoder):
         code_entries: int,
         context_limit: int,
         slots: int,
+        readback: Readback | None = None,
         bucketing: Bucketing | None = None,
     ) -> None:
         super().__init__(
             module, predictor, context_limit=context_limit, slots=slots, bucketing=bucketing
         )
         self.ids = ids
+        self._readback = readback or Readback(None)
         self._rows = TtsRowTable(module)
         vocabulary = len(self._head)
         later = module.config["code_predictor_config"]["vocab_size"]
@@ -88,10 +80,11 @@ class TtsTalker(GroupedFrameDecoder):
         """The slot's segment will speak behind this prompt."""
         self.begin_speech(slot, self._begin(prompt))
 
-    def step(self, turns: Sequence[TtsTurn]) -> list[TtsFrame | None]:
+    def step(self, turns: Sequence[TtsTurn]) -> list[PendingDraw | None]:
         """Append the rows of all in one forward; the frame of each that draws.
 
         After an error it can be called again with the same: a segment's draws are noted last.
+        Nothing in here waits for the device where `readback` copies beside its work.
         """
         parts = [part for turn in turns for part in turn.parts]
         known = [part for turn in turns for part in turn.known]
@@ -102,9 +95,11 @@ class TtsTalker(GroupedFrameDecoder):
         if filled:
             rows.append(self._next_rows(filled))
         states, _ = self._decoder.append(torch.cat(rows), arranged.plan)
-        drawn = self._draw(states[-len(filled) :], filled, len(draws)) if draws else []
-        frames = dict(zip((draw.slot for draw in draws), drawn, strict=True))
-        return [None if turn.draw is None else frames[turn.draw.slot] for turn in turns]
+        if not wanted:
+            return [None] * len(turns)
+        drawn = self._draw(states[-len(filled) :], filled, len(draws))
+        frames = iter(self._readback.begin(drawn, arranged.rows_of(wanted)))
+        return [None if turn.draw is None else next(frames) for turn in turns]
 
     def _part(self, part: PromptPart[SpokenText]) -> Tensor:
         """[n, hidden]: rows of a prompt."""
@@ -134,11 +129,8 @@ class TtsTalker(GroupedFrameDecoder):
         """[n, hidden]: the frames before, and the text that goes with them."""
         return self.next_sides(draws) + self._text_sides([each.text for each in draws])
 
-    def _draw(
-        self, states: Tensor, draws: Sequence[FrameDraw[int | None]], count: int
-    ) -> list[TtsFrame]:
+    def _draw(self, states: Tensor, draws: Sequence[FrameDraw[int | None]], count: int) -> Tensor:
         """A frame for each of the states [n, hidden], of which the first `count` are kept."""
         early = on_device([each.step < LEAST_DRAWS for each in draws], self._device)[:, None]
         suppressed = torch.where(early, self._not_yet, self._suppressed)
-        drawn = self.draw_frames(states, draws, count, suppressed).cpu().numpy()
-        return [TtsFrame(row[None, :-1].astype(np.uint16), bool(row[-1])) for row in drawn]
+        return self.draw_frames(states, draws, count, suppressed)

@@ -17,8 +17,11 @@ from antiphon.pipelines.qwen2_5_omni import CODES, PROMPT, TOKENS, PlaceholderId
 from antiphon.runtime.checkpoint.torch_files import read_torch_file
 from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
+from antiphon.testing.late_copies import late_to_host
 from antiphon.testing.margins import MIN_MARGIN
 from antiphon.testing.qwen2_5_omni.reference import Omni25Case, Omni25Output, Omni25Reference
+from services.lm.graphs import Bucketing
+from services.lm.readback import Readback
 from services.qwen2_5_omni.talker.engine import CodecTalkerEngine
 from services.qwen2_5_omni.talker.ids import TalkerIds
 from services.qwen2_5_omni.talker.model import CodecTalker
@@ -70,12 +73,14 @@ class Lab:
     """Hugging Face's model of a checkpoint, and ours over the same weights."""
 
     def __init__(self, directory: Path) -> None:
+        self.directory = directory
         self.reference = Omni25Reference(directory)
         config = read_config(directory)
         self.ids = TalkerIds.from_config(config)
         self.placeholders = PlaceholderIds.from_config(config)
         told = read_torch_file(directory / "spk_dict.pt")
         self.voices = {name: each["bos_token"] for name, each in told.items()}
+        self.launch_ahead = False
 
     @property
     def head(self) -> torch.Tensor:
@@ -83,7 +88,10 @@ class Lab:
         weight: torch.Tensor = self.reference.model.talker.codec_head.weight
         return weight
 
-    def model(self, *, context_limit: int = 1024, slots: int = 8) -> CodecTalker:
+    def model(
+        self, *, context_limit: int = 1024, slots: int = 8, bucketing: Bucketing | None = None
+    ) -> CodecTalker:
+        """One whose codes are on the host only when they are waited for, if it launches ahead."""
         return CodecTalker(
             self.reference.model.talker.requires_grad_(False),
             self.reference.model.thinker.get_input_embeddings().weight.detach(),
@@ -92,12 +100,16 @@ class Lab:
             self.voices,
             context_limit=context_limit,
             slots=slots,
+            readback=Readback(late_to_host() if self.launch_ahead else None),
+            bucketing=bucketing,
         )
 
-    def engine(self, *, context_limit: int = 1024, slots: int = 8) -> CodecTalkerEngine:
+    def engine(
+        self, *, context_limit: int = 1024, slots: int = 8, bucketing: Bucketing | None = None
+    ) -> CodecTalkerEngine:
         with torch.inference_mode():
-            model = self.model(context_limit=context_limit, slots=slots)
-        return CodecTalkerEngine(model, context_limit)
+            model = self.model(context_limit=context_limit, slots=slots, bucketing=bucketing)
+        return CodecTalkerEngine(model, context_limit, launch_ahead=self.launch_ahead)
 
     def ask(self, conversation: Conversation, **settings: Any) -> Question:
         """Run the reference, without the decoder."""

@@ -8,11 +8,25 @@ torch.set_num_threads(1)
 
 
 @pytest.fixture(scope="package")
-def lab(omni25_directory: Path) -> Lab:
+def package_lab(omni25_directory: Path) -> Lab:
     return Lab(omni25_directory)
 
 
 @pytest.fixture
-def own_lab(omni25_directory: Path) -> Lab:
+def launch_ahead() -> bool:
+    """Whether the labs' engines do; modules whose tests run with both override it."""
+    return False
+
+
+@pytest.fixture
+def lab(package_lab: Lab, launch_ahead: bool) -> Lab:
+    package_lab.launch_ahead = launch_ahead
+    return package_lab
+
+
+@pytest.fixture
+def own_lab(omni25_directory: Path, launch_ahead: bool) -> Lab:
     """One whose weights a test may change."""
-    return Lab(omni25_directory)
+    lab = Lab(omni25_directory)
+    lab.launch_ahead = launch_ahead
+    return lab

@@ -24,6 +24,12 @@ PROMPTS = ("Tell me about water.", "Count the days", "find the number")
 LONG = "find the number of days " * 40
 
 
+@pytest.fixture(params=[False, True], ids=["in turn", "ahead"])
+def launch_ahead(request: pytest.FixtureRequest) -> bool:
+    ahead: bool = request.param
+    return ahead
+
+
 def asked(lab: Lab, prompt: str = PROMPTS[1], **given: object) -> Question:
     return lab.ask(conversation(("user", prompt)), **given)
 

@@ -18,9 +18,15 @@ TOKENS = 12
 SAMPLING = replace(GREEDY, max_tokens=TOKENS)
 
 
+@pytest.fixture(params=[False, True], ids=["in turn", "ahead"])
+def launch_ahead(request: pytest.FixtureRequest) -> bool:
+    ahead: bool = request.param
+    return ahead
+
+
 @pytest.fixture(scope="module")
-def question(lab: Lab) -> Question:
-    return lab.ask(
+def question(package_lab: Lab) -> Question:
+    return package_lab.ask(
         conversation(("user", "find the number of days " * 40)), talker_max_tokens=TOKENS
     )
 

@@ -29,10 +29,10 @@ from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason
 from antiphon.testing.drive_engine import SegmentOutput
-from antiphon.testing.late_copies import LateCopies
+from antiphon.testing.late_copies import LateCopies, late_to_host
 from antiphon.testing.qwen3_omni.tiny_checkpoint import TinyShape, build_tiny_checkpoint
-from antiphon.transport.device_edge import UNIT_BYTES, Staging, ToHost
 from services.lm.graphs import Bucketing
+from services.lm.readback import Readback
 from services.qwen3_omni.talker.engine import TalkerEngine
 from services.qwen3_omni.talker.load import load
 from services.qwen3_omni.talker.model import Talker
@@ -187,7 +187,7 @@ def make_late_engine(
             code_entries=lab.stage.facts.code_entries,
             context_limit=limit,
             slots=slots,
-            to_host=ToHost(copies, Staging(8 * UNIT_BYTES, pinned=False)),
+            readback=Readback(late_to_host(copies)),
             bucketing=bucketing,
         )
     return TalkerEngine(talker, limit, launch_ahead=True), copies

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from typing import Any
@@ -23,11 +23,12 @@ from services.lm.attention import Span
 from services.lm.codebooks import CodePredictor
 from services.lm.decoder import Decoder
 from services.lm.experts import LEAST_ROWS, Sparse
-from services.lm.graphs import Eager, GraphPool, RowFunction, bucket_sizes
+from services.lm.graphs import Eager, RowFunction, bucket_sizes
 from services.lm.kv_cache import KVCache
 from services.lm.sampler import SamplingRows
 from services.qwen3_omni.talker.load import load
 from services.qwen3_omni.talker.model import PREDICTOR_SAMPLING
+from tests.replayed_graphs import ReplayPool
 
 ROWS = 16
 
@@ -49,38 +50,6 @@ class Recorder:
                 return function(*rows)
 
         return Eager(recorded, buffers, least)
-
-
-class Replay:
-    """A graph without a device: runs the function again, into the outputs of its capture.
-
-    Graphs of a pool share memory: a replay may write on what comes after it in a frame.
-    Here it does.
-    """
-
-    def __init__(self, function: Callable[[], tuple[Tensor, ...]], others: list[Replay]) -> None:
-        self._function, self._others = function, others
-        self._place = len(others)
-        self.outputs = function()
-        others.append(self)
-
-    def replay(self) -> None:
-        for later in self._others[self._place + 1 :]:
-            for each in later.outputs:
-                each.fill_(1)
-        for output, made in zip(self.outputs, self._function(), strict=True):
-            output.copy_(made)
-
-
-class ReplayPool(GraphPool):
-    """Graphs as on a GPU, but replayed by running."""
-
-    def __init__(self) -> None:
-        self.graphs: list[Replay] = []
-
-    def capture(self, function: Callable[[], tuple[Tensor, ...]]) -> Any:
-        graph = Replay(function, self.graphs)
-        return graph, graph.outputs
 
 
 @contextmanager

@@ -17,6 +17,7 @@ from antiphon.testing.late_copies import LateCopies
 from antiphon.transport.device_edge import UNIT_BYTES, Staging, ToDevice, ToHost
 from services.lm.frames import FrameDraw, PromptPart
 from services.lm.graphs import Bucketing, Eager
+from services.lm.readback import Readback
 from services.qwen3_omni.talker.load import load
 from services.qwen3_omni.talker.model import Talker
 
@@ -61,7 +62,7 @@ def test_step_waits_for_nothing_when_it_is_launched(
         context_limit=300,
         slots=16,
         to_device=ToDevice(device, copies, Staging(2 * UNIT_BYTES, pinned=False)),
-        to_host=ToHost(copies, Staging(2 * UNIT_BYTES, pinned=False)),
+        readback=Readback(ToHost(copies, Staging(2 * UNIT_BYTES, pinned=False))),
         bucketing=bucketing,
     )
     turn, prompt = lab.turn(1, audio=4), talker.new_prompt()

@@ -21,6 +21,7 @@ from antiphon.testing.qwen3_omni.tiny_shape import SMALL
 from antiphon.testing.qwen3_omni.tiny_tokenizer import TOKENIZER
 from antiphon.transport.device_edge import UNIT_BYTES, Staging, ToHost
 from services.lm.frames import FrameDraw
+from services.lm.readback import Readback
 from services.qwen3_omni.talker.model import Talker
 
 # The numbers of layers and groups are the released checkpoint's; widths do not count.
@@ -47,7 +48,7 @@ def test_frame_takes_no_more_operations_than_it_did(
         code_entries=SHAPE.talker_vocabulary,
         context_limit=300,
         slots=16,
-        to_host=ToHost(LateCopies(), Staging(2 * UNIT_BYTES, pinned=False)),
+        readback=Readback(ToHost(LateCopies(), Staging(2 * UNIT_BYTES, pinned=False))),
     )
     draws = [
         FrameDraw(slot, 40 + slot, 30, replace(SAMPLED, seed=slot), 3) for slot in range(sessions)

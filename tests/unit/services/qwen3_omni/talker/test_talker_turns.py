@@ -15,9 +15,9 @@ from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
 from services.lm.frames import LEAST_PART_ROWS, FrameDraw, PromptPart
 from services.lm.known_frames import KnownPart
+from services.lm.readback import PendingDraw
 from services.qwen3_omni.talker.engine import TalkerEngine
 from services.qwen3_omni.talker.prompt import TalkerPrompt
-from services.qwen3_omni.talker.readback import Readback
 
 TURNS = 20
 ANSWER_ROWS = 9
@@ -87,7 +87,7 @@ class Speaker:
             parts: Sequence[PromptPart[TalkerPrompt]],
             draws: Sequence[FrameDraw[int]],
             known: Sequence[KnownPart[TalkerPrompt]],
-        ) -> Readback:
+        ) -> list[PendingDraw]:
             self.rows += sum(part.stop - part.start for part in parts)
             return step(parts, draws, known)
 

@@ -12,8 +12,14 @@ from tts_talker_lab import CASES, SAMPLED, SLOTS, Lab, frames_of
 from antiphon.chunk import Tensors
 from antiphon.segment import FinishReason
 from services.lm import frames
-from services.lm.graphs import Eager
 from services.qwen3_tts.talker.engine import CODES
+from tests.replayed_graphs import ReplayPool
+
+
+@pytest.fixture(params=[False, True], ids=["in turn", "ahead"])
+def launch_ahead(request: pytest.FixtureRequest) -> bool:
+    ahead: bool = request.param
+    return ahead
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -68,10 +74,10 @@ def test_codes_equal_the_recorded_when_the_prompt_is_read_in_parts(
     assert frames_of(output) == lab.expected(case)
 
 
-def test_codes_equal_the_recorded_when_rows_are_padded_as_for_graphs(
-    checkpoints: dict[str, Path], recorded: Tensors
+def test_codes_equal_the_recorded_when_graphs_write_where_they_wrote_before(
+    checkpoints: dict[str, Path], recorded: Tensors, launch_ahead: bool
 ) -> None:
-    lab = Lab(checkpoints["base"], recorded, bucketing=Eager)
+    lab = Lab(checkpoints["base"], recorded, bucketing=ReplayPool(), launch_ahead=launch_ahead)
     cases = [CASES[name] for name in ("vector-2-trailing", "codes-2-trailing", "codes-3-whole")]
     outputs = lab.speak(*(lab.ask(case) for case in cases))
     assert [frames_of(each) for each in outputs] == [lab.expected(case) for case in cases]

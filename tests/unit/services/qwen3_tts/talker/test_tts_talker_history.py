@@ -16,8 +16,9 @@ from antiphon.runtime.engine import Emitted
 from antiphon.segment import SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput
 from services.lm import frames as frames_module
+from services.lm.readback import PendingDraw
 from services.qwen3_tts.talker.engine import TtsTalkerEngine
-from services.qwen3_tts.talker.talker import TtsFrame, TtsTurn
+from services.qwen3_tts.talker.talker import TtsTurn
 
 # Of each aspect, one in each mode.
 ASKED = {
@@ -27,6 +28,12 @@ ASKED = {
     ]
     for aspect in ("instruction", "vector", "codes")
 }
+
+
+@pytest.fixture(params=[False, True], ids=["in turn", "ahead"])
+def launch_ahead(request: pytest.FixtureRequest) -> bool:
+    ahead: bool = request.param
+    return ahead
 
 
 @pytest.fixture(autouse=True)
@@ -70,7 +77,7 @@ def test_frames_are_the_recorded_ones_from_wherever_they_go_on(
 
 
 def test_sampled_frames_go_on_as_they_would_have_been_drawn(
-    labs: dict[str, Lab], monkeypatch: pytest.MonkeyPatch
+    labs: dict[str, Lab], monkeypatch: pytest.MonkeyPatch, launch_ahead: bool
 ) -> None:
     lab = labs["custom_voice"]
     groups, ask = lab.facts.code_groups, partial(lab.ask, CASES["voice-0-whole"])
@@ -82,7 +89,7 @@ def test_sampled_frames_go_on_as_they_would_have_been_drawn(
     assert isinstance(lab.engine, TtsTalkerEngine)
     step = lab.engine._model.step
 
-    def counted(turns: Sequence[TtsTurn]) -> list[TtsFrame | None]:
+    def counted(turns: Sequence[TtsTurn]) -> list[PendingDraw | None]:
         drawn.extend(turn.draw is not None for turn in turns)
         return step(turns)
 
@@ -91,7 +98,8 @@ def test_sampled_frames_go_on_as_they_would_have_been_drawn(
         drawn.clear()
         [made] = lab.speak(going_on(asked, expected[:known], groups))
         assert frames_of(apart(made)) == expected
-        assert sum(drawn) == len(expected) - known + 1
+        # An engine that launches ahead draws once more behind the end.
+        assert sum(drawn) == len(expected) - known + 1 + launch_ahead
 
 
 def test_history_is_refused_when_it_holds_what_cannot_be_drawn(labs: dict[str, Lab]) -> None:

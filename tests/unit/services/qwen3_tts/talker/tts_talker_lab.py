@@ -18,8 +18,10 @@ from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, run_segments
+from antiphon.testing.late_copies import late_to_host
 from gateway.media.resampling import RecordingResampler
 from services.lm.graphs import Bucketing
+from services.lm.readback import Readback
 from services.qwen3_tts.talker.engine import CODES, TtsTalkerEngine
 from services.qwen3_tts.talker.load import load
 from services.qwen3_tts.talker.segment import INPUT
@@ -50,11 +52,17 @@ class Lab:
         limit: int = LIMIT,
         dtype: Literal["float32", "bfloat16"] = "float32",
         bucketing: Bucketing | None = None,
+        launch_ahead: bool = False,
     ) -> None:
-        config = StageConfig(slots=SLOTS, context_limit=limit, dtype=dtype)
+        config = StageConfig(
+            slots=SLOTS, context_limit=limit, dtype=dtype, launch_ahead=launch_ahead
+        )
         stage = load(path, config, bucketing)
         assert isinstance(stage.engine, TtsTalkerEngine)
         self.engine, self.facts, self.recorded = stage.engine, stage.facts, recorded
+        if launch_ahead:
+            # Frames are on the host only when they are waited for.
+            self.engine._model._readback = Readback(late_to_host())
 
     @property
     def sound(self) -> Tensor:

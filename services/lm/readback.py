@@ -1,0 +1,83 @@
+"""Draws of one step, on their way to the host.
+
+An engine may launch a step before the draws of the step before have been read. It needs only the
+text for that: the codes are in the model's memory on the device. One stream runs both steps in
+order, so the later step overwrites that memory, graphs' outputs included, after the earlier one has
+read it. The copy to the host runs on another stream, so its source is a tensor that nothing else
+writes to.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from antiphon.chunk import Tensor
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import InvalidArgument
+from antiphon.transport.device_edge import Mark, ToHost
+
+
+@dataclass(frozen=True, slots=True)
+class Drawn:
+    """One draw: ids int64 [G], and whether the logits left something to choose from.
+
+    The first id may be one that stands for no frame, such as the stop code.
+    """
+
+    ids: npt.NDArray[np.int64]
+    decided: bool
+
+    @property
+    def codes(self) -> npt.NDArray[np.uint16]:
+        """The frame as it leaves the stage: uint16 [1, G]."""
+        return self.ids[None].astype(np.uint16)
+
+
+@dataclass(frozen=True, slots=True)
+class PendingDraw:
+    """A row int64 [G + 1] of a step's draws: ids, then `decided`.
+
+    The row is complete when `mark` is reached. `mark` None: it was complete at once.
+    """
+
+    row: Tensor
+    mark: Mark | None
+
+    def read(self) -> Drawn:
+        """The draw; its mark has been reached."""
+        return Drawn(self.row[:-1].astype(np.int64), bool(self.row[-1]))
+
+
+class Readback:
+    """Copies the draws of a step to the host. Without `to_host` the engine waits for each copy."""
+
+    def __init__(self, to_host: ToHost | None) -> None:
+        self._to_host = to_host or ToHost.direct()
+
+    @classmethod
+    def of(cls, config: StageConfig) -> Readback:
+        """The read-back of a stage: asynchronous where steps are launched ahead."""
+        return cls(ToHost.of(config) if config.launch_ahead else None)
+
+    def begin(self, rows: torch.Tensor, order: Sequence[int]) -> list[PendingDraw]:
+        """Start copying `rows`, int64 [n, G + 1], which nothing else writes to.
+
+        `order` has the row of each draw.
+        """
+        copied, mark = self._to_host.copy(rows), self._to_host.mark()
+        return [PendingDraw(copied[row], mark) for row in order]
+
+
+def check_launch_ahead(config: StageConfig) -> None:
+    """Raise `InvalidArgument` for a read-back that would make each step wait for the host."""
+    if config.launch_ahead and config.device.startswith("cuda") and not config.async_to_host:
+        raise InvalidArgument(
+            "launch_ahead: frames must come to the host beside the next step; "
+            "set async_to_host to true, or launch_ahead to false",
+            field="launch_ahead",
+        )
