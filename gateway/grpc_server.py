@@ -10,14 +10,13 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import socket
 from collections.abc import Callable, Sequence
 
 import grpc
 
-from antiphon.deployment.address import host_and_port
+from antiphon.deployment.address import host_and_port, joined
 from antiphon.errors import Unavailable
-from antiphon.transport.listening import listen_at, wait_closed
+from antiphon.transport.listening import listen_at, listen_sockets, wait_closed
 
 log = logging.getLogger(__name__)
 
@@ -46,7 +45,9 @@ class GrpcServer:
     async def start(self) -> str:
         """Serve; "host:port". Raises `Unavailable` where the address is taken."""
         _check_free(self._listen)
-        self._listen = await self._serve_at(self._listen)
+        host, _ = host_and_port(self._listen, field=FIELD)
+        _, port = host_and_port(await self._serve_at(self._listen), field=FIELD)
+        self._listen = joined(host, port)
         return self._listen
 
     async def wait_closed(self) -> None:
@@ -81,12 +82,14 @@ class GrpcServer:
 def _check_free(address: str) -> None:
     """Raise `Unavailable` where somebody listens already, with whom the port would be shared."""
     host, port = host_and_port(address, field=FIELD)
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
     try:
-        socket.create_server((host, port), family=family).close()
+        listeners = listen_sockets(host, port)
     except OSError as error:
+        words = (error.strerror or str(error)).partition(" (while")[0]
         raise Unavailable(
-            f"{FIELD}: cannot listen on {address}: {error.strerror}; choose another port, or stop "
+            f"{FIELD}: cannot listen on {address}: {words}; choose another port, or stop "
             "what listens there",
             field=FIELD,
         ) from error
+    for each in listeners:
+        each.close()

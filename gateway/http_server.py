@@ -13,6 +13,7 @@ import uvicorn
 
 from antiphon.deployment.address import joined
 from antiphon.errors import Unavailable
+from antiphon.transport.listening import listen_sockets
 
 LAST_WORDS_S = 1.0
 """How long an answer that is over may take to leave, when the gateway stops."""
@@ -22,20 +23,17 @@ LAST_WORDS_S = 1.0
 UNSENT_BYTES = 64 << 10
 
 
-def listen(host: str, port: int, *, field: str) -> socket.socket:
-    """A listening TCP socket. Raises `Unavailable` when the address is taken."""
+def listen(host: str, port: int, *, field: str) -> tuple[list[socket.socket], str]:
+    """Listening TCP sockets, and the "host:port" of all of them. Raises `Unavailable` when an
+    address is taken."""
     try:
-        listener = socket.create_server(
-            (host, port),
-            family=socket.AF_INET6 if ":" in host else socket.AF_INET,
-            backlog=1024,
-        )
+        listeners = listen_sockets(host, port)
     except OSError as error:
-        raise Unavailable(
-            f"{field}: {joined(host, port)}: {error.strerror}", field=field
-        ) from error
-    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
-    return listener
+        words = (error.strerror or str(error)).partition(" (while")[0]
+        raise Unavailable(f"{field}: {joined(host, port)}: {words}", field=field) from error
+    for each in listeners:
+        each.setsockopt(socket.IPPROTO_TCP, socket.TCP_NOTSENT_LOWAT, UNSENT_BYTES)
+    return listeners, joined(host, listeners[0].getsockname()[1])
 
 
 class HttpServer(uvicorn.Server):

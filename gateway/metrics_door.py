@@ -6,7 +6,7 @@ import asyncio
 
 import uvicorn
 
-from antiphon.deployment.address import host_and_port, joined
+from antiphon.deployment.address import host_and_port
 from gateway.doors.http.app import metrics_app
 from gateway.http_server import HttpServer, listen
 from gateway.metrics import Metrics
@@ -48,9 +48,8 @@ class MetricsDoor:
         """Listen. Raises `Unavailable` when the address is taken."""
         if self._listen is None:
             return
-        listener = listen(*self._listen, field=FIELD)
-        self.address = joined(*listener.getsockname()[:2])
-        self._serving = asyncio.create_task(self._server.serve(sockets=[listener]))
+        listeners, self.address = listen(*self._listen, field=FIELD)
+        self._serving = asyncio.create_task(self._server.serve(sockets=listeners))
 
     async def stop(self) -> None:
         """End it."""

@@ -13,7 +13,7 @@ import uvicorn
 from grpc_health.v1 import health, health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection
 
-from antiphon.deployment.address import host_and_port, joined
+from antiphon.deployment.address import host_and_port
 from antiphon.deployment.schema import Deployment, GatewayConfig
 from antiphon.tracing.tracing import open_tracing
 from antiphon.transport.channel import CLIENT_SERVER_OPTIONS
@@ -156,8 +156,7 @@ class Gateway:
         self.http_address = self.grpc_address = ""
 
     async def __aenter__(self) -> Gateway:
-        listener = listen(*self._http_listen, field="gateway.http_listen")
-        self.http_address = joined(*listener.getsockname()[:2])
+        listeners, self.http_address = listen(*self._http_listen, field="gateway.http_listen")
         try:
             await self._set_health(serving=False)
             await self._metrics_door.start()
@@ -165,12 +164,13 @@ class Gateway:
             if self.scaler is not None:
                 await self.scaler.__aenter__()
         except BaseException:
-            listener.close()
+            for each in listeners:
+                each.close()
             await self._metrics_door.stop()
             raise
         await self.fleet.__aenter__()
         self._tasks = [
-            asyncio.create_task(self._http.serve(sockets=[listener])),
+            asyncio.create_task(self._http.serve(sockets=listeners)),
             asyncio.create_task(self._tell_health()),
         ]
         return self

@@ -4,13 +4,24 @@ from __future__ import annotations
 
 from antiphon.errors import InvalidArgument
 
+LOCALHOST = "localhost"
+ALL_ADDRESSES = ("0.0.0.0", "::")
+"""Hosts that stand for all addresses: of IPv4, and of both families."""
+
 
 def host_and_port(address: str, *, field: str) -> tuple[str, int]:
     """The parts of "host:port" (IPv6 in brackets). Raises `InvalidArgument`."""
     host, _, port = address.rpartition(":")
     if not host or not port.isdigit() or int(port) > 65535:
         raise InvalidArgument(f"{field}: {address!r} is not host:port", field=field)
-    return host.strip("[]"), int(port)
+    bare = host.removeprefix("[").removesuffix("]")
+    if ":" in bare and host != f"[{bare}]":
+        raise InvalidArgument(
+            f"{field}: {address!r} has an IPv6 address without brackets; write "
+            f"{joined(bare, int(port))}",
+            field=field,
+        )
+    return bare, int(port)
 
 
 def joined(host: str, port: int) -> str:

@@ -45,10 +45,11 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     # gRPC targets of the stage's replicas, one for each; the launcher fills them in.
     addresses: tuple[str, ...] = ()
     # `${NAME}` in any address of a process, such as `${POD_IP}:50051`, is that variable of its
-    # environment.
-    listen: str = "127.0.0.1:0"
+    # environment. `localhost` listens on both loopback addresses, `[::]` on all addresses of IPv4
+    # and IPv6; a family that the host lacks is left out.
+    listen: str = "localhost:0"
     # host:port by which other processes reach this one, where it listens on every address of its
-    # host (0.0.0.0); it tells them on its links. Empty: where it listens.
+    # host ([::]); it tells them on its links. Empty: where it listens.
     advertise: str = ""
     # How many replicas `up` starts, where no addresses are given.
     replicas: Annotated[int, msgspec.Meta(ge=1, le=1000)] = 1
@@ -151,8 +152,9 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """The gateway's two doors and its bounds."""
 
-    http_listen: str = "127.0.0.1:8000"
-    grpc_listen: str = "127.0.0.1:0"
+    # As a stage's `listen`: localhost and [::] are of both families.
+    http_listen: str = "localhost:8000"
+    grpc_listen: str = "localhost:0"
     discovery: DiscoveryConfig = DiscoveryConfig()
     # Encryption at both doors; without it they are for networks that nobody else reads.
     tls: TlsConfig | None = None

@@ -14,6 +14,7 @@ from pathlib import Path
 
 import msgspec
 
+from antiphon.deployment.address import host_and_port, joined
 from antiphon.deployment.schema import Deployment, GatewayConfig, load_deployment
 from antiphon.errors import AntiphonError
 from antiphon.runtime.server.health_door import health_door
@@ -26,7 +27,7 @@ _STOP_SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 # Whoever runs the container decides how long weights may take to load.
 _STAGES_STARTUP_S = 86_400.0
 # What `up` runs when no file is named: clients find both doors where the documents say.
-_WITHOUT_FILE = Deployment(gateway=GatewayConfig(grpc_listen="127.0.0.1:50050"))
+_WITHOUT_FILE = Deployment(gateway=GatewayConfig(grpc_listen="localhost:50050"))
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -137,7 +138,11 @@ def command_line() -> argparse.ArgumentParser:
         "--model", type=Path, metavar="DIR", help="checkpoint directory (the small one in models/)"
     )
     up.add_argument("--config", type=Path, metavar="FILE", help="deployment file (YAML)")
-    up.add_argument("--host", metavar="ADDRESS", help="where the gateway listens (127.0.0.1)")
+    up.add_argument(
+        "--host",
+        metavar="ADDRESS",
+        help="where the gateway listens (localhost; :: for all addresses)",
+    )
     up.add_argument("--port", type=int, help="of its HTTP door (8000); 0 takes a free one")
     up.add_argument(
         "--grpc-port",
@@ -179,16 +184,17 @@ def deployment_of_options(options: argparse.Namespace) -> Deployment:
     deployment = with_overrides(deployment, options.stage)
     deployment = with_replicas(deployment, options.replicas)
     doors = {
-        "http_listen": _listen(deployment.gateway.http_listen, options.host, options.port),
-        "grpc_listen": _listen(deployment.gateway.grpc_listen, options.host, options.grpc_port),
+        field: _listen(field, getattr(deployment.gateway, field), options.host, port)
+        for field, port in (("http_listen", options.port), ("grpc_listen", options.grpc_port))
     }
     return with_gateway(deployment, doors)
 
 
-def _listen(configured: str, host: str | None, port: int | None) -> str:
+def _listen(field: str, configured: str, host: str | None, port: int | None) -> str:
     """The configured address with another host or port."""
-    old_host, _, old_port = configured.rpartition(":")
-    return f"{host or old_host}:{old_port if port is None else port}"
+    old_host, old_port = host_and_port(configured, field=f"gateway.{field}")
+    new_host = old_host if host is None else host.removeprefix("[").removesuffix("]")
+    return joined(new_host, old_port if port is None else port)
 
 
 if __name__ == "__main__":

@@ -13,14 +13,12 @@ from collections.abc import Callable, Sequence
 import grpc
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 
-from antiphon.deployment.address import host_and_port, joined
 from antiphon.runtime.server.health import ALIVE
 from antiphon.transport.channel import CHANNEL_OPTIONS
+from antiphon.transport.listening import reached_here
 
 ANSWER_S = 4.0
 """How long a stage may take to answer: less than what probes are given."""
-
-_LOOPBACKS = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 Status = health_pb2.HealthCheckResponse
 
@@ -44,9 +42,9 @@ class HealthOfAll(health_pb2_grpc.HealthServicer):
     async def _ask(self, door: str, request: health_pb2.HealthCheckRequest) -> bool:
         if not door:
             return bool(request.service == ALIVE)
-        host, port = host_and_port(door, field="health_listen")
-        address = joined(_LOOPBACKS.get(host, host), port)
-        async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
+        async with grpc.aio.insecure_channel(
+            reached_here(door), options=CHANNEL_OPTIONS
+        ) as channel:
             check = channel.unary_unary(
                 "/grpc.health.v1.Health/Check",
                 request_serializer=health_pb2.HealthCheckRequest.SerializeToString,

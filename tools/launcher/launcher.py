@@ -19,6 +19,7 @@ from types import MappingProxyType, TracebackType
 
 from antiphon.deployment.schema import Deployment, dump_deployment
 from antiphon.errors import DeadlineExceeded, Unavailable
+from antiphon.transport.listening import reached_here
 from tools.launcher.events import LaunchEvent, Report, Restarting, describe_status
 from tools.launcher.plan import (
     GATEWAY,
@@ -243,7 +244,7 @@ class Launcher:
             gateway = await self._spawn(GATEWAY, GATEWAY, "--config", config)
             doors = await gateway.listening
             url = http_url(doors.http, secure=self._deployment.gateway.tls is not None)
-            grpc_address = doors.grpc
+            grpc_address = reached_here(doors.grpc)
         for process in self._processes.values():
             await process.ready
         return Running(
@@ -257,7 +258,7 @@ class Launcher:
 
     async def _address(self, process: ServiceProcess) -> str:
         """Where a stage is reached by the others."""
-        address = (await process.listening).address
+        address = reached_here((await process.listening).address)
         if self._reached_at is None:
             return address
         return await self._reached_at(process.name, address)

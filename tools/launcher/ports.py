@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import contextlib
-import socket
 from collections.abc import Mapping
 
 from antiphon.deployment.address import host_and_port
 from antiphon.errors import Unavailable
+from antiphon.transport.listening import listen_sockets
 
 MOST_PORT = 65_535
 OPTIONS = {
@@ -28,9 +28,9 @@ def check_free(wanted: Mapping[str, str]) -> None:
             host, port = host_and_port(address, field=field)
             if not port:
                 continue
-            family = socket.AF_INET6 if ":" in host else socket.AF_INET
             try:
-                held.enter_context(socket.create_server((host, port), family=family))
+                for each in listen_sockets(host, port):
+                    held.enter_context(each)
             except OSError as error:
                 # `socket` appends the address to the system's words.
                 words = (error.strerror or str(error)).partition(" (while")[0]

@@ -26,6 +26,7 @@ from typing import cast
 
 import msgspec
 
+from antiphon.transport.listening import reached_here
 from tools.launcher.events import Exited, Listening, Loaded, Output, ProcessStarted, Report
 from tools.launcher.lines import LineBuffer
 from tools.launcher.plan import role_of
@@ -261,7 +262,9 @@ class ServiceProcess(asyncio.SubprocessProtocol):
 
 def http_url(address: str, *, secure: bool = False) -> str:
     """The address, which may be one already, as a URL."""
-    return address if "://" in address else f"http{'s' if secure else ''}://{address}"
+    if "://" in address:
+        return address
+    return f"http{'s' if secure else ''}://{reached_here(address)}"
 
 
 class _AnnouncePipe(asyncio.Protocol):

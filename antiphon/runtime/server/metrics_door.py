@@ -15,6 +15,7 @@ from prometheus_client.registry import Collector
 
 from antiphon.deployment.address import host_and_port, joined
 from antiphon.errors import Unavailable
+from antiphon.transport.listening import listen_hosts
 
 FIELD = "metrics_listen"
 
@@ -28,7 +29,8 @@ async def metrics_door(listen: str, series: Collector) -> AsyncIterator[str]:
     if not listen:
         yield ""
         return
-    host, port = host_and_port(listen, field=FIELD)
+    named, port = host_and_port(listen, field=FIELD)
+    host = listen_hosts(named)[0]
     registry = CollectorRegistry(auto_describe=False)
     registry.register(series)
     registry.register(REGISTRY)

@@ -24,6 +24,7 @@ def say(**event):
 STAGE = """
 metrics = options.get("--metrics-listen", "").replace(":0", ":9")
 host, _, port = options["--listen"].rpartition(":")
+host = host.replace("localhost", "127.0.0.1")
 say(event="listening", address=f"{host}:{int(port) or 1000 + os.getpid()}", metrics=metrics)
 print("weights loaded")
 say(event="ready", seconds=0.5)

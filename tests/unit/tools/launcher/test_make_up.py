@@ -57,8 +57,8 @@ def test_settings_of_stages_are_handed_on_and_choose_the_environment(
 @pytest.mark.parametrize(
     ("variables", "from_file", "http", "grpc"),
     [
-        ((), False, "127.0.0.1:8000", "127.0.0.1:50050"),
-        (("PORT=0", "GRPC_PORT=7"), False, "127.0.0.1:0", "127.0.0.1:7"),
+        ((), False, "localhost:8000", "localhost:50050"),
+        (("PORT=0", "GRPC_PORT=7"), False, "localhost:0", "localhost:7"),
         ((), True, "0.0.0.0:9000", "0.0.0.0:9001"),
         (("PORT=8001",), True, "0.0.0.0:8001", "0.0.0.0:9001"),
         (("GRPC_PORT=8002",), True, "0.0.0.0:9000", "0.0.0.0:8002"),
@@ -80,4 +80,4 @@ def test_grpc_door_takes_a_free_port_when_the_file_names_none(tmp_path: Path) ->
     file = tmp_path / "deployment.yaml"
     file.write_text("gateway: {max_calls: 4}")
     options = command_line().parse_args(["up", "--config", str(file)])
-    assert deployment_of_options(options).gateway.grpc_listen == "127.0.0.1:0"
+    assert deployment_of_options(options).gateway.grpc_listen == "localhost:0"

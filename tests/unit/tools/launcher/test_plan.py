@@ -104,10 +104,10 @@ def test_addresses_to_listen_on_leave_out_stages_that_run_elsewhere() -> None:
     stages = {"talker": talker, "code2wav": code2wav}
     deployment = Deployment(stages=stages)
     assert listen_addresses(deployment, started_roles(deployment, PIPELINE)) == {
-        "gateway.http_listen": "127.0.0.1:8000",
-        "gateway.grpc_listen": "127.0.0.1:0",
-        "stages.thinker.listen": "127.0.0.1:0",
-        "stages.code2wav.listen": "127.0.0.1:0",
+        "gateway.http_listen": "localhost:8000",
+        "gateway.grpc_listen": "localhost:0",
+        "stages.thinker.listen": "localhost:0",
+        "stages.code2wav.listen": "localhost:0",
         "stages.code2wav.metrics_listen": "0.0.0.0:9464",
         "stages.code2wav.health_listen": "0.0.0.0:9465",
     }
