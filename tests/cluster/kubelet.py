@@ -179,7 +179,7 @@ class Cluster:
         """What the container would run, on this machine."""
         spec = deployment.template["spec"]
         (container,) = spec["containers"]
-        replaced = {"0.0.0.0:": f"{address}:"} | self._replaced
+        replaced = {"[::]:": f"{address}:"} | self._replaced
         volumes = {each["name"]: each for each in spec["volumes"]}
         for mount in container["volumeMounts"]:
             if config := volumes[mount["name"]].get("configMap"):

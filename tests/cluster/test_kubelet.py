@@ -28,7 +28,7 @@ def _objects(folder: Path, *, grace_s: float = 60, replicas: int = 1) -> list[Js
 
     container: dict[str, Any] = {
         "name": "tiny",
-        "command": ["python", "-m", "tests.cluster.tiny_pod", "0.0.0.0:8000", str(folder)],
+        "command": ["python", "-m", "tests.cluster.tiny_pod", "[::]:8000", str(folder)],
         "env": [{"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}],
         "volumeMounts": [{"name": "config", "mountPath": "/etc/tiny"}],
         # However slow this machine is, a pod that starts does not fail.

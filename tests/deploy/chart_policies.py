@@ -206,7 +206,8 @@ def pods_carry_no_versions(rendered: Rendered) -> Faults:
         if deployment["spec"]["selector"]["matchLabels"].keys() != SELECTOR:
             yield f"{name}: a selector of other labels"
     for name, labels in pod_labels(rendered).items():
-        if labels.keys() != SELECTOR | {"app.kubernetes.io/part-of"}:
+        own = {label for label in labels if label.startswith(("app.kubernetes.io/", "helm.sh/"))}
+        if own != SELECTOR | {"app.kubernetes.io/part-of"}:
             yield f"{name}: a pod with other labels"
 
 
@@ -228,7 +229,7 @@ def stage_services_are_headless(rendered: Rendered) -> Faults:
     for name, service in rendered.of_kind("Service").items():
         spec = service["spec"]
         headless = spec.get("clusterIP") == "None"
-        if headless is name.endswith(("-gateway", "-scaler")):
+        if headless is name.endswith(("-gateway", "-gateway-metrics", "-scaler")):
             yield f"{name} is {'' if headless else 'not '}headless"
         if name.endswith("-gateway") is (spec.get("publishNotReadyAddresses") is True):
             yield f"{name} has the wrong pods while nothing is ready"

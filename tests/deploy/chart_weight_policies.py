@@ -37,7 +37,9 @@ def downloads_go_where_the_stage_reads(rendered: Rendered) -> Faults:
             directory = {each["name"]: each.get("value") for each in download["env"]}
             if directory.get("MODEL_DIRECTORY") != rendered.deployment_file().model:
                 yield f"{name} downloads to another directory"
-            if pod["securityContext"].get("fsGroup") != pod["securityContext"]["runAsGroup"]:
+            # Neither is there where the cluster chooses users.
+            security = pod["securityContext"]
+            if security.get("fsGroup") != security.get("runAsGroup"):
                 yield f"{name} may not write to a new volume"
 
 

@@ -26,10 +26,10 @@ def test_each_stage_has_a_container_and_ports_of_its_own() -> None:
     assert [stages_of(each) for each in pod["containers"]] == [["talker"], ["code2wav"]]
     stages = rendered.deployment_file().stages
     assert (stages["talker"].listen, stages["code2wav"].listen) == (
-        "0.0.0.0:50051",
-        "0.0.0.0:50061",
+        "[::]:50051",
+        "[::]:50061",
     )
-    assert stages["thinker"].listen == "0.0.0.0:50051"
+    assert stages["thinker"].listen == "[::]:50051"
     assert "prometheus.io/port" not in rendered.annotations(SPEECH)
     assert "resourceClaims" not in pod
 
@@ -41,7 +41,7 @@ def test_stages_that_share_accelerators_are_one_container_under_the_launcher() -
     (container,) = rendered.pods()[SPEECH]["containers"]
     assert container["command"] == [
         *("python", "-m", "tools.launcher", "stages", "talker", "code2wav"),
-        *("--config", "/etc/antiphon/deployment.yaml", "--health-listen", "0.0.0.0:50055"),
+        *("--config", "/etc/antiphon/deployment.yaml", "--health-listen", "[::]:50055"),
     ]
     # One image has what each of them needs.
     assert container["image"].endswith("-vllm")

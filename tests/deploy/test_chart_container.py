@@ -47,7 +47,7 @@ def container(folder: Path, address: str) -> Iterator[subprocess.Popen[str]]:
         for each in rendered.of_kind("ConfigMap").values()
         if "deployment.yaml" in each["data"]
     )
-    config = config.replace("0.0.0.0:", f"{address}:").replace("/app/", f"{ROOT}/")
+    config = config.replace("[::]:", f"{address}:").replace("/app/", f"{ROOT}/")
     (folder / "deployment.yaml").write_text(config)
     (folder / "services").mkdir()
     (folder / "services" / "__init__.py").touch()
@@ -56,7 +56,7 @@ def container(folder: Path, address: str) -> Iterator[subprocess.Popen[str]]:
     )
     _, box = place_of(rendered, "talker")
     python, *words = box["command"]
-    words = [each.replace("0.0.0.0:", f"{address}:") for each in words]
+    words = [each.replace("[::]:", f"{address}:") for each in words]
     words = [each.replace("/etc/antiphon", str(folder)) for each in words]
     with subprocess.Popen(
         [sys.executable, *words],

@@ -38,7 +38,7 @@ def test_gateway_watches_the_headless_services(name: str) -> None:
         assert stage.addresses == ()
         ports = services[discovery.services[role]]["spec"]["ports"]
         listens = {"grpc": stage.listen, "metrics": stage.metrics_listen}
-        found = {p["name"]: f"0.0.0.0:{p['port']}" for p in ports}
+        found = {p["name"]: f"[::]:{p['port']}" for p in ports}
         assert found == listens
         assert discovery.port_name in found
 
@@ -80,7 +80,7 @@ def test_processes_listen_on_their_container_ports(name: str) -> None:
     deployment, pods = rendered.deployment_file(), rendered.pods()
 
     def ports(container: dict[str, Any]) -> list[str]:
-        return [f"0.0.0.0:{port['containerPort']}" for port in container["ports"]]
+        return [f"[::]:{port['containerPort']}" for port in container["ports"]]
 
     pod_ip = {"name": "POD_IP", "valueFrom": {"fieldRef": {"fieldPath": "status.podIP"}}}
     for role, stage in deployment.stages.items():
@@ -90,10 +90,15 @@ def test_processes_listen_on_their_container_ports(name: str) -> None:
         if len(stages_of(container)) == 1:
             assert ports(container) == own
         # Other processes reach it at its pod's own address, which is nobody else's meanwhile.
-        assert stage.advertise == stage.listen.replace("0.0.0.0", "${POD_IP}")
+        assert stage.advertise == stage.listen.replace("[::]", "${POD_IP}")
         assert pod_ip in container["env"]
     gateway = deployment.gateway
-    doors = [gateway.http_listen, gateway.grpc_listen, gateway.scaler_listen]
+    doors = [
+        gateway.http_listen,
+        gateway.grpc_listen,
+        gateway.metrics_listen,
+        gateway.scaler_listen,
+    ]
     (container,) = pods["demo-antiphon-gateway"]["containers"]
     assert ports(container) == [each for each in doors if each]
 

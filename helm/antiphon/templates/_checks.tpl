@@ -13,6 +13,9 @@
 {{- end -}}
 {{- include "antiphon.podChecks" (dict "root" . "where" "gateway" "settings" .Values.gateway) -}}
 {{- include "antiphon.containerChecks" (dict "root" . "where" "gateway" "settings" .Values.gateway "variant" "") -}}
+{{- if and (eq .Values.discovery "kubernetes") (not (include "antiphon.serviceAccountName" (dict "root" . "component" "gateway" "settings" .Values.gateway))) -}}
+{{- fail "gateway.serviceAccount.name: is empty; name an account, which the chart lets read EndpointSlices, or set create to true" -}}
+{{- end -}}
 {{- range $name := include "antiphon.workloads" . | fromJsonArray -}}
 {{- $workload := include "antiphon.workload" (dict "root" $ "component" $name) | fromYaml -}}
 {{- $where := printf "%s.%s" (hasKey $.Values.colocated $name | ternary "colocated" "stages") $name -}}
@@ -104,6 +107,12 @@
 {{- $least := include "antiphon.leastGrace" . -}}
 {{- if lt (include "antiphon.grace" . | int) (int $least) -}}
 {{- fail (printf "%s.terminationGracePeriodSeconds: %v is less than the %s s of preStopSeconds, drain_s and 10 s of margin: answers would be cut; leave it null, or set config.drain_s" .where .settings.terminationGracePeriodSeconds $least) -}}
+{{- end -}}
+{{- $own := include "antiphon.podLabels" (dict "root" .root "component" .where) | fromYaml -}}
+{{- range $label := keys (default dict .settings.podLabels) | sortAlpha -}}
+{{- if hasKey $own $label -}}
+{{- fail (printf "%s.podLabels: %s is set by the chart, which selects pods by it; use another label" $.where $label) -}}
+{{- end -}}
 {{- end -}}
 {{- with .settings.autoscaling -}}
 {{- if gt (int .minReplicas) (int .maxReplicas) -}}

@@ -27,7 +27,7 @@ Arguments: root, name, pod (an entry of `colocated`).
 */}}
 {{- define "antiphon.ownerChecks" -}}
 {{- $accelerators := default "own" .pod.accelerators -}}
-{{- $ofContainers := list "image" "resources" "probes" "env" "accelerator" -}}
+{{- $ofContainers := list "image" "resources" "probes" "env" "extraVolumeMounts" "accelerator" -}}
 {{- $ofStages := list "config" -}}
 {{- if eq $accelerators "own" -}}{{- $ofStages = concat $ofStages $ofContainers -}}{{- end -}}
 {{- if eq $accelerators "claimed" -}}{{- $ofStages = concat $ofStages (without $ofContainers "accelerator") -}}{{- end -}}
@@ -65,5 +65,5 @@ Arguments: root, name, pod (an entry of `colocated`).
 
 {{/* Not empty for a name that other objects of the release have. */}}
 {{- define "antiphon.isTaken" -}}
-{{- if has . (list "gateway" "scaler" "config" "dashboard" "metrics" "model" "smoke") -}}yes{{- end -}}
+{{- if has . (list "gateway" "gateway_metrics" "gateway-metrics" "scaler" "config" "dashboard" "metrics" "model" "smoke") -}}yes{{- end -}}
 {{- end -}}

@@ -36,18 +36,21 @@
 {{- $_ := set $config "addresses" (list (printf "dns:///%s:%d" $name (int $ports.stage))) -}}
 {{- end -}}
 {{- $_ := set $config "advertise" (printf "${POD_IP}:%d" (int $ports.stage)) -}}
-{{- $_ := set $config "health_listen" (printf "0.0.0.0:%d" (int $ports.health)) -}}
+{{- $_ := set $config "health_listen" (printf "[::]:%d" (int $ports.health)) -}}
 {{- $_ := set $config "drain_s" (include "antiphon.drain" (dict "root" $root "config" $stage.config) | float64) -}}
-{{- $_ := set $config "listen" (printf "0.0.0.0:%d" (int $ports.stage)) -}}
-{{- $_ := set $config "metrics_listen" (printf "0.0.0.0:%d" (int $ports.metrics)) -}}
+{{- $_ := set $config "listen" (printf "[::]:%d" (int $ports.stage)) -}}
+{{- $_ := set $config "metrics_listen" (printf "[::]:%d" (int $ports.metrics)) -}}
 {{- $_ := set $stages $role $config -}}
 {{- end -}}
 {{- $gateway := deepCopy .Values.gateway.config -}}
-{{- $_ := set $gateway "http_listen" (printf "0.0.0.0:%s" (include "antiphon.httpPort" $root)) -}}
-{{- $_ := set $gateway "grpc_listen" (printf "0.0.0.0:%s" (include "antiphon.grpcPort" $root)) -}}
+{{- $_ := set $gateway "http_listen" (printf "[::]:%s" (include "antiphon.httpPort" $root)) -}}
+{{- $_ := set $gateway "grpc_listen" (printf "[::]:%s" (include "antiphon.grpcPort" $root)) -}}
 {{- $_ := set $gateway "drain_s" (include "antiphon.drain" (dict "root" $root "config" .Values.gateway.config) | float64) -}}
+{{- if .Values.gateway.metricsOwnPort -}}
+{{- $_ := set $gateway "metrics_listen" (printf "[::]:%s" (include "antiphon.metricsPort" $root)) -}}
+{{- end -}}
 {{- if include "antiphon.scaled" . -}}
-{{- $_ := set $gateway "scaler_listen" (printf "0.0.0.0:%s" (include "antiphon.scalerPort" $root)) -}}
+{{- $_ := set $gateway "scaler_listen" (printf "[::]:%s" (include "antiphon.scalerPort" $root)) -}}
 {{- /* Gateways add up what they want: KEDA asks one of them. */ -}}
 {{- $_ := set $services "gateway" (include "antiphon.componentName" (dict "root" $root "component" "scaler")) -}}
 {{- end -}}

@@ -40,6 +40,45 @@ alone is no reason to load all weights again. Arguments: root, component.
 app.kubernetes.io/part-of: antiphon
 {{- end -}}
 
+{{/* Of a Deployment's pods: with those of its values. Arguments: root, component, settings. */}}
+{{- define "antiphon.templateLabels" -}}
+{{ include "antiphon.podLabels" . }}
+{{- with .settings.podLabels }}
+{{ toYaml . }}
+{{- end }}
+{{- end -}}
+
+{{/*
+The account of a component's pods; empty: the namespace's default. Arguments: root, component, settings.
+*/}}
+{{- define "antiphon.serviceAccountName" -}}
+{{- $account := .settings.serviceAccount -}}
+{{- if $account.name -}}{{ $account.name }}
+{{- else if include "antiphon.makesServiceAccount" . -}}{{ include "antiphon.componentName" . }}
+{{- end -}}
+{{- end -}}
+
+{{/*
+Not empty where the chart makes the account. A gateway that reads no EndpointSlices needs one only for
+its name or annotations. Arguments: root, component, settings.
+*/}}
+{{- define "antiphon.makesServiceAccount" -}}
+{{- $account := .settings.serviceAccount -}}
+{{- $needed := or (ne .component "gateway") (eq .root.Values.discovery "kubernetes") $account.name $account.annotations -}}
+{{- if and $account.create $needed }}yes{{ end -}}
+{{- end -}}
+
+{{/* The address families of a Service. */}}
+{{- define "antiphon.ipFamilies" -}}
+{{- with .Values.ipFamilyPolicy }}
+ipFamilyPolicy: {{ . }}
+{{- end }}
+{{- with .Values.ipFamilies }}
+ipFamilies:
+  {{- toYaml . | nindent 2 }}
+{{- end }}
+{{- end -}}
+
 {{/* Of every other object. Arguments: root, component. */}}
 {{- define "antiphon.labels" -}}
 {{ include "antiphon.podLabels" . }}

@@ -4,14 +4,17 @@ stage's or the gateway's values), stages (the roles in it; of the gateway none).
 */}}
 {{- define "antiphon.podSettings" -}}
 {{- $reads := and (eq .component "gateway") (eq .root.Values.discovery "kubernetes") }}
-{{- if $reads }}
-serviceAccountName: {{ include "antiphon.componentName" . }}
+{{- $account := include "antiphon.serviceAccountName" . }}
+{{- if and $account (ne .component "smoke") }}
+serviceAccountName: {{ $account }}
 {{- end }}
 automountServiceAccountToken: {{ $reads }}
 enableServiceLinks: false
 terminationGracePeriodSeconds: {{ include "antiphon.grace" . }}
 {{- $security := deepCopy .root.Values.podSecurityContext }}
-{{- if and .stages .root.Values.model.download.enabled }}
+{{- if .root.Values.randomUser }}
+{{- $security = omit $security "runAsUser" "runAsGroup" "fsGroup" }}
+{{- else if and .stages .root.Values.model.download.enabled $security.runAsGroup }}
 {{- /* What is downloaded is written as this user, and a new volume is root's. */}}
 {{- $security = merge $security (dict "fsGroup" $security.runAsGroup "fsGroupChangePolicy" "OnRootMismatch") }}
 {{- end }}
@@ -23,6 +26,9 @@ imagePullSecrets:
 {{- end }}
 {{- with .settings.runtimeClassName }}
 runtimeClassName: {{ . }}
+{{- end }}
+{{- with .settings.schedulerName }}
+schedulerName: {{ . }}
 {{- end }}
 {{- with .settings.priorityClassName }}
 priorityClassName: {{ . }}
@@ -93,7 +99,8 @@ Arguments: root, component, settings, stages.
 {{- end -}}
 {{- $annotations := dict "checksum/config" (toYaml $read | sha256sum) -}}
 {{- if and .root.Values.metrics.annotations (le (len (default list .stages)) 1) -}}
-{{- $port := ternary "metricsPort" "httpPort" (not (empty .stages)) -}}
+{{- $own := or (not (empty .stages)) .root.Values.gateway.metricsOwnPort -}}
+{{- $port := ternary "metricsPort" "httpPort" $own -}}
 {{- $_ := set $annotations "prometheus.io/scrape" "true" -}}
 {{- $_ := set $annotations "prometheus.io/port" (include (printf "antiphon.%s" $port) .root) -}}
 {{- $_ := set $annotations "prometheus.io/path" "/metrics" -}}
@@ -101,10 +108,15 @@ Arguments: root, component, settings, stages.
 {{- mergeOverwrite $annotations .settings.podAnnotations | toYaml -}}
 {{- end -}}
 
-{{/* The root is read-only: what writes to a home directory writes to /tmp. */}}
+{{/*
+The root is read-only: what writes to a home directory writes to /tmp. A random user has no entry in
+/etc/passwd, so libraries take its name from USER.
+*/}}
 {{- define "antiphon.env" -}}
 - name: HOME
   value: /tmp
+- name: USER
+  value: antiphon
 - name: POD_IP
   valueFrom:
     fieldRef:

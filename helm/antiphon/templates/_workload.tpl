@@ -89,7 +89,7 @@ it, else that of its accelerator. Arguments: root, stages, settings.
   imagePullPolicy: {{ include "antiphon.pullPolicy" (dict "root" .root "image" $settings.image) }}
   {{- if $together }}
   # Processes that share the accelerators, each started again when it ends.
-  command: [python, -m, tools.launcher, stages, {{ join ", " .container.stages }}, --config, /etc/antiphon/deployment.yaml, --health-listen, "0.0.0.0:{{ $health }}"]
+  command: [python, -m, tools.launcher, stages, {{ join ", " .container.stages }}, --config, /etc/antiphon/deployment.yaml, --health-listen, "[::]:{{ $health }}"]
   {{- else }}
   command: [python, -m, services, {{ $role }}, --config, /etc/antiphon/deployment.yaml]
   {{- end }}
@@ -127,4 +127,7 @@ it, else that of its accelerator. Arguments: root, stages, settings.
     - {name: shared-memory, mountPath: /dev/shm}
     - {name: tmp, mountPath: /tmp}
     {{- include "antiphon.mutualTlsMounts" (dict "root" .root "roles" .container.stages) | nindent 4 }}
+    {{- with $settings.extraVolumeMounts }}
+    {{- toYaml . | nindent 4 }}
+    {{- end }}
 {{- end -}}
