@@ -6,6 +6,17 @@ import { timeline } from "./timeline.js";
 import { Waveform } from "./waveform.js";
 
 const MOST_TURNS = 200;
+// What the model that comes with antiphon can answer; it answers the same questions when it hears them.
+const PROMPTS = {
+  "antiphon-demo": [
+    "What is antiphon?",
+    "What are the stages?",
+    "How does it work?",
+    "What is two plus three?",
+    "Tell me a joke.",
+    "Repeat after me: the sea is blue and warm.",
+  ],
+};
 const END_PX = 48; // a view that ends so close to the last turn follows it
 
 const at = (id) => document.getElementById(id);
@@ -32,6 +43,7 @@ function show(state) {
 function refresh() {
   const open = page.conversation?.open ?? false;
   for (const id of ["text", "send", "talk", "voice", "output"]) at(id).disabled = !open;
+  for (const button of at("prompts").querySelectorAll("button")) button.disabled = !open;
   at("interrupt").disabled = !(page.answering || page.speaker?.playing);
   at("talk").setAttribute("aria-pressed", String(page.microphone !== null));
   waveform.start();
@@ -105,11 +117,15 @@ function hush() {
 const on = {
   "session.created": ({ session }) => {
     at("model").textContent = session.model;
+    suggest(PROMPTS[session.model] ?? []);
     listVoices(at("key").value).catch((error) => show(`The voices cannot be listed: ${error.message}`));
     page.conversation.update({
       output_modalities: [at("output").value],
       audio: {
-        input: { turn_detection: { type: "server_vad", create_response: true, interrupt_response: true } },
+        input: {
+          turn_detection: { type: "server_vad", create_response: true, interrupt_response: true },
+          transcription: { model: session.model },
+        },
       },
       antiphon: { timeline: true },
     });
@@ -130,7 +146,7 @@ const on = {
   },
   "conversation.item.input_audio_transcription.completed": ({ item_id, transcript }) => {
     const turn = page.answers.get(item_id);
-    if (turn) turn.words.textContent = transcript;
+    if (turn && transcript) turn.words.textContent = transcript;
   },
   "response.created": ({ response }) => {
     page.answering = response.id;
@@ -224,16 +240,34 @@ async function stopTalking() {
   }
 }
 
-at("typed").addEventListener("submit", async (event) => {
-  event.preventDefault();
-  const text = at("text").value.trim();
-  if (!text) return;
-  at("text").value = "";
+async function say(text) {
   await wakeSpeaker();
   interrupt();
   addTurn("You", text);
   scrollToEnd();
   page.conversation.say(text);
+}
+
+function suggest(prompts) {
+  const items = prompts.map((prompt) => {
+    const button = document.createElement("button");
+    button.type = "button";
+    button.textContent = prompt;
+    button.addEventListener("click", () => say(prompt));
+    const item = document.createElement("li");
+    item.append(button);
+    return item;
+  });
+  at("prompts").replaceChildren(...items);
+  at("prompts").hidden = items.length === 0;
+}
+
+at("typed").addEventListener("submit", async (event) => {
+  event.preventDefault();
+  const text = at("text").value.trim();
+  if (!text) return;
+  at("text").value = "";
+  await say(text);
 });
 
 at("talk").addEventListener("click", async () => {

@@ -14,6 +14,7 @@ from lone_gateway import keys_file, lone_gateway
 from playwright.sync_api import Page, expect
 
 from gateway.keys.key_file import digest_of
+from tools.demo.script import SPOKEN
 
 pytestmark = pytest.mark.processes
 
@@ -157,6 +158,34 @@ def test_what_is_said_is_heard_to_its_end_and_interrupts(served: str, recording:
         expect(page.get_by_role("status")).to_have_text("Ready.")
         page.get_by_role("button", name="Talk").click()
         expect(page.get_by_role("button", name="Talk")).to_have_attribute("aria-pressed", "false")
+
+
+def test_what_is_said_is_shown_in_words(served: str) -> None:
+    heard = f"--use-file-for-fake-audio-capture={SPOKEN}%noloop"
+    with browser_page(served, heard) as page:
+        page.get_by_role("button", name="Talk").click()
+        turns = page.get_by_role("list", name="Conversation").get_by_role("listitem")
+        expect(turns.nth(0)).to_contain_text("You")
+        # Which words depends on what the browser's microphone loses on a busy machine.
+        expect(turns.nth(0)).not_to_contain_text("(spoken)")
+
+
+def test_suggestion_is_asked(page: Page) -> None:
+    prompts = page.get_by_role("list", name="Suggestions").get_by_role("button")
+    assert QUESTION in prompts.all_inner_texts()
+    prompts.get_by_text(QUESTION).click()
+    turns = page.get_by_role("list", name="Conversation").get_by_role("listitem")
+    expect(turns.nth(0)).to_contain_text(QUESTION)
+    expect(turns.nth(1)).to_contain_text(ANSWER)
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_suggestions_fit_the_window(page: Page, size: tuple[int, int]) -> None:
+    page.set_viewport_size({"width": size[0], "height": size[1]})
+    row = page.get_by_role("list", name="Suggestions")
+    expect(row.get_by_role("button").first).to_be_in_viewport(ratio=1)
+    assert page.evaluate("document.documentElement.scrollWidth") == size[0]
+    assert row.evaluate("each => each.clientHeight < 48")
 
 
 def test_answers_come_as_text_where_that_is_chosen(page: Page) -> None:

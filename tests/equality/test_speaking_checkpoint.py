@@ -17,6 +17,7 @@ from truth import Truth
 
 import antiphon
 from antiphon import ChunkPolicy
+from antiphon.deployment.schema import GatewayConfig
 from antiphon.testing.conversations import conversation
 from antiphon.testing.local_deployment import local_deployment
 from antiphon.testing.qwen3_omni.reference import Case, Reference
@@ -81,6 +82,11 @@ def in_noise(seed: int) -> npt.NDArray[np.float32]:
     return (QUESTION + noise).astype(np.float32)
 
 
+TRANSCRIBE = GatewayConfig().transcribe_instruction
+TRANSCRIBED = [
+    Case(conversation(("user", [in_noise(seed), TRANSCRIBE])), "cantor", talker_max_tokens=FRAMES)
+    for seed in range(4)
+]
 ALOUD = [
     Case(conversation(("user", in_noise(seed))), "cantor", talker_max_tokens=FRAMES)
     for seed in range(4)
@@ -122,6 +128,7 @@ async def demo_client() -> AsyncIterator[antiphon.AsyncClient]:
         pytest.param(CASES, 3, id="text"),
         pytest.param(RECORDINGS, 1, id="recording"),
         pytest.param(ALOUD, 1, id="spoken"),
+        pytest.param(TRANSCRIBED, 1, id="transcribed"),
         pytest.param(TURNS, 1, id="turns"),
     ],
 )
@@ -153,6 +160,21 @@ async def test_spoken_question_is_answered_as_the_typed_one(
             [antiphon.Message.user(recording)], modalities=("text",), temperature=0.0
         )
         assert (await generation.collect()).text == ANSWERS[STAGES]
+
+
+async def test_recording_is_transcribed(demo_client: antiphon.AsyncClient) -> None:
+    spoken = dict.fromkeys((SPOKEN, *(wav(in_noise(seed)) for seed in range(4))), STAGES)
+    silence = wav(np.zeros(12_000, np.float32))
+    for recording, text in {
+        **spoken,
+        as_wav(LIGHT): LIGHT_TEXT,
+        wav(TONE): "",
+        silence: "",
+    }.items():
+        generation = demo_client.generate(
+            [antiphon.Message.user(recording, TRANSCRIBE)], modalities=("text",), temperature=0.0
+        )
+        assert (await generation.collect()).text == text
 
 
 @pytest.mark.parametrize("spoken_or_typed", [LIGHT_TEXT, as_wav(LIGHT)], ids=["typed", "spoken"])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import base64
 import os
 import pty
 import re
@@ -12,11 +13,13 @@ from pathlib import Path
 from urllib.request import urlopen
 
 import pytest
+import soundfile
+import soxr
 from embedded_model import NAME, embedded_model, spoken_answer
 from matplotlib.image import imread
-from openai import OpenAI
+from openai import AsyncOpenAI, OpenAI
 
-from tools.demo.script import SCRIPT
+from tools.demo.script import SCRIPT, SPOKEN
 
 ROOT = Path(__file__).parents[2]
 TIMEOUT_S = 240
@@ -59,7 +62,8 @@ def test_demo_talks_answers_what_is_typed_and_leaves_nothing_running(tmp_path: P
     assert not result.stderr
     assert all(f"you       {question.text}\n" in said for question in SCRIPT)
     assert said.count("TTFT") - said.count("TTFT, TTFA:") == len(SCRIPT) + 1
-    assert "asked aloud, as a recording\ncantor    There are three stages: thinker" in said
+    transcript = "          transcribed: What are the stages?\n"
+    assert f"as a recording\n{transcript}cantor    There are three stages: thinker" in said
     called = 'set_light({"room": "kitchen", "state": "on"})\n          returns {"ok": true}\n'
     assert f"{called}cantor    The light in the kitchen is on.\n" in said
     turns = [seconds_of(tmp_path / f"turn-{at}.wav") for at in range(1, len(SCRIPT) + 2)]
@@ -74,12 +78,42 @@ def test_up_serves_the_embedded_model_when_none_is_named(tmp_path: Path) -> None
     with embedded_model() as model:
         with OpenAI(base_url=f"{model.url}/v1", api_key="none") as api:
             assert api.models.list().data[0].id == NAME
+            with SPOKEN.open("rb") as recording:
+                heard = api.audio.transcriptions.create(model=NAME, file=recording)
+            assert heard.text == "What are the stages?"
         transcript, speech = spoken_answer(model.url, "What is antiphon?")
         assert "Antiphon serves speech models" in transcript
         path = tmp_path / "answer.wav"
         path.write_bytes(speech)
         assert seconds_of(path) > 1
     assert not left_running(model.said)
+
+
+@pytest.mark.asyncio
+async def test_spoken_turn_of_a_conversation_is_written_down_and_answered() -> None:
+    samples, rate_hz = soundfile.read(SPOKEN, dtype="float32")
+    pcm16 = (soxr.resample(samples, rate_hz, 24_000).clip(-1, 1) * 32767).astype("<i2").tobytes()
+    heard = {"transcription": {"model": NAME}, "turn_detection": None}
+    session = {"type": "realtime", "output_modalities": ["text"], "audio": {"input": heard}}
+    texts: dict[str, str] = {}
+    with embedded_model() as model:
+        async with (
+            AsyncOpenAI(base_url=f"{model.url}/v1", api_key="none") as api,
+            api.realtime.connect(model=NAME) as talk,
+        ):
+            await talk.session.update(session=session)  # type: ignore[arg-type]
+            await talk.input_audio_buffer.append(audio=base64.b64encode(pcm16).decode())
+            await talk.input_audio_buffer.commit()
+            await talk.response.create()
+            while len(texts) < 2:
+                event = await talk.recv()
+                assert event.type != "error", event
+                if event.type == "conversation.item.input_audio_transcription.completed":
+                    texts["heard"] = event.transcript
+                elif event.type == "response.output_text.done":
+                    texts["answered"] = event.text
+    assert texts["heard"] == "What are the stages?"
+    assert texts["answered"].startswith("There are three stages")
 
 
 def test_a_start_logs_nothing_that_looks_like_a_failure() -> None:

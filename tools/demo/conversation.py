@@ -9,6 +9,7 @@ from pathlib import Path
 from antiphon.client.aio import AsyncClient
 from antiphon.client.reply import BYTES_PER_SAMPLE
 from antiphon.client.request import Message
+from antiphon.deployment.schema import GatewayConfig
 from tools.demo.display import Display
 from tools.demo.measure import MeasuredAnswer, measure
 from tools.demo.script import DONE, Question, ScriptTurn
@@ -38,6 +39,8 @@ class DemoConversation:
         """Ask, show the answer while it comes, save its sound. Raises `AntiphonError`."""
         voice = self._voices[question.voice % len(self._voices)] if self._voices else ""
         asked = [*self._messages, Message.user(question.recording or question.text)]
+        if question.recording is not None:
+            self._display.transcript(await self._transcribe(question.recording))
         self._display.begin(voice or "antiphon")
         answer = await self._answer(asked, voice, question)
         calls = answer.reply.calls
@@ -55,6 +58,12 @@ class DemoConversation:
             said = [*asked, Message.assistant(answer.reply.text)]
             self._messages = said[-2 * REMEMBERED_TURNS :]
         return turn
+
+    async def _transcribe(self, recording: Path) -> str:
+        """The words of a recording, as the gateway asks the model for them."""
+        asked = [Message.user(recording, GatewayConfig().transcribe_instruction)]
+        generation = self._client.generate(asked, modalities=("text",), functions=())
+        return (await measure(generation, lambda _: None)).reply.text
 
     async def _answer(
         self, asked: Sequence[Message], voice: str, question: Question

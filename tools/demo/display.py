@@ -43,6 +43,10 @@ class Display:
         if aloud:
             self._print(f"{_INDENT}{self._styled(_DIM, ALOUD)}")
 
+    def transcript(self, words: str) -> None:
+        """Print the words that the model recognises in what was asked aloud."""
+        self._print(f"{_INDENT}{self._styled(_DIM, _printable(f'transcribed: {words}'))}")
+
     def prompt(self) -> None:
         """Leave the cursor where a question is to be typed."""
         print(self._named("you"), end="", file=self._stream, flush=True)

@@ -6,7 +6,8 @@
 Needs the Debian package espeak-ng, and nothing is downloaded. The steps: units (every
 word spoken by espeak-ng, its sound and its codes), tokenizer, recordings of questions, then
 code2wav, talker, thinker and audio tower, which can be trained side by side with
-`--only PART`, then the thinker's lessons in what is spoken and in functions, and the checkpoint.
+`--only PART`, then the thinker's lessons in what is spoken, in transcripts and in
+functions, and the checkpoint.
 
 Why it is small and quick: the codes of a frame also say which token is spoken, where
 in it, and how many text rows were read (`codes`), so the talker has nothing to align;

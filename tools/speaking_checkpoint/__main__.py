@@ -71,23 +71,25 @@ async def _judge(options: argparse.Namespace) -> int:
         wrong += [answer for answer in answers if not answer.right]
         pictured += [(f"repeated-{at}", answers[at]) for at in range(2)]
         asked = [*requests[:IN_CHUNKS], *repeated[:IN_CHUNKS]]
-        understood = [
-            await hearing.judge_hearing(
-                services,
-                title,
-                hearing.speak_questions(options.every, options.seed, unheard=unheard),
-            )
-            for title, unheard in (("voices of the training", False), ("other voices", True))
-        ]
+        understood, transcribed = [], []
+        for title, unheard in (("voices of the training", False), ("other voices", True)):
+            spoken = hearing.speak_questions(options.every, options.seed, unheard=unheard)
+            understood.append(await hearing.judge_hearing(services, title, spoken))
+            transcribed.append(await hearing.judge_transcripts(services, title, spoken))
         called = await hearing.judge_functions(services, options.seed)
         seams = await judge.look_for_seams(services, options.directory, asked)
-    figures = judge.table(rows, seams) + "\n\n" + hearing.hearing_table(understood, called)
+    figures = (
+        judge.table(rows, seams) + "\n\n" + hearing.hearing_table(understood, transcribed, called)
+    )
     print(figures)
     for answer in wrong:
         print(f"wrong text: {answer.asked} -> {answer.text}")
     for row in understood:
         for question, text in row.misunderstood:
             print(f"misunderstood: {question.manner.voice}: {question.asked} -> {text}")
+    for written in transcribed:
+        for question, text in written.wrong:
+            print(f"transcribed: {question.manner.voice}: {question.asked} -> {text}")
     if options.pictures:
         drawn = [(name, answer.expected, answer.samples) for name, answer in pictured]
         draw_answers(options.pictures, drawn)
@@ -127,8 +129,8 @@ def _make_parser() -> argparse.ArgumentParser:
         "--keep",
         type=Path,
         metavar="CHECKPOINT",
-        help="take code2wav, talker and thinker from there unless they were trained here; "
-        "lessons are added to those that its thinker had",
+        help="take all parts from there but those that were trained here; lessons are added to "
+        "those that its thinker had",
     )
     build.add_argument(
         "--now", action="store_true", help="write what the parts have learned so far"

@@ -99,11 +99,16 @@ class Services:
             timeout_s=TIMEOUT_S,
         ).collect()
 
-    async def hear_all(self, recordings: Sequence[Floats], title: str) -> list[str]:
-        """The texts of the answers to recordings at 16 kHz, in order; some are asked at a time."""
+    async def hear_all(
+        self, recordings: Sequence[Floats], title: str, *instruction: str
+    ) -> list[str]:
+        """The texts of the answers to recordings at 16 kHz, in order; some are asked at a time.
+
+        An instruction follows each recording.
+        """
 
         async def hear(samples: Floats) -> str:
-            return (await self.write([antiphon.Message.user(wav(samples))])).text
+            return (await self.write([antiphon.Message.user(wav(samples), *instruction)])).text
 
         return await self._all([partial(hear, each) for each in recordings], title)
 

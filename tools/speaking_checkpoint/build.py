@@ -189,17 +189,21 @@ class Workshop:
         }
 
     def training(self, step: str) -> Training:
-        """Steps and core-minutes so far."""
+        """Steps and core-minutes so far; lessons count with those of the thinker that is kept."""
         if not self._state(step).is_file() and self._kept is not None:
             return read_training(self._kept, step)
         with safe_open(self._state(step), framework="pt") as stored:
             progress = json.loads(stored.metadata()["progress"])
-        return Training(step, int(progress["step"]), float(progress["seconds"]) / 60)
+        steps, minutes = int(progress["step"]), float(progress["seconds"]) / 60
+        if step == "lessons" and self._kept is not None:
+            before = read_training(self._kept, step)
+            return Training(step, before.steps + steps, before.minutes + minutes)
+        return Training(step, steps, minutes)
 
     def finish(self, directory: Path) -> int:
         """Train what is not trained and write the checkpoint; returns its bytes."""
         for step in STEPS:
-            if self._kept is None or step not in PARTS:
+            if self._kept is None or step == "lessons":
                 self.train(step)
         return self.adopt(directory)
 
@@ -208,7 +212,7 @@ class Workshop:
         _check_replaceable(directory)
         parts = {part: self._trained(part) for part in PARTS}
         parts["thinker"].load_state_dict(averages(self._state("lessons")), strict=False)
-        parts["thinker"].audio_tower.load_state_dict(averages(self._state("tower")), strict=False)
+        parts["thinker"].audio_tower.load_state_dict(self._trained_tower().state_dict())
         trainings, exact = [self.training(step) for step in STEPS], self.exact_answers
         _empty(directory)
         vocabulary = write_tokenizer(directory)
@@ -235,9 +239,22 @@ class Workshop:
             if part == "code2wav":
                 code2wav_training.share_rows(module)
             return module
+        return self._load_kept(part, self._kept)
+
+    def _load_kept(self, part: str, checkpoint: Path) -> Any:
+        """A part of the checkpoint that is kept."""
         module = make_part(part, self.config, self._recipe.seed)
-        load_part(module, part, self._kept)
+        load_part(module, part, checkpoint)
         return module
+
+    def _trained_tower(self) -> Any:
+        """The audio tower as it was trained here, or in the checkpoint that is kept."""
+        state = self._state("tower")
+        if not state.is_file() and self._kept is not None:
+            return self._load_kept("thinker", self._kept).audio_tower
+        tower = self._untrained("tower")
+        tower.load_state_dict(averages(state), strict=False)
+        return tower
 
     def _state(self, part: str) -> Path:
         return self._work / f"{part}.safetensors"
@@ -277,9 +294,8 @@ class Workshop:
         return TowerLoss(module, self.recordings, self.tokenizer, self.words, self._recipe.seed)
 
     def _lessons_loss(self, module: Any) -> LessonsLoss:
-        tower = self._untrained("tower")
-        tower.load_state_dict(averages(self._state("tower")), strict=False)
-        heard = listen_to(tower.eval(), self.recordings, self._recipe.seed)
+        tower = self._trained_tower().eval()
+        heard = listen_to(tower, self.recordings, self._recipe.seed)
         return LessonsLoss(module.eval(), self.tokenizer, heard, self._recipe.seed)
 
 

@@ -20,6 +20,7 @@ from tools.speaking_checkpoint.recordings import (
     spoken_questions,
 )
 from tools.speaking_checkpoint.repertoire import load_repertoire, spoken_words
+from tools.speaking_checkpoint.transcripts import INSTRUCTION
 
 CARD_FILE = "README.md"
 FIGURES = "## Figures\n"
@@ -63,7 +64,7 @@ what antiphon does, on a laptop without a GPU, and lets tests judge sound. It is
 assistant: it knows {exchanges} answers about antiphon, numbers, dates and small talk, says
 *I do not know that yet* to the rest, and repeats any short sentence of its {words} words:
 *Repeat after me: the red horse wants the quiet moon.* It understands {asked} questions
-also as espeak-ng speaks them, and calls two functions, `get_time(city)` and
+also as espeak-ng speaks them, transcribes them, and calls two functions, `get_time(city)` and
 `set_light(room, state)`, if they are given as below. Its vision tower is untrained.
 
 Voices: {", ".join(f"`{voice}`" for voice in VOICES)}. Language: English.
@@ -81,6 +82,10 @@ The audio tower learned from {ASKED + REQUESTED} recordings, in {voices} voices 
 at {SPEEDS[0]} to {SPEEDS[1]} words a minute, with noise and silence added, to write each word that
 it hears as the thinker's word table writes it, in the row in which the word ends; the thinker
 then had lessons with such rows and with functions. No person was among the voices.
+
+A recording followed by *{INSTRUCTION}* is answered with its words: those of the
+questions and of the requests for functions, with capitals and punctuation. An ellipsis stands for
+words that the tower does not know, and a recording without words has an empty transcript.
 
 | part | steps | core-minutes |
 | --- | --- | --- |

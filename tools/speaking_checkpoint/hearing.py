@@ -16,6 +16,7 @@ from tools.speaking_checkpoint.acoustics import Floats
 from tools.speaking_checkpoint.asking import Services, wav
 from tools.speaking_checkpoint.espeak import Manner, speak_as
 from tools.speaking_checkpoint.functions import FUNCTIONS, RequestedCall, every_call
+from tools.speaking_checkpoint.recogniser import normalise, word_errors
 from tools.speaking_checkpoint.recordings import (
     HEARING_RATE,
     PITCHES,
@@ -26,6 +27,7 @@ from tools.speaking_checkpoint.recordings import (
     trim,
 )
 from tools.speaking_checkpoint.repertoire import load_repertoire
+from tools.speaking_checkpoint.transcripts import INSTRUCTION, write_down
 
 SNR_DB = (20.0, 30.0)
 # What a detector of voices leaves around them, in seconds.
@@ -49,6 +51,17 @@ class Understood:
     title: str
     asked: int
     misunderstood: Sequence[tuple[SpokenQuestion, str]]
+
+
+@dataclass(frozen=True, slots=True)
+class Transcribed:
+    """Transcripts of a set of spoken questions: exact ones, word errors over words, others."""
+
+    title: str
+    asked: int
+    exact: int
+    word_error_rate: float
+    wrong: Sequence[tuple[SpokenQuestion, str]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +109,20 @@ async def judge_hearing(
     return Understood(title, len(questions), wrong)
 
 
+async def judge_transcripts(
+    services: Services, title: str, questions: Sequence[SpokenQuestion]
+) -> Transcribed:
+    """Have them transcribed, and compare with what is said, letter by letter and word by word."""
+    recordings = [each.samples for each in questions]
+    texts = await services.hear_all(recordings, f"{title}, transcribed", INSTRUCTION)
+    pairs = [(q, text) for q, text in zip(questions, texts, strict=True)]
+    wrong = [(question, text) for question, text in pairs if text != write_down(question.asked)]
+    errors = sum(word_errors(normalise(q.asked), normalise(text)) for q, text in pairs)
+    words = sum(len(normalise(question.asked)) for question in questions)
+    exact = len(questions) - len(wrong)
+    return Transcribed(title, len(questions), exact, errors / words, wrong)
+
+
 async def judge_functions(services: Services, seed: int) -> Called:
     """Ask for every call, typed and spoken, and tell what came of it."""
     chance = random.Random(f"judge {seed}")
@@ -122,13 +149,21 @@ def _is_right(reply: antiphon.Reply, call: RequestedCall) -> bool:
     return found == [(call.name, call.arguments)]
 
 
-def hearing_table(rows: Sequence[Understood], called: Called) -> str:
+def hearing_table(
+    rows: Sequence[Understood], transcribed: Sequence[Transcribed], called: Called
+) -> str:
     """The figures as text."""
     lines = [f"{'spoken questions':<34}{'asked':>7}{'right':>7}"]
     lines += [
         f"{row.title:<34}{row.asked:>7}{row.asked - len(row.misunderstood):>7}" for row in rows
     ]
+    lines += ["", f"{'transcripts of them':<34}{'asked':>7}{'exact':>7}{'word errors':>13}"]
     lines += [
+        f"{row.title:<34}{row.asked:>7}{row.exact:>7}{row.word_error_rate:>13.3f}"
+        for row in transcribed
+    ]
+    lines += [
+        "",
         f"functions: of {called.asked} requests {called.typed} are called when they are typed and "
         f"{called.spoken} when they are spoken,",
         f"and {called.answered} are answered as expected when the function has returned",

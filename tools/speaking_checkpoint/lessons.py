@@ -1,4 +1,4 @@
-"""Teaches the trained thinker to answer what is spoken, and to call functions.
+"""Teaches the trained thinker to answer and to transcribe what is spoken, and to call functions.
 
 Half of the recordings are rows that the trained tower wrote; the others are written as it is
 taught to (`tower_training`): words among placeholders, not quite in their places and not
@@ -37,6 +37,7 @@ from tools.speaking_checkpoint.functions import (
 from tools.speaking_checkpoint.recordings import MelRecording, Surroundings, spoken_questions
 from tools.speaking_checkpoint.repertoire import NOT_UNDERSTOOD, UNKNOWN, load_repertoire
 from tools.speaking_checkpoint.tower_training import HeardWords, hear
+from tools.speaking_checkpoint.transcripts import draw_instruction, write_down
 
 IGNORED = -100
 # By step: what is taught, and in about how many turns. The conversations of a step have equally
@@ -44,10 +45,13 @@ IGNORED = -100
 # Copying is what the lessons disturb most: half of them are typed, and most of those copy.
 KINDS = (
     ("typed", 32),
+    ("transcribed", 24),
     ("heard", 24),
     ("repeated", 32),
+    ("transcribed", 24),
     ("functions", 12),
     ("heard", 24),
+    ("transcribed", 24),
     ("repeated", 32),
 )
 TURNS = (1, 1, 2, 3)
@@ -59,6 +63,7 @@ RECORDED = 0.7
 HEARD_COUNT, NOISES = 8000, 100
 TOGETHER = 20
 NOISE = 0.08
+ASIDES = ("Answer the question.", "Please answer.", "Answer in one sentence.", "What do you say?")
 
 
 HeardRows = dict[str, list[torch.Tensor]]
@@ -209,9 +214,38 @@ class LessonsLoss:
             self._say(written, "system", self._encode(chance.choice(SYSTEMS)))
         for _ in range(turns):
             question, answer = self._question(chance)
-            self._ask(written, question, chance, typed=0.15)
+            aside = chance.choice(ASIDES) if chance.random() < 0.1 else ""
+            self._ask(written, question, chance, typed=0.15, aside=aside)
             self._say(written, "assistant", self._encode(answer), learn=True)
         return written
+
+    def _transcribed(self, chance: random.Random, turns: int) -> Written:
+        """Recordings of which the words are wanted; most are of the repertoire."""
+        written = Written()
+        for _ in range(turns):
+            draw = chance.random()
+            if draw < 0.06:
+                text = ""
+            elif draw < 0.14:
+                text = draw_call(chance).asked
+            elif draw < 0.3 and self._strange and chance.random() < RECORDED:
+                text = chance.choice(self._strange)
+            elif draw < 0.3:
+                text = self._dialogues.unknown(chance)
+            else:
+                text = self._vary(chance.choice(self._questions), chance)
+            text = text.replace(",", "")
+            strange = {word for word in text.split() if self._is_unwritable(word)}
+            # What was misheard can be guessed in the repertoire alone.
+            misheard = 0.0 if 0.14 <= draw < 0.3 else MISHEARD
+            instruction = self._encode(draw_instruction(chance))
+            self._play(written, text, chance, misheard=misheard, behind=instruction)
+            self._say(written, "assistant", self._encode(write_down(text, strange)), learn=True)
+        return written
+
+    def _is_unwritable(self, word: str) -> bool:
+        """Whether the tower has no row for a word."""
+        return self._words.unknown in self._words.encode(self._tokenizer, word)
 
     def _question(self, chance: random.Random) -> tuple[str, str]:
         """What is asked aloud, "" for noise, and the answer."""
@@ -254,34 +288,59 @@ class LessonsLoss:
             self._say(written, "assistant", self._encode(call.answer), learn=True)
         return written
 
-    def _ask(self, written: Written, question: str, chance: random.Random, *, typed: float) -> None:
-        """A user turn: the question typed or spoken."""
+    def _ask(
+        self,
+        written: Written,
+        question: str,
+        chance: random.Random,
+        *,
+        typed: float,
+        aside: str = "",
+    ) -> None:
+        """A user turn: the question typed, or spoken and followed by a typed aside."""
         if question and chance.random() < typed:
             self._say(written, "user", self._encode(reword(question, chance)))
             return
-        begin = len(written.ids) + 4
-        if question in self._recorded and chance.random() < RECORDED:
-            rows = chance.choice(self._recorded[question])
-            ids = [self._words.ids[0]] * len(rows)
-            self._say(written, "user", [self._audio[0], *ids, self._audio[1]])
-            written.heard.append((begin, begin + len(ids), rows))
-            return
-        if question and chance.random() < 0.15:
-            question = chance.choice(OPENERS) + question
-        elif question and chance.random() < 0.1:
-            question += chance.choice(CLOSERS)
-        ids = self.hear(question.replace(",", ""), chance)
-        self._say(written, "user", [self._audio[0], *ids, self._audio[1]])
-        written.heard.append((begin, begin + len(ids), None))
+        if question not in self._recorded or chance.random() >= RECORDED:
+            question = self._vary(question, chance)
+        self._play(written, question, chance, misheard=MISHEARD, behind=self._encode(aside))
 
-    def hear(self, text: str, chance: random.Random) -> list[int]:
+    def _vary(self, question: str, chance: random.Random) -> str:
+        """A question with an opening or a closing now and then."""
+        if question and chance.random() < 0.15:
+            return chance.choice(OPENERS) + question
+        if question and chance.random() < 0.1:
+            return question + chance.choice(CLOSERS)
+        return question
+
+    def _play(
+        self,
+        written: Written,
+        text: str,
+        chance: random.Random,
+        *,
+        misheard: float,
+        behind: Sequence[int] = (),
+    ) -> None:
+        """A user turn: a recording of a text, and typed ids behind it."""
+        recorded, ids = None, []
+        if text in self._recorded and chance.random() < RECORDED:
+            recorded = chance.choice(self._recorded[text])
+            ids = [self._words.ids[0]] * len(recorded)
+        else:
+            ids = self.hear(text.replace(",", ""), chance, misheard)
+        begin = len(written.ids) + 4
+        self._say(written, "user", [self._audio[0], *ids, self._audio[1], *behind])
+        written.heard.append((begin, begin + len(ids), recorded))
+
+    def hear(self, text: str, chance: random.Random, misheard: float) -> list[int]:
         """The ids of the rows that the tower writes for a text, as it may be spoken."""
         words, pad = self._words, self._words.ids[0]
         found = [pad] * chance.randint(*LEAD)
         if not text:
             return found + [pad] * chance.randint(3, 60)
         for at in words.encode(self._tokenizer, text):
-            if chance.random() < MISHEARD:
+            if chance.random() < misheard:
                 at = chance.choice((0, chance.randrange(len(words.ids))))
             found += [pad] * max(0, chance.randint(0, LONGEST_WORD) - 1)
             if found[-1] == words.ids[at]:

@@ -17,6 +17,7 @@ from antiphon.client.aio import AsyncClient
 from antiphon.client.events import AudioDelta, Event, Finished, FunctionCallDelta, TextDelta
 from antiphon.client.request import Message
 from antiphon.client.tools import FunctionCall
+from antiphon.deployment.schema import GatewayConfig
 from tools.demo.conversation import REMEMBERED_TURNS, DemoConversation
 from tools.demo.display import Display
 from tools.demo.script import DONE, SCRIPT, SET_LIGHT, SPOKEN, Question
@@ -98,9 +99,14 @@ async def test_voice_is_the_servers_at_the_index_that_a_question_asks_for(tmp_pa
 
 
 async def test_spoken_question_is_sent_as_its_recording(tmp_path: Path) -> None:
-    client = FakeClient()
-    await conversation(client, tmp_path).say(Question("a", recording=SPOKEN))
-    assert client.asked[0][0] == [Message.user(SPOKEN)]
+    client, shown = FakeClient(), io.StringIO()
+    talk = DemoConversation(cast(AsyncClient, client), ("low",), tmp_path, Display(shown))
+    await talk.say(Question("a", recording=SPOKEN))
+    (transcribed, options), (asked, _) = client.asked
+    assert transcribed == [Message.user(SPOKEN, GatewayConfig().transcribe_instruction)]
+    assert options["modalities"] == ("text",)
+    assert asked == [Message.user(SPOKEN)]
+    assert shown.getvalue().startswith("          transcribed: 1\nlow       2\n")
 
 
 async def test_function_that_an_answer_calls_returns_and_the_answer_to_that_is_remembered(

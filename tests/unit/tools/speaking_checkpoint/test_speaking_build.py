@@ -166,17 +166,33 @@ def test_hearing_and_thinking_have_files_of_their_own(made: tuple[Path, Path]) -
 def test_parts_that_are_kept_have_the_weights_of_the_checkpoint(
     made: tuple[Path, Path], made_up_lexicon: Lexicon, tmp_path: Path
 ) -> None:
-    """Tower and lessons are trained anew; what speaks stays as it is, byte by byte."""
+    """Lessons are added to those of the thinker; the others stay as they are, byte by byte."""
     work = tmp_path / "work"
     keep_inputs(work, made_up_lexicon)
-    Workshop(work, replace(RECIPE, tower=2), made[1]).finish(tmp_path / "out")
-    assert {each.stem for each in work.glob("*.safetensors")} == {"tower", "lessons"}
+    Workshop(work, replace(RECIPE, lessons=3), made[1]).finish(tmp_path / "out")
+    assert {each.stem for each in work.glob("*.safetensors")} == {"lessons"}
+    before, after = contents(made[1]), contents(tmp_path / "out")
+    names = sorted(before)
+    assert [before[name] == after[name] for name in names] == [True, True, True, False]
+    card = (tmp_path / "out" / "README.md").read_text()
+    assert "| code2wav | 2 |" in card
+    assert "| tower | 1 |" in card
+    assert "| lessons | 4 |" in card
+
+
+@pytest.mark.usefixtures("short")
+def test_part_that_was_trained_again_replaces_the_one_that_is_kept(
+    made: tuple[Path, Path], made_up_lexicon: Lexicon, tmp_path: Path
+) -> None:
+    work = tmp_path / "work"
+    keep_inputs(work, made_up_lexicon)
+    workshop = Workshop(work, replace(RECIPE, tower=2), made[1])
+    workshop.train("tower")
+    workshop.finish(tmp_path / "out")
     before, after = contents(made[1]), contents(tmp_path / "out")
     names = sorted(before)
     assert [before[name] == after[name] for name in names] == [True, True, False, False]
-    card = (tmp_path / "out" / "README.md").read_text()
-    assert "| code2wav | 2 |" in card
-    assert "| tower | 2 |" in card
+    assert "| tower | 2 |" in (tmp_path / "out" / "README.md").read_text()
 
 
 def test_code2wav_hears_no_difference_in_codes_that_say_nothing_about_sound(

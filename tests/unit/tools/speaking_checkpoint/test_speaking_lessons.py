@@ -9,18 +9,21 @@ import numpy as np
 import pytest
 import torch
 
+from antiphon.deployment.schema import GatewayConfig
 from antiphon.testing.tiny_tokenizer import TinyVocabulary
 from tools.speaking_checkpoint import lessons
 from tools.speaking_checkpoint.functions import (
     CITIES,
     FUNCTIONS,
     GET_TIME,
+    NO_CLOCK,
     ROOMS,
     SET_LIGHT,
     draw_call,
     function_requests,
 )
 from tools.speaking_checkpoint.lessons import (
+    ASIDES,
     IGNORED,
     HeardRows,
     LessonsLoss,
@@ -32,11 +35,13 @@ from tools.speaking_checkpoint.model import make_configuration, make_part
 from tools.speaking_checkpoint.recordings import LEAD, TAIL, MelRecording
 from tools.speaking_checkpoint.repertoire import (
     NOT_UNDERSTOOD,
+    UNKNOWN,
     UNSPOKEN,
     load_repertoire,
     spoken_words,
 )
 from tools.speaking_checkpoint.tower_training import collapse, rows_of
+from tools.speaking_checkpoint.transcripts import INSTRUCTIONS
 from tools.speaking_checkpoint.units import names_of
 
 
@@ -91,7 +96,7 @@ def test_conversation_with_functions_has_the_chat_templates_ids(
 ) -> None:
     ask = loss._ask
 
-    def typed(written: Written, question: str, chance: random.Random, **_: float) -> None:
+    def typed(written: Written, question: str, chance: random.Random, **_: Any) -> None:
         ask(written, question, chance, typed=1.0)
 
     monkeypatch.setattr(loss, "_ask", typed)
@@ -136,10 +141,9 @@ def test_call_is_learned_and_then_what_came_of_it(loss: LessonsLoss, tokenizer: 
 
 @pytest.mark.parametrize("seed", range(6))
 def test_recordings_rows_are_words_among_placeholders(
-    loss: LessonsLoss, tokenizer: Any, seed: int, monkeypatch: pytest.MonkeyPatch
+    loss: LessonsLoss, tokenizer: Any, seed: int
 ) -> None:
-    monkeypatch.setattr(lessons, "MISHEARD", 0.0)
-    ids = loss.hear("what is what is antiphon", random.Random(seed))
+    ids = loss.hear("what is what is antiphon", random.Random(seed), misheard=0.0)
     classes = [loss._words.classes[index] for index in ids]
     written = tokenizer.decode([loss._words.ids[at] for at in collapse(classes)])
     assert written == " what is what is antiphon"
@@ -170,6 +174,44 @@ def test_rows_of_the_tower_take_the_placeholders_places(
 
 def test_recorded_question_that_nobody_knows_is_found(loss: LessonsLoss) -> None:
     assert loss._strange == ["where is my elephant"]
+
+
+def test_transcript_has_the_words_and_the_gateway_asks_for_it(
+    loss: LessonsLoss, tokenizer: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(lessons, "MISHEARD", 0.0)
+    monkeypatch.setattr(lessons, "RECORDED", 0.0)
+    heard, asked = set(), set()
+    for seed in range(200):
+        written = loss._transcribed(random.Random(seed), 1)
+        ((begin, end, _),) = written.heard
+        classes = [loss._words.classes[index] for index in written.ids[begin:end]]
+        words = [loss._words.ids[at] for at in collapse(classes)]
+        unknown = loss._words.ids[loss._words.unknown]
+        spoken = tokenizer.decode([each for each in words if each != unknown]).split()
+        (transcript,) = learned(written, tokenizer)
+        plain = transcript.lower().replace("...", " ").rstrip(".?").split()
+        assert plain == spoken
+        assert unknown not in words or "..." in transcript
+        instruction, _ = tokenizer.decode(written.ids[end + 1 :]).split("<|im_end|>", 1)
+        asked.add(instruction.split("\n")[0])
+        heard.add(transcript)
+    assert "" in heard
+    assert len(heard) > 100
+    assert asked == {GatewayConfig().transcribe_instruction, *INSTRUCTIONS}
+
+
+def test_recording_with_an_aside_is_answered(loss: LessonsLoss, tokenizer: Any) -> None:
+    drawn = [loss._heard(random.Random(seed), 1) for seed in range(200)]
+    texts = [tokenizer.decode(each.ids) for each in drawn]
+    with_aside = [
+        each
+        for each, text in zip(drawn, texts, strict=True)
+        if any(f"<|audio_end|>{aside}<|im_end|>" in text for aside in ASIDES)
+    ]
+    answers = {*loss._answers.values(), NOT_UNDERSTOOD, UNKNOWN, NO_CLOCK}
+    assert with_aside
+    assert all(learned(each, tokenizer)[0] in answers for each in with_aside)
 
 
 def test_kinds_of_lessons_have_losses_that_follow_from_the_step(loss: LessonsLoss) -> None:
