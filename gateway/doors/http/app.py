@@ -37,6 +37,7 @@ from gateway.doors.http.paths import PlainPaths
 from gateway.doors.http.reference_page import HEADERS as PAGE_HEADERS
 from gateway.doors.http.reference_page import reference_page
 from gateway.doors.http.request_head import CheckedHeads
+from gateway.doors.http.wrong_path import wrong_request
 from gateway.doors.realtime.door import RealtimeDoor
 from gateway.doors.sending import BoundedSending
 from gateway.fleet.health import health_report
@@ -213,8 +214,10 @@ def _given_id(scope: Scope) -> str:
 async def _routing_error(asked: Request, error: Exception) -> Response:
     """404 and 405 in OpenAI's shape."""
     assert isinstance(error, HTTPException)
-    where = f"{asked.method} {asked.url.path}"
+    headers = error.headers or {}
+    allowed = headers.get("Allow", "")
+    message = wrong_request(asked.method, asked.url.path, asked.app.routes, allowed)
     kind = NotFound if error.status_code == 404 else InvalidArgument
-    response = error_response(kind(f"there is no {where}"), error.status_code)
-    response.headers.update(error.headers or {})
+    response = error_response(kind(message), error.status_code)
+    response.headers.update(headers)
     return response
