@@ -64,11 +64,13 @@ demo: setup ## start everything, ask it some questions, then type yours; WAV fil
 
 # With STAGE="ROLE.engine=vllm" the services run in the environment that has vLLM.
 UP_WITH_VLLM := $(filter %.engine=vllm,$(STAGE))
+# One line, as make shows it.
+UP_ARGS = $(strip $(if $(MODEL),--model "$(MODEL)") \
+	$(if $(PORT),--port "$(PORT)") $(if $(GRPC_PORT),--grpc-port "$(GRPC_PORT)") \
+	$(if $(STAGE),--stage $(STAGE)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(ARGS))
 
 up: $(if $(UP_WITH_VLLM),$(VLLM_INSTALLED),setup) ## serve a checkpoint on this machine: [MODEL=DIR] [PORT=8000] [GRPC_PORT=50050] [STAGE="ROLE.KEY=VALUE ..."] [REPLICAS="ROLE=2 ..."]
-	$(if $(UP_WITH_VLLM),$(VLLM_BIN),$(BIN))/python -m tools.launcher up $(if $(MODEL),--model "$(MODEL)") \
-		$(if $(PORT),--port "$(PORT)") $(if $(GRPC_PORT),--grpc-port "$(GRPC_PORT)") \
-		$(if $(STAGE),--stage $(STAGE)) $(if $(REPLICAS),--replicas $(REPLICAS)) $(ARGS)
+	$(if $(UP_WITH_VLLM),$(VLLM_BIN),$(BIN))/python -m tools.launcher up $(UP_ARGS)
 
 load: setup ## load one service: SERVICE=gateway or a stage's role [MODEL=DIR] [RATE=] [SESSIONS=] [SECONDS=]
 	@test -n "$(SERVICE)" || { echo "make load: say what: SERVICE=gateway, or a stage's role" >&2; exit 2; }

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from antiphon.errors import InvalidArgument
 
+MAX_PORT = 65_535
 LOCALHOST = "localhost"
 ALL_ADDRESSES = ("0.0.0.0", "::")
 """Hosts that stand for all addresses: of IPv4, and of both families."""
@@ -12,7 +13,7 @@ ALL_ADDRESSES = ("0.0.0.0", "::")
 def host_and_port(address: str, *, field: str) -> tuple[str, int]:
     """The parts of "host:port" (IPv6 in brackets). Raises `InvalidArgument`."""
     host, _, port = address.rpartition(":")
-    if not host or not port.isdigit() or int(port) > 65535:
+    if not host or not port.isdigit():
         raise InvalidArgument(f"{field}: {address!r} is not host:port", field=field)
     bare = host.removeprefix("[").removesuffix("]")
     if ":" in bare and host != f"[{bare}]":
@@ -21,6 +22,8 @@ def host_and_port(address: str, *, field: str) -> tuple[str, int]:
             f"{joined(bare, int(port))}",
             field=field,
         )
+    if int(port) > MAX_PORT:
+        raise InvalidArgument(f"{field}: port {port} is not 0 to {MAX_PORT}", field=field)
     return bare, int(port)
 
 

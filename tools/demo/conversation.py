@@ -20,6 +20,9 @@ SEED = 1
 REMEMBERED_TURNS = 2
 """How far the embedded model looks back without mixing answers up."""
 CONVERSATION_FILE, PICTURE_FILE = "conversation.wav", "demo.png"
+NO_PICTURE = (
+    f"{PICTURE_FILE} was not drawn: it needs matplotlib (.venv/bin/pip install matplotlib)."
+)
 
 
 class DemoConversation:
@@ -90,7 +93,7 @@ class DemoConversation:
         try:
             from tools.demo.picture import draw_conversation
         except ImportError:
-            return [*said, "No picture of it: that needs matplotlib (pip install matplotlib)."]
+            return [*said, NO_PICTURE]
         draw_conversation(placed, from_pcm16(pcm16), sample_rate_hz, stages, picture)
         return [*said, f"How it looks:           {picture}"]
 

@@ -5,11 +5,10 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Mapping
 
-from antiphon.deployment.address import host_and_port
+from antiphon.deployment.address import MAX_PORT, host_and_port
 from antiphon.errors import Unavailable
 from antiphon.transport.listening import listen_sockets
 
-MOST_PORT = 65_535
 OPTIONS = {
     "gateway.http_listen": ("PORT", "--port"),
     "gateway.grpc_listen": ("GRPC_PORT", "--grpc-port"),
@@ -37,7 +36,7 @@ def check_free(wanted: Mapping[str, str]) -> None:
                 remedy = "choose another"
                 if field in OPTIONS:
                     variable, option = OPTIONS[field]
-                    other = port + 1 if port < MOST_PORT else port - 1
+                    other = port + 1 if port < MAX_PORT else port - 1
                     remedy += f" (make up {variable}={other}, or {option} {other})"
                 raise Unavailable(
                     f"{field}: cannot listen on {address}: {words}; {remedy}, "

@@ -40,3 +40,9 @@ async def test_error_names_the_setting_when_it_is_no_address(wrong: str) -> None
     with pytest.raises(InvalidArgument, match="is not host:port") as caught:
         listen_at(grpc.aio.server(options=SERVER_OPTIONS), wrong, field=FIELD)
     assert caught.value.field == FIELD
+
+
+async def test_error_names_the_port_when_it_is_out_of_range() -> None:
+    with pytest.raises(InvalidArgument, match="port 65536 is not 0 to 65535") as caught:
+        listen_at(grpc.aio.server(options=SERVER_OPTIONS), "[::1]:65536", field=FIELD)
+    assert caught.value.field == FIELD
