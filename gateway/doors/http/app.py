@@ -38,6 +38,7 @@ from gateway.doors.http.reference_page import HEADERS as PAGE_HEADERS
 from gateway.doors.http.reference_page import reference_page
 from gateway.doors.http.request_head import CheckedHeads
 from gateway.doors.http.wrong_path import wrong_request
+from gateway.doors.realtime.door import PATH as REALTIME
 from gateway.doors.realtime.door import RealtimeDoor
 from gateway.doors.sending import BoundedSending
 from gateway.fleet.health import health_report
@@ -162,7 +163,7 @@ def http_app(
         routes=[
             *page_routes(),
             *(Route(path, door, methods=["POST"]) for path, door in endpoints.items()),
-            WebSocketRoute("/v1/realtime", realtime.serve),
+            WebSocketRoute(REALTIME, realtime.serve),
             Route("/v1/models", models),
             Route("/v1/models/{name:path}", model),
             Route("/v1/audio/voices", voices),

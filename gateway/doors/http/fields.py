@@ -88,16 +88,17 @@ class IgnoredFields(Collection[str]):
 
 def decode_fields(
     decoder: msgspec.json.Decoder[Body],
-    body: bytes,
+    body: bytes | str,
     unsupported: Mapping[str, Unsupported],
     ignored: IgnoredFields,
 ) -> Body:
-    """What the body says, by the rule above. Raises `InvalidArgument` and `NotImplementedYet` with
-    the field."""
+    """What the body says, by the rule above. `unsupported` has its fields by their paths, without
+    indices. Raises `InvalidArgument` and `NotImplementedYet` with the field."""
     try:
         return decoder.decode(body)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
-        cut = _Cut(unsupported, ignored).value(body, decoder.type, "", "")
+        utf8 = body.encode() if isinstance(body, str) else body
+        cut = _Cut(unsupported, ignored).value(utf8, decoder.type, "", "")
     return decode_body(decoder, bytes(cut))
 
 
@@ -145,7 +146,7 @@ class _Cut:
                     kept.append(_member(name, value))
                     continue
                 changed = True
-                self._leave_out(where, at, value, top=not path)
+                self._leave_out(where, at, value)
                 continue
             if _is_not_given(value, known[name]):
                 changed = True
@@ -165,9 +166,9 @@ class _Cut:
             return raw
         return b"[" + b",".join(cut) + b"]"
 
-    def _leave_out(self, where: str, at: str, raw: Json, *, top: bool) -> None:
+    def _leave_out(self, where: str, at: str, raw: Json) -> None:
         """A field that the struct does not have."""
-        if top and where in self._unsupported:
+        if where in self._unsupported:
             self._unsupported[where].check(where, _plain(raw))
         elif not _is_empty(raw):
             self._ignored.add(where, at)

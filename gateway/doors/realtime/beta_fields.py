@@ -47,6 +47,7 @@ def response_of_today(asked: ResponseSettings) -> ResponseSettings:
     return replace(
         asked,
         output_modalities=asked.output_modalities or _modalities(asked.modalities, "response"),
+        max_output_tokens=_first(asked.max_output_tokens, asked.max_response_output_tokens),
         audio=_audio(asked, asked.audio, "response"),
     )
 

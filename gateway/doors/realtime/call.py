@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import logging
 import uuid
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Collection, Sequence
 
 from antiphon.errors import AntiphonError, Cancelled, Internal
 from gateway.conversations.conversations import AdmittedConversation
@@ -13,6 +13,7 @@ from gateway.conversations.events import ConversationEvent
 from gateway.conversations.saved import SavedConversation
 from gateway.conversations.settings import ConversationSettings
 from gateway.doors.conversation_door import ConversationDoor
+from gateway.doors.http.fields import IgnoredFields
 from gateway.doors.http.json_body import check_values, count_values
 from gateway.doors.realtime.client_commands import AppendedBytes, read_command
 from gateway.doors.realtime.client_events import ClientEvent, event_id_of, read_event
@@ -41,11 +42,14 @@ class RealtimeCall:
         admitted: AdmittedConversation,
         settings: ConversationSettings,
         send: SendJson,
+        report_ignored: Callable[[Collection[str]], None],
         *,
         resumable: bool = False,
         resumed: SavedConversation | None = None,
     ) -> None:
         self._most_values = door.config.max_body_values
+        self._unknown_fields = door.config.unknown_fields
+        self._report_ignored = report_ignored
         self._send_json = send
         self._watch = door.watch()
         self._events = ServerEvents(door.config.max_retrieved_bytes)
@@ -76,13 +80,20 @@ class RealtimeCall:
     async def _take(self, data: str) -> None:
         """Handle one event; what is wrong with it is told, and the call goes on."""
         large = len(data) > LARGE_CHARS
+        ignored = IgnoredFields(self._unknown_fields)
         try:
             if len(data) > self._most_values:
                 check_values(count_values(data.encode()), self._most_values, "event")
-            event = await _THREADS.run(len(data), read_event, data) if large else read_event(data)
+            event = (
+                await _THREADS.run(len(data), read_event, data, ignored)
+                if large
+                else read_event(data, ignored)
+            )
         except AntiphonError as error:
             await self._conversation.refuse(error, event_id_of(data))
             return
+        finally:
+            self._report_ignored(ignored)
         size = len(data)
         del data
         try:

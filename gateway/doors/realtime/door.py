@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import ExitStack, suppress
+from functools import partial
 
 import msgspec
 from starlette.websockets import WebSocket, WebSocketDisconnect, WebSocketState
@@ -28,6 +29,7 @@ from gateway.doors.conversation_door import ConversationDoor
 from gateway.doors.http.authorization import authorization_of, protocol_of
 from gateway.doors.http.errors import error_response
 from gateway.doors.http.origins import AllowedOrigins
+from gateway.doors.ignored_fields import IgnoredFieldReport
 from gateway.doors.realtime.call import RealtimeCall
 from gateway.doors.realtime.errors import error_json
 from gateway.doors.realtime.resuming import flag, resumed_of
@@ -36,6 +38,7 @@ from gateway.doors.sending import ClientStalled
 from gateway.keys.key_use import KeyUse
 from gateway.keys.keyring import Keyring
 
+PATH = "/v1/realtime"
 POLICY_VIOLATED = 1008
 """WebSocket's code of a close for what a client has sent, here in the place of its conversation."""
 
@@ -58,6 +61,7 @@ class RealtimeDoor:
         self._door = door
         self._origins = origins
         self._keyring = keyring
+        self._ignored = IgnoredFieldReport(door.metrics)
 
     async def serve(self, websocket: WebSocket) -> None:
         """One connection, from the handshake to its end."""
@@ -140,7 +144,14 @@ class RealtimeDoor:
                 return
             settings = saved.settings
         call = RealtimeCall(
-            self._door, key, admitted, settings, send, resumable=resumable, resumed=saved
+            self._door,
+            key,
+            admitted,
+            settings,
+            send,
+            partial(self._ignored.report, PATH, key.name),
+            resumable=resumable,
+            resumed=saved,
         )
         del saved
         await call.run(came)

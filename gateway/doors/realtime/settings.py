@@ -93,7 +93,10 @@ def session_json(holds: ConversationSettings, session_id: str) -> dict[str, Any]
         },
         **tools_json(holds),
         "max_output_tokens": max_tokens_json(holds),
+        "include": None,
+        "prompt": None,
         "tracing": None,
+        "truncation": "disabled",
         # Strict clients of OpenAI's API do not ask for it.
         **({"antiphon": {"answer_every_s": every_s}} if every_s is not None else {}),
     }
