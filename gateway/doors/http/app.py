@@ -121,7 +121,7 @@ def http_app(
         calls.check_model(asked.query_params.get("model", ""))
         return _json(voice_list(fleet))
 
-    open_api = OpenApi(messages)
+    open_api = OpenApi(messages, config.unknown_fields)
 
     def document() -> bytes:
         told = [stage for stage in fleet if stage.told is not None]

@@ -10,6 +10,7 @@ import msgspec
 
 from antiphon.version import VERSION
 from gateway.doors.http.errors import ErrorAnswer
+from gateway.doors.http.fields import UnknownFields
 from gateway.doors.http.listings import ModelCard, ModelList, VersionCard, VoiceList
 from gateway.doors.http.stage_sampling import body_type
 from gateway.fleet.health import HealthReport
@@ -53,23 +54,37 @@ LISTINGS = (
 )
 
 
+_UNKNOWN: Mapping[UnknownFields, str] = {
+    "ignore": "Fields of requests that are not listed here are ignored, and named in the response "
+    "header `x-antiphon-ignored`; those of OpenAI's and vLLM's that would change the answer return "
+    "400.",
+    "reject": "Fields of requests that are not listed here return 400, unless their value is null "
+    "or empty.",
+}
+
+
 class OpenApi:
     """The document of these doors, by path; made when it is asked for."""
 
-    def __init__(self, doors: Mapping[str, DoorMessages]) -> None:
+    def __init__(self, doors: Mapping[str, DoorMessages], unknown_fields: UnknownFields) -> None:
         self._doors = doors
+        self._unknown_fields = unknown_fields
         self._made_for: tuple[str, ...] | None = None
         self._made = b""
 
     def document(self, sampling_stages: tuple[str, ...]) -> bytes:
         """It as JSON, with a field for each stage that samples in the bodies."""
         if self._made_for != sampling_stages:
-            self._made = _document(self._doors, sampling_stages)
+            self._made = _document(self._doors, sampling_stages, self._unknown_fields)
             self._made_for = sampling_stages
         return self._made
 
 
-def _document(doors: Mapping[str, DoorMessages], sampling_stages: tuple[str, ...]) -> bytes:
+def _document(
+    doors: Mapping[str, DoorMessages],
+    sampling_stages: tuple[str, ...],
+    unknown_fields: UnknownFields,
+) -> bytes:
     bodies = {path: _body(door, sampling_stages) for path, door in doors.items()}
     written = [each for door in doors.values() for each in door.answers.values()]
     written += [each for listing in LISTINGS for each in listing.answers.values()]
@@ -77,6 +92,8 @@ def _document(doors: Mapping[str, DoorMessages], sampling_stages: tuple[str, ...
     _, components = msgspec.json.schema_components(kinds, ref_template=REFERENCE)
     for kind in components.values():
         _send_files_as_they_are(kind)
+        if unknown_fields == "ignore" and kind.get("additionalProperties") is False:
+            del kind["additionalProperties"]
     paths: dict[str, Any] = {}
     for path, door in doors.items():
         body = {"required": True, "content": {door.body_type: {"schema": _schema(bodies[path])}}}
@@ -92,7 +109,11 @@ def _document(doors: Mapping[str, DoorMessages], sampling_stages: tuple[str, ...
     return msgspec.json.encode(
         {
             "openapi": "3.1.0",
-            "info": {"title": "antiphon", "version": VERSION},
+            "info": {
+                "title": "antiphon",
+                "version": VERSION,
+                "description": _UNKNOWN[unknown_fields],
+            },
             "paths": paths,
             "components": {"schemas": components},
         }
