@@ -322,3 +322,33 @@ async def test_a_turn_that_a_stage_refuses_waits_and_keeps_its_session() -> None
             done = (await client.until("response.done"))["response"]
             assert done["status"] == "completed"
         assert len(door.fakes[CODE2WAV].sessions) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "status"),
+    [({"temperature": -1}, 400), ({"model": "other"}, 404), ({"n": 2}, 400)],
+)
+async def test_a_stream_that_fails_before_it_is_queued_has_a_status(
+    waiting: WaitingRequests, fields: dict[str, Any], status: int
+) -> None:
+    async with open_door(max_calls=1, **QUEUE) as door:
+        gate = door.fakes[THINKER].script = Gate(THINKER)
+        running = ask(door, "first", **TEXT)
+        await gate.begun.get()
+        assert (await door.chat(stream=True, **TEXT, **fields)).status_code == status
+        gate.let_through()
+        assert (await running).status_code == 200
+
+
+async def test_a_stream_that_finds_the_queue_full_has_a_status() -> None:
+    async with open_door(max_calls=1) as door:
+        gate = door.fakes[THINKER].script = Gate(THINKER)
+        running = ask(door, "first", **TEXT)
+        await gate.begun.get()
+        refused = await door.chat(stream=True, **TEXT)
+        assert refused.status_code == 429
+        assert int(refused.headers["retry-after"]) >= 1
+        with pytest.raises(openai.RateLimitError):
+            await door.openai.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True)
+        gate.let_through()
+        assert (await running).status_code == 200

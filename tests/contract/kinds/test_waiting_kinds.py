@@ -21,9 +21,6 @@ from reading_model import SPEAKER, open_reader
 from slotted_stages import QUEUE, Gate, WaitingRequests, open_slotted, waiting_requests
 from test_transcriptions import file
 
-from antiphon.deployment.schema import deployment_of
-from antiphon.errors import InvalidArgument
-
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
 TEXT: dict[str, Any] = {"modalities": ["text"]}
@@ -189,26 +186,6 @@ async def test_a_client_that_leaves_the_queue_after_its_headers_leaves_nothing(
         await waiting.until(0)
 
 
-@pytest.mark.parametrize(
-    ("fields", "status"),
-    [({"temperature": -1}, 400), ({"model": "other"}, 404), ({"n": 2}, 400)],
-)
-async def test_what_fails_before_it_is_queued_has_a_status(
-    waiting: WaitingRequests, fields: dict[str, Any], status: int
-) -> None:
-    async with full() as (door, _):
-        assert (await door.chat(stream=True, **TEXT, **fields)).status_code == status
-
-
-async def test_what_finds_the_queue_full_has_a_status() -> None:
-    async with full(max_waiting=0) as (door, _):
-        refused = await door.chat(stream=True, **TEXT)
-        assert refused.status_code == 429
-        assert int(refused.headers["retry-after"]) >= 1
-        with pytest.raises(openai.RateLimitError):
-            await door.openai.chat.completions.create(model=MODEL, messages=MESSAGES, stream=True)
-
-
 async def test_a_transcription_is_begun_when_it_is_queued(waiting: WaitingRequests) -> None:
     async with full(keepalive_s=0.02) as (door, gate):
         form = {"model": MODEL, "stream": "true"}
@@ -253,9 +230,3 @@ async def test_speech_is_begun_when_it_is_queued_if_it_has_a_place_for_errors(
                 assert (await sending).status_code == 503
             gate.let_through()
             assert (await running).status_code == 200
-
-
-@pytest.mark.parametrize("keepalive_s", [0, -1, float("inf")])
-async def test_the_time_between_comments_is_checked(keepalive_s: float) -> None:
-    with pytest.raises(InvalidArgument, match=r"gateway\.keepalive_s"):
-        deployment_of({"gateway": {"keepalive_s": keepalive_s}})
