@@ -159,15 +159,18 @@ async def test_the_error_of_a_queued_chat_is_its_last_event(
     waiting: WaitingRequests, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO", logger="gateway.requests")
-    async with full(queue_timeout_s=0.2) as (door, _), raw_client(door) as client:
-        await client.send(chat_request())
+    async with full(max_waiting=1) as (door, gate), raw_client(door) as client:
+        await client.send(chat_request(service_tier="flex"))
         assert (await head(client))[0] == 200
+        preferred = asyncio.create_task(door.chat(**TEXT))
         error = error_of(await chunk(client))
         assert (error["type"], error["code"]) == ("rate_limit_error", "resource_exhausted")
         assert await chunk(client) == b""
         # The connection can be used again.
         await client.send(chat_request(temperature=-1))
         assert (await client.response())[0] == 400
+        gate.let_through(2)
+        assert (await preferred).status_code == 200
     lines = [
         json.loads(each.getMessage()) for each in caplog.records if each.name == "gateway.requests"
     ]
