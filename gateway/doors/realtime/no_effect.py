@@ -11,25 +11,25 @@ from collections.abc import Mapping
 from gateway.doors.http.fields import Unsupported
 
 _SESSION = (
-    "audio.input.noise_reduction",
-    "audio.input.transcription.delay",
-    "audio.input.transcription.keywords",
-    "audio.input.transcription.languages",
-    "audio.output.speed",
-    "client_secret",
-    "expires_at",
-    "id",
-    "include",
-    "input_audio_noise_reduction",
-    "model",
-    "object",
-    "prompt",
-    "reasoning",
-    "speed",
-    "temperature",
-    "tool_choice.server_label",
-    "tracing",
-    "truncation",
+    "session.audio.input.noise_reduction",
+    "session.audio.input.transcription.delay",
+    "session.audio.input.transcription.keywords",
+    "session.audio.input.transcription.languages",
+    "session.audio.output.speed",
+    "session.client_secret",
+    "session.expires_at",
+    "session.id",
+    "session.include",
+    "session.input_audio_noise_reduction",
+    "session.model",
+    "session.object",
+    "session.prompt",
+    "session.reasoning",
+    "session.speed",
+    "session.temperature",
+    "session.tool_choice.server_label",
+    "session.tracing",
+    "session.truncation",
 )
 _ITEM = (
     "approval_request_id",
@@ -44,14 +44,22 @@ _ITEM = (
     "status",
     "tools",
 )
-_RESPONSE = ("prompt", "reasoning", "temperature", "tool_choice.server_label")
+_RESPONSE = (
+    "response.prompt",
+    "response.reasoning",
+    "response.temperature",
+    "response.tool_choice.server_label",
+)
 
 NO_EFFECT: Mapping[str, Unsupported] = {
     path: Unsupported(any_value=True)
     for path in (
-        *(f"session.{each}" for each in _SESSION),
+        *_SESSION,
         *(f"item.{each}" for each in _ITEM),
-        *(f"response.{each}" for each in _RESPONSE),
+        *_RESPONSE,
         *(f"response.input[].{each}" for each in _ITEM),
     )
 }
+
+NULL_IN_SESSION = ("session.include", "session.prompt", "session.tracing")
+"""Those that are null in `session.created` and `session.updated`."""

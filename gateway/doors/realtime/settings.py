@@ -20,6 +20,7 @@ from gateway.doors.realtime.client_events import (
     SessionSettings,
     TranscriptionSettings,
 )
+from gateway.doors.realtime.no_effect import NULL_IN_SESSION
 from gateway.doors.realtime.tool_settings import tools_json, with_tools
 from gateway.doors.realtime.turn_settings import read_turns, turns_json
 from gateway.media.live_audio import LIVE_FORMATS, LiveFormat
@@ -93,9 +94,7 @@ def session_json(holds: ConversationSettings, session_id: str) -> dict[str, Any]
         },
         **tools_json(holds),
         "max_output_tokens": max_tokens_json(holds),
-        "include": None,
-        "prompt": None,
-        "tracing": None,
+        **{path.removeprefix("session."): None for path in NULL_IN_SESSION},
         "truncation": "disabled",
         # Strict clients of OpenAI's API do not ask for it.
         **({"antiphon": {"answer_every_s": every_s}} if every_s is not None else {}),

@@ -36,7 +36,8 @@ def waiting() -> Iterator[WaitingRequests]:
 @asynccontextmanager
 async def full(**settings: Any) -> AsyncIterator[tuple[Door, Gate]]:
     """A gateway whose only call is taken until the gate lets it through."""
-    async with open_door(**(QUEUE | {"max_calls": 1} | settings)) as door:
+    usual = {"max_calls": 1, "keepalive_s": 3600.0}
+    async with open_door(**(QUEUE | usual | settings)) as door:
         gate = door.fakes[THINKER].script = Gate(THINKER)
         running = asyncio.create_task(door.chat(**TEXT))
         await gate.begun.get()
