@@ -3,7 +3,7 @@
 `make test-clients` makes the environments. A client is a folder here with a program `talk_to_*`
 that is given the URL of `/v1/realtime` (Java's gets the gateway's own) and a recording, and fails
 if the call does not go as it should. A framework's cascade is a program `cascade_with_*`, which is
-given the URLs of two gateways and a recording.
+given the URLs of two gateways, a recording and what it says.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ from tools.launcher.plan import EMBEDDED_MODEL
 
 HERE = Path(__file__).parent
 RECORDINGS = HERE.parent / "recordings"
+SAID = "Turn the light in the kitchen on."
 TIMEOUT_S = 200
 
 pytestmark = pytest.mark.processes
@@ -83,8 +84,8 @@ def test_a_published_cascade_runs_with_its_defaults(
     cascade: Path, served: str, reading_aloud: str, tmp_path: Path
 ) -> None:
     """Nothing but the base URLs is set: what hears and answers, and what reads aloud."""
-    samples, rate_hz = soundfile.read(RECORDINGS / "slow.ogg")
+    samples, rate_hz = soundfile.read(RECORDINGS / "light.ogg")
     said = tmp_path / "said.wav"
     # The default rate of Pipecat's input. LiveKit resamples.
     soundfile.write(said, soxr.resample(samples, rate_hz, 16_000), 16_000, subtype="PCM_16")
-    check_runs(cascade, served, reading_aloud, str(said))
+    check_runs(cascade, served, reading_aloud, str(said), SAID)

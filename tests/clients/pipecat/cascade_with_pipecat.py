@@ -1,6 +1,6 @@
 """A call with Pipecat's cascade as its quick start has it: OpenAI's services, voice activity and
 turns with their defaults. Arguments: URL of a gateway that hears and answers, URL of one that reads
-aloud, WAV of what is said."""
+aloud, WAV of what is said, and its text."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ async def speak(worker: PipelineWorker, recording: str) -> None:
         await asyncio.sleep(PIECE_S)
 
 
-async def talk(url: str, voice_url: str, recording: str) -> None:
+async def talk(url: str, voice_url: str, recording: str, said_aloud: str) -> None:
     """A question that is there when the pipeline starts, then one that is spoken."""
     stt = OpenAISTTService(api_key="none", base_url=f"{url}/v1")
     llm = OpenAILLMService(api_key="none", base_url=f"{url}/v1")
@@ -119,7 +119,7 @@ async def talk(url: str, voice_url: str, recording: str) -> None:
             await running
         said = [each for each in context.messages if each["role"] == "user"]
         assert len(said) == 2, context.messages
-        assert said[1]["content"], context.messages
+        assert said[1]["content"] == said_aloud, context.messages
     finally:
         if not running.done():
             await worker.cancel()
