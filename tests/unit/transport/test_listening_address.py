@@ -14,8 +14,11 @@ FIELD = "gateway.grpc_listen"
 async def test_address_is_one_that_a_client_reaches(host: str) -> None:
     server = grpc.aio.server(options=SERVER_OPTIONS)
     address = listen_at(server, f"{host}:0", field=FIELD)
-    assert address.startswith(f"{host}:")
-    assert not address.endswith(":0")
+    # A name may resolve to a family that this host lacks, so the address has none.
+    loopback = ("127.0.0.1", "[::1]")
+    reached, _, port = address.rpartition(":")
+    assert reached in (loopback if host == "localhost" else (host,))
+    assert port != "0"
     await server.start()
     async with grpc.aio.insecure_channel(address, options=CHANNEL_OPTIONS) as channel:
         await channel.channel_ready()
