@@ -261,7 +261,7 @@ class ToDevice:
 
 
 def on_device(
-    values: Sequence[float | tuple[int, ...]] | Array,
+    values: Sequence[float | tuple[int, ...]] | Array | torch.Tensor,
     device: torch.device,
     dtype: torch.dtype | None = None,
 ) -> torch.Tensor:

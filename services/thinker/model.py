@@ -26,6 +26,7 @@ from services.lm.memory import SlotMemory
 from services.thinker.audio import AudioFeatures
 from services.thinker.patches import VisualPatches
 from services.thinker.rows import RowStore
+from services.thinker.towers import TowerPlan, there
 
 Of = TypeVar("Of")
 Ids = npt.NDArray[np.int32]
@@ -93,7 +94,7 @@ class ThinkerModel:
 
     A row is hidden state number `tapped_layer`, as `Decoder.append` counts, or, `with_words`, the
     sum of it and the word's embedding, which is zero where something is heard or seen. `special`
-    are the ids that stand for that.
+    are the ids that stand for that, `towers` how what stands there is encoded.
     `bucketing` runs what can be a graph. Raises `InvalidArgument` for slots that a GPU cannot hold
     at their longest.
     """
@@ -103,6 +104,7 @@ class ThinkerModel:
         module: Any,
         *,
         special: MediaIds,
+        towers: TowerPlan,
         tapped_layer: int,
         with_words: bool = False,
         slots: int,
@@ -113,6 +115,7 @@ class ThinkerModel:
         self._tapped_layer = tapped_layer
         self._with_words = with_words
         self._special = special
+        self._towers = towers
         self._audio_tower = module.audio_tower
         self._vision_tower = module.visual
         self._words = module.model.embed_tokens
@@ -142,8 +145,11 @@ class ThinkerModel:
         if isinstance(piece, AudioFeatures):
             return self._encode_audio(piece)
         patches = on_device(piece.patches, self.device).to(self._vision_tower.dtype)
-        grid = on_device([piece.grid], self.device)
-        rows: Tensor = self._vision_tower(patches, grid_thw=grid, return_dict=True).pooler_output
+        grid = torch.tensor([piece.grid])
+        planned = there(self._towers.vision(self._vision_tower, grid), self.device)
+        rows: Tensor = self._vision_tower(
+            patches, grid_thw=grid, return_dict=True, **planned
+        ).pooler_output
         return rows.to(self._words.weight.dtype)
 
     def copy(self, source: int, target: int, positions: int) -> None:
@@ -153,10 +159,12 @@ class ThinkerModel:
 
     def _encode_audio(self, audio: AudioFeatures) -> Tensor:
         """Mirrors `get_audio_features`."""
-        features = on_device(audio.features, self.device)
-        lengths = on_device(audio.mask.sum(-1), self.device)
-        encoded = self._audio_tower(features, feature_lens=lengths, return_dict=True)
-        rows: Tensor = encoded.last_hidden_state
+        features, frames = torch.from_numpy(audio.features), torch.from_numpy(audio.mask.sum(-1))
+        encoded = [
+            self._audio_tower(return_dict=True, **there(each, self.device)).last_hidden_state
+            for each in self._towers.audio(self._audio_tower, features, frames)
+        ]
+        rows: Tensor = torch.cat(encoded) if len(encoded) > 1 else encoded[0]
         return rows[len(rows) - sum(audio.positions) :].to(self._words.weight.dtype)
 
     def forward(self, feeds: Sequence[ThinkerFeed]) -> list[Fed]:

@@ -24,6 +24,7 @@ from services.thinker.engine import ThinkerEngine
 from services.thinker.intake import PromptIntake, ThinkerPreparations
 from services.thinker.loading import first_picture, thinker_facts, with_media
 from services.thinker.model import ThinkerModel
+from services.thinker.towers import TowerPlan
 from services.thinker.warm_up import warm_up
 from services.vllm.media import MediaLimits
 
@@ -34,13 +35,14 @@ TOWERS = "audio_tower", "visual"
 class TorchThinker:
     """Hugging Face's module for a thinker of this `config`, and what its talker reads of it.
 
-    `tapped_layer` and `with_words` are those of `ThinkerModel`; `processor` are the settings of
-    the family's processor in transformers, for one that sees.
+    `tapped_layer`, `towers` and `with_words` are those of `ThinkerModel`; `processor` are the
+    settings of the family's processor in transformers, for one that sees.
     """
 
     module_class: type[torch.nn.Module]
     config: Any
     tapped_layer: int
+    towers: TowerPlan
     with_words: bool = False
     processor: object = None
 
@@ -79,6 +81,7 @@ def load_torch(
     model = ThinkerModel(
         module,
         special=prompts.special,
+        towers=thinker.towers,
         tapped_layer=thinker.tapped_layer,
         with_words=thinker.with_words,
         slots=config.slots,

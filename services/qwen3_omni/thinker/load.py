@@ -26,6 +26,7 @@ from services.lm.graphs import Bucketing
 from services.qwen3_omni.thinker.audio import audio_tower
 from services.qwen3_omni.thinker.fields import PARTS, VLLM_PARTS
 from services.qwen3_omni.thinker.prompt import need_user
+from services.qwen3_omni.thinker.towers import Towers
 from services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
 from services.text.chat import load_chat_tokenizer
 from services.text.detokenizer import Vocabulary
@@ -90,7 +91,10 @@ def load(
         config,
         intake,
         TorchThinker(
-            Qwen3OmniMoeThinkerForConditionalGeneration, whole.thinker_config, tapped_layer=tapped
+            Qwen3OmniMoeThinkerForConditionalGeneration,
+            whole.thinker_config,
+            tapped_layer=tapped,
+            towers=Towers(),
         ),
         media=MediaLimits(image=0, video=0),
         bucketing=bucketing,
