@@ -49,6 +49,9 @@ def _prepare_torch(config: StageConfig) -> None:
     import torch
     from transformers.utils import logging
 
+    from services.lm.attention_calls import disable_cudnn_attention
+
     logging.set_verbosity_error()  # type: ignore[no-untyped-call]
+    disable_cudnn_attention()
     if config.threads:
         torch.set_num_threads(config.threads)

@@ -63,9 +63,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """On a GPU the reference computes as exactly as the stages that are compared with it."""
+    """On a GPU the reference computes as the stages do that are compared with it."""
     if item.get_closest_marker("gpu") is not None:
+        # It brings torch, which must find the number of threads set.
+        from services.lm.attention_calls import disable_cudnn_attention
+
         keep_float32_exact()
+        disable_cudnn_attention()
 
 
 @pytest.hookimpl(wrapper=True)

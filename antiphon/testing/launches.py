@@ -20,6 +20,8 @@ from torch.utils._pytree import tree_leaves
 
 aten = torch.ops.aten
 COPIES = {aten._to_copy.default, aten.copy_.default}
+# Of memory-efficient attention: `mem_eff_alignment` of torch's `attention.cpp`.
+MASK_STRIDE = 8
 
 
 class OneKernel(TorchFunctionMode):
@@ -29,6 +31,8 @@ class OneKernel(TorchFunctionMode):
         super().__init__()
         self.inside = False
         self.count = 0
+        self.attention: list[tuple[object, ...]] = []
+        self.misfits: list[str] = []
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Any = None
@@ -36,11 +40,37 @@ class OneKernel(TorchFunctionMode):
         if func not in (scaled_dot_product_attention, rms_norm):
             return func(*args, **kwargs or {})
         self.count += 1
+        if func is scaled_dot_product_attention:
+            self._note_attention(*args, **kwargs or {})
         self.inside = True
         try:
             return func(*args, **kwargs or {})
         finally:
             self.inside = False
+
+    def _note_attention(
+        self,
+        queries: torch.Tensor,
+        keys: torch.Tensor,
+        values: torch.Tensor,
+        attn_mask: torch.Tensor | None = None,
+        **settings: Any,
+    ) -> None:
+        """Record the layout of a call, and the kernels that torch launches before it for its mask.
+
+        A boolean mask is two fills and a choice. A mask whose rows do not begin at multiples of
+        `MASK_STRIDE` elements is a fill and a copy.
+        """
+        tensors = [queries, keys, values, *([] if attn_mask is None else [attn_mask])]
+        self.attention.append(tuple((each.shape, each.stride()) for each in tensors))
+        if attn_mask is None:
+            return
+        if attn_mask.dtype == torch.bool:
+            self.misfits.append("a boolean mask")
+            self.count += 3
+        if any(stride % MASK_STRIDE for stride in attn_mask.stride()[:-1]):
+            self.misfits.append(f"a mask with strides {attn_mask.stride()}")
+            self.count += 2
 
 
 class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
@@ -61,6 +91,16 @@ class Launches(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def total(self) -> int:
         """With what has a kernel of its own."""
         return self.counts.total() + self._kernels.count
+
+    @property
+    def attention(self) -> list[tuple[object, ...]]:
+        """The shapes and strides of every attention call: what a cache of plans is keyed by."""
+        return self._kernels.attention
+
+    @property
+    def misfits(self) -> list[str]:
+        """Attention masks that torch converts or copies before each call."""
+        return self._kernels.misfits
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}

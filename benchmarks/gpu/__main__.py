@@ -17,6 +17,7 @@ import torch
 
 from benchmarks.gpu.machine import NoDevice, facts, require
 from benchmarks.gpu.report import Report, Row
+from services.lm.attention_calls import disable_cudnn_attention
 
 AREAS = ("require", "fidelity", "engines", "transport", "pipeline")
 NO_DEVICE = 2
@@ -27,6 +28,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = _options(arguments)
     device = torch.device(options.device)
     torch.set_num_threads(options.threads)
+    disable_cudnn_attention()
     try:
         require(device)
     except NoDevice as error:

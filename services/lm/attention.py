@@ -12,7 +12,8 @@ instead (measured: above 256 KB of keys and values per layer).
 
 A batch-invariant plan reads, for each such row, the positions up to the next power of two,
 so that how its attention is computed depends on its own position alone, never on the
-company, and neither do its digits. Any other reads up to the longest of the call.
+company, and neither do its digits. Any other reads up to the longest of the call; on a GPU that
+length is rounded up to a multiple of `GPU_LENGTHS`, so that steps in a row ask for the same shapes.
 
 Which kernel a call is for: see `services.lm.attention_calls`.
 """
@@ -20,7 +21,6 @@ Which kernel a call is for: see `services.lm.attention_calls`.
 from __future__ import annotations
 
 import itertools
-import math
 import sys
 from collections.abc import Iterator, Sequence
 from copy import copy
@@ -32,7 +32,7 @@ import torch
 from torch import Tensor
 
 from antiphon.transport.device_edge import together_on_device
-from services.lm.attention_calls import Beginnings, Call, flash_takes
+from services.lm.attention_calls import Beginnings, Call, additive_mask, flash_takes
 from services.lm.kv_cache import KVCache
 
 # Rows share a call up to so many positions, whatever their lengths. A batch-invariant
@@ -40,6 +40,7 @@ from services.lm.kv_cache import KVCache
 LEAST_SHARED = 256
 LEAST_READ = 64
 CPU_GATHER_BYTES = 256 * 1024
+GPU_LENGTHS = 64
 
 # Prompts that begin share a call if they have up to so many positions, whatever their lengths, and
 # up to so many bytes of keys and values each: above, sharing saves less than 5 % (measured).
@@ -176,6 +177,8 @@ class AttentionPlan:
         length = max(each.end for each in group)
         if self._invariant:
             length = min(_power_of_two(length, LEAST_READ), self._cache.capacity)
+        elif len(group) > 1 and self._cache.shape.device.type != "cpu":
+            length = min(-(-length // GPU_LENGTHS) * GPU_LENGTHS, self._cache.capacity)
         taken = [each.slot for each in group]
         slots: slice | Tensor = slice(taken[0], taken[0] + len(taken))
         if taken != list(range(taken[0], taken[0] + len(taken))):
@@ -186,7 +189,7 @@ class AttentionPlan:
             slots = self._slots[row : row + len(group)]
         rows, mask = slice(row, row + len(group)), None
         if self._invariant or len(group) > 1:
-            mask = self._mask(rows, length)[:, None, None]
+            mask = self._mask(rows, length, of_each=True)
         yield Call(rows, slots, length, mask)
 
     def _alike(self, span: Span) -> _Alike | None:
@@ -205,12 +208,13 @@ class AttentionPlan:
         """How many bytes of one sequence's keys and values may be copied to share a call."""
         return CPU_GATHER_BYTES if self._cache.shape.device.type == "cpu" else sys.maxsize
 
-    def _mask(self, rows: slice, length: int) -> Tensor:
-        """[rows, length]: 0 up to a row's own position, -inf behind."""
+    def _mask(self, rows: slice, length: int, *, of_each: bool = False) -> Tensor:
+        """[rows, length], or [rows, 1, 1, length] `of_each` sequence: 0 up to a row's own position,
+        -inf behind."""
         shape = self._cache.shape
-        later = torch.arange(length, device=shape.device) > self.positions[rows, None]
-        zeros = torch.zeros(later.shape, dtype=shape.dtype, device=shape.device)
-        return zeros.masked_fill_(later, -math.inf)
+        own = self.positions[rows, None]
+        later = torch.arange(length, device=shape.device) > (own[:, None, None] if of_each else own)
+        return additive_mask(later, shape.dtype)
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,11 +10,17 @@ takes is computed in pieces, with all scores in memory. So
   one row among the processors, and the other kernel gives a key head to one of them;
 - rows of a prompt go to flash where it runs, without a mask;
 - where it does not, as in float32, each key head is a sequence of its own, whose keys its query
-  heads share by a view; rows behind others of their prompt have a mask.
+  heads share by a view; rows behind others of their prompt have a mask;
+- a mask is additive, with rows that begin where the kernel can read them: torch converts a boolean
+  mask, and copies one with other strides, in every layer;
+- cuDNN's attention is switched off. On Hopper and Blackwell torch prefers it, but it plans each new
+  combination of shapes and strides on the host, for tens of milliseconds, and a sequence that
+  grows brings a new one with every frame.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 
 import torch
@@ -26,6 +32,8 @@ from services.lm.kv_cache import CacheShape
 # Flash's own: heads of so many values at most, and of a multiple of so many.
 FLASH_WIDTH, FLASH_MULTIPLE = 256, 8
 FLASH_CAPABILITY = (8, 0)
+MASK_STRIDE = 8
+"""Elements: memory-efficient attention reads a mask in place if its rows begin at multiples."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -128,6 +136,23 @@ class Beginnings:
         )
         mixed = mixed.transpose(1, 2).flatten(0, 1)
         return mixed if self.own is None else mixed.index_select(0, self.own)
+
+
+def additive_mask(hidden: Tensor, dtype: torch.dtype) -> Tensor:
+    """A mask for all layers of a forward: -inf where `hidden` bool [..., keys], else 0.
+
+    On a GPU all strides but the last are multiples of `MASK_STRIDE`, so kernels read it in place.
+    """
+    keys = hidden.shape[-1]
+    on_cpu = hidden.device.type == "cpu"
+    room = keys if on_cpu else -(-keys // MASK_STRIDE) * MASK_STRIDE
+    zeros = torch.zeros((*hidden.shape[:-1], room), dtype=dtype, device=hidden.device)
+    return zeros[..., :keys].masked_fill_(hidden, -math.inf)
+
+
+def disable_cudnn_attention() -> None:
+    """Let no attention call of this process go to cuDNN; see above."""
+    torch.backends.cuda.enable_cudnn_sdp(False)
 
 
 def groups_heads(shape: CacheShape) -> bool:

@@ -54,6 +54,9 @@ def _settings(config: StageConfig) -> dict[str, str]:
         # The stage has threads, which a fork would lose with their locks held.
         "VLLM_WORKER_MULTIPROC_METHOD": "spawn",
         "VLLM_NO_USAGE_STATS": "1",
+        # torch would ask cuDNN first, which plans each new shape on the host: see
+        # `services.lm.attention_calls`.
+        "TORCH_CUDNN_SDPA_DEPRIORITIZED": "1",
     }
     if config.device == "cpu":
         # Else the executor becomes a process of its own, and all engines of a host are

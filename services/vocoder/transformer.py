@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from antiphon.errors import FailedPrecondition
+from services.lm.attention_calls import additive_mask
 from services.lm.rotary import Rotation
 from services.vocoder.batch import Batch, Level, Shape
 from services.vocoder.kernels import concatenated, scaled
@@ -25,11 +26,11 @@ FRAMES = Level()
 
 @dataclass(frozen=True, slots=True)
 class _Frames:
-    """What all layers need to know of the new frames: rotation, and which keys each sees."""
+    """What all layers need to know of the new frames: rotation, and the mask of their keys."""
 
     batch: Batch
     rotation: Rotation
-    visible: Tensor
+    mask: Tensor
 
 
 class SlidingTransformer:
@@ -60,8 +61,9 @@ class SlidingTransformer:
         """As the module's `forward`, over the new frames."""
         positions = batch.seen[:, None] + torch.arange(x.shape[1], device=x.device)
         cosine, sine = self._rotary(x, positions)
-        visible = window_mask(positions, self._window)[:, None]
-        frames = _Frames(batch, Rotation.of_rows(cosine, sine), visible)
+        hidden = ~window_mask(positions, self._window)[:, None]
+        mask = additive_mask(hidden, x.dtype)
+        frames = _Frames(batch, Rotation.of_rows(cosine, sine), mask)
         for layer, tail in zip(self._layers, past, strict=True):
             x = layer.advance(frames, tail, x)
         y: Tensor = self._norm(x)
@@ -109,7 +111,7 @@ class _TransformerLayer:
             self._heads(query),
             self._heads(keys),
             self._heads(values),
-            attn_mask=frames.visible,
+            attn_mask=frames.mask,
             scale=self._scaling,
             enable_gqa=self._query_size != self.key_size,
         )

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from antiphon.transport.device_edge import on_device
+from services.lm.attention_calls import additive_mask
 
 HALVES = 2
 
@@ -111,10 +112,10 @@ class BlockPlan:
         """Keys and values that rows see, and a mask of them where some are not there.
 
         `own` [HALVES * blocks, 2, frames, heads, head_dim] are the layer's; `looking` is the
-        layer's number among those that look behind. The mask is bool
-        [HALVES * blocks, 1, 1, keys].
+        layer's number among those that look behind. The mask is
+        additive, [HALVES * blocks, 1, 1, keys].
         """
-        mask = self._mask(looking is not None, ahead)
+        mask = self._mask(looking is not None, ahead, own.dtype)
         parts = [own]
         if looking is not None:
             parts.insert(0, self._behind_of(own, evaluation, looking))
@@ -135,7 +136,7 @@ class BlockPlan:
             memory.seen[evaluation, looking] = kept.transpose(0, 1)
         return behind
 
-    def _make_mask(self, behind: bool, ahead: bool) -> Tensor | None:
+    def _make_mask(self, behind: bool, ahead: bool, dtype: torch.dtype) -> Tensor | None:
         parts = [self._own]
         if behind:
             # A block that another one stands behind is whole.
@@ -146,4 +147,5 @@ class BlockPlan:
         mask = np.concatenate(parts, 1)
         if mask.all():
             return None
-        return on_device(np.tile(mask, (HALVES, 1))[:, None, None], self._device)
+        hidden = on_device(np.tile(~mask, (HALVES, 1))[:, None, None], self._device)
+        return additive_mask(hidden, dtype)

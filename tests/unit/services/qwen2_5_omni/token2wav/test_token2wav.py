@@ -1,3 +1,4 @@
+import math
 from collections.abc import Sequence
 from itertools import combinations
 from pathlib import Path
@@ -146,7 +147,8 @@ def test_rows_see_two_blocks_at_most_when_speech_is_long(looking: int | None, ah
     assert seen.shape == (HALVES * 100, 2, 24 * blocks, 1, 4)
     assert mask is not None
     assert mask.shape == (HALVES * 100, 1, 1, 24 * blocks)
-    counts = mask[:100].sum(-1).flatten().tolist()
+    assert set(mask.unique().tolist()) == {0.0, -math.inf}
+    counts = (mask[:100] == 0).sum(-1).flatten().tolist()
     middle = 24 * blocks
     expected = [middle] * 99 + [7 + (24 if looking is not None else 0)]
     if looking is not None:
