@@ -9,6 +9,7 @@ in any company of at least `services.lm.experts.LEAST_ROWS`.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -43,10 +44,14 @@ class Product:
     @classmethod
     def of(cls, *linears: Any, scale: Tensor | None = None) -> Product:
         """The outputs of all these layers, one after the other, of inputs times `scale`."""
-        biases = [each.bias for each in linears if each.bias is not None]
-        weights = [each.weight for each in linears]
-        weight = torch.cat(weights) if len(weights) > 1 else weights[0]
-        bias = torch.cat(biases) if biases else None
+        bias = None
+        if any(each.bias is not None for each in linears):
+            bias = torch.cat([each.bias for each in linears if each.bias is not None])
+        if len(linears) == 1:
+            weight = linears[0].weight
+        else:
+            weight = torch.cat([each.weight for each in linears])
+            _share(linears, weight)
         return cls(weight if scale is None else weight * scale, bias)
 
     def __call__(self, rows: Tensor) -> Tensor:
@@ -86,6 +91,15 @@ class Product:
             out.add_(self(rows))
         else:
             out.addmm_(rows, self._weight)
+
+
+def _share(linears: Sequence[Any], joint: Tensor) -> None:
+    """Make the layers' weights views of the `joint` one, so that a model that is being taken over
+    does not hold these numbers twice. Weights that are being trained stay as they are."""
+    parts = torch.split(joint, [len(each.weight) for each in linears])
+    for linear, part in zip(linears, parts, strict=True):
+        if not linear.weight.requires_grad:
+            linear.weight = torch.nn.Parameter(part, requires_grad=False)
 
 
 def onednn_for(weight: Tensor) -> Any:
