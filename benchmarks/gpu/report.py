@@ -112,11 +112,11 @@ def _measured(row: Row) -> Figures:
         shown = "".join(traceback.format_exception(error)[-6:])
         return {"error": f"{type(error).__name__}: {error}", "where": shown}
     finally:
-        _give_memory_back()
+        give_memory_back()
 
 
-def _give_memory_back() -> None:
-    """What a row had on the device is free for the next."""
+def give_memory_back() -> None:
+    """Free on the device what models left in reference cycles hold, as those with graphs do."""
     import torch
 
     gc.collect()

@@ -15,7 +15,7 @@ from benchmarks.gpu.loads import (
     scale_of,
     summary,
 )
-from benchmarks.gpu.report import Figures, Row, mirrored
+from benchmarks.gpu.report import Figures, Row, give_memory_back, mirrored
 from benchmarks.gpu.weights import (
     random_thinker,
     sizes_of,
@@ -34,6 +34,7 @@ def thinker_rows(device: torch.device) -> list[Row]:
     def model(slots: int, context: int, way: Way) -> ThinkerModel:
         # 61 GB of weights at the released size: there is room for one.
         made.clear()
+        give_memory_back()
         made["now"] = _thinker(device, slots, context, way)
         return made["now"]
 

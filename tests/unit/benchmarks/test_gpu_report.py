@@ -1,11 +1,15 @@
 from __future__ import annotations
 
+import gc
 import json
+import weakref
 from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
+from benchmarks.gpu import thinker_rows
 from benchmarks.gpu.report import Figures, Report, Row, mirrored
 
 
@@ -90,3 +94,36 @@ def test_rows_that_are_compared_are_measured_again_in_reversed_order() -> None:
         "eager, again",
     ]
     assert mirrored(rows[:1]) == rows[:1]
+
+
+class Cyclic(torch.nn.Module):
+    """A model in a reference cycle, as one with graphs is."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(4))
+        self.forwards = [self.forward]
+
+
+def test_model_is_gone_before_the_next_one_is_made(monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[weakref.ref[Cyclic]] = []
+    alive: list[bool] = []
+
+    def make(*args: object) -> Cyclic:
+        alive.extend(each() is not None for each in seen)
+        model = Cyclic()
+        seen.append(weakref.ref(model))
+        return model
+
+    monkeypatch.setattr(thinker_rows, "_thinker", make)
+    for name in ("_prefill", "_decode"):
+        monkeypatch.setattr(
+            thinker_rows, name, lambda device, make, *rest: {"made": bool(make(1, 1, rest[0]))}
+        )
+    gc.disable()
+    try:
+        for row in thinker_rows.thinker_rows(torch.device("cpu"))[:3]:
+            row.measure()
+    finally:
+        gc.enable()
+    assert alive == [False] * 3  # one of the second, two of the third
