@@ -1,8 +1,10 @@
 import math
 from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
+from torch.utils._python_dispatch import TorchDispatchMode
 from transformers import (
     LogitsProcessorList,
     RepetitionPenaltyLogitsProcessor,
@@ -14,6 +16,7 @@ from transformers import (
 
 from antiphon.errors import Internal
 from antiphon.sampling import Sampling
+from services.lm import sampler
 from services.lm.sampler import (
     SamplingRows,
     choose,
@@ -258,3 +261,79 @@ def test_draw_is_the_same_when_seed_step_and_group_are() -> None:
 def test_choice_is_an_error_when_nothing_can_be_chosen(temperature: float, value: float) -> None:
     with pytest.raises(Internal, match="not finite"):
         choose(torch.full((8,), value), make_sampling(temperature), step=0)
+
+
+WORDS = 20_000
+"""Ids of a vocabulary of words, of which a row's top_k leaves few."""
+
+
+def lowered(seed: int, dtype: torch.dtype, top_k: list[int]) -> tuple[torch.Tensor, list[Sampling]]:
+    torch.manual_seed(seed)
+    logits = (3 * torch.randn(len(top_k), WORDS)).to(dtype)
+    logits[1] = 1.0  # nothing but ties
+    logits[2, :40] = logits[2].max()  # ties above the last, and at it
+    choices = zip((0.8, 0.2, 0.5, 1.0, 0.01, 0.95), top_k, strict=True)
+    return logits, [make_sampling(0.9, k, p, 1.0, seed=at) for at, (p, k) in enumerate(choices)]
+
+
+@pytest.mark.parametrize("top_k", [[50] * 6, [50, 20, 30, 1, 64, 7]], ids=["equal", "mixed"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_choices_among_many_ids_equal_those_alone(dtype: torch.dtype, top_k: list[int]) -> None:
+    for trial in range(12):
+        logits, samplings = lowered(trial, dtype, top_k)
+        numbers = uniform_each([each.seed for each in samplings], [trial] * 6, 1)
+        ids, _ = choose_each(logits, rows_of(samplings), torch.from_numpy(numbers))
+        alone = [
+            choose(row, sampling, step=trial)
+            for row, sampling in zip(logits, samplings, strict=True)
+        ]
+        assert ids.tolist() == alone
+
+
+@pytest.mark.parametrize("top_k", [[50] * 6, [50, 20, 30, 1, 64, 7]], ids=["equal", "mixed"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_weights_of_few_are_those_of_a_sort_of_all(
+    dtype: torch.dtype, top_k: list[int], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for trial in range(12):
+        logits, samplings = lowered(trial, dtype, top_k)
+        scores, settings = logits.float(), rows_of(samplings)
+        largest = scores.amax(-1, keepdim=True)
+        few = sampler._weights_of_few(scores, largest, settings)
+        monkeypatch.setattr(sampler, "WIDE", WORDS + 1)
+        assert torch.equal(few, sampler._kept_weights(scores, largest, settings))
+        monkeypatch.undo()
+
+
+class Sorts(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Notes how wide the rows are that are sorted, and that are summed up in float64."""
+
+    def __init__(self) -> None:
+        super().__init__()  # type: ignore[no-untyped-call]
+        self.sorted: list[int] = []
+        self.summed: list[int] = []
+
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        name = func._schema.name
+        if name == "aten::sort":
+            self.sorted.append(args[0].shape[-1])
+        if name == "aten::cumsum" and args[0].dtype == torch.float64:
+            self.summed.append(args[0].shape[-1])
+        return func(*args, **kwargs or {})
+
+
+@torch.no_grad()
+def test_gpu_sorts_only_what_top_k_leaves_of_many_ids() -> None:
+    device = torch.device("meta")
+    samplings = [make_sampling(top_k=50, top_p=0.8, seed=seed) for seed in range(64)]
+    logits = torch.zeros(64, 152_064, device=device)
+    with Sorts() as sorts:
+        choose_each(
+            logits,
+            SamplingRows.of(samplings, device),
+            torch.zeros(64, 1, dtype=torch.float64, device=device),
+        )
+    assert sorts.sorted
+    assert max(sorts.sorted) == 50
+    # The draw itself runs over all ids.
+    assert sorts.summed.count(152_064) == 1
