@@ -171,7 +171,8 @@ class RowConnector(KVConnectorBase_V1, SupportsHMA):
             return
         try:
             self._cache = kv_caches[TAP_LAYER]
-            self._sender = RowSender(self._address.connect(), self._most_bytes)
+            connection = self._address.connect()
+            self._sender = RowSender.on(self._cache.device, connection, self._most_bytes)
         except (OSError, AuthenticationError, KeyError) as error:
             raise RuntimeError(f"hidden rows cannot leave: {error!r}") from error
 

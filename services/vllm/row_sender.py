@@ -2,10 +2,11 @@
 
 On an accelerator the rows are gathered on the stream that computed them, so that their
 blocks may be reused at once; another stream copies them to the host, and this object's
-thread waits for the copy and for the socket. What waits is bounded in bytes. The connector
-takes no more out while `waiting_bytes` are many; where it must, because blocks are about to be
-used again, and the bound is hit, the rows are dropped and their requests reported as lost,
-which fails those alone.
+thread waits for the copy and for the socket. The host's memory for that is pinned once, for
+pinning takes milliseconds; rows that find no place there have memory pinned for them. What waits
+is bounded in bytes. The connector takes no more out while `waiting_bytes` are many; where it
+must, because blocks are about to be used again, and the bound is hit, the rows are dropped and
+their requests reported as lost, which fails those alone.
 """
 
 from __future__ import annotations
@@ -19,20 +20,27 @@ from multiprocessing.connection import Connection
 
 import torch
 
-from antiphon.transport.device_edge import host_array
+from antiphon.transport.device_edge import Copies, Staging, copies_on, host_array
 from services.vllm.row_messages import encode_rows
 from services.vllm.spans import RowSpan
+
+STAGING_BYTES = 64 << 20
+"""Pinned memory for rows that are on their way, and for where they are gathered; a power of two."""
 
 _log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
 class _Batch:
-    """Rows of one step on their way to the host; `arrive` returns when they are there."""
+    """Rows of one step on their way to the host; `arrive` returns when they are there.
+
+    `places` are views of the pinned memory in use, which is free when they are gone.
+    """
 
     spans: Sequence[RowSpan]
     rows: torch.Tensor
     arrive: Callable[[], None]
+    places: Sequence[memoryview] = ()
 
     @property
     def size_bytes(self) -> int:
@@ -42,8 +50,17 @@ class _Batch:
 class RowSender:
     """Sends rows over a connection. Everything but `close` is called on the engine's thread."""
 
-    def __init__(self, connection: Connection, most_bytes: int) -> None:
-        """At most `most_bytes` wait for the socket; one step's rows always may."""
+    def __init__(
+        self,
+        connection: Connection,
+        most_bytes: int,
+        copies: Copies | None = None,
+        staging: Staging | None = None,
+    ) -> None:
+        """At most `most_bytes` wait for the socket; one step's rows always may.
+
+        `copies` bring rows to the host, through `staging`; without them rows are there already.
+        """
         self._connection = connection
         self._limit = most_bytes
         self._waiting: deque[_Batch] = deque()
@@ -51,9 +68,17 @@ class RowSender:
         self._lost: list[int] = []
         self._closed = False
         self._wake = threading.Condition()
-        self._copies: torch.cuda.Stream | None = None
+        self._copies, self._staging = copies, staging
         self._thread = threading.Thread(target=self._run, name="hidden rows", daemon=True)
         self._thread.start()
+
+    @classmethod
+    def on(cls, device: torch.device, connection: Connection, most_bytes: int) -> RowSender:
+        """For rows that are on a device."""
+        if device.type == "cpu":
+            return cls(connection, most_bytes)
+        staging = Staging(STAGING_BYTES, pinned=True)
+        return cls(connection, most_bytes, copies_on(device), staging)
 
     def send_nowait(
         self, spans: Sequence[RowSpan], cache: torch.Tensor, slots: torch.Tensor
@@ -91,20 +116,27 @@ class RowSender:
     def _gather(self, spans: Sequence[RowSpan], cache: torch.Tensor, slots: torch.Tensor) -> _Batch:
         """Copy the rows out of paged memory and begin their way to the host."""
         block_size = cache.shape[2]
-        if cache.device.type == "cpu":
-            return _Batch(spans, cache[slots // block_size, 0, slots % block_size], _arrived)
         if self._copies is None:
-            self._copies = torch.cuda.Stream(cache.device)  # type: ignore[no-untyped-call]
-        on_device = slots.pin_memory().to(cache.device, non_blocking=True)
-        rows = cache[on_device // block_size, 0, on_device % block_size]
-        self._copies.wait_stream(torch.cuda.current_stream(cache.device))
-        with torch.cuda.stream(self._copies):
-            host = torch.empty(rows.shape, dtype=rows.dtype, pin_memory=True)
-            host.copy_(rows, non_blocking=True)
-            rows.record_stream(self._copies)
-            copied = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            copied.record(self._copies)
-        return _Batch(spans, host, copied.synchronize)
+            return _Batch(spans, cache[slots // block_size, 0, slots % block_size], _arrived)
+        places: list[memoryview] = []
+        pinned = self._pinned(slots.shape, slots.dtype, places).copy_(slots)
+        there = pinned.to(cache.device, non_blocking=True)
+        rows = cache[there // block_size, 0, there % block_size]
+        host = self._pinned(rows.shape, rows.dtype, places)
+        self._copies.begin(host, rows)
+        return _Batch(spans, host, self._copies.mark().synchronize, places)
+
+    def _pinned(
+        self, shape: torch.Size, dtype: torch.dtype, places: list[memoryview]
+    ) -> torch.Tensor:
+        """Pinned memory of the host; its place in what is pinned already, if it has one, joins
+        `places`."""
+        taken = self._staging.take(shape.numel() * dtype.itemsize) if self._staging else None
+        if taken is None:
+            return torch.empty(shape, dtype=dtype, pin_memory=torch.cuda.is_available())
+        place, view = taken
+        places.append(view)
+        return place.view(dtype).view(shape)
 
     def _run(self) -> None:
         try:

@@ -13,6 +13,8 @@ import torch
 
 from antiphon.chunk import Tensor
 from antiphon.errors import DataLoss
+from antiphon.testing.late_copies import LateCopies
+from antiphon.transport.device_edge import UNIT_BYTES, Staging
 from services.vllm.row_messages import decode_rows, encode_rows
 from services.vllm.row_receiver import RowReceiver
 from services.vllm.row_sender import RowSender
@@ -133,3 +135,50 @@ def _read_until_told(connection: Connection, requests: int) -> tuple[set[int], s
         whole |= {span.number for span, _ in arrived}
         lost |= set(missing)
     return whole, lost
+
+
+class Allocations:
+    """Counts tensors that are allocated while rows are sent."""
+
+    def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.allocated = 0
+        real = torch.empty
+
+        def count(*args: object, **kwargs: object) -> torch.Tensor:
+            self.allocated += 1
+            return real(*args, **kwargs)  # type: ignore[call-overload, no-any-return]
+
+        monkeypatch.setattr(torch, "empty", count)
+
+
+def test_rows_of_every_size_share_memory_that_is_pinned_once(
+    taken: Taken, cache: torch.Tensor, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    staging = Staging(4 * UNIT_BYTES, pinned=False)
+    copies = LateCopies()
+    sender = RowSender(taken.receiver.address.connect(), MOST_BYTES, copies, staging)
+    watch = Allocations(monkeypatch)
+    for count in (1, 3, 2, 7, 5):
+        slots = torch.arange(count)
+        sender.send_nowait([RowSpan(4, 10, count)], cache, slots)
+        span, rows = taken.rows.get(timeout=TIMEOUT_S)
+        assert span == RowSpan(4, 10, count)
+        np.testing.assert_array_equal(rows, cache[slots // 2, 0, slots % 2].numpy())
+    assert watch.allocated == 0
+    assert copies.begun == copies.made == 5
+    sender.close()
+    sender._thread.join(TIMEOUT_S)
+    assert staging.used == 0
+
+
+def test_rows_that_find_no_place_in_pinned_memory_arrive_as_well(
+    taken: Taken, cache: torch.Tensor
+) -> None:
+    staging = Staging(UNIT_BYTES, pinned=False)
+    kept = staging.take(UNIT_BYTES)
+    sender = RowSender(taken.receiver.address.connect(), MOST_BYTES, LateCopies(), staging)
+    sender.send_nowait(SPANS, cache, SLOTS)
+    spans = [taken.rows.get(timeout=TIMEOUT_S)[0] for _ in SPANS]
+    assert spans == SPANS
+    assert kept is not None
+    sender.close()
