@@ -8,6 +8,7 @@ from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition, InvalidArgument
 
 AUTO, TORCH, VLLM = "auto", "torch", "vllm"
+FITS = "fits"
 
 
 def require_torch(role: str, config: StageConfig) -> None:
@@ -74,8 +75,11 @@ def choose_engine(role: str, config: StageConfig, *, vllm_runs: Callable[[], boo
 def context_limit(role: str, config: StageConfig, most: int) -> int:
     """Positions of a segment: the setting, or the checkpoint's `most`.
 
-    Raises `InvalidArgument` for a setting above it.
+    `fits` is `most` where positions take no memory of their own; for others see
+    `services.memory_plan`. Raises `InvalidArgument` for a setting above `most`.
     """
+    if not isinstance(config.context_limit, int):
+        return most
     if config.context_limit > most:
         raise InvalidArgument(
             f"{role}: context_limit {config.context_limit} is above the checkpoint's {most}",

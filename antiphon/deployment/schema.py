@@ -74,8 +74,10 @@ class StageConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
     engine_nice: Annotated[int, msgspec.Meta(ge=0, le=19)] | None = None
     # Segments open at a time.
     slots: Positive = 16
-    # Most positions of a segment; 0 takes the checkpoint's.
-    context_limit: Annotated[int, msgspec.Meta(ge=0)] = 0
+    # Most positions of a segment; 0 takes the checkpoint's, `fits` what the GPU's free memory holds
+    # of it for all slots after the weights. Unset: `fits` on a GPU, the checkpoint's on a CPU.
+    # Stages that share a GPU need numbers: one that starts first leaves no room.
+    context_limit: Annotated[int, msgspec.Meta(ge=0)] | Literal["fits"] | None = None
     # Most prompt rows in a step of a torch engine. Unset: 256 on a CPU, 2048 or 4096 on a GPU.
     prefill_rows: Annotated[int, msgspec.Meta(ge=128, le=65_536)] | None = None
     # Longest wait for an awaited input, and for a chunk's session to be opened.

@@ -48,6 +48,13 @@ class VocoderTerms:
     steady: int
 
 
+def frame_limit(config: StageConfig, most: int) -> int:
+    """Most frames of a segment: the setting, which may be any, or the checkpoint's `most`. A stream
+    keeps as much state however long it is, so all of it fits."""
+    limit = config.context_limit
+    return (limit if isinstance(limit, int) else 0) or most
+
+
 def vocoder_stage(
     vocoder: Vocoder,
     terms: VocoderTerms,
@@ -63,7 +70,7 @@ def vocoder_stage(
         decoder = StreamDecoder(vocoder)
     if decoder.entries > CODE_DTYPE_ENTRIES:
         raise FailedPrecondition(f"codes travel as uint16; the codebooks have {decoder.entries}")
-    context_limit = config.context_limit or terms.most_frames
+    context_limit = frame_limit(config, terms.most_frames)
     to_host = ToHost.of(config)
     pace = CPU if decoder.device.type == "cpu" else ACCELERATOR
     engine = VocoderEngine(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -45,6 +46,18 @@ class Weights:
     def has(self, prefix: str) -> bool:
         """Whether any name begins so."""
         return any(name.startswith(prefix) for name in self.files)
+
+    def sizes(self, prefix: str) -> tuple[int, int]:
+        """How many numbers the tensors have whose names begin so, and the bytes that store them.
+
+        Reads headers alone. Raises `FailedPrecondition`.
+        """
+        numbers = stored = 0
+        for file in {file for name, file in self.files.items() if name.startswith(prefix)}:
+            for name, (count, size) in _sizes(file).items():
+                if name.startswith(prefix):
+                    numbers, stored = numbers + count, stored + size
+        return numbers, stored
 
     def read(self, name: str) -> torch.Tensor:
         """One tensor, on the CPU in its stored dtype. Raises `FailedPrecondition`."""
@@ -139,6 +152,20 @@ def _indexed(index: Path) -> Iterator[tuple[str, Path]]:
             if Path(file).name != file:
                 raise ValueError(f"{file!r} is no name of a file beside it")
             yield name, index.parent / file
+
+
+def _sizes(file: Path) -> dict[str, tuple[int, int]]:
+    """Of each tensor of a file: how many numbers it has, and the bytes that store them."""
+    if file.suffix != ".safetensors":
+        tensors = _TorchFile(file).tensors
+        return {name: (each.numel(), each.nbytes) for name, each in tensors.items()}
+    with _listing(file):
+        header = json.loads(read_header(file)[8:])
+        header.pop("__metadata__", None)
+        return {
+            name: (math.prod(each["shape"]), each["data_offsets"][1] - each["data_offsets"][0])
+            for name, each in header.items()
+        }
 
 
 def _names(single: Path) -> list[str]:

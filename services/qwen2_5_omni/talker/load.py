@@ -33,12 +33,13 @@ from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToDevice
 from services.budgets import frame_rows
 from services.config_fields import check_fields, check_window
-from services.engines import TORCH, check_device, context_limit, require_torch
+from services.engines import TORCH, check_device, require_torch
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing, graphs_of
 from services.lm.memory import module_bytes, say_memory
 from services.lm.readback import Readback, check_launch_ahead
 from services.lm.warm_up import speak
+from services.memory_plan import Cached, planned_limit
 from services.precision import BFLOAT16, compute_dtype
 from services.qwen2_5_omni.talker.engine import CodecTalkerEngine
 from services.qwen2_5_omni.talker.fields import PARTS
@@ -70,10 +71,11 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     )
     file, told = model_dir / CONFIG_FILE, read_config(model_dir)
     check_fields(file, told, PARTS)
-    limit = context_limit(TALKER, config, whole.talker_config.max_position_embeddings)
+    weights = Weights(model_dir)
+    most, cached = whole.talker_config.max_position_embeddings, Cached.of(whole.talker_config)
+    limit = planned_limit(TALKER, config, most, model_dir, "talker.", cached)
     check_window(file, PARTS[0].path, whole.talker_config, limit, limited=TALKER)
     voices = _read_voices(model_dir)
-    weights = Weights(model_dir)
     module = load_submodule(
         Qwen2_5OmniTalkerForConditionalGeneration,
         whole.talker_config,

@@ -18,9 +18,10 @@ from antiphon.pipelines.qwen2_5_omni import THINKER, PlaceholderIds
 from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import LoadedStage
 from services.config_fields import check_fields, check_window
-from services.engines import VLLM, check_device, choose_engine, context_limit
+from services.engines import TORCH, VLLM, check_device, choose_engine
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing
+from services.memory_plan import Cached, planned_limit
 from services.qwen2_5_omni.thinker.audio import audio_tower
 from services.qwen2_5_omni.thinker.fields import PARTS, TEXT, VLLM_PARTS
 from services.qwen2_5_omni.thinker.towers import Towers
@@ -63,7 +64,7 @@ def load(
         from services.qwen2_5_omni.thinker.vllm_engine.checkpoint import vllm_checkpoint
         from services.thinker.vllm_engine.loading import load_vllm
 
-        intake = load_intake(model_dir, config)
+        intake = load_intake(model_dir, config, VLLM)
         checkpoint = vllm_checkpoint(read_config(model_dir))
         return load_vllm(THINKER, model_dir, config, intake, checkpoint, Qwen2_5OmniProcessorKwargs)
     check_device(config)
@@ -88,11 +89,19 @@ def load(
     )
 
 
-def load_intake(model_dir: Path, config: StageConfig) -> PromptIntake:
-    """Chat template, tokeniser and audio front end of the directory."""
+def load_intake(model_dir: Path, config: StageConfig, engine: str = TORCH) -> PromptIntake:
+    """Chat template, tokeniser and audio front end of the directory, for an engine."""
     whole = _load_config(model_dir).thinker_config
     text = whole.text_config
-    limit = context_limit(THINKER, config, text.max_position_embeddings)
+    limit = planned_limit(
+        THINKER,
+        config,
+        text.max_position_embeddings,
+        model_dir,
+        "thinker.",
+        Cached.of(text, row=text.hidden_size),
+        engine=engine,
+    )
     check_window(model_dir / CONFIG_FILE, TEXT.path, text, limit, limited=THINKER)
     extractor = load_extractor(model_dir)
     chat = load_chat_tokenizer(model_dir)

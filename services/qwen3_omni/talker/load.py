@@ -23,11 +23,12 @@ from antiphon.sampling import Sampling
 from antiphon.transport.device_edge import ToDevice
 from services.budgets import frame_rows
 from services.config_fields import check_fields
-from services.engines import TORCH, check_device, context_limit, require_torch
+from services.engines import TORCH, check_device, require_torch
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing, graphs_of
 from services.lm.memory import module_bytes, say_memory
 from services.lm.readback import Readback, check_launch_ahead
+from services.memory_plan import Cached, planned_limit
 from services.precision import BFLOAT16, compute_dtype
 from services.qwen3_omni.talker.engine import TalkerEngine
 from services.qwen3_omni.talker.fields import PARTS
@@ -59,8 +60,18 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
         Qwen3OmniMoeConfig, model_dir, "thinker_config", "talker_config", "code2wav_config"
     )
     most = whole.talker_config.text_config.max_position_embeddings
-    limit = context_limit(TALKER, config, most)
     weights = Weights(model_dir)
+    text = whole.talker_config.text_config
+    limit = planned_limit(
+        TALKER,
+        config,
+        most,
+        model_dir,
+        "talker.",
+        Cached.of(text),
+        # The word table, projected to the talker's width.
+        tables=whole.thinker_config.text_config.vocab_size * text.hidden_size,
+    )
     module = load_submodule(
         Qwen3OmniMoeTalkerForConditionalGeneration,
         whole.talker_config,

@@ -20,9 +20,10 @@ from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config
 from antiphon.pipelines.qwen3_omni import THINKER, SpecialIds, talker_row_positions
 from antiphon.runtime.engine import LoadedStage
 from services.config_fields import check_fields
-from services.engines import VLLM, check_device, choose_engine, context_limit
+from services.engines import TORCH, VLLM, check_device, choose_engine
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing
+from services.memory_plan import Cached, planned_limit
 from services.qwen3_omni.thinker.audio import audio_tower
 from services.qwen3_omni.thinker.fields import PARTS, VLLM_PARTS
 from services.qwen3_omni.thinker.prompt import need_user
@@ -35,7 +36,7 @@ from services.thinker.intake import PromptIntake
 from services.thinker.loading import (
     DEFAULT_SAMPLING as DEFAULT_SAMPLING,
 )
-from services.thinker.loading import load_extractor
+from services.thinker.loading import VISION_TOWER, load_extractor
 from services.thinker.prompt import PromptFactory
 from services.thinker.torch_loading import TorchThinker, load_torch
 from services.vllm import environment
@@ -68,7 +69,7 @@ def load(
         check_device(config)
     parts = VLLM_PARTS if name == VLLM else PARTS
     check_fields(model_dir / CONFIG_FILE, read_config(model_dir), parts)
-    intake = load_intake(model_dir, config)
+    intake = load_intake(model_dir, config, name)
     if name == VLLM:
         from services.qwen3_omni.thinker.vllm_engine.checkpoint import vllm_checkpoint
         from services.thinker.vllm_engine.loading import load_vllm
@@ -102,12 +103,12 @@ def load(
     )
 
 
-def load_intake(model_dir: Path, config: StageConfig) -> PromptIntake:
-    """Chat template, tokeniser and audio front end of the directory."""
+def load_intake(model_dir: Path, config: StageConfig, engine: str = TORCH) -> PromptIntake:
+    """Chat template, tokeniser and audio front end of the directory, for an engine."""
     whole = load_config(Qwen3OmniMoeConfig, model_dir, "thinker_config", "talker_config")
     extractor = load_extractor(model_dir)
     special = SpecialIds.from_config(read_config(model_dir))
-    ears = whole.thinker_config.audio_config
+    ears, text = whole.thinker_config.audio_config, whole.thinker_config.text_config
     prompts = PromptFactory(
         chat=load_chat_tokenizer(model_dir),
         audio=AudioFrontEnd(
@@ -117,8 +118,15 @@ def load_intake(model_dir: Path, config: StageConfig) -> PromptIntake:
             known_bytes=config.kept_recording_bytes,
         ),
         special=special,
-        context_limit=context_limit(
-            THINKER, config, whole.thinker_config.text_config.max_position_embeddings
+        context_limit=planned_limit(
+            THINKER,
+            config,
+            text.max_position_embeddings,
+            model_dir,
+            "thinker.",
+            Cached.of(text, row=text.hidden_size),
+            engine=engine,
+            skip="" if engine == VLLM else VISION_TOWER,
         ),
         check_spoken=partial(need_user, special=special),
     )

@@ -20,10 +20,11 @@ from antiphon.runtime.engine import LoadedStage, StageFacts
 from antiphon.sampling import Sampling
 from services.budgets import frame_rows
 from services.config_fields import check_fields
-from services.engines import TORCH, check_device, context_limit, require_torch
+from services.engines import TORCH, check_device, require_torch
 from services.lm.graphs import Bucketing, graphs_of
 from services.lm.memory import module_bytes, say_memory
 from services.lm.readback import Readback, check_launch_ahead
+from services.memory_plan import Cached, planned_limit
 from services.precision import BFLOAT16, compute_dtype
 from services.preparation import Preparations
 from services.qwen3_tts.talker.engine import TtsTalkerEngine
@@ -61,10 +62,9 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     check_fields(model_dir / CONFIG_FILE, told, PARTS)
     kind, ids = CheckpointKind.from_config(told), SpeechIds.from_config(told)
     dtype = compute_dtype(TALKER, config, on_gpu=BFLOAT16)
+    limit = _context_limit(model_dir, config)
     module = load_talker_module(model_dir, dtype, config.device)
     weight_bytes = module_bytes(module)
-    with reading(model_dir / CONFIG_FILE):
-        limit = context_limit(TALKER, config, int(module.config["max_position_embeddings"]))
     tokenizer = LiteralTokenizer(load_tokenizer(model_dir), tags=False)
     encoder = ReferenceEncoder(model_dir, dtype, config.device) if kind.clones else None
     front_end = SpeechFrontEnd(tokenizer, ids, encoder, context_limit=limit)
@@ -105,6 +105,14 @@ def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = Non
     warm_up(engine, kind, DEFAULT_SAMPLING, config.slots, limit)
     say_memory(TALKER, model.cache.memory, {"weights": weight_bytes}, there=model.cache.bytes)
     return LoadedStage(engine, facts)
+
+
+def _context_limit(model_dir: Path, config: StageConfig) -> int:
+    """Positions of a segment; see `planned_limit`."""
+    with reading(model_dir / CONFIG_FILE):
+        told = read_config(model_dir)["talker_config"]
+        most, cached = int(told["max_position_embeddings"]), Cached.of(told)
+    return planned_limit(TALKER, config, most, model_dir, "talker.", cached)
 
 
 def _described(kind: CheckpointKind, ids: SpeechIds) -> Iterator[Option]:

@@ -29,7 +29,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3Omni
 from antiphon.deployment.schema import StageConfig
 from antiphon.pipelines import qwen2_5_omni, qwen3_omni
 from antiphon.sampling import Sampling
-from antiphon.testing.late_copies import LateCopies
+from antiphon.testing.late_copies import late_to_host
 from antiphon.testing.launches import Launches, launches_on_meta, meta_as_a_gpu
 from antiphon.testing.qwen2_5_omni import tiny_config as omni25_config
 from antiphon.testing.qwen2_5_omni import tiny_tokenizer as omni25_tokenizer
@@ -40,8 +40,8 @@ from antiphon.testing.qwen3_omni.tiny_checkpoint import build_tiny_checkpoint
 from antiphon.testing.qwen3_omni.tiny_shape import SMALL
 from antiphon.testing.qwen3_tts import tiny_config as tts_config
 from antiphon.testing.qwen3_tts.tiny_shape import CUSTOM_VOICE
-from antiphon.transport.device_edge import UNIT_BYTES, Staging, ToHost
 from services.lm.frames import FrameDraw
+from services.lm.readback import Readback
 from services.qwen2_5_omni.talker.ids import TalkerIds
 from services.qwen2_5_omni.talker.model import CodecTalker
 from services.qwen2_5_omni.talker.rows import TextRow
@@ -154,7 +154,7 @@ def omni3_talker(omni3: Any, device: torch.device) -> Step:
         code_entries=OMNI3.talker_vocabulary,
         context_limit=LIMIT,
         slots=SLOTS,
-        to_host=ToHost(LateCopies(), Staging(2 * UNIT_BYTES, pinned=False)),
+        readback=Readback(late_to_host()),
     )
 
     def step(sessions: int, start: int) -> object:
@@ -180,6 +180,7 @@ def omni25_talker(omni25: Any, device: torch.device) -> Step:
         {"Ethan": 8},
         context_limit=LIMIT,
         slots=SLOTS,
+        readback=Readback(late_to_host()),
     )
 
     def step(sessions: int, start: int) -> object:
@@ -208,6 +209,7 @@ def tts_talker(device: torch.device) -> Step:
         code_entries=TTS.codebook_size,
         context_limit=LIMIT,
         slots=SLOTS,
+        readback=Readback(late_to_host()),
     )
 
     def step(sessions: int, start: int) -> object:
@@ -223,7 +225,7 @@ DECODERS = ("omni3_thinker", "omni25_thinker", "omni3_talker", "omni25_talker", 
 
 
 def watch(step: Step, sessions: int) -> Launches:
-    with launches_on_meta(answers=True) as launches:
+    with launches_on_meta() as launches:
         for turn in range(STEPS):
             step(sessions, 100 + turn)
     return launches

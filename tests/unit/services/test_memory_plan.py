@@ -1,0 +1,293 @@
+"""What stages take of a GPU is told before they load, and the chart's presets fit their cards."""
+
+from __future__ import annotations
+
+import json
+import logging
+from collections.abc import Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+from safetensors.torch import save_file
+from transformers import Qwen2_5OmniConfig, Qwen3OmniMoeConfig
+from transformers.models.qwen2_5_omni.modeling_qwen2_5_omni import (
+    Qwen2_5OmniTalkerForConditionalGeneration,
+    Qwen2_5OmniThinkerForConditionalGeneration,
+    Qwen2_5OmniToken2WavModel,
+)
+from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import (
+    Qwen3OmniMoeCode2Wav,
+    Qwen3OmniMoeTalkerForConditionalGeneration,
+    Qwen3OmniMoeThinkerForConditionalGeneration,
+)
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.errors import InvalidArgument
+from antiphon.runtime.checkpoint.weights import Weights
+from services import memory_plan
+from services.engines import TORCH, VLLM, context_limit
+from services.lm.memory import WORKING_BYTES, SlotMemory
+from services.memory_plan import (
+    VLLM_WORKING_BYTES,
+    Cached,
+    MemoryPlan,
+    plan_stage,
+    planned_limit,
+)
+from services.vocoder.stage import frame_limit
+
+ROOT = Path(__file__).parents[3]
+CHART = ROOT / "helm/antiphon/ci"
+RELEASED = Path(__file__).with_name("released_qwen3_omni.json")
+CACHED = Cached(layers=4, key_heads=2, head_dim=16)
+POSITION_BYTES = 2 * 4 * 2 * 16 * 2
+CONTEXT_BYTES = 700_000_000
+"""What CUDA takes for each process, an estimate."""
+
+
+@pytest.fixture
+def weights(tmp_path: Path) -> Weights:
+    tensors = {
+        "talker.a": torch.zeros(100, 10, dtype=torch.float32),
+        "talker.b": torch.zeros(50, dtype=torch.bfloat16),
+        "thinker.c": torch.zeros(7),
+    }
+    save_file(tensors, tmp_path / "model.safetensors")
+    return Weights(tmp_path)
+
+
+def with_free(monkeypatch: pytest.MonkeyPatch, free: int) -> None:
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (free, 80_000_000_000))
+
+
+def limit_of(weights: Weights, config: StageConfig, most: int = 65_536, **more: Any) -> int:
+    return planned_limit("talker", config, most, weights.folder, "talker.", CACHED, **more)
+
+
+def test_sizes_of_weights_are_those_of_their_headers(weights: Weights) -> None:
+    assert weights.sizes("talker.") == (1050, 4100)
+    assert weights.sizes("") == (1057, 4128)
+
+
+def test_context_limit_is_what_fits_by_default_on_a_gpu(
+    weights: Weights, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    rest = 16 * 1_000 * POSITION_BYTES
+    with_free(monkeypatch, WORKING_BYTES + 2 * 1050 + rest)
+    for given in (None, "fits"):
+        config = StageConfig(device="cuda", context_limit=given)  # type: ignore[arg-type]
+        with caplog.at_level(logging.INFO):
+            assert limit_of(weights, config) == 960  # whole steps of 64
+        assert "context_limit is 960 (fits): weights 0.00 GB" in caplog.messages[-1]
+    assert limit_of(weights, StageConfig(device="cuda"), most=700) == 700
+    # The model's slots find the room that was planned for them.
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 0)
+    monkeypatch.setattr(torch.cuda, "memory_allocated", lambda device: 0)
+    with_free(monkeypatch, WORKING_BYTES + rest)
+    SlotMemory(16, 960, POSITION_BYTES, torch.device("cuda")).require_room()
+
+
+def test_zero_and_numbers_keep_their_meaning_and_are_told_when_they_do_not_fit(
+    weights: Weights, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    with_free(monkeypatch, WORKING_BYTES + 2 * 1050 + 16 * 1_024 * POSITION_BYTES)
+    with caplog.at_level(logging.INFO):
+        assert limit_of(weights, StageConfig(device="cuda", context_limit=0)) == 65_536
+        assert limit_of(weights, StageConfig(device="cuda", context_limit=900)) == 900
+    too_much, fits = caplog.records
+    assert (too_much.levelname, fits.levelname) == ("WARNING", "INFO")
+    assert "0 slots of 65536 or 16 of 1024 would fit" in too_much.message
+    with pytest.raises(InvalidArgument, match="above the checkpoint's 700"):
+        limit_of(weights, StageConfig(device="cuda", context_limit=900), most=700)
+
+
+def test_stage_without_room_is_refused_before_it_loads(
+    weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_free(monkeypatch, WORKING_BYTES + 1_000_000)
+    with pytest.raises(InvalidArgument, match="finds no room on cuda for 512") as refused:
+        limit_of(weights, StageConfig(device="cuda"))
+    assert refused.value.field == "context_limit"
+
+
+def test_everything_fits_where_nothing_is_planned(weights: Weights) -> None:
+    for given in (None, "fits", 0):
+        config = StageConfig(context_limit=given)  # type: ignore[arg-type]
+        assert limit_of(weights, config) == context_limit("talker", config, 65_536) == 65_536
+        assert frame_limit(config, 8_000) == 8_000
+    assert frame_limit(StageConfig(context_limit=9_000), 8_000) == 9_000
+
+
+def test_vllm_keeps_quantised_weights_and_pages_what_is_left_of_its_share() -> None:
+    arguments = {"gpu_memory_utilization": 0.5, "tensor_parallel_size": 2}
+    config = StageConfig(device="cuda", engine="vllm", engine_args=arguments)
+    plan = plan_stage(config, 100, 60, CACHED, free=10**9, total=10**10, engine=VLLM)
+    assert (plan.room, plan.weights, plan.slots) == (10**9, 30, 1)
+    assert plan.position_bytes == POSITION_BYTES // 2
+
+
+def test_vllm_is_planned_without_a_context_of_this_process(
+    weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def initialised(device: object) -> tuple[int, int]:
+        raise AssertionError("CUDA is initialised")
+
+    total = 10 * VLLM_WORKING_BYTES
+    monkeypatch.setattr(torch.cuda, "mem_get_info", initialised)
+    monkeypatch.setattr(memory_plan, "_vllm_memory", lambda: (total, total))
+    config = StageConfig(
+        device="cuda:1", engine="vllm", engine_args={"gpu_memory_utilization": 0.5}
+    )
+    rest = total // 2 - VLLM_WORKING_BYTES - 4100
+    limit = limit_of(weights, config, most=1 << 30, engine=VLLM)
+    assert limit == rest // POSITION_BYTES // 64 * 64
+
+
+# -- the chart's presets -------------------------------------------------------------------------
+
+
+@cache
+def released(checkpoint: str, role: str) -> tuple[int, Cached | None]:
+    """How many numbers a released checkpoint has for a role, and what its positions take.
+
+    Counted in transformers' modules. Of Qwen3-TTS, which transformers lacks, in ours.
+    """
+    if checkpoint == "Qwen3-TTS-12Hz-1.7B-CustomVoice":
+        return TTS[role]
+    with torch.device("meta"):
+        if checkpoint.startswith("Qwen3-Omni"):
+            return _omni3(role)
+        return _omni25(role, OMNI_3B if checkpoint.endswith("3B") else {})
+
+
+def _numbers(module: torch.nn.Module) -> int:
+    return sum(each.numel() for each in module.parameters())
+
+
+def _omni3(role: str) -> tuple[int, Cached | None]:
+    config = Qwen3OmniMoeConfig.from_dict(json.loads(RELEASED.read_text()))
+    thinker = config.thinker_config
+    if role == "thinker":
+        text = thinker.text_config
+        module: torch.nn.Module = Qwen3OmniMoeThinkerForConditionalGeneration(thinker)
+        return _numbers(module), Cached.of(text, row=text.hidden_size)
+    if role == "talker":
+        text = config.talker_config.text_config
+        module = Qwen3OmniMoeTalkerForConditionalGeneration(config.talker_config)
+        table = thinker.text_config.vocab_size * text.hidden_size
+        return _numbers(module) + table, Cached.of(text)
+    return _numbers(Qwen3OmniMoeCode2Wav(config.code2wav_config)), None
+
+
+OMNI_3B = {
+    "hidden_size": 2048,
+    "intermediate_size": 11_008,
+    "num_hidden_layers": 36,
+    "num_attention_heads": 16,
+    "num_key_value_heads": 2,
+    "vocab_size": 151_936,
+}
+"""What Qwen2.5-Omni-3B's language model has in place of the 7B's sizes, transformers' defaults."""
+
+TTS = {
+    "talker": (1_920_000_000, Cached(layers=28, key_heads=8, head_dim=128)),
+    "code2wav": (125_000_000, None),
+}
+"""Of the 1.7B: 3.84 GB of `model.safetensors`, and the decoder's half of its codec."""
+
+
+TALKER_25: dict[str, int] = {
+    "hidden_size": 896,
+    "intermediate_size": 18_944,
+    "num_hidden_layers": 24,
+    "num_attention_heads": 12,
+    "num_key_value_heads": 4,
+}
+"""Of both sizes' talkers, in place of transformers' defaults."""
+
+
+def _set(config: Any, changes: Mapping[str, int]) -> None:
+    for name, value in changes.items():
+        setattr(config, name, value)
+    config.layer_types = ["full_attention"] * config.num_hidden_layers
+
+
+def _omni25(role: str, changes: Mapping[str, int]) -> tuple[int, Cached | None]:
+    config = Qwen2_5OmniConfig()
+    thinker, talker = config.thinker_config, config.talker_config
+    _set(thinker.text_config, changes)
+    width = thinker.text_config.hidden_size
+    thinker.audio_config.output_dim = thinker.vision_config.out_hidden_size = width
+    thinker.vision_config.hidden_size = 1280
+    _set(talker, TALKER_25 | {"embedding_size": width})
+    if role == "thinker":
+        text = thinker.text_config
+        module: torch.nn.Module = Qwen2_5OmniThinkerForConditionalGeneration(thinker)
+        return _numbers(module), Cached.of(text, row=width)
+    if role == "talker":
+        return _numbers(Qwen2_5OmniTalkerForConditionalGeneration(talker)), Cached.of(talker)
+    return _numbers(Qwen2_5OmniToken2WavModel(config.token2wav_config)), None
+
+
+def presets() -> list[str]:
+    """Names of the chart's example values that ask for NVIDIA GPUs."""
+    told = {each.name: yaml.safe_load(each.read_text()) or {} for each in CHART.glob("*.yaml")}
+    # One shows every key, for no checkpoint and no card.
+    told.pop("everything-values.yaml")
+    kinds = {name: each.get("stageDefaults", {}).get("accelerator") for name, each in told.items()}
+    return sorted(name for name, kind in kinds.items() if kind == {"type": "nvidia"})
+
+
+def cards_of(values: Mapping[str, Any]) -> list[list[str]]:
+    """The roles on each GPU."""
+    pipelines = yaml.safe_load((CHART.parent / "pipelines.yaml").read_text())
+    roles = list(pipelines["stages"][values["model"]["pipeline"]])
+    shared = [
+        each["stages"]
+        for each in values.get("colocated", {}).values()
+        if each.get("accelerators") in ("shared", "claimed")
+    ]
+    alone = [[role] for role in roles if not any(role in each for each in shared)]
+    return [*shared, *alone]
+
+
+def taken(values: Mapping[str, Any], role: str, card: int) -> int:
+    """What a stage takes of a card, all slots at their longest. Fails where that is not planned."""
+    told = dict(values.get("stageDefaults", {}).get("config", {}))
+    told |= values.get("stages", {}).get(role, {}).get("config", {})
+    config = StageConfig(**{"device": "cuda", **told})
+    numbers, cached = released(values["model"]["directory"], role)
+    if cached is None:
+        return 4 * numbers + WORKING_BYTES + CONTEXT_BYTES
+    engine = VLLM if config.engine == "vllm" else TORCH
+    plan: MemoryPlan = plan_stage(
+        config, numbers, 2 * numbers, cached, free=card, total=card, engine=engine
+    )
+    assert isinstance(config.context_limit, int), f"{role}: an example names its context_limit"
+    assert config.context_limit >= 4096, role
+    assert plan.fits(config.context_limit), f"{role}: {plan.describe(config.context_limit)}"
+    if engine == VLLM:
+        return plan.room + CONTEXT_BYTES
+    return plan.weights + plan.cache(config.context_limit) + plan.working + CONTEXT_BYTES
+
+
+CARDS = {
+    "one-h200-values.yaml": 141,
+    "qwen3-tts-values.yaml": 24,
+    "qwen2.5-omni-3b-values.yaml": 24,
+    "qwen2.5-omni-values.yaml": 48,
+}
+"""GB of the GPUs that an example is for; 80 where it is not here."""
+
+
+@pytest.mark.parametrize("name", presets())
+def test_every_nvidia_example_fits_its_cards(name: str) -> None:
+    values = yaml.safe_load((CHART / name).read_text())
+    card = CARDS.get(name, 80) * 10**9
+    for roles in cards_of(values):
+        total = sum(taken(values, role, card) for role in roles)
+        assert total <= card, f"{roles}: {total / 1e9:.1f} of {card / 1e9:.0f} GB"
