@@ -22,7 +22,7 @@ from benchmarks.gpu.weights import (
     special_ids,
     whole_config,
 )
-from services.qwen3_omni.thinker.towers import Towers
+from services.qwen3_omni.thinker.towers import Omni3Towers
 from services.thinker.model import ThinkerFeed, ThinkerModel
 
 
@@ -66,7 +66,7 @@ def _thinker(device: torch.device, slots: int, context: int, way: Way) -> Thinke
     return ThinkerModel(
         random_thinker(config, dtype, device),
         special=special_ids(config),
-        towers=Towers(),
+        towers=Omni3Towers(),
         tapped_layer=sizes.shape.accept_layer,
         slots=slots,
         context_limit=context,

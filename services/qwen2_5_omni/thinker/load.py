@@ -24,7 +24,7 @@ from services.lm.graphs import Bucketing
 from services.memory_plan import Cached, planned_limit
 from services.qwen2_5_omni.thinker.audio import audio_tower
 from services.qwen2_5_omni.thinker.fields import PARTS, TEXT, VLLM_PARTS
-from services.qwen2_5_omni.thinker.towers import Towers
+from services.qwen2_5_omni.thinker.towers import Omni25Towers
 from services.qwen2_5_omni.thinker.vllm_engine.architectures import MODELS
 from services.text.chat import load_chat_tokenizer
 from services.text.detokenizer import Vocabulary
@@ -79,7 +79,7 @@ def load(
             Qwen2_5OmniThinkerForConditionalGeneration,
             whole,
             tapped_layer=whole.text_config.num_hidden_layers,
-            towers=Towers(),
+            towers=Omni25Towers(),
             with_words=True,
             processor=Qwen2_5OmniProcessorKwargs,
         ),

@@ -21,7 +21,7 @@ from transformers.vision_utils import (
 from services.thinker.towers import TowerInputs
 
 
-class Towers:
+class Omni25Towers:
     """Implements `services.thinker.towers.TowerPlan`."""
 
     def audio(self, tower: Any, features: Tensor, frames: Tensor) -> Iterator[TowerInputs]:

@@ -27,7 +27,7 @@ from services.memory_plan import Cached, planned_limit
 from services.qwen3_omni.thinker.audio import audio_tower
 from services.qwen3_omni.thinker.fields import PARTS, VLLM_PARTS
 from services.qwen3_omni.thinker.prompt import need_user
-from services.qwen3_omni.thinker.towers import Towers
+from services.qwen3_omni.thinker.towers import Omni3Towers
 from services.qwen3_omni.thinker.vllm_engine.architectures import MODELS
 from services.text.chat import load_chat_tokenizer
 from services.text.detokenizer import Vocabulary
@@ -95,7 +95,7 @@ def load(
             Qwen3OmniMoeThinkerForConditionalGeneration,
             whole.thinker_config,
             tapped_layer=tapped,
-            towers=Towers(),
+            towers=Omni3Towers(),
         ),
         media=MediaLimits(image=0, video=0),
         bucketing=bucketing,

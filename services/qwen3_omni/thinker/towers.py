@@ -21,7 +21,7 @@ MOST_CHUNKS = 64
 """Of a call. The widest layer makes 6 MB of a chunk in bfloat16, so a call takes 0.5 GB at most."""
 
 
-class Towers:
+class Omni3Towers:
     """Implements `services.thinker.towers.TowerPlan`."""
 
     def audio(self, tower: Any, features: Tensor, frames: Tensor) -> Iterator[TowerInputs]:

@@ -45,12 +45,12 @@ from services.lm.readback import Readback
 from services.qwen2_5_omni.talker.ids import TalkerIds
 from services.qwen2_5_omni.talker.model import CodecTalker
 from services.qwen2_5_omni.talker.rows import TextRow
-from services.qwen2_5_omni.thinker.towers import Towers as Omni25Towers
+from services.qwen2_5_omni.thinker.towers import Omni25Towers
 from services.qwen2_5_omni.token2wav.flow import Flow
 from services.qwen2_5_omni.token2wav.utterance import Utterance
 from services.qwen3_omni.code2wav.vocoder import vocoder_of
 from services.qwen3_omni.talker.model import Talker
-from services.qwen3_omni.thinker.towers import Towers as Omni3Towers
+from services.qwen3_omni.thinker.towers import Omni3Towers
 from services.qwen3_tts.code2wav import module as tts_codec
 from services.qwen3_tts.talker.module import TalkerModule
 from services.qwen3_tts.talker.prompt import SpeechIds

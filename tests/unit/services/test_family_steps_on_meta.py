@@ -32,7 +32,7 @@ from services.lm.readback import Readback
 from services.qwen2_5_omni.talker.ids import TalkerIds
 from services.qwen2_5_omni.talker.model import CodecTalker
 from services.qwen2_5_omni.talker.rows import TextRow
-from services.qwen2_5_omni.thinker.towers import Towers
+from services.qwen2_5_omni.thinker.towers import Omni25Towers
 from services.qwen2_5_omni.token2wav.flow import Flow
 from services.qwen2_5_omni.token2wav.utterance import Utterance
 from services.qwen2_5_omni.token2wav.vocoder import MelVocoder
@@ -71,7 +71,7 @@ def thinker(omni: Any, device: torch.device) -> ThinkerModel:
     thinker = ThinkerModel(
         module.to(torch.bfloat16),
         special=PlaceholderIds.from_config(omni.to_dict()),
-        towers=Towers(),
+        towers=Omni25Towers(),
         tapped_layer=OMNI.layers,
         with_words=True,
         slots=16,

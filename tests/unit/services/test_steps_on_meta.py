@@ -20,7 +20,7 @@ from antiphon.testing.qwen3_omni.tiny_tokenizer import TOKENIZER
 from services.lm import attention, attention_calls
 from services.lm.memory import WORKING_BYTES
 from services.qwen3_omni.code2wav.vocoder import vocoder_of
-from services.qwen3_omni.thinker.towers import Towers
+from services.qwen3_omni.thinker.towers import Omni3Towers
 from services.thinker.model import ThinkerFeed, ThinkerModel
 from services.vocoder.stream import StreamDecoder, StreamPiece
 
@@ -40,7 +40,7 @@ def thinker_of(config: Any, device: torch.device, slots: int) -> ThinkerModel:
     return ThinkerModel(
         module.to(torch.bfloat16),
         special=SpecialIds.from_config(config.to_dict()),
-        towers=Towers(),
+        towers=Omni3Towers(),
         tapped_layer=SHAPE.accept_layer,
         slots=slots,
         context_limit=300,

@@ -35,9 +35,9 @@ from services.lm.memory import SlotMemory
 from services.lm.products import Product
 from services.qwen2_5_omni.talker.ids import TalkerIds
 from services.qwen2_5_omni.talker.model import CodecTalker
-from services.qwen2_5_omni.thinker.towers import Towers as Omni25Towers
+from services.qwen2_5_omni.thinker.towers import Omni25Towers
 from services.qwen3_omni.talker.model import Talker
-from services.qwen3_omni.thinker.towers import Towers as Omni3Towers
+from services.qwen3_omni.thinker.towers import Omni3Towers
 from services.qwen3_tts.talker.module import TalkerModule
 from services.qwen3_tts.talker.prompt import SpeechIds
 from services.qwen3_tts.talker.talker import TtsTalker

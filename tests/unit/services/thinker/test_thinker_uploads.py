@@ -20,7 +20,7 @@ from antiphon.sampling import Sampling
 from antiphon.testing.launches import meta_as_a_gpu
 from services.lm import sampling
 from services.lm.sampling import LogitsRow, Sampled, score_together
-from services.qwen3_omni.thinker.towers import Towers
+from services.qwen3_omni.thinker.towers import Omni3Towers
 from services.thinker.model import ThinkerFeed, ThinkerModel
 
 META = torch.device("meta")
@@ -73,7 +73,7 @@ def model(request: pytest.FixtureRequest) -> ThinkerModel:
     })  # fmt: skip
     with meta_as_a_gpu():
         return ThinkerModel(
-            module, special=Special(), towers=Towers(), tapped_layer=2,
+            module, special=Special(), towers=Omni3Towers(), tapped_layer=2,
             with_words=request.param, slots=SLOTS, context_limit=256,
         )  # fmt: skip
 

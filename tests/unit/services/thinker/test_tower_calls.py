@@ -26,7 +26,7 @@ from transformers.models.qwen3_omni_moe.modeling_qwen3_omni_moe import Qwen3Omni
 from antiphon.testing.launches import launches_on_meta
 from services.lm.memory import WORKING_BYTES
 from services.qwen2_5_omni.thinker.audio import audio_tower as omni25_tower
-from services.qwen2_5_omni.thinker.towers import Towers as Omni25Towers
+from services.qwen2_5_omni.thinker.towers import Omni25Towers
 from services.qwen3_omni.thinker import towers as omni3_towers
 from services.qwen3_omni.thinker.audio import audio_tower as omni3_tower
 from services.thinker.audio import AudioFeatures
@@ -79,7 +79,7 @@ def ears25(device: str) -> Any:
 
 
 FAMILIES = {
-    "qwen3_omni": (ears3, omni3_towers.Towers(), omni3_tower(50, 800)),
+    "qwen3_omni": (ears3, omni3_towers.Omni3Towers(), omni3_tower(50, 800)),
     "qwen2_5_omni": (ears25, Omni25Towers(), omni25_tower(100)),
 }
 
@@ -155,7 +155,7 @@ def test_longest_recording_leaves_room_for_others_on_a_full_device() -> None:
         n_window_infer=800, conv_chunksize=500,
     )  # fmt: skip
     tower, dtype = omni3_tower(50, 800), torch.bfloat16
-    model = encoder(omni3_towers.Towers(), ears3("meta", released).to(dtype), dtype=dtype)
+    model = encoder(omni3_towers.Omni3Towers(), ears3("meta", released).to(dtype), dtype=dtype)
     with Largest() as largest:
         made = model.encode(heard([180_000], tower, bins=128))
     assert len(made) == tower.positions(180_000)
