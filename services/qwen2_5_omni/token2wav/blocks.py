@@ -70,33 +70,34 @@ class BlockPlan:
         self.positions = on_device(starts + np.arange(frames), device)
         """int64 [blocks, frames]: of each row in its utterance."""
         # Masks are made on the host, which need not ask the device whether one is full.
-        self._own = np.ones((self.count, frames), np.bool_)
+        self.own = np.ones((self.count, frames), np.bool_)
         behind, ahead = list(range(-1, self.count - 1)), list(range(1, self.count + 1))
-        self._has_behind = np.ones(self.count, np.bool_)
-        self._has_ahead = np.ones(self.count, np.bool_)
-        self._recalled: list[FlowMemory] = []
-        self._kept: list[tuple[FlowMemory, int]] = []
+        self.has_behind = np.ones(self.count, np.bool_)
+        self.has_ahead = np.ones(self.count, np.bool_)
+        # Memories with the block that stands behind them, or that they are to keep.
+        self.recalled: list[tuple[FlowMemory, int]] = []
+        self.kept: list[tuple[FlowMemory, int]] = []
         end = 0
         for span in spans:
             begin, end = end, end + span.count
-            self._own[end - 1, span.last_frames :] = False
-            self._has_ahead[end - 1] = False
+            self.own[end - 1, span.last_frames :] = False
+            self.has_ahead[end - 1] = False
             ahead[end - 1] = end - 1
             if span.memory is not None and span.first:
-                behind[begin] = -1 - len(self._recalled)
-                self._recalled.append(span.memory)
+                behind[begin] = -1 - len(self.recalled)
+                self.recalled.append((span.memory, begin))
             else:
-                self._has_behind[begin] = False
+                self.has_behind[begin] = False
                 behind[begin] = begin
             if span.memory is not None and span.kept is not None:
-                self._kept.append((span.memory, begin + span.kept - 1 - span.first))
+                self.kept.append((span.memory, begin + span.kept - 1 - span.first))
         self._behind = self._both_halves(behind)
         self._ahead = self._both_halves(ahead)
         self._mask = cache(self._make_mask)
 
     def _both_halves(self, blocks: Sequence[int]) -> Tensor:
         """Where the blocks stand in both halves' batch, with what is recalled behind it."""
-        count, recalled = self.count, len(self._recalled)
+        count, recalled = self.count, len(self.recalled)
         return on_device(
             [
                 half * count + block if block >= 0 else HALVES * count + half * recalled - 1 - block
@@ -126,24 +127,26 @@ class BlockPlan:
     def _behind_of(self, own: Tensor, evaluation: int, looking: int) -> Tensor:
         """What stands before each block; then the memories take what they are to keep."""
         known = own
-        if self._recalled:
-            recalled = torch.stack([each.seen[evaluation, looking] for each in self._recalled], 1)
+        if self.recalled:
+            recalled = torch.stack(
+                [memory.seen[evaluation, looking] for memory, _ in self.recalled], 1
+            )
             # [2, memories, HALVES, ...] to [HALVES * memories, 2, ...].
             known = torch.cat((own, recalled.transpose(0, 2).flatten(0, 1)))
         behind = known[self._behind]
-        for memory, block in self._kept:
+        for memory, block in self.kept:
             kept = own[block :: self.count]
             memory.seen[evaluation, looking] = kept.transpose(0, 1)
         return behind
 
     def _make_mask(self, behind: bool, ahead: bool, dtype: torch.dtype) -> Tensor | None:
-        parts = [self._own]
+        parts = [self.own]
         if behind:
             # A block that another one stands behind is whole.
-            parts.insert(0, self._has_behind[:, None].repeat(self._frames, 1))
+            parts.insert(0, self.has_behind[:, None].repeat(self._frames, 1))
         if ahead:
-            following = np.roll(self._own, -1, 0)
-            parts.append(following & self._has_ahead[:, None])
+            following = np.roll(self.own, -1, 0)
+            parts.append(following & self.has_ahead[:, None])
         mask = np.concatenate(parts, 1)
         if mask.all():
             return None

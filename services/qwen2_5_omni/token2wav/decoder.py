@@ -8,6 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from antiphon.pipelines.qwen2_5_omni import voices_by_name
+from services.lm.graphs import Bucketing
 from services.qwen2_5_omni.token2wav.flow import Flow
 from services.qwen2_5_omni.token2wav.utterance import Utterance
 from services.qwen2_5_omni.token2wav.vocoder import MelVocoder
@@ -19,11 +20,20 @@ evaluations at the released depth: then a call takes nine steps."""
 
 
 class Token2Wav:
-    """`module` is Hugging Face's, in float32. Must run in inference mode."""
+    """`module` is Hugging Face's, in float32. Must run in inference mode. `bucketing` runs what can
+    be a graph."""
 
-    def __init__(self, module: Any, voices: Mapping[str, VoiceTensors]) -> None:
-        self._flow = Flow(module.code2wav_dit_model)
-        self._vocoder = MelVocoder(module.code2wav_bigvgan_model)
+    def __init__(
+        self,
+        module: Any,
+        voices: Mapping[str, VoiceTensors],
+        bucketing: Bucketing | None = None,
+    ) -> None:
+        # In the order of a call: see `services.lm.graphs`.
+        self._flow = Flow(module.code2wav_dit_model, bucketing)
+        self._vocoder = MelVocoder(
+            module.code2wav_bigvgan_model, bucketing, self._flow.block_frames
+        )
         self._voices = {
             name: self._flow.voice(
                 each.condition.to(self._flow.device), each.mel.to(self._flow.device)

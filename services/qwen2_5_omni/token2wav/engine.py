@@ -10,17 +10,21 @@ A fault in a call fails its segments and no others.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from functools import partial
 
+import numpy as np
 import torch
+from torch import Tensor
 
+from antiphon.chunk import Tensor as Array
 from antiphon.errors import ResourceExhausted
 from antiphon.pipelines.qwen2_5_omni import AUDIO, BLOCK_CODES, CODES, TOKEN2WAV
 from antiphon.runtime.engine import Completed, EngineEvent, InputChunk, SegmentSettings
 from antiphon.segment import FinishReason, SegmentKey
-from antiphon.transport.device_edge import host_array
+from antiphon.transport.device_edge import ToHost
 from services.isolation import apart
 from services.qwen2_5_omni.token2wav.decoder import Decoding, Token2Wav
 from services.qwen2_5_omni.token2wav.segment import DecodedSegment
@@ -43,12 +47,19 @@ class Token2WavEngine:
     """Implements `antiphon.runtime.engine.Engine`: edge `codes` in, edge `audio` out.
 
     `context_limit` is the most codes of a segment, `slots` the most segments. The seed of a
-    segment's sampling keys its noise.
+    segment's sampling keys its noise. `to_host` brings samples beside the engine's work.
     """
 
     def __init__(
-        self, model: Token2Wav, *, context_limit: int, slots: int, held_blocks: int
+        self,
+        model: Token2Wav,
+        *,
+        context_limit: int,
+        slots: int,
+        held_blocks: int,
+        to_host: ToHost | None = None,
     ) -> None:
+        self._to_host = to_host or ToHost.direct()
         self._model = model
         self._context_limit = min(context_limit, model.most_codes)
         self._slots = slots
@@ -107,9 +118,14 @@ class Token2WavEngine:
                 samples = call.decoding.advance()
                 if samples is not None:
                     self._end(call)
-                    for segment, each in zip(call.segments, samples, strict=True):
-                        segment.land(host_array(each))
+                    for segment, each in zip(call.segments, self._copied(samples), strict=True):
+                        segment.land(each)
         return events + _hand_on(free)
+
+    def _copied(self, samples: Sequence[Tensor]) -> Sequence[Array]:
+        """Slices of one copy on the host, which may still be under way: see `ToHost`."""
+        ends = list(itertools.accumulate(map(len, samples)))
+        return np.split(self._to_host.copy(torch.cat(list(samples))), ends[:-1])
 
     def _end(self, call: DecodingCall) -> None:
         self._calls = [each for each in self._calls if each is not call]

@@ -17,12 +17,15 @@ import torch
 from torch import Tensor
 from torch.nn.functional import layer_norm, linear, silu
 
+from services.lm.graphs import Bucketing
 from services.lm.rotary import Rotation
 from services.qwen2_5_omni.token2wav.blocks import HALVES, BlockPlan, BlockSpan, FlowMemory
-from services.qwen2_5_omni.token2wav.flow_layer import NORM_EPSILON, FlowLayer
+from services.qwen2_5_omni.token2wav.flow_graphs import FlowGraphs, FlowSizes
+from services.qwen2_5_omni.token2wav.flow_layer import NORM_EPSILON, FlowLayer, SeenBlocks, at
 from services.qwen2_5_omni.token2wav.solver import (
     EVALUATIONS,
     STEPS,
+    Velocity,
     Work,
     advance,
     evaluation_times,
@@ -52,9 +55,10 @@ class FlowPart:
 
 
 class Flow:
-    """`module` is Hugging Face's diffusion transformer, in float32."""
+    """`module` is Hugging Face's diffusion transformer, in float32. `bucketing` runs what can be a
+    graph."""
 
-    def __init__(self, module: Any) -> None:
+    def __init__(self, module: Any, bucketing: Bucketing | None = None) -> None:
         config = module.config
         self.block_frames: int = config.block_size
         self.frames_per_code: int = config.repeats
@@ -81,6 +85,7 @@ class Flow:
         self._last_norm = (1 + scale, shift)
         self._out = (weight, module.proj_out.bias)
         self._rotary = module.rotary_embed
+        self._graphs = bucketing and FlowGraphs(self.evaluate, self._sizes(config), bucketing)
 
     def voice(self, condition: Tensor, mel: Tensor) -> FlowVoice:
         """A voice of `condition` [1, width] and a reference `mel` [1, frames, mel]."""
@@ -100,23 +105,53 @@ class Flow:
         Their memories change on the way: it is run to its end, or their utterances are ended.
         """
         plan = BlockPlan([each.span for each in parts], self.block_frames, self.device)
-        given, rotation = self._given(parts), self._turn(plan)
+        velocity = self._velocity(plan, self._given(parts))
         frames = to_blocks([each.noise for each in parts], self.block_frames)
-
-        def velocity(evaluation: int, value: Tensor) -> Work:
-            rows = linear(value, self._frame_in).repeat(HALVES, 1, 1) + given
-            for layer in self._layers:
-                rows = layer.forward(rows, evaluation, plan, rotation)
-                yield rows.shape[0] * rows.shape[1]
-            scale, shift = (each[evaluation] for each in self._last_norm)
-            rows = layer_norm(rows, rows.shape[-1:], scale, shift, NORM_EPSILON)
-            guided, free = linear(rows, *self._out).chunk(HALVES)
-            return guided + (guided - free) * GUIDANCE
-
         for step in range(STEPS):
             frames = yield from advance(velocity, step, self._widths, frames)
         made = torch.split(frames, [each.span.count for each in parts])
         return [mel.flatten(0, 1)[: len(each.noise)] for mel, each in zip(made, parts, strict=True)]
+
+    def evaluate(
+        self,
+        value: Tensor,
+        given: Tensor,
+        evaluation: int | Tensor,
+        plan: SeenBlocks,
+        rotation: Rotation,
+    ) -> Work:
+        """The velocity at `value` [blocks, frames, mel]. `given` [HALVES * blocks, frames, width]
+        is what codes and voices add to the input, `rotation` that of all rows."""
+        rows = linear(value, self._frame_in).repeat(HALVES, 1, 1) + given
+        for layer in self._layers:
+            rows = layer.forward(rows, evaluation, plan, rotation)
+            yield rows.shape[0] * rows.shape[1]
+        scale, shift = (at(each, evaluation) for each in self._last_norm)
+        rows = layer_norm(rows, rows.shape[-1:], scale, shift, NORM_EPSILON)
+        guided, free = linear(rows, *self._out).chunk(HALVES)
+        return guided + (guided - free) * GUIDANCE
+
+    def _velocity(self, plan: BlockPlan, given: Tensor) -> Velocity:
+        """That of one call, replayed where it has a graph."""
+        cosines, sines = self._rotary(self._bias, plan.positions)
+        if self._graphs is not None and self._graphs.takes(plan):
+            return self._graphs.velocity(plan, given, (cosines, sines), len(self._layers))
+        rotation = Rotation.of_rows(cosines.repeat(HALVES, 1, 1), sines.repeat(HALVES, 1, 1))
+
+        def velocity(evaluation: int, value: Tensor) -> Work:
+            return self.evaluate(value, given, evaluation, plan, rotation)
+
+        return velocity
+
+    def _sizes(self, config: Any) -> FlowSizes:
+        return FlowSizes(
+            self.block_frames,
+            self.mel_width,
+            len(self._bias),
+            config.head_dim,
+            self._memory_size[1:],
+            self.device,
+        )
 
     def _given(self, parts: Sequence[FlowPart]) -> Tensor:
         """What codes and voices add to the input, [HALVES * blocks, frames, width]."""
@@ -124,13 +159,6 @@ class Flow:
         nothing = self._code_rows[NO_CODE].expand_as(codes)
         offsets = [each.voice.offset[:, None].expand(-1, each.span.count, -1) for each in parts]
         return (torch.stack((codes, nothing)) + torch.cat(offsets, 1)[:, :, None]).flatten(0, 1)
-
-    def _turn(self, plan: BlockPlan) -> Rotation:
-        """Of a call's rows, [HALVES * blocks, frames, 1, head_dim]."""
-        cosines, sines = (
-            each.repeat(HALVES, 1, 1) for each in self._rotary(self._bias, plan.positions)
-        )
-        return Rotation.of_rows(cosines, sines)
 
 
 def to_blocks(parts: Sequence[Tensor], frames: int) -> Tensor:

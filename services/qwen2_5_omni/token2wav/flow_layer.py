@@ -8,16 +8,24 @@ changes no product of a query and a key.
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
 from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention, silu
 
 from services.lm.rotary import Rotation
-from services.qwen2_5_omni.token2wav.blocks import BlockPlan
 
 NORM_EPSILON = 1e-6
+
+
+class SeenBlocks(Protocol):
+    """What the rows of each block see in a layer."""
+
+    def seen(
+        self, own: Tensor, evaluation: Any, looking: int | None, *, ahead: bool
+    ) -> tuple[Tensor, Tensor | None]:
+        """See `services.qwen2_5_omni.token2wav.blocks.BlockPlan.seen`."""
 
 
 class FlowLayer:
@@ -43,16 +51,18 @@ class FlowLayer:
         self._up = (module.ff.ff[0].weight, module.ff.ff[0].bias)
         self._down = (module.ff.ff[3].weight, module.ff.ff[3].bias)
 
-    def forward(self, rows: Tensor, evaluation: int, plan: BlockPlan, rotation: Rotation) -> Tensor:
+    def forward(
+        self, rows: Tensor, evaluation: int | Tensor, plan: SeenBlocks, rotation: Rotation
+    ) -> Tensor:
         """Rows [HALVES * blocks, frames, width] after the layer."""
         mixed = self._attend(_norm(rows, self._first_norm, evaluation), evaluation, plan, rotation)
-        rows = torch.addcmul(rows, self._gate[evaluation], mixed)
+        rows = torch.addcmul(rows, at(self._gate, evaluation), mixed)
         normed = _norm(rows, self._second_norm, evaluation)
         inner = gelu(linear(normed, *self._up), approximate="tanh")
-        return torch.addcmul(rows, self._second_gate[evaluation], linear(inner, *self._down))
+        return torch.addcmul(rows, at(self._second_gate, evaluation), linear(inner, *self._down))
 
     def _attend(
-        self, normed: Tensor, evaluation: int, plan: BlockPlan, rotation: Rotation
+        self, normed: Tensor, evaluation: int | Tensor, plan: SeenBlocks, rotation: Rotation
     ) -> Tensor:
         blocks, frames, _ = normed.shape
         heads = linear(normed, *self._in).view(blocks, frames, 3, self._heads, self._head_dim)
@@ -73,6 +83,11 @@ class FlowLayer:
         return projection.weight[order], projection.bias[order]
 
 
-def _norm(rows: Tensor, change: tuple[Tensor, Tensor], evaluation: int) -> Tensor:
-    scale, shift = change
-    return layer_norm(rows, rows.shape[-1:], scale[evaluation], shift[evaluation], NORM_EPSILON)
+def at(table: Tensor, evaluation: int | Tensor) -> Tensor:
+    """A row [width] of a table [evaluations, width]: by a number, or by one on the device [1]."""
+    return table[evaluation].view(-1)
+
+
+def _norm(rows: Tensor, change: tuple[Tensor, Tensor], evaluation: int | Tensor) -> Tensor:
+    scale, shift = (at(each, evaluation) for each in change)
+    return layer_norm(rows, rows.shape[-1:], scale, shift, NORM_EPSILON)

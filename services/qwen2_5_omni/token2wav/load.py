@@ -20,9 +20,11 @@ from antiphon.runtime.checkpoint.weights import Weights
 from antiphon.runtime.engine import InputChunk, LoadedStage, SegmentSettings, StageFacts
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
+from antiphon.transport.device_edge import ToHost
 from services.config_fields import check_fields
 from services.engines import TORCH, check_device, context_limit, require_torch
 from services.hugging_face import load_config
+from services.lm.graphs import Bucketing, graphs_of
 from services.lm.warm_up import run_to_the_end
 from services.precision import compute_dtype
 from services.qwen2_5_omni.token2wav.decoder import Token2Wav
@@ -44,8 +46,10 @@ log = logging.getLogger(__name__)
 
 
 @torch.inference_mode()
-def load(model_dir: Path, config: StageConfig) -> LoadedStage:
+def load(model_dir: Path, config: StageConfig, bucketing: Bucketing | None = None) -> LoadedStage:
     """Load token2wav and the checkpoint's voices.
+
+    `bucketing` is what `config.graphs` chooses if None: CUDA graphs, or nothing on a CPU.
 
     Raises `InvalidArgument` for settings that it has no place for, and `FailedPrecondition` when
     the checkpoint does not fit together or its voices cannot be read.
@@ -66,12 +70,17 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         device=torch.device(config.device),
         ignored=STORED_BUFFERS,
     )
-    model = Token2Wav(module, voices)
+    model = Token2Wav(module, voices, bucketing or graphs_of(config))
     if model.code_entries != code_entries(told):
         raise FailedPrecondition(f"{TOKEN2WAV} has rows for {model.code_entries} codes")
     limit = context_limit(TOKEN2WAV, config, model.most_codes)
+    to_host = ToHost.of(config)
     engine = Token2WavEngine(
-        model, context_limit=limit, slots=config.slots, held_blocks=config.held_blocks
+        model,
+        context_limit=limit,
+        slots=config.slots,
+        held_blocks=config.held_blocks,
+        to_host=to_host,
     )
     _warm_up(engine, min(BLOCK_CODES + 1, limit))
     log.info("a stream holds %d blocks of %d codes back", config.held_blocks, BLOCK_CODES)
@@ -87,7 +96,7 @@ def load(model_dir: Path, config: StageConfig) -> LoadedStage:
         code_entries=model.code_entries,
         context_limit=limit,
     )
-    return LoadedStage(engine, facts)
+    return LoadedStage(engine, facts, to_host)
 
 
 def _warm_up(engine: Token2WavEngine, count: int) -> None:

@@ -27,6 +27,12 @@ SPEECHES = (
 )
 
 
+@pytest.fixture(params=[False, True], ids=["eager", "replayed"])
+def replayed(request: pytest.FixtureRequest) -> bool:
+    chosen: bool = request.param
+    return chosen
+
+
 @pytest.mark.parametrize("wanted", SPEECHES, ids=lambda each: f"{len(each.codes)} codes")
 def test_whole_equals_the_reference_when_alone(rig: Rig, wanted: Speech) -> None:
     (made,) = rig.whole(wanted)

@@ -13,6 +13,8 @@ from antiphon.runtime.engine import Emitted, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import FinishReason, SegmentKey
 from antiphon.testing.drive_engine import SegmentOutput, advance, run_segment, run_segments
+from antiphon.testing.late_copies import LateCopies, late_to_host
+from antiphon.transport.device_edge import ToHost
 from services.qwen2_5_omni.token2wav.decoder import ROWS_AT_A_TIME
 from services.qwen2_5_omni.token2wav.engine import Token2WavEngine
 from services.qwen2_5_omni.token2wav.flow_layer import FlowLayer
@@ -24,8 +26,12 @@ KEY = SegmentKey("one", 0)
 SHORT_ROWS = 1000
 
 
-def engine_of(rig: Rig, *, slots: int = 8, context_limit: int = 1000) -> Token2WavEngine:
-    return Token2WavEngine(rig.ours, context_limit=context_limit, slots=slots, held_blocks=3)
+def engine_of(
+    rig: Rig, *, slots: int = 8, context_limit: int = 1000, to_host: ToHost | None = None
+) -> Token2WavEngine:
+    return Token2WavEngine(
+        rig.ours, context_limit=context_limit, slots=slots, held_blocks=3, to_host=to_host
+    )
 
 
 def settings(wanted: Speech) -> SegmentSettings:
@@ -87,6 +93,24 @@ def test_audio_equals_the_reference_when_eight_are_in_company(rig: Rig) -> None:
             for key, each in wanted.items()
         },
     )
+    for key, each in wanted.items():
+        check(outputs[key], each, rig)
+
+
+def test_step_waits_for_no_copy_of_its_samples(rig: Rig) -> None:
+    copies = LateCopies()
+    to_host = late_to_host(copies)
+    engine = engine_of(rig, to_host=to_host)
+    wanted = {SegmentKey("s", seed): speech(30 + seed, seed=seed) for seed in range(3)}
+    outputs = run_segments(
+        engine, {key: (settings(each), chunks(each, (50,))) for key, each in wanted.items()}
+    )
+    # One copy for each call, not for each segment.
+    assert 0 < copies.begun < len([one for each in outputs.values() for one in each.emitted])
+    assert copies.made == 0
+    wait = to_host.seal()
+    assert wait is not None
+    wait()
     for key, each in wanted.items():
         check(outputs[key], each, rig)
 

@@ -19,6 +19,7 @@ from services.qwen2_5_omni.token2wav.decoder import Token2Wav
 from services.qwen2_5_omni.token2wav.load import STORED_BUFFERS
 from services.qwen2_5_omni.token2wav.utterance import Utterance
 from services.qwen2_5_omni.token2wav.voices import read_voices
+from tests.replayed_graphs import ReplayPool
 
 TOLERANCE = 1e-5
 HELD_BLOCKS = StageConfig().held_blocks
@@ -51,7 +52,10 @@ class Rig:
             ignored=STORED_BUFFERS,
         )
         self.voices = read_voices(directory, condition_width=24, mel_width=80)
-        self.ours = Token2Wav(self.module, self.voices)
+        self.pool = ReplayPool()
+        """The graphs of what is `replayed`, which is ours as a GPU runs it."""
+        self.plain = self.ours = Token2Wav(self.module, self.voices)
+        self.replayed = Token2Wav(self.module, self.voices, self.pool)
         self._truths: dict[tuple[bytes, str, int], torch.Tensor] = {}
 
     def truth(self, wanted: Speech) -> torch.Tensor:

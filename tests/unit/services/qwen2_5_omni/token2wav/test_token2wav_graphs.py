@@ -1,0 +1,80 @@
+"""What is replayed of a call, and that it asks the device for nothing."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+import torch
+from token2wav_rig import TOLERANCE, Rig, difference, speech
+from torch import Tensor
+
+from antiphon.deployment.schema import StageConfig
+from antiphon.pipelines.qwen2_5_omni import AUDIO, CODES
+from antiphon.runtime.engine import InputChunk, SegmentSettings
+from antiphon.segment import FinishReason
+from antiphon.testing.drive_engine import run_segment
+from antiphon.testing.graph_watch import GraphWatch
+from services.lm.graphs import Eager, RowFunction
+from services.qwen2_5_omni.token2wav.decoder import Token2Wav
+from services.qwen2_5_omni.token2wav.load import ONLY_SEED, load
+from services.qwen2_5_omni.token2wav.solver import EVALUATIONS
+from services.qwen2_5_omni.token2wav.vocoder import stream_lengths
+
+
+class Watched:
+    """A bucketing that notes the rows of each run, by function, and watches it."""
+
+    def __init__(self) -> None:
+        self.runs: list[list[int]] = []
+        self.watch = GraphWatch()
+
+    def __call__(self, function: RowFunction, buffers: Sequence[Tensor], least: int) -> RowFunction:
+        runs: list[int] = []
+        self.runs.append(runs)
+
+        def watched(*rows: Tensor) -> tuple[Tensor, ...]:
+            runs.append(len(rows[0]))
+            with self.watch:
+                return function(*rows)
+
+        return Eager(watched, buffers, least)
+
+
+def test_calls_of_a_stream_ask_the_device_for_nothing_when_replayed(rig: Rig) -> None:
+    watched, wanted = Watched(), speech(70)
+    rig.ours = Token2Wav(rig.module, rig.voices, watched)
+    made = rig.streamed(wanted, (1,))
+    assert difference(made, rig.truth(wanted)) < TOLERANCE
+    assert watched.watch.seen > 100
+    assert watched.watch.unfit == []
+    # All evaluations of each call of the flow, and calls of the vocoder.
+    flow, *vocoder = watched.runs
+    assert flow
+    assert len(flow) % EVALUATIONS == 0
+    assert any(vocoder)
+
+
+@pytest.mark.parametrize(
+    ("block", "lengths"), [(24, [24, 48, 64]), (48, [48, 88]), (8, [24, 32, 40, 48])]
+)
+def test_windows_of_a_stream_have_few_lengths(block: int, lengths: list[int]) -> None:
+    assert stream_lengths(block) == lengths
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_audio_is_the_same_when_a_gpu_replays_graphs(omni25_directory: Path) -> None:
+    codes = speech(70).codes.numpy().astype("uint16")[:, None]
+    chunks = [InputChunk(CODES, at, {CODES: codes[at : at + 5]}) for at in range(0, len(codes), 5)]
+    end = InputChunk(CODES, len(codes), {}, True, FinishReason.STOP)
+    plain, replayed = (
+        torch.from_numpy(
+            run_segment(
+                load(omni25_directory, StageConfig(device="cuda", graphs=graphs)).engine,
+                SegmentSettings("", ONLY_SEED, frozenset({AUDIO})),
+                [*chunks, end],
+            ).tensors(AUDIO)["samples"]
+        )
+        for graphs in (False, True)
+    )
+    assert difference(replayed, plain) < TOLERANCE
