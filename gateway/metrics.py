@@ -15,7 +15,7 @@ _RATIOS = (0.05, 0.1, 0.2, 0.3, 0.5, 0.7, 0.9, 1.0, 1.2, 1.5, 2.0, 5.0, 20.0)
 
 
 class Refused(enum.StrEnum):
-    """Bounds of the HTTP door that a client can run into."""
+    """Bounds of the HTTP endpoints and of fetched files that a client can run into."""
 
     CONNECTIONS = "max_connections"
     IDLE_CONNECTION = "idle_connection"

@@ -75,7 +75,7 @@ class Calls:
         self._config = config
         self.delivery = delivery  # the deployment's, by edge
         self.uploads = uploads_of(config)
-        self.media = MediaInput.of(config, self.uploads)
+        self.media = MediaInput.of(config, self.uploads, metrics.refuse)
         self._live: set[Session] = set()
         self.admission = Admission(config, metrics)
         fleet.on_resize(self.admission.resize)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import TypeVar
 
@@ -23,6 +23,7 @@ from gateway.media.decoding.decoder import MediaDecoder
 from gateway.media.remote import Download, RemoteUrl, UrlFetcher
 from gateway.media.sent_recordings import SentRecordings
 from gateway.media.vision_in import IMAGE, VIDEO, File, read_files
+from gateway.metrics import Refused
 
 Attachment = TypeVar("Attachment", Recording, File)
 
@@ -35,9 +36,13 @@ class MediaInput:
     decoder: MediaDecoder
 
     @classmethod
-    def of(cls, config: GatewayConfig, uploads: ByteBudget) -> MediaInput:
-        """What the settings allow; fetched files take from the budget of uploads."""
-        return cls(UrlFetcher(config, uploads), MediaDecoder(config.decoder_processes))
+    def of(
+        cls, config: GatewayConfig, uploads: ByteBudget, count: Callable[[Refused], None]
+    ) -> MediaInput:
+        """What the settings allow; fetched files take from the budget of uploads, and `count`
+        receives the refusals."""
+        fetcher = UrlFetcher(config, uploads, count=count)
+        return cls(fetcher, MediaDecoder(config.decoder_processes))
 
     async def close(self) -> None:
         """Kill what is being decoded; fetch and decode nothing more."""

@@ -7,7 +7,7 @@ import io
 import math
 import socket
 import ssl
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -27,6 +27,7 @@ from gateway.media.checked_network import (
     ResponseMeter,
     UrlFault,
 )
+from gateway.metrics import Refused
 
 MAX_REDIRECTS = 3
 MAX_URL_CHARS = 8192
@@ -50,15 +51,22 @@ class UrlFetcher:
 
     What comes of them takes bytes of `budget`. `resolve` gives the addresses of a name; the
     system's resolver by default, on threads of its own, so that slow names hold up other names and
-    nothing else. Raises `InvalidArgument` for networks that are none.
+    nothing else. `count` receives every refusal for want of bytes. Raises `InvalidArgument` for
+    networks that are none.
     """
 
     def __init__(
-        self, config: GatewayConfig, budget: ByteBudget, resolve: Resolve | None = None
+        self,
+        config: GatewayConfig,
+        budget: ByteBudget,
+        resolve: Resolve | None = None,
+        *,
+        count: Callable[[Refused], None] = lambda _: None,
     ) -> None:
         self.config = config
         self.resolve = resolve or self._resolved_by_system
         self.tls = ssl.create_default_context() if config.fetch_urls else None
+        self.count = count
         self._budget = budget
         self._pool = ThreadPoolExecutor(_RESOLVING_THREADS, "resolve")
         try:
@@ -127,10 +135,10 @@ class Download:
                 return await self._follow(remote.url)
         except TimeoutError:
             if self.lease.evicted:
-                raise _of_field(eviction(), field) from None
+                raise self._refused(eviction(), field) from None
             why = f"did not come within {config.fetch_timeout_s:g} s"
         except BudgetExceeded as full:
-            raise _of_field(full, field) from None
+            raise self._refused(full, field) from None
         except UrlFault as fault:
             why = str(fault)
         except (OSError, httpcore2.ProtocolError) as error:
@@ -138,6 +146,12 @@ class Download:
         finally:
             self._clock = None
         raise InvalidArgument(f"{field}: {why}", field=field)
+
+    def _refused(self, error: BudgetExceeded, field: str) -> BudgetExceeded:
+        """Count a refusal; its error names the file's field."""
+        self._fetcher.count(Refused.UPLOADS)
+        message = f"{field}: {error.message}"
+        return BudgetExceeded(message, field=field, retry_after_s=error.retry_after_s)
 
     def give_way(self) -> None:
         """End the fetch that goes on: others need its bytes."""
@@ -201,13 +215,6 @@ class Download:
         self._fetched_bytes += meter.content_bytes
         self.lease.moved(self._fetched_bytes)
         return file.getvalue()
-
-
-def _of_field(error: BudgetExceeded, field: str) -> BudgetExceeded:
-    """The error, for a file that a field names."""
-    return BudgetExceeded(
-        f"{field}: {error.message}", field=field, retry_after_s=error.retry_after_s
-    )
 
 
 def _checked(url: str) -> SplitResult:

@@ -10,6 +10,7 @@ import pytest
 import pytest_asyncio
 from fake_stages import MAX_INPUT_AUDIO_S, THINKER
 from gateway_door import Door, open_door
+from media_files import muxed, needs_ffmpeg
 from test_audio_input import FIELD, ask
 from test_vision_input import IMAGE_FIELD, data_url
 from test_vision_input import ask as ask_parts
@@ -36,6 +37,24 @@ SOUND: dict[str, tuple[Callable[[], bytes], str]] = {
 }
 
 
+TOO_LONG = f"more than {MAX_INPUT_AUDIO_S:g} seconds of audio"
+
+MUXED: dict[str, tuple[Callable[[], bytes], str]] = {
+    "webm-opus-255": (lambda: files.in_webm(files.opus_of_255_channels()), "1 to 8 channels"),
+    "webm-vorbis-768k": (lambda: files.in_webm(files.vorbis_at(768_000)), "192000 samples"),
+    "webm-long": (lambda: muxed("webm", 2 * MAX_INPUT_AUDIO_S), TOO_LONG),
+    "mp4-long": (lambda: muxed("mp4-index-end", 2 * MAX_INPUT_AUDIO_S), TOO_LONG),
+    "mp4-9": (lambda: described(muxed("mp4-index-front", 0.2), 20, 9), "1 to 8 channels, has 9"),
+    "m4a-500": (lambda: described(muxed("m4a-index-end", 0.2), 28, 500), "has 500"),
+}
+
+
+def described(file: bytes, at: int, value: int) -> bytes:
+    """An MP4 file with a number in the description of its sound replaced."""
+    start = file.rindex(b"mp4a", 0, file.index(b"esds")) + at
+    return file[:start] + value.to_bytes(2) + file[start + 2 :]
+
+
 @pytest_asyncio.fixture(scope="module", loop_scope="session")
 async def wide() -> AsyncIterator[Door]:
     """A gateway that takes bodies of 8 MB."""
@@ -49,6 +68,18 @@ async def test_sound_beyond_a_bound_is_refused_before_a_sample_is_decoded(
 ) -> None:
     make, said = SOUND[kind]
     response = await ask(wide, make())
+    assert response.status_code == 400, response.text
+    error = response.json()["error"]
+    assert error["param"] == FIELD
+    assert said in error["message"]
+    assert not wide.fakes[THINKER].sessions
+
+
+@needs_ffmpeg()
+@pytest.mark.parametrize("kind", MUXED)
+async def test_sound_for_ffmpeg_is_refused_by_its_header(wide: Door, kind: str) -> None:
+    make, said = MUXED[kind]
+    response = await ask(wide, make(), name=kind.partition("-")[0])
     assert response.status_code == 400, response.text
     error = response.json()["error"]
     assert error["param"] == FIELD

@@ -12,6 +12,7 @@ from antiphon.deployment.schema import GatewayConfig
 from antiphon.errors import ResourceExhausted
 from gateway.byte_budget import SILENT_S, ByteBudget
 from gateway.media.remote import RemoteUrl, UrlFetcher
+from gateway.metrics import Refused
 
 pytestmark = pytest.mark.asyncio(loop_scope="session")
 
@@ -50,7 +51,8 @@ async def test_bytes_of_responses_take_room_from_the_budget_of_uploads() -> None
             "/half": lambda: found(bytes(half)),
         }
         site.stalling = True
-        fetcher = UrlFetcher(config, budget)
+        refused_bounds: list[Refused] = []
+        fetcher = UrlFetcher(config, budget, count=refused_bounds.append)
         stalled = [
             asyncio.create_task(fetch(fetcher, RemoteUrl(site.url("/stalls")))) for _ in range(2)
         ]
@@ -60,11 +62,13 @@ async def test_bytes_of_responses_take_room_from_the_budget_of_uploads() -> None
             await fetch(fetcher, RemoteUrl(site.url("/half")))
         assert refused.value.field == "file"
         assert 2 * half <= budget.held_bytes <= 2 * half + 1000
+        assert refused_bounds == [Refused.UPLOADS]
         budget.now_s += SILENT_S + 1
         assert await fetch(fetcher, RemoteUrl(site.url("/half"))) == bytes(half)
         (first,), rest = await asyncio.wait(stalled, return_when=asyncio.FIRST_COMPLETED)
         with pytest.raises(ResourceExhausted, match="file: it stood still and gave way"):
             await first
+        assert refused_bounds == [Refused.UPLOADS] * 2
         assert budget.held_bytes <= half + 1000
         for each in rest:
             each.cancel()
@@ -94,3 +98,6 @@ async def test_gateway_counts_fetched_bytes_among_its_uploads() -> None:
             assert (response.status_code, error["param"]) == (429, FIELD)
             assert "gateway.max_upload_bytes" in error["message"]
             assert await door.metric("antiphon_gateway_upload_bytes") == 0
+            assert (
+                await door.metric('antiphon_gateway_refused_total{bound="max_upload_bytes"}') == 1
+            )

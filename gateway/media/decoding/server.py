@@ -12,6 +12,7 @@ are killed.
 from __future__ import annotations
 
 import ctypes
+import mmap
 import os
 import resource
 import select
@@ -35,6 +36,7 @@ from gateway.media.decoding.messages import (
     KillChild,
     ToServer,
 )
+from gateway.media.decoding.muxed_headers import check_muxed
 from gateway.media.decoding.sound_file import decode_sound_file
 
 MAX_REPORT_CHARS = 500
@@ -114,33 +116,41 @@ def run_child(request: DecodeRequest, descriptors: list[int], parent: int) -> No
     try:
         source, out, report = descriptors
         _confine(request, parent)
-        if request.program:
-            os.dup2(source, 0)
-            os.dup2(out, 1)
-            try:
-                os.execv(request.program[0], request.program)
-            except OSError:
-                os._exit(NOT_STARTED)
-        status = _decode(request, source, out, report)
+        status = _run(request, source, out, report)
     finally:
         # A child never returns into the server's loop.
         os._exit(status)
 
 
-def _decode(request: DecodeRequest, source: int, out: int, report: int) -> int:
-    """Decode with libsndfile; the exit status."""
+def _run(request: DecodeRequest, source: int, out: int, report: int) -> int:
+    """Decode with libsndfile, or check the headers and become the program; the exit status."""
     try:
         os.lseek(source, 0, os.SEEK_SET)
-        decode_sound_file(source, request.name, request.rate_hz, request.most_s, out)
-        return 0
+        if not request.program:
+            decode_sound_file(source, request.name, request.rate_hz, request.most_s, out)
+            return 0
+        with mmap.mmap(source, 0, access=mmap.ACCESS_READ) as file:
+            check_muxed(file, request.name, request.most_s)
     except RecordingTooLong as error:
         found, status = DecodeReport(str(error), error.seconds), REJECTED
     except RejectedRecording as error:
         found, status = DecodeReport(str(error)), REJECTED
     except Exception as error:
         found, status = DecodeReport(f"{type(error).__name__}: {error}"[:MAX_REPORT_CHARS]), FAILED
+    else:
+        return _become(request.program, source, out)
     os.write(report, msgspec.json.encode(found))
     return status
+
+
+def _become(program: tuple[str, ...], source: int, out: int) -> int:
+    """Run the program in this process; returns only if it cannot be started."""
+    os.dup2(source, 0)
+    os.dup2(out, 1)
+    try:
+        os.execv(program[0], program)
+    except OSError:
+        return NOT_STARTED
 
 
 def _confine(request: DecodeRequest, parent: int) -> None:
