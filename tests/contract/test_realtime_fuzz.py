@@ -228,8 +228,9 @@ async def test_websocket_stands_whatever_comes_through_it(request: pytest.Fixtur
         before = await left(door)
         number = 0
         async with realtime(door) as honest:
-            # What detects turns is loaded with the first audio, and stays.
-            silence = base64.b64encode(bytes(9_600)).decode()
+            # What detects turns is loaded with the first audio, and stays; so do its arrays, which
+            # are as large as the most frames heard together need, about a second.
+            silence = base64.b64encode(bytes(96_000)).decode()
             await honest.send("input_audio_buffer.append", audio=silence)
             await honest.end_turns_itself()
             while number <= WARM_UP_ROUNDS or asyncio.get_running_loop().time() < until:
