@@ -37,7 +37,7 @@ from gateway.fleet.fleet import Fleet
 from gateway.fleet.fleet_metrics import FleetMetrics
 from gateway.grpc_server import GrpcServer
 from gateway.http_server import LAST_WORDS_S, HttpServer, listen
-from gateway.keys.keyring import Keyring
+from gateway.keys.identities import Identities
 from gateway.metrics import Metrics
 from gateway.metrics_door import MetricsDoor
 from gateway.scaler.deployed import scaler_of
@@ -89,11 +89,11 @@ class Gateway:
         self.calls = Calls(self.fleet, config, delivery, self.metrics, self._tracing)
         self._conversations = Conversations(self.calls, config)
         access_log = AccessLog(self.metrics, self._tracing)
-        keyring = Keyring(config, self.metrics.not_admitted)
+        identities = Identities(config, self.metrics.not_admitted)
         converse = ConverseDoor(
             ConversationDoor("grpc", self._conversations, config, access_log, self.metrics)
         )
-        self._servicer = SpeechServicer(self.calls, access_log, config, keyring, converse.serve)
+        self._servicer = SpeechServicer(self.calls, access_log, config, identities, converse.serve)
         self._health = health.aio.HealthServicer()
         self._tls = None if config.tls is None else server_tls(config.tls)
         self._grpc = GrpcServer(
@@ -129,7 +129,7 @@ class Gateway:
                     access_log,
                     config,
                     messages,
-                    keyring,
+                    identities,
                 ),
                 http=cast(type[asyncio.Protocol], doorkeeper),
                 ws=cast(type[asyncio.Protocol], doorkeeper.websocket),
@@ -140,6 +140,8 @@ class Gateway:
                 timeout_keep_alive=math.ceil(config.head_timeout_s),
                 access_log=False,
                 server_header=False,
+                # Callers are known by their connection: a forwarding header may say anything.
+                proxy_headers=False,
             ),
             None if self._tls is None else self._tls.http,
             config.head_timeout_s,

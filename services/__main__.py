@@ -7,7 +7,9 @@ import sys
 from antiphon.runtime.server.main import main
 from services.lm.reproducible import ask_for_equal_digits
 from services.loading import load_stage
+from services.nameless_user import settle_user
 
 if __name__ == "__main__":
+    settle_user()
     ask_for_equal_digits()
     sys.exit(main(load_stage, prog="python -m services"))

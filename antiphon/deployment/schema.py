@@ -12,6 +12,7 @@ from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 
+from antiphon.deployment.auth_config import AuthConfig, JwtConfig, TrustedProxyConfig
 from antiphon.deployment.bounds import (
     Ahead,
     Bytes,
@@ -185,6 +186,9 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     # makes one); empty: everybody may. It is read again when it has changed, which is looked at
     # with a request, at most so often.
     keys_file: str = ""
+    # What else may name a caller: a trusted proxy's header, or a JWT. With either of them, or with
+    # `keys_file`, callers that nothing names are refused.
+    auth: AuthConfig = AuthConfig()
     keys_reload_s: Seconds = 1.0
     # Conversations, over WebSocket and gRPC together; each takes a call and slots while it is
     # answered. How long one over gRPC may last.
@@ -347,6 +351,11 @@ class GatewayConfig(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
         for origin in self.cors_origins:
             check_origin(origin)
 
+    @property
+    def authenticates(self) -> bool:
+        """Whether callers must be named by a key, a proxy or a token."""
+        return bool(self.keys_file or self.auth.trusted_proxy or self.auth.jwt)
+
 
 class Deployment(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """A model, its stages by role, and the gateway.
@@ -387,6 +396,11 @@ def deployment_of(content: object, *, strict: bool = True) -> Deployment:
         _check_keys(gateway, GatewayConfig, "gateway.")
         if isinstance(gateway, dict):
             _check_keys(gateway.get("discovery"), DiscoveryConfig, "gateway.discovery.")
+            auth = gateway.get("auth")
+            _check_keys(auth, AuthConfig, "gateway.auth.")
+            if isinstance(auth, dict):
+                for name, kind in (("trusted_proxy", TrustedProxyConfig), ("jwt", JwtConfig)):
+                    _check_keys(auth.get(name), kind, f"gateway.auth.{name}.")
         _check_keys(content.get("mutual_tls"), MutualTlsConfig, "mutual_tls.")
         stages = content.get("stages")
         for role, stage in stages.items() if isinstance(stages, dict) else ():

@@ -27,8 +27,9 @@ from gateway.doors.sending import send_in_time
 from gateway.doors.speech_messages import read_delivered, read_generate, write_event
 from gateway.fleet.fleet import Fleet
 from gateway.fleet.served import served_model
+from gateway.keys.credentials import Credentials, grpc_peer_address
+from gateway.keys.identities import Identities
 from gateway.keys.key_use import KeyUse
-from gateway.keys.keyring import Keyring
 
 FEATURES = ("generate", "converse", "resume")
 SERVICE = speech_pb2.DESCRIPTOR.services_by_name["SpeechService"].full_name
@@ -54,12 +55,12 @@ class SpeechServicer:
         calls: Calls,
         access_log: AccessLog,
         config: GatewayConfig,
-        keyring: Keyring,
+        identities: Identities,
         converse: Converse,
     ) -> None:
         self._converse = converse
         self._calls = calls
-        self._keyring = keyring
+        self._identities = identities
         self._access_log = access_log
         self._config = config
 
@@ -119,10 +120,10 @@ class SpeechServicer:
         """A conversation. Its messages come as bytes, too; they are read from the context."""
         _take_traceparent(context)
         try:
-            authorization, forced_end = _authorization_of(context), ForcedEnd()
-            key = await self._keyring.key_of(authorization)
-            with self._keyring.conversation(key, authorization, forced_end.end):
-                await self._converse(context, key, forced_end)
+            forced_end = ForcedEnd()
+            identity = await self._identities.identify(_credentials_of(context))
+            with self._identities.conversation(identity, forced_end.end):
+                await self._converse(context, identity.key, forced_end)
         except AntiphonError as error:
             # By now the key has its conversation back, however long the client takes to listen.
             await abort(context, error)
@@ -130,7 +131,7 @@ class SpeechServicer:
     async def _key_of(self, context: Context) -> KeyUse:
         """The key in the call's metadata. Raises `Unauthenticated`, and `InvalidArgument` for
         several."""
-        return await self._keyring.key_of(_authorization_of(context))
+        return (await self._identities.identify(_credentials_of(context))).key
 
     async def _answer(self, data: bytes, context: Context, entry: Entry) -> None:
         left_s = context.time_remaining()
@@ -171,6 +172,13 @@ def _authorization_of(context: Context) -> str | None:
             f"{AUTHORIZATION_KEY}: more than one API key was sent", field=AUTHORIZATION_KEY
         )
     return given[0] if given and isinstance(given[0], str) else None
+
+
+def _credentials_of(context: Context) -> Credentials:
+    """What the call says of its caller. Raises `InvalidArgument` for several keys."""
+    metadata = context.invocation_metadata() or ()
+    texts = tuple((name, value) for name, value in metadata if isinstance(value, str))
+    return Credentials(_authorization_of(context), grpc_peer_address(context.peer()), texts)
 
 
 def _take_traceparent(context: Context) -> None:

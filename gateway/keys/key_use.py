@@ -73,6 +73,11 @@ class KeyUse:
         with self._held(self._conversations):
             yield
 
+    @property
+    def in_use(self) -> bool:
+        """Whether a request or a conversation of it is under way."""
+        return bool(self._running.held or self._conversations.held)
+
     def add_audio(self, seconds: float) -> None:
         """Audio was made for it."""
         self._audio.add(seconds, self._clock())

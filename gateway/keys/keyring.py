@@ -8,25 +8,19 @@ from __future__ import annotations
 
 import asyncio
 import hmac
-import logging
-import os
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
 from antiphon.deployment.schema import GatewayConfig
-from antiphon.errors import AntiphonError, InvalidArgument, Unauthenticated
+from antiphon.errors import AntiphonError, Unauthenticated
 from gateway.keys.key_file import KeyEntry, digest_of, read_key_file
 from gateway.keys.key_use import KeyUse
-from gateway.threads import Threads
-
-log = logging.getLogger("gateway.keys")
+from gateway.keys.watched_file import WatchedFile
 
 MAX_KEY_CHARS = 512
 _SCHEME = "bearer "
-_Stamp = tuple[int, int, int]
-_THREADS = Threads("keys")
 
 EndConversation = Callable[[AntiphonError], None]
 """Ends one conversation, whose client is told the error."""
@@ -50,29 +44,27 @@ class Keyring:
         self._now = now
         self._conversations: dict[EndConversation, str] = {}
         self._watching: asyncio.Task[None] | None = None
-        self._path = Path(config.keys_file) if config.keys_file else None
         self._reload_s = config.keys_reload_s
         self._refused = refused
-        self._clock = clock
         self._open = KeyUse()
         self._uses: dict[str, KeyUse] = {}
         self._by_digest: Mapping[str, KeyEntry] = {}
-        self._reading = asyncio.Lock()
-        self._looked_at = clock()
-        self._stamp: _Stamp | None = None
-        if self._path is not None:
-            self._stamp = _stamp_of(self._path)
-            self._take(read_key_file(self._path))
+        self._entries: tuple[KeyEntry, ...] = ()
+        self._file: WatchedFile[tuple[KeyEntry, ...]] | None = None
+        if config.keys_file:
+            path, reload_s = Path(config.keys_file), config.keys_reload_s
+            self._file = WatchedFile(path, read_key_file, reload_s, clock, "keys")
+            self._take(self._file.content)
 
     async def key_of(self, authorization: str | None, *, counted: bool = True) -> KeyUse:
         """The key of a header or of gRPC metadata, `Bearer KEY`. Raises `Unauthenticated`.
 
         `counted`: a request that has none is counted as refused.
         """
-        if self._path is None:
+        if self._file is None:
             return self._open
-        await self._look(self._path)
-        key = _bearer(authorization)
+        await self._look(self._file)
+        key = bearer(authorization)
         if key is None:
             if counted:
                 self._refused("no_key")
@@ -94,14 +86,12 @@ class Keyring:
         """One conversation of a key that was found for `authorization`, for as long as the context
         lasts. `end` is called when that does not hold any more. Raises `KeyLimitReached`."""
         with key.conversation():
-            if self._path is None:
+            if self._file is None:
                 yield
                 return
-            self._conversations[end] = digest_of(
-                (_bearer(authorization) or "")[: MAX_KEY_CHARS + 1]
-            )
+            self._conversations[end] = digest_of((bearer(authorization) or "")[: MAX_KEY_CHARS + 1])
             if self._watching is None or self._watching.done():
-                self._watching = asyncio.create_task(self._watch(self._path))
+                self._watching = asyncio.create_task(self._watch(self._file))
             try:
                 yield
             finally:
@@ -119,35 +109,24 @@ class Keyring:
             return Unauthenticated(f"the API key has expired, at {entry.expires.isoformat()}")
         return None
 
-    async def _watch(self, path: Path) -> None:
+    async def _watch(self, file: WatchedFile[tuple[KeyEntry, ...]]) -> None:
         """End conversations whose key does not hold any more."""
         while self._conversations:
             await asyncio.sleep(self._reload_s)
-            await self._look(path)
+            await self._look(file)
             for end, digest in list(self._conversations.items()):
                 if (fault := self._fault(digest)) is not None:
                     end(fault)
 
-    async def _look(self, path: Path) -> None:
-        """Read the file anew if it has changed; not more often than every `keys_reload_s`."""
-        if self._clock() - self._looked_at < self._reload_s or self._reading.locked():
-            return
-        async with self._reading:
-            self._looked_at = self._clock()
-            stamp = await _THREADS.run(_stamp_of, path)
-            if stamp == self._stamp:
-                return
-            self._stamp = stamp
-            try:
-                entries = await _THREADS.run(read_key_file, path)
-            except InvalidArgument as error:
-                log.error("the keys that held before hold on: %s", error.message)
-                return
-            self._take(entries)
-            log.info("%d keys were read from %s", len(entries), path)
+    async def _look(self, file: WatchedFile[tuple[KeyEntry, ...]]) -> None:
+        """Take the keys of the file if it has changed."""
+        await file.look()
+        if file.content is not self._entries:
+            self._take(file.content)
 
     def _take(self, entries: tuple[KeyEntry, ...]) -> None:
         """Have these keys hold; those that held before keep what they have taken."""
+        self._entries = entries
         uses = {}
         for entry in entries:
             use = self._uses.get(entry.name) or KeyUse(entry.name, entry, self._refused)
@@ -157,18 +136,9 @@ class Keyring:
         self._by_digest = {digest: entry for entry in entries for digest in entry.digests}
 
 
-def _bearer(authorization: str | None) -> str | None:
+def bearer(authorization: str | None) -> str | None:
     """The key in `Bearer KEY`."""
     given = authorization or ""
     if given[: len(_SCHEME)].lower() != _SCHEME:
         return None
     return given[len(_SCHEME) :].strip()
-
-
-def _stamp_of(path: Path) -> _Stamp | None:
-    """What changes with the file, also where it is a link to another one; None without one."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino

@@ -53,9 +53,11 @@ def test_make_refuses_a_base_that_may_be_another_tomorrow() -> None:
     assert "BASE: 'python:3.11-slim' names no digest" in refused.stderr
 
 
-def test_image_for_cpus_has_the_usual_torch_when_no_other_index_is_named() -> None:
-    (line,) = commands(ImageBuild(BASE, images=("stage-cpu",)))
-    assert "LOCKS=stage-cuda" in line
+def test_image_for_cpus_is_refused_when_no_index_has_its_torch() -> None:
+    with pytest.raises(ValueError, match=r"^TORCH_INDEX_URL: .* leave stage-cpu out of IMAGES"):
+        ImageBuild(BASE, images=("gateway", "stage-cpu"))
+    (line,) = commands(ImageBuild(BASE, images=("stage-cpu",), torch_index_url="index"))
+    assert "LOCKS=stage-cpu" in line
     assert line[-2:] == ["antiphon-stage:dev-cpu", "."]
 
 
@@ -78,7 +80,7 @@ def test_buildah_needs_no_namespaces() -> None:
 )
 def test_what_cannot_be_built_is_refused_with_its_name(wrong: Values, place: str) -> None:
     with pytest.raises(ValueError, match=f"^{place}: "):
-        ImageBuild(**{"base": BASE, **wrong})
+        ImageBuild(**{"base": BASE, "torch_index_url": "index", **wrong})
 
 
 @pytest.mark.parametrize(
@@ -90,7 +92,7 @@ def test_what_cannot_be_built_is_refused_with_its_name(wrong: Values, place: str
     ],
 )
 def test_images_have_the_names_that_the_chart_asks_for(image: str, stage: Values) -> None:
-    order = ImageBuild(BASE, registry=REGISTRY, tag="1")
+    order = ImageBuild(BASE, registry=REGISTRY, tag="1", torch_index_url="index")
     images = {"registry": REGISTRY, "tag": "1"}
     pods = render({"images": images, "stages": {"thinker": stage}}).pods()
     asked = {name: pod["containers"][0]["image"] for name, pod in pods.items()}

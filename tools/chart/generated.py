@@ -17,6 +17,12 @@ from typing import Any
 
 import msgspec
 
+from antiphon.deployment.auth_config import (
+    AuthConfig,
+    IdentityLimits,
+    JwtConfig,
+    TrustedProxyConfig,
+)
 from antiphon.deployment.schema import Deployment, GatewayConfig, StageConfig
 from antiphon.deployment.tls_config import MutualTlsConfig
 from antiphon.pipelines.registry import own_pipelines, pipeline_of
@@ -35,6 +41,10 @@ DECIDED_BY_CHART = {
     "discovery",
     *("certificate_file", "key_file", "authority_file"),
 }
+
+
+AUTH_PARTS = (AuthConfig, TrustedProxyConfig, JwtConfig, IdentityLimits)
+"""What `gateway.config.auth` consists of."""
 
 
 def pipelines_file() -> str:
@@ -80,6 +90,7 @@ def _product_definitions() -> dict[str, Any]:
     return {
         "stageConfig": _config(StageConfig),
         "gatewayConfig": _config(GatewayConfig),
+        **{part.__name__: _definition(part) for part in AUTH_PARTS},
         "mutualTlsConfig": _config(MutualTlsConfig),
         "delivery": _definition(Deployment)["properties"]["delivery"] | {"default": {}},
     }

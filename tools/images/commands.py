@@ -18,11 +18,13 @@ INSTALLED = {
 what is behind the dash, for which the chart asks."""
 
 OPTIONAL = {
-    image: ("av", "tracing") if image == "gateway" else ("tracing", "vision") for image in INSTALLED
+    image: ("av", "jwt", "tracing") if image == "gateway" else ("tracing", "vision")
+    for image in INSTALLED
 }
 """Further extras that may be asked for."""
 
 IMAGES = tuple(INSTALLED)
+CPU_IMAGE = "stage-cpu"
 BUILDERS = {
     "docker": ("docker", "build"),
     # Works without a daemon, and in a container that may not make namespaces.
@@ -62,6 +64,12 @@ class ImageBuild:
                     raise ValueError(
                         f"extras: {extra!r} is none of {', '.join(OPTIONAL[image])} for {image}"
                     )
+        if CPU_IMAGE in self.images and not self.torch_index_url:
+            raise ValueError(
+                f"TORCH_INDEX_URL: is empty; {CPU_IMAGE} needs the package index of torch's CPU "
+                "builds, which torch's own installation page names (the usual index has torch for "
+                f"CUDA, 3 GB more); or leave {CPU_IMAGE} out of IMAGES"
+            )
         if self.push and not self.registry:
             raise ValueError("REGISTRY: is empty; name the registry to push to")
 
@@ -93,15 +101,10 @@ def commands(order: ImageBuild) -> list[list[str]]:
 
 
 def _build(order: ImageBuild, image: str) -> list[str]:
-    locked = image
     arguments = {"BASE": order.base}
-    if image == "stage-cpu":
-        if order.torch_index_url:
-            arguments["TORCH_INDEX_URL"] = order.torch_index_url
-        else:
-            # The usual index has torch for CUDA, which also runs without.
-            locked = "stage-cuda"
-    names = (lock_file(locked, extra).stem for extra in ("", *order.extras(image)))
+    if image == CPU_IMAGE:
+        arguments["TORCH_INDEX_URL"] = order.torch_index_url
+    names = (lock_file(image, extra).stem for extra in ("", *order.extras(image)))
     arguments["LOCKS"] = " ".join(names)
     given = [
         part for name, value in arguments.items() for part in ("--build-arg", f"{name}={value}")

@@ -26,7 +26,7 @@ from gateway.conversations.conversations import Conversations
 from gateway.doors.access_log import AccessLog, Entry
 from gateway.doors.conversation_door import ConversationDoor
 from gateway.doors.ending import request
-from gateway.doors.http.authorization import authorization_of
+from gateway.doors.http.authorization import credentials_of
 from gateway.doors.http.endpoint import HttpEndpoint
 from gateway.doors.http.errors import error_response
 from gateway.doors.http.listings import VersionCard, model_card, model_list, voice_list
@@ -42,7 +42,7 @@ from gateway.doors.realtime.door import PATH as REALTIME
 from gateway.doors.realtime.door import RealtimeDoor
 from gateway.doors.sending import BoundedSending
 from gateway.fleet.health import health_report
-from gateway.keys.keyring import Keyring
+from gateway.keys.identities import Identities
 from gateway.metrics import CONTENT_TYPE, Metrics, Refused
 
 QUIET_PATHS = frozenset({"/health", "/metrics"})
@@ -57,10 +57,10 @@ _CLIENT_ID = re.compile(r"[A-Za-z0-9._:/+=-]{1,128}")
 class EveryRequest:
     """Gives each request an id and an entry in the access log, and turns errors into responses."""
 
-    def __init__(self, app: ASGIApp, access_log: AccessLog, keyring: Keyring) -> None:
+    def __init__(self, app: ASGIApp, access_log: AccessLog, identities: Identities) -> None:
         self._app = app
         self._access_log = access_log
-        self._keyring = keyring
+        self._identities = identities
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass one request on."""
@@ -88,7 +88,7 @@ class EveryRequest:
         name = f"{scope['method']} {scope['path']}"
         async with request(self._access_log, "http", name, refuse, _given_id(scope)) as entry:
             if scope["path"].startswith(KEYED_PATHS):
-                entry.key = await self._keyring.key_of(authorization_of(scope))
+                entry.key = (await self._identities.identify(credentials_of(scope))).key
             scope.setdefault("state", {})["entry"] = entry
             await self._app(scope, receive, send_marked)
 
@@ -101,7 +101,7 @@ def http_app(
     access_log: AccessLog,
     config: GatewayConfig,
     messages: Mapping[str, DoorMessages],
-    keyring: Keyring,
+    identities: Identities,
 ) -> ASGIApp:
     """The whole application; `endpoints` are the doors, by path, `messages` what they read and
     write."""
@@ -138,8 +138,8 @@ def http_app(
 
     async def knows_a_key(asked: Request) -> bool:
         try:
-            await keyring.key_of(authorization_of(asked.scope), counted=False)
-        except Unauthenticated:
+            await identities.identify(credentials_of(asked.scope), counted=False)
+        except (Unauthenticated, InvalidArgument):
             return False
         return True
 
@@ -156,9 +156,11 @@ def http_app(
 
     origins = AllowedOrigins(config.cors_origins)
     realtime = RealtimeDoor(
-        ConversationDoor("realtime", conversations, config, access_log, metrics), keyring, origins
+        ConversationDoor("realtime", conversations, config, access_log, metrics),
+        identities,
+        origins,
     )
-    every_request = Middleware(EveryRequest, access_log=access_log, keyring=keyring)
+    every_request = Middleware(EveryRequest, access_log=access_log, identities=identities)
     app = Starlette(
         routes=[
             *page_routes(),

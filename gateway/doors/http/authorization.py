@@ -1,8 +1,10 @@
-"""Where an HTTP request or a WebSocket's handshake has its API key."""
+"""Where an HTTP request or a WebSocket's handshake has what names its caller."""
 
 from __future__ import annotations
 
 from starlette.types import Scope
+
+from gateway.keys.credentials import Credentials, peer_address
 
 REALTIME_PROTOCOL = "realtime"
 KEY_PROTOCOL = "openai-insecure-api-key."
@@ -17,6 +19,16 @@ def authorization_of(scope: Scope) -> str | None:
         return header.decode("latin-1")
     keys = offered_keys(scope)
     return f"Bearer {keys[0]}" if keys else None
+
+
+def credentials_of(scope: Scope) -> Credentials:
+    """What a request or a handshake says of its caller."""
+    client = scope.get("client")
+    return Credentials(
+        authorization_of(scope),
+        peer_address(client[0]) if client else None,
+        tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in scope["headers"]),
+    )
 
 
 def offered_keys(scope: Scope) -> list[str]:

@@ -38,6 +38,8 @@ from gateway.metrics import Refused
 
 _OFFER = frozenset((b"upgrade", b"http2-settings"))
 """Headers, and tokens of `Connection`, of an offer to upgrade."""
+MOST_FIELD_BYTES = 8 << 10
+"""Of a header field of a WebSocket's handshake: the library never answers longer lines."""
 LINGER_S = 2.0
 """How long a refused client may go on sending before it is cut off, so that it reads why."""
 
@@ -236,7 +238,7 @@ class BoundedConnection(HttpToolsProtocol):
                 if self._deaf:
                     return
                 if self._should_upgrade():
-                    self.handle_websocket_upgrade()
+                    self._become_websocket()
                     return
                 if not self._ignores_offer():
                     self.send_400_response("CONNECT is not supported")
@@ -247,6 +249,15 @@ class BoundedConnection(HttpToolsProtocol):
             except httptools.HttpParserError:
                 self.send_400_response("")
                 return
+
+    def _become_websocket(self) -> None:
+        """Hand the connection over, unless the handshake would never be answered."""
+        if any(len(name) + len(value) > MOST_FIELD_BYTES for name, value in self.headers):
+            self._doorkeeper.count(Refused.HEAD_BYTES)
+            what = f"a header field of the handshake has more than {MOST_FIELD_BYTES} bytes"
+            self._refuse(431, InvalidArgument(what))
+            return
+        self.handle_websocket_upgrade()
 
     def _should_upgrade(self) -> bool:
         """Whether the request becomes a WebSocket; in HTTP/1.0 nothing does."""

@@ -37,7 +37,7 @@ class CheckedHeads:
         self._app = app
         self._refused = refused
         names = {each.lower().removesuffix(".") for each in config.host_names}
-        self._checks_host = not config.keys_file and ANY not in names
+        self._checks_host = not config.authenticates and ANY not in names
         domains = {each.removeprefix(ANY) for each in names if each.startswith(f"{ANY}.")}
         self._names = frozenset(names)
         self._domains = (f".{LOCALHOST}", *sorted(domains))

@@ -26,7 +26,7 @@ from gateway.conversations.forced_end import ForcedEnd
 from gateway.conversations.saved import SavedConversation
 from gateway.conversations.settings import ConversationSettings
 from gateway.doors.conversation_door import ConversationDoor
-from gateway.doors.http.authorization import authorization_of, protocol_of
+from gateway.doors.http.authorization import credentials_of, protocol_of
 from gateway.doors.http.errors import error_response
 from gateway.doors.http.origins import AllowedOrigins
 from gateway.doors.ignored_fields import IgnoredFieldReport
@@ -35,8 +35,8 @@ from gateway.doors.realtime.errors import error_json
 from gateway.doors.realtime.resuming import flag, resumed_of
 from gateway.doors.realtime.server_events import Json
 from gateway.doors.sending import ClientStalled
+from gateway.keys.identities import Identities
 from gateway.keys.key_use import KeyUse
-from gateway.keys.keyring import Keyring
 
 PATH = "/v1/realtime"
 POLICY_VIOLATED = 1008
@@ -57,10 +57,12 @@ _CLOSE_CODES: dict[type[AntiphonError], int] = {
 class RealtimeDoor:
     """Serves connections, each with a conversation."""
 
-    def __init__(self, door: ConversationDoor, keyring: Keyring, origins: AllowedOrigins) -> None:
+    def __init__(
+        self, door: ConversationDoor, identities: Identities, origins: AllowedOrigins
+    ) -> None:
         self._door = door
         self._origins = origins
-        self._keyring = keyring
+        self._identities = identities
         self._ignored = IgnoredFieldReport(door.metrics)
 
     async def serve(self, websocket: WebSocket) -> None:
@@ -68,11 +70,10 @@ class RealtimeDoor:
         with ExitStack() as admitted:
             try:
                 self._check_origin(websocket)
-                authorization, forced_end = authorization_of(websocket.scope), ForcedEnd()
-                key = await self._keyring.key_of(authorization)
-                admitted.enter_context(
-                    self._keyring.conversation(key, authorization, forced_end.end)
-                )
+                forced_end = ForcedEnd()
+                identity = await self._identities.identify(credentials_of(websocket.scope))
+                key = identity.key
+                admitted.enter_context(self._identities.conversation(identity, forced_end.end))
                 model = websocket.query_params.get("model", "")
                 conversation = admitted.enter_context(
                     self._door.conversations.admit(model, key.name, forced_end)

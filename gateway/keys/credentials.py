@@ -1,0 +1,41 @@
+"""What a request says of its caller, the same for HTTP, WebSockets and gRPC."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from ipaddress import IPv4Address, IPv6Address, ip_address
+from urllib.parse import unquote
+
+Address = IPv4Address | IPv6Address
+
+
+@dataclass(frozen=True, slots=True)
+class Credentials:
+    """`authorization` is the header or metadata of that name, `peer` the address of the
+    connection's other end (None for a socket without one), `headers` all header fields, names in
+    lower case."""
+
+    authorization: str | None
+    peer: Address | None
+    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
+
+    def values(self, name: str) -> list[str]:
+        """All values of a header, `name` in lower case."""
+        return [value for each, value in self.headers if each == name]
+
+
+def peer_address(host: str) -> Address | None:
+    """An address as the socket has it; that of IPv4 where IPv6 carries one."""
+    try:
+        found = ip_address(host.partition("%")[0])
+    except ValueError:
+        return None
+    return (isinstance(found, IPv6Address) and found.ipv4_mapped) or found
+
+
+def grpc_peer_address(peer: str) -> Address | None:
+    """The address in gRPC's name of a peer: `ipv4:10.1.2.3:4711`, `ipv6:%5B::1%5D:4711`."""
+    family, _, rest = unquote(peer).partition(":")
+    if family not in ("ipv4", "ipv6"):
+        return None
+    return peer_address(rest.rpartition(":")[0].strip("[]"))

@@ -1,0 +1,118 @@
+"""JWTs of one issuer, verified with its public keys; PyJWT does the cryptography.
+
+What decides is the configuration: the algorithms are listed there, the keys come from its file. No
+token names its own key (`jku`, `x5u`, `jwk` are not read), and no token is parsed before its length
+is checked.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jwt
+import msgspec
+
+from antiphon.deployment.auth_config import JwtConfig
+from antiphon.errors import InvalidArgument, Unauthenticated, told
+from gateway.regular_file import read_regular
+
+FIELD = "gateway.auth.jwt.jwks_file"
+MAX_FILE_BYTES = 256 << 10
+MAX_KEYS = 100
+MAX_TOKEN_CHARS = 8192
+LAST_S = 1 << 40
+"""No clock gets that far, and every timer can be set to it."""
+_REQUIRED = ["exp", "iss", "aud", "sub"]
+_ASYMMETRIC = frozenset({"RSA", "EC", "OKP"})
+
+
+class _Jwks(msgspec.Struct, frozen=True):
+    keys: tuple[dict[str, Any], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class VerifiedToken:
+    """Who a token names, and until when (seconds since 1970, the leeway included)."""
+
+    subject: str
+    expires_s: float
+
+
+def read_jwks(path: Path) -> tuple[dict[str, Any], ...]:
+    """The signing keys of the file. Raises `InvalidArgument` for one that will not do."""
+    content = read_regular(path, most_bytes=MAX_FILE_BYTES, field=FIELD)
+    try:
+        keys = msgspec.json.decode(content, type=_Jwks).keys
+    except msgspec.DecodeError as error:
+        raise InvalidArgument(f"{FIELD}: {path}: {error}", field=FIELD) from error
+    signing = tuple(key for key in keys if key.get("use", "sig") == "sig")
+    if not signing or len(keys) > MAX_KEYS:
+        raise InvalidArgument(
+            f"{FIELD}: {path}: has {len(signing)} keys for signatures among {len(keys)}; give from "
+            f"1 to {MAX_KEYS}",
+            field=FIELD,
+        )
+    for number, key in enumerate(signing):
+        _check(key, f"{FIELD}: {path}: keys[{number}]")
+    ids = [key.get("kid") for key in signing]
+    if len(signing) > 1 and (None in ids or len(set(map(str, ids))) < len(ids)):
+        raise InvalidArgument(f"{FIELD}: {path}: each key needs a `kid` of its own", field=FIELD)
+    return signing
+
+
+def _check(key: dict[str, Any], where: str) -> None:
+    if key.get("kty") not in _ASYMMETRIC:
+        raise InvalidArgument(
+            f"{where}: kty {told(key.get('kty'))} is no public key's; RSA, EC and OKP are taken",
+            field=FIELD,
+        )
+    if "d" in key:
+        raise InvalidArgument(
+            f"{where}: is a private key; the gateway needs the public one alone", field=FIELD
+        )
+    try:
+        jwt.PyJWK(key)
+    except jwt.PyJWTError as error:
+        raise InvalidArgument(f"{where}: {error}", field=FIELD) from error
+
+
+def verified(token: str, keys: tuple[dict[str, Any], ...], config: JwtConfig) -> VerifiedToken:
+    """What a token says, once it is shown to be the issuer's. Raises `Unauthenticated`."""
+    if len(token) > MAX_TOKEN_CHARS:
+        raise Unauthenticated(f"the token has more than {MAX_TOKEN_CHARS} characters")
+    try:
+        head = jwt.get_unverified_header(token)
+        algorithm = head.get("alg")
+        if algorithm not in config.algorithms:
+            raise Unauthenticated(
+                f"the token's algorithm, {told(algorithm)}, is not in gateway.auth.jwt.algorithms"
+            )
+        if "crit" in head:
+            raise Unauthenticated("the token has critical headers, which are not supported")
+        claims = jwt.decode(
+            token,
+            _key_of(head.get("kid"), algorithm, keys),
+            algorithms=[algorithm],
+            issuer=config.issuer,
+            audience=config.audience,
+            leeway=config.leeway_s,
+            options={"require": _REQUIRED},
+        )
+    except (jwt.PyJWTError, RecursionError, OverflowError) as error:
+        # The last two are what Python's JSON reader, and its numbers, have to say of hostile ones.
+        raise Unauthenticated(f"the token is not valid: {told(str(error), 160)}") from error
+    return VerifiedToken(claims["sub"], min(int(claims["exp"]), LAST_S) + config.leeway_s)
+
+
+def _key_of(key_id: object, algorithm: str, keys: tuple[dict[str, Any], ...]) -> jwt.PyJWK:
+    """The key that a token names; the only one where it names none. Raises `Unauthenticated`."""
+    found = [key for key in keys if key.get("kid") == key_id] if key_id is not None else keys
+    if len(found) != 1:
+        what = "no key" if key_id is None else f"the key {told(key_id)}, which the issuer has not"
+        raise Unauthenticated(f"the token names {what}")
+    (key,) = found
+    if key.get("alg", algorithm) != algorithm:
+        raise Unauthenticated("the token's algorithm is not that of its key")
+    return jwt.PyJWK(key, algorithm)
