@@ -1,15 +1,17 @@
 # Everything that is done with this repository. `make` lists the targets.
 #
 # PYTHON chooses the interpreter that the virtual environments are made of (3.11 or
-# later). pip's own settings apply: where its index has a CPU build of torch, that
-# one is smaller.
+# later). uv installs packages where it is on PATH, and pip elsewhere; each has its own
+# settings, and UV= chooses pip. Where their index has a CPU build of torch, that one is smaller.
 
 PYTHON ?= python3
+UV ?= $(shell command -v uv)
 OUT ?= out
 ARGS ?=
 
 VENV := .venv
 BIN := $(VENV)/bin
+INSTALL := $(if $(UV),$(UV) pip install --python $(BIN)/python,$(BIN)/python -m pip install)
 INSTALLED := $(VENV)/.installed
 DEV_INSTALLED := $(VENV)/.dev-installed
 BROWSER_INSTALLED := $(VENV)/.browser-installed
@@ -50,13 +52,13 @@ NEW_ENOUGH := import sys; sys.exit(None if sys.version_info >= (3, 11) else "ant
 $(INSTALLED): pyproject.toml
 	@$(PYTHON) -c '$(NEW_ENOUGH)'
 	test -x $(BIN)/python || $(PYTHON) -m venv $(VENV)
-	$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1"
-	$(BIN)/python -m pip install "$(TORCH)"
-	$(BIN)/python -m pip install --editable ".[stage,gateway]"
+	$(if $(UV),,$(BIN)/python -m pip install --quiet --upgrade "pip>=25.1")
+	$(INSTALL) "$(TORCH)"
+	$(INSTALL) --editable ".[stage,gateway]"
 	touch $@
 
 $(DEV_INSTALLED): $(INSTALLED)
-	$(BIN)/python -m pip install --quiet --group dev
+	$(INSTALL) --quiet --group dev
 	touch $@
 
 demo: setup ## start everything, ask it some questions, then type yours; WAV files in OUT (out); [MODEL=DIR]
