@@ -195,7 +195,10 @@ async def check_damaged_wire(subject: Subject) -> None:
     async with subject.linked(resume_window_s=60.0, answer_within_s=1.0) as rig:
         received = rig.consumer.received
         sent = [0] * CUT_SESSIONS
-        for _ in range(DAMAGES):
+        # Chunks that leave together pass in few pieces, so some damage waits for the next round.
+        rounds = 0
+        while rounds < DAMAGES or rig.wire.damaged <= DAMAGES // 2:
+            rounds += 1
             rig.wire.damage(chance, passing=chance.randrange(4))
             for _ in range(5):
                 session = chance.randrange(CUT_SESSIONS)
@@ -206,7 +209,6 @@ async def check_damaged_wire(subject: Subject) -> None:
             await received.wait_count(sum(sent))
         for session, chunks in enumerate(sent):
             received.check_complete(f"s{session}", chunks)
-        assert rig.wire.damaged > DAMAGES // 2
         assert rig.link.state.counts["reconnected"] > 0
         assert not rig.told.lost
 

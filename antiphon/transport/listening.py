@@ -98,19 +98,36 @@ def listen_at(
     """
     host, port = host_and_port(address, field=field)
     hosts = listen_hosts(host)
-    try:
-        for each in hosts:
-            port = (
-                server.add_insecure_port(joined(each, port))
-                if credentials is None
-                else server.add_secure_port(joined(each, port), credentials)
-            )
-    except RuntimeError as error:
-        raise Unavailable(
-            f"{field}: cannot listen on {address}; choose another port, or stop what listens there",
-            field=field,
-        ) from error
-    return joined(hosts[0], port)
+    draws = 1 if port or len(hosts) == 1 else _DRAWS
+    for draw in range(draws):
+        try:
+            # gRPC would draw a port that may be taken in the other family.
+            at = port if draws == 1 else _free_port(host)
+            for each in hosts:
+                at = (
+                    server.add_insecure_port(joined(each, at))
+                    if credentials is None
+                    else server.add_secure_port(joined(each, at), credentials)
+                )
+        except (OSError, RuntimeError) as error:
+            if draw < draws - 1:
+                continue
+            raise Unavailable(
+                f"{field}: cannot listen on {address}; choose another port, or stop what listens "
+                "there",
+                field=field,
+            ) from error
+        return joined(hosts[0], at)
+    raise AssertionError("the last draw returns or raises")
+
+
+def _free_port(host: str) -> int:
+    """A port that nothing listens at, at any of `listen_hosts`. Raises `OSError` without one."""
+    sockets = listen_sockets(host, 0)
+    port: int = sockets[0].getsockname()[1]
+    for each in sockets:
+        each.close()
+    return port
 
 
 async def wait_closed(server: grpc.aio.Server) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import msgspec
@@ -11,7 +12,7 @@ import numpy.typing as npt
 import pytest
 
 from antiphon.deployment.schema import StageConfig
-from antiphon.runtime.engine import InputChunk, SegmentSettings
+from antiphon.runtime.engine import EngineEvent, InputChunk, SegmentSettings
 from antiphon.sampling import Sampling
 from antiphon.segment import SegmentKey
 from services.budgets import (
@@ -26,6 +27,8 @@ from services.budgets import (
 from services.lm.frame_engine import FrameEngine, next_parts
 from services.lm.frames import PART_ROWS, FrameSegment
 from services.lm.kept_parts import KeptParts
+from services.lm.pending_step import PendingStep
+from services.lm.readback import Drawn
 from services.preparation import SMALL_AT_ONCE, Preparations
 
 TIMEOUT_S = 60.0
@@ -123,10 +126,16 @@ class Drawing(FrameEngine[Reading]):
     def new_segment(self, key: SegmentKey, settings: SegmentSettings) -> Reading:
         raise NotImplementedError
 
+    def launch(self, segments: Sequence[Reading], events: list[EngineEvent]) -> PendingStep | None:
+        raise NotImplementedError
+
+    def take_drawn(self, segment: Reading, drawn: Drawn) -> Sequence[EngineEvent]:
+        raise NotImplementedError
+
 
 @pytest.mark.parametrize("budget", [PREFILL_ROWS, 1000])
 def test_engine_takes_as_many_rows_as_its_budget_has_room_for(budget: int) -> None:
-    engine = Drawing(Slotless(), 4096, budget)
+    engine = Drawing(Slotless(), 4096, prefill_rows=budget)
     parts = engine.take_parts(burst(33))
     assert sum(part.stop - part.start for part in parts) == budget // 32 * 32
     assert engine.left_of_budget(parts) == budget % 32
