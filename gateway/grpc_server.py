@@ -31,7 +31,7 @@ class GrpcServer:
         listen: str,
         add: Callable[[grpc.aio.Server], None],
         options: Sequence[tuple[str, int]],
-        credentials: grpc.ServerCredentials | None,
+        credentials: Callable[[], grpc.ServerCredentials] | None,
     ) -> None:
         host_and_port(listen, field=FIELD)
         self._listen = listen

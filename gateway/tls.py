@@ -21,9 +21,9 @@ from antiphon.transport.renewed_files import RenewedFiles
 
 @dataclass(frozen=True, slots=True)
 class ServerTls:
-    """What proves the gateway: for gRPC, and for HTTP."""
+    """What proves the gateway: for each address of gRPC, and for HTTP."""
 
-    grpc: grpc.ServerCredentials
+    grpc: Callable[[], grpc.ServerCredentials]
     http: ssl.SSLContext
 
 
@@ -40,11 +40,19 @@ def server_tls(config: TlsConfig) -> ServerTls:
     paths = (config.certificate_file, config.key_file, config.client_ca_file)
     files = RenewedFiles(filter(None, paths), lambda: _read_identity(config))
 
-    renewed = files.renewals()
+    def credentials() -> grpc.ServerCredentials:
+        renewed = files.renewals()
 
-    def configuration() -> grpc.ServerCertificateConfiguration | None:
-        holds = renewed()
-        return None if holds is None else holds.grpc
+        def configuration() -> grpc.ServerCertificateConfiguration | None:
+            holds = renewed()
+            return None if holds is None else holds.grpc
+
+        return grpc.dynamic_ssl_server_credentials(
+            files.holds.grpc,
+            # Typed without None, which says that nothing has changed.
+            cast("Callable[[], grpc.ServerCertificateConfiguration]", configuration),
+            require_client_authentication=bool(config.client_ca_file),
+        )
 
     def use_newest(
         connection: ssl.SSLSocket | ssl.SSLObject, _: str | None, __: ssl.SSLContext
@@ -52,12 +60,6 @@ def server_tls(config: TlsConfig) -> ServerTls:
         connection.context = files.now().http
 
     files.holds.http.sni_callback = use_newest
-    credentials = grpc.dynamic_ssl_server_credentials(
-        files.holds.grpc,
-        # Typed without None, which says that nothing has changed.
-        cast("Callable[[], grpc.ServerCertificateConfiguration]", configuration),
-        require_client_authentication=bool(config.client_ca_file),
-    )
     return ServerTls(credentials, files.holds.http)
 
 

@@ -10,6 +10,7 @@ import asyncio
 import errno
 import logging
 import socket
+from collections.abc import Callable
 from contextlib import ExitStack
 
 import grpc
@@ -89,10 +90,11 @@ def listen_at(
     address: str,
     *,
     field: str,
-    credentials: grpc.ServerCredentials | None = None,
+    credentials: Callable[[], grpc.ServerCredentials] | None = None,
 ) -> str:
     """Have a server listen on the "host:port" of the setting `field`; the first address that it
-    got, where port 0 is any that is free. With TLS if there are credentials.
+    got, where port 0 is any that is free. With TLS if there are `credentials`, which
+    makes them for each address: gRPC asks those of renewed files for their first certificate once.
 
     Raises `InvalidArgument` for a wrong address, `Unavailable` for one that cannot be had.
     """
@@ -107,7 +109,7 @@ def listen_at(
                 at = (
                     server.add_insecure_port(joined(each, at))
                     if credentials is None
-                    else server.add_secure_port(joined(each, at), credentials)
+                    else server.add_secure_port(joined(each, at), credentials())
                 )
         except (OSError, RuntimeError) as error:
             if draw < draws - 1:

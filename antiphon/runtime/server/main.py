@@ -250,7 +250,7 @@ async def _start_server(
     health_pb2_grpc.add_HealthServicer_to_server(healthiness.servicer, server)
     names = (SERVICE_NAME, health.SERVICE_NAME, reflection.SERVICE_NAME)
     reflection.enable_server_reflection(names, server)
-    credentials = None if tls is None else tls.server_credentials()
+    credentials = None if tls is None else tls.server_credentials
     address = listen_at(server, listen, field="listen", credentials=credentials)
     await server.start()
     return server, address
