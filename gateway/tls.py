@@ -10,13 +10,12 @@ import ssl
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import cast
 
 import grpc
 
 from antiphon.deployment.tls_config import TlsConfig
 from antiphon.errors import InvalidArgument
-from antiphon.transport.renewed_files import RenewedFiles
+from antiphon.transport.renewed_files import RenewedFiles, renewed_credentials
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,17 +40,8 @@ def server_tls(config: TlsConfig) -> ServerTls:
     files = RenewedFiles(filter(None, paths), lambda: _read_identity(config))
 
     def credentials() -> grpc.ServerCredentials:
-        renewed = files.renewals()
-
-        def configuration() -> grpc.ServerCertificateConfiguration | None:
-            holds = renewed()
-            return None if holds is None else holds.grpc
-
-        return grpc.dynamic_ssl_server_credentials(
-            files.holds.grpc,
-            # Typed without None, which says that nothing has changed.
-            cast("Callable[[], grpc.ServerCertificateConfiguration]", configuration),
-            require_client_authentication=bool(config.client_ca_file),
+        return renewed_credentials(
+            files, lambda holds: holds.grpc, callers_show_one=bool(config.client_ca_file)
         )
 
     def use_newest(

@@ -12,13 +12,13 @@ import ssl
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 
 import grpc
 
 from antiphon.deployment.tls_config import MutualTlsConfig
 from antiphon.errors import InvalidArgument, Unauthenticated
-from antiphon.transport.renewed_files import RenewedFiles
+from antiphon.transport.renewed_files import RenewedFiles, renewed_credentials
 
 GATEWAY = "gateway"
 """The gateway's role among the services."""
@@ -54,16 +54,8 @@ class ServiceTls:
 
     def server_credentials(self) -> grpc.ServerCredentials:
         """For a server, whose callers must show a certificate of the authority."""
-        renewed = self._files.renewals()
-
-        def configuration() -> grpc.ServerCertificateConfiguration | None:
-            holds = renewed()
-            return None if holds is None else holds.configuration()
-
-        return grpc.dynamic_ssl_server_credentials(
-            self._files.holds.configuration(),
-            cast(Any, configuration),
-            require_client_authentication=True,
+        return renewed_credentials(
+            self._files, lambda holds: holds.configuration(), callers_show_one=True
         )
 
     def channel(self, address: str, role: str, options: ChannelOptions) -> grpc.aio.Channel:

@@ -6,12 +6,14 @@ import logging
 import os
 import threading
 from collections.abc import Callable, Iterable
-from typing import Generic, TypeVar
+from typing import Generic, TypeVar, cast
+
+import grpc
 
 from antiphon.errors import InvalidArgument
 
 Held = TypeVar("Held")
-_Stamp = tuple[int, int, int]
+Stamp = tuple[int, int, int]
 
 log = logging.getLogger(__name__)
 
@@ -54,12 +56,36 @@ class RenewedFiles(Generic[Held]):
 
         return renewed
 
-    def _stamps_now(self) -> tuple[_Stamp | None, ...]:
-        """What changes with the files, also where they are links, as mounted secrets are."""
-        return tuple(map(_stamp_of, self._paths))
+    def _stamps_now(self) -> tuple[Stamp | None, ...]:
+        return tuple(map(stamp_of, self._paths))
 
 
-def _stamp_of(path: str) -> _Stamp | None:
+def renewed_credentials(
+    files: RenewedFiles[Held],
+    configuration_of: Callable[[Held], grpc.ServerCertificateConfiguration],
+    *,
+    callers_show_one: bool,
+) -> grpc.ServerCredentials:
+    """For one address of a server, by what the files hold at each handshake.
+
+    `callers_show_one`: a caller without a certificate of the authority is refused.
+    """
+    renewed = files.renewals()
+
+    def configuration() -> grpc.ServerCertificateConfiguration | None:
+        holds = renewed()
+        return None if holds is None else configuration_of(holds)
+
+    return grpc.dynamic_ssl_server_credentials(
+        configuration_of(files.holds),
+        # Typed without None, which says that nothing has changed.
+        cast("Callable[[], grpc.ServerCertificateConfiguration]", configuration),
+        require_client_authentication=callers_show_one,
+    )
+
+
+def stamp_of(path: str | os.PathLike[str]) -> Stamp | None:
+    """What changes with a file, also where it is a link, as mounted secrets are; None without."""
     try:
         found = os.stat(path)
     except OSError:

@@ -4,18 +4,17 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Generic, TypeVar
 
 from antiphon.errors import InvalidArgument
+from antiphon.transport.renewed_files import stamp_of
 from gateway.threads import Threads
 
 log = logging.getLogger("gateway.keys")
 
 Content = TypeVar("Content")
-_Stamp = tuple[int, int, int]
 _THREADS = Threads("keys")
 
 
@@ -40,7 +39,7 @@ class WatchedFile(Generic[Content]):
         self._what = what
         self._reading = asyncio.Lock()
         self._looked_at = clock()
-        self._stamp = _stamp_of(path)
+        self._stamp = stamp_of(path)
         self.content = read(path)
 
     async def look(self) -> None:
@@ -49,7 +48,7 @@ class WatchedFile(Generic[Content]):
             return
         async with self._reading:
             self._looked_at = self._clock()
-            stamp = await _THREADS.run(_stamp_of, self._path)
+            stamp = await _THREADS.run(stamp_of, self._path)
             if stamp == self._stamp:
                 return
             self._stamp = stamp
@@ -59,12 +58,3 @@ class WatchedFile(Generic[Content]):
                 log.error("the %s that held before hold on: %s", self._what, error.message)
                 return
             log.info("the %s were read again from %s", self._what, self._path)
-
-
-def _stamp_of(path: Path) -> _Stamp | None:
-    """What changes with the file, also where it is a link to another one; None without one."""
-    try:
-        found = os.stat(path)
-    except OSError:
-        return None
-    return found.st_mtime_ns, found.st_size, found.st_ino
