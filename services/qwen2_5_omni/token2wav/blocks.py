@@ -16,7 +16,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
 
 import numpy as np
 import torch
@@ -93,7 +92,7 @@ class BlockPlan:
                 self.kept.append((span.memory, begin + span.kept - 1 - span.first))
         self._behind = self._both_halves(behind)
         self._ahead = self._both_halves(ahead)
-        self._mask = cache(self._make_mask)
+        self._masks: dict[tuple[bool, bool], Tensor | None] = {}
 
     def _both_halves(self, blocks: Sequence[int]) -> Tensor:
         """Where the blocks stand in both halves' batch, with what is recalled behind it."""
@@ -116,13 +115,15 @@ class BlockPlan:
         layer's number among those that look behind. The mask is
         additive, [HALVES * blocks, 1, 1, keys].
         """
-        mask = self._mask(looking is not None, ahead, own.dtype)
+        looks = looking is not None, ahead
+        if looks not in self._masks:
+            self._masks[looks] = self._make_mask(*looks, own.dtype)
         parts = [own]
         if looking is not None:
             parts.insert(0, self._behind_of(own, evaluation, looking))
         if ahead:
             parts.append(own[self._ahead])
-        return (torch.cat(parts, dim=2) if len(parts) > 1 else own), mask
+        return (torch.cat(parts, dim=2) if len(parts) > 1 else own), self._masks[looks]
 
     def _behind_of(self, own: Tensor, evaluation: int, looking: int) -> Tensor:
         """What stands before each block; then the memories take what they are to keep."""

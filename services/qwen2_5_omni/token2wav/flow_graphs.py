@@ -15,6 +15,7 @@ import torch
 from torch import Tensor
 
 from antiphon.transport.device_edge import on_device
+from services.lm.attention_calls import additive_mask
 from services.lm.graphs import Bucketing
 from services.lm.rotary import Rotation
 from services.qwen2_5_omni.token2wav.blocks import HALVES, BlockPlan
@@ -43,25 +44,36 @@ class ReplayedPlan:
         self._recalls, self._recalled = recalls, recalled
         self.kept: list[Tensor] = []
         """Of each layer that looked behind so far: its keys and values, as `recalled` has them."""
+        self._masks: dict[tuple[bool, bool], Tensor] = {}
 
     def seen(
         self, own: Tensor, evaluation: int | Tensor, looking: int | None, *, ahead: bool
     ) -> tuple[Tensor, Tensor]:
-        """See `BlockPlan.seen`; the mask is bool. What is masked is a block's own, so that
+        """See `BlockPlan.seen`; there is always a mask. What is masked is a block's own, so that
         nothing that is not finite comes from another utterance."""
         halves = own.view(HALVES, -1, *own.shape[1:])
-        parts, masks = [halves], [self._own]
+        parts = [halves]
         if looking is not None:
             self.kept.append(halves.permute(1, 2, 0, 3, 4, 5))
             before = torch.where(_wide(self._behind), halves.roll(1, 1), halves)
             recalled = self._recalled[:, looking].permute(2, 0, 1, 3, 4, 5)
             parts.insert(0, torch.where(_wide(self._recalls), recalled, before))
-            masks.insert(0, self._behind[:, None].expand_as(self._own))
         if ahead:
             parts.append(torch.where(_wide(self._ahead), halves.roll(-1, 1), halves))
-            masks.append(self._own.roll(-1, 0) & self._ahead[:, None])
-        mask = torch.cat(masks, 1).repeat(HALVES, 1)[:, None, None]
-        return torch.cat(parts, 3).flatten(0, 1), mask
+        looks = looking is not None, ahead
+        if looks not in self._masks:
+            self._masks[looks] = self._make_mask(*looks, own.dtype)
+        return torch.cat(parts, 3).flatten(0, 1), self._masks[looks]
+
+    def _make_mask(self, behind: bool, ahead: bool, dtype: torch.dtype) -> Tensor:
+        """Additive [HALVES * blocks, 1, 1, keys], of all layers that look the same way."""
+        parts = [self._own]
+        if behind:
+            parts.insert(0, self._behind[:, None].expand_as(self._own))
+        if ahead:
+            parts.append(self._own.roll(-1, 0) & self._ahead[:, None])
+        hidden = torch.cat(parts, 1).logical_not().repeat(HALVES, 1)
+        return additive_mask(hidden[:, None, None], dtype)
 
 
 @dataclass(frozen=True, slots=True)

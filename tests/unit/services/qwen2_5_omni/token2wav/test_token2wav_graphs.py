@@ -1,5 +1,7 @@
 """What is replayed of a call, and that it asks the device for nothing."""
 
+import gc
+import weakref
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -14,8 +16,10 @@ from antiphon.runtime.engine import InputChunk, SegmentSettings
 from antiphon.segment import FinishReason
 from antiphon.testing.drive_engine import run_segment
 from antiphon.testing.graph_watch import GraphWatch
-from services.lm.graphs import Eager, RowFunction
+from services.lm.graphs import Bucketing, Eager, RowFunction
+from services.qwen2_5_omni.token2wav.blocks import BlockPlan
 from services.qwen2_5_omni.token2wav.decoder import Token2Wav
+from services.qwen2_5_omni.token2wav.flow_graphs import ReplayedPlan
 from services.qwen2_5_omni.token2wav.load import ONLY_SEED, load
 from services.qwen2_5_omni.token2wav.solver import EVALUATIONS
 from services.qwen2_5_omni.token2wav.vocoder import stream_lengths
@@ -52,6 +56,34 @@ def test_calls_of_a_stream_ask_the_device_for_nothing_when_replayed(rig: Rig) ->
     assert flow
     assert len(flow) % EVALUATIONS == 0
     assert any(vocoder)
+
+
+@pytest.mark.parametrize("bucketing", [None, Eager], ids=["eager", "replayed"])
+def test_call_of_the_flow_leaves_no_memory_to_the_garbage_collector(
+    rig: Rig, bucketing: Bucketing | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    plans: list[weakref.ref[object]] = []
+
+    def watch(plan_class: type) -> None:
+        plain = plan_class.__init__
+
+        def noted(self: object, *args: object) -> None:
+            plans.append(weakref.ref(self))
+            plain(self, *args)
+
+        monkeypatch.setattr(plan_class, "__init__", noted)
+
+    watch(BlockPlan)
+    watch(ReplayedPlan)
+    rig.ours = Token2Wav(rig.module, rig.voices, bucketing)
+    gc.collect()
+    gc.disable()
+    try:
+        rig.streamed(speech(60), (20,))
+        assert plans
+        assert [each for each in plans if each() is not None] == []
+    finally:
+        gc.enable()
 
 
 @pytest.mark.parametrize(
