@@ -27,6 +27,8 @@ VLLM_SHARE = 0.92
 """`gpu_memory_utilization` where it is not set."""
 FP8_SHARE = 1.1
 """Bytes of a number where vLLM quantises a model itself, with what stays as it is; an estimate."""
+UNPLANNED = frozenset({"cpu_offload_gb", "num_gpu_blocks_override", "pipeline_parallel_size"})
+"""Arguments of vLLM that move memory elsewhere, so the plan refuses nothing."""
 LEAST_POSITIONS = 512
 """Shorter segments hold no conversation, so a stage that has no room for more is refused."""
 STEP = 64
@@ -69,7 +71,8 @@ class MemoryPlan:
 
     Of its `room` the `weights` and what steps compute with (`working`) go first. The rest holds
     `slots` segments, each position of which takes `position_bytes`; one that pages its memory
-    counts as one slot, for its longest segment.
+    counts as one slot, for its longest segment. Of a plan that is not `exact`, `working` is an
+    estimate of what the engine measures itself.
     """
 
     room: int
@@ -77,6 +80,7 @@ class MemoryPlan:
     working: int
     position_bytes: int
     slots: int
+    exact: bool = True
 
     @property
     def for_slots(self) -> int:
@@ -95,6 +99,11 @@ class MemoryPlan:
     def fits(self, limit: int) -> bool:
         """Whether there is room for all slots at their longest."""
         return self.cache(limit) <= self.for_slots
+
+    def refuses(self, limit: int) -> bool:
+        """Whether the stage cannot start, as far as that is known before it has loaded."""
+        spare = 0 if self.exact else self.working
+        return self.cache(limit) > self.room - self.weights - self.working + spare
 
     def describe(self, limit: int) -> str:
         """One line: what is taken, by part, and what would fit."""
@@ -123,14 +132,46 @@ def plan_stage(
     position_bytes = cached.numbers * size
     if engine != VLLM:
         return MemoryPlan(free, numbers * size, WORKING_BYTES, position_bytes, config.slots)
+    arguments = config.engine_args
     # Quantised weights stay as they are stored, and several GPUs share all of it.
-    ranks = int(config.engine_args.get("tensor_parallel_size", 1))
-    if config.engine_args.get("quantization") == "fp8":
+    ranks = int(arguments.get("tensor_parallel_size", 1))
+    if arguments.get("quantization") == "fp8":
         # A byte for each while they are loaded; embeddings, head, norms and towers stay.
         stored = min(stored, int(FP8_SHARE * numbers))
-    share = float(config.engine_args.get("gpu_memory_utilization", VLLM_SHARE))
+    weights = stored // ranks
+    if str(arguments.get("kv_cache_dtype", "")).startswith("fp8"):
+        position_bytes = cached.numbers
+    position_bytes = -(-position_bytes // ranks)
+    if (paged := arguments.get("kv_cache_memory_bytes")) is not None:
+        room = weights + VLLM_WORKING_BYTES + int(paged)
+        return MemoryPlan(room, weights, VLLM_WORKING_BYTES, position_bytes, 1)
+    share = float(arguments.get("gpu_memory_utilization", VLLM_SHARE))
     room = min(int(total * share), free)
-    return MemoryPlan(room, stored // ranks, VLLM_WORKING_BYTES, -(-position_bytes // ranks), 1)
+    return MemoryPlan(room, weights, VLLM_WORKING_BYTES, position_bytes, 1, exact=False)
+
+
+def limit_with_rows(
+    role: str,
+    config: StageConfig,
+    text: Any,
+    model_dir: Path,
+    prefix: str,
+    *,
+    engine: str = TORCH,
+    skip: str = "",
+) -> int:
+    """`planned_limit` of a decoder with the configuration `text`, which keeps a row for a later
+    stage with the keys and values of each position."""
+    return planned_limit(
+        role,
+        config,
+        text.max_position_embeddings,
+        model_dir,
+        prefix,
+        Cached.of(text, row=text.hidden_size),
+        engine=engine,
+        skip=skip,
+    )
 
 
 def planned_limit(
@@ -150,7 +191,7 @@ def planned_limit(
 
     The stage loads the tensors of `model_dir` that begin with `prefix`, but for those that begin
     with `skip` if there is one, and makes `tables` numbers of them.
-    Raises `InvalidArgument` where less than `LEAST_POSITIONS` fit.
+    Raises `InvalidArgument` where less than `LEAST_POSITIONS` fit, or less than the setting says.
     """
     if not config.device.startswith("cuda"):
         return context_limit(role, config, most)
@@ -163,6 +204,12 @@ def planned_limit(
     )
     if isinstance(config.context_limit, int):
         limit = context_limit(role, config, most)
+        if plan.refuses(limit) and not UNPLANNED & config.engine_args.keys():
+            raise InvalidArgument(
+                f"{role}: context_limit {config.context_limit} does not fit on {config.device}: "
+                f"{plan.describe(limit)}; {_remedy(plan, most)}",
+                field="context_limit",
+            )
         say = log.info if plan.fits(limit) else log.warning
         say("%s: memory plan: %s", role, plan.describe(limit))
         return limit
@@ -170,12 +217,20 @@ def planned_limit(
     if limit < min(LEAST_POSITIONS, most):
         raise InvalidArgument(
             f"{role}: context_limit: {FITS} finds no room on {config.device} for "
-            f"{LEAST_POSITIONS} positions a slot: {plan.describe(LEAST_POSITIONS)}; lower slots, "
-            "or free the GPU's memory",
+            f"{LEAST_POSITIONS} positions a slot: {plan.describe(LEAST_POSITIONS)}; "
+            f"{_remedy(plan, most)}",
             field="context_limit",
         )
     log.info("%s: context_limit is %d (%s): %s", role, limit, FITS, plan.describe(limit))
     return limit
+
+
+def _remedy(plan: MemoryPlan, most: int) -> str:
+    """What to set where the setting does not fit."""
+    freeing = "lower slots, or free the GPU's memory"
+    if plan.positions < min(LEAST_POSITIONS, most):
+        return freeing
+    return f"set context_limit to {min(plan.positions, most)} or `{FITS}`, {freeing}"
 
 
 def _memory(device: str) -> tuple[int, int]:

@@ -21,7 +21,7 @@ from services.config_fields import check_fields, check_window
 from services.engines import TORCH, VLLM, check_device, choose_engine
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing
-from services.memory_plan import Cached, planned_limit
+from services.memory_plan import limit_with_rows
 from services.qwen2_5_omni.thinker.audio import audio_tower
 from services.qwen2_5_omni.thinker.fields import PARTS, TEXT, VLLM_PARTS
 from services.qwen2_5_omni.thinker.towers import Omni25Towers
@@ -93,15 +93,8 @@ def load_intake(model_dir: Path, config: StageConfig, engine: str = TORCH) -> Pr
     """Chat template, tokeniser and audio front end of the directory, for an engine."""
     whole = _load_config(model_dir).thinker_config
     text = whole.text_config
-    limit = planned_limit(
-        THINKER,
-        config,
-        text.max_position_embeddings,
-        model_dir,
-        "thinker.",
-        Cached.of(text, row=text.hidden_size),
-        engine=engine,
-    )
+    skip = "" if engine == VLLM or _media(model_dir).sees else VISION_TOWER
+    limit = limit_with_rows(THINKER, config, text, model_dir, "thinker.", engine=engine, skip=skip)
     check_window(model_dir / CONFIG_FILE, TEXT.path, text, limit, limited=THINKER)
     extractor = load_extractor(model_dir)
     chat = load_chat_tokenizer(model_dir)

@@ -23,7 +23,7 @@ from services.config_fields import check_fields
 from services.engines import TORCH, VLLM, check_device, choose_engine
 from services.hugging_face import load_config
 from services.lm.graphs import Bucketing
-from services.memory_plan import Cached, planned_limit
+from services.memory_plan import limit_with_rows
 from services.qwen3_omni.thinker.audio import audio_tower
 from services.qwen3_omni.thinker.fields import PARTS, VLLM_PARTS
 from services.qwen3_omni.thinker.prompt import need_user
@@ -118,13 +118,12 @@ def load_intake(model_dir: Path, config: StageConfig, engine: str = TORCH) -> Pr
             known_bytes=config.kept_recording_bytes,
         ),
         special=special,
-        context_limit=planned_limit(
+        context_limit=limit_with_rows(
             THINKER,
             config,
-            text.max_position_embeddings,
+            text,
             model_dir,
             "thinker.",
-            Cached.of(text, row=text.hidden_size),
             engine=engine,
             skip="" if engine == VLLM else VISION_TOWER,
         ),

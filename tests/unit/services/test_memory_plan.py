@@ -35,6 +35,7 @@ from services.memory_plan import (
     VLLM_WORKING_BYTES,
     Cached,
     MemoryPlan,
+    limit_with_rows,
     plan_stage,
     planned_limit,
 )
@@ -91,18 +92,43 @@ def test_context_limit_is_what_fits_by_default_on_a_gpu(
     SlotMemory(16, 960, POSITION_BYTES, torch.device("cuda")).require_room()
 
 
-def test_zero_and_numbers_keep_their_meaning_and_are_told_when_they_do_not_fit(
+def test_numbers_that_fit_are_taken_as_they_are(
     weights: Weights, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
     with_free(monkeypatch, WORKING_BYTES + 2 * 1050 + 16 * 1_024 * POSITION_BYTES)
     with caplog.at_level(logging.INFO):
-        assert limit_of(weights, StageConfig(device="cuda", context_limit=0)) == 65_536
         assert limit_of(weights, StageConfig(device="cuda", context_limit=900)) == 900
-    too_much, fits = caplog.records
-    assert (too_much.levelname, fits.levelname) == ("WARNING", "INFO")
-    assert "0 slots of 65536 or 16 of 1024 would fit" in too_much.message
+        assert limit_of(weights, StageConfig(device="cuda", context_limit=1_024)) == 1_024
+        assert limit_of(weights, StageConfig(device="cuda", context_limit=0), most=800) == 800
+    assert {each.levelname for each in caplog.records} == {"INFO"}
+    assert "memory plan: weights" in caplog.messages[0]
     with pytest.raises(InvalidArgument, match="above the checkpoint's 700"):
         limit_of(weights, StageConfig(device="cuda", context_limit=900), most=700)
+
+
+@pytest.mark.parametrize(("given", "positions"), [(1_025, 1_025), (0, 65_536)])
+def test_numbers_that_do_not_fit_are_refused_before_the_stage_loads(
+    given: int, positions: int, weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_free(monkeypatch, WORKING_BYTES + 2 * 1050 + 16 * 1_024 * POSITION_BYTES)
+    with pytest.raises(InvalidArgument) as refused:
+        limit_of(weights, StageConfig(device="cuda", context_limit=given))
+    assert refused.value.field == "context_limit"
+    assert f"talker: context_limit {given} does not fit on cuda: " in refused.value.message
+    slots = 16 * 1_024 // positions
+    assert f"{slots} slots of {positions} or 16 of 1024 would fit" in refused.value.message
+    assert "set context_limit to 1024 or `fits`" in refused.value.message
+
+
+def test_what_can_never_fit_names_no_limit_to_take(
+    weights: Weights, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with_free(monkeypatch, WORKING_BYTES + 2 * 1050 + 16 * 100 * POSITION_BYTES)
+    with pytest.raises(
+        InvalidArgument, match=r"16 of 64 would fit; lower slots, or free"
+    ) as refused:
+        limit_of(weights, StageConfig(device="cuda", context_limit=1_024))
+    assert "set context_limit" not in refused.value.message
 
 
 def test_stage_without_room_is_refused_before_it_loads(
@@ -128,6 +154,52 @@ def test_vllm_keeps_quantised_weights_and_pages_what_is_left_of_its_share() -> N
     plan = plan_stage(config, 100, 60, CACHED, free=10**9, total=10**10, engine=VLLM)
     assert (plan.room, plan.weights, plan.slots) == (10**9, 30, 1)
     assert plan.position_bytes == POSITION_BYTES // 2
+
+
+def vllm_config(**arguments: Any) -> StageConfig:
+    return StageConfig(device="cuda", engine="vllm", context_limit=1_000, engine_args=arguments)
+
+
+def test_vllm_is_refused_what_does_not_fit_even_without_working_memory(
+    weights: Weights, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """What vLLM computes with is an estimate: within it the plan warns, and vLLM decides."""
+    needed = 4100 + 1_000 * POSITION_BYTES
+
+    def limit(total: int, **arguments: Any) -> int:
+        monkeypatch.setattr(memory_plan, "_vllm_memory", lambda: (total, total))
+        return limit_of(weights, vllm_config(gpu_memory_utilization=1.0, **arguments), engine=VLLM)
+
+    with caplog.at_level(logging.INFO):
+        assert limit(needed + VLLM_WORKING_BYTES) == limit(needed) == 1_000
+    assert [each.levelname for each in caplog.records] == ["INFO", "WARNING"]
+    with pytest.raises(InvalidArgument, match="context_limit 1000 does not fit on cuda"):
+        limit(needed - 1)
+    # Keys and values of a byte each take half.
+    assert limit(4100 + 500 * POSITION_BYTES, kv_cache_dtype="fp8_e4m3") == 1_000
+    # Room that is set is not counted, and what moves memory elsewhere is not planned.
+    assert limit(10**12, kv_cache_memory_bytes=1_000 * POSITION_BYTES) == 1_000
+    with pytest.raises(InvalidArgument, match="context_limit 1000 does not fit on cuda"):
+        limit(10**12, kv_cache_memory_bytes=1_000 * POSITION_BYTES - 1)
+    caplog.clear()
+    for arguments in ({"cpu_offload_gb": 4}, {"pipeline_parallel_size": 2}):
+        assert limit(needed - 1, **arguments) == 1_000
+    assert [each.levelname for each in caplog.records] == ["WARNING"] * 2
+
+
+def test_thinker_is_planned_without_the_tower_that_it_skips(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tensors = {"thinker.a": torch.zeros(1050), "thinker.visual.b": torch.zeros(10_000)}
+    save_file(tensors, tmp_path / "model.safetensors")
+    with_free(monkeypatch, WORKING_BYTES + 2 * 1050 + 16 * 1_024 * (POSITION_BYTES + 2 * 64))
+    text = Qwen3OmniMoeConfig().thinker_config.text_config
+    text.num_hidden_layers, text.num_key_value_heads, text.head_dim = 4, 2, 16
+    text.hidden_size, text.max_position_embeddings = 64, 65_536
+    config = StageConfig(device="cuda")
+    skipped = limit_with_rows("thinker", config, text, tmp_path, "thinker.", skip="thinker.visual.")
+    assert skipped == 1_024
+    assert limit_with_rows("thinker", config, text, tmp_path, "thinker.") < 1_024
 
 
 def test_vllm_is_planned_without_a_context_of_this_process(
