@@ -19,7 +19,7 @@ from services.lm.readback import PendingDraw, Readback
 from services.qwen3_tts.talker.module import TalkerModule
 from services.qwen3_tts.talker.prompt import Prompt, SpeechIds
 from services.qwen3_tts.talker.rows import TtsRowTable
-from services.qwen3_tts.talker.segment import SpokenText
+from services.qwen3_tts.talker.segment import TtsText
 
 # Literals of the vendor's `generate`: of the last ids of the vocabulary only the stop code may
 # be drawn, and that not among the first draws.
@@ -32,8 +32,8 @@ class TtsTurn:
     """What a segment does in a step: parts of its prompt in order, `known` frames behind them, and
     a draw, whose text is None for padding."""
 
-    parts: Sequence[PromptPart[SpokenText]]
-    known: Sequence[KnownPart[SpokenText]]
+    parts: Sequence[PromptPart[TtsText]]
+    known: Sequence[KnownPart[TtsText]]
     draw: FrameDraw[int | None] | None
 
 
@@ -101,7 +101,7 @@ class TtsTalker(GroupedFrameDecoder):
         frames = iter(self._readback.begin(drawn, arranged.rows_of(wanted)))
         return [None if turn.draw is None else next(frames) for turn in turns]
 
-    def _part(self, part: PromptPart[SpokenText]) -> Tensor:
+    def _part(self, part: PromptPart[TtsText]) -> Tensor:
         """[n, hidden]: rows of a prompt."""
         return self._rows.prompt(part.prompt.held, part.start, part.stop)
 
@@ -109,7 +109,7 @@ class TtsTalker(GroupedFrameDecoder):
         """[n, hidden]: the embeddings of first codes."""
         return self._rows.code(codes)
 
-    def _known_rows(self, part: KnownPart[SpokenText]) -> Tensor:
+    def _known_rows(self, part: KnownPart[TtsText]) -> Tensor:
         """[n, hidden]: what `_next_rows` would have been, were the frames drawn."""
         begin = self._begin(part.prompt.held)
         return self.known_sides(part, begin) + self._text_sides(part.texts)
