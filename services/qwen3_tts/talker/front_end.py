@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from antiphon.chunk import Tensors
-from antiphon.conversation import Conversation, TextPart, from_tensors
+from antiphon.conversation import from_tensors
 from antiphon.errors import InvalidArgument
 from services.qwen3_tts.talker.manner import SpeechManner
 from services.qwen3_tts.talker.prompt import (
@@ -23,6 +23,7 @@ from services.qwen3_tts.talker.prompt import (
 )
 from services.qwen3_tts.talker.reference import ReferenceEncoder
 from services.text.literal import LiteralTokenizer
+from services.text.read_aloud import text_to_read
 
 # Most bytes of JSON for one of text, and of what is around the text.
 JSON_ESCAPE, JSON_AROUND = 6, 256
@@ -66,7 +67,7 @@ class SpeechFrontEnd:
         Raises `InvalidArgument` for anything but one user message of text, and for what leaves
         no room for frames.
         """
-        said = _read_aloud(from_tensors(tensors))
+        said = text_to_read(from_tensors(tensors))
         if (size := len(said.encode())) > self.max_text_bytes:
             raise self._too_long(f"{size} bytes of text", _MESSAGES)
         role, text = self._turn(said, _MESSAGES)
@@ -123,18 +124,3 @@ class SpeechFrontEnd:
             f"{self._context_limit} positions; shorten it",
             field=field,
         )
-
-
-def _read_aloud(conversation: Conversation) -> str:
-    """The text of a conversation of one message. Raises `InvalidArgument`."""
-    messages = conversation.messages
-    if len(messages) != 1 or messages[0].role != "user":
-        raise InvalidArgument(
-            f"{_MESSAGES}: one message of the user is read aloud; {len(messages)} came, of "
-            f"{', '.join(dict.fromkeys(each.role for each in messages)) or 'nobody'}",
-            field=_MESSAGES,
-        )
-    texts = [part.text for part in messages[0].parts if isinstance(part, TextPart)]
-    if len(texts) != len(messages[0].parts):
-        raise InvalidArgument(f"{_MESSAGES}: only text is read aloud", field=_MESSAGES)
-    return "".join(texts)

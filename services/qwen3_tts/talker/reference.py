@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
-import threading
-from collections import OrderedDict
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -19,17 +15,13 @@ from antiphon.pipelines.files import CONFIG_FILE, REMEDY, read_config, reading
 from antiphon.pipelines.qwen3_tts import CODEC_FOLDER
 from antiphon.runtime.checkpoint.submodule import load_submodule
 from antiphon.runtime.checkpoint.weights import Weights
+from services.clips.cache import ClipCache, Samples
 from services.config_fields import check_fields
 from services.qwen3_tts.talker.fields import CODEC_PARTS
 from services.qwen3_tts.talker.speaker import SpeakerEncoder
 
 # What the codec has none of: its decoder is another one.
 _NOT_THERE = ("upsample", "decoder_transformer", "decoder")
-
-# Of recordings, whose frames are some tens of KB.
-KEPT_REFERENCES = 64
-
-Samples = npt.NDArray[np.float32]
 
 
 class ReferenceEncoder:
@@ -54,8 +46,8 @@ class ReferenceEncoder:
         )
         self._device = torch.device(device)
         self._dtype = dtype
-        self._vectors = _Known(self._encode_speaker)
-        self._frames = _Known(self._encode_frames)
+        self._vectors = ClipCache(self._encode_speaker)
+        self._frames = ClipCache(self._encode_frames)
 
     def count(self, samples: Samples) -> int:
         """How many frames samples [n] make."""
@@ -73,37 +65,19 @@ class ReferenceEncoder:
     def _encode_speaker(self, samples: Samples) -> npt.NDArray[np.float32]:
         # A copy: what came in a message cannot be written to, which torch minds.
         vector = self._speaker(torch.tensor(samples, device=self._device))
-        return np.asarray(vector.float().cpu().numpy(), np.float32)
+        return _frozen(np.asarray(vector.float().cpu().numpy(), np.float32))
 
     @torch.inference_mode()
     def _encode_frames(self, samples: Samples) -> npt.NDArray[np.uint16]:
         heard = torch.tensor(samples, device=self._device, dtype=self._dtype)[None, None]
         codes = self._codec.encode(heard).audio_codes[0, : self.groups]
-        return np.asarray(codes[:, : self.count(samples)].T.cpu().numpy(), np.uint16)
+        return _frozen(np.asarray(codes[:, : self.count(samples)].T.cpu().numpy(), np.uint16))
 
 
-class _Known:
-    """What was made of the recordings that came last: most voices are cloned again and again."""
-
-    def __init__(self, encode: Callable[[Samples], npt.NDArray[Any]]) -> None:
-        self._encode = encode
-        self._known: OrderedDict[bytes, npt.NDArray[Any]] = OrderedDict()
-        self._state = threading.Lock()
-
-    def of(self, samples: Samples) -> npt.NDArray[Any]:
-        """What is made of a recording. Any number of threads may ask."""
-        key = hashlib.blake2b(np.ascontiguousarray(samples).data, digest_size=16).digest()
-        with self._state:
-            if (known := self._known.get(key)) is not None:
-                self._known.move_to_end(key)
-                return known
-        made = self._encode(samples)
-        made.flags.writeable = False
-        with self._state:
-            self._known[key] = made
-            if len(self._known) > KEPT_REFERENCES:
-                self._known.popitem(last=False)
-        return made
+def _frozen(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """The array, which others will share and may not write to."""
+    array.flags.writeable = False
+    return array
 
 
 def _part(config: dict[str, Any], name: str, folder: Path) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """A speaker's vector from a recording: the ECAPA-TDNN of Qwen3-TTS's base models.
 
-Holds the checkpoint's names; mirrors `Qwen3TTSSpeakerEncoder` and `mel_spectrogram` of the
+Holds the checkpoint's names; mirrors `Qwen3TTSSpeakerEncoder` of the
 vendor's package, for one recording without padding.
 """
 
@@ -11,12 +11,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
-from transformers.audio_utils import mel_filter_bank
 
 from antiphon.pipelines.qwen3_tts import SAMPLE_RATE_HZ
+from services.clips.features import LogMel
 
-MEL_BINS, WINDOW, HOP, HIGHEST_HZ = 128, 1024, 256, 12_000.0
-LEAST_MEL, LEAST_POWER, LEAST_VARIANCE = 1e-5, 1e-9, 1e-12
+MEL_BINS = 128
+MEL = LogMel(SAMPLE_RATE_HZ, MEL_BINS, window=1024, hop=256, highest_hz=12_000.0)
+LEAST_VARIANCE = 1e-12
 
 
 class _Convolution(nn.Module):
@@ -131,7 +132,7 @@ class SpeakerEncoder(nn.Module):
 
     def forward(self, samples: Tensor) -> Tensor:
         """The vector [width] of samples [n] at 24 kHz."""
-        x, parts = mel_spectrogram(samples)[None].to(self.fc.weight), []
+        x, parts = MEL.of(samples)[None].to(self.fc.weight), []
         for block in self.blocks:
             x = block(x)
             parts.append(x)
@@ -148,17 +149,3 @@ DEFAULTS: dict[str, Any] = {
     "enc_res2net_scale": 8,
     "enc_se_channels": 128,
 }
-
-
-def mel_spectrogram(samples: Tensor) -> Tensor:
-    """[bins, frames] of samples [n]: the logarithm of Slaney's mel magnitudes."""
-    filters = mel_filter_bank(
-        WINDOW // 2 + 1, MEL_BINS, 0.0, HIGHEST_HZ, SAMPLE_RATE_HZ, "slaney", "slaney"
-    )
-    beside = (WINDOW - HOP) // 2
-    padded = functional.pad(samples.float()[None, None], (beside, beside), mode="reflect")[0, 0]
-    window = torch.hann_window(WINDOW, device=samples.device)
-    spectrum = torch.stft(padded, WINDOW, HOP, window=window, center=False, return_complex=True)
-    magnitudes = (torch.view_as_real(spectrum).pow(2).sum(-1) + LEAST_POWER).sqrt()
-    mel = torch.from_numpy(filters.T).to(magnitudes) @ magnitudes
-    return mel.clamp(min=LEAST_MEL).log()

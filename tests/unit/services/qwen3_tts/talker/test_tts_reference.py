@@ -10,7 +10,7 @@ import torch
 
 from antiphon.chunk import Tensors
 from antiphon.errors import FailedPrecondition
-from services.qwen3_tts.talker import reference
+from services.clips import cache
 from services.qwen3_tts.talker.reference import ReferenceEncoder
 
 
@@ -34,7 +34,7 @@ def test_vector_and_frames_of_a_recording_equal_the_recorded(
 def test_recording_is_encoded_once_as_long_as_it_is_among_the_last(
     checkpoints: dict[str, Path], recorded: Tensors, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(reference, "KEPT_REFERENCES", 2)
+    monkeypatch.setattr(cache, "KEPT_CLIPS", 2)
     encoder = ReferenceEncoder(checkpoints["base"], torch.float32, "cpu")
     encoded: list[object] = []
     encoder._speaker.register_forward_hook(lambda *_: encoded.append(None))
