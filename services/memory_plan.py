@@ -185,17 +185,18 @@ def planned_limit(
     engine: str = TORCH,
     tables: int = 0,
     skip: str = "",
+    file: str = "",
 ) -> int:
     """Positions of a segment: as `services.engines.context_limit`, but what fits where the setting
     asks for that, which is the default on a GPU. Logs the plan of a stage on a GPU.
 
-    The stage loads the tensors of `model_dir` that begin with `prefix`, but for those that begin
-    with `skip` if there is one, and makes `tables` numbers of them.
+    The stage loads the tensors of `model_dir`, or of its `file`, that begin with `prefix`, but for
+    those that begin with `skip` if there is one, and makes `tables` numbers of them.
     Raises `InvalidArgument` where less than `LEAST_POSITIONS` fit, or less than the setting says.
     """
     if not config.device.startswith("cuda"):
         return context_limit(role, config, most)
-    weights = Weights(model_dir)
+    weights = Weights(model_dir, file)
     numbers, stored = weights.sizes(prefix)
     numbers -= weights.sizes(skip)[0] if skip else 0
     free, total = _vllm_memory() if engine == VLLM else _memory(config.device)

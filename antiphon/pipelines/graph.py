@@ -144,6 +144,7 @@ class StageSpec:
 class Pipeline:
     """A model family. `architectures` are values of the checkpoint's `config.json`.
 
+    Checkpoints of a family that does not use `config.json` are known by their file `marker`.
     Raises `InvalidArgument` that names the field when the parts do not fit together.
     """
 
@@ -154,6 +155,7 @@ class Pipeline:
     # Where the stages' code is; empty: `services.<name>`.
     folder: str = ""
     chunk_policy: ChunkPolicy = DEFAULT_CHUNK_POLICY
+    marker: str = ""
 
     def __post_init__(self) -> None:
         for field, fault in _faults(self):

@@ -78,18 +78,26 @@ def pipeline_named(name: str) -> Pipeline:
 
 
 def pipeline_of(model_dir: Path) -> Pipeline:
-    """The pipeline that serves a checkpoint directory.
+    """The pipeline that serves a checkpoint directory: the one whose `marker` it holds, or the one
+    that knows an architecture of its `config.json`.
 
-    Raises `NotFound` without a `config.json`, `FailedPrecondition` unless exactly one
-    pipeline knows its architecture.
+    Raises `NotFound` without either file, `FailedPrecondition` unless exactly one pipeline serves
+    the checkpoint.
     """
+    declarations = _declarations()
+    marked = [
+        each
+        for each in declarations
+        if each.pipeline and each.pipeline.marker and (model_dir / each.pipeline.marker).is_file()
+    ]
+    if marked:
+        return _only(marked, model_dir, "its files").require()
     config_path = model_dir / CONFIG_FILE
     if not config_path.is_file():
         raise NotFound(f"no checkpoint in {model_dir}: {config_path.name} is missing")
     architectures = read_config(model_dir).get("architectures")
     if not isinstance(architectures, list):
         raise FailedPrecondition(f"{config_path}: architectures must be a list of names; {REMEDY}")
-    declarations = _declarations()
     claims = [
         each
         for each in declarations
@@ -100,13 +108,18 @@ def pipeline_of(model_dir: Path) -> Pipeline:
             f"{model_dir}: no pipeline serves the architectures {architectures}; "
             f"{_told_architectures(declarations)}"
         )
+    return _only(claims, model_dir, f"the architectures {architectures}").require()
+
+
+def _only(claims: Sequence[Declaration], model_dir: Path, what: str) -> Declaration:
+    """The one that claims a checkpoint. Raises `FailedPrecondition` if there are two."""
     if len(claims) > 1:
         raise FailedPrecondition(
-            f"{model_dir}: two pipelines serve the architectures {architectures}: "
+            f"{model_dir}: two pipelines serve {what}: "
             f"{_listed(claims)}; choose one as `pipeline` in the deployment, or uninstall one",
             field="pipeline",
         )
-    return claims[0].require()
+    return claims[0]
 
 
 def _told_architectures(declarations: Sequence[Declaration]) -> str:

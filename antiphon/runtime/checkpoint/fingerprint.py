@@ -23,9 +23,10 @@ DESCRIPTION_PATTERNS = (
     "special_tokens_map.json",
     "chat_template*",
     "*.safetensors.index.json",
+    "*.yaml",
 )
 SAFETENSORS = ".safetensors"
-SAVED_BY_TORCH = ("*.bin", "*.bin.index.json", "*.pt", "*.pth")
+OTHER_WEIGHTS = ("*.bin", "*.bin.index.json", "*.pt", "*.pth", "*.onnx")
 FINGERPRINT_DIGITS = 32
 SAMPLED_BLOCKS = 64
 BLOCK_BYTES = 64 << 10
@@ -44,7 +45,7 @@ def fingerprint(model_dir: Path) -> str:
     digest = hashlib.sha256()
     found = False
     for folder in _folders(model_dir):
-        weights = [*_files(folder, f"*{SAFETENSORS}"), *_files(folder, *SAVED_BY_TORCH)]
+        weights = [*_files(folder, f"*{SAFETENSORS}"), *_files(folder, *OTHER_WEIGHTS)]
         found = found or bool(weights)
         if weights or folder == model_dir:
             for path in _files(folder, *DESCRIPTION_PATTERNS):
@@ -54,7 +55,7 @@ def fingerprint(model_dir: Path) -> str:
             digest.update(_line(model_dir, path, path.stat().st_size))
             for block in _sample(path):
                 digest.update(block)
-    if not found or not (model_dir / CONFIG_FILE).is_file():
+    if not found or not _files(model_dir, CONFIG_FILE, "*.yaml"):
         raise FailedPrecondition(f"{model_dir}: holds no {CONFIG_FILE} or no weights")
     return digest.hexdigest()[:FINGERPRINT_DIGITS]
 

@@ -38,10 +38,14 @@ class Weights:
     them lists; safetensors come first. Only names are read until a tensor is wanted.
     """
 
-    def __init__(self, folder: Path) -> None:
-        """Raises `FailedPrecondition` where there are none, or their names cannot be read."""
+    def __init__(self, folder: Path, file: str = "") -> None:
+        """Those of one `file` of the folder, if it is named.
+
+        Raises `FailedPrecondition` where there are none, or their names cannot be read.
+        """
         self.folder = folder
-        self.files = _locate(folder)
+        path = folder / file
+        self.files = dict.fromkeys(_names(path), path) if file else _locate(folder)
 
     def has(self, prefix: str) -> bool:
         """Whether any name begins so."""

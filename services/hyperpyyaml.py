@@ -1,0 +1,103 @@
+"""Reads HyperPyYAML files as data.
+
+HyperPyYAML's own loader imports modules and calls functions that the file names. This one builds
+nothing: a tagged mapping becomes a dictionary whose keys `!new`, `!name` or `!apply` hold the
+name of what it would have made, so that callers can compare it.
+
+Supported: `!new:`, `!name:` and `!apply:` on mappings, sequences and empty values, `!ref <key>` to
+a plain value at the top level, and products of references and numbers.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from antiphon.pipelines.files import reading, require_file
+
+ARGUMENTS = "!arguments"
+"""Key of the values of a tagged sequence."""
+
+MAX_BYTES = 1 << 20
+
+_REFERENCE = re.compile(r"<(\w+)>")
+_Plain = str | int | float | bool | None
+
+
+class _Reference(str):
+    """The text behind `!ref`."""
+
+
+class _Loader(yaml.SafeLoader):
+    """PyYAML's safe loader, and the tags of HyperPyYAML as data."""
+
+
+def _tagged(kind: str) -> Any:
+    def construct(loader: _Loader, name: str, node: yaml.Node) -> dict[str, Any]:
+        match node:
+            case yaml.MappingNode():
+                made = loader.construct_mapping(node, deep=True)
+                return {kind: name, **{str(key): each for key, each in made.items()}}
+            case yaml.SequenceNode():
+                return {kind: name, ARGUMENTS: loader.construct_sequence(node, deep=True)}
+        return {kind: name}
+
+    return construct
+
+
+for _kind in ("!new", "!name", "!apply"):
+    _Loader.add_multi_constructor(f"{_kind}:", _tagged(_kind))
+_Loader.add_constructor(
+    "!ref",
+    lambda loader, node: _Reference(loader.construct_scalar(node)),  # type: ignore[arg-type]
+)
+
+
+def read_hyperpyyaml(path: Path) -> dict[str, Any]:
+    """The file's top-level mapping with references replaced.
+
+    A reference to an object, such as another module, stays the text behind `!ref`. Raises
+    `FailedPrecondition` for a file that is missing, too large or not of this form.
+    """
+    require_file(path)
+    with reading(path):
+        if path.stat().st_size > MAX_BYTES:
+            raise ValueError(f"it has more than {MAX_BYTES} bytes")
+        content = yaml.load(path.read_bytes(), _Loader)
+        if not isinstance(content, dict):
+            raise TypeError(f"it holds a {type(content).__name__}, no mapping")
+        resolved: dict[str, Any] = _resolve(content, content)
+        return resolved
+
+
+def _resolve(value: Any, top: dict[str, Any]) -> Any:
+    match value:
+        case _Reference():
+            return _product(value, top)
+        case dict():
+            return {name: _resolve(each, top) for name, each in value.items()}
+        case list():
+            return [_resolve(each, top) for each in value]
+    return value
+
+
+def _product(text: _Reference, top: dict[str, Any]) -> _Plain:
+    """What `<a>`, `<a> * <b>` or `<a> * 2` stand for."""
+    factors = [each.strip() for each in text.split("*")]
+    values: list[_Plain] = []
+    for factor in factors:
+        named = _REFERENCE.fullmatch(factor)
+        value = top.get(named[1], factor) if named else float(factor)
+        if isinstance(value, dict | list | _Reference):
+            return str(text)
+        values.append(value)
+    if len(values) == 1:
+        return values[0]
+    numbers = [each for each in values if isinstance(each, int | float)]
+    if len(numbers) < len(values):
+        raise ValueError(f"!ref {text}: is no product of numbers")
+    return math.prod(numbers)
