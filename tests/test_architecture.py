@@ -36,6 +36,8 @@ SHARED = (
     "pyproject.toml",
     "services/*.py",
     "services/Dockerfile",
+    "services/clips",
+    "services/flow",
     "services/lm",
     "services/text",
     "services/vllm",

@@ -273,6 +273,49 @@ def update_json(path: Path, values: Mapping[str, Any]) -> None:
     path.write_text(json.dumps(content, indent=2, ensure_ascii=False) + "\n")
 
 
+def write_slow_tokenizer(
+    directory: Path, special: Sequence[str], plain: Sequence[str]
+) -> dict[str, int]:
+    """Write the files of a slow `Qwen2Tokenizer` with these added tokens; return the ids by token.
+
+    There is no `tokenizer.json`: any release of transformers makes the fast tokenizer from
+    vocabulary and merges.
+    """
+    ids, merges = tiny_vocabulary()
+    (directory / "vocab.json").write_text(json.dumps(ids, ensure_ascii=False) + "\n")
+    lines = ["#version: 0.2", *(" ".join(pair) for pair in merges)]
+    (directory / "merges.txt").write_text("\n".join(lines) + "\n")
+    added = {token: len(ids) + index for index, token in enumerate((*special, *plain))}
+    config = {
+        "add_bos_token": False,
+        "add_prefix_space": False,
+        "added_tokens_decoder": {
+            str(index): {
+                "content": token,
+                "lstrip": False,
+                "normalized": False,
+                "rstrip": False,
+                "single_word": False,
+                "special": token in special,
+            }
+            for token, index in added.items()
+        },
+        "additional_special_tokens": [each for each in special if each != "<|endoftext|>"],
+        "bos_token": None,
+        "clean_up_tokenization_spaces": False,
+        "eos_token": "<|im_end|>",
+        "errors": "replace",
+        "model_max_length": 131072,
+        "pad_token": "<|endoftext|>",
+        "split_special_tokens": False,
+        "tokenizer_class": "Qwen2Tokenizer",
+        "unk_token": None,
+    }
+    path = directory / "tokenizer_config.json"
+    path.write_text(json.dumps(config, indent=2, ensure_ascii=False) + "\n")
+    return ids | added
+
+
 def tiny_vocabulary(entries: int = 0) -> tuple[dict[str, int], list[tuple[str, str]]]:
     """The BPE's vocabulary and merges: each word is built from left to right.
 

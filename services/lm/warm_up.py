@@ -24,14 +24,14 @@ NO_OPTIONS: Mapping[str, OptionValue] = MappingProxyType({})
 
 def speak(
     engine: Engine,
-    edge: str,
+    edges: str | tuple[str, ...],
     sampling: Sampling,
     slots: int,
     room: int,
     make_input: Callable[[int], Iterable[InputChunk]],
     options: Mapping[str, OptionValue] = NO_OPTIONS,
 ) -> None:
-    """Draw a little: one segment, then one in every slot, with output on `edge`.
+    """Draw a little: one segment, then one in every slot, with output on `edges`.
 
     `make_input` makes up a whole input of so many rows, of which there is `room` for, draws
     included; `options` go with it. Raises `Internal` if the model gives nothing.
@@ -39,13 +39,14 @@ def speak(
     room -= FRAMES
     if room < 1:
         return
+    outputs = frozenset((edges,) if isinstance(edges, str) else edges)
     sampling = replace(sampling, max_tokens=FRAMES + 1)
     for company, rows in ((1, min(PART_ROWS + 1, room)), (slots, 1)):
         keys = [SegmentKey(f"warm-up {index}", 0) for index in range(company)]
         for index, key in enumerate(keys):
             temperature = sampling.temperature if index % 2 else 0.0
             settings = replace(sampling, temperature=temperature)
-            engine.admit(key, SegmentSettings("", settings, frozenset({edge}), options))
+            engine.admit(key, SegmentSettings("", settings, outputs, options))
             for chunk in make_input(rows):
                 engine.accept(key, chunk)
         for failed in run_to_the_end(engine, keys):

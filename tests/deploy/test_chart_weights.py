@@ -7,15 +7,13 @@ from typing import Any
 import pytest
 from chart_rendering import REGISTRY, Rendered, Values, render
 
-from antiphon.pipelines.registry import own_pipelines
-
 THINKER, GATEWAY = "demo-antiphon-thinker", "demo-antiphon-gateway"
 COMMAND = ["fetch", "$(MODEL_DIRECTORY)"]
 
 
 def downloading(source: str = "claim", **download: Any) -> Rendered:
     settings: Values = {"enabled": True, "command": COMMAND} | download
-    model = {"source": source, "pipeline": next(iter(own_pipelines())), "directory": "checkpoint"}
+    model = {"source": source, "pipeline": "qwen3_omni", "directory": "checkpoint"}
     claim = {"existingClaim": "weights"} if source == "existingClaim" else {}
     return render({"model": model | claim | {"download": settings}})
 

@@ -18,7 +18,7 @@ INSTALLED = {
 what is behind the dash, for which the chart asks."""
 
 OPTIONAL = {
-    image: ("av", "jwt", "tracing") if image == "gateway" else ("tracing", "vision")
+    image: ("av", "jwt", "tracing") if image == "gateway" else ("clips", "tracing", "vision")
     for image in INSTALLED
 }
 """Further extras that may be asked for."""

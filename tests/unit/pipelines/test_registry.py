@@ -25,6 +25,7 @@ PIPELINE = Pipeline(
         Edge("audio", "singer", (CLIENT,), "step", IDS, "{counted_by}"),
     ),
     folder="{module}.stages",
+    marker="{marker}",
 )
 """
 Install = Callable[..., None]
@@ -43,10 +44,15 @@ def install(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Install:
         architecture: str = "Duet",
         attribute: str = "PIPELINE",
         counted_by: str = "ids",
+        marker: str = "",
         code: str = DECLARATION,
     ) -> None:
         filled = code.format(
-            pipeline=pipeline, architecture=architecture, counted_by=counted_by, module=module
+            pipeline=pipeline,
+            architecture=architecture,
+            counted_by=counted_by,
+            marker=marker,
+            module=module,
         )
         (tmp_path / f"{module}.py").write_text(filled)
         facts = tmp_path / f"{module}-0.dist-info"
@@ -146,3 +152,29 @@ def test_two_pipelines_that_claim_one_architecture_are_refused_with_both_names(
         pipeline_of(checkpoint("Duet"))
     assert e.value.field == "pipeline"
     assert pipeline_named("left").name == "left"
+
+
+def test_checkpoint_is_known_by_the_file_that_marks_its_family(
+    install: Install, checkpoint: Callable[[str], Path], tmp_path: Path
+) -> None:
+    install("marked_family", marker="duet.yaml")
+    directory = tmp_path / "marked"
+    directory.mkdir()
+    with pytest.raises(NotFound, match=r"no checkpoint in .*config\.json is missing"):
+        pipeline_of(directory)
+    (directory / "duet.yaml").write_text("")
+    assert pipeline_of(directory) is pipeline_named("duet")
+    # Such a checkpoint may have a configuration that says nothing.
+    (directory / "config.json").write_text("{}")
+    assert pipeline_of(directory) is pipeline_named("duet")
+    assert pipeline_of(checkpoint("Duet")) is pipeline_named("duet")
+
+
+def test_two_pipelines_with_one_marker_are_refused_with_both_names(
+    install: Install, tmp_path: Path
+) -> None:
+    install("left_marked_family", pipeline="left", entry="left", marker="song.yaml")
+    install("right_marked_family", pipeline="right", entry="right", marker="song.yaml")
+    (tmp_path / "song.yaml").write_text("")
+    with pytest.raises(FailedPrecondition, match=r"two pipelines serve its files: .*left.*right"):
+        pipeline_of(tmp_path)

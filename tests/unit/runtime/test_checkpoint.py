@@ -280,6 +280,23 @@ def test_fingerprint_fails_when_the_directory_is_no_checkpoint(copy: Path, tmp_p
         fingerprint(copy)
 
 
+def test_fingerprint_of_a_checkpoint_without_config_json_covers_all_its_files(
+    tmp_path: Path,
+) -> None:
+    files = {"model.yaml": b"a: 1", "llm.pt": b"weights", "speaker.onnx": b"network"}
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content)
+    before = fingerprint(tmp_path)
+    for name, content in files.items():
+        (tmp_path / name).write_bytes(content[:-1] + b"?")
+        assert fingerprint(tmp_path) != before, name
+        (tmp_path / name).write_bytes(content)
+    assert fingerprint(tmp_path) == before
+    (tmp_path / "model.yaml").unlink()
+    with pytest.raises(FailedPrecondition, match="no config"):
+        fingerprint(tmp_path)
+
+
 def test_fingerprint_needs_no_torch_when_imported(directory: Path) -> None:
     program = (
         "import sys; from pathlib import Path; "

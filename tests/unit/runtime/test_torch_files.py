@@ -162,3 +162,15 @@ def test_file_is_refused_when_its_pickle_is_very_large(
     monkeypatch.setattr(torch_files, "MAX_PICKLE_BYTES", 100)
     with pytest.raises(FailedPrecondition, match=r"its data\.pkl has \d+ bytes"):
         read_torch_file(tmp_path / "voices.pt")
+
+
+def test_weights_of_one_file_leave_the_others_alone(tmp_path: Path) -> None:
+    save(tmp_path / "llm.pt", {"w": torch.ones(2)})
+    save(tmp_path / "flow.pt", {"w": torch.zeros(3), "v": torch.ones(1)})
+    (tmp_path / "broken.pt").write_bytes(b"")
+    flow = Weights(tmp_path, "flow.pt")
+    assert set(flow.files) == {"w", "v"}
+    assert flow.read("w").tolist() == [0.0, 0.0, 0.0]
+    assert Weights(tmp_path, "llm.pt").sizes("") == (2, 8)
+    with pytest.raises(FailedPrecondition, match=r"hift\.pt"):
+        Weights(tmp_path, "hift.pt")

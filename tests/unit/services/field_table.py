@@ -9,6 +9,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import services.cosyvoice3.code2wav.fields as cosyvoice3_code2wav
+import services.cosyvoice3.talker.fields as cosyvoice3_talker
 import services.qwen2_5_omni.talker.fields as omni25_talker
 import services.qwen2_5_omni.thinker.fields as omni25_thinker
 import services.qwen2_5_omni.token2wav.fields as omni25_token2wav
@@ -17,6 +19,7 @@ import services.qwen3_omni.talker.fields as omni3_talker
 import services.qwen3_omni.thinker.fields as omni3_thinker
 import services.qwen3_tts.code2wav.fields as tts_code2wav
 import services.qwen3_tts.talker.fields as tts_talker
+from antiphon.pipelines.cosyvoice3 import MODEL_FILE
 from services.config_fields import ConfigPart, Values
 
 PAGE = Path(__file__).parents[3] / "docs" / "checkpoint-fields.md"
@@ -34,6 +37,7 @@ class Stated:
 
 
 CODEC_FILE = "speech_tokenizer/config.json"
+LAYERS_FILE = "CosyVoice-BlankEN/config.json"
 ALL = (
     Stated("Qwen3-Omni", "thinker", omni3_thinker.PARTS, omni3_thinker.VLLM_PARTS),
     Stated("Qwen3-Omni", "talker", omni3_talker.PARTS),
@@ -44,6 +48,9 @@ ALL = (
     Stated("Qwen3-TTS", "talker", tts_talker.PARTS),
     Stated("Qwen3-TTS", "talker", tts_talker.CODEC_PARTS, file=CODEC_FILE),
     Stated("Qwen3-TTS", "code2wav", tts_code2wav.PARTS, file=CODEC_FILE),
+    Stated("CosyVoice3", "talker", cosyvoice3_talker.PARTS, file=MODEL_FILE),
+    Stated("CosyVoice3", "talker", cosyvoice3_talker.LAYER_PARTS, file=LAYERS_FILE),
+    Stated("CosyVoice3", "code2wav", cosyvoice3_code2wav.PARTS, file=MODEL_FILE),
 )
 
 REFUSED = "tests/unit/services/test_config_fields.py"
@@ -54,6 +61,7 @@ EQUAL = {
     "Qwen3-Omni": "tests/equality/test_fidelity.py",
     "Qwen2.5-Omni": "tests/equality/qwen2_5_omni/test_omni25_fidelity.py",
     "Qwen3-TTS": "tests/equality/qwen3_tts/test_tts_services.py",
+    "CosyVoice3": "tests/equality/cosyvoice3/test_cosyvoice3_services.py",
 }
 # Fields that a variant of a checkpoint changes.
 VARIED: Mapping[str, str] = {

@@ -15,8 +15,9 @@ from transformers.models.qwen3_omni_moe import configuration_qwen3_omni_moe as o
 
 from antiphon.deployment.schema import StageConfig
 from antiphon.errors import FailedPrecondition
-from antiphon.pipelines import qwen2_5_omni, qwen3_omni, qwen3_tts
+from antiphon.pipelines import cosyvoice3, qwen2_5_omni, qwen3_omni, qwen3_tts
 from antiphon.pipelines.graph import Pipeline
+from antiphon.testing.cosyvoice3.tiny_checkpoint import PRESETS, build_tiny_cosyvoice
 from antiphon.testing.qwen2_5_omni import tiny_checkpoint as tiny25
 from antiphon.testing.qwen3_omni import tiny_checkpoint as tiny3
 from antiphon.testing.qwen3_tts.tiny_checkpoint import build_tiny_tts
@@ -175,10 +176,12 @@ def tiny(tmp_path_factory: pytest.TempPathFactory) -> dict[str, tuple[Pipeline, 
     tiny3.build_tiny_checkpoint(folder / "3")
     tiny25.build_tiny_checkpoint(folder / "25")
     build_tiny_tts(folder / "tts", BASE)
+    build_tiny_cosyvoice(folder / "cosy", PRESETS["voices"])
     return {
         "Qwen3-Omni": (qwen3_omni.PIPELINE, folder / "3"),
         "Qwen2.5-Omni": (qwen2_5_omni.PIPELINE, folder / "25"),
         "Qwen3-TTS": (qwen3_tts.PIPELINE, folder / "tts"),
+        "CosyVoice3": (cosyvoice3.PIPELINE, folder / "cosy"),
     }
 
 
@@ -199,16 +202,34 @@ def test_loader_refuses_what_its_parts_refuse(
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.hardlink_to(each)
     file = directory / stated.file
-    config = json.loads(file.read_text())
-    inner = config
-    for name in part.path.split(".") if part.path else ():
-        inner = inner[name]
-    inner["partial_rotary_factor"] = 0.5
+    text = file.read_text()
     file.unlink()
-    file.write_text(json.dumps(config))
+    file.write_text(
+        _planted_in_yaml(text, part.path)
+        if file.suffix == ".yaml"
+        else _planted_in_json(text, part.path)
+    )
     where = f"{part.path}.partial_rotary_factor" if part.path else "partial_rotary_factor"
     with pytest.raises(FailedPrecondition, match=re.escape(f"{where} is 0.5")):
         load_stage(pipeline, stated.stage, directory, StageConfig(slots=1))
+
+
+def _planted_in_json(text: str, path: str) -> str:
+    config = json.loads(text)
+    inner = config
+    for name in path.split(".") if path else ():
+        inner = inner[name]
+    inner["partial_rotary_factor"] = 0.5
+    return json.dumps(config)
+
+
+def _planted_in_yaml(text: str, path: str) -> str:
+    """The text of a file with tags that only its own reader knows."""
+    lines, at = text.splitlines(), 0
+    for name in path.split("."):
+        at = next(n for n in range(at, len(lines)) if lines[n].strip().startswith(f"{name}:")) + 1
+    indent = lines[at][: len(lines[at]) - len(lines[at].lstrip())]
+    return "\n".join([*lines[:at], f"{indent}partial_rotary_factor: 0.5", *lines[at:]])
 
 
 def test_page_lists_what_the_loaders_state() -> None:

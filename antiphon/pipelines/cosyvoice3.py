@@ -1,0 +1,134 @@
+"""CosyVoice3 (`FunAudioLLM/Fun-CosyVoice3-0.5B-2512`): talker -> code2wav.
+
+What its two stages must agree on and nothing else. Reference: the vendor's repository,
+FunAudioLLM/CosyVoice, with `stream=False`. The talker reads the text itself, so there is no
+thinker and no output of text. A voice is one of the checkpoint's, or is cloned from a reference
+recording.
+
+A long text is spoken in several utterances, each of which has a flow of its own: see `FIRST`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+
+from antiphon.chunk import Chunk
+from antiphon.options import Option, OptionKind
+from antiphon.pipelines.edges import audio_edge, conversation_edge, frames_edge
+from antiphon.pipelines.examples import (
+    ExampleSettings,
+    MadeUp,
+    TimedChunk,
+    conversation,
+    ending,
+    random_codes,
+)
+from antiphon.pipelines.graph import VARIES, Edge, Pipeline, StageSpec, TensorSpec
+
+TALKER, CODE2WAV = "talker", "code2wav"
+INPUT, VOICE, CODES, AUDIO = "input", "speaker_prompt", "codes", "audio"
+
+MODEL_FILE = "cosyvoice3.yaml"
+
+SAMPLE_RATE_HZ = 24_000
+"""Of reference recordings and of the audio that is made."""
+
+MOST_REFERENCE_S = 30.0
+
+CODE_RATE_HZ = 25.0
+SPEECH_IDS = 6561
+FIRST = SPEECH_IDS
+"""Is added to the first code of an utterance that is not the segment's first. Codes therefore lie
+below twice `SPEECH_IDS`."""
+
+MOST_CODES = 7500
+"""Of an utterance and its voice's recording, 300 s: the vendor's noise is no longer."""
+
+MEL_BINS = 80
+FRAMES_PER_CODE = 2
+SPEAKER_WIDTH = 192
+
+OPTIONS = (
+    Option(
+        "instruction",
+        OptionKind.TEXT,
+        "How to speak, in words; needs reference_audio, and excludes reference_text.",
+        instructs=True,
+    ),
+    Option(
+        "reference_audio",
+        OptionKind.AUDIO,
+        "A recording of the voice to speak with.",
+        sample_rate_hz=SAMPLE_RATE_HZ,
+        max_s=MOST_REFERENCE_S,
+    ),
+    Option(
+        "reference_text",
+        OptionKind.TEXT,
+        "What the recording says, in the language of the text: clones more exactly.",
+    ),
+)
+
+
+def code2wav_example(settings: ExampleSettings) -> MadeUp:
+    """A random voice with a second of prompt, at once, and random codes of one utterance."""
+    told = settings.description
+    one_utterance = type(told)()
+    one_utterance.CopyFrom(told)
+    one_utterance.code_entries = SPEECH_IDS
+    codes = random_codes(CODES)(replace(settings, description=one_utterance))
+    count = round(CODE_RATE_HZ)
+
+    def made_up(number: int) -> Sequence[TimedChunk]:
+        draw = np.random.default_rng(number)
+        voice = Chunk(
+            "",
+            VOICE,
+            tensors={
+                "speaker": draw.standard_normal((1, SPEAKER_WIDTH), np.float32),
+                "prompt_codes": draw.integers(SPEECH_IDS, size=count, dtype=np.int32),
+                "prompt_mel": draw.standard_normal((FRAMES_PER_CODE * count, MEL_BINS), np.float32),
+            },
+        )
+        return [TimedChunk(0.0, ending(voice)), *codes(number)]
+
+    return made_up
+
+
+PIPELINE = Pipeline(
+    name="cosyvoice3",
+    architectures=(),
+    marker=MODEL_FILE,
+    stages=(
+        StageSpec(
+            TALKER,
+            samples=True,
+            reads_aloud=True,
+            options=OPTIONS,
+            example=conversation(INPUT),
+        ),
+        # In float32 alone, as the reference's CPU path does.
+        StageSpec(CODE2WAV, example=code2wav_example, dtype="float32"),
+    ),
+    edges=(
+        conversation_edge(TALKER),
+        # One chunk, before all codes. A voice without a prompt has no codes and no mel frames.
+        Edge(
+            VOICE,
+            TALKER,
+            (CODE2WAV,),
+            "voice",
+            (
+                TensorSpec("speaker", "float32", (1, SPEAKER_WIDTH)),
+                TensorSpec("prompt_codes", "int32", (VARIES,)),
+                TensorSpec("prompt_mel", "float32", (VARIES, MEL_BINS)),
+            ),
+            counted_by="speaker",
+        ),
+        frames_edge(CODES, TALKER, CODE2WAV, rate_hz=CODE_RATE_HZ, groups=1),
+        audio_edge(CODE2WAV, CODES),
+    ),
+)

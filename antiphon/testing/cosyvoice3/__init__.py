@@ -1,0 +1,1 @@
+"""Tiny CosyVoice3 checkpoints."""

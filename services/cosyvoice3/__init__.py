@@ -1,0 +1,1 @@
+"""CosyVoice3: text and a voice to speech."""

@@ -1,0 +1,1 @@
+"""Codes to samples: a flow makes mel frames, a vocoder the waveform."""

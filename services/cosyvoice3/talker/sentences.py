@@ -1,0 +1,149 @@
+"""Texts as the vendor's front end changes and cuts them, without its optional normalizers.
+
+Mirrors `text_normalize` and `split_paragraph` of the vendor where neither ttsfrd nor WeText is
+installed: digits of a text without Chinese are spelled in English, some characters are replaced,
+and sentences are joined to parts of 60 to 80 characters (Chinese) or tokens.
+"""
+
+from __future__ import annotations
+
+import importlib
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+from functools import cache
+from typing import Any
+
+from antiphon.errors import FailedPrecondition
+
+MOST, LEAST, JOINED = 80, 60, 20
+"""Of a part: its length is at most the first unless a sentence is longer, and above the second
+unless it is the last; a last one below the third joins the one before."""
+
+_CHINESE = re.compile(r"[\u4e00-\u9fff]")
+_CHINESE_ENDS = "。？！；：、.?!;"  # noqa: RUF001
+_OTHER_ENDS = ".?!;:"
+_CLOSING = '"”'
+_CHINESE_REPLACED = (
+    ("²", "平方"),
+    ("³", "立方"),
+    (".", "。"),
+    (" - ", "，"),  # noqa: RUF001
+)
+_CHINESE_REMOVED = re.compile("[（）【】`]")  # noqa: RUF001
+_FINAL_COMMAS = re.compile("[，,、]+$")  # noqa: RUF001
+_CONTROL = ("<|", "|>")
+
+Length = Callable[[str], int]
+
+
+def split_text(text: str, tokens: Length) -> list[str]:
+    """The parts of a text, each of which is an utterance; none if there is nothing to say.
+
+    `tokens` counts a text's tokens. A text with control tokens of the vendor is one part as it is.
+    """
+    if all(each in text for each in _CONTROL) or not text:
+        return [text] if text else []
+    text = text.strip()
+    if _CHINESE.search(text):
+        parts = _parts(_chinese(text), _CHINESE_ENDS, "。", len)
+    else:
+        parts = _parts(spell_numbers(text), _OTHER_ENDS, ".", tokens)
+    return [part for part in parts if not _only_punctuation(part)]
+
+
+def spell_numbers(text: str) -> str:
+    """The text with runs of digits as English words."""
+    parts: list[str] = []
+    digits = ""
+    for character in [*text, ""]:
+        if character.isdigit():
+            digits += character
+            continue
+        if digits:
+            parts.append(_words(digits))
+            digits = ""
+        parts.append(character)
+    return "".join(parts)
+
+
+def _words(digits: str) -> str:
+    speller = _inflect().engine()
+    try:
+        return str(speller.number_to_words(digits))
+    except _inflect().NumOutOfRangeError:
+        # A number that has no name is read digit by digit.
+        return str(speller.number_to_words(digits, group=1))
+
+
+@cache
+def _inflect() -> Any:
+    """The package, which takes seconds to import on a busy machine.
+
+    Raises `FailedPrecondition` if it is missing.
+    """
+    try:
+        return importlib.import_module("inflect")
+    except ModuleNotFoundError as error:
+        raise FailedPrecondition(
+            "numbers are spelled out with the package inflect, which is not installed; "
+            "install antiphon with the extra `clips`"
+        ) from error
+
+
+def _chinese(text: str) -> str:
+    text = _without_blanks(text.replace("\n", ""))
+    for old, new in _CHINESE_REPLACED:
+        text = text.replace(old, new)
+    text = _CHINESE_REMOVED.sub("", text).replace("——", " ")
+    return _FINAL_COMMAS.sub("。", text)
+
+
+def _without_blanks(text: str) -> str:
+    """The text without blanks but for those between two ASCII characters."""
+    around = [each.isascii() and each != " " for each in text]
+    return "".join(
+        each
+        for at, each in enumerate(text)
+        if each != " " or (at + 1 < len(text) and around[at - 1] and around[at + 1])
+    )
+
+
+def _parts(text: str, ends: str, end: str, length: Length) -> list[str]:
+    """Sentences joined to parts."""
+    if not text:
+        return []
+    parts: list[str] = []
+    part = ""
+    for sentence in _sentences(text if text[-1] in ends else text + end, ends):
+        if length(part + sentence) > MOST and length(part) > LEAST:
+            parts.append(part)
+            part = ""
+        part += sentence
+    if part and parts and length(part) < JOINED:
+        parts[-1] += part
+    elif part:
+        parts.append(part)
+    return parts
+
+
+def _sentences(text: str, ends: str) -> Iterator[str]:
+    """What lies between marks that end a sentence, each with its mark and a closing quote."""
+    sentences: list[str] = []
+    start = 0
+    for at, character in enumerate(text):
+        if character not in ends:
+            continue
+        if at > start:
+            sentences.append(text[start:at] + character)
+        if at + 1 < len(text) and text[at + 1] in _CLOSING:
+            if sentences:
+                sentences[-1] += text[at + 1]
+            start = at + 2
+        else:
+            start = at + 1
+    yield from sentences
+
+
+def _only_punctuation(text: str) -> bool:
+    return all(unicodedata.category(each)[0] in "PS" for each in text)

@@ -1,0 +1,1 @@
+"""Flow matching: solvers of its differential equation, and the layers that models share."""

@@ -1,0 +1,91 @@
+"""A transformer layer whose norms are scaled and shifted by the flow's time (DiT, AdaLN-zero).
+
+Scales, shifts and gates depend on the time alone, so they are computed once for each evaluation.
+Only the first head's queries and keys are rotated by their positions, in interleaved pairs; the
+rows of their weights are reordered at load into the halves that `services.lm.rotary` rotates,
+which changes no product of a query and a key.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+from torch.nn.functional import gelu, layer_norm, linear, scaled_dot_product_attention
+
+from services.lm.rotary import Rotation
+
+NORM_EPSILON = 1e-6
+
+Affine = tuple[Tensor, Tensor]
+"""Weight and bias."""
+
+
+@dataclass(frozen=True, slots=True)
+class LayerWeights:
+    """`changes` [evaluations, 6 * width]: shift, scale and gate of attention, then of the MLP."""
+
+    changes: Tensor
+    query: Affine
+    key: Affine
+    value: Affine
+    output: Affine
+    up: Affine
+    down: Affine
+
+
+class TimedLayer:
+    """One layer, with `heads` attention heads."""
+
+    def __init__(self, weights: LayerWeights, heads: int) -> None:
+        self._heads = heads
+        self._head_dim = len(weights.query[0]) // heads
+        shift, scale, self._gate, mlp_shift, mlp_scale, self._mlp_gate = weights.changes.chunk(6, 1)
+        self._first_norm = (1 + scale, shift)
+        self._second_norm = (1 + mlp_scale, mlp_shift)
+        parts = (self._halved(weights.query), self._halved(weights.key), weights.value)
+        self._in = (torch.cat([each[0] for each in parts]), torch.cat([each[1] for each in parts]))
+        self._out, self._up, self._down = weights.output, weights.up, weights.down
+
+    def forward(
+        self, rows: Tensor, evaluation: int, rotation: Rotation, mask: Tensor | None = None
+    ) -> Tensor:
+        """Rows [sequences, n, width] after the layer; `mask` bool [n, n] is True where a row sees
+        another."""
+        normed = modulated(rows, self._first_norm, evaluation)
+        rows = torch.addcmul(rows, self._gate[evaluation], self._attend(normed, rotation, mask))
+        normed = modulated(rows, self._second_norm, evaluation)
+        inner = gelu(linear(normed, *self._up), approximate="tanh")
+        return torch.addcmul(rows, self._mlp_gate[evaluation], linear(inner, *self._down))
+
+    def _attend(self, normed: Tensor, rotation: Rotation, mask: Tensor | None) -> Tensor:
+        sequences, count, _ = normed.shape
+        heads = linear(normed, *self._in).view(sequences, count, 3, self._heads, self._head_dim)
+        first = heads[:, :, :2, 0]
+        rotation.apply(first, out=first)
+        queries, keys, values = heads.transpose(1, 3).unbind(2)
+        mixed = scaled_dot_product_attention(queries, keys, values, attn_mask=mask)
+        return linear(mixed.transpose(1, 2).flatten(2), *self._out)
+
+    def _halved(self, projection: Affine) -> Affine:
+        """The projection with the first head's even rows before its odd ones."""
+        weight, bias = projection
+        order = torch.arange(len(weight), device=weight.device)
+        first = order[: self._head_dim].clone()
+        order[: self._head_dim] = torch.cat((first[::2], first[1::2]))
+        return weight[order], bias[order]
+
+
+def modulated(rows: Tensor, change: tuple[Tensor, Tensor], evaluation: int) -> Tensor:
+    """The layer norm of rows, scaled and shifted as `change` has it for an evaluation."""
+    scale, shift = change
+    return layer_norm(rows, rows.shape[-1:], scale[evaluation], shift[evaluation], NORM_EPSILON)
+
+
+def rotation_of(count: int, head_dim: int, device: torch.device) -> Rotation:
+    """Of positions 0 to `count` - 1, for `TimedLayer`; base 10,000."""
+    powers = torch.arange(0, head_dim, 2, device=device).float() / head_dim
+    angles = torch.arange(count, device=device).float()[:, None] * (1.0 / 10_000**powers)
+    angles = torch.cat((angles, angles), 1)
+    return Rotation.of_rows(angles.cos(), angles.sin())

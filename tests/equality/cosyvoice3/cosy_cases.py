@@ -1,0 +1,84 @@
+"""What the vendor's code was asked, and antiphon is asked: the same texts, voices and seeds."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+SEED = 0
+AUDIO_STEP = 29
+"""Of the recorded audio every so many samples are kept."""
+RATE_HZ = 24_000
+
+ZERO_SHOT, CROSS_LINGUAL, INSTRUCT, SFT = MODES = ("zero-shot", "cross-lingual", "instruct", "sft")
+
+REFERENCE_TEXT = "You said that the water is good."
+INSTRUCTION = "Say it slowly."
+VOICE, ADDED_VOICE = "alto", "clara"
+
+WORDS = (
+    *("sound", "voice", "water", "oil", "number", "word", "hand", "part"),
+    *("day", "way", "time", "look", "weather", "audio", "side", "line"),
+)
+TEXTS = {
+    "english": "How are you today? I have time for some words about the weather.",
+    "chinese": "你好。今天天气很好，我们去看水吧！",  # noqa: RUF001
+    "digits": "Room 42 opens at 7:30, and 1999 people come in 3 days.",
+    "emoji": "I like it 😀 very much!",
+    "letter": "a",
+    "question": "What is the first number?",
+    "tags": "[breath]Well,[laughter] that is <strong>it</strong>.",
+    "spanish": "¿Cómo está usted, señor?",
+    "quotes": 'He said: "No." They said: "Yes!"',
+    "long": " ".join(
+        f"The {word} of the day was with you for {number} hours, but no people came to see it."
+        for number, word in enumerate(WORDS, 1)
+    ),
+}
+"""The last has 300 words."""
+
+
+@dataclass(frozen=True, slots=True)
+class Case:
+    """A text in one of the `MODES`, with the voice of the checkpoint that it names, if any."""
+
+    name: str
+    mode: str
+    text: str
+    voice: str = ""
+
+
+def all_cases() -> Iterator[Case]:
+    """Each text in each mode, and some with a voice that was added from a recording."""
+    for mode in MODES:
+        for name, text in TEXTS.items():
+            yield Case(f"{mode}-{name}", mode, text, VOICE if mode == SFT else "")
+    for name in ("english", "chinese"):
+        yield Case(f"added-{name}", ZERO_SHOT, TEXTS[name], ADDED_VOICE)
+
+
+def reference_audio() -> npt.NDArray[np.int16]:
+    """Something like a voice, 1.53 s at 24 kHz, the same everywhere."""
+    count = 36_720
+    time = np.arange(count) / RATE_HZ
+    noise = np.random.default_rng(SEED).standard_normal(count)
+    pitch = 2 * np.pi * (140 * time + 30 * np.sin(3 * time))
+    wave = sum(np.sin(each * pitch) / each for each in range(1, 12))
+    loud = 0.5 + 0.5 * np.sin(2 * np.pi * 4 * time)
+    mixed = loud * (0.25 * wave + 0.05 * noise)
+    return (np.clip(mixed, -1, 1) * 32767).astype(np.int16)
+
+
+def clips() -> dict[str, npt.NDArray[np.int16]]:
+    """Recordings whose features are compared: of no multiple of anything, silent, short, long."""
+    voice = reference_audio()
+    return {
+        "reference": voice,
+        "odd": voice[:20_011],
+        "short": voice[:2_400],
+        "silence": np.zeros(RATE_HZ, np.int16),
+        "long": np.tile(voice, 20)[: 30 * RATE_HZ],
+    }

@@ -1,0 +1,207 @@
+"""CosyVoice3 through the real services says what the vendor's code says.
+
+Codes are identical and audio equal however it is delivered and whoever shares the engines: ten
+texts, zero-shot, cross-lingual, instruct and with voices of the checkpoint.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+import pytest
+from cosy_asking import AUDIO_TOLERANCE, SLOTS, Recorded, Speech, check, listen, speak, wav
+
+import antiphon
+from antiphon import ChunkPolicy, Delivery, FinishReason, Message
+from tests.equality.cosyvoice3.cosy_cases import Case, all_cases, reference_audio
+
+pytestmark = [
+    pytest.mark.equality,
+    pytest.mark.processes,
+    pytest.mark.asyncio(loop_scope="session"),
+]
+
+Speakers = dict[str, antiphon.AsyncClient]
+CASES = {case.name: case for case in all_cases()}
+POLICIES: Mapping[str, dict[str, Any]] = {
+    "whole": {"delivery": Delivery.WHOLE},
+    "default": {},
+    "one": {"policy": ChunkPolicy(first=1, ramp=(), steady=1)},
+    "odd": {"policy": ChunkPolicy(first=2, ramp=(3,), steady=5)},
+}
+RECORDING = "a recording"
+
+
+async def in_company(
+    client: antiphon.AsyncClient, cases: list[Case], recorded: Recorded, **how: Any
+) -> list[Speech]:
+    """The answers of all cases, as many at a time as there are slots."""
+    room = asyncio.Semaphore(SLOTS)
+
+    async def one(case: Case) -> Speech:
+        async with room:
+            return await speak(client, case, recorded.seeds[case.name], **how)
+
+    return await asyncio.gather(*map(one, cases))
+
+
+async def test_every_case_is_said_as_recorded_alone(speakers: Speakers, recorded: Recorded) -> None:
+    for case in CASES.values():
+        check(await speak(speakers["voices"], case, recorded.seeds[case.name]), case, recorded)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+async def test_every_case_is_said_as_recorded_in_company_however_it_is_delivered(
+    policy: str, speakers: Speakers, recorded: Recorded
+) -> None:
+    cases = list(CASES.values())
+    spoken = await in_company(speakers["voices"], cases, recorded, **POLICIES[policy])
+    for case, speech in zip(cases, spoken, strict=True):
+        check(speech, case, recorded)
+
+
+async def test_a_long_text_is_spoken_in_several_utterances(recorded: Recorded) -> None:
+    """So that the recorded cases have some; the split is the vendor's."""
+    marked = {
+        name: int((recorded.codes(case) >= 6561).sum())
+        for name, case in CASES.items()
+        if name.endswith("-long")
+    }
+    assert marked["zero-shot-long"] > 3
+    assert marked["instruct-long"] > 3
+    assert marked["cross-lingual-long"] == marked["sft-long"] == 0
+
+
+async def test_eight_sessions_with_different_seeds_say_what_each_says_alone(
+    speakers: Speakers,
+) -> None:
+    case = CASES["zero-shot-english"]
+    client = speakers["clones"]
+    alone = [await speak(client, case, seed) for seed in range(SLOTS)]
+    together = await asyncio.gather(*(speak(client, case, seed) for seed in range(SLOTS)))
+    for one, other in zip(alone, together, strict=True):
+        np.testing.assert_array_equal(one.codes, other.codes)
+        np.testing.assert_allclose(one.samples, other.samples, rtol=0, atol=AUDIO_TOLERANCE)
+    assert len({speech.codes.tobytes() for speech in alone}) > SLOTS // 2
+
+
+async def test_requests_leave_nothing_behind(speakers: Speakers, recorded: Recorded) -> None:
+    """The same request says the same after others have used its slot."""
+    case = CASES["instruct-english"]
+    for _ in range(SLOTS + 1):
+        check(await speak(speakers["voices"], case, recorded.seeds[case.name]), case, recorded)
+
+
+async def test_cancelled_sessions_give_their_slots_back(
+    speakers: Speakers, recorded: Recorded
+) -> None:
+    case = CASES["zero-shot-long"]
+    for _ in range(SLOTS + 2):
+        generation = speakers["voices"].generate(
+            case.text,
+            seed=recorded.seeds[case.name],
+            options={"reference_audio": wav(reference_audio()), "reference_text": "Hm."},
+        )
+        assert isinstance(await anext(generation), antiphon.AudioDelta)
+        generation.cancel()
+    check(await speak(speakers["voices"], case, recorded.seeds[case.name]), case, recorded)
+
+
+@pytest.mark.parametrize("draws", [1, 2, 5])
+async def test_speech_is_cut_after_so_many_draws(
+    draws: int, speakers: Speakers, recorded: Recorded
+) -> None:
+    case = CASES["sft-chinese"]
+    generation = speakers["voices"].generate(
+        case.text,
+        voice=case.voice,
+        seed=recorded.seeds[case.name],
+        max_tokens=draws,
+        include_ids=True,
+    )
+    speech = await listen(generation)
+    np.testing.assert_array_equal(speech.codes, recorded.codes(case)[:draws])
+    assert len(speech.samples) == 960 * draws
+    assert speech.finished.finish_reason is FinishReason.LENGTH
+
+
+async def test_a_request_without_a_voice_has_the_first(
+    speakers: Speakers, recorded: Recorded
+) -> None:
+    case = CASES["sft-english"]
+    generation = speakers["voices"].generate(
+        case.text, seed=recorded.seeds[case.name], include_ids=True
+    )
+    check(await listen(generation), case, recorded)
+
+
+@pytest.mark.parametrize(
+    ("rate_hz", "channels", "seconds"),
+    [(8_000, 1, 1.0), (44_100, 2, 2.3), (24_000, 1, 0.1), (24_000, 1, 30.0), (48_000, 1, 0.0)],
+)
+async def test_recordings_of_any_rate_clone_a_voice(
+    rate_hz: int, channels: int, seconds: float, speakers: Speakers
+) -> None:
+    """Silence among them, where no length is given."""
+    count = round((seconds or 1.0) * rate_hz)
+    samples = np.resize(reference_audio(), (count, channels)) * (seconds > 0)
+    options = {"reference_audio": wav(samples.astype(np.int16), rate_hz), "reference_text": "Hm."}
+    generation = speakers["clones"].generate("Hello", seed=3, options=options, include_ids=True)
+    speech = await listen(generation)
+    assert np.isfinite(speech.samples).all()
+    assert len(speech.samples) == 960 * len(speech.codes)
+
+
+async def test_the_server_tells_what_the_model_takes(speakers: Speakers) -> None:
+    for name, client in speakers.items():
+        (info,) = (await client.server_info()).models
+        assert (info.output_kinds, info.sample_rate_hz) == (("audio",), 24_000)
+        assert info.input_kinds == ("text",)
+        assert info.voices == (("alto", "bass", "clara") if name == "voices" else ())
+        options = {option.name: option for option in info.options}
+        assert options["reference_audio"].max_s == 30
+
+
+REFUSED: list[tuple[str, dict[str, Any], str]] = [
+    ("voices", {"voice": "nobody"}, "voice"),
+    ("voices", {"voice": "alto", "options": {"reference_audio": RECORDING}}, "voice"),
+    ("voices", {"options": {"instruction": "Sing."}}, "options.instruction"),
+    ("voices", {"options": {"reference_text": "Hm."}}, "options.reference_text"),
+    ("voices", {"options": {"reference_audio": RECORDING, "reference_text": "Hm.",
+                            "instruction": "Sing."}}, "options.reference_text"),
+    ("voices", {"options": {"reference_audio": b"RIFF"}}, "options.reference_audio"),
+    ("voices", {"options": {"reference_audio": "too long"}}, "options.reference_audio"),
+    ("voices", {"options": {"reference_audio": "too short"}}, "options.reference_audio"),
+    ("voices", {"options": {"speed": 2.0}}, "options.speed"),
+    ("voices", {"messages": ""}, "messages"),
+    ("voices", {"messages": "?!", "options": {"reference_audio": RECORDING,
+                                              "reference_text": "Hm."}}, "messages"),
+    ("voices", {"messages": "word " * 5000}, "messages"),
+    ("voices", {"messages": [Message.system("Hm."), Message.user("Hm.")]}, "messages"),
+    ("voices", {"modalities": ("text",)}, "modalities"),
+    ("clones", {}, "options.reference_audio"),
+    ("clones", {"voice": "alto"}, "voice"),
+]  # fmt: skip
+SPECIAL = {
+    RECORDING: wav(reference_audio()),
+    "too long": wav(np.resize(reference_audio(), round(30.1 * 24_000))),
+    "too short": wav(reference_audio()[:2000]),
+}
+
+
+@pytest.mark.parametrize(("name", "request_", "field"), REFUSED)
+async def test_what_cannot_be_done_is_refused_by_its_field(
+    name: str, request_: dict[str, Any], field: str, speakers: Speakers
+) -> None:
+    asked = {"messages": "Hello", **request_}
+    options = {
+        option: SPECIAL.get(value, value) if isinstance(value, str) else value
+        for option, value in asked.pop("options", {}).items()
+    }
+    with pytest.raises(antiphon.AntiphonError) as refused:
+        await speakers[name].generate(asked.pop("messages"), options=options, **asked).collect()
+    assert refused.value.code.value in ("invalid_argument", "not_implemented")
+    assert refused.value.field == field, refused.value
