@@ -1,7 +1,7 @@
 """Prompts made beside the engine's thread, which would keep every reply waiting meanwhile.
 
 Tokenising a long text takes seconds, and so do the mel features of a long recording;
-tokenisers and torch let go of the interpreter's lock. Long texts wait for one another and
+`services.text.literal.text_ids` and torch release the interpreter's lock. Long texts wait for one another and
 for nobody else, and so do large recordings, images and videos: small inputs have threads
 of their own. What nobody wants any more is
 dropped while it waits; what is being made is made to its end, for nobody.

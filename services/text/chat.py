@@ -31,7 +31,13 @@ from antiphon.conversation import AudioPart, ConversationMessage, ImagePart, Par
 from antiphon.errors import FailedPrecondition, InvalidArgument, NotImplementedYet
 from antiphon.pipelines.files import REMEDY, read_json
 from antiphon.template import FIELD, TemplateValue
-from services.text.literal import SETTINGS_FILE, LiteralTokenizer, load_tokenizer, untruncated
+from services.text.literal import (
+    SETTINGS_FILE,
+    LiteralTokenizer,
+    load_tokenizer,
+    text_ids,
+    untruncated,
+)
 from services.text.tool_format import find_tool_format
 
 TEMPLATE_FILE = "chat_template.json"
@@ -92,8 +98,7 @@ class ChatTokenizer:
         except RecursionError as error:
             raise InvalidArgument("tools: are nested too deeply", field="tools") from error
         if not marked:
-            ids: list[int] = self._whole.encode(rendered).ids
-            return ids
+            return text_ids(self._whole, rendered)
         if _MARK in texts:
             raise InvalidArgument("messages: U+FDD0 is not a character", field="messages")
         return self._encode_pieces(rendered)

@@ -11,6 +11,7 @@ special, because decoding is to keep them: `<tool_call>`, `</tool_response>`, `<
 from __future__ import annotations
 
 import copy
+import os
 import re
 from collections.abc import Mapping
 from pathlib import Path
@@ -30,6 +31,10 @@ MOST_COMPOSED = 3
 
 _TAG = re.compile(r"</?[^<>\s]+>")
 """What an added token that is not special looks like if it controls something."""
+
+
+# Each text is tokenized by one thread; a pool of threads for batches would not survive a fork.
+os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 class LiteralTokenizer:
@@ -63,7 +68,7 @@ class LiteralTokenizer:
 
         Raises `InvalidArgument` that names the field if the tokeniser makes one nevertheless.
         """
-        ids: list[int] = self._literal.encode(text).ids
+        ids = text_ids(self._literal, text)
         if not set(ids).isdisjoint(self.control.values()):
             raise InvalidArgument(f"{field}: a text spells a control token", field=field)
         return ids
@@ -98,6 +103,17 @@ def untruncated(tokenizer: PreTrainedTokenizerBase) -> Tokenizer:
     backend.no_truncation()
     backend.no_padding()
     return backend
+
+
+def text_ids(tokenizer: Tokenizer, text: str) -> list[int]:
+    """Ids of a text, computed without the interpreter's lock.
+
+    `Tokenizer.encode` holds the lock, so one long text would stop every other thread of the stage
+    for seconds. The fast batch call releases it, and computes the same ids without offsets.
+    """
+    (encoding,) = tokenizer.encode_batch_fast([text])
+    ids: list[int] = encoding.ids
+    return ids
 
 
 def _bytes_per_id(tokenizer: PreTrainedTokenizerBase) -> int:
