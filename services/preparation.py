@@ -1,10 +1,10 @@
 """Prompts made beside the engine's thread, which would keep every reply waiting meanwhile.
 
 Tokenising a long text takes seconds, and so do the mel features of a long recording;
-`services.text.literal.text_ids` and torch release the interpreter's lock. Long texts wait for one another and
-for nobody else, and so do large recordings, images and videos: small inputs have threads
-of their own. What nobody wants any more is
-dropped while it waits; what is being made is made to its end, for nobody.
+`text_ids` (`services/text/literal.py`) and torch release the interpreter's lock. Long texts wait
+for one another and for nobody else, and so do large recordings, images and videos: small inputs
+have threads of their own. What nobody wants any more is dropped while it waits; what is being made
+is made to its end, for nobody.
 
 A short text alone takes less than the start of a thread: who says so has it made at once. Where a
 GPU computes, so many of them between two steps and no more: it would have nothing to do meanwhile.

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
+from functools import partial
 from typing import Any
 
 import grpc
@@ -163,22 +164,24 @@ class SpeechServicer:
             )
 
 
-def _authorization_of(context: Context) -> str | None:
-    """What the call's metadata has of a key. Raises `InvalidArgument` for several."""
+def _metadata_values(context: Context, name: str) -> list[str]:
+    """All texts that the call's metadata has by a name in lower case."""
     metadata = context.invocation_metadata() or ()
-    given = [value for name, value in metadata if name == AUTHORIZATION_KEY]
-    if len(given) > 1:
-        raise InvalidArgument(
-            f"{AUTHORIZATION_KEY}: more than one API key was sent", field=AUTHORIZATION_KEY
-        )
-    return given[0] if given and isinstance(given[0], str) else None
+    return [value for each, value in metadata if each == name and isinstance(value, str)]
 
 
 def _credentials_of(context: Context) -> Credentials:
     """What the call says of its caller. Raises `InvalidArgument` for several keys."""
-    metadata = context.invocation_metadata() or ()
-    texts = tuple((name, value) for name, value in metadata if isinstance(value, str))
-    return Credentials(_authorization_of(context), grpc_peer_address(context.peer()), texts)
+    keys = _metadata_values(context, AUTHORIZATION_KEY)
+    if len(keys) > 1:
+        raise InvalidArgument(
+            f"{AUTHORIZATION_KEY}: more than one API key was sent", field=AUTHORIZATION_KEY
+        )
+    return Credentials(
+        keys[0] if keys else None,
+        grpc_peer_address(context.peer()),
+        partial(_metadata_values, context),
+    )
 
 
 def _take_traceparent(context: Context) -> None:

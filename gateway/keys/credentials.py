@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from ipaddress import IPv4Address, IPv6Address, ip_address
 from urllib.parse import unquote
@@ -12,16 +13,12 @@ Address = IPv4Address | IPv6Address
 @dataclass(frozen=True, slots=True)
 class Credentials:
     """`authorization` is the header or metadata of that name, `peer` the address of the
-    connection's other end (None for a socket without one), `headers` all header fields, names in
-    lower case."""
+    connection's other end (None for a socket without one). `values` looks up all values of a
+    header or of metadata by its name in lower case; a request without a proxy decodes none."""
 
     authorization: str | None
     peer: Address | None
-    headers: tuple[tuple[str, str], ...] = field(default=(), repr=False)
-
-    def values(self, name: str) -> list[str]:
-        """All values of a header, `name` in lower case."""
-        return [value for each, value in self.headers if each == name]
+    values: Callable[[str], list[str]] = field(repr=False)
 
 
 def peer_address(host: str) -> Address | None:

@@ -13,6 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from ipaddress import ip_network
 from pathlib import Path
 from types import ModuleType
@@ -69,7 +70,7 @@ class Identities:
             self._tokens = _tokens_module()
             self._jwks = WatchedFile(
                 Path(self._jwt.jwks_file),
-                self._tokens.read_jwks,
+                partial(self._tokens.read_jwks, algorithms=self._jwt.algorithms),
                 config.keys_reload_s,
                 clock,
                 "keys of the tokens' issuer",

@@ -7,6 +7,8 @@ is checked.
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -40,8 +42,34 @@ class VerifiedToken:
     expires_s: float
 
 
-def read_jwks(path: Path) -> tuple[dict[str, Any], ...]:
-    """The signing keys of the file. Raises `InvalidArgument` for one that will not do."""
+@dataclass(frozen=True, slots=True)
+class IssuerKeys:
+    """The issuer's public keys by key id and algorithm; an id is None only of a single key."""
+
+    by_id: Mapping[str | None, Mapping[str, jwt.PyJWK]]
+
+    def find(self, key_id: str | None, algorithm: str) -> jwt.PyJWK:
+        """The key that a token names, or the only one if it names none.
+
+        Raises `Unauthenticated` for an unknown or missing id, and for a key of other algorithms.
+        """
+        if key_id is not None:
+            named = self.by_id.get(key_id)
+        else:
+            named = next(iter(self.by_id.values())) if len(self.by_id) == 1 else None
+        if named is None:
+            what = "no key" if key_id is None else f"the key {told(key_id)}, which the issuer lacks"
+            raise Unauthenticated(f"the token names {what}")
+        if algorithm not in named:
+            raise Unauthenticated("the token's algorithm is not that of its key")
+        return named[algorithm]
+
+
+def read_jwks(path: Path, algorithms: Sequence[str]) -> IssuerKeys:
+    """The signing keys of the file, parsed for each algorithm that they can be used with.
+
+    Raises `InvalidArgument` if the file or one of its signing keys is not valid.
+    """
     content = read_regular(path, most_bytes=MAX_FILE_BYTES, field=FIELD)
     try:
         keys = msgspec.json.decode(content, type=_Jwks).keys
@@ -54,15 +82,19 @@ def read_jwks(path: Path) -> tuple[dict[str, Any], ...]:
             f"1 to {MAX_KEYS}",
             field=FIELD,
         )
+    by_id: dict[str | None, Mapping[str, jwt.PyJWK]] = {}
     for number, key in enumerate(signing):
-        _check(key, f"{FIELD}: {path}: keys[{number}]")
-    ids = [key.get("kid") for key in signing]
-    if len(signing) > 1 and (None in ids or len(set(map(str, ids))) < len(ids)):
-        raise InvalidArgument(f"{FIELD}: {path}: each key needs a `kid` of its own", field=FIELD)
-    return signing
+        where, key_id = f"{FIELD}: {path}: keys[{number}]", key.get("kid")
+        if not isinstance(key_id, str) and (key_id is not None or len(signing) > 1):
+            raise InvalidArgument(f"{where}: needs a `kid` that is a string", field=FIELD)
+        if key_id in by_id:
+            raise InvalidArgument(f"{where}: needs a `kid` of its own", field=FIELD)
+        by_id[key_id] = _parsed(key, algorithms, where)
+    return IssuerKeys(by_id)
 
 
-def _check(key: dict[str, Any], where: str) -> None:
+def _parsed(key: dict[str, Any], algorithms: Sequence[str], where: str) -> dict[str, jwt.PyJWK]:
+    """A key by the algorithms that it can be used with; its `alg`, if present, allows one."""
     if key.get("kty") not in _ASYMMETRIC:
         raise InvalidArgument(
             f"{where}: kty {told(key.get('kty'))} is no public key's; RSA, EC and OKP are taken",
@@ -76,9 +108,16 @@ def _check(key: dict[str, Any], where: str) -> None:
         jwt.PyJWK(key)
     except jwt.PyJWTError as error:
         raise InvalidArgument(f"{where}: {error}", field=FIELD) from error
+    found = {}
+    for algorithm in algorithms:
+        if key.get("alg", algorithm) == algorithm:
+            # PyJWK raises for an algorithm of another type of key, or of another curve.
+            with suppress(jwt.PyJWTError):
+                found[algorithm] = jwt.PyJWK(key, algorithm)
+    return found
 
 
-def verified(token: str, keys: tuple[dict[str, Any], ...], config: JwtConfig) -> VerifiedToken:
+def verified(token: str, keys: IssuerKeys, config: JwtConfig) -> VerifiedToken:
     """What a token says, once it is shown to be the issuer's. Raises `Unauthenticated`."""
     if len(token) > MAX_TOKEN_CHARS:
         raise Unauthenticated(f"the token has more than {MAX_TOKEN_CHARS} characters")
@@ -93,7 +132,8 @@ def verified(token: str, keys: tuple[dict[str, Any], ...], config: JwtConfig) ->
             raise Unauthenticated("the token has critical headers, which are not supported")
         claims = jwt.decode(
             token,
-            _key_of(head.get("kid"), algorithm, keys),
+            # PyJWT has checked that the id is a string.
+            keys.find(head.get("kid"), algorithm),
             algorithms=[algorithm],
             issuer=config.issuer,
             audience=config.audience,
@@ -104,15 +144,3 @@ def verified(token: str, keys: tuple[dict[str, Any], ...], config: JwtConfig) ->
         # The last two are what Python's JSON reader, and its numbers, have to say of hostile ones.
         raise Unauthenticated(f"the token is not valid: {told(str(error), 160)}") from error
     return VerifiedToken(claims["sub"], min(int(claims["exp"]), LAST_S) + config.leeway_s)
-
-
-def _key_of(key_id: object, algorithm: str, keys: tuple[dict[str, Any], ...]) -> jwt.PyJWK:
-    """The key that a token names; the only one where it names none. Raises `Unauthenticated`."""
-    found = [key for key in keys if key.get("kid") == key_id] if key_id is not None else keys
-    if len(found) != 1:
-        what = "no key" if key_id is None else f"the key {told(key_id)}, which the issuer has not"
-        raise Unauthenticated(f"the token names {what}")
-    (key,) = found
-    if key.get("alg", algorithm) != algorithm:
-        raise Unauthenticated("the token's algorithm is not that of its key")
-    return jwt.PyJWK(key, algorithm)

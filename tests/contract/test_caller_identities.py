@@ -201,6 +201,27 @@ async def test_what_is_no_token_of_the_issuer_is_refused(jwks: Path) -> None:
         assert await over_http(door, authorization=late) == 200
 
 
+async def test_keys_of_an_issuer_are_parsed_when_their_file_is_read(
+    jwks: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    algorithms = ("RS256", "RS512", "ES256")
+    config = GatewayConfig(auth=AuthConfig(jwt=jwt_of(jwks, algorithms=algorithms)))
+    found = Identities(config)
+    # From here on none can be made.
+    monkeypatch.setattr(jwt, "PyJWK", None)
+    for given in (token(), token(algorithm="RS512"), token(EC_KEY, "two", "ES256")):
+        credentials = Credentials(f"Bearer {given}", peer_address("127.0.0.1"), lambda _: [])
+        assert (await found.identify(credentials)).key.name == "jwt:alice"
+
+
+async def test_a_key_is_used_with_its_own_algorithm_alone(jwks: Path) -> None:
+    write_jwks(jwks, public(RSA_KEY, "one", alg="RS256"), public(EC_KEY, "two"))
+    algorithms = ("RS256", "RS512", "ES256")
+    async with authenticating(AuthConfig(jwt=jwt_of(jwks, algorithms=algorithms))) as door:
+        assert await over_http(door, authorization=f"Bearer {token()}") == 200
+        assert await over_http(door, authorization=f"Bearer {token(algorithm='RS512')}") == 401
+
+
 async def test_rotated_keys_are_read_and_a_broken_file_leaves_what_held(jwks: Path) -> None:
     async with authenticating(AuthConfig(jwt=jwt_of(jwks))) as door:
         old, new = f"Bearer {token()}", f"Bearer {token(OTHER_KEY, 'next')}"
@@ -232,7 +253,12 @@ async def test_a_conversation_ends_when_its_token_expires(jwks: Path) -> None:
         ({"keys": [{"kty": "oct", "k": "c2VjcmV0", "kid": "a"}]}, "no public key"),
         ({"keys": [{"kty": "RSA", "kid": "a"}]}, r"keys\[0\]"),
         ({"keys": [{**public(RSA_KEY, "a"), "d": "x"}]}, "private key"),
-        ({"keys": [public(RSA_KEY, "a"), public(EC_KEY, "a")]}, "kid"),
+        (
+            {"keys": [public(RSA_KEY, "a"), public(EC_KEY, "a")]},
+            r"keys\[1\]: needs a `kid` of its own",
+        ),
+        ({"keys": [public(RSA_KEY, "a"), {**public(EC_KEY, "b"), "kid": None}]}, "is a string"),
+        ({"keys": [{**public(RSA_KEY, "a"), "kid": 5}]}, "is a string"),
         ({}, "keys"),
     ],
 )
@@ -317,7 +343,7 @@ async def test_callers_that_are_forgotten_are_idle_ones(monkeypatch: pytest.Monk
     found = Identities(GatewayConfig(auth=AuthConfig(trusted_proxy=PROXY, limits=limits)))
 
     async def use(name: str) -> Any:
-        given = Credentials(None, peer_address("127.0.0.1"), ((HEADER, name),))
+        given = Credentials(None, peer_address("127.0.0.1"), lambda _: [name])
         return (await found.identify(given)).key
 
     busy = await use("busy")

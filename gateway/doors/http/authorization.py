@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from starlette.types import Scope
 
 from gateway.keys.credentials import Credentials, peer_address
@@ -12,11 +14,16 @@ KEY_PROTOCOL = "openai-insecure-api-key."
 the protocols that the page offers."""
 
 
+def header_values(scope: Scope, name: str) -> list[str]:
+    """All values of a header, its name in lower case."""
+    wanted = name.encode("latin-1")
+    return [value.decode("latin-1") for each, value in scope["headers"] if each == wanted]
+
+
 def authorization_of(scope: Scope) -> str | None:
     """The header `authorization`, or one made of the protocols; None where there is neither."""
-    headers: dict[bytes, bytes] = dict(scope["headers"])
-    if (header := headers.get(b"authorization")) is not None:
-        return header.decode("latin-1")
+    if headers := header_values(scope, "authorization"):
+        return headers[-1]
     keys = offered_keys(scope)
     return f"Bearer {keys[0]}" if keys else None
 
@@ -27,7 +34,7 @@ def credentials_of(scope: Scope) -> Credentials:
     return Credentials(
         authorization_of(scope),
         peer_address(client[0]) if client else None,
-        tuple((n.decode("latin-1"), v.decode("latin-1")) for n, v in scope["headers"]),
+        partial(header_values, scope),
     )
 
 
